@@ -11,6 +11,7 @@ from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.model.account.node_record import key
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, MigInstance, gpu_label
+from gpushare_plugin.model.holding import Unknown
 from gpushare_plugin.model.snapshot import SharingMode, Snapshot
 from gpushare_plugin.model.usage.usage import GpuUsage, Stowaway, Usage
 
@@ -198,14 +199,12 @@ def _place_in(location: tuple[int | str, ...]) -> str:
     return ".".join(map(str, location))
 
 
-def report(
-    snapshot: Snapshot, source: Source = "config", uses_unknown: str | None = None, problems: Iterable[str] = ()
-) -> NodeReport:
+def report(snapshot: Snapshot, source: Source = "config", problems: Iterable[str] = ()) -> NodeReport:
     """Bring together the GPUs of a node, what they are offered as, and what containers hold.
 
-    `uses_unknown` says why the snapshot has no holdings, `problems` what keeps the daemon from being ready.
+    `problems` say what keeps the daemon from being ready.
     """
-    inventory = snapshot.inventory
+    inventory, holdings = snapshot.inventory, snapshot.holdings
     known = {(gpu.uuid, gpu.place) for gpu in inventory.gpus}
     uuids, places = {uuid for uuid, _ in known}, {place for _, place in known}
     return NodeReport(
@@ -220,7 +219,7 @@ def report(
             # A GPU that responded once is still among those of the node.
             if card.uuid not in uuids and (card.uuid is not None or _place(card) not in places)
         ),
-        uses_unknown=uses_unknown if snapshot.holdings is None else None,
+        uses_unknown=(holdings.reason or None) if isinstance(holdings, Unknown) else None,
         problems=tuple(problems),
         notices=snapshot.notices,
     )
@@ -239,6 +238,7 @@ class _NodeReporter:
 
     def __init__(self, snapshot: Snapshot, source: Source) -> None:
         self._snapshot = snapshot
+        self._holdings = None if isinstance(snapshot.holdings, Unknown) else snapshot.holdings
         self._source = source
         self._resources = {resource.name: resource for resource in snapshot.resources}
         self._retired: Counter[_On] = Counter(
@@ -250,7 +250,7 @@ class _NodeReporter:
 
     def _count_uses(self) -> None:
         counts: Counter[tuple[_On, tuple[str, str, str]]] = Counter()
-        for holding, units in self._snapshot.held_units(self._snapshot.holdings or ()):
+        for holding, units in self._snapshot.held_units(self._holdings or ()):
             resource = self._resources.get(holding.resource)
             for unit in units:
                 place = holding.resource, unit.gpu
@@ -292,7 +292,7 @@ class _NodeReporter:
         for name in (*offers, *old):
             yield about.model_copy(update=self._in_resource(gpu, name, offers))
         if not (offers or old):
-            none: dict[str, object] = {} if self._snapshot.holdings is None else {"used": 0, "uses": ()}
+            none: dict[str, object] = {} if self._holdings is None else {"used": 0, "uses": ()}
             yield about.model_copy(update={"state": self._state(gpu, None, 0), **none})
 
     def _in_resource(self, gpu: Gpu, name: str, offers: Mapping[str, object]) -> dict[str, object]:
@@ -300,7 +300,7 @@ class _NodeReporter:
         units = resource.units.by_gpu[resource.gpus[gpu.uuid]] if resource and name in offers else ()
         uses = self._uses.get((name, gpu.uuid), ())
         mode: SharingMode | None = self._snapshot.mode(gpu) if units else None
-        known = self._snapshot.holdings is not None
+        known = self._holdings is not None
         return {
             "resource": name,
             "mode": mode,

@@ -8,11 +8,11 @@ from typing import Literal
 
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import Gpu, Inventory
+from gpushare_plugin.model.holding import Holding, Holdings, Unknown
 from gpushare_plugin.model.resource import Resource, Standing
 from gpushare_plugin.model.slices.mig import MigRoom
 from gpushare_plugin.model.slices.slice import Kind
-from gpushare_plugin.model.unit import Unit, parse_unit
-from gpushare_plugin.model.usage.holding import Holding
+from gpushare_plugin.model.unit import Unit
 from gpushare_plugin.model.usage.usage import Usage
 
 SharingMode = Literal["memory", "time-slicing", "mps", "exclusive"]
@@ -48,7 +48,7 @@ class Snapshot(Struct, frozen=True):
     it names none. `needs_mps` is whether `gpushare mps` has work here: the
     config shares GPUs through MPS, or pods still use one so. `unshared_names` are the resource names that GPUs and MIG
     instances have before they are shared. `standings` say how resources stand with the kubelet, by name; `holdings`
-    are what containers hold, None where that is not known. `excess` says, by resource and
+    are what containers hold. `excess` says, by resource and
     the UUID of a GPU, how many units more pods hold there than they were promised; None where the pods of the node are
     not followed. `usage` says who uses what, None before that was looked at. `unserved` are the GPUs that MPS does not
     serve, with the reason, which are `unhealthy`, too; `config` is None where there is none yet. `partitioning` is None
@@ -70,7 +70,7 @@ class Snapshot(Struct, frozen=True):
     needs_mps: bool = False
     unshared_names: frozenset[str] = frozenset()
     standings: Mapping[str, Standing] = field(default_factory=dict)
-    holdings: tuple[Holding, ...] | None = None
+    holdings: Holdings | Unknown = Unknown()
     excess: Mapping[str, Mapping[str, int]] | None = None
     usage: Usage | None = None
     unserved: Mapping[str, str] = field(default_factory=dict)
@@ -117,8 +117,8 @@ class Snapshot(Struct, frozen=True):
         resources = {resource.name: resource for resource in self.resources}
         for holding in holdings:
             resource = resources.get(holding.resource)
-            found = ((resource and resource.listed(id_)) or parse_unit(id_, gpus) for id_ in holding.ids)
-            yield holding, [unit for unit in found if unit is not None and unit.gpu in gpus]
+            units = holding.units(gpus, resource.listed) if resource else holding.units(gpus)
+            yield holding, [unit for unit in units if unit.gpu in gpus]
 
     def mode(self, gpu: Gpu) -> SharingMode | None:
         """Return how a GPU is shared, None where it is not offered."""

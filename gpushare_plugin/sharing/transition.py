@@ -20,9 +20,10 @@ from gpushare_plugin.foundation.structs import Struct, field, replace
 from gpushare_plugin.model.choice.chooser import Request
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation
+from gpushare_plugin.model.holding import Confirmed, Holding
 from gpushare_plugin.model.resource import Resource, Units, UnitsByGpu
 from gpushare_plugin.model.slices.room import fitting
-from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, listed_size, parse_unit
+from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, listed_size
 from gpushare_plugin.sharing.isolation.layer import Mode
 from gpushare_plugin.sharing.isolation.mps import room_of
 
@@ -86,22 +87,11 @@ class Retired(Struct, frozen=True):
         return self.resource, self.first.form, self.mode
 
 
-class Allocations(Struct, frozen=True):
-    """Who holds which ID, as the kubelet told at `asked_at` (seconds, the same clock)."""
-
-    held: Mapping[str, str]
-    asked_at: float
-
-
 class Waiting(Struct, frozen=True):
     """A GPU that gets new units once the `units` that were allocated in the old way are gone."""
 
     gpu: str
     units: frozenset[str]
-
-    def holders(self, allocations: Allocations) -> frozenset[str]:
-        """Return the pods it waits for; there are none while only the kubelet's next answer is missing."""
-        return frozenset(allocations.held[id_] for id_ in self.units & allocations.held.keys())
 
 
 class Offer(Struct, frozen=True):
@@ -127,41 +117,39 @@ class Offer(Struct, frozen=True):
         )
 
 
-def resumed(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], modes: Mapping[str, Mode], now: float) -> Offer:
-    """Return the first offer after a restart, where pods may hold units, given as resource and ID.
+def resumed(held: Iterable[Holding], gpus: Sequence[Gpu], modes: Mapping[str, Mode], now: float) -> Offer:
+    """Return the first offer after a restart, where containers may hold units.
 
     `modes` are those from before the restart, by the GPU's UUID.
     """
     # A GPU that is unresponsive now may have had a mode, and then it has a UUID that its units can be known by.
     known = dict.fromkeys(modes) | {gpu.uuid: gpu.numa_node for gpu in gpus}
-    groups: dict[tuple[_Kind, str], dict[str, Unit]] = {}
-    for resource, id_ in sorted(held):
-        if unit := parse_unit(id_, known):
-            kind = resource, unit.form, modes.get(unit.gpu)
-            groups.setdefault((kind, unit.gpu), {})[id_] = unit
-    return Offer(
-        retired=tuple(
-            Retired(name, gpu, units, now, mode, listed=False) for ((name, _, mode), gpu), units in groups.items()
-        )
+    groups: defaultdict[tuple[_Kind, str], dict[str, Unit]] = defaultdict(dict)
+    for each in held:
+        for unit in each.units(known):
+            groups[(each.resource, unit.form, modes.get(unit.gpu)), unit.gpu][unit.id] = unit
+    retired = (
+        Retired(name, gpu, {id_: units[id_] for id_ in sorted(units)}, now, mode, listed=False)
+        for ((name, _, mode), gpu), units in groups.items()
     )
+    return Offer(retired=tuple(sorted(retired, key=lambda each: (each.resource, each.first.id))))
 
 
-def advance(
-    offer: Offer, wanted: WantedOffer, allocations: Allocations | None, now: float
-) -> tuple[Offer, tuple[Waiting, ...]]:
+def advance(offer: Offer, wanted: WantedOffer, held: Confirmed | None, now: float) -> tuple[Offer, tuple[Waiting, ...]]:
     """Return the next offer on the way to `wanted`, and the GPUs that wait; call again while units are retired.
 
-    `allocations` are the newest of the kubelet, None when it could not be asked: then no unit is dropped.
+    `held` is all that containers hold, None while that is not confirmed: then no unit is dropped. `now` is the time, in
+    seconds of the same clock.
     """
     stay: Mapping[str, Collection[str]]
     if wanted == offer.wanted:
-        # What is offered is wanted, and what is retired is not: only new allocations can change anything.
+        # What is offered is wanted, and what is retired is not: only new holdings can change anything.
         before, known = offer.retired, offer.resources
         stay = {name: resource.units.by_id.keys() for name, resource in offer.resources.items()}
     else:
         before, stay = _retire(offer, wanted, now)
         known = {}
-    retired = tuple(left for each in before if (left := _held(each, allocations)))
+    retired = tuple(left for each in before if (left := _held(each, held)))
     if known is offer.resources and len(retired) == len(before) and all(map(is_, retired, before)):
         return offer, offer.waiting  # also all there is to do for a card that fails or recovers
     limits = _limits(retired, wanted, stay)
@@ -334,11 +322,11 @@ def _served(retired: Retired, names: AbstractSet[str]) -> Retired:
     return replace(retired, listed=True) if retired.resource in names and not retired.listed else retired
 
 
-def _held(retired: Retired, allocations: Allocations | None) -> Retired | None:
+def _held(retired: Retired, held: Confirmed | None) -> Retired | None:
     """Return the units that pods may hold, None where they hold none."""
-    if allocations is None or allocations.asked_at < retired.since + MINIMUM_RETIRED_SECONDS:
+    if held is None or held.asked_at < retired.since + MINIMUM_RETIRED_SECONDS:
         return retired
-    return _only(retired, allocations.held.keys())
+    return _only(retired, held.ids)
 
 
 def _blocks(retired: Retired, kinds: set[_Kind]) -> bool:

@@ -11,9 +11,8 @@ import pytest
 from gpushare_plugin.adapters.kubelet.allocations.checkpoint import (
     CHECKPOINT,
     CheckpointError,
-    read_entries,
-    read_held,
     read_listed,
+    read_recorded,
 )
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
@@ -76,7 +75,7 @@ def test_a_value_of_any_type_anywhere_is_text_or_the_readers_own_error(
     """What a checkpoint says of IDs, resources and pods is text, or the reader raises its own error."""
     for value in VALUES:
         (tmp_path / CHECKPOINT).write_text(json.dumps(_with(value, path)))
-        for read in (read_held, read_listed, read_entries):
+        for read in (read_listed, read_recorded):
             try:
                 found = read(tmp_path)
             except CheckpointError:

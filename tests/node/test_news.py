@@ -19,8 +19,8 @@ from gpushare_plugin.programs.node.news.news import (
     Warned,
 )
 from gpushare_plugin.programs.node.offer import NodeOffer
-from gpushare_plugin.sharing.transition import Allocations
 from tests.nodes import a_gpu, a_node
+from tests.unit.sharing.holders import confirmed
 from tests.unit.sharing.settings import memory, only, planned, time_slicing
 
 SLICED = {"name": "nvidia.com/gpu", "replicas": 4}
@@ -66,12 +66,12 @@ def test_a_gpu_that_waits_for_a_pod_is_news_twice() -> None:
     offer = NodeOffer(News(heard.append), lambda: now[0])
     offer.start([], node, {})
     offer.advance(before, node)
-    offer.update_allocations(Allocations({held: "team/one"}, 0))
+    offer.update_holdings(confirmed(held, at=0, pod="one"))
     offer.advance(after, node)
     offer.advance(after, node)
     assert heard == [GpuWaiting(a_gpu(0).uuid, "changes its mode when its pods end: team/one")]
     now[0] = 100.0
-    offer.update_allocations(Allocations({}, 100))
+    offer.update_holdings(confirmed(at=100))
     offer.advance(after, node)
     offer.advance(after, node)
     assert heard[1:] == [GpuModeChanged(a_gpu(0).uuid)]

@@ -11,8 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT, read_held
-from gpushare_plugin.adapters.kubelet.allocations.reader import ONLY_RECORDED
+from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT
 from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
@@ -20,11 +19,13 @@ from gpushare_plugin.foundation.errors import NoGpuLibraryError
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.model.health import CardHealth, Cordon, GpuEvent
+from gpushare_plugin.model.holding import ONLY_RECORDED
 from gpushare_plugin.programs.node.gpus.state import MOST_ABSENT
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from tests.node.living import QUICK, Life, living
 from tests.node.refusals import refused_allocation, refused_preference
 from tests.nodes import Cards, a_gpu, a_node
+from tests.unit.adapters.kubelet.serving import read_held
 from tests.unit.sharing.settings import GPU_MEM, memory, time_slicing
 from tests.waiting import PATIENCE, until
 

@@ -12,7 +12,6 @@ import pytest
 
 from gpushare_plugin.adapters.host.exchange import read_message
 from gpushare_plugin.adapters.host.mps.exchange import MpsSettings
-from gpushare_plugin.adapters.kubelet.allocations.checkpoint import read_held
 from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.inspect.report import decode, report
@@ -25,6 +24,7 @@ from gpushare_plugin.testing.kubelet import AdmissionError, EmbeddedKubelet
 from tests.node.partitioned import SLICE, PartitionedNode, partitioned
 from tests.nodes import a_gpu, a_node
 from tests.unit.adapters.cluster.cluster import label
+from tests.unit.adapters.kubelet.serving import read_held
 from tests.waiting import until
 
 Log = list[MutableMapping[str, Any]]

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gpushare_plugin.adapters.kubelet.allocations.holdings import READ_EVERY, Holdings, HoldingsReader
+from gpushare_plugin.adapters.kubelet.allocations.reader import READ_EVERY, HoldingsReader
 from gpushare_plugin.config.schema.sections import Config, Overuse
 from gpushare_plugin.foundation.errors import ConfigError, EvictionError
 from gpushare_plugin.foundation.memory import MIB
+from gpushare_plugin.model.holding import Holdings
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.usage.attribution import NO_HOLDINGS
 from gpushare_plugin.model.usage.sample import HOST, GpuSample, Owner, Process

@@ -10,7 +10,7 @@ import msgspec
 from gpushare_plugin import __version__
 from gpushare_plugin.model.account.node import GPU_MEMORY, Offer
 from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord
-from gpushare_plugin.model.account.occupancy import GpuAccount, Holding, NodeAccount, ResourceAccount
+from gpushare_plugin.model.account.occupancy import GpuAccount, NodeAccount, Placed, ResourceAccount
 from gpushare_plugin.model.account.pod import Drift, Pod
 from gpushare_plugin.model.partition.conversion import mig_layout, partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
@@ -356,7 +356,7 @@ def _gpu(gpu: GpuAccount, record: GpuRecord | None, drift: Drift, *, confirms: b
     )
 
 
-def _use(holding: Holding, *, confirms: bool, drift: bool) -> PodUse:
+def _use(holding: Placed, *, confirms: bool, drift: bool) -> PodUse:
     """Return the units of a pod; a node of Aliyun's plugin confirms nothing, so its annotations are all there is."""
     allocated = holding.source == "allocation" or (holding.source == "indexes" and not confirms)
     return PodUse(

@@ -30,13 +30,17 @@ ONE_GPU_KINDS = frozenset({"memory", "cores"})
 """Kinds of which a pod has all units on the same GPU, or the same number on each of several."""
 
 
-class Holding(NamedTuple):
-    """The units of one GPU that a pod has."""
+class Placed(NamedTuple):
+    """Units of a pod that are on a GPU."""
 
     pod: Pod
+    """The pod that has the units, or is promised them."""
     gpu: str
+    """The GPU, as the offer names it."""
     units: int
+    """How many of its units."""
     source: Source
+    """Who says so."""
 
 
 class Unplaced(NamedTuple):
@@ -63,8 +67,8 @@ class GpuAccount(Struct, frozen=True, gc=False):
     """
 
     gpu: OfferedGpu
-    held: tuple[Holding, ...]
-    promised: tuple[Holding, ...]
+    held: tuple[Placed, ...]
+    promised: tuple[Placed, ...]
     unplaced: int
     free: int
     over: int
@@ -95,7 +99,7 @@ class ResourceAccount:
     """One resource of a node; `free` are the free units of each GPU of the offer, in its order."""
 
     offer: Offer
-    holdings: tuple[Holding, ...]
+    holdings: tuple[Placed, ...]
     unplaced: tuple[Unplaced, ...]
     free: tuple[int, ...]
     node_free: int
@@ -129,7 +133,7 @@ class ResourceAccount:
     @property
     def gpus(self) -> tuple[GpuAccount, ...]:
         """Each GPU of the offer, in its order, and then those that are only held."""
-        here: dict[str, list[Holding]] = {}
+        here: dict[str, list[Placed]] = {}
         for each in self.holdings:
             here.setdefault(each.gpu, []).append(each)
         unplaced = sum([each.each for each in self.unplaced])
@@ -144,7 +148,7 @@ class ResourceAccount:
         return tuple(found)
 
 
-def _gpu_account(gpu: OfferedGpu, holdings: Iterable[Holding], unplaced: int, free: int) -> GpuAccount:
+def _gpu_account(gpu: OfferedGpu, holdings: Iterable[Placed], unplaced: int, free: int) -> GpuAccount:
     held = tuple([each for each in holdings if each.source != "reservation"])
     promised = tuple([each for each in holdings if each.source == "reservation"])
     over = max(0, sum([each.units for each in holdings]) - gpu.units)
@@ -202,7 +206,7 @@ class NodeAccount:
 class Located(NamedTuple):
     """Where the units of one resource of a pod are."""
 
-    holdings: tuple[Holding, ...]
+    holdings: tuple[Placed, ...]
     unplaced: tuple[Unplaced, ...]
 
 
@@ -289,7 +293,7 @@ def _resource(
     reservations: Iterable[Reservation],
     locate: Locate,
 ) -> ResourceAccount:
-    holdings: list[Holding] = []
+    holdings: list[Placed] = []
     unplaced: list[Unplaced] = []
     for pod in pods:
         if offer.resource in pod.request.amounts:
@@ -298,11 +302,11 @@ def _resource(
             unplaced += located.unplaced
     for each in reservations:
         by_gpu = _by_gpu(each.pod, offer.resource, each.shares)
-        holdings += [Holding(each.pod, gpu, units, "reservation") for gpu, units in by_gpu.items()]
+        holdings += [Placed(each.pod, gpu, units, "reservation") for gpu, units in by_gpu.items()]
     return _resource_account(offer, holdings, unplaced)
 
 
-def _resource_account(offer: Offer, holdings: Iterable[Holding], unplaced: Iterable[Unplaced]) -> ResourceAccount:
+def _resource_account(offer: Offer, holdings: Iterable[Placed], unplaced: Iterable[Unplaced]) -> ResourceAccount:
     """Return the account of a resource, given all units that pods have of it."""
     holdings, unplaced = tuple(holdings), tuple(unplaced)
     used: dict[str, int] = {}
@@ -318,12 +322,12 @@ def _resource_account(offer: Offer, holdings: Iterable[Holding], unplaced: Itera
 def _located(pod: Pod, offer: Offer, source: Source, by_gpu: Mapping[str, int]) -> Located:
     """Return the holdings that a source names, and what is left of the request."""
     if not (rest := pod.request.amounts[offer.resource] - sum(by_gpu.values())):
-        return Located(tuple([Holding(pod, gpu, units, source) for gpu, units in by_gpu.items()]), ())
+        return Located(tuple([Placed(pod, gpu, units, source) for gpu, units in by_gpu.items()]), ())
     if offer.kind in ONE_GPU_KINDS:
         each, odd = divmod(pod.request.amounts[offer.resource], len(by_gpu))
         if not odd and all(units <= each for units in by_gpu.values()):
             by_gpu, rest = dict.fromkeys(by_gpu, each), 0
-    holdings = tuple([Holding(pod, gpu, units, source) for gpu, units in by_gpu.items()])
+    holdings = tuple([Placed(pod, gpu, units, source) for gpu, units in by_gpu.items()])
     return Located(holdings, _unplaced(pod, offer, rest))
 
 

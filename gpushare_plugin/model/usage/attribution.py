@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.gpu import Gpu
+from gpushare_plugin.model.holding import Holding
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.unit import Unit
-from gpushare_plugin.model.usage.holding import Holding
 from gpushare_plugin.model.usage.sample import GpuSample, Owner, Process
 from gpushare_plugin.model.usage.usage import ContainerUsage, GpuUsage, Stowaway, Usage
 
@@ -128,7 +128,7 @@ class _Attribution:
         """Return why a process may be of a pod of ours: the UID of one that holds the GPU is not known."""
         strange = any(process.owner.pod_uid and not owned for process, owned in self.used)
         holder = claims[0].holder if strange and claims else None
-        return f"the UID of pod {holder.namespace}/{holder.pod} is not known" if holder else None
+        return f"the UID of pod {holder.label} is not known" if holder else None
 
     def gpu_usage(self, offered: frozenset[str] | set[str], under_mps: frozenset[str]) -> GpuUsage:
         """Return how the GPU is used; who belongs there is a question only where pods can get it."""
@@ -154,7 +154,7 @@ class _Attribution:
             self.gpu.uuid,
             process.pid,
             process.program,
-            f"{holding.namespace}/{holding.pod}" if holding else owner.pod,
+            holding.label if holding else owner.pod,
             owner.pod_uid,
             owner.container_id,
             process.memory,
@@ -167,7 +167,7 @@ def _pod(owner: Owner) -> str:
 
 
 def _owners(holding: Holding) -> tuple[str, str]:
-    return holding.uid, f"{holding.namespace}/{holding.pod}"
+    return holding.uid, holding.label
 
 
 # ---------------------------------------------------------------------- what containers use
@@ -198,7 +198,7 @@ def _told_apart(claims: Sequence[Claim], processes: Sequence[Process]) -> Iterat
         yield from zip(claims, assigned, strict=True)
         return
     whole = _together(claims)
-    pod = replace(whole.holder, container="", container_id="")
+    pod = whole.holder._replace(container="", container_id="")
     yield replace(whole, holder=pod), list(processes)
 
 

@@ -15,10 +15,9 @@ from gpushare_plugin.adapters.host.mig.exchange import DEFAULT_ROOT as DEFAULT_M
 from gpushare_plugin.adapters.host.mig.exchange import MigRoot
 from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
 from gpushare_plugin.adapters.host.source import GpuSource
-from gpushare_plugin.adapters.kubelet.allocations.holdings import HoldingsReader
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import healthy_devices
 from gpushare_plugin.adapters.kubelet.allocations.quiet import QuietLister
-from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader
+from gpushare_plugin.adapters.kubelet.allocations.reader import HoldingsReader
 from gpushare_plugin.adapters.kubelet.allocations.trust import PodName, TrustDelays
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
 from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_RESOURCES_SOCKET
@@ -222,9 +221,9 @@ class NodeDaemon:
         with contextlib.closing(PluginDirectory(daemon.directory)) as directory:
             with contextlib.suppress(OSError):  # missing or not usable yet: sessions claim it once it is
                 directory.claim()
-            delays = daemon.trust_delays
-            reader = AllocationReader(
-                directory, daemon.pod_resources, own_pod=daemon.own_pod, delays=delays, recent=self._recent
+            own_pod, delays = daemon.own_pod, daemon.trust_delays
+            reader = HoldingsReader(
+                daemon.directory, daemon.pod_resources, recent=self._recent, own_pod=own_pod, delays=delays
             )
             async with background() as spawn:
                 pods = self._pods(cluster, reader)
@@ -259,7 +258,7 @@ class NodeDaemon:
                 spawn("allocations", node.track_allocations)
                 spawn("MPS", node.mps.watch)
                 spawn("MIG", node.follow_mig)
-                spawn("usage", partial(self._follow_usage, source, node, cluster))
+                spawn("usage", partial(self._follow_usage, source, node, cluster, reader))
                 spawn(
                     "own socket",
                     partial(serve_document, socket_path(daemon.directory), directory.claim, self.status.report),
@@ -285,7 +284,7 @@ class NodeDaemon:
             spawn("slices", partial(cluster.publish_slices, withdrawals.schedulable, healthy, withdrawals))
         spawn("own Node", partial(cluster.publish_node, node.snapshot))
 
-    def _pods(self, cluster: "Member | None", reader: AllocationReader) -> "PromiseReconciler | None":
+    def _pods(self, cluster: "Member | None", reader: HoldingsReader) -> "PromiseReconciler | None":
         """Return what compares pods with their promises, None where pods are not followed."""
         if cluster is None or cluster.pods is None:
             return None
@@ -293,13 +292,14 @@ class NodeDaemon:
 
         return PromiseReconciler(cluster.pods, reader, self._news)
 
-    async def _follow_usage(self, source: GpuSource, node: ServedNode, cluster: "Member | None") -> None:
+    async def _follow_usage(
+        self, source: GpuSource, node: ServedNode, cluster: "Member | None", reader: HoldingsReader
+    ) -> None:
         """Look at who uses what, at intervals."""
         # In a thread: registering must not wait for this import.
         track = await asyncio.to_thread(_usage_tracker)
-        holdings = HoldingsReader(self._daemon.directory, self._daemon.pod_resources, recent=self._recent)
         evict = cluster.evict if cluster is not None else _refuse_eviction
-        tracker = track(source, holdings, self._news, evict, self._daemon.clock)
+        tracker = track(source, reader, self._news, evict, self._daemon.clock)
         # Work that breaks is started again, with another tracker.
         if isinstance(self.status.phase, Serving):
             self.status.phase = replace(self.status.phase, usage=tracker)

@@ -14,7 +14,7 @@ from gpushare_plugin.adapters.host.mig.exchange import DEFAULT_ROOT, MigRoot
 from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
 from gpushare_plugin.adapters.host.mps.link import MpsLink
 from gpushare_plugin.adapters.host.source import GpuSource
-from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader
+from gpushare_plugin.adapters.kubelet.allocations.reader import HoldingsReader
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory
 from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
 from gpushare_plugin.adapters.kubelet.device_plugin.steering import Steering
@@ -25,6 +25,7 @@ from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.foundation.tasks import Spawn
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon, GpuEvent
+from gpushare_plugin.model.holding import Confirmed, Unknown
 from gpushare_plugin.model.partition.request import SliceRequest
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import Snapshot
@@ -40,7 +41,6 @@ from gpushare_plugin.programs.node.news.news import News
 from gpushare_plugin.programs.node.offer import NodeOffer
 from gpushare_plugin.programs.node.sessions import Sessions
 from gpushare_plugin.programs.node.snapshot import snapshot
-from gpushare_plugin.sharing.transition import Allocations
 
 ASK_KUBELET_EVERY = 2.0
 """Seconds between requests for what pods hold, while units are retired; otherwise there are none."""
@@ -59,7 +59,7 @@ class Outside(Struct, frozen=True):
 
     source: GpuSource
     directory: PluginDirectory
-    reader: AllocationReader
+    reader: HoldingsReader
     spawn: Spawn
     news: News
     clock: Callable[[], float]
@@ -124,8 +124,8 @@ class ServedNode:
 
     async def start(self) -> None:
         """Start to offer once it is known what pods hold; they keep what they hold in another mode."""
-        held = await self._reader.held_at_start()
-        if held is None:
+        held = await self._reader.at_start()
+        if isinstance(held, Unknown):
             return
         self._offer.start(held, self._gpus.inventory, self._mps.modes_before(self._configuration.plan))
         self._slices.follow(self._request)
@@ -149,25 +149,25 @@ class ServedNode:
         """Ask the kubelet once what pods hold, and stop listing retired units that no pod holds."""
         # What is requested from here on waits for the next answer: this one may have been given before.
         request = self._request
-        allocations = await self._reader.read(self._clock())
-        if allocations is None and self._reader.awaits_record:
+        held = await self._reader.confirmed(self._clock())
+        if isinstance(held, Unknown) and held.answered:
             # Until the kubelet is trusted, only its record shows what is free; without it, all would count as held.
-            allocations = await self._read_renewed()
-        self._offer.update_allocations(allocations)
+            held = await self._read_renewed()
+        self._offer.update_holdings(held)
         if self._slices.is_new(request) and self._offer.waits_for_record(self._known.units.offered.keys()):
             # Pods that have ended must not seem to be in the way of what is requested.
-            self._offer.update_allocations(await self._read_renewed())
+            self._offer.update_holdings(await self._read_renewed())
         self._slices.follow(request)
         self.apply()
         if self._offer.waits_for_record(self._slices.surplus(self._configuration.partitioning)):
-            self._offer.update_allocations(await self._read_renewed())
+            self._offer.update_holdings(await self._read_renewed())
             self.apply()
 
-    async def _read_renewed(self) -> Allocations | None:
+    async def _read_renewed(self) -> Confirmed | Unknown:
         """Have the kubelet write its checkpoint again, without pods that have ended, and read that."""
         self._sessions.refresh_record()
         await self._reader.next_record()
-        return await self._reader.read(self._clock())
+        return await self._reader.confirmed(self._clock())
 
     # ------------------------------------------------------------------ what else changes
 

@@ -3,17 +3,15 @@
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
-from gpushare_plugin.adapters.kubelet.allocations.reader import ONLY_RECORDED
 from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.holding import Confirmed, Holding, Unknown
 from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.model.unit import parse_unit
 from gpushare_plugin.programs.node.news.news import GpuModeChanged, GpuWaiting, News
 from gpushare_plugin.sharing.cut import PresentUnits
 from gpushare_plugin.sharing.isolation.layer import Mode
 from gpushare_plugin.sharing.plan import Plan
 from gpushare_plugin.sharing.transition import (
     MINIMUM_RETIRED_SECONDS,
-    Allocations,
     Offer,
     Waiting,
     WantedOffer,
@@ -33,23 +31,23 @@ class NodeOffer:
         self._news = news
         self._clock = clock
         self._offer = Offer()
-        self._allocations: Allocations | None = None
+        self._held: Confirmed | None = None
         self.waiting: Mapping[str, str] = {}
         """Why GPUs are not shared as configured yet, by UUID."""
 
-    def start(self, held: Iterable[tuple[str, str]], inventory: Inventory, modes: Mapping[str, Mode]) -> None:
-        """Start with what pods hold, as resource and ID, in these modes by UUID."""
+    def start(self, held: Iterable[Holding], inventory: Inventory, modes: Mapping[str, Mode]) -> None:
+        """Start with what containers may hold, in these modes by UUID."""
         self._offer = resumed(held, inventory.gpus, modes, self._clock())
 
-    def update_allocations(self, allocations: Allocations | None) -> None:
-        """Record what pods hold now, None where that is unknown."""
-        self._allocations = allocations
+    def update_holdings(self, held: Confirmed | Unknown) -> None:
+        """Record what containers hold now."""
+        self._held = None if isinstance(held, Unknown) else held
 
     def advance(self, plan: Plan, inventory: Inventory) -> None:
         """Offer the part of a plan that can be offered now."""
         wanted = WantedOffer(plan.resources, plan.modes, inventory.parts)
-        self._offer, waiting = advance(self._offer, wanted, self._allocations, self._clock())
-        before, self.waiting = self.waiting, {each.gpu: _why(each, self._allocations) for each in waiting}
+        self._offer, waiting = advance(self._offer, wanted, self._held, self._clock())
+        before, self.waiting = self.waiting, {each.gpu: _why(each, self._held) for each in waiting}
         for gpu, reason in self.waiting.items() - before.items():
             self._news.publish(GpuWaiting(gpu, reason))
         for present in inventory.gpus:
@@ -67,15 +65,15 @@ class NodeOffer:
         offered = {id_: unit for each in self.resources.values() for id_, unit in each.units.items()}
         retired = {id_: unit.on(gpus) for each in self._offer.retired for id_, unit in each.units.items()}
         listed = {**retired, **offered}
-        if self._allocations is None:
+        if self._held is None:
             return PresentUnits(offered, retired, listed, certain=False)
-        found = {id_: listed.get(id_) or parse_unit(id_, gpus) for id_ in self._allocations.held}
-        return PresentUnits(offered, retired, {id_: unit for id_, unit in found.items() if unit is not None})
+        held = {unit.id: unit for each in self._held.holdings for unit in each.units(gpus, listed.get)}
+        return PresentUnits(offered, retired, held)
 
     @property
     def asked_at(self) -> float | None:
         """When the kubelet said last what pods hold, None where that is unknown."""
-        return self._allocations.asked_at if self._allocations is not None else None
+        return self._held.asked_at if self._held is not None else None
 
     def pause(self, most: float) -> float:
         """Return how long to wait, `most` seconds, until what pods hold can free a unit."""
@@ -95,17 +93,16 @@ class NodeOffer:
 
     def waits_for_record(self, surplus: AbstractSet[str]) -> bool:
         """Return whether only the kubelet's checkpoint shows a pod that holds a retired unit, or one of `surplus`."""
-        held = self._allocations.held if self._allocations is not None else {}
-        return any(
-            ONLY_RECORDED in map(held.get, ids) for ids in (surplus, *(each.units for each in self._offer.retired))
-        )
+        recorded = self._held.only_recorded if self._held is not None else frozenset[str]()
+        waited_for = (surplus, *(each.units.keys() for each in self._offer.retired))
+        return bool(recorded) and not all(ids.isdisjoint(recorded) for ids in waited_for)
 
 
-def _why(waiting: Waiting, allocations: Allocations | None) -> str:
+def _why(waiting: Waiting, held: Confirmed | None) -> str:
     """Return what a GPU waits for."""
-    if allocations is None:
+    if held is None:
         return "it is not known yet which units pods hold"
-    pods = sorted(waiting.holders(allocations))
+    pods = sorted(held.holders(waiting.units))
     more = f" and {len(pods) - _MOST_PODS} more" if len(pods) > _MOST_PODS else ""
     # Without a pod, only the next answer of the kubelet is missing.
     return (

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import PodResourcesError
 from gpushare_plugin.adapters.kubelet.allocations.quiet import QuietLister
 from gpushare_plugin.foundation.structs import Struct, replace
+from gpushare_plugin.model.holding import Holdings, Unknown
 from gpushare_plugin.model.snapshot import Snapshot
-from gpushare_plugin.model.usage.holding import Holding
 from gpushare_plugin.programs.node.gpus.events import EventThread
 from gpushare_plugin.programs.node.node import ServedNode
 from gpushare_plugin.telemetry.readiness import NO_GPU as NOT_READY
@@ -167,20 +167,20 @@ class DaemonStatus:
 
     async def report(self) -> bytes:
         """Return the node as `gpushare list` shows it, as JSON, with what pods hold at this moment."""
-        holdings, unknown = await self._holdings()
+        holdings = await self._holdings()
         snapshot = replace(self.phase.snapshot, holdings=holdings)
         problems = [*self.phase.complaints, *self.phase.missing]
-        return await asyncio.get_running_loop().run_in_executor(self._page_thread, _report, snapshot, unknown, problems)
+        return await asyncio.get_running_loop().run_in_executor(self._page_thread, _report, snapshot, problems)
 
-    async def _holdings(self) -> tuple[tuple[Holding, ...] | None, str | None]:
-        """Return what containers hold, or why that is not known."""
+    async def _holdings(self) -> Holdings | Unknown:
+        """Return what pod-resources shows that containers hold."""
         try:
             async with asyncio.timeout(KUBELET_TIMEOUT):
-                return (await self._lister.list()).holdings, None
+                return (await self._lister.list()).holdings
         except PodResourcesError as error:
-            return None, str(error)
+            return Unknown(str(error))
         except TimeoutError:
-            return None, f"the kubelet has not answered at {self._lister.socket} for {KUBELET_TIMEOUT:g} s"
+            return Unknown(f"the kubelet has not answered at {self._lister.socket} for {KUBELET_TIMEOUT:g} s")
 
     async def _metrics(self, accept: str) -> tuple[str, bytes]:
         """Return content type and body of the current metrics, in the format that is accepted."""
@@ -195,10 +195,10 @@ def _serve_http() -> Callable[..., Awaitable[None]]:
     return serve_http
 
 
-def _report(snapshot: Snapshot, uses_unknown: str | None, problems: list[str]) -> bytes:
+def _report(snapshot: Snapshot, problems: list[str]) -> bytes:
     from gpushare_plugin.inspect.report import encode, report  # noqa: PLC0415 - only where somebody asks
 
-    return encode(report(snapshot, "daemon", uses_unknown, problems)).encode()
+    return encode(report(snapshot, "daemon", problems)).encode()
 
 
 def _exposition(view: "View", accept: str) -> tuple[str, bytes]:

@@ -11,9 +11,9 @@ from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.inspect.report import NodeReport, ReportError, Use, decode, encode, report
 from gpushare_plugin.inspect.tables import bar, show, usage_tables
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
+from gpushare_plugin.model.holding import Holding, Unknown
 from gpushare_plugin.model.resource import Resource, Standing, Units
 from gpushare_plugin.model.snapshot import Snapshot
-from gpushare_plugin.model.usage.holding import Holding
 from gpushare_plugin.model.usage.usage import ContainerUsage, GpuUsage, Stowaway, Usage
 from tests.nodes import a_gpu, a_mig_node
 from tests.unit.sharing.settings import GPU_MEM, memory, planned, time_slicing
@@ -46,7 +46,7 @@ def ids(resources: tuple[Resource, ...], name: str, gpu: int, count: int, first:
 
 def reported(inventory: Inventory, resources: tuple[Resource, ...], holdings: Sequence[Holding] | None) -> NodeReport:
     """Report on a node with these resources, of which containers hold these units; None where that is not known."""
-    return report(Snapshot(inventory, resources, holdings=None if holdings is None else tuple(holdings)))
+    return report(Snapshot(inventory, resources, holdings=Unknown() if holdings is None else tuple(holdings)))
 
 
 @pytest.fixture

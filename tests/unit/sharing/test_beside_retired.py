@@ -14,7 +14,6 @@ from gpushare_plugin.sharing.cut import cut
 from gpushare_plugin.sharing.plan import plan
 from gpushare_plugin.sharing.transition import (
     MINIMUM_RETIRED_SECONDS,
-    Allocations,
     Offer,
     Waiting,
     WantedOffer,
@@ -22,6 +21,7 @@ from gpushare_plugin.sharing.transition import (
     resumed,
 )
 from tests.nodes import a_gpu, a_node
+from tests.unit.sharing.holders import confirmed, taken
 from tests.unit.sharing.settings import memory, planned, present
 
 NODE = a_node(8192, 8000)
@@ -59,7 +59,7 @@ class PartitionedNode:
         made = cut(self.wanted, self.inventory.cards, units)
         decided = plan(EffectiveConfig(Config(), partitioning="mps"), self.inventory, cut=made.numbers)
         assert decided.problems == ()
-        seen = Allocations(dict.fromkeys(held, "team/pod"), self.now) if asks else None
+        seen = confirmed(*held, at=self.now) if asks else None
         self.offer, self.waiting = advance(self.offer, WantedOffer(decided.resources, decided.modes), seen, self.now)
         return self
 
@@ -149,7 +149,7 @@ def test_fixed_sizes_come_beside_retired_ones_too() -> None:
 
 def test_a_slice_with_the_id_of_one_of_another_resource_waits() -> None:
     """An ID is listed only once, whatever resource it was held under."""
-    offer = resumed([("nvidia.com/other", "00000000-2gb-0")], NODE.cards, {}, 0.0)
+    offer = resumed(taken({("nvidia.com/other", "00000000-2gb-0")}), NODE.cards, {}, 0.0)
     decided = planned(NODE, sharing={"mps": {"sizes": [{"slices": [{"size": "2gb", "count": 2}], "devices": [0]}]}})
     offer = replace(offer, retired=tuple(replace(each, mode=decided.modes[each.gpu]) for each in offer.retired))
     offer, waiting = advance(offer, WantedOffer(decided.resources, decided.modes), None, 0.0)
@@ -184,7 +184,7 @@ def test_a_gpu_never_lists_more_than_it_has(steps: list[tuple[Counts, Counts] | 
             case "restart":
                 modes = {gpu.uuid: node.offer.wanted.modes.get(gpu.uuid) for gpu in node.inventory.cards}
                 listed_before = {(name, id_) for name, each in node.offer.resources.items() for id_ in each.units}
-                node.offer = resumed(node.held | listed_before, node.inventory.cards, modes, node.now)
+                node.offer = resumed(taken(node.held | listed_before), node.inventory.cards, modes, node.now)
                 node.look()
             case ("take", int(number)):
                 free = sorted((name, id_) for name, each in node.offer.resources.items() for id_ in each.units)

@@ -4,6 +4,7 @@ import pytest
 
 from gpushare_plugin.model.account.node_record import record
 from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.holding import Unknown
 from gpushare_plugin.sharing.plan import Plan
 from gpushare_plugin.sharing.snapshot import planned_snapshot
 from tests.nodes import a_mig_node, a_node
@@ -78,4 +79,4 @@ def test_everything_planned_is_offered() -> None:
     decided = planned(inventory, sharing=memory())
     made = planned_snapshot(settings(sharing=memory()), inventory, decided)
     assert (made.inventory, made.resources, made.notices) == (inventory, decided.resources, decided.notices)
-    assert (dict(made.unhealthy), dict(made.waiting), dict(made.standings), made.holdings) == ({}, {}, {}, None)
+    assert (dict(made.unhealthy), dict(made.waiting), dict(made.standings), made.holdings) == ({}, {}, {}, Unknown())

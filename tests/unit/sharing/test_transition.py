@@ -10,11 +10,11 @@ from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.grant import Allocation
+from gpushare_plugin.model.holding import Confirmed
 from gpushare_plugin.model.resource import Units
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, listed_size
 from gpushare_plugin.sharing.transition import (
     MINIMUM_RETIRED_SECONDS,
-    Allocations,
     Offer,
     Waiting,
     WantedOffer,
@@ -22,6 +22,7 @@ from gpushare_plugin.sharing.transition import (
     resumed,
 )
 from tests.nodes import a_gpu, a_node
+from tests.unit.sharing.holders import confirmed, taken
 from tests.unit.sharing.settings import GPU_MEM, memory, only, planned, time_slicing
 from tests.unit.sharing.unit_by_unit import Listed, begun, gone_on
 
@@ -49,9 +50,9 @@ def counts(offer: Offer) -> dict[str, tuple[int, int]]:
     return {name: (len(each.units), len(each.retired)) for name, each in offer.resources.items()}
 
 
-def account(*held: str, at: float = LATER) -> Allocations:
-    """Return the kubelet's account at a time."""
-    return Allocations(dict.fromkeys(held, "team/pod"), at)
+def account(*held: str, at: float = LATER) -> Confirmed:
+    """Return what pods hold by the kubelet, at a time."""
+    return confirmed(*held, at=at)
 
 
 def settle(offer: Offer, new: WantedOffer, *held: str) -> tuple[Offer, tuple[Waiting, ...]]:
@@ -105,7 +106,7 @@ def test_another_way_of_sharing_waits_for_the_pods_and_says_so() -> None:
     held = next(iter(old.resources[0].units))
     offer, waiting = settle(offered(old), new, held)
     assert waiting == (Waiting(a_gpu(0).uuid, frozenset({held})),)
-    assert waiting[0].holders(account(held)) == {"team/pod"}
+    assert account(held).holders(waiting[0].units) == {"team/pod"}
     assert counts(offer) == {GPU_MEM: (0, 1), "nvidia.com/gpu": (4, 0)}  # the other GPU changed over
     with pytest.raises(PlacementError, match="are retired"):
         offer.resources[GPU_MEM].allocate([held])
@@ -171,7 +172,7 @@ def test_units_held_from_an_earlier_life_are_kept_from_the_new_way() -> None:
     """After our restart with other settings a GPU in use waits as if we had been there; foreign IDs change nothing."""
     old, new = wanted(memory()), wanted(time_slicing(SLICED))
     held = next(iter(old.resources[0].units))
-    offer = resumed([(GPU_MEM, held), ("example.com/fpga", "card-0")], NODE.cards, {}, 0.0)
+    offer = resumed(taken([(GPU_MEM, held), ("example.com/fpga", "card-0")]), NODE.cards, {}, 0.0)
     offer, waiting = advance(offer, new, None, 0.0)
     # Another plugin may serve the old resource by now, so it is not ours to list unless we want it, too.
     assert counts(offer) == {"nvidia.com/gpu": (4, 0)}
@@ -189,7 +190,7 @@ def test_a_renamed_resource_waits_although_its_ids_are_the_same() -> None:
     offer, waiting = settle(offered(old), new, held)
     assert counts(offer) == {"nvidia.com/gpu": (0, 1), "nvidia.com/gpu.shared": (4, 0)}
     assert waiting == (Waiting(a_gpu(0).uuid, frozenset({held})),)
-    twice = resumed([("nvidia.com/gpu", held), ("nvidia.com/gpu.shared", held)], NODE.cards, {}, 0.0)
+    twice = resumed(taken([("nvidia.com/gpu", held), ("nvidia.com/gpu.shared", held)]), NODE.cards, {}, 0.0)
     for way in (old, new):
         assert advance(twice, way, None, 0.0)[1] == (Waiting(a_gpu(0).uuid, frozenset({held})),)
 
@@ -197,7 +198,7 @@ def test_a_renamed_resource_waits_although_its_ids_are_the_same() -> None:
 def test_a_card_that_comes_back_waits_for_what_pods_hold_of_it() -> None:
     """A unit whose card was not there when we began is known to be of it once it is."""
     held = next(iter(wanted(memory()).resources[0].units))
-    offer = resumed([(GPU_MEM, held)], NODE.cards[1:], {}, 0.0)
+    offer = resumed(taken([(GPU_MEM, held)]), NODE.cards[1:], {}, 0.0)
     offer, waiting = advance(offer, wanted(time_slicing(SLICED), Inventory(NODE.cards[1:])), None, 0.0)
     assert (counts(offer), waiting) == ({"nvidia.com/gpu": (4, 0)}, ())
     offer, waiting = advance(offer, wanted(time_slicing(SLICED)), None, 0.0)
@@ -208,7 +209,8 @@ def test_a_card_that_lost_a_little_memory_goes_on() -> None:
     """Units of the same size beside one that is surplus allocate nothing twice, also after our restart."""
     smaller = a_node(7168, 7168)
     top = "00000000-1Gi-7"
-    offer, waiting = advance(resumed([(GPU_MEM, top)], smaller.cards, {}, 0.0), wanted(memory(), smaller), None, 0.0)
+    offer = resumed(taken([(GPU_MEM, top)]), smaller.cards, {}, 0.0)
+    offer, waiting = advance(offer, wanted(memory(), smaller), None, 0.0)
     assert (counts(offer), waiting) == ({GPU_MEM: (14, 1)}, ())
 
 
@@ -266,7 +268,7 @@ def test_units_held_from_an_earlier_life_in_the_same_way_are_simply_there() -> N
     """After our own restart with the same settings nothing waits."""
     same = wanted(memory())
     offer, waiting = advance(
-        resumed([(GPU_MEM, id_) for id_ in same.resources[0].units], NODE.cards, {}, 0.0), same, None, 0.0
+        resumed(taken([(GPU_MEM, id_) for id_ in same.resources[0].units]), NODE.cards, {}, 0.0), same, None, 0.0
     )
     assert (counts(offer), waiting) == ({GPU_MEM: (16, 0)}, ())
 
@@ -305,7 +307,7 @@ def test_another_isolation_is_another_way_though_the_ids_are_the_same(
         a_gpu(0).uuid: before.modes.get(a_gpu(0).uuid),
         a_gpu(1).uuid: after.modes.get(a_gpu(1).uuid),
     }
-    again = resumed([(name, held)], NODE.cards, before.modes, 0.0)
+    again = resumed(taken([(name, held)]), NODE.cards, before.modes, 0.0)
     assert counts(advance(again, after, None, 0.0)[0]) == counts(live)
     done, waiting = advance(live, after, account(at=2 * LATER), 2 * LATER)
     assert (waiting, done.modes_in_use) == ((), {gpu.uuid: after.modes.get(gpu.uuid) for gpu in NODE.cards})
@@ -323,7 +325,7 @@ def test_sizes_of_one_gpu_stand_side_by_side() -> None:
     assert waiting == (Waiting(a_gpu(0).uuid, frozenset({surplus})),)
     assert counts(offer) == {"nvidia.com/gpu-2gb": (4, 1), "nvidia.com/gpu-4gb": (1, 0)}
     assert kept in offer.resources["nvidia.com/gpu-2gb"].units
-    again = resumed([("nvidia.com/gpu-2gb", surplus)], NODE.cards, wanted(SIZES).modes, 0.0)
+    again = resumed(taken([("nvidia.com/gpu-2gb", surplus)]), NODE.cards, wanted(SIZES).modes, 0.0)
     assert advance(again, wanted(OTHER_SIZES), None, 0.0)[0].resources["nvidia.com/gpu-4gb"].gpus.keys() == {
         a_gpu(1).uuid
     }
@@ -352,7 +354,7 @@ def test_no_unit_in_use_ever_vanishes(steps: list[tuple[dict[str, object], bool,
     offer, held, now = Offer(), set[str](), 0.0
     for sharing, asked, data in steps:
         now += data.draw(st.sampled_from([0.1, 10.0]))
-        seen = Allocations(dict.fromkeys(held, "team/pod"), now) if asked else None
+        seen = confirmed(*held, at=now) if asked else None
         offer, _ = advance(offer, wanted(sharing), seen, now)
         listed = {id_ for each in offer.resources.values() for id_ in (*each.units, *each.retired)}
         assert held <= listed
@@ -384,14 +386,14 @@ def test_sets_of_units_go_as_each_unit_would(
     offer, reference, held, now = Offer(), Listed(), set[tuple[str, str]](), 0.0
     if life == "resumed":
         held = {("nvidia.com/gpu", f"{a_gpu(0).uuid}::3"), (GPU_MEM, "00000001-1Gi-7"), (GPU_MEM, "0000beef-1Gi-7")}
-        offer, reference = resumed(held, NODE.cards[1:], {}, now), begun(held, NODE.cards[1:], now)
+        offer, reference = resumed(taken(held), NODE.cards[1:], {}, now), begun(held, NODE.cards[1:], now)
     new = wanted({})
     for sharing, asked, data in steps:
         now += data.draw(st.sampled_from([0.1, 10.0]))
         # The same settings again are the same things: most looks are at what is there.
         if data.draw(st.booleans()):
             new = wanted(sharing)
-        seen = Allocations(dict.fromkeys((id_ for _, id_ in held), "team/pod"), now) if asked else None
+        seen = confirmed(*(id_ for _, id_ in held), at=now) if asked else None
         (offer, waiting), reference = advance(offer, new, seen, now), gone_on(reference, new, seen, now)
         lists = {name: (list(each.units), list(each.retired)) for name, each in offer.resources.items()}
         assert {name: ids for name, ids in lists.items() if any(ids)} == reference.ids()

@@ -5,9 +5,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from gpushare_plugin.model.gpu import Gpu
+from gpushare_plugin.model.holding import Confirmed
 from gpushare_plugin.model.unit import Form, Unit, is_slice, parse_unit
 from gpushare_plugin.sharing.isolation.layer import Mode
-from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS, Allocations, WantedOffer
+from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS, WantedOffer
 
 Kind = tuple[str, Form, Mode]
 
@@ -32,10 +33,10 @@ class One:
         """What makes it cut as another unit is."""
         return self.resource, self.unit.form, self.mode
 
-    def is_free(self, account: Allocations | None) -> bool:
+    def is_free(self, account: Confirmed | None) -> bool:
         """Tell whether the kubelet has said that nobody holds it."""
         settled = account is not None and account.asked_at >= self.since + MINIMUM_RETIRED_SECONDS
-        return settled and account is not None and self.unit.id not in account.held
+        return settled and account is not None and self.unit.id not in account.ids
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def begun(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], now: float) -> L
     return Listed(retired=tuple(One(resource, unit, now, None, listed=False) for resource, unit in units if unit))
 
 
-def gone_on(before: Listed, wanted: WantedOffer, account: Allocations | None, now: float) -> Listed:
+def gone_on(before: Listed, wanted: WantedOffer, account: Confirmed | None, now: float) -> Listed:
     """Go on towards `wanted`."""
     new = [
         One(resource.name, unit, now, wanted.modes.get(unit.gpu))

@@ -9,6 +9,7 @@ import msgspec
 from gpushare_plugin.adapters.cluster.own_node.requests.wanted_slices import requested_slices
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.holding import Confirmed, Holding, Unknown
 from gpushare_plugin.model.slices.mig import MigProfile, MigRoom
 from gpushare_plugin.model.slices.slice import Kind, slice_of
 from gpushare_plugin.programs.node.gpus.mig_needs import NodeMig, PresentNode
@@ -20,8 +21,8 @@ from gpushare_plugin.programs.node.news.news import News
 from gpushare_plugin.programs.node.offer import NodeOffer
 from gpushare_plugin.sharing.instances import Division, divided
 from gpushare_plugin.sharing.plan import plan
-from gpushare_plugin.sharing.transition import Allocations
 from gpushare_plugin.sharing.ways.way import Numbers
+from tests.unit.sharing.holders import taken
 from tests.verdicts.deciders.host import effective, in_ranges, inventory
 from tests.verdicts.generate.cuts import driven
 
@@ -92,7 +93,7 @@ class _Node:
         self._offer = NodeOffer(news, lambda: self._now)
         before = [(resource, id_) for resource, id_ in asked["held before"]]
         self._held |= {id_: f"team/before-{number}" for number, (_, id_) in enumerate(before)}
-        self._offer.start(before, inventory(self._cards), {})
+        self._offer.start(taken(before), inventory(self._cards), {})
 
     def step(self, step: Json) -> Json:
         """Let time pass and pods come and go, and return how the node stands then."""
@@ -102,9 +103,11 @@ class _Node:
         found = inventory(self._cards)
         self._end(step)
         if not step["asked"]:
-            self._offer.update_allocations(None)
+            self._offer.update_holdings(Unknown())
         else:
-            self._offer.update_allocations(Allocations(dict(self._held), self._now))
+            pods = ((*pod.split("/"), id_) for id_, pod in self._held.items())
+            held = (Holding(namespace, name, "main", "", frozenset({id_})) for namespace, name, id_ in pods)
+            self._offer.update_holdings(Confirmed.of(tuple(held), self._now))
         self._follow(step, found)
         verdict = self._apply(found)
         if "problems" not in verdict:

@@ -6,7 +6,6 @@ it. The file is written at each allocation and each device list, so for a while 
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -14,6 +13,7 @@ from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.files.regular_file import read_regular
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.foundation.text import in_words
+from gpushare_plugin.model.holding import Holding, Holdings
 
 CHECKPOINT = "kubelet_internal_checkpoint"
 LARGEST_FILE = 32 << 20
@@ -47,33 +47,19 @@ _DECODER = msgspec.json.Decoder(_File)
 _NOTHING = _Data(entries=None)
 
 
-class Entry(NamedTuple):
-    """Devices of one resource that a container has; the pod is known by its UID."""
-
-    uid: str
-    container: str
-    resource: str
-    ids: frozenset[str]
-
-
-def read_held(directory: Path) -> frozenset[tuple[str, str]]:
-    """Return what containers may hold, as resource and device ID; nothing where no kubelet wrote yet.
+def read_recorded(directory: Path) -> Holdings:
+    """Return what containers may hold, each with the UID of its pod; nothing where no kubelet wrote yet.
 
     `directory` is the kubelet's plugin directory. Raises CheckpointError, also where the directory is missing.
     """
-    return frozenset((entry.resource, id_) for entry in read_entries(directory) for id_ in entry.ids)
-
-
-def read_entries(directory: Path) -> tuple[Entry, ...]:
-    """Return what each container may hold; otherwise as `read_held`."""
     return tuple(
-        Entry(each.uid, each.container, each.resource, frozenset(_every(each.ids)))
+        Holding("", "", each.container, each.resource, frozenset(_every(each.ids)), each.uid)
         for each in _read(directory).entries or ()
     )
 
 
 def read_listed(directory: Path) -> frozenset[tuple[str, str]]:
-    """Return what plugins listed as healthy when the kubelet wrote last, as resource and ID; otherwise as `read_held`.
+    """Return what plugins listed as healthy when the kubelet wrote last, as resource and ID; as `read_recorded`.
 
     What is allocated of it can be missing among what containers hold until the kubelet writes the next time: then it
     is there, whereas what a plugin that has ended had listed is here no longer.

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from gpushare_plugin.adapters.kubelet.api import podresources_pb2 as api
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.usage.holding import Holding
+from gpushare_plugin.model.holding import Holding, Holdings
 
 _SERVICE = api.DESCRIPTOR.services_by_name["PodResourcesLister"].full_name
 _TIMEOUT = 10.0
@@ -32,10 +32,12 @@ Devices = Mapping[str, frozenset[str]]
 
 
 class Listing(Struct, frozen=True):
-    """Every active pod of this node by namespace and name, and what their containers hold."""
+    """The active pods of this node."""
 
     pods: frozenset[tuple[str, str]]
-    holdings: tuple[Holding, ...]
+    """Every active pod, by namespace and name."""
+    holdings: Holdings
+    """What their containers hold, init containers aside; no UID is known."""
 
 
 class PodResourcesError(GpushareError):

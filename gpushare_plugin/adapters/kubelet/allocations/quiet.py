@@ -7,7 +7,7 @@ asked while we answer one of its calls, nor after that until its checkpoint show
 import asyncio
 from pathlib import Path
 
-from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT, CheckpointError, read_held
+from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT, CheckpointError, read_recorded
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import Listing, list_pods
 from gpushare_plugin.model.choice.recent import RecentAllocations
 
@@ -49,8 +49,9 @@ class QuietLister:
             return True
         try:
             # In a thread: it is long where pods hold many units.
-            held = await asyncio.to_thread(read_held, self._directory)
+            recorded = await asyncio.to_thread(read_recorded, self._directory)
         except CheckpointError:
             return False
         # What is allocated meanwhile may not be there yet.
-        return not self.recent.answering and self.recent.unwritten <= {id_ for _, id_ in held}
+        unwritten = self.recent.unwritten.difference(*(each.ids for each in recorded))
+        return not self.recent.answering and not unwritten

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import Listing
-from gpushare_plugin.adapters.kubelet.device_plugin.directory import KUBELET_SOCKET, Identity, PluginDirectory, identity
+from gpushare_plugin.adapters.kubelet.device_plugin.directory import KUBELET_SOCKET, Identity, identity
 from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.model.holding import Unknown
 
 LOOK_EVERY = 1.0
 """Seconds between looks at which kubelet is there."""
@@ -37,7 +38,7 @@ class Trust:
 
     def __init__(
         self,
-        directory: PluginDirectory,
+        directory: Path,
         pod_resources: Path,
         *,
         own_pod: PodName | None,
@@ -65,8 +66,12 @@ class Trust:
             self._kubelet, self._known_since = kubelet, None if self._own_pod else self._clock()
         return kubelet
 
-    def doubt(self, listing: Listing, asked: Kubelet) -> str | None:
+    def doubt(self, listing: Listing, asked: Kubelet) -> Unknown | None:
         """Return why `listing`, the answer of the kubelet `asked`, may not show every pod; None when it does."""
+        reason = self._doubt(listing, asked)
+        return Unknown(reason, answered=True) if reason else None
+
+    def _doubt(self, listing: Listing, asked: Kubelet) -> str | None:
         if self.kubelet() != asked or None in asked:
             return "the kubelet restarted while it was asked, or is not running"
         if self._own_pod is not None and self._own_pod not in listing.pods:
@@ -79,4 +84,4 @@ class Trust:
         return "the kubelet may not know its pods yet" if now - self._known_since < delay else None
 
     def _identities(self) -> Kubelet:
-        return self._directory.identity(KUBELET_SOCKET), identity(self._pod_resources)
+        return identity(self._directory / KUBELET_SOCKET), identity(self._pod_resources)

@@ -27,6 +27,7 @@ from gpushare_plugin.config.sources.labelled import load_effective_config
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.inspect.report import NodeReport, ReportError, decode, encode, report
 from gpushare_plugin.inspect.tables import show
+from gpushare_plugin.model.holding import Holdings, Unknown
 from gpushare_plugin.programs.node.configuration import accept
 from gpushare_plugin.programs.node.daemon import Membership, look
 from gpushare_plugin.sharing.snapshot import planned_snapshot
@@ -129,9 +130,9 @@ def _planned(context: click.Context, options: dict[str, Any]) -> NodeReport:
     accepted = accept(loaded, inventory)
     snapshot = planned_snapshot(accepted.config, inventory, accepted.plan)
     try:
-        holdings = asyncio.run(list_pods(options["pod_resources_socket"])).holdings
+        holdings: Holdings | Unknown = asyncio.run(list_pods(options["pod_resources_socket"])).holdings
     except PodResourcesError as error:
-        return report(snapshot, uses_unknown=str(error))
+        holdings = Unknown(str(error))
     return report(replace(snapshot, holdings=holdings))
 
 

@@ -12,16 +12,8 @@ from typing import NamedTuple
 from gpushare_plugin.model.account import pod as account_pod
 from gpushare_plugin.model.account.pod import Comparison, Pod, comparison
 from gpushare_plugin.model.grant import Recipient
+from gpushare_plugin.model.holding import Slot
 from gpushare_plugin.model.resource import Resource, UnitsOf
-
-
-class Slot(NamedTuple):
-    """The place for the units of one resource that a container of a pod asks for."""
-
-    uid: str
-    container: str
-    resource: str
-
 
 Held = Mapping[Slot, frozenset[str]]
 """The IDs of the units in each place that has some."""

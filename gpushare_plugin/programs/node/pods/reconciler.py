@@ -5,13 +5,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader
+from gpushare_plugin.adapters.kubelet.allocations.reader import HoldingsReader
 from gpushare_plugin.foundation.published import Published, changes
 from gpushare_plugin.model.account.annotations import truth_annotations
 from gpushare_plugin.model.account.pod import Comparison, Pod, Share, Shares, drift
+from gpushare_plugin.model.holding import Unknown
 from gpushare_plugin.model.resource import Resource, UnitsOf
 from gpushare_plugin.programs.node.news.news import News, PodDrifted
-from gpushare_plugin.programs.node.pods.matching import Held, Slot, compared
+from gpushare_plugin.programs.node.pods.matching import Held, compared
 from gpushare_plugin.programs.node.pods.steering import PodSteering, Watched
 
 LOOK_EVERY = 30.0
@@ -34,7 +35,7 @@ class PromiseReconciler:
     def __init__(
         self,
         watched: Watched,
-        reader: AllocationReader,
+        reader: HoldingsReader,
         news: News,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -62,10 +63,9 @@ class PromiseReconciler:
         """Have the steering learn what containers have; where that is not known, it goes by what it knew."""
         asked_at = self._clock()
         uids = {(pod.namespace, pod.name): pod.uid for pod in self.watched.in_order}
-        entries = await self._reader.containers(uids)
-        if entries is not None:
-            shown = {Slot(entry.uid, entry.container, entry.resource): entry.ids for entry in entries}
-            self.steering.learn(shown, asked_at)
+        holdings = await self._reader.with_uids(uids)
+        if not isinstance(holdings, Unknown):
+            self.steering.learn({each.slot: each.ids for each in holdings}, asked_at)
 
     def publish(self, resources: Iterable[Resource]) -> None:
         """Publish what pods have, and whose units are not where they were promised."""

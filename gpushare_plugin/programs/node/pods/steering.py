@@ -8,8 +8,9 @@ from typing import NamedTuple, Protocol
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.grant import Recipient
+from gpushare_plugin.model.holding import Slot
 from gpushare_plugin.model.resource import Resource, UnitsOf
-from gpushare_plugin.programs.node.pods.matching import Held, Slot, candidates, promises, recipient, served
+from gpushare_plugin.programs.node.pods.matching import Held, candidates, promises, recipient, served
 
 LONGEST_WAIT = 0.25
 """Seconds that a call of the kubelet waits at most for the watch: no other pod of the node is admitted meanwhile."""

@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import structlog
 
 from gpushare_plugin.adapters.host.source import GpuSource, read_sample
-from gpushare_plugin.adapters.kubelet.allocations.holdings import HoldingsReader
+from gpushare_plugin.adapters.kubelet.allocations.reader import HoldingsReader
 from gpushare_plugin.config.schema.sections import Config, Overuse
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.reported import Reported
 from gpushare_plugin.foundation.structs import replace
+from gpushare_plugin.model.holding import Holdings
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.usage.attribution import attribute
-from gpushare_plugin.model.usage.holding import Holding
 from gpushare_plugin.model.usage.overuse import Episodes
 from gpushare_plugin.model.usage.sample import GpuSample
 from gpushare_plugin.model.usage.usage import GpuUsage, Stowaway, Usage
@@ -147,10 +147,11 @@ class UsageTracker:
             )
 
 
-def _with_ids(holdings: Sequence[Holding] | None, ids: ContainerIds) -> Sequence[Holding] | None:
+def _with_ids(holdings: Holdings | None, ids: ContainerIds) -> Holdings | None:
     if holdings is None or not ids:
         return holdings
-    return [replace(each, container_id=ids.get((each.namespace, each.pod, each.container), "")) for each in holdings]
+    found = ((each, ids.get((each.namespace, each.pod, each.container), "")) for each in holdings)
+    return tuple(each._replace(container_id=id_) for each, id_ in found)
 
 
 def _identity(stowaway: Stowaway) -> Stowaway:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import grpc
 
+from gpushare_plugin.adapters.kubelet.allocations.checkpoint import read_recorded
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory
 from gpushare_plugin.adapters.kubelet.device_plugin.plugin_socket import SERVER_OPTIONS
@@ -53,3 +54,8 @@ async def served(what: Resource | DevicePluginService, folder: Path) -> AsyncIte
     async with grpc.aio.insecure_channel(address) as channel:
         yield rpc.DevicePluginStub(channel)
     await server.stop(grace=None)
+
+
+def read_held(directory: Path) -> frozenset[tuple[str, str]]:
+    """Return what containers may hold by the checkpoint in a kubelet's plugin directory, as resource and ID."""
+    return frozenset((each.resource, id_) for each in read_recorded(directory) for id_ in each.ids)

@@ -9,14 +9,13 @@ import pytest
 from gpushare_plugin.adapters.kubelet.allocations.checkpoint import (
     CHECKPOINT,
     CheckpointError,
-    Entry,
-    read_entries,
-    read_held,
     read_listed,
+    read_recorded,
 )
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import list_pods
+from gpushare_plugin.model.holding import Holding
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
-from tests.unit.adapters.kubelet.serving import running, shared_memory
+from tests.unit.adapters.kubelet.serving import read_held, running, shared_memory
 
 GPU_MEM = "aliyun.com/gpu-mem"
 
@@ -59,10 +58,9 @@ async def test_init_containers_are_in_it_and_pods_that_are_over_leave_with_the_n
         await kubelet.admit(pod)
         shown = await list_pods(kubelet.pod_resources_socket)
         assert [holding.ids for holding in shown.holdings if holding.resource == GPU_MEM] == []
-        held = read_held(kubelet.plugin_directory)
-        assert len(held) == 3
-        ids = frozenset(id_ for _, id_ in held)
-        assert read_entries(kubelet.plugin_directory) == (Entry(pod.uid, "init", GPU_MEM, ids),)
+        ids = frozenset(id_ for _, id_ in read_held(kubelet.plugin_directory))
+        assert len(ids) == 3
+        assert read_recorded(kubelet.plugin_directory) == (Holding("", "", "init", GPU_MEM, ids, pod.uid),)
         kubelet.delete(pod)
         assert len(read_held(kubelet.plugin_directory)) == 3
         await list_pods(kubelet.pod_resources_socket)

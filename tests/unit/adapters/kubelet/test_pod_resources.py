@@ -10,7 +10,7 @@ import pytest
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import PodResourcesError, healthy_devices, list_pods
 from gpushare_plugin.adapters.kubelet.api import podresources_pb2 as api
 from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.usage.holding import Holding
+from gpushare_plugin.model.holding import Holding
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.kubelet.pod_resources import BURST
 from tests.unit.adapters.kubelet.serving import running, shared_memory

@@ -13,13 +13,13 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 
-from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT, Entry
-from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader
+from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT
+from gpushare_plugin.adapters.kubelet.allocations.reader import HoldingsReader
 from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.adapters.kubelet.api import podresources_pb2 as api
-from gpushare_plugin.adapters.kubelet.device_plugin.directory import KUBELET_SOCKET, PluginDirectory
+from gpushare_plugin.adapters.kubelet.device_plugin.directory import KUBELET_SOCKET
 from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
-from gpushare_plugin.sharing.transition import Allocations
+from gpushare_plugin.model.holding import Confirmed, Holding, Unknown
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.logs import logged
 from tests.unit.adapters.kubelet.serving import running, shared_memory
@@ -63,21 +63,32 @@ async def holding(kubelet: EmbeddedKubelet) -> AsyncIterator[frozenset[str]]:
         yield admitted.containers["main"].device_ids[GPU_MEM]
 
 
-async def held(reader: AllocationReader, clock: Clock) -> Mapping[str, str] | None:
-    """Return what is held, by pod, as of now."""
-    allocations = await reader.read(clock.now)
-    if allocations is None:
+async def held(reader: HoldingsReader, clock: Clock) -> Mapping[str, str] | None:
+    """Return what is held, by pod, as of now; None while that is not confirmed."""
+    found = await reader.confirmed(clock.now)
+    if isinstance(found, Unknown):
         return None
-    assert allocations.asked_at == clock.now
-    return allocations.held
+    assert found.asked_at == clock.now
+    return holders(found)
 
 
-def made_by(directory: Path) -> PluginDirectory:
+async def at_start(reader: HoldingsReader) -> frozenset[tuple[str, str]] | None:
+    """Return what was held before, as resource and ID; None while that is not known."""
+    found = await reader.at_start()
+    return None if isinstance(found, Unknown) else frozenset((each.resource, id_) for each in found for id_ in each.ids)
+
+
+def holders(found: Confirmed) -> dict[str, str]:
+    """Return who holds each unit."""
+    return {id_: each.label for each in found.holdings for id_ in each.ids}
+
+
+def made_by(directory: Path) -> Path:
     """Return a plugin directory where some kubelet made its socket."""
     directory.mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(directory / KUBELET_SOCKET))
-    return PluginDirectory(directory)
+    return directory
 
 
 class Threads(ThreadPoolExecutor):
@@ -94,9 +105,9 @@ class Threads(ThreadPoolExecutor):
 async def test_what_many_pods_hold_is_read_in_threads(kubelet: EmbeddedKubelet, clock: Clock) -> None:
     """However many units there are to read, the event loop goes on: the answer, the record, and both put together."""
     asyncio.get_running_loop().set_default_executor(threads := Threads())
-    reader = AllocationReader(PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, clock=clock)
+    reader = HoldingsReader(kubelet.plugin_directory, kubelet.pod_resources_socket, clock=clock)
     async with holding(kubelet) as ids:
-        assert await reader.held_at_start() == frozenset((GPU_MEM, id_) for id_ in ids)
+        assert await at_start(reader) == frozenset((GPU_MEM, id_) for id_ in ids)
         assert threads.works == 1
         clock.now += 3600
         assert await held(reader, clock) == dict.fromkeys(ids, "team/pod")
@@ -105,13 +116,11 @@ async def test_what_many_pods_hold_is_read_in_threads(kubelet: EmbeddedKubelet, 
 
 async def test_a_kubelet_that_was_there_for_long_is_believed(kubelet: EmbeddedKubelet, clock: Clock) -> None:
     """It is the time since we first saw it that counts, on a clock nobody can set."""
-    reader = AllocationReader(
-        PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, delays=DELAYS, clock=clock
-    )
+    reader = HoldingsReader(kubelet.plugin_directory, kubelet.pod_resources_socket, delays=DELAYS, clock=clock)
     async with holding(kubelet) as ids:
-        assert await reader.read(clock.now) is None
+        assert isinstance(await reader.confirmed(clock.now), Unknown)
         clock.now += 59
-        assert await reader.read(clock.now) is None
+        assert isinstance(await reader.confirmed(clock.now), Unknown)
         clock.now += 1
         assert await held(reader, clock) == dict.fromkeys(ids, "team/pod")
 
@@ -123,15 +132,13 @@ async def test_a_kubelet_that_restarted_is_believed_later(
     graceful: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     """A new kubelet does not know its pods at first, so its empty answer says nothing."""
-    reader = AllocationReader(
-        PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, delays=DELAYS, clock=clock
-    )
+    reader = HoldingsReader(kubelet.plugin_directory, kubelet.pod_resources_socket, delays=DELAYS, clock=clock)
     clock.now += 60
     assert await held(reader, clock) == {}
     await kubelet.restart(graceful=graceful)
-    assert await reader.read(clock.now) is None
+    assert isinstance(await reader.confirmed(clock.now), Unknown)
     clock.now += 59
-    assert await reader.read(clock.now) is None
+    assert isinstance(await reader.confirmed(clock.now), Unknown)
     clock.now += 1
     assert await held(reader, clock) == {}
 
@@ -142,11 +149,11 @@ async def test_a_new_pod_resources_socket_beside_an_old_plugin_socket_is_not_bel
     """The younger of the two sockets tells how old the kubelet is that answers."""
     directory = made_by(short_path / "plugins")
     async with answering(short_path) as pod_resources:
-        reader = AllocationReader(directory, pod_resources, delays=DELAYS, clock=clock)
+        reader = HoldingsReader(directory, pod_resources, delays=DELAYS, clock=clock)
         clock.now += 60
         assert await held(reader, clock) == {}
     async with answering(short_path) as pod_resources:
-        assert await reader.read(clock.now) is None
+        assert isinstance(await reader.confirmed(clock.now), Unknown)
         clock.now += 60
         assert await held(reader, clock) == {}
 
@@ -156,21 +163,19 @@ async def test_a_kubelet_that_shows_our_own_pod_is_believed_soon(short_path: Pat
     directory = made_by(short_path / "plugins")
     ours = api.PodResources(namespace=OWN[0], name=OWN[1])
     async with answering(short_path, api.PodResources(namespace="kube-system", name="static")) as pod_resources:
-        reader = AllocationReader(directory, pod_resources, own_pod=OWN, delays=DELAYS, clock=clock)
+        reader = HoldingsReader(directory, pod_resources, own_pod=OWN, delays=DELAYS, clock=clock)
         clock.now += 3600
-        assert await reader.read(clock.now) is None
+        assert isinstance(await reader.confirmed(clock.now), Unknown)
     async with answering(short_path, ours) as pod_resources:
-        assert await reader.read(clock.now) is None  # another kubelet
-        assert await reader.read(clock.now) is None
+        assert isinstance(await reader.confirmed(clock.now), Unknown)  # another kubelet
+        assert isinstance(await reader.confirmed(clock.now), Unknown)
         clock.now += 5
         assert await held(reader, clock) == {}
 
 
 async def test_a_kubelets_age_counts_from_when_it_came(kubelet: EmbeddedKubelet, clock: Clock) -> None:
     """Nobody had a question for an hour in which the kubelet restarted: by now it has been there for long."""
-    reader = AllocationReader(
-        PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, delays=DELAYS, clock=clock
-    )
+    reader = HoldingsReader(kubelet.plugin_directory, kubelet.pod_resources_socket, delays=DELAYS, clock=clock)
     clock.now += 3600
     await kubelet.restart()
     looks = clock.looks
@@ -205,42 +210,44 @@ async def test_a_record_written_since_the_last_question_is_believed_of_any_kubel
     kubelet: EmbeddedKubelet, clock: Clock
 ) -> None:
     """As of that question, and not before: what was written earlier may lack what was in memory only."""
-    reader = AllocationReader(
-        PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, delays=DELAYS, clock=clock
-    )
+    reader = HoldingsReader(kubelet.plugin_directory, kubelet.pod_resources_socket, delays=DELAYS, clock=clock)
     async with running(kubelet.plugin_directory, shared_memory(8)) as (session,):
         record = Record(kubelet, session)
         await kubelet.wait_for(lambda node: node.allocatable().get(GPU_MEM) == 8)
         pod = Pod("pod", [Container("main", {GPU_MEM: 3})], namespace="team")
         ids = (await kubelet.admit(pod)).containers["main"].device_ids[GPU_MEM]
         await record.renewed()
-        assert await reader.read(clock.now) is None
-        assert reader.awaits_record
+        doubt = await reader.confirmed(clock.now)
+        assert isinstance(doubt, Unknown)
+        assert doubt.answered
         clock.now += 2
-        assert await reader.read(clock.now) is None  # nothing was written meanwhile
+        assert isinstance(await reader.confirmed(clock.now), Unknown)  # nothing was written meanwhile
         asked_at, clock.now = clock.now, clock.now + 2
         await record.renewed()
-        assert await reader.read(clock.now) == Allocations(dict.fromkeys(ids, "team/pod"), asked_at)
+        found = await reader.confirmed(clock.now)
+        assert isinstance(found, Confirmed)
+        assert (holders(found), found.asked_at) == (dict.fromkeys(ids, "team/pod"), asked_at)
         kubelet.delete(pod)
-        assert await reader.read(clock.now) is None  # and the kubelet comes to know that the pod is over
+        # And the kubelet comes to know that the pod is over.
+        assert isinstance(await reader.confirmed(clock.now), Unknown)
         await record.renewed()
-        assert await reader.read(clock.now) == Allocations({}, clock.now)
+        assert await held(reader, clock) == {}
         (kubelet.plugin_directory / CHECKPOINT).write_text("nonsense")
-        assert await reader.read(clock.now) is None
+        assert isinstance(await reader.confirmed(clock.now), Unknown)
         (kubelet.plugin_directory / CHECKPOINT).unlink()
-        assert await reader.read(clock.now) is None
+        assert isinstance(await reader.confirmed(clock.now), Unknown)
 
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_nothing_a_pod_holds_is_missing_from_allocations(short_path: Path, clock: Clock, seed: int) -> None:
     """Whatever pods and kubelets do, and whether it knows its pods or not: what is held at the time is in it."""
     draw = random.Random(seed)  # noqa: S311 - nothing secret is drawn
-    directory, believed = PluginDirectory(short_path / "device-plugins"), 0
+    directory, believed = short_path / "device-plugins", 0
     async with (
         EmbeddedKubelet(short_path, rng=draw) as kubelet,
-        running(directory.path, shared_memory(24)) as (session,),
+        running(directory, shared_memory(24)) as (session,),
     ):
-        reader = AllocationReader(directory, kubelet.pod_resources_socket, delays=DELAYS, clock=clock)
+        reader = HoldingsReader(directory, kubelet.pod_resources_socket, delays=DELAYS, clock=clock)
         record = Record(kubelet, session)
         knows, times = True, dict[str, tuple[float, frozenset[str]]]()
         await kubelet.wait_for(lambda node: node.allocatable().get(GPU_MEM) == 24)
@@ -268,10 +275,10 @@ async def test_nothing_a_pod_holds_is_missing_from_allocations(short_path: Path,
                 case "write":
                     await record.renewed()
                 case "ask":
-                    if (allocations := await reader.read(clock.now)) is not None:
+                    if isinstance(found := await reader.confirmed(clock.now), Confirmed):
                         believed += 1
                         for since, ids in times.values():
-                            assert since > allocations.asked_at or ids <= allocations.held.keys()
+                            assert since > found.asked_at or ids <= found.ids
                 case _:
                     pass
     assert believed, "nothing was ever believed, so nothing was shown"
@@ -279,52 +286,48 @@ async def test_nothing_a_pod_holds_is_missing_from_allocations(short_path: Path,
 
 async def test_no_kubelet_no_allocations(short_path: Path, clock: Clock) -> None:
     """A socket that does not answer tells nothing, however long it does not."""
-    reader = AllocationReader(PluginDirectory(short_path), short_path / "none.sock", delays=DELAYS, clock=clock)
+    reader = HoldingsReader(short_path, short_path / "none.sock", delays=DELAYS, clock=clock)
     clock.now += 3600
-    assert await reader.read(clock.now) is None
+    assert isinstance(await reader.confirmed(clock.now), Unknown)
 
 
 async def test_what_is_held_from_before_comes_from_the_checkpoint_or_else_from_the_kubelet(
     kubelet: EmbeddedKubelet, clock: Clock
 ) -> None:
     """The record is believed at once; without it nothing is known until the kubelet can be believed."""
-    reader = AllocationReader(
-        PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, delays=DELAYS, clock=clock
-    )
+    reader = HoldingsReader(kubelet.plugin_directory, kubelet.pod_resources_socket, delays=DELAYS, clock=clock)
     async with holding(kubelet) as ids:
         expected = frozenset((GPU_MEM, id_) for id_ in ids)
-        assert await reader.held_at_start() == expected
+        assert await at_start(reader) == expected
         (kubelet.plugin_directory / CHECKPOINT).write_text("nonsense")
-        assert await reader.held_at_start() is None
+        assert await at_start(reader) is None
         clock.now += 60
-        assert await reader.held_at_start() == expected
+        assert await at_start(reader) == expected
     await kubelet.stop()
-    assert await reader.held_at_start() is None
+    assert await at_start(reader) is None
 
 
 async def test_a_missing_directory_tells_nothing(short_path: Path, clock: Clock) -> None:
     """Where the kubelet's directory is not mounted yet, it is not known what pods hold: said again every 5 minutes."""
-    reader = AllocationReader(
-        PluginDirectory(short_path / "none"), short_path / "none.sock", delays=DELAYS, clock=clock
-    )
+    reader = HoldingsReader(short_path / "none", short_path / "none.sock", delays=DELAYS, clock=clock)
     with logged() as told:
         for seconds in (0, 1, 299, 10, 3600):
             clock.now += seconds
-            assert await reader.held_at_start() is None
+            assert await at_start(reader) is None
     assert [each["event"] for each in told] == ["allocations_unknown"] * 3
 
 
 async def test_nothing_that_can_be_understood_tells_nothing(short_path: Path, clock: Clock) -> None:
     """An unreadable record beside an answer that is none: not known, said once, however often it is asked."""
     directory = made_by(short_path / "plugins")
-    os.mkfifo(directory.path / CHECKPOINT)
+    os.mkfifo(directory / CHECKPOINT)
     with logged() as told:
         async with answering_bytes(short_path, b"\xff\xff") as pod_resources:
-            reader = AllocationReader(directory, pod_resources, delays=DELAYS, clock=clock)
+            reader = HoldingsReader(directory, pod_resources, delays=DELAYS, clock=clock)
             for _ in range(3):
                 clock.now += 60
-                assert await reader.held_at_start() is None
-                assert await reader.read(clock.now) is None
+                assert await at_start(reader) is None
+                assert isinstance(await reader.confirmed(clock.now), Unknown)
     assert sorted(each["event"] for each in told) == [
         "allocations_unknown",
         "retired_units_kept",
@@ -338,13 +341,14 @@ async def test_containers_are_known_without_a_checkpoint(kubelet: EmbeddedKubele
         pod = Pod("pod", [MAIN])
         admitted = await kubelet.admit(pod)
         ids = admitted.containers["main"].device_ids[GPU_MEM]
-        directory, delays = PluginDirectory(kubelet.plugin_directory), TrustDelays(unknown=5.0)
-        reader = AllocationReader(directory, kubelet.pod_resources_socket, delays=delays, clock=clock)
-        expected = (Entry(pod.uid, "main", GPU_MEM, ids),)
-        assert await reader.containers({}) == expected
+        delays = TrustDelays(unknown=5.0)
+        reader = HoldingsReader(kubelet.plugin_directory, kubelet.pod_resources_socket, delays=delays, clock=clock)
+        recorded = Holding("", "", "main", GPU_MEM, ids, pod.uid)
+        assert await reader.with_uids({}) == (recorded,)
         checkpoint = kubelet.plugin_directory / CHECKPOINT
         checkpoint.write_text("nonsense")
-        assert await reader.containers({(pod.namespace, pod.name): pod.uid}) is None
+        assert isinstance(await reader.with_uids({(pod.namespace, pod.name): pod.uid}), Unknown)
         clock.now += 5.0
-        assert await reader.containers({(pod.namespace, pod.name): pod.uid}) == expected
-        assert await reader.containers({("default", "another"): "uid"}) == ()
+        shown = recorded._replace(namespace=pod.namespace, pod=pod.name)
+        assert await reader.with_uids({(pod.namespace, pod.name): pod.uid}) == (shown,)
+        assert await reader.with_uids({("default", "another"): "uid"}) == ()

@@ -9,7 +9,7 @@ from gpushare_plugin.model.account.annotations import ACK_ALLOCATION, claims, wr
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import GPU_CORES, GPU_MEMORY, plain_node, recorded_node
 from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord, ResourceRecord
-from gpushare_plugin.model.account.occupancy import Holding, node_account
+from gpushare_plugin.model.account.occupancy import Placed, node_account
 from gpushare_plugin.model.account.pod import Share
 from gpushare_plugin.model.account.request import ContainerRequest
 from tests.unit.model.account.objects import (
@@ -93,7 +93,7 @@ def test_a_gpu_that_is_not_offered_any_more_is_held() -> None:
     assert (gpu.units, gpu.over, gpu.healthy, gpu.reason) == (0, 4, False, "not offered any more")
     made.put_node(replace(node, offers={}))
     assert made.node("node").gpus[GPU_MEMORY, uuid(1)].held == (
-        Holding(made.node("node").pods[0], uuid(1), 4, "allocation"),
+        Placed(made.node("node").pods[0], uuid(1), 4, "allocation"),
     )
 
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.foundation.structs import replace
+from gpushare_plugin.model.holding import Holding
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.usage.attribution import NO_HOLDINGS, attribute
-from gpushare_plugin.model.usage.holding import Holding
 from gpushare_plugin.model.usage.sample import HOST, GpuSample, Owner, Process
 from gpushare_plugin.model.usage.usage import TOLERANCE, ContainerUsage, Stowaway
 from tests.nodes import a_mig_node
@@ -134,8 +134,8 @@ class TestContainers:
         """Where the IDs are not known, the pod has the sum of both, of limits and of memory."""
         made = snapshot(memory(), 8192)
         holdings = [
-            replace(held(made, "a", 2, container="one"), container_id=""),
-            replace(held(made, "a", 1, container="two", first=2), container_id=""),
+            held(made, "a", 2, container="one")._replace(container_id=""),
+            held(made, "a", 1, container="two", first=2)._replace(container_id=""),
         ]
         sample = on(made, process(1, "a", container="one"), process(2, "a", 50, container="two"))
         (pod,) = attribute([sample], made, holdings).containers
@@ -160,7 +160,7 @@ class TestContainers:
         """A process that names its pod instead of a UID is that pod's."""
         made = snapshot(memory(), 8192)
         mine = Process(1, "python", GIB, owner=Owner(pod="default/a", container="main"))
-        usage = attribute([on(made, mine)], made, [replace(held(made, "a", 1), uid="")])
+        usage = attribute([on(made, mine)], made, [held(made, "a", 1)._replace(uid="")])
         assert [(each.pod, each.used) for each in usage.containers] == [("a", GIB)]
         assert usage.gpus[0].unknown is None
 
@@ -216,7 +216,7 @@ class TestUnknown:
     def test_a_pod_without_a_uid_may_be_the_stranger(self) -> None:
         """While the UID of a pod with units is not known, an unknown pod's process may be its own."""
         made = snapshot(memory(), 8192)
-        nameless = replace(held(made, "a", 1), uid="")
+        nameless = held(made, "a", 1)._replace(uid="")
         usage = attribute([on(made, process(1, "x"))], made, [nameless])
         assert usage.stowaways == ()
         assert usage.gpus[0].unknown == "the UID of pod default/a is not known"

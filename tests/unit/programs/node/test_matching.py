@@ -12,7 +12,8 @@ from gpushare_plugin.model.account.node import AccountNode, Offer, OfferedGpu
 from gpushare_plugin.model.account.occupancy import node_account
 from gpushare_plugin.model.account.pod import Drift, Pod, Share, drift
 from gpushare_plugin.model.account.request import effective
-from gpushare_plugin.programs.node.pods.matching import Slot, compared
+from gpushare_plugin.model.holding import Slot
+from gpushare_plugin.programs.node.pods.matching import compared
 from gpushare_plugin.programs.node.pods.steering import PodSteering
 from tests.nodes import a_gpu
 from tests.unit.adapters.kubelet.serving import shared_memory

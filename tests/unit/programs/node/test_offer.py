@@ -8,8 +8,9 @@ from gpushare_plugin.programs.node.news.news import News
 from gpushare_plugin.programs.node.offer import NodeOffer
 from gpushare_plugin.sharing.cut import PresentUnits
 from gpushare_plugin.sharing.plan import Plan, plan
-from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS, Allocations
+from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS
 from tests.nodes import a_node
+from tests.unit.sharing.holders import confirmed, taken
 from tests.unit.sharing.settings import planned, time_slicing
 
 NODE = a_node(8192)
@@ -39,7 +40,7 @@ def test_the_kubelet_is_asked_when_retired_units_can_go() -> None:
     assert offer.pause(60) == MINIMUM_RETIRED_SECONDS - 1.5
     clock.now += 0.5
     assert offer.pause(60) == 60  # asked now; should a pod hold them, it is asked as often as ever
-    offer.update_allocations(Allocations({}, clock.now))
+    offer.update_holdings(confirmed(at=clock.now))
     offer.advance(WHOLE, NODE)
     assert not offer.depends_on_pods
 
@@ -47,8 +48,8 @@ def test_the_kubelet_is_asked_when_retired_units_can_go() -> None:
 def test_every_listed_unit_counts_as_held_while_it_is_not_known_what_pods_hold() -> None:
     """Nothing is taken away for want of an answer."""
     offer = NodeOffer(News(lambda _item: None), Clock())
-    offer.start([("nvidia.com/gpu-10gb", "00000000-10gb-3")], NODE, {})
+    offer.start(taken({("nvidia.com/gpu-10gb", "00000000-10gb-3")}), NODE, {})
     old = {"00000000-10gb-3": Form.cut("00000000", Slice("mps", "10gb")).units(NODE.cards[0].uuid, None, [3], 10240)[0]}
     assert offer.units(NODE) == PresentUnits(retired=old, held=old, certain=False)
-    offer.update_allocations(Allocations({}, 100.0))
+    offer.update_holdings(confirmed(at=100.0))
     assert offer.units(NODE) == PresentUnits(retired=old)

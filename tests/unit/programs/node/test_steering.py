@@ -3,7 +3,7 @@
 import asyncio
 
 from gpushare_plugin.foundation import structs
-from gpushare_plugin.programs.node.pods.matching import Slot
+from gpushare_plugin.model.holding import Slot
 from gpushare_plugin.programs.node.pods.steering import CONFIRMED_WITHIN, PodSteering
 from tests.nodes import a_gpu
 from tests.unit.adapters.kubelet.serving import shared_memory

@@ -16,8 +16,9 @@ from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, listed_size, parse_unit
 from gpushare_plugin.sharing.plan import Plan
 from gpushare_plugin.sharing.snapshot import planned_snapshot
-from gpushare_plugin.sharing.transition import Allocations, Offer, WantedOffer, advance
+from gpushare_plugin.sharing.transition import Offer, WantedOffer, advance
 from tests.nodes import a_gpu, a_node
+from tests.unit.sharing.holders import confirmed
 from tests.unit.sharing.settings import GPU_MEM, memory, planned, settings, units_by_gpu
 
 TWO = a_node(40960, 40960)
@@ -177,7 +178,7 @@ def test_compute_that_is_offered_no_more_keeps_no_memory_waiting() -> None:
     """Back to a fixed percentage: memory stays offered as it is, units of compute only until no pod holds them."""
     offer, _ = advance(Offer(), wanted(offered()), None, 0)
     held = on(offer.resources[CORES], 0)[:30]
-    offer, waiting = advance(offer, wanted(offered(compute=60)), Allocations(dict.fromkeys(held, "pod"), 10), 5)
+    offer, waiting = advance(offer, wanted(offered(compute=60)), confirmed(*held, at=10), 5)
     assert not waiting
     assert (len(offer.resources[GPU_MEM].units), set(offer.resources[CORES].retired)) == (80, set(held))
 
@@ -185,11 +186,11 @@ def test_compute_that_is_offered_no_more_keeps_no_memory_waiting() -> None:
 def test_compute_in_another_mode_waits_for_that_of_old() -> None:
     """From MPS to HAMi-core: a GPU offers nothing new while a pod holds compute of it, and no ID is listed twice."""
     offer, _ = advance(Offer(), wanted(offered()), None, 0)
-    held = dict.fromkeys(on(offer.resources[CORES], 0)[:30], "pod")
-    offer, waiting = advance(offer, wanted(offered(isolation="hami-core")), Allocations(held, 10), 5)
+    held = on(offer.resources[CORES], 0)[:30]
+    offer, waiting = advance(offer, wanted(offered(isolation="hami-core")), confirmed(*held, at=10), 5)
     assert [each.gpu for each in waiting] == [a_gpu(0).uuid]
     assert set(offer.resources[CORES].gpus) == set(offer.resources[GPU_MEM].gpus) == {a_gpu(1).uuid}
-    offer, waiting = advance(offer, wanted(offered(isolation="hami-core")), Allocations({}, 20), 15)
+    offer, waiting = advance(offer, wanted(offered(isolation="hami-core")), confirmed(at=20), 15)
     assert (waiting, len(offer.resources[CORES].units)) == ((), 200)
 
 
