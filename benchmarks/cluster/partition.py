@@ -14,9 +14,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zlib import crc32
 
+from gpushare_plugin.model.account.pod import Pod
+from gpushare_plugin.model.account.request import ANY_GPU, ContainerRequest, PodRequest, shared_request
+from gpushare_plugin.model.account.scheduling.constraints import Constraints
+from gpushare_plugin.model.account.scheduling.demand import NOTHING
+from gpushare_plugin.model.account.scheduling.requirements import requirements
 from gpushare_plugin.model.partition.decide import decide
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
-from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.taking_back import Rules
 from gpushare_plugin.model.partition.wanted import Wanted
 from gpushare_plugin.model.slices.memory import MemoryRoom
@@ -65,28 +69,32 @@ def _node(chance: random.Random, name: str, cut: float, share: float) -> Partiti
 _SMALLEST = 5
 
 
-def _pods(chance: random.Random, count: int) -> list[WaitingPod]:
+def _pods(chance: random.Random, count: int) -> list[Pod]:
     """Return pods of six sizes, one in five with two slices, one in four more important than the others."""
     return [
-        WaitingPod(
+        Pod(
             f"pod-{number}",
-            f"default/pod-{number}",
-            _slices(chance),
-            _NOW - timedelta(seconds=count - number),
-            chance.choice((0, 0, 0, 100)),
-            chance.randrange(_KINDS),
+            "default",
+            f"pod-{number}",
+            _asked(chance),
+            created=_NOW - timedelta(seconds=count - number),
+            priority=chance.choice((0, 0, 0, 100)),
+            requirements=requirements(Constraints((("kind", str(chance.randrange(_KINDS))),)), NOTHING),
         )
         for number in range(count)
     ]
 
 
-def _slices(chance: random.Random) -> tuple[Slice, ...]:
+def _asked(chance: random.Random) -> PodRequest:
     sizes = sorted((chance.choice((4, 5, 10, 12, 20, 40)) for _ in range(chance.choice((1, 1, 1, 1, 2)))), reverse=True)
-    return tuple(Slice("mps", f"{size}gb") for size in sizes)
+    asked = [((Slice("mps", f"{size}gb").resource, 1),) for size in sizes]
+    containers = tuple(ContainerRequest(str(number), "app", each) for number, each in enumerate(asked))
+    return shared_request(containers, 1, ANY_GPU, None, None, ())
 
 
-def _runs_on(pod: WaitingPod, node: str, _beside: Sequence[WaitingPod]) -> str | None:
-    return "not allowed there" if crc32(f"{node} {pod.constraints}".encode()) % 3 == 0 else None
+def _runs_on(pod: Pod, node: str, _beside: Sequence[Pod]) -> str | None:
+    ((_, kind),) = pod.requirements.constraints.selector
+    return "not allowed there" if crc32(f"{node} {kind}".encode()) % 3 == 0 else None
 
 
 def _resident() -> float:

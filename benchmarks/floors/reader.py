@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import aiohttp
 import msgspec
 
-from gpushare_plugin.adapters.cluster.objects import Kept, ListMetadata, Node, Pod
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod, Kept, ListMetadata
 
 T = TypeVar("T")
 
@@ -30,8 +30,8 @@ async def read(config: Mapping[str, Any], limit: str) -> None:
     headers = {"Authorization": f"Bearer {config['users'][0]['user']['token']}"}
     async with aiohttp.ClientSession(config["clusters"][0]["cluster"]["server"], headers=headers) as session:
         await asyncio.gather(
-            _pages(session, "/api/v1/nodes", msgspec.json.Decoder(Page[Node]), limit),
-            _pages(session, "/api/v1/pods", msgspec.json.Decoder(Page[Pod]), limit),
+            _pages(session, "/api/v1/nodes", msgspec.json.Decoder(Page[ApiNode]), limit),
+            _pages(session, "/api/v1/pods", msgspec.json.Decoder(Page[ApiPod]), limit),
         )
 
 

@@ -27,14 +27,12 @@ from benchmarks.cluster.tenant import (
     many_values,
     within_bounds,
 )
-from gpushare_plugin.adapters.cluster.accounts import account_pod
 from gpushare_plugin.adapters.cluster.client import NODES, Client
 from gpushare_plugin.adapters.cluster.collection import Gone
-from gpushare_plugin.adapters.cluster.objects import Metadata, Node, Pod
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod, Metadata, PodSpec
 from gpushare_plugin.adapters.cluster.own_node.pods import OwnPods
-from gpushare_plugin.adapters.cluster.scheduling.budgets import PodDisruptionBudget, budget, evictable
-from gpushare_plugin.adapters.cluster.scheduling.judged import scheduling_pod
-from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
+from gpushare_plugin.adapters.cluster.pods import judged_pod, pod_of
+from gpushare_plugin.adapters.cluster.scheduling.budgets import PodDisruptionBudget, budget
 from gpushare_plugin.adapters.cluster.whole_cluster.overview import Overview
 from gpushare_plugin.cli.commands.cluster.inspect import node_facts
 from gpushare_plugin.foundation.structs import replace
@@ -55,13 +53,11 @@ from gpushare_plugin.model.account.annotations import (
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import GPU_MEMORY
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
-from gpushare_plugin.model.account.pod import AccountPod, Share
+from gpushare_plugin.model.account.pod import MOST_LABELS, Share
 from gpushare_plugin.model.account.request import (
     MOST_CONTAINERS,
     MOST_RESOURCES,
     MOST_WISHES,
-    ContainerRequest,
-    PodRequest,
     Wishes,
 )
 from gpushare_plugin.model.account.scheduling.constraints import MOST_CHARACTERS as MOST_OF_VALUES
@@ -70,11 +66,12 @@ from gpushare_plugin.model.account.scheduling.demand import MOST_PORTS, NOTHING
 from gpushare_plugin.model.account.scheduling.fits import refusal
 from gpushare_plugin.model.account.scheduling.node import SchedulingNode, Taint
 from gpushare_plugin.model.account.search.cluster_wide import MOST_REQUESTS
-from gpushare_plugin.model.account.search.disruption import MOST_LABELS, Budget, Disruptions
 from gpushare_plugin.model.account.search.disruption import MOST_RULES as MOST_BUDGET_RULES
+from gpushare_plugin.model.account.search.disruption import Budget, Disruptions
 from gpushare_plugin.model.account.search.verdicts import Misfit
 from gpushare_plugin.model.partition import words
 from gpushare_plugin.model.partition.decide import decide
+from gpushare_plugin.model.partition.pods import problem
 from gpushare_plugin.programs.partitioning.known import Known
 from gpushare_plugin.programs.scheduler.answers import filter_nodes, prioritize
 from gpushare_plugin.programs.scheduler.protocol import Arguments
@@ -108,9 +105,9 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NODE = SchedulingNode("n", labels={"kubernetes.io/hostname": "n"}, allocatable={"pods": 110})
 
 
-def decoded(body: Made) -> JudgedPod:
+def decoded(body: Made) -> ApiPod:
     """Return a pod as the partitioner decodes it; the extender decodes less."""
-    return msgspec.json.decode(json.dumps(body), type=JudgedPod)
+    return msgspec.json.decode(json.dumps(body), type=ApiPod)
 
 
 @pytest.mark.parametrize(
@@ -120,25 +117,25 @@ def decoded(body: Made) -> JudgedPod:
 def test_work_is_linear_in_what_a_pod_has(make: Make, count: int) -> None:
     """Twice as much of anything in a pod is twice the work at most, within the bounds and beyond them."""
 
-    def judge(pod: JudgedPod) -> None:
-        account_pod(pod)
-        refusal(scheduling_pod(pod), NODE, scheduling_pod(pod).demand)
+    def judge(pod: ApiPod) -> None:
+        pod_of(pod)
+        refusal(judged_pod(pod), NODE, judged_pod(pod).requirements.demand)
 
     once, twice = (decoded(make(times, SLICE, times * count)) for times in (1, 2))
     judge(once)
     assert work(lambda: judge(twice)) <= 2.2 * work(lambda: judge(once)) + 500
 
 
-def _extender(pod: JudgedPod) -> None:
+def _extender(pod: ApiPod) -> None:
     account = ClusterAccount()
     account.put_node(memory_node(40, 40))
-    account.put_pod(account_pod(pod))
+    account.put_pod(pod_of(pod))
     asked = Arguments(pod_object=msgspec.Raw(msgspec.json.encode(pod)), node_names=["node"])
     filter_nodes(account, asked)
     prioritize(account, asked)
 
 
-def _partitioner(pod: JudgedPod) -> None:
+def _partitioner(pod: ApiPod) -> None:
     known = _partitioned()
     known.put_pod(pod)
     decisions = decide(known.nodes, known.waiting, NOW, known.rules(NOW, 60.0, "binpack"))
@@ -146,32 +143,32 @@ def _partitioner(pod: JudgedPod) -> None:
         words.refusal(refusal_of_pod)
 
 
-def _daemon(pod: JudgedPod) -> None:
-    account_pod(replace(pod, spec=replace(pod.spec, node_name="node")))
+def _daemon(pod: ApiPod) -> None:
+    pod_of(replace(pod, spec=replace(pod.spec, node_name="node")))
 
 
-def _overview(pod: JudgedPod) -> tuple[Overview, dict[str, NodeFacts]]:
+def _overview(pod: ApiPod) -> tuple[Overview, dict[str, NodeFacts]]:
     overview = Overview()
-    overview.put_node(msgspec.convert(node("node", 40, 40), Node))
+    overview.put_node(msgspec.convert(node("node", 40, 40), ApiNode))
     overview.put_pod(pod)
     return overview, {each.name: each for each in node_facts(overview)}
 
 
-def _inspect(pod: JudgedPod) -> None:
+def _inspect(pod: ApiPod) -> None:
     overview, facts = _overview(replace(pod, spec=replace(pod.spec, node_name="node")))
     report = cluster_report([(facts["node"], overview.account.node("node"))], overview.waiting.values())
     for show in (summary, details, wide):
         list(show(report, Style()))
 
 
-def _explain(pod: JudgedPod) -> None:
+def _explain(pod: ApiPod) -> None:
     overview, facts = _overview(pod)
-    list(lines(explain(overview.account, facts, account_pod(pod), Told({}, ""))))
+    list(lines(explain(overview.account, facts, pod_of(pod), Told({}, ""))))
 
 
 @pytest.mark.parametrize("program", [_extender, _partitioner, _daemon, _inspect, _explain])
 @pytest.mark.parametrize("make", [each for each in KINDS if each is not within_bounds])
-def test_work_is_linear_in_every_program(program: Callable[[JudgedPod], None], make: Make) -> None:
+def test_work_is_linear_in_every_program(program: Callable[[ApiPod], None], make: Make) -> None:
     """Twice as much in a pod is twice the work at most, from the decoded pod to what is answered or printed."""
     asked = SLICE if program is _partitioner else MEMORY
     most = 100_000 if make in {long_wish, long_claims, long_value, long_scheduler} else 2000
@@ -190,7 +187,7 @@ async def test_the_daemon_keeps_no_more_of_an_annotation_than_it_would_write(ser
         spawn("pods", own.follow)
         kept = await until(lambda: own.get(uid))
         assert kept is not None
-        assert [len(text) for text in kept.annotations.values()] == [MOST_CHARACTERS + 1]
+        assert [len(text) for _, text in kept.written] == [MOST_CHARACTERS + 1]
 
 
 @pytest.mark.parametrize(("make", "count", "most"), [(many_resources, 8000, 13), (many_containers, 4000, 45)])
@@ -199,7 +196,7 @@ def test_what_is_not_kept_of_a_pod_is_not_read(make: Make, count: int, most: int
     pod = decoded(make(1, SLICE, count))
 
     def judge() -> None:
-        scheduling_pod(pod, account_pod(pod).request.amounts.keys())
+        judged_pod(pod)
 
     assert work(judge) <= most * count
 
@@ -215,7 +212,7 @@ def test_a_pod_beyond_the_bounds_is_refused_with_the_reason(make: Make, found: s
     """Every node says what is too much of the pod and what is allowed, whether the extender or `explain` asks."""
     account = ClusterAccount()
     account.put_node(memory_node(40, 40))
-    pod = account_pod(decoded(make(1, MEMORY, 8000 if make is many_resources else 4000)))
+    pod = pod_of(decoded(make(1, MEMORY, 8000 if make is many_resources else 4000)))
     verdict = account.fits_pod(pod, ["node"])["node"]
     assert account.concerns(pod.request)
     assert isinstance(verdict, Misfit)
@@ -237,8 +234,8 @@ def test_a_pod_beyond_the_bounds_gets_no_slice_and_the_reason(make: Make, found:
     known = Known("binpack")
     known.put_pod(decoded(make(1, SLICE, 8000)))
     [pod] = known.waiting
-    assert f"{found} " in str(pod.problem)
-    assert f"(at most {most:,})" in str(pod.problem)
+    assert f"{found} " in str(problem(pod))
+    assert f"(at most {most:,})" in str(problem(pod))
 
 
 def test_names_of_models_are_compared_once_for_each_model() -> None:
@@ -256,14 +253,14 @@ def test_names_of_models_are_compared_once_for_each_model() -> None:
 
 def test_the_reason_of_a_node_is_short_whatever_a_pod_requires() -> None:
     """What a node lacks is said once for each node: three terms and values of them are enough."""
-    pod = scheduling_pod(decoded(many_terms(1, SLICE, MOST_RULES // 2)))
-    assert pod.problem is None
+    pod = judged_pod(decoded(many_terms(1, SLICE, MOST_RULES // 2)))
+    assert pod.requirements.problem is None
     assert len(str(refusal(pod, NODE, NOTHING))) < 500
-    values = scheduling_pod(decoded(many_values(1, SLICE, MOST_VALUES)))
-    assert values.problem is None
+    values = judged_pod(decoded(many_values(1, SLICE, MOST_VALUES)))
+    assert values.requirements.problem is None
     assert "and 1021 more" in str(refusal(values, NODE, NOTHING))
-    value = scheduling_pod(decoded(long_value(1, SLICE, MOST_OF_VALUES)))
-    assert value.problem is None
+    value = judged_pod(decoded(long_value(1, SLICE, MOST_OF_VALUES)))
+    assert value.requirements.problem is None
     assert len(str(refusal(value, NODE, NOTHING))) < 500
 
 
@@ -272,13 +269,13 @@ def test_a_value_beyond_the_bound_is_not_kept() -> None:
     known = Known("binpack")
     known.put_pod(decoded(long_value(1, SLICE, MOST_OF_VALUES + 1)))
     [pod] = known.waiting
-    assert "65,537 characters in the values of its node affinity (at most 65,536)" in str(pod.problem)
+    assert "65,537 characters in the values of its node affinity (at most 65,536)" in str(problem(pod))
     assert len(repr(pod)) < 2000
 
 
-def test_the_name_of_a_scheduler_is_kept_no_further_than_one_can_be() -> None:
-    """No API server limits it."""
-    assert len(scheduling_pod(decoded(long_scheduler(1, SLICE))).scheduler) == 253
+def test_nothing_is_kept_of_the_name_of_a_scheduler() -> None:
+    """No API server limits the name."""
+    assert "xxx" not in repr(judged_pod(decoded(long_scheduler(1, SLICE))))
 
 
 @pytest.mark.parametrize(
@@ -310,11 +307,11 @@ def test_a_pod_beyond_the_bounds_holds_its_units_all_the_same() -> None:
     body["spec"]["nodeName"] = "node"
     account = ClusterAccount()
     account.put_node(memory_node(40, 40))
-    account.put_pod(account_pod(decoded(body)))
+    account.put_pod(pod_of(decoded(body)))
     assert free(account) == [39, 39]
     share = Share("main", GPU_MEMORY, uuid(0), 1)
     body["metadata"]["annotations"][ALLOCATION] = write_allocation((share,))
-    account.put_pod(account_pod(decoded(body)))
+    account.put_pod(pod_of(decoded(body)))
     assert free(account) == [39, 40]
 
 
@@ -324,9 +321,9 @@ def _account_rounds() -> Callable[[bytes], Callable[[], None]]:
     account.put_node(memory_node(40, 40))
 
     def put(text: bytes) -> Callable[[], None]:
-        pod = account_pod(msgspec.json.decode(text, type=Pod))
+        pod = pod_of(msgspec.json.decode(text, type=ApiPod))
         account.put_pod(pod)
-        account.fits_pod(account_pod(msgspec.json.decode(text, type=Pod)), ["node"])
+        account.fits_pod(pod_of(msgspec.json.decode(text, type=ApiPod)), ["node"])
         return lambda: account.remove_pod(pod.uid)
 
     return put
@@ -336,7 +333,7 @@ def _partitioned() -> Known:
     """Return what a partitioner knows of a cluster with one node of one GPU."""
     known = Known("binpack")
     metadata = {"name": "n0", "uid": "uid-n0", "annotations": {GPUS_ANNOTATION: record("n0", (40,))}}
-    known.put_node(msgspec.convert({"metadata": metadata, "status": {"allocatable": ROOM}}, JudgedNode))
+    known.put_node(msgspec.convert({"metadata": metadata, "status": {"allocatable": ROOM}}, ApiNode))
     return known
 
 
@@ -345,12 +342,12 @@ def _known_rounds() -> Callable[[bytes], Callable[[], None]]:
     known = _partitioned()
 
     def put(text: bytes) -> Callable[[], None]:
-        pod = msgspec.json.decode(text, type=JudgedPod)
+        pod = msgspec.json.decode(text, type=ApiPod)
         known.put_pod(pod)
         gone = Gone(pod.metadata.uid, pod.metadata.namespace, pod.metadata.name)
         rules = known.rules(NOW, 60.0, "binpack")
         for waiting in known.waiting:
-            if waiting.uid == gone.uid and waiting.problem is None:
+            if waiting.uid == gone.uid and problem(waiting) is None:
                 rules.runs_on(waiting, "n0", ())
         return lambda: known.remove_pod(gone)
 
@@ -458,20 +455,15 @@ def a_budget(number: int) -> PodDisruptionBudget:
 
 def test_budgets_by_the_thousand_cost_what_is_kept_of_them() -> None:
     """Beyond the bound of a namespace more budgets are no more work; those of another namespace count as before."""
-    request = ContainerRequest("main", "app", ((GPU_MEMORY, 1),))
-    victims = [
-        AccountPod(namespace, namespace, "p", PodRequest((request,)), node="n") for namespace in ("tenant", "other")
-    ]
+    labels = {"app": "app-0"} | {f"label-{number}": "x" * 63 for number in range(2000)}
+    metadata = [Metadata(uid=each, namespace=each, name="p", labels=labels) for each in ("tenant", "other")]
+    victims = [pod_of(ApiPod(metadata=each, spec=PodSpec(node_name="n")), evictable=True) for each in metadata]
 
     def known(count: int) -> Disruptions:
         made = Disruptions()
         for number in range(count):
             made.put_budget(budget(a_budget(number)))
         made.put_budget(Budget("other", "mine", (), allowed=0))
-        for each in victims:
-            labels = {"app": "app-0"} | {f"label-{number}": "x" * 63 for number in range(2000)}
-            metadata = Metadata(uid=each.uid, namespace=each.namespace, name="p", labels=labels)
-            made.put_pod(evictable(Pod(metadata=metadata)))
         return made
 
     bounded, beyond = known(MOST_BUDGET_RULES), known(4 * MOST_BUDGET_RULES)
@@ -482,6 +474,6 @@ def test_budgets_by_the_thousand_cost_what_is_kept_of_them() -> None:
 def test_of_a_pod_so_many_labels_are_kept() -> None:
     """Each is compared with the selectors of budgets, and kept until the pod is deleted."""
     labels = {f"label-{number:05}": "x" * 63 for number in range(10_000)}
-    found = evictable(Pod(metadata=Metadata(uid="p", namespace="tenant", name="p", labels=labels)))
-    assert len(found.about.labels) == MOST_LABELS
-    assert sum(len(text) for label in found.about.labels for text in label) < BYTES_OF_A_POD
+    found = pod_of(ApiPod(metadata=Metadata(uid="p", namespace="tenant", name="p", labels=labels)), evictable=True)
+    assert len(found.labels.pairs) == MOST_LABELS
+    assert sum(len(text) for label in found.labels.pairs for text in label) < BYTES_OF_A_POD

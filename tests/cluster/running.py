@@ -11,10 +11,10 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from gpushare_plugin.adapters.cluster.accounts import account_node, account_pod
+from gpushare_plugin.adapters.cluster.accounts import account_node
 from gpushare_plugin.adapters.cluster.client import NODES, Client
-from gpushare_plugin.adapters.cluster.objects import Node
-from gpushare_plugin.adapters.cluster.objects import Pod as ApiPod
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
+from gpushare_plugin.adapters.cluster.pods import pod_of
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import list_pods
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.programs.scheduler.service import Extender, serve
@@ -61,10 +61,10 @@ class Cluster:
     def units_by_account(self, worker: Worker) -> Units:
         """Return who has what on a node, by the account that anybody can make of what the API server has now."""
         account, cache = ClusterAccount(), self.scheduler.cache
-        account.put_node(account_node(msgspec.convert(cache.nodes[worker.name], Node)))
+        account.put_node(account_node(msgspec.convert(cache.nodes[worker.name], ApiNode)))
         for pod in cache.pods.values():
             if pod["spec"].get("nodeName") == worker.name:
-                account.put_pod(account_pod(msgspec.convert(pod, ApiPod)))
+                account.put_pod(pod_of(msgspec.convert(pod, ApiPod)))
         found: Units = Counter()
         for (resource, gpu), each in account.node(worker.name).gpus.items():
             for holding in each.held:

@@ -29,7 +29,6 @@ TWICE = {
     "NodeFacts",
     "Offer",
     "OneSlice",
-    "OwnPod",
     "Owner",
     "Pace",
     "Page",

@@ -1,6 +1,9 @@
-"""Objects of the API, with the few fields that are kept: decoding skips everything else."""
+"""Objects of the API in their one wire form, with the fields that are kept: decoding skips everything else."""
 
 import msgspec
+
+from gpushare_plugin.model.account.scheduling.constraints import Requirement, Toleration
+from gpushare_plugin.model.account.scheduling.node import Taint
 
 
 class Kept(msgspec.Struct, frozen=True, rename="camel", kw_only=True, gc=False):
@@ -37,12 +40,21 @@ class Resources(Kept, frozen=True):
     requests: dict[str, str] = {}
 
 
+class ContainerPort(Kept, frozen=True):
+    """A port of a container; `host_port` is 0 for a port that takes none of the node."""
+
+    host_port: int = 0
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    protocol: str = ""
+
+
 class Container(Kept, frozen=True):
     """A container; an init container whose restart policy is `Always` is a sidecar."""
 
     name: str = ""
     resources: Resources = Resources()
     restart_policy: str | None = None
+    ports: tuple[ContainerPort, ...] = ()
 
 
 class ConfigMap(Kept, frozen=True):
@@ -65,8 +77,33 @@ class SchedulingGate(Kept, frozen=True):
     name: str = ""
 
 
+class NodeSelectorTerm(Kept, frozen=True):
+    """Requirements that a node has to meet together."""
+
+    match_expressions: tuple[Requirement, ...] = ()
+    match_fields: tuple[Requirement, ...] = ()
+
+
+class NodeSelector(Kept, frozen=True):
+    """Terms of which a node has to match one."""
+
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
+
+
+class NodeAffinity(Kept, frozen=True):
+    """What a pod requires of nodes; what the pod prefers is not kept."""
+
+    required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+
+
+class Affinity(Kept, frozen=True):
+    """What a pod requires of the node where it runs; of other pods, nothing is kept."""
+
+    node_affinity: NodeAffinity | None = None
+
+
 class PodSpec(Kept, frozen=True):
-    """What a pod consists of; `node_name` is empty until the pod is bound."""
+    """What a pod consists of, requests and requires; `node_name` is empty until the pod is bound."""
 
     node_name: str = ""
     scheduler_name: str = ""
@@ -74,6 +111,11 @@ class PodSpec(Kept, frozen=True):
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     scheduling_gates: tuple[SchedulingGate, ...] = ()
+    resources: Resources = Resources()
+    overhead: dict[str, str] = {}
+    node_selector: dict[str, str] = {}
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] = ()
 
 
 class Running(Kept, frozen=True):
@@ -87,30 +129,17 @@ class ContainerState(Kept, frozen=True):
 
 
 class ContainerStatus(Kept, frozen=True):
-    """What the kubelet reports of a container; `container_id` is `<runtime>://<ID>`, empty before it is created."""
+    """What the kubelet reports of a container; `container_id` is `<runtime>://<ID>`, empty before it is created.
+
+    `allocated_resources` are reserved on the node, `resources` those that the container runs with; None where the
+    kubelet does not report them.
+    """
 
     name: str = ""
     container_id: str = msgspec.field(default="", name="containerID")
     state: ContainerState = ContainerState()
-
-
-class PodStatus(Kept, frozen=True):
-    """What the kubelet reports of a pod."""
-
-    phase: str = ""
-    reason: str = ""
-    start_time: str | None = None
-    nominated_node_name: str = ""
-    container_statuses: tuple[ContainerStatus, ...] = ()
-    init_container_statuses: tuple[ContainerStatus, ...] = ()
-
-
-class Pod(Kept, frozen=True):
-    """A pod."""
-
-    metadata: Metadata = Metadata()
-    spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
+    allocated_resources: dict[str, str] = {}
+    resources: Resources | None = None
 
 
 class Condition(Kept, frozen=True):
@@ -122,30 +151,34 @@ class Condition(Kept, frozen=True):
     message: str = ""
 
 
-class ExplainedSpec(Kept, frozen=True):
-    """What keeps a pod from being scheduled."""
+class PodStatus(Kept, frozen=True):
+    """What the scheduler and the kubelet report of a pod; resources are as those of a ContainerStatus."""
 
-    scheduling_gates: tuple[SchedulingGate, ...] = ()
-
-
-class ExplainedStatus(Kept, frozen=True):
-    """What the scheduler and the kubelet say of a pod."""
-
+    phase: str = ""
+    reason: str = ""
     message: str = ""
+    start_time: str | None = None
+    nominated_node_name: str = ""
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    allocated_resources: dict[str, str] = {}
+    resources: Resources | None = None
     conditions: tuple[Condition, ...] = ()
 
 
-class ExplainedPod(Kept, frozen=True):
-    """What else is read of a pod that is explained to people."""
+class ApiPod(Kept, frozen=True):
+    """A pod as the API has it."""
 
-    spec: ExplainedSpec = ExplainedSpec()
-    status: ExplainedStatus = ExplainedStatus()
+    metadata: Metadata = Metadata()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
 
 
 class NodeSpec(Kept, frozen=True):
-    """What people want of a node."""
+    """What people want of a node, and what keeps pods away from it."""
 
     unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
 
 
 class Address(Kept, frozen=True):
@@ -164,8 +197,8 @@ class NodeStatus(Kept, frozen=True):
     conditions: tuple[Condition, ...] = ()
 
 
-class Node(Kept, frozen=True):
-    """A node."""
+class ApiNode(Kept, frozen=True):
+    """A node as the API has it."""
 
     metadata: Metadata = Metadata()
     spec: NodeSpec = NodeSpec()

@@ -19,7 +19,7 @@ from gpushare_plugin.model.account.annotations import (
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import GPU_COUNT, AccountNode
 from gpushare_plugin.model.account.occupancy import NodeAccount, locate
-from gpushare_plugin.model.account.pod import AccountPod, Shares
+from gpushare_plugin.model.account.pod import Pod, Shares
 from gpushare_plugin.model.account.request import ANY_GPU, PodRequest, Wishes
 from gpushare_plugin.model.account.search.verdicts import Fit, GpuShortage, Misfit
 from gpushare_plugin.model.account.search.victims import Eviction
@@ -175,7 +175,7 @@ class Explanation(Part, frozen=True, kw_only=True):
     extender_problem: str | None = None
 
 
-def explain(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: AccountPod, told: Told) -> Explanation:
+def explain(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: Pod, told: Told) -> Explanation:
     """Explain a pod, given the account of its cluster and what the Nodes say."""
     offered = {name for node in facts.values() for name in (*node.resources, *_offered(account.node(node.name)))}
     request = pod.request
@@ -212,7 +212,7 @@ def explain(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: Accoun
     return replace(about, **_placed(account.node(pod.node), pod, told))
 
 
-def _state(account: ClusterAccount, pod: AccountPod, told: Told) -> State:
+def _state(account: ClusterAccount, pod: Pod, told: Told) -> State:
     if pod.ended:
         return "ended"
     if pod.node is not None:
@@ -231,7 +231,7 @@ def _nearest(name: str, offered: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
-def _verdicts(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: AccountPod) -> Iterator[NodeVerdict]:
+def _verdicts(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: Pod) -> Iterator[NodeVerdict]:
     """Yield the verdict on each node: those where it fits, best first, then those that lack least."""
     verdicts = account.fits_pod(pod, list(facts))
     fitting = [name for name in facts if isinstance(verdicts[name], Fit)]
@@ -253,7 +253,7 @@ def _score(verdict: Fit | Misfit) -> int:
     return verdict.score if isinstance(verdict, Fit) else 0
 
 
-def _fit(account: ClusterAccount, facts: NodeFacts, pod: AccountPod, score: int) -> NodeVerdict:
+def _fit(account: ClusterAccount, facts: NodeFacts, pod: Pod, score: int) -> NodeVerdict:
     place = account.place_pod(pod, facts.name)
     known = {gpu.name: gpu.index for each in account.node(facts.name).resources.values() for gpu in each.offer.gpus}
     indexes = {share.gpu: known[share.gpu] for share in place.shares}
@@ -267,7 +267,7 @@ def _also(facts: NodeFacts) -> tuple[str, ...]:
     return (*found, *(["the node is cordoned"] if facts.cordoned else []))
 
 
-def _misfit(account: ClusterAccount, facts: NodeFacts, pod: AccountPod, misfit: Misfit, *, cured: bool) -> NodeVerdict:
+def _misfit(account: ClusterAccount, facts: NodeFacts, pod: Pod, misfit: Misfit, *, cured: bool) -> NodeVerdict:
     request = pod.request
     about = NodeVerdict(node=facts.name, fits=False, cause=misfit.summary, reason=misfit.reason, also=_also(facts))
     if misfit.account is None:
@@ -316,7 +316,7 @@ def _gpu(shortage: GpuShortage, holders: Sequence[str], wishes: Wishes) -> GpuVe
     )
 
 
-def _placed(account: NodeAccount, pod: AccountPod, told: Told) -> dict[str, object]:
+def _placed(account: NodeAccount, pod: Pod, told: Told) -> dict[str, object]:
     """Return why a pod is where it is."""
     update = _promise(told)
     if PROMISE in told.annotations:
@@ -366,7 +366,7 @@ def _extender_problem(request: PodRequest, standing: ExtenderStanding) -> str | 
     return f"No scheduler extender runs: {standing.stopped}; {means}. {_EXTENDER_REMEDY}"
 
 
-def _granted(account: NodeAccount, pod: AccountPod, resource: str) -> Granted:
+def _granted(account: NodeAccount, pod: Pod, resource: str) -> Granted:
     offer = account.resources[resource].offer
     located = locate(pod, offer, account.node)
     return Granted(

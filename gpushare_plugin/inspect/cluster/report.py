@@ -11,10 +11,10 @@ from gpushare_plugin import __version__
 from gpushare_plugin.model.account.node import GPU_MEMORY, Offer
 from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord
 from gpushare_plugin.model.account.occupancy import GpuAccount, NodeAccount, Placed, ResourceAccount
-from gpushare_plugin.model.account.pod import Drift
+from gpushare_plugin.model.account.pod import Drift, Pod
 from gpushare_plugin.model.partition.conversion import mig_layout, partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
-from gpushare_plugin.model.partition.pods import WaitingPod, in_order
+from gpushare_plugin.model.partition.pods import in_order
 from gpushare_plugin.model.partition.taking_back import since
 from gpushare_plugin.model.partition.wanted import WantedError, decode
 from gpushare_plugin.model.slices.slice import Kind, named_slice
@@ -217,7 +217,7 @@ def encode(report: Part, indent: int | None = None) -> str:
 
 
 def cluster_report(
-    nodes: Iterable[tuple[NodeFacts, NodeAccount]], waiting: Iterable[WaitingPod] = (), *, everything: bool = False
+    nodes: Iterable[tuple[NodeFacts, NodeAccount]], waiting: Iterable[Pod] = (), *, everything: bool = False
 ) -> ClusterReport:
     """Report on nodes, in the order of their names; without `everything`, only on those that have to do with GPUs.
 
@@ -231,13 +231,11 @@ def cluster_report(
     )
 
 
-def _waiting(pods: Iterable[WaitingPod], nodes: Iterable[PartitionNode]) -> Iterator[WaitingUse]:
+def _waiting(pods: Iterable[Pod], nodes: Iterable[PartitionNode]) -> Iterator[WaitingUse]:
     keeping = {uid: (node, kept) for node in nodes for uid, kept in node.wanted.pods.items()}
     for pod in in_order(pods):
-        namespace, _, name = pod.label.partition("/")
-        use = WaitingUse(
-            namespace=namespace, pod=name, resources=tuple(each.resource for each in pod.slices), since=pod.created
-        )
+        slices = tuple(each.resource for each in pod.slices)
+        use = WaitingUse(namespace=pod.namespace, pod=pod.name, resources=slices, since=pod.created)
         if pod.uid in keeping:
             node, kept = keeping[pod.uid]
             indexes = {gpu.uuid: gpu.index for gpu in node.gpus}

@@ -11,7 +11,7 @@ from dataclasses import replace
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.account.node import ALWAYS_OURS, AccountNode
 from gpushare_plugin.model.account.occupancy import NodeAccount, Reservation, Whereabouts, node_account
-from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.presence import Nominated, Presence
 from gpushare_plugin.model.account.request import PodRequest
 from gpushare_plugin.model.account.search import fitting
@@ -46,7 +46,7 @@ class ClusterAccount:
         self._rules = Rules(default_policy)
         self._named = _Named()
         self._nodes: dict[str, AccountNode] = {}
-        self._pods: dict[str, AccountPod] = {}
+        self._pods: dict[str, Pod] = {}
         self._reservations: dict[str, Reservation] = {}
         self._presence = Presence()
         self._nominated = Nominated()
@@ -67,7 +67,7 @@ class ClusterAccount:
         self._name(self._nodes.pop(name, None), None)
         self._changed(name)
 
-    def put_pod(self, pod: AccountPod) -> None:
+    def put_pod(self, pod: Pod) -> None:
         """Take in a pod as it is now, which ends its reservation if it is bound.
 
         A pod that was bound stays bound, and one that has ended stays so: an event that says otherwise is older.
@@ -105,7 +105,7 @@ class ClusterAccount:
         verdicts = self._fits(self._ask(request, owner), names, scored=True)
         return {name: verdicts[name] for name in names}
 
-    def fits_pod(self, pod: AccountPod, nodes: Sequence[str], *, scored: bool = True) -> Mapping[str, Verdict]:
+    def fits_pod(self, pod: Pod, nodes: Sequence[str], *, scored: bool = True) -> Mapping[str, Verdict]:
         """Return whether one pod fits on each of many nodes, beside pods that others are being evicted for.
 
         There can be verdicts on more nodes, and they change with the account. Without `scored`, scores mean nothing.
@@ -122,9 +122,7 @@ class ClusterAccount:
         """Return the verdicts on these nodes at least, to read only."""
         return self._search.fits(ask, nodes, self.node, self._presence.of(ask.owner), scored=scored)
 
-    def place(
-        self, request: PodRequest, node: str, owner: str | None = None, ahead: Iterable[AccountPod] = ()
-    ) -> Placement:
+    def place(self, request: PodRequest, node: str, owner: str | None = None, ahead: Iterable[Pod] = ()) -> Placement:
         """Return where a pod would go on a node, after those `ahead` of it; raises PlacementError where not."""
         if node not in self._nodes:
             raise PlacementError(not_known(node))
@@ -133,15 +131,15 @@ class ClusterAccount:
             raise PlacementError(f"node {node}: {found.reason}")
         return found
 
-    def place_pod(self, pod: AccountPod, node: str) -> Placement:
+    def place_pod(self, pod: Pod, node: str) -> Placement:
         """Return where one pod would go, beside those that wait for victims; raises PlacementError where not."""
         return self.place(pod.request, node, pod.owner, self._nominated.ahead_of(pod, node))
 
-    def reserve(self, pod: AccountPod, node: str, until: float) -> Placement:
-        """Promise a pod its units on a node until a time (monotonic seconds), and return which.
+    def reserve(self, pod: Pod, node: str) -> Placement:
+        """Promise a pod its units on a node until the pod is bound or released, and return which.
 
-        The same pod on the same node gets the same answer again, with the later time; one that is bound there already,
-        what its annotations say. Raises PlacementError where it does not fit, or is bound or reserved elsewhere.
+        The same pod on the same node gets the same answer again, and a pod that is bound there already gets what its
+        annotations say. Raises PlacementError where it does not fit, or is bound or reserved elsewhere.
         """
         bound = self._pods.get(pod.uid, pod)
         if bound.ended:
@@ -153,10 +151,9 @@ class ClusterAccount:
         if (before := self._reservations.get(pod.uid)) is not None:
             if before.node != node:
                 raise PlacementError(f"pod {pod.label} is being bound to node {before.node}; retry when that has ended")
-            self._reservations[pod.uid] = before._replace(until=max(before.until, until))
             return Placement(node, before.shares)
         placement = self.place_pod(pod, node)
-        self._reservations[pod.uid] = Reservation(pod, node, placement.shares, until)
+        self._reservations[pod.uid] = Reservation(pod, node, placement.shares)
         self._enter(pod, node)
         return placement
 
@@ -165,19 +162,12 @@ class ClusterAccount:
         if (reservation := self._reservations.pop(uid, None)) is not None:
             self._leave(reservation.pod, reservation.node)
 
-    def expire(self, now: float) -> list[str]:
-        """End the reservations whose time has passed, and return the UIDs of their pods."""
-        over = [uid for uid, reservation in self._reservations.items() if reservation.until <= now]
-        for uid in over:
-            self.release(uid)
-        return over
-
-    def victims(self, pod: AccountPod, node: str, eviction: Eviction) -> list[AccountPod] | None:
+    def victims(self, pod: Pod, node: str, eviction: Eviction) -> list[Pod] | None:
         """Return who has to be evicted from a node so that a pod fits, the least important first; see `victims`."""
         ask = self._ask(pod.request, pod.owner)
         return victims(self.node(node), ask, eviction) if node in self._nodes else None
 
-    def ahead_of(self, pod: AccountPod, node: str) -> list[AccountPod]:
+    def ahead_of(self, pod: Pod, node: str) -> list[Pod]:
         """Return the pods that others are being evicted for on a node, and that get their place before another pod."""
         return self._nominated.ahead_of(pod, node)
 
@@ -203,9 +193,10 @@ class ClusterAccount:
         """Return the names of all nodes that are known, now and later."""
         return self._nodes.keys()
 
-    def pod(self, uid: str) -> AccountPod | None:
-        """Return a pod, None where it is not known."""
-        return self._pods.get(uid)
+    @property
+    def pods(self) -> Mapping[str, Pod]:
+        """The pods that are known, now and later, by UID."""
+        return self._pods
 
     def reservation(self, uid: str) -> Reservation | None:
         """Return the reservation of a pod, None where there is none."""
@@ -214,13 +205,13 @@ class ClusterAccount:
     def _ask(self, request: PodRequest, owner: str | None) -> Ask:
         return Ask(request, owner, self._rules)
 
-    def _enter(self, pod: AccountPod, node: str | None) -> None:
+    def _enter(self, pod: Pod, node: str | None) -> None:
         """Count a pod on the node where it has units, or is promised some."""
         if node is not None:
             self._presence.enter(pod, node)
             self._changed(node)
 
-    def _leave(self, pod: AccountPod, node: str | None) -> None:
+    def _leave(self, pod: Pod, node: str | None) -> None:
         """Undo `_enter`."""
         if node is not None:
             self._presence.leave(pod, node)
@@ -239,6 +230,6 @@ class ClusterAccount:
             self._search.clear()
 
 
-def _is_older(pod: AccountPod, known: AccountPod) -> bool:
+def _is_older(pod: Pod, known: Pod) -> bool:
     """Return whether what is said of a pod is older than what is known."""
     return (known.node is not None and pod.node is None) or (known.ended and not pod.ended)

@@ -4,7 +4,6 @@ Whoever wrote an annotation, a pod can only move its own units: each source is b
 request. Units of a pod that nothing places may be on any GPU, so they count against every one.
 """
 
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -12,8 +11,8 @@ from typing import Literal, NamedTuple
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.account.node import AccountNode, Offer, OfferedGpu
 from gpushare_plugin.model.account.pod import (
-    AccountPod,
     Drift,
+    Pod,
     Share,
     Shares,
     by_index,
@@ -34,7 +33,7 @@ ONE_GPU_KINDS = frozenset({"memory", "cores"})
 class Placed(NamedTuple):
     """Units of a pod that are on a GPU."""
 
-    pod: AccountPod
+    pod: Pod
     """The pod that has the units, or is promised them."""
     gpu: str
     """The GPU, as the offer names it."""
@@ -47,18 +46,17 @@ class Placed(NamedTuple):
 class Unplaced(NamedTuple):
     """Units of a pod that are on a GPU nobody knows: `units` in all, at most `each` of them on one GPU."""
 
-    pod: AccountPod
+    pod: Pod
     units: int
     each: int
 
 
 class Reservation(NamedTuple):
-    """Units that are promised to a pod until it is bound, released, or `until` (monotonic seconds) has passed."""
+    """Units that are promised to a pod until the pod is bound, or the promise is released."""
 
-    pod: AccountPod
+    pod: Pod
     node: str
     shares: Shares
-    until: float
 
 
 class GpuAccount(Struct, frozen=True, gc=False):
@@ -162,7 +160,7 @@ class NodeAccount:
     """One node: what it offers, the pods bound to it, those that are being bound, and what follows for each GPU."""
 
     node: AccountNode
-    pods: tuple[AccountPod, ...]
+    pods: tuple[Pod, ...]
     reservations: tuple[Reservation, ...]
     resources: Mapping[str, ResourceAccount]
 
@@ -185,9 +183,9 @@ class NodeAccount:
         }
         return NodeAccount(self.node, pods, reservations, resources)
 
-    def promising(self, pod: AccountPod, shares: Shares) -> "NodeAccount":
-        """Return the account as it is with another promise, which does not end."""
-        promise = Reservation(pod, self.node.name, shares, math.inf)
+    def promising(self, pod: Pod, shares: Shares) -> "NodeAccount":
+        """Return the account as it is with another promise."""
+        promise = Reservation(pod, self.node.name, shares)
         return node_account(self.node, self.pods, (*self.reservations, promise))
 
     def replicas(self, owner: str | None) -> tuple[int, dict[str, int]]:
@@ -212,7 +210,7 @@ class Located(NamedTuple):
     unplaced: tuple[Unplaced, ...]
 
 
-Locate = Callable[[AccountPod, Offer, AccountNode], Located]
+Locate = Callable[[Pod, Offer, AccountNode], Located]
 """Says where a pod on a node has its units of a resource, as `locate` does."""
 
 
@@ -221,9 +219,9 @@ class Whereabouts:
 
     def __init__(self) -> None:
         """Know no pod yet."""
-        self._found: dict[str, tuple[AccountPod, AccountNode, dict[str, Located]]] = {}
+        self._found: dict[str, tuple[Pod, AccountNode, dict[str, Located]]] = {}
 
-    def locate(self, pod: AccountPod, offer: Offer, node: AccountNode) -> Located:
+    def locate(self, pod: Pod, offer: Offer, node: AccountNode) -> Located:
         """Return what `locate` says."""
         known = self._found.get(pod.uid)
         if known is None or known[0] is not pod or known[1] is not node:
@@ -237,7 +235,7 @@ class Whereabouts:
         self._found.pop(uid, None)
 
 
-def locate(pod: AccountPod, offer: Offer, node: AccountNode) -> Located:
+def locate(pod: Pod, offer: Offer, node: AccountNode) -> Located:
     """Return where a bound pod has its units of a resource: the first of its annotations that can be believed.
 
     The node's daemon may say that a pod still holds a GPU that is not offered any more. Where an annotation places
@@ -268,7 +266,7 @@ def locate(pod: AccountPod, offer: Offer, node: AccountNode) -> Located:
 
 def node_account(
     node: AccountNode,
-    pods: Iterable[AccountPod],
+    pods: Iterable[Pod],
     reservations: Iterable[Reservation] = (),
     locate: Locate = locate,
 ) -> NodeAccount:
@@ -280,7 +278,7 @@ def node_account(
     return NodeAccount(node, pods, reservations, accounts)
 
 
-def _left_over(node: AccountNode, pods: Iterable[AccountPod]) -> Iterator[str]:
+def _left_over(node: AccountNode, pods: Iterable[Pod]) -> Iterator[str]:
     """Yield the resources that the node offers no more, but that its daemon says pods hold."""
     for pod in pods:
         for share in pod.allocation or ():
@@ -291,7 +289,7 @@ def _left_over(node: AccountNode, pods: Iterable[AccountPod]) -> Iterator[str]:
 def _resource(
     offer: Offer,
     node: AccountNode,
-    pods: Iterable[AccountPod],
+    pods: Iterable[Pod],
     reservations: Iterable[Reservation],
     locate: Locate,
 ) -> ResourceAccount:
@@ -321,7 +319,7 @@ def _resource_account(offer: Offer, holdings: Iterable[Placed], unplaced: Iterab
     return ResourceAccount(offer, holdings, unplaced, free, sum(free))
 
 
-def _located(pod: AccountPod, offer: Offer, source: Source, by_gpu: Mapping[str, int]) -> Located:
+def _located(pod: Pod, offer: Offer, source: Source, by_gpu: Mapping[str, int]) -> Located:
     """Return the holdings that a source names, and what is left of the request."""
     if not (rest := pod.request.amounts[offer.resource] - sum(by_gpu.values())):
         return Located(tuple([Placed(pod, gpu, units, source) for gpu, units in by_gpu.items()]), ())
@@ -333,7 +331,7 @@ def _located(pod: AccountPod, offer: Offer, source: Source, by_gpu: Mapping[str,
     return Located(holdings, _unplaced(pod, offer, rest))
 
 
-def _unplaced(pod: AccountPod, offer: Offer, units: int) -> tuple[Unplaced, ...]:
+def _unplaced(pod: Pod, offer: Offer, units: int) -> tuple[Unplaced, ...]:
     """Return units that nothing places."""
     if not units:
         return ()
@@ -342,7 +340,7 @@ def _unplaced(pod: AccountPod, offer: Offer, units: int) -> tuple[Unplaced, ...]
     return (Unplaced(pod, units, each if split else units),)
 
 
-def _believed(pod: AccountPod, resource: str, shares: Shares | None, gpus: Collection[str]) -> dict[str, int] | None:
+def _believed(pod: Pod, resource: str, shares: Shares | None, gpus: Collection[str]) -> dict[str, int] | None:
     """Return the units of each GPU that shares of one resource come to, None where they cannot be true.
 
     They must be of containers of the pod, of GPUs of the node, and of no more units than each container asked for.
@@ -363,7 +361,7 @@ def _believed(pod: AccountPod, resource: str, shares: Shares | None, gpus: Colle
     return by_gpu if sum(by_gpu.values()) <= pod.request.amounts[resource] else None
 
 
-def _by_gpu(pod: AccountPod, resource: str, shares: Shares) -> dict[str, int]:
+def _by_gpu(pod: Pod, resource: str, shares: Shares) -> dict[str, int]:
     """Return the units of each GPU that the pod has in all, where later containers reuse those of init containers."""
     mine = [share for share in shares if share.resource == resource]
     if len(mine) == 1:

@@ -1,14 +1,18 @@
-"""A pod as the account knows it: who it is, what it asks for, where it is, and what its annotations say of its GPUs.
+"""A pod of the cluster: who it is, where it is, what it asks for and requires, and what annotations say of its GPUs.
 
 The node's daemon and those who read the cluster both ask here what a pod was promised, and what drift is.
 """
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import NamedTuple
 
-from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.account.request import PodRequest, effective
+from gpushare_plugin.foundation.structs import Struct, kept_while_used
+from gpushare_plugin.model.account.request import MOST_SLICES_OF_A_POD, PodRequest, effective
+from gpushare_plugin.model.account.scheduling.requirements import NOT_READ, Requirements
+from gpushare_plugin.model.slices.slice import Slice
 
 
 class Share(NamedTuple):
@@ -22,42 +26,124 @@ class Share(NamedTuple):
 
 Shares = tuple[Share, ...]
 
+OVER = ("Succeeded", "Failed")
+"""The phases of pods that kube-scheduler does not count any more."""
+
 UnitsOf = Mapping[str, int]
 """Units of each GPU."""
 
 
-class AccountPod(Struct, frozen=True, gc=False):
-    """A pod; it holds units while it is bound to `node` and has not `ended`.
+UNKNOWN = datetime.max.replace(tzinfo=UTC)
+"""When a pod was created whose time cannot be read: the pod counts as the youngest."""
 
-    `owner` is the UID of its controller, `priority` decides who can be evicted for it. `ending` is whether it is being
-    deleted, `nominated` the node where others are evicted for it. What annotations say, None where
-    they say nothing that can be read: `allocation` (the node's daemon), `promise` (the scheduler extender, for this
-    node), `indexes` (Aliyun's and ACK's, GPUs by their index). `occupancy` checks how far they can be believed.
+
+Pairs = tuple[tuple[str, str], ...]
+"""Keys with their values."""
+
+
+class Labels(Struct, frozen=True, weakref=True, cache_hash=True):
+    """The labels of a pod by which budgets cover it: pods of one controller mostly share the object."""
+
+    pairs: Pairs = ()
+    """The labels, sorted."""
+
+
+shared_labels = kept_while_used(Labels)
+"""Return the one object for labels."""
+
+NO_LABELS = Labels()
+"""The labels of a pod that has none."""
+
+MOST_LABELS = 64
+"""Labels that are kept of a pod."""
+
+
+class Pod(Struct, frozen=True, gc=False):
+    """A pod of the cluster; the pod holds units while it is bound to `node` and has not `ended`.
+
+    Annotations are None where they say nothing that can be read; `occupancy` checks how far they can be believed.
     """
 
     uid: str
+    """Another pod of the same name has another UID."""
     namespace: str
+    """The namespace of the pod."""
     name: str
+    """The name, unique in the namespace at any time."""
     request: PodRequest
+    """The units of extended resources that the pod asks for, and which GPUs the pod accepts."""
     node: str | None = None
+    """The node that the pod is bound to, None while the pod waits."""
     owner: str | None = None
+    """The UID of the controller of the pod, None for a pod without a controller."""
     priority: int = 0
-    ended: bool = False
-    ending: bool = False
-    nominated: str | None = None
-    allocation: Shares | None = None
-    promise: Shares | None = None
-    indexes: Shares | None = None
+    """Less important pods can be evicted for the pod."""
+    created: datetime = UNKNOWN
+    """When the pod was created, an aware time."""
+    started: float = math.inf
+    """When the pod started, in seconds since 1970; infinite for a pod that has not started: the youngest.
 
-    @property
-    def holds_on(self) -> str | None:
-        """The node where it has units: it is bound and has not ended. A pod that is being deleted still has them."""
-        return self.node if self.request.amounts and not self.ended else None
+    Read by programs that evict pods, as `labels` are.
+    """
+    labels: Labels = NO_LABELS
+    """The labels that budgets select by."""
+    over: bool = False
+    """Whether the pod is over by its phase: kube-scheduler counts nothing of the pod any more."""
+    ended: bool = False
+    """Whether the pod is over, and no container of it runs any more."""
+    ending: bool = False
+    """Whether the pod is being deleted."""
+    nominated: str | None = None
+    """The node where other pods are evicted for the pod."""
+    gates: tuple[str, ...] = ()
+    """Scheduling gates: no scheduler looks at the pod before somebody removes them."""
+    allocation: Shares | None = None
+    """The units of the pod as the daemon of the node wrote them."""
+    promise: Shares | None = None
+    """The units of the pod as the scheduler extender promised them for this node."""
+    indexes: Shares | None = None
+    """The units of the pod by Aliyun's and ACK's annotations, which name GPUs by index."""
+    requirements: Requirements = NOT_READ
+    """What the pod requires of a node; read by programs that judge nodes."""
+    written: Pairs = ()
+    """The annotations that the daemon of the node writes, as the API server has them; read by this daemon."""
+    container_ids: Pairs = ()
+    """The IDs of the containers by name, as the runtime knows them; read by the daemon of the node."""
 
     @property
     def label(self) -> str:
-        """Its name in messages."""
+        """The name of the pod in messages."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def holds_on(self) -> str | None:
+        """The node where the pod has units. A pod that is being deleted still has its units."""
+        return self.node if self.request.amounts and not self.ended else None
+
+    @property
+    def schedulable(self) -> bool:
+        """Whether a scheduler looks for a node for the pod now."""
+        return self.node is None and not self.over and not self.gates
+
+    @property
+    def slices(self) -> tuple[Slice, ...]:
+        """The slices that the pod asks for, the largest first, and no more than a pod may ask for."""
+        return self.request.slices[:MOST_SLICES_OF_A_POD]
+
+    @property
+    def asks_for_slices(self) -> bool:
+        """Whether the pod asks for slices, or misspells one."""
+        return bool(self.request.slices) or self.request.misspelt is not None
+
+    @property
+    def waits_for_slices(self) -> bool:
+        """Whether the pod has no node, is not going, and asks for slices, or misspells one."""
+        return self.node is None and not self.ended and not self.ending and self.asks_for_slices
+
+    @property
+    def alike(self) -> Hashable:
+        """What is equal for pods that one search for slices can serve."""
+        return self.slices, self.request.wishes, self.request.policy, self.requirements
 
 
 def has_ended(phase: str, runs: Callable[[], bool]) -> bool:
@@ -65,7 +151,7 @@ def has_ended(phase: str, runs: Callable[[], bool]) -> bool:
 
     A deletion timestamp says nothing of that: containers run on through the grace period, and on a lost node beyond it.
     """
-    return phase in {"Succeeded", "Failed"} and not runs()
+    return phase in OVER and not runs()
 
 
 def beside(memory: Shares, request: PodRequest, cores: str) -> Shares:
@@ -82,7 +168,7 @@ def beside(memory: Shares, request: PodRequest, cores: str) -> Shares:
     )
 
 
-def promised(pod: AccountPod, resource: str, kind: str, indexes: Mapping[str, str]) -> dict[str, dict[str, int]]:
+def promised(pod: Pod, resource: str, kind: str, indexes: Mapping[str, str]) -> dict[str, dict[str, int]]:
     """Return the units of each GPU that each container was promised: by our extender, or else by Aliyun's or ACK's.
 
     These two name the GPUs of memory by index; `kind` is that of the resource, `indexes` has the name of each GPU by
@@ -97,7 +183,7 @@ def promised(pod: AccountPod, resource: str, kind: str, indexes: Mapping[str, st
     return {name: units for name, units in found.items() if sum(units.values()) == asked.get(name)}
 
 
-def by_index(pod: AccountPod, resource: str, kind: str) -> Shares:
+def by_index(pod: Pod, resource: str, kind: str) -> Shares:
     """Return what Aliyun's or ACK's annotations say of a resource: of memory, and so of the compute beside it."""
     if kind == "cores":
         return beside(pod.indexes or (), pod.request, resource)
@@ -116,12 +202,12 @@ def of_containers(shares: Shares, resource: str) -> dict[str, dict[str, int]]:
 class Comparison(NamedTuple):
     """The units of each GPU in one resource that a pod was promised, and those that it has."""
 
-    pod: AccountPod
+    pod: Pod
     promised: UnitsOf
     held: UnitsOf
 
 
-def comparison(pod: AccountPod, promised: Mapping[str, UnitsOf], held: Mapping[str, UnitsOf]) -> Comparison:
+def comparison(pod: Pod, promised: Mapping[str, UnitsOf], held: Mapping[str, UnitsOf]) -> Comparison:
     """Compare what containers of a pod were promised with what they have; those without a promise do not count."""
     has = {container: held[container] for container in promised if container in held}
     return Comparison(pod, _of_pod(pod, promised), _of_pod(pod, has))
@@ -152,7 +238,7 @@ def drift(compared: Iterable[Comparison]) -> Drift:
     )
 
 
-def _of_pod(pod: AccountPod, of_container: Mapping[str, UnitsOf]) -> UnitsOf:
+def _of_pod(pod: Pod, of_container: Mapping[str, UnitsOf]) -> UnitsOf:
     """Return the units of each GPU that a pod has in all, where later containers reuse those of init containers."""
     gpus = dict.fromkeys(gpu for units in of_container.values() for gpu in units)
     return {

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 
-from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.model.account.pod import Pod
 
 
 class Presence:
@@ -23,14 +23,14 @@ class Presence:
         """Return the nodes where an owner has pods."""
         return self._owned[owner].keys() if owner in self._owned else frozenset()
 
-    def enter(self, pod: AccountPod, node: str) -> None:
+    def enter(self, pod: Pod, node: str) -> None:
         """Count a pod on a node."""
         self._there.setdefault(node, {})[pod.uid] = None
         if pod.owner is not None:
             owned = self._owned.setdefault(pod.owner, {})
             owned[node] = owned.get(node, 0) + 1
 
-    def leave(self, pod: AccountPod, node: str) -> None:
+    def leave(self, pod: Pod, node: str) -> None:
         """Count it there no more."""
         del self._there[node][pod.uid]
         if not self._there[node]:
@@ -49,14 +49,14 @@ class Nominated:
 
     def __init__(self) -> None:
         """Know no pod yet."""
-        self._waiting: dict[str, dict[str, AccountPod]] = {}
+        self._waiting: dict[str, dict[str, Pod]] = {}
 
     @property
     def nodes(self) -> AbstractSet[str]:
         """The nodes that are waited for."""
         return self._waiting.keys()
 
-    def replace(self, before: AccountPod | None, after: AccountPod | None) -> None:
+    def replace(self, before: Pod | None, after: Pod | None) -> None:
         """Take in a pod as it is now."""
         if before is not None and before.nominated in self._waiting:
             waiting = self._waiting[before.nominated]
@@ -66,7 +66,7 @@ class Nominated:
         if after is not None and after.nominated and after.node is None and not after.ended and not after.ending:
             self._waiting.setdefault(after.nominated, {})[after.uid] = after
 
-    def ahead_of(self, pod: AccountPod, node: str) -> list[AccountPod]:
+    def ahead_of(self, pod: Pod, node: str) -> list[Pod]:
         """Return those that are as important as another pod or more so, the most important first."""
         others = [each for each in self._waiting.get(node, {}).values() if each.uid != pod.uid]
         return sorted((each for each in others if each.priority >= pod.priority), key=lambda each: -each.priority)

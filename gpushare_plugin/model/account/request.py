@@ -3,11 +3,13 @@
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
+from itertools import islice
 from typing import Literal, NamedTuple, TypeVar
 
 from gpushare_plugin.foundation.structs import Struct, kept_while_used
 from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.account.node import ALWAYS_OURS
+from gpushare_plugin.model.slices.slice import Slice, misspelt, slice_of
 
 K = TypeVar("K", bound=Hashable)
 
@@ -30,6 +32,9 @@ MOST_READ = 4 * MOST_AMOUNTS
 
 A pod with more is beyond the bounds, and only the amounts that are kept of it are read.
 """
+
+MOST_SLICES_OF_A_POD = 64
+"""Slices that a pod may ask for, one a container."""
 
 _SHOWN_WISHES = 3
 
@@ -103,6 +108,10 @@ class PodRequest:
     """The units of each resource that the pod takes, as Kubernetes counts them: see `effective`."""
     of_containers: Mapping[str, Mapping[str, int]] = field(init=False, repr=False, compare=False)
     """The units of each resource that each container asks for, by resource and container."""
+    slices: tuple[Slice, ...] = field(init=False, repr=False, compare=False)
+    """The slices that the pod takes, the largest first; of too many, one more than a pod may ask for."""
+    misspelt: str | None = field(init=False, repr=False, compare=False)
+    """A resource that is asked for by somebody who means a slice, None where the pod takes slices, or means none."""
     found_essence: "PodRequest | None" = field(init=False, repr=False, compare=False, default=None)
     """What `essence` returned, which lives no longer than those whose essence it is."""
     _hash: int = field(init=False, repr=False, compare=False)
@@ -116,6 +125,9 @@ class PodRequest:
             for name, amount in each.amounts:
                 of_containers[name][each.name] = amount
         object.__setattr__(self, "of_containers", of_containers)
+        slices = _slices(self.amounts)
+        object.__setattr__(self, "slices", slices)
+        object.__setattr__(self, "misspelt", None if slices else next(filter(misspelt, self.amounts), None))
         asked = (self.containers, self.gpu_count, self.wishes, self.policy, self.problem, self.ignored)
         object.__setattr__(self, "_hash", hash(asked))
 
@@ -127,6 +139,13 @@ class PodRequest:
     def __hash__(self) -> int:
         """Return the hash that was found once."""
         return self._hash
+
+
+def _slices(amounts: Mapping[str, int]) -> tuple[Slice, ...]:
+    """Return slices, the largest first; those of init containers are used again by later ones."""
+    sizes = [(meant, amount) for resource, amount in amounts.items() if (meant := slice_of(resource)) is not None]
+    sizes.sort(key=lambda size: size[0].rank)
+    return tuple(islice((meant for meant, amount in sizes for _ in range(amount)), MOST_SLICES_OF_A_POD + 1))
 
 
 @kept_while_used

@@ -10,9 +10,9 @@ from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord
 from gpushare_plugin.model.account.occupancy import NodeAccount
+from gpushare_plugin.model.account.request import MOST_SLICES_OF_A_POD
 from gpushare_plugin.model.gpu import gpu_label
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode, left_out
-from gpushare_plugin.model.partition.pods import slices_of
 from gpushare_plugin.model.partition.wanted import MOST_SLICES, Wanted
 from gpushare_plugin.model.slices.memory import MOST_MPS_CLIENTS, MemoryRoom
 from gpushare_plugin.model.slices.mig import MigRoom
@@ -167,5 +167,7 @@ def _holders(account: NodeAccount, mig: MigLayout) -> tuple[dict[str, Counter[st
             unplaced[meant.name] += somewhere.units
     for pod in account.pods:
         # What the node offers no more, and nothing places, is in no account.
-        unplaced.update(each.name for each in slices_of(pod.request) if each.resource not in account.resources)
+        for resource, amount in pod.request.amounts.items():
+            if (meant := slice_of(resource)) is not None and meant.resource not in account.resources:
+                unplaced[meant.name] += min(amount, MOST_SLICES_OF_A_POD + 1)
     return held, unplaced

@@ -9,9 +9,10 @@ from functools import cached_property
 
 from gpushare_plugin.foundation.structs import Struct, field, replace
 from gpushare_plugin.foundation.text import in_words
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.choice.policies import POLICIES
 from gpushare_plugin.model.partition.nodes import PartitionNode, left_out
-from gpushare_plugin.model.partition.pods import WaitingPod, in_order
+from gpushare_plugin.model.partition.pods import in_order
 from gpushare_plugin.model.partition.search.choice import Ask, Asks, Changes, Ranking, Search
 from gpushare_plugin.model.partition.search.elsewhere import Offer, Offered
 from gpushare_plugin.model.partition.search.refusal import Refusal, Refusals
@@ -63,7 +64,7 @@ class Decisions(Struct, frozen=True):
     left_out: tuple[LeftOut, ...] = ()
 
 
-def decide(nodes: Sequence[PartitionNode], pods: Iterable[WaitingPod], now: datetime, rules: Rules) -> Decisions:
+def decide(nodes: Sequence[PartitionNode], pods: Iterable[Pod], now: datetime, rules: Rules) -> Decisions:
     """Decide for pods that wait, at an aware time; nothing is given that pods hold.
 
     Where one node meets a defect, it is decided again without it: one node must not stop the slices of all others.
@@ -87,7 +88,7 @@ def _asked_once(offered: Offered) -> Offered:
     """Return what says the same of a pod if it is decided again."""
     known: dict[str, Offer | None] = {}
 
-    def remembered(pod: WaitingPod) -> Offer | None:
+    def remembered(pod: Pod) -> Offer | None:
         if pod.uid not in known:
             known[pod.uid] = offered(pod)
         return known[pod.uid]
@@ -96,9 +97,7 @@ def _asked_once(offered: Offered) -> Offered:
 
 
 class _Round:
-    def __init__(
-        self, nodes: Sequence[PartitionNode], waiting: Sequence[WaitingPod], now: datetime, rules: Rules
-    ) -> None:
+    def __init__(self, nodes: Sequence[PartitionNode], waiting: Sequence[Pod], now: datetime, rules: Rules) -> None:
         self._waiting = waiting
         self._by_uid = {pod.uid: pod for pod in waiting}
         self._now = now
@@ -161,7 +160,7 @@ class _Round:
         swapped = taken.taken and assigned is not None and set(assigned.how) == {"idle"}
         return replace(taken, swapped=True) if swapped else taken
 
-    def _serve(self, pod: WaitingPod) -> Refusal | None:
+    def _serve(self, pod: Pod) -> Refusal | None:
         """Give a pod its slices, unless it need not have any made; return why it gets none."""
         if (offer := self._rules.offered(pod)) is not None:
             self._offered[pod.uid] = offer
@@ -178,7 +177,7 @@ class _Round:
         self._give(pod, *found)
         return None
 
-    def _search(self, pod: WaitingPod, ask: Ask) -> Search:
+    def _search(self, pod: Pod, ask: Ask) -> Search:
         """Return the search for a pod and those like it."""
         owner = self._separated_owner(pod)
         if (search := self._searches.get((pod.alike, owner))) is None:
@@ -189,9 +188,10 @@ class _Round:
             self._searches[pod.alike, owner] = search
         return search
 
-    def _separated_owner(self, pod: WaitingPod) -> str | None:
+    def _separated_owner(self, pod: Pod) -> str | None:
         """Return the owner of a pod where it can make a difference: it has other pods, and a policy separates them."""
-        separates = POLICIES[pod.policy].separates_replicas if pod.policy else self._separates
+        policy = pod.request.policy
+        separates = POLICIES[policy].separates_replicas if policy else self._separates
         return pod.owner if separates and pod.owner in self._owners else None
 
     @cached_property
@@ -206,10 +206,10 @@ class _Round:
         owners = {owner for state in self._states for owner in state.node.replicas}
         return owners | {pod.owner for state in self._states for pod in state.beside}
 
-    def _refusal(self, pod: WaitingPod, state: NodeState) -> str | None:
+    def _refusal(self, pod: Pod, state: NodeState) -> str | None:
         return self._rules.runs_on(pod, state.node.name, state.beside)
 
-    def _give(self, pod: WaitingPod, state: NodeState, choice: Choice) -> None:
+    def _give(self, pod: Pod, state: NodeState, choice: Choice) -> None:
         gpus = [state.gpus[number].gpu for number, _ in choice.picks]
         options = [option for _, option in choice.picks]
         kept = tuple(
@@ -228,7 +228,7 @@ class _Round:
             tuple(option.how for option in options),
         )
 
-    def _again(self, pod: WaitingPod, ask: Ask) -> tuple[NodeState, Choice] | None:
+    def _again(self, pod: Pod, ask: Ask) -> tuple[NodeState, Choice] | None:
         """Return the node where the pod failed longest ago, if it is time to try that again."""
         failed = sorted(self._failed_on.get(pod.uid, ()), key=lambda each: (each.failed[pod.uid].at, each.number))
         for state in failed:
@@ -238,7 +238,7 @@ class _Round:
                     return state, choice
         return None
 
-    def _displacing(self, pod: WaitingPod, ask: Ask, failed: set[int]) -> tuple[NodeState, Choice] | None:
+    def _displacing(self, pod: Pod, ask: Ask, failed: set[int]) -> tuple[NodeState, Choice] | None:
         """Take slices that are not offered yet from less important pods, as few as are enough."""
         for state in self._contested:
             # Many pods may ask for the same, and not get it.
@@ -260,7 +260,7 @@ class _Round:
             return state, choice
         return None
 
-    def _needed(self, pod: WaitingPod, ask: Ask, state: NodeState) -> list[WaitingPod]:
+    def _needed(self, pod: Pod, ask: Ask, state: NodeState) -> list[Pod]:
         """Return the less important pods whose slices have to go so that a pod can come; none if that does not help."""
 
         def helps(trial: NodeState) -> bool:
@@ -269,7 +269,7 @@ class _Round:
         victims = displaced(state, pod, self._by_uid)
         if not victims or not helps(_without(state, victims)):
             return []
-        trial, needed = state.copy(), list[WaitingPod]()
+        trial, needed = state.copy(), list[Pod]()
         for victim in victims:
             trial.release(victim.uid)
             needed.append(victim)
@@ -296,7 +296,7 @@ class _Round:
         return min(times, default=None)
 
 
-def _without(state: NodeState, victims: Sequence[WaitingPod]) -> NodeState:
+def _without(state: NodeState, victims: Sequence[Pod]) -> NodeState:
     """Return a node as it is without the slices that are kept for some pods."""
     trial = state.copy()
     for victim in victims:
@@ -304,7 +304,7 @@ def _without(state: NodeState, victims: Sequence[WaitingPod]) -> NodeState:
     return trial
 
 
-def _kept(state: NodeState, uid: str, pod: WaitingPod) -> Assigned:
+def _kept(state: NodeState, uid: str, pod: Pod) -> Assigned:
     indexes = {each.gpu.uuid: each.gpu.index for each in state.gpus}
     kept = state.kept[uid]
     return Assigned(uid, pod.label, pod.created, state.node.name, kept, tuple(indexes[each.gpu] for each in kept))

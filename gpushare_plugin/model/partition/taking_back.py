@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 
 from gpushare_plugin.foundation.structs import Struct, replace
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.choice.policies import DEFAULT_POLICY
 from gpushare_plugin.model.partition.nodes import PartitionNode
-from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.elsewhere import Offered
 from gpushare_plugin.model.partition.search.opening import Opening
 from gpushare_plugin.model.partition.search.state import NodeState, blaming
@@ -27,11 +27,11 @@ LEAST_PATIENCE, MOST_PATIENCE = 1.0, 86400.0
 MOST_DOUBLINGS = 6
 """How often the delay doubles before a node is tried again."""
 
-RunsOn = Callable[[WaitingPod, str, Sequence[WaitingPod]], str | None]
+RunsOn = Callable[[Pod, str, Sequence[Pod]], str | None]
 """Says why a pod cannot run on a node, slices aside, beside other waiting pods that come there; None if it can."""
 
 
-def _nowhere(_pod: WaitingPod) -> None:
+def _nowhere(_pod: Pod) -> None:
     """Offer nothing."""
 
 
@@ -80,7 +80,7 @@ class TakenBack(Struct, frozen=True):
     @classmethod
     def of(  # noqa: PLR0913 - keywords
         cls,
-        pod: WaitingPod,
+        pod: Pod,
         node: PartitionNode,
         kept: tuple[KeptSlice, ...],
         reason: str,
@@ -97,7 +97,7 @@ class TakenBack(Struct, frozen=True):
 class Broken(Struct, frozen=True):
     """A pod whose decision met a defect: it gets nothing new, and what is kept for it stays."""
 
-    pod: WaitingPod
+    pod: Pod
     error: Exception
 
 
@@ -109,9 +109,7 @@ def since(kept: Sequence[KeptSlice]) -> datetime:
 class Review:
     """The review of all slices that are kept: in order of the pods, so that of two for one room the first keeps it."""
 
-    def __init__(
-        self, nodes: Sequence[PartitionNode], waiting: Sequence[WaitingPod], now: datetime, rules: Rules
-    ) -> None:
+    def __init__(self, nodes: Sequence[PartitionNode], waiting: Sequence[Pod], now: datetime, rules: Rules) -> None:
         """Review `nodes` for pods that wait, in the order in which they are served."""
         self._waiting = {pod.uid: pod for pod in waiting}
         self._rank = {pod.uid: rank for rank, pod in enumerate(waiting)}
@@ -120,7 +118,7 @@ class Review:
         self.taken_back: list[TakenBack] = []
         self.broken: list[Broken] = []
         self._forgotten_at: list[datetime] = []
-        self._beside: dict[int, list[WaitingPod]] = {}
+        self._beside: dict[int, list[Pod]] = {}
         self._kept_on: dict[str, str] = {}
         self._openings: list[Opening] = []
         self._failed: list[dict[str, Failure]] = []
@@ -217,11 +215,11 @@ def _why_late(node: PartitionNode, kept: Sequence[KeptSlice]) -> str:
 
 
 def _asked(kept: Sequence[KeptSlice]) -> tuple[Slice, ...]:
-    """Return the slices that a pod asked for, in the order of `WaitingPod.slices`."""
+    """Return the slices that a pod asked for, in the order of `Pod.slices`."""
     return tuple(sorted((named_slice(each.slice) for each in kept), key=attrgetter("rank")))
 
 
-def displaced(state: NodeState, pod: WaitingPod, waiting: Mapping[str, WaitingPod]) -> list[WaitingPod]:
+def displaced(state: NodeState, pod: Pod, waiting: Mapping[str, Pod]) -> list[Pod]:
     """Return the pods whose slices a more important pod may have, the least important first.
 
     The node does not offer them yet, and no pod whose GPU is not known can hold them.

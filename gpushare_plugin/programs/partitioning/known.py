@@ -1,28 +1,28 @@
 """The cluster as a partitioner knows it: the account of the GPUs, and what decides where pods can run."""
 
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
 import structlog
 
-from gpushare_plugin.adapters.cluster.accounts import account_pod, created, node_record, node_with
+from gpushare_plugin.adapters.cluster.accounts import node_record, node_with
 from gpushare_plugin.adapters.cluster.collection import Gone
-from gpushare_plugin.adapters.cluster.scheduling.judged import scheduling_node, scheduling_pod
-from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
+from gpushare_plugin.adapters.cluster.judged import scheduling_node
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
+from gpushare_plugin.adapters.cluster.pods import judged_pod
 from gpushare_plugin.foundation.reported import Changes
 from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, NodeRecord, RecordError
 from gpushare_plugin.model.account.occupancy import NodeAccount
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.scheduling.demand import NOTHING, Demand
 from gpushare_plugin.model.account.scheduling.fits import Screening, lack, unmet
 from gpushare_plugin.model.account.scheduling.node import SchedulingNode
-from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
 from gpushare_plugin.model.account.search.verdicts import Fit
 from gpushare_plugin.model.partition.conversion import mig_layout, partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
-from gpushare_plugin.model.partition.pods import WaitingPod, asks_for_slices, waiting_pod
 from gpushare_plugin.model.partition.search.elsewhere import Elsewhere
 from gpushare_plugin.model.partition.taking_back import Rules, TakenBack
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, KeptSlice, Wanted, WantedError, decode
@@ -58,7 +58,7 @@ class _Annotations:
         self._report(name, WANTED_SLICES, problem)
         return wanted
 
-    def record(self, node: JudgedNode) -> NodeRecord | None:
+    def record(self, node: ApiNode) -> NodeRecord | None:
         """Return the record of a node, and let the account have it; None where there is none that can be read."""
         record, problem = None, None
         try:
@@ -80,13 +80,13 @@ class _Annotations:
         self._unreadable.forget((name, WANTED_SLICES))
 
 
-class _Judged:
-    """What kube-scheduler judges, slices aside: its nodes and pods, and what the pods of each node take."""
+class _Scheduling:
+    """What kube-scheduler judges, slices aside: the nodes, and what the pods of each node take."""
 
-    def __init__(self) -> None:
-        """Know nothing yet."""
+    def __init__(self, pods: Mapping[str, Pod]) -> None:
+        """Know no node yet; `pods` are all pods by UID, now and later."""
+        self._pods = pods
         self.nodes: dict[str, SchedulingNode] = {}
-        self.pods: dict[str, SchedulingPod] = {}
         self.used: dict[str, Demand] = {}
         self.screening = Screening()
 
@@ -101,27 +101,28 @@ class _Judged:
         self.nodes.pop(name, None)
         self.screening.remove(name)
 
-    def count(self, before: SchedulingPod | None, after: SchedulingPod | None) -> None:
+    def count(self, before: Pod | None, after: Pod | None) -> None:
         """Count what a pod takes of its node."""
-        if before is not None and before.node is not None and not before.ended:
-            self.used[before.node] -= before.demand
+        if before is not None and before.node is not None and not before.over:
+            self.used[before.node] -= before.requirements.demand
             if self.used[before.node] == NOTHING:
                 del self.used[before.node]
-        if after is not None and after.node is not None and not after.ended:
-            self.used[after.node] = self.used.get(after.node, NOTHING) + after.demand
+        if after is not None and after.node is not None and not after.over:
+            self.used[after.node] = self.used.get(after.node, NOTHING) + after.requirements.demand
 
-    def runs_on(self, pod: WaitingPod, node: str, beside: Sequence[WaitingPod]) -> str | None:
+    def runs_on(self, pod: Pod, node: str, beside: Sequence[Pod]) -> str | None:
         """Return why a pod cannot run on a node beside others that are to come there; None if it can, slices aside."""
-        if (judged := self.pods.get(pod.uid)) is None:
+        if (found := self._pods.get(pod.uid)) is None:
             return "the pod is gone"  # since the decision
         if (there := self.nodes.get(node)) is None:
             return "the node is gone"
-        if node not in self.screening.admitting(judged.constraints):
-            return str(unmet(judged.constraints, there))
+        requirements = found.requirements
+        if node not in self.screening.admitting(requirements.constraints):
+            return str(unmet(requirements.constraints, there))
         used = self.used.get(node, NOTHING)
         for other in beside:
-            used += self.pods[other.uid].demand if other.uid in self.pods else NOTHING
-        refusal = lack(judged.demand, there, used, frozenset(each.resource for each in pod.slices))
+            used += self._pods[other.uid].requirements.demand if other.uid in self._pods else NOTHING
+        refusal = lack(requirements.demand, there, used, frozenset(each.resource for each in pod.slices))
         return None if refusal is None else str(refusal)
 
 
@@ -165,26 +166,31 @@ class Known:
         self._changed = changed
         self._account = ClusterAccount(policy)
         self._nodes: dict[str, KnownNode] = {}
-        self._judged = _Judged()
-        self._waiting: dict[str, WaitingPod] = {}
+        self._scheduling = _Scheduling(self._account.pods)
+        self._waiting: dict[str, Pod] = {}
         self._made: dict[str, tuple[NodeAccount, PartitionNode]] = {}  # nodes for the decision, by account
-        self._elsewhere = Elsewhere(self._judged.screening, self._judged.used)
+        self._elsewhere = Elsewhere(self._scheduling.screening, self._scheduling.used)
         self._conflicts: set[str] = set()
         self._annotations = _Annotations(self._account)
         self.losses = Losses()
 
     @property
-    def waiting(self) -> Sequence[WaitingPod]:
+    def waiting(self) -> Sequence[Pod]:
         """The pods that wait for slices and are not held back by scheduling gates.
 
         While a node is partitioned, also those that ask for a size or a MIG profile that is misspelt, unless some node
         offers it.
         """
-        found = [pod for uid, pod in self._waiting.items() if self._judged.pods[uid].schedulable]
-        if all(pod.misspelt is None for pod in found):
+        found = [pod for pod in self._waiting.values() if pod.schedulable]
+        if all(pod.request.misspelt is None for pod in found):
             return found
-        foreign = {name for node in self._judged.nodes.values() for name, amount in node.allocatable.items() if amount}
-        return [pod for pod in found if pod.misspelt is None or (self._nodes and pod.misspelt not in foreign)]
+        there = self._scheduling.nodes.values()
+        foreign = {name for node in there for name, amount in node.allocatable.items() if amount}
+        return [
+            pod
+            for pod in found
+            if (misspelt := pod.request.misspelt) is None or (self._nodes and misspelt not in foreign)
+        ]
 
     @property
     def node_count(self) -> int:
@@ -198,12 +204,13 @@ class Known:
 
     def rules(self, now: datetime, patience: float, policy: str, avoided: Container[str] = frozenset()) -> Rules:
         """Return the rules of a round at an aware time; see there."""
-        offered = self._elsewhere.search(self._judged.pods, self._accepts, now, patience)
-        return Rules(self._judged.runs_on, self._judged.pods, patience, policy, offered, avoided)
+        offered = self._elsewhere.search(self._accepts, now, patience)
+        return Rules(self._scheduling.runs_on, self._account.pods, patience, policy, offered, avoided)
 
     def is_bound(self, uid: str) -> bool:
         """Return whether a pod has a node."""
-        return uid in self._judged.pods and self._judged.pods[uid].node is not None
+        pod = self._account.pods.get(uid)
+        return pod is not None and pod.node is not None
 
     def offers(self, node: str, kept: Iterable[KeptSlice]) -> bool:
         """Return whether a node offers slices that are kept, and no pod has them."""
@@ -213,13 +220,13 @@ class Known:
         """Return a node that is partitioned."""
         return self._nodes[name]
 
-    def put_node(self, node: JudgedNode) -> None:
+    def put_node(self, node: ApiNode) -> None:
         """Take in a Node as it is now."""
         name = node.metadata.name
         before = self._standing(name)
         record = self._annotations.record(node)
         judged = scheduling_node(node)
-        self._judged.put_node(judged)
+        self._scheduling.put_node(judged)
         kind = record.partitioning if record is not None else None
         if record is None or kind is None:
             self._lose(name, "the node is not partitioned any more")
@@ -240,7 +247,7 @@ class Known:
         """Forget a Node."""
         self._account.remove_node(gone.name)
         self._lose(gone.name, "the node is gone")
-        self._judged.remove_node(gone.name)
+        self._scheduling.remove_node(gone.name)
         self._elsewhere.remove(gone.name)
         self._conflicts.discard(gone.name)
         self._annotations.forget(gone.name)
@@ -284,52 +291,47 @@ class Known:
         else:
             self._changed()
 
-    def put_pod(self, pod: JudgedPod) -> None:
+    def put_pod(self, found: ApiPod) -> None:
         """Take in a Pod as it is now."""
-        counted = account_pod(pod)
-        judged = scheduling_pod(pod, counted.request.amounts.keys())
-        before, was_counted = self._judged.pods.get(judged.uid), self._account.pod(judged.uid)
-        if judged == before and counted == was_counted:
+        pods, uid = self._account.pods, found.metadata.uid
+        before = pods.get(uid)
+        self._account.put_pod(judged_pod(found))
+        after = pods[uid]
+        if after is before:
             return
-        self._account.put_pod(counted)
-        self._count(before, judged)
-        self._judged.pods[judged.uid] = judged
-        waits = None
-        if judged.node is None:
-            waits = waiting_pod(counted, created(pod), _alike(judged), judged.problem)
-        if waits is None:
-            self._stop_waiting(judged.uid)
+        self._count(before, after)
+        if after.waits_for_slices:
+            self._waiting[uid] = after
         else:
-            self._waiting[judged.uid] = waits
-        if asks_for_slices(counted.request) or self._makes_room(before, judged):
+            self._stop_waiting(uid)
+        if after.asks_for_slices or self._makes_room(before, after):
             self._changed()
 
     def remove_pod(self, gone: Gone) -> None:
         """Forget a Pod."""
-        counted, before = self._account.pod(gone.uid), self._judged.pods.pop(gone.uid, None)
+        before = self._account.pods.get(gone.uid)
         self._account.remove_pod(gone.uid)
         self._count(before, None)
         self._stop_waiting(gone.uid)
-        if (counted is not None and asks_for_slices(counted.request)) or self._makes_room(before, None):
+        if (before is not None and before.asks_for_slices) or self._makes_room(before):
             self._changed()
 
-    def _accepts(self, pod: WaitingPod, node: str) -> bool:
-        """Return whether the account of a node has room for a pod on the GPUs that it names."""
-        counted = self._account.pod(pod.uid)
-        return counted is not None and isinstance(self._account.fit(counted.request, node, counted.owner), Fit)
+    def _accepts(self, pod: Pod, node: str) -> bool:
+        """Return whether the account of a node has room for a pod on the GPUs that the pod names."""
+        return isinstance(self._account.fit(pod.request, node, pod.owner), Fit)
 
     def _stop_waiting(self, uid: str) -> None:
         self._waiting.pop(uid, None)
         self._elsewhere.forget(uid)
 
-    def _count(self, before: SchedulingPod | None, after: SchedulingPod | None) -> None:
+    def _count(self, before: Pod | None, after: Pod | None) -> None:
         """Count what a pod takes of its node."""
-        self._judged.count(before, after)
+        self._scheduling.count(before, after)
         for pod in (before, after):
             if pod is not None and pod.node is not None:
                 self._elsewhere.recount(pod.node)
 
-    def _makes_room(self, *pods: SchedulingPod | None) -> bool:
+    def _makes_room(self, *pods: Pod | None) -> bool:
         """Return whether pods without slices can matter: to pods that wait, those on nodes with slices do."""
         return bool(self._waiting) and any(pod is not None and self._has_slices(pod.node) for pod in pods)
 
@@ -340,7 +342,7 @@ class Known:
         """Return what decisions can depend on of a node: nothing of one that neither is partitioned nor has slices."""
         if (known := self._nodes.get(name)) is None:
             return self._elsewhere.node(name)
-        return replace(known, version=""), self._judged.nodes[name], self._account.offered(name)
+        return replace(known, version=""), self._scheduling.nodes[name], self._account.offered(name)
 
     def _partitioned(self, name: str) -> PartitionNode:
         """Return a node for the decision: the same object until it is another one, or pods come or go there."""
@@ -352,9 +354,3 @@ class Known:
         node = partition_node(account, known.record, known.kind, known.wanted, mig_layout(known.record))
         self._made[name] = account, node
         return node
-
-
-def _alike(pod: SchedulingPod) -> Hashable:
-    """Return what is equal for pods that the same nodes refuse."""
-    demand = pod.demand
-    return pod.constraints, frozenset(demand.resources.items()), frozenset(demand.ports)

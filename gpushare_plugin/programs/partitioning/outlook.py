@@ -7,8 +7,7 @@ from http import HTTPStatus
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
 from gpushare_plugin.adapters.cluster.lease import read_lease, silence
 from gpushare_plugin.adapters.cluster.names import PARTITIONER_LEASE, PATIENCE
-from gpushare_plugin.adapters.cluster.objects import Node, Pod
-from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.adapters.cluster.whole_cluster.overview import Overview
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.account.annotations import PLACEMENT
@@ -24,25 +23,20 @@ _REMEDY = "partitioning.enabled of the chart runs one, and --partitioner-namespa
 class JudgedOverview(Overview):
     """What is known of a cluster, and what decides where pods can run."""
 
-    node_kind = JudgedNode
-    pod_kind = JudgedPod
-
     def __init__(self, policy: str = DEFAULT_POLICY) -> None:
         """Know nothing yet; `policy` is the default of the scheduler extender."""
         super().__init__(policy)
         self.known = Known(policy)
 
-    def put_node(self, node: Node) -> None:
+    def put_node(self, node: ApiNode) -> None:
         """Take in a Node as it is now."""
         super().put_node(node)
-        if isinstance(node, JudgedNode):
-            self.known.put_node(node)
+        self.known.put_node(node)
 
-    def put_pod(self, pod: Pod) -> None:
+    def put_pod(self, found: ApiPod) -> None:
         """Take in a Pod as it is now; also one without GPUs takes room of its node."""
-        super().put_pod(pod)
-        if isinstance(pod, JudgedPod):
-            self.known.put_pod(pod)
+        super().put_pod(found)
+        self.known.put_pod(found)
 
 
 class Partitioners(Struct, frozen=True):

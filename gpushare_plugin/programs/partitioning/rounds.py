@@ -11,7 +11,7 @@ import structlog
 
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
 from gpushare_plugin.adapters.cluster.collection import Gone
-from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.adapters.cluster.whole_cluster.wanted_slices import write_wanted
 from gpushare_plugin.foundation.reported import Changes
@@ -81,8 +81,8 @@ class Following:
         """Called with the name of each Node that is there no more."""
         self.cluster = ClusterFollower(
             client,
-            Objects(JudgedNode, self.known.put_node, self._remove_node, _CONSEQUENCE.format("slices", "nodes")),
-            Objects(JudgedPod, self.known.put_pod, self.known.remove_pod, _CONSEQUENCE.format("slices", "pods")),
+            Objects(ApiNode, self.known.put_node, self._remove_node, _CONSEQUENCE.format("slices", "nodes")),
+            Objects(ApiPod, self.known.put_pod, self.known.remove_pod, _CONSEQUENCE.format("slices", "pods")),
         )
 
     def _remove_node(self, gone: Gone) -> None:

@@ -5,10 +5,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from gpushare_plugin.adapters.cluster.accounts import account_pod, request_of
+from gpushare_plugin.adapters.cluster.pods import pod_of, request_of
 from gpushare_plugin.foundation.text import visible
 from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.search.disruption import Disruptions
 from gpushare_plugin.model.account.search.verdicts import FITS, Fit, Misfit, Verdict
 from gpushare_plugin.model.account.search.victims import MOST_TRIED, Eviction, Harm
@@ -41,7 +41,7 @@ def filter_nodes(account: ClusterAccount, asked: Arguments) -> FilterResult:
 
     A pod that asks for nothing of ours fits everywhere.
     """
-    pod = account_pod(asked.pod)
+    pod = pod_of(asked.pod)
     if not account.concerns(pod.request):
         return every_node(asked)
     if asked.node_names is not None:
@@ -59,7 +59,7 @@ def filter_nodes(account: ClusterAccount, asked: Arguments) -> FilterResult:
     )
 
 
-def _verdicts(account: ClusterAccount, pod: AccountPod, names: Sequence[str], *, scored: bool) -> Mapping[str, Verdict]:
+def _verdicts(account: ClusterAccount, pod: Pod, names: Sequence[str], *, scored: bool) -> Mapping[str, Verdict]:
     """Return where a pod fits, of these nodes at least.
 
     A pod whose Binding was not answered may be bound by now, or become so: it fits on that node, and on no other.
@@ -98,7 +98,7 @@ def _sort_out(names: Iterable[str], verdicts: Mapping[str, Verdict]) -> _Sorted:
 def prioritize(account: ClusterAccount, asked: Arguments) -> list[HostPriority]:
     """Return the scores of nodes for a pod; all are 0 where it asks for nothing of ours."""
     names = asked.node_names if asked.node_names is not None else [name for name, _ in node_names(asked.nodes)]
-    pod = account_pod(asked.pod)
+    pod = pod_of(asked.pod)
     if not account.concerns(pod.request):
         return [HostPriority(name, 0) for name in names]
     verdicts = _verdicts(account, pod, names, scored=True)
@@ -118,17 +118,17 @@ async def preempt(account: ClusterAccount, disruptions: Disruptions, asked: Pree
 
     Other requests are answered between two nodes: hundreds can be proposed, and some take milliseconds.
     """
-    pod = account_pod(asked.pod)
+    pod = pod_of(asked.pod)
     if not account.concerns(pod.request):
         return PreemptionResult(node_name_to_meta_victims=asked.victims)
     most = min(MOST_TRIED, MOST_TRIED_TOGETHER // max(1, len(asked.victims)))
-    harm = disruptions.harm
+    harm, pods = disruptions.harm, account.pods
     found: dict[str, MetaVictims] = {}
     for node, proposed in asked.victims.items():
         await asyncio.sleep(0)
         uids = dict.fromkeys(each.uid for each in proposed.pods or ())
         eviction = Eviction(
-            certain=[each for uid in uids if (each := account.pod(uid)) is not None and _is_on(account, each, node)],
+            certain=[each for uid in uids if (each := pods.get(uid)) is not None and _is_on(account, each, node)],
             others=[each for each in account.node(node).pods if each.priority < pod.priority and each.uid not in uids],
             ahead=account.ahead_of(pod, node),
             harm=harm,
@@ -137,18 +137,18 @@ async def preempt(account: ClusterAccount, disruptions: Disruptions, asked: Pree
         if (needed := account.victims(pod, node, eviction)) is not None:
             evicted = [*eviction.certain, *needed]
             violations = harm.violations(evicted) if disruptions.counts(evicted) else proposed.num_pdb_violations
-            pods = _most_important_first(uids, evicted, harm)
-            found[node] = MetaVictims(pods=pods, num_pdb_violations=violations)
+            ranked = _most_important_first(uids, evicted, harm)
+            found[node] = MetaVictims(pods=ranked, num_pdb_violations=violations)
     return PreemptionResult(node_name_to_meta_victims=found)
 
 
-def _is_on(account: ClusterAccount, pod: AccountPod, node: str) -> bool:
+def _is_on(account: ClusterAccount, pod: Pod, node: str) -> bool:
     """Return whether a pod is on a node or being bound to it: whoever reaches the port may name pods of other nodes."""
     reservation = account.reservation(pod.uid)
     return node == (reservation.node if reservation is not None else pod.node)
 
 
-def _most_important_first(proposed: Iterable[str], known: Iterable[AccountPod], harm: Harm) -> tuple[MetaPod, ...]:
+def _most_important_first(proposed: Iterable[str], known: Iterable[Pod], harm: Harm) -> tuple[MetaPod, ...]:
     """Return victims in the order that kube-scheduler expects: it ranks nodes by the first one.
 
     Pods that it has just learned of, and the account has not, come first.

@@ -6,15 +6,15 @@ kube-scheduler would: a Binding passes over node selectors, affinity, taints and
 
 from collections.abc import Collection
 
-from gpushare_plugin.adapters.cluster.scheduling.binding import PodIdentity
-from gpushare_plugin.adapters.cluster.scheduling.judged import constraints_of
-from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
+from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
+from gpushare_plugin.adapters.cluster.judged import constraints_of
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.foundation.text import some_of
-from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.scheduling.fits import unmet
 from gpushare_plugin.model.account.scheduling.node import SchedulingNode
-from gpushare_plugin.model.account.scheduling.pod import DEFAULT_SCHEDULER
+from gpushare_plugin.model.account.scheduling.requirements import DEFAULT_SCHEDULER
 
 _SHOWN = 3
 _LONGEST = 64
@@ -28,7 +28,7 @@ NOT_MANAGED = (
 """What a pod does that asks for no GPU."""
 
 
-def check_identity(asked: PodIdentity, found: JudgedPod | None) -> JudgedPod:
+def check_identity(asked: ObjectIdentity, found: ApiPod | None) -> ApiPod:
     """Return the pod of the name that was asked for; raises PlacementError where it is another one."""
     if found is None:
         raise PlacementError(f"{asked} does not exist any more")
@@ -40,7 +40,7 @@ def check_identity(asked: PodIdentity, found: JudgedPod | None) -> JudgedPod:
     return found
 
 
-def check_waits(pod: AccountPod, found: JudgedPod, schedulers: Collection[str]) -> None:
+def check_waits(pod: Pod, found: ApiPod, schedulers: Collection[str]) -> None:
     """Raise PlacementError for a pod that does not wait for one of these schedulers; for any, where none is named."""
     gates = found.spec.scheduling_gates
     if pod.ended:
@@ -57,7 +57,7 @@ def check_waits(pod: AccountPod, found: JudgedPod, schedulers: Collection[str]) 
     raise PlacementError(f"pod {pod.label} {why}; expected a pod that waits for a node: only such pods are bound")
 
 
-def _check_scheduler(pod: AccountPod, scheduler: str, schedulers: Collection[str]) -> None:
+def _check_scheduler(pod: Pod, scheduler: str, schedulers: Collection[str]) -> None:
     if schedulers and scheduler not in schedulers:
         raise PlacementError(
             f"pod {pod.label} has schedulerName {scheduler[:_LONGEST]!r}; expected {' or '.join(sorted(schedulers))}: "
@@ -65,7 +65,7 @@ def _check_scheduler(pod: AccountPod, scheduler: str, schedulers: Collection[str
         )
 
 
-def check_place(pod: AccountPod, found: JudgedPod, name: str, node: JudgedNode | None) -> None:
+def check_place(pod: Pod, found: ApiPod, name: str, node: ApiNode | None) -> None:
     """Raise PlacementError where a node does not exist, or the pod may not go there by its own rules or the node's."""
     if node is None:
         raise PlacementError(

@@ -1,7 +1,6 @@
 """Binds pods: chooses GPUs, promises them in memory, and writes promise and node in one request."""
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -9,11 +8,11 @@ from datetime import UTC, datetime
 
 import structlog
 
-from gpushare_plugin.adapters.cluster.accounts import account_pod
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
+from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
+from gpushare_plugin.adapters.cluster.pods import pod_of
 from gpushare_plugin.adapters.cluster.scheduling.binding import (
     BindingError,
-    PodIdentity,
     Unbound,
     bind,
     read_node,
@@ -23,7 +22,7 @@ from gpushare_plugin.foundation.errors import GpushareError, PlacementError
 from gpushare_plugin.model.account.annotations import ALLOCATION, promise_annotations
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import is_of_gpus
-from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.search.cluster_wide import not_known
 from gpushare_plugin.model.account.search.verdicts import Placement
 from gpushare_plugin.programs.scheduler.bindable import NOT_MANAGED, check_identity, check_place, check_waits
@@ -64,7 +63,7 @@ class _Unconfirmed:
     It is read at the time `read_at`; from `certain_at` on, one that is not bound then never will be.
     """
 
-    pod: PodIdentity
+    pod: ObjectIdentity
     placement: Placement
     annotations: dict[str, str]
     read_at: float = 0.0
@@ -114,7 +113,7 @@ class Binder:
         """How many pods have units promised and were not seen as bound yet."""
         return sum(self._account.reservation(uid) is not None for uid in self._unconfirmed)
 
-    async def bind(self, pod: PodIdentity, node: str) -> None:
+    async def bind(self, pod: ObjectIdentity, node: str) -> None:
         """Bind a pod to a node; asked twice at a time, it is done once. Raises NotBoundError."""
         if self._closed:
             raise NotBoundError("this extender stops leading; kube-scheduler tries again")
@@ -155,7 +154,7 @@ class Binder:
         if not task.cancelled():
             task.exception()  # whoever waited for it may have gone
 
-    async def _bind_in_time(self, pod: PodIdentity, node: str) -> None:
+    async def _bind_in_time(self, pod: ObjectIdentity, node: str) -> None:
         """Bind a pod, and be done with it before this process stops leading; raises NotBoundError."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(self._timing.binding, self._seconds_left())
@@ -174,7 +173,7 @@ class Binder:
             report("binding_failed" if failed else "binding_refused", pod=pod.label, node=node, reason=str(error))
             raise NotBoundError(str(error)) from error
 
-    async def _bindable(self, pod: PodIdentity, node: str) -> AccountPod | None:
+    async def _bindable(self, pod: ObjectIdentity, node: str) -> Pod | None:
         """Return a pod that may be bound to a node as both are now, None for one that was bound to it before.
 
         Both are read: so little is asked of them that nothing needs to be kept of every pod and node for it. Raises
@@ -183,7 +182,7 @@ class Binder:
         if node not in self._account.nodes():
             raise PlacementError(f"{not_known(node)}; expected a node of this cluster: kube-scheduler tries again")
         found = check_identity(pod, await read_pod(self._client, pod))
-        known = account_pod(found)
+        known = pod_of(found)
         if known.node == node and not known.ended:
             return None
         check_waits(known, found, self._schedulers)
@@ -194,7 +193,7 @@ class Binder:
         await self._handover.complete_on(node)
         return known
 
-    async def _bind(self, pod: PodIdentity, known: AccountPod, node: str, deadline: float) -> None:
+    async def _bind(self, pod: ObjectIdentity, known: Pod, node: str, deadline: float) -> None:
         """Promise units and bind; raises PlacementError and ClusterError."""
         if (within := deadline - asyncio.get_running_loop().time()) <= 0:
             raise PlacementError("this extender does not lead any more")
@@ -203,7 +202,7 @@ class Binder:
         gpus: list[str] = []
         if self._account.concerns(known.request):
             # It is held until the watch shows the pod: no time alone says that the pod was not bound.
-            placement = self._account.reserve(known, node, math.inf)
+            placement = self._account.reserve(known, node)
             gpus = sorted({share.gpu for share in placement.shares})
             annotations = self._expected(pod, known, placement).annotations
         try:
@@ -217,7 +216,7 @@ class Binder:
             self._handover.bound(pod.uid)
             _log.info("pod_bound", pod=pod.label, node=node, gpus=gpus)
 
-    def _expected(self, pod: PodIdentity, known: AccountPod, placement: Placement) -> _Unconfirmed:
+    def _expected(self, pod: ObjectIdentity, known: Pod, placement: Placement) -> _Unconfirmed:
         """Note that a pod is to be seen as bound; asked again, its Binding says the same again."""
         waiting = self._unconfirmed.get(pod.uid)
         if waiting is None or waiting.placement != placement:
@@ -230,7 +229,7 @@ class Binder:
     def _expect(self, waiting: _Unconfirmed) -> None:
         self._unconfirmed[waiting.pod.uid] = replace(waiting, read_at=time.monotonic() + self._timing.between)
 
-    def _annotations(self, known: AccountPod, placement: Placement) -> dict[str, str]:
+    def _annotations(self, known: Pod, placement: Placement) -> dict[str, str]:
         """Return those of the Binding, which replace what the pod has of the same names."""
         node = self._account.offered(placement.node)
         annotations = promise_annotations(placement, known.request, node, datetime.now(UTC))

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Sequence
 
 import structlog
 
-from gpushare_plugin.adapters.cluster.accounts import account_node, account_pod
+from gpushare_plugin.adapters.cluster.accounts import account_node
 from gpushare_plugin.adapters.cluster.client import Client
 from gpushare_plugin.adapters.cluster.collection import Gone
-from gpushare_plugin.adapters.cluster.objects import Node, Pod
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
+from gpushare_plugin.adapters.cluster.pods import pod_of
 from gpushare_plugin.adapters.cluster.scheduling.binding import pods_on
-from gpushare_plugin.adapters.cluster.scheduling.budgets import BudgetFollower, evictable
+from gpushare_plugin.adapters.cluster.scheduling.budgets import BudgetFollower
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import AccountNode
@@ -38,15 +39,20 @@ class AccountFollower:
         consequence = "pods are placed by what {} before"
         self._cluster = ClusterFollower(
             client,
-            Objects(Node, self._put_node, self._remove_node, consequence.format("nodes offered")),
-            Objects(Pod, self._put_pod, self._remove_pod, consequence.format("pods held")),
+            Objects(ApiNode, self._put_node, self._remove_node, consequence.format("nodes offered")),
+            Objects(
+                ApiPod,
+                lambda pod: account.put_pod(pod_of(pod, evictable=True)),
+                lambda gone: account.remove_pod(gone.uid),
+                consequence.format("pods held"),
+            ),
         )
         self._cordons = Cordons(client, cordon_nodes, self._cordon)
         self._budgets = BudgetFollower(client, self.disruptions)
         # Why the records of nodes cannot be read, as it was logged.
         self._unreadable: dict[str, str] = {}
         # Those of Aliyun's plugin, where their ConfigMaps are read.
-        self._plain: dict[str, Node] | None = {} if cordon_nodes else None
+        self._plain: dict[str, ApiNode] | None = {} if cordon_nodes else None
 
     @property
     def missing(self) -> list[str]:
@@ -81,7 +87,7 @@ class AccountFollower:
             group.create_task(self._cordons.follow())
             group.create_task(self._budgets.follow())
 
-    def _put_node(self, node: Node) -> None:
+    def _put_node(self, node: ApiNode) -> None:
         name = node.metadata.name
         found = account_node(node, self._cordons.of(name))
         self._log_unreadable(found)
@@ -108,18 +114,6 @@ class AccountFollower:
     def _cordon(self, name: str) -> None:
         if self._plain and (node := self._plain.get(name)) is not None:
             self._put_node(node)
-
-    def _put_pod(self, pod: Pod) -> None:
-        counted = account_pod(pod)
-        self._account.put_pod(counted)
-        if counted.node is not None and not counted.ended:
-            self.disruptions.put_pod(evictable(pod))
-        else:
-            self.disruptions.remove_pod(counted.uid)
-
-    def _remove_pod(self, gone: Gone) -> None:
-        self._account.remove_pod(gone.uid)
-        self.disruptions.remove_pod(gone.uid)
 
 
 class Handover:
@@ -157,5 +151,5 @@ class Handover:
 
     def _unseen(self, uids: Iterable[str]) -> set[str]:
         """Return those of the pods, each bound somewhere, that the watch has not shown as bound."""
-        found = {uid: self._account.pod(uid) for uid in uids}
+        found = {uid: self._account.pods.get(uid) for uid in uids}
         return {uid for uid, pod in found.items() if pod is None or pod.node is None}

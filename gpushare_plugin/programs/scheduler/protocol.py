@@ -10,8 +10,8 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from gpushare_plugin.adapters.cluster.objects import Identified, Pod
-from gpushare_plugin.adapters.cluster.scheduling.binding import PodIdentity
+from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
+from gpushare_plugin.adapters.cluster.objects import ApiPod, Identified
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.text import in_words
 
@@ -54,9 +54,9 @@ class _AboutAPod(_Message, frozen=True, dict=True):
     pod_object: msgspec.Raw = msgspec.field(name="Pod")
 
     @cached_property
-    def pod(self) -> Pod:
+    def pod(self) -> ApiPod:
         """The pod; raises ProtocolError."""
-        return decode(bytes(self.pod_object), Pod)
+        return decode(bytes(self.pod_object), ApiPod)
 
     def check(self, *nodes: Collection[object] | None) -> None:
         """Raise ValueError where the pod, or one of these collections of nodes, is larger than is taken."""
@@ -105,9 +105,9 @@ class BindingArguments(_Message, frozen=True):
     node: Name
 
     @property
-    def pod(self) -> PodIdentity:
+    def pod(self) -> ObjectIdentity:
         """The pod."""
-        return PodIdentity(self.pod_namespace, self.pod_name, self.pod_uid)
+        return ObjectIdentity(self.pod_namespace, self.pod_name, self.pod_uid)
 
 
 class BindingResult(_Message, frozen=True):

@@ -10,9 +10,10 @@ from pathlib import Path
 import structlog
 
 from gpushare_plugin.adapters.cluster.client import Client, Timing
+from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 from gpushare_plugin.adapters.cluster.lease import Election, LeaseTiming, in_each_term, own_identity
 from gpushare_plugin.adapters.cluster.names import ANYONE, CLIENTS, EXTENDER_LEASE, VERIFIED, WHAT_ANYONE_CAN_DO
-from gpushare_plugin.adapters.cluster.scheduling.endpoint import Endpoint, OwnPod
+from gpushare_plugin.adapters.cluster.scheduling.endpoint import Endpoint
 from gpushare_plugin.foundation.signals.ending import until_stopped
 from gpushare_plugin.foundation.tasks import background
 from gpushare_plugin.model.account.annotations import PLACEMENT
@@ -41,8 +42,8 @@ class Extender:
     `kubeconfig` says where the API server is; None in a pod of its cluster. `cordon_nodes` are nodes of Aliyun's
     plugin whose ConfigMaps cordon GPUs; `*` stands for all. Only pods of `scheduler_names` are bound,
     where there is none those of any scheduler. The one that leads points `service`, a Service without a selector in the
-    same namespace, at its own `pod`; None for no Service. `started` is called with the port, `listed` when the account
-    is complete for the first time.
+    same namespace, at its own `pod`, whose IP address is `pod_address`; None for no Service. `started` is called with
+    the port, `listed` when the account is complete for the first time.
     """
 
     address: str
@@ -54,7 +55,8 @@ class Extender:
     cordon_nodes: tuple[str, ...] = ()
     scheduler_names: tuple[str, ...] = ()
     service: str | None = None
-    pod: OwnPod | None = None
+    pod: ObjectIdentity | None = None
+    pod_address: str = ""
     lease: str = EXTENDER_LEASE
     lease_timing: LeaseTiming | None = None
     binder_timing: BinderTiming | None = None
@@ -95,7 +97,7 @@ async def serve(extender: Extender) -> None:
             server.listening(extender.address, certificates) as port,
         ):
             if extender.service is not None and extender.pod is not None:
-                endpoint = Endpoint(client, extender.namespace, extender.service, extender.pod, port=port)
+                endpoint = Endpoint(client, extender.service, extender.pod, extender.pod_address, port=port)
                 spawn("endpoint", lambda: endpoint.publish(lambda: not root.problems()))
             spawn("election", root.election.run)
             extender.started(port)

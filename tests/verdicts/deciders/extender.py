@@ -8,11 +8,12 @@ from typing import Any, TypeVar, cast
 import msgspec
 from structlog.testing import capture_logs
 
-from gpushare_plugin.adapters.cluster.accounts import account_node, account_pod
+from gpushare_plugin.adapters.cluster.accounts import account_node
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
-from gpushare_plugin.adapters.cluster.objects import Node, Pod
-from gpushare_plugin.adapters.cluster.scheduling.binding import PodIdentity
-from gpushare_plugin.adapters.cluster.scheduling.budgets import PodDisruptionBudget, budget, evictable
+from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
+from gpushare_plugin.adapters.cluster.pods import pod_of
+from gpushare_plugin.adapters.cluster.scheduling.budgets import PodDisruptionBudget, budget
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.search.disruption import Disruptions
 from gpushare_plugin.programs.scheduler import answers
@@ -80,22 +81,13 @@ class _Extender:
             case {"node": node}:
                 name = node["metadata"]["name"]
                 self._nodes[name] = node
-                self._account.put_node(account_node(_read(node, Node), self._cordons.get(name, "")))
+                self._account.put_node(account_node(_read(node, ApiNode), self._cordons.get(name, "")))
             case {"gone node": name}:
                 self._account.remove_node(name)
             case {"gone pod": uid}:
                 self._account.remove_pod(uid)
-                self._disruptions.remove_pod(uid)
             case {"pod": pod}:
-                self._put(_read(pod, Pod))
-
-    def _put(self, pod: Pod) -> None:
-        counted = account_pod(pod)
-        self._account.put_pod(counted)
-        if counted.node is not None and not counted.ended:
-            self._disruptions.put_pod(evictable(pod))
-        else:
-            self._disruptions.remove_pod(counted.uid)
+                self._account.put_pod(pod_of(_read(pod, ApiPod), evictable=True))
 
     def answer(self, pod: Json, names: list[str], *, as_objects: bool) -> Json:
         """Return which nodes fit, why others do not, and the scores."""
@@ -141,7 +133,7 @@ class _Extender:
             self._api.shown["node"] = self._nodes[node]
         self._api.bound.clear()
         try:
-            await self._binder.bind(PodIdentity(metadata["namespace"], metadata["name"], metadata["uid"]), node)
+            await self._binder.bind(ObjectIdentity(metadata["namespace"], metadata["name"], metadata["uid"]), node)
         except NotBoundError as error:
             return str(error)
         return _without_times(self._api.bound[0]) if self._api.bound else {"was bound": node}

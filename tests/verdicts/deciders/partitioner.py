@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from gpushare_plugin.adapters.cluster.collection import Gone
 from gpushare_plugin.adapters.cluster.events.event import Event
-from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.model.partition.decide import Decisions
 from gpushare_plugin.model.partition.decide import decide as decided
 from gpushare_plugin.model.partition.wanted import encode
@@ -60,11 +60,11 @@ class _Partitioner:
         match change:
             case {"node": node}:
                 self._nodes[node["metadata"]["name"]] = node
-                self.known.put_node(_read(node, JudgedNode))
+                self.known.put_node(_read(node, ApiNode))
             case {"gone node": name}:
                 self.known.remove_node(Gone(name, "", ""))
             case {"pod": pod}:
-                self.known.put_pod(_read(pod, JudgedPod))
+                self.known.put_pod(_read(pod, ApiPod))
             case {"gone pod": uid}:
                 self.known.remove_pod(Gone(f"p{uid}", "team", uid))
 

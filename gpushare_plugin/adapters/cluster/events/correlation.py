@@ -9,7 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from gpushare_plugin.adapters.cluster.events.event import Event, Regarding
+from gpushare_plugin.adapters.cluster.events.event import Event
+from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 from gpushare_plugin.foundation.structs import Struct, field, replace
 
 MOST_KEYS = 4096
@@ -119,7 +120,7 @@ class Correlator:
         similar.messages.add(event.message)
         return event, event
 
-    def _accepted(self, regarding: Regarding, at: float) -> bool:
+    def _accepted(self, regarding: ObjectIdentity, at: float) -> bool:
         """Return whether one more Event about this object may come, and count it then."""
         bucket = self._buckets.get(regarding) or self._buckets.put(regarding, _Bucket(BURST, at))
         bucket.tokens = min(BURST, bucket.tokens + max(0.0, at - bucket.at) / REFILL)

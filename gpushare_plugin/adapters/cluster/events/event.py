@@ -2,18 +2,10 @@
 
 from typing import Literal
 
+from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 from gpushare_plugin.foundation.structs import Struct
 
 EventType = Literal["Normal", "Warning"]
-
-
-class Regarding(Struct, frozen=True):
-    """The object that an Event is about; a Node has no namespace, and `uid` is empty where it is not known."""
-
-    kind: Literal["Node", "Pod"]
-    name: str
-    namespace: str = ""
-    uid: str = ""
 
 
 class Reporter(Struct, frozen=True):
@@ -27,23 +19,23 @@ class Reporter(Struct, frozen=True):
 
 
 class Event(Struct, frozen=True):
-    """What happened: `reason` and `action` are words in CamelCase, `message` says it in a sentence."""
+    """What happened to the object `regarding`: `reason` and `action` are words in CamelCase, `message` a sentence."""
 
-    regarding: Regarding
+    regarding: ObjectIdentity
     reason: str
     type: EventType
     action: str
     message: str
 
 
-def of_node(name: str) -> Regarding:
+def of_node(name: str) -> ObjectIdentity:
     """Return the Node of this name; like the kubelet's Events, with its name as the UID.
 
     `kubectl describe node` finds Events of either UID, and its older versions only those of the name.
     """
-    return Regarding("Node", name, uid=name)
+    return ObjectIdentity("", name, uid=name, kind="Node")
 
 
-def of_pod(namespace: str, name: str, uid: str) -> Regarding:
+def of_pod(namespace: str, name: str, uid: str) -> ObjectIdentity:
     """Return a pod; `uid` as the kubelet has it."""
-    return Regarding("Pod", name, namespace, uid)
+    return ObjectIdentity(namespace, name, uid)

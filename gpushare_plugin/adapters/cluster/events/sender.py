@@ -15,7 +15,8 @@ import structlog
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
 from gpushare_plugin.adapters.cluster.events.backlog import Backlog
 from gpushare_plugin.adapters.cluster.events.correlation import Correlator, Series
-from gpushare_plugin.adapters.cluster.events.event import Event, Regarding, Reporter
+from gpushare_plugin.adapters.cluster.events.event import Event, Reporter
+from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 from gpushare_plugin.adapters.cluster.names import FIELD_MANAGER
 from gpushare_plugin.foundation.reported import Changes
 from gpushare_plugin.foundation.text import visible
@@ -127,7 +128,7 @@ class EventSender:
         }
 
 
-def _namespace(regarding: Regarding) -> str:
+def _namespace(regarding: ObjectIdentity) -> str:
     return regarding.namespace or NODE_NAMESPACE
 
 

@@ -7,7 +7,7 @@ budget forbids it, 404 where there is no such pod, 409 where another pod has its
 from http import HTTPStatus
 
 from gpushare_plugin.adapters.cluster.client import LONGEST_WAIT, Client, ClusterError
-from gpushare_plugin.adapters.cluster.scheduling.binding import PodIdentity
+from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 from gpushare_plugin.foundation.errors import EvictionError
 
 ASK_AGAIN = 60.0
@@ -18,7 +18,7 @@ FORBIDDEN_AGAIN = 300.0
 _GONE = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT})
 
 
-async def evict(client: Client, pod: PodIdentity) -> bool:
+async def evict(client: Client, pod: ObjectIdentity) -> bool:
     """Evict a pod; return False where it is gone already. Raises EvictionError."""
     body = {
         "apiVersion": "policy/v1",

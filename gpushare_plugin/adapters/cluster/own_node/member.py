@@ -12,6 +12,7 @@ from gpushare_plugin.adapters.cluster.collection import follow_object
 from gpushare_plugin.adapters.cluster.events.backlog import Backlog
 from gpushare_plugin.adapters.cluster.events.event import Reporter
 from gpushare_plugin.adapters.cluster.events.sender import EventSender
+from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 from gpushare_plugin.adapters.cluster.own_node.condition import ConditionWriter, State
 from gpushare_plugin.adapters.cluster.own_node.eviction import evict
 from gpushare_plugin.adapters.cluster.own_node.owned_fields import metadata
@@ -21,7 +22,6 @@ from gpushare_plugin.adapters.cluster.own_node.publisher import Publisher
 from gpushare_plugin.adapters.cluster.own_node.requests.cordon import cordon
 from gpushare_plugin.adapters.cluster.own_node.requests.wanted_slices import requested_slices
 from gpushare_plugin.adapters.cluster.own_node.slice_status import Healthy, Observer, SliceStatus
-from gpushare_plugin.adapters.cluster.scheduling.binding import PodIdentity
 from gpushare_plugin.config.directives import READ
 from gpushare_plugin.foundation.published import Published, changes
 from gpushare_plugin.model.gpu import Inventory
@@ -179,7 +179,7 @@ class Member:
 
     async def evict(self, namespace: str, pod: str, uid: str) -> bool:
         """Evict a pod; return False where it is gone already. Raises EvictionError."""
-        return await evict(self._client, PodIdentity(namespace, pod, uid))
+        return await evict(self._client, ObjectIdentity(namespace, pod, uid))
 
     @property
     def container_ids(self) -> Mapping[tuple[str, str, str], str]:

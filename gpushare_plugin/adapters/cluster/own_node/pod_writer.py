@@ -4,14 +4,15 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from urllib.parse import quote
 
 import structlog
 
 from gpushare_plugin.adapters.cluster.client import PODS, Client, ClusterError
+from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 from gpushare_plugin.adapters.cluster.names import FIELD_MANAGER
-from gpushare_plugin.adapters.cluster.own_node.pods import REMEDY, OwnPod, OwnPods, Patience
+from gpushare_plugin.adapters.cluster.own_node.pods import REMEDY, OwnPods, Patience
 from gpushare_plugin.foundation.published import Published, changes
+from gpushare_plugin.model.account.pod import Pod
 
 _log = structlog.get_logger()
 
@@ -63,28 +64,27 @@ class PodWriter:
                     await self._wait_out(error)
                     return False
                 if not _is_gone(error):
-                    _log.warning("pod_not_annotated", pod=pod.account.label, reason=str(error))
+                    _log.warning("pod_not_annotated", pod=pod.label, reason=str(error))
             self._written[uid] = annotations, self._clock()
             self._backoff.reset()
         return True
 
-    def _is_due(self, pod: OwnPod, annotations: Annotations) -> bool:
-        if pod.account.ended or annotations.items() <= pod.annotations.items():
+    def _is_due(self, pod: Pod, annotations: Annotations) -> bool:
+        if pod.ended or annotations.items() <= set(pod.written):
             return False
-        before = self._written.get(pod.account.uid)
+        before = self._written.get(pod.uid)
         # Where it was written, the watch may not have shown it yet, or somebody else writes the same keys.
         return before is None or before[0] != annotations or self._clock() - before[1] >= WRITE_AGAIN
 
-    async def _apply(self, pod: OwnPod, annotations: Annotations) -> None:
+    async def _apply(self, pod: Pod, annotations: Annotations) -> None:
         """Apply exactly these annotations of ours to a pod.
 
         By its status: the right to write that does not include the right to change what a pod runs.
         """
-        account = pod.account
-        identity = {"name": account.name, "namespace": account.namespace, "uid": account.uid}
+        identity = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": {**identity, "annotations": dict(annotations)}}
-        path = f"/api/v1/namespaces/{quote(account.namespace, safe='')}/pods/{quote(account.name, safe='')}/status"
-        await self._client.apply(path, FIELD_MANAGER, body)
+        path = ObjectIdentity(pod.namespace, pod.name, pod.uid).path
+        await self._client.apply(f"{path}/status", FIELD_MANAGER, body)
 
     async def _wait_out(self, error: ClusterError) -> None:
         """Wait until the next attempt; where writing is forbidden, that is logged once, and tried ever less."""

@@ -3,16 +3,16 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 
 import structlog
 
-from gpushare_plugin.adapters.cluster.accounts import account_pod
 from gpushare_plugin.adapters.cluster.client import PODS, Client, Timing
 from gpushare_plugin.adapters.cluster.collection import Collection, Gone, Listed, Put
-from gpushare_plugin.adapters.cluster.objects import Pod
+from gpushare_plugin.adapters.cluster.objects import ApiPod
+from gpushare_plugin.adapters.cluster.pods import pod_of
 from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.published import Published
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.account.annotations import (
     ACK_ALLOCATION,
     ALIYUN_ASSIGNED,
@@ -20,7 +20,7 @@ from gpushare_plugin.model.account.annotations import (
     ALLOCATION,
     MOST_CHARACTERS,
 )
-from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.model.account.pod import Pod
 
 _log = structlog.get_logger()
 
@@ -32,20 +32,6 @@ REMEDY = "grant list and watch of pods, and patch of pods/status (in the chart: 
 """What follows where pods are not known, and what helps where we may not know them."""
 
 _WRITTEN = (ALLOCATION, ALIYUN_INDEX, ALIYUN_ASSIGNED, ACK_ALLOCATION)
-
-
-@dataclass(frozen=True, slots=True)
-class OwnPod:
-    """A pod of this node, and those of its annotations that are ours to write; `ending` once it is being deleted.
-
-    `containers` are the IDs of its containers, by name.
-    """
-
-    account: AccountPod
-    annotations: Mapping[str, str]
-    created: str
-    ending: bool
-    containers: Mapping[str, str]
 
 
 class Patience:
@@ -74,13 +60,13 @@ class OwnPods:
     def __init__(self, client: Client, node_name: str) -> None:
         """Follow the pods of the node of this name."""
         self._forbidden = Patience(client.timing)
-        self._pods: dict[str, OwnPod] = {}
-        self._order: tuple[AccountPod, ...] = ()
-        self._arriving: dict[str, OwnPod] = {}  # by UID, while a list is not complete
+        self._pods: dict[str, Pod] = {}
+        self._order: tuple[Pod, ...] = ()
+        self._arriving: dict[str, Pod] = {}  # by UID, while a list is not complete
         self._collection = Collection(
             client,
             PODS,
-            Pod,
+            ApiPod,
             consequence=CONSEQUENCE,
             selector=f"spec.nodeName={node_name}",
             forbidden=_forbidden,
@@ -95,11 +81,11 @@ class OwnPods:
         return self._collection.live
 
     @property
-    def in_order(self) -> Sequence[AccountPod]:
+    def in_order(self) -> Sequence[Pod]:
         """The pods in the order in which they were bound, those that are being deleted at the end."""
         return self._order
 
-    def get(self, uid: str) -> OwnPod | None:
+    def get(self, uid: str) -> Pod | None:
         """Return the pod of a UID, None where it is not known."""
         return self._pods.get(uid)
 
@@ -107,9 +93,9 @@ class OwnPods:
     def container_ids(self) -> Mapping[tuple[str, str, str], str]:
         """The IDs of all containers, by namespace, pod and container."""
         return {
-            (pod.account.namespace, pod.account.name, container): id_
+            (pod.namespace, pod.name, container): id_
             for pod in self._pods.values()
-            for container, id_ in pod.containers.items()
+            for container, id_ in pod.container_ids
         }
 
     async def follow(self) -> None:
@@ -154,14 +140,13 @@ class OwnPods:
         """
         arrived = sorted(self._arriving.values(), key=lambda pod: pod.created)
         self._arriving.clear()
-        new = {pod.account.uid: pod for pod in arrived if self._pods.get(pod.account.uid) != pod}
+        new = {pod.uid: pod for pod in arrived if self._pods.get(pod.uid) != pod}
         if new:
             self._pods |= new
             self._publish()
 
     def _publish(self) -> None:
-        order = sorted(self._pods.values(), key=lambda pod: pod.ending)
-        self._order = tuple(pod.account for pod in order)
+        self._order = tuple(sorted(self._pods.values(), key=lambda pod: pod.ending))
         self.changed.publish(self.changed.value + 1)
 
 
@@ -173,18 +158,12 @@ def _forbidden() -> None:
     raise _ForbiddenError
 
 
-def _own(pod: Pod) -> OwnPod:
-    metadata = pod.metadata
-    # One that is longer than any of ours is none of ours, and is written over whatever else it says.
-    annotations = {
-        key: metadata.annotations[key][: MOST_CHARACTERS + 1] for key in _WRITTEN if key in metadata.annotations
-    }
-    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    return OwnPod(
-        account_pod(pod),
-        annotations,
-        metadata.creation_timestamp or "",
-        metadata.deletion_timestamp is not None,
-        # `<runtime>://<ID>`
-        {status.name: id_ for status in statuses if (id_ := status.container_id.rpartition("://")[2])},
-    )
+def _own(found: ApiPod) -> Pod:
+    """Return a pod of this node, with the annotations that are ours to write, and the IDs of its containers."""
+    annotations = found.metadata.annotations
+    # An annotation that is longer than any of ours is none of ours, and is written over whatever else it says.
+    written = tuple((key, annotations[key][: MOST_CHARACTERS + 1]) for key in _WRITTEN if key in annotations)
+    statuses = (*found.status.init_container_statuses, *found.status.container_statuses)
+    # `<runtime>://<ID>`
+    ids = tuple((status.name, id_) for status in statuses if (id_ := status.container_id.rpartition("://")[2]))
+    return replace(pod_of(found), written=written, container_ids=ids)

@@ -7,7 +7,6 @@ without the other (kubernetes: pkg/registry/core/pod/storage, setPodNodeAndMetad
 import asyncio
 from collections.abc import Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
 from typing import TypeVar
@@ -17,36 +16,13 @@ import msgspec
 
 from gpushare_plugin.adapters.cluster.client import NODES, PODS, UNREADABLE, Client, ClusterError, decoded
 from gpushare_plugin.adapters.cluster.collection import pages
-from gpushare_plugin.adapters.cluster.objects import Pod
-from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
+from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 
 T = TypeVar("T")
 
 _OF_THE_SERVER = 0.75
 """The part of a Binding's time that the API server has; the rest is for the way there and back."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodIdentity:
-    """One pod; another one of the same name has another UID."""
-
-    namespace: str
-    name: str
-    uid: str
-
-    def __str__(self) -> str:
-        """Return what people call it."""
-        return f"pod {self.label}"
-
-    @property
-    def label(self) -> str:
-        """Its name in the log."""
-        return f"{self.namespace}/{self.name}"
-
-    @property
-    def path(self) -> str:
-        """Where the API server has it."""
-        return f"/api/v1/namespaces/{quote(self.namespace, safe='')}/pods/{quote(self.name, safe='')}"
 
 
 class Unbound(Enum):
@@ -75,7 +51,7 @@ class BindingError(ClusterError):
         self.node = node
 
 
-async def bind(client: Client, pod: PodIdentity, node: str, annotations: Mapping[str, str], within: float) -> bool:
+async def bind(client: Client, pod: ObjectIdentity, node: str, annotations: Mapping[str, str], within: float) -> bool:
     """Bind a pod to a node with these annotations, within so many seconds.
 
     The API server does it before they have passed, or never, also where we are gone by then. Returns False where the
@@ -104,14 +80,14 @@ async def bind(client: Client, pod: PodIdentity, node: str, annotations: Mapping
     return True
 
 
-async def read_pod(client: Client, pod: PodIdentity) -> JudgedPod | None:
+async def read_pod(client: Client, pod: ObjectIdentity) -> ApiPod | None:
     """Return the pod of this name as it is now, whatever its UID; raises ClusterError."""
-    return await _read(client, pod.path, JudgedPod)
+    return await _read(client, pod.path, ApiPod)
 
 
-async def read_node(client: Client, name: str) -> JudgedNode | None:
+async def read_node(client: Client, name: str) -> ApiNode | None:
     """Return the Node of this name as it is now; raises ClusterError."""
-    return await _read(client, f"{NODES}/{quote(name, safe='')}", JudgedNode)
+    return await _read(client, f"{NODES}/{quote(name, safe='')}", ApiNode)
 
 
 async def pods_on(client: Client, node: str) -> list[str]:
@@ -124,7 +100,7 @@ async def pods_on(client: Client, node: str) -> list[str]:
         async for page in listing:
             for item in page.items or ():
                 with suppress(*UNREADABLE):
-                    found.append(msgspec.json.decode(item, type=Pod).metadata.uid)
+                    found.append(msgspec.json.decode(item, type=ApiPod).metadata.uid)
     return found
 
 
@@ -148,7 +124,7 @@ async def _read(client: Client, path: str, kind: type[T]) -> T | None:
     return decoded(answer, kind, path)
 
 
-def _failure(pod: PodIdentity, node: str, error: ClusterError) -> BindingError:
+def _failure(pod: ObjectIdentity, node: str, error: ClusterError) -> BindingError:
     if error.status == HTTPStatus.NOT_FOUND:
         why = Unbound.GONE
     elif error.status == HTTPStatus.TOO_MANY_REQUESTS:
@@ -161,7 +137,7 @@ def _failure(pod: PodIdentity, node: str, error: ClusterError) -> BindingError:
     return BindingError(f"{pod} could not be bound to node {node}: {why.value}: {error}", why, error)
 
 
-async def _explain_conflict(client: Client, pod: PodIdentity, node: str, conflict: ClusterError) -> None:
+async def _explain_conflict(client: Client, pod: ObjectIdentity, node: str, conflict: ClusterError) -> None:
     """Return where the pod is bound to this node; else raise what stands against it.
 
     All conflicts have one status, so the pod itself is asked, not the words of the message.

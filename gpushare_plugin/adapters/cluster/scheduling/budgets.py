@@ -1,22 +1,20 @@
-"""PodDisruptionBudgets of the API, where they may be read, and the pods that they can cover.
+"""PodDisruptionBudgets of the API, where they may be read.
 
 They matter to a preemption alone, so nothing waits for them.
 """
 
 import asyncio
-import math
 from collections.abc import Iterator
 from contextlib import aclosing
-from datetime import datetime
 
 import msgspec
 import structlog
 
 from gpushare_plugin.adapters.cluster.client import Client
 from gpushare_plugin.adapters.cluster.collection import Collection, Gone, Listed, Put
-from gpushare_plugin.adapters.cluster.objects import Kept, Metadata, Pod
+from gpushare_plugin.adapters.cluster.objects import Kept, Metadata
 from gpushare_plugin.model.account.scheduling.constraints import Requirement
-from gpushare_plugin.model.account.search.disruption import MOST_LABELS, Budget, Disruptions, Evictable, labelled
+from gpushare_plugin.model.account.search.disruption import Budget, Disruptions
 
 _log = structlog.get_logger()
 
@@ -67,25 +65,10 @@ def budget(found: PodDisruptionBudget) -> Budget:
     )
 
 
-def evictable(pod: Pod) -> Evictable:
-    """Return what matters of a pod to its eviction."""
-    metadata = pod.metadata
-    labels = tuple(sorted(metadata.labels.items())[:MOST_LABELS])
-    return Evictable(metadata.uid, labelled(metadata.namespace, labels), _started(pod.status.start_time))
-
-
 def _requirements(selector: LabelSelector) -> Iterator[Requirement]:
     for key, value in selector.match_labels.items():
         yield Requirement(key, "In", (value,))
     yield from selector.match_expressions
-
-
-def _started(time: str | None) -> float:
-    """Return a time in seconds since 1970; one that is missing, or cannot be read, is infinite."""
-    try:
-        return datetime.fromisoformat(time or "").timestamp()
-    except (ValueError, OverflowError):
-        return math.inf
 
 
 class _ForbiddenError(Exception):

@@ -9,24 +9,15 @@ import ipaddress
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError, Object
+from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 
 WRITE_AGAIN = 10.0
 """Seconds after which the same is written again: a pod that pointed at itself before may have written late."""
 
 _LOOK_AGAIN = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class OwnPod:
-    """This pod: the slice is deleted with it."""
-
-    name: str
-    uid: str
-    address: str
 
 
 class Endpoint:
@@ -35,21 +26,25 @@ class Endpoint:
     def __init__(  # noqa: PLR0913 - what an endpoint is
         self,
         client: Client,
-        namespace: str,
         service: str,
-        pod: OwnPod,
+        pod: ObjectIdentity,
+        address: str,
         *,
         port: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Point the Service at `port` of this pod when asked to; raises ValueError where it has no IP address."""
+        """Point the Service at `port` of this pod when asked to; raises ValueError where `address` is no IP address.
+
+        The EndpointSlice is in the namespace of the pod, and deleted with it.
+        """
         self._client = client
-        self._collection = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
+        self._collection = f"/apis/discovery.k8s.io/v1/namespaces/{pod.namespace}/endpointslices"
         self._service = service
         self._pod = pod
+        self._address = address
         self._port = port
         self._clock = clock
-        self._family = f"IPv{ipaddress.ip_address(pod.address).version}"
+        self._family = f"IPv{ipaddress.ip_address(address).version}"
 
     async def publish(self, answers: Callable[[], bool]) -> None:
         """Point the Service at this pod while it `answers`; runs until cancelled."""
@@ -93,6 +88,6 @@ class Endpoint:
                 "ownerReferences": [owner],
             },
             "addressType": self._family,
-            "endpoints": [{"addresses": [self._pod.address], "conditions": {"ready": True}, "targetRef": target}],
+            "endpoints": [{"addresses": [self._address], "conditions": {"ready": True}, "targetRef": target}],
             "ports": [{"name": "extender", "port": self._port, "protocol": "TCP"}],
         }

@@ -5,15 +5,16 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from http import HTTPStatus
 from typing import Generic, TypeVar
 
-from gpushare_plugin.adapters.cluster.accounts import account_pod, asks, created, node_record, node_with
+from gpushare_plugin.adapters.cluster.accounts import node_record, node_with
 from gpushare_plugin.adapters.cluster.client import NODES, PODS, Client, ClusterError, Timing, decoded
-from gpushare_plugin.adapters.cluster.objects import ExplainedPod, Kept, ListMetadata, Node, Pod
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod, Kept, ListMetadata
+from gpushare_plugin.adapters.cluster.pods import asks, pod_of
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import unreadable_node
 from gpushare_plugin.model.account.node_record import NodeRecord, RecordError
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.choice.policies import DEFAULT_POLICY
-from gpushare_plugin.model.partition.pods import WaitingPod, waiting_pod
 
 T = TypeVar("T")
 
@@ -35,23 +36,17 @@ _NOT_OVER = "status.phase!=Succeeded"
 
 
 class Overview:
-    """What is known of a cluster: the account of it, and of each node the object and the record in it.
-
-    Objects are decoded as `node_kind` and `pod_kind`.
-    """
-
-    node_kind: type[Node] = Node
-    pod_kind: type[Pod] = Pod
+    """What is known of a cluster: the account of it, and of each node the object and the record in it."""
 
     def __init__(self, policy: str = DEFAULT_POLICY) -> None:
         """Know nothing yet; `policy` is the default of the scheduler extender."""
         self.account = ClusterAccount(policy)
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, ApiNode] = {}
         self.records: dict[str, NodeRecord] = {}
-        self.waiting: dict[str, WaitingPod] = {}
+        self.waiting: dict[str, Pod] = {}
         """The pods that wait for slices, by UID."""
 
-    def put_node(self, node: Node) -> None:
+    def put_node(self, node: ApiNode) -> None:
         """Take in a Node as it is now; a record that cannot be read is among what the account ignored."""
         name = node.metadata.name
         self.nodes[name] = node
@@ -71,17 +66,16 @@ class Overview:
         self.nodes.pop(name, None)
         self.records.pop(name, None)
 
-    def put_pod(self, pod: Pod) -> None:
+    def put_pod(self, found: ApiPod) -> None:
         """Take in a Pod as it is now; one that asks for no extended resource does not matter."""
-        if not asks(pod):
+        if not asks(found):
             return
-        counted = account_pod(pod)
-        self.account.put_pod(counted)
-        waits = None if pod.spec.node_name or pod.spec.scheduling_gates else waiting_pod(counted, created(pod))
-        if waits is not None and waits.slices:
-            self.waiting[counted.uid] = waits
+        pod = pod_of(found)
+        self.account.put_pod(pod)
+        if pod.schedulable and pod.waits_for_slices and pod.slices:
+            self.waiting[pod.uid] = pod
         else:
-            self.waiting.pop(counted.uid, None)
+            self.waiting.pop(pod.uid, None)
 
     def remove_pod(self, uid: str) -> None:
         """Forget a Pod."""
@@ -108,8 +102,8 @@ async def read(client: Client, names: Collection[str] = (), *, empty: Callable[[
 
 async def _read(client: Client, names: Collection[str], overview: OverviewT, page: int) -> OverviewT:
     for of_node, of_pods in _selectors(names):
-        nodes = _Reading(client, NODES, overview.node_kind, of_node, page)
-        pods = _Reading(client, PODS, overview.pod_kind, of_pods, page)
+        nodes = _Reading(client, NODES, ApiNode, of_node, page)
+        pods = _Reading(client, PODS, ApiPod, of_pods, page)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(nodes.into(overview.put_node))
@@ -181,34 +175,33 @@ def _follower(
     """Return what keeps an overview of the Nodes and Pods of two field selectors up to date."""
     consequence = "what is shown is as old as the last answer"
     of_node, of_pods = selectors
-    nodes = Objects(Node, overview.put_node, lambda gone: overview.remove_node(gone.name), consequence, of_node)
-    pods = Objects(Pod, overview.put_pod, lambda gone: overview.remove_pod(gone.uid), consequence, of_pods)
+    nodes = Objects(ApiNode, overview.put_node, lambda gone: overview.remove_node(gone.name), consequence, of_node)
+    pods = Objects(ApiPod, overview.put_pod, lambda gone: overview.remove_pod(gone.uid), consequence, of_pods)
     return ClusterFollower(client, nodes, pods, page=PAGE, changed=changed, forbidden=forbidden)
 
 
 async def _try(client: Client, names: Collection[str]) -> None:
     """Read one object of each kind; raises ClusterError in words for people."""
     for name, (of_node, of_pods) in zip(names or (None,), _selectors(names), strict=True):
-        found = decoded(await _answered(client, NODES, _query(of_node, 1)), _Page[Node], NODES)
+        found = decoded(await _answered(client, NODES, _query(of_node, 1)), _Page[ApiNode], NODES)
         if name is not None and not found.items:
             raise _no_node(name)
         await _answered(client, PODS, _query(of_pods, 1))
 
 
-async def read_pod(client: Client, namespace: str, name: str) -> tuple[Pod, ExplainedPod]:
-    """Return a pod, and what is said of it; raises ClusterError in words for people."""
+async def read_pod(client: Client, namespace: str, name: str) -> ApiPod:
+    """Return a pod; raises ClusterError in words for people."""
     # A list of one name, so that nobody needs another right than the one to list pods.
     path, query = f"/api/v1/namespaces/{namespace}/pods", {"fieldSelector": f"metadata.name={name}"}
     answer = await _answered(client, path, query)
-    found = decoded(answer, _Page[Pod], path).items
+    found = decoded(answer, _Page[ApiPod], path).items
     if not found:
         raise ClusterError(
             f"found no pod {name} in namespace {namespace}; --namespace names another one, and "
             "`kubectl get pods --all-namespaces` lists all",
             HTTPStatus.NOT_FOUND,
         )
-    said = decoded(answer, _Page[ExplainedPod], path).items or [ExplainedPod()]
-    return found[0], said[0]
+    return found[0]
 
 
 class _Page(Kept, Generic[T], frozen=True):

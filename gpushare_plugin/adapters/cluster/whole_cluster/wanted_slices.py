@@ -3,7 +3,7 @@
 import asyncio
 
 from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, Object, decoded
-from gpushare_plugin.adapters.cluster.objects import Node
+from gpushare_plugin.adapters.cluster.objects import ApiNode
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Wanted, encode
 
 PARTITIONER = "gpushare-partitioner"
@@ -30,7 +30,7 @@ async def write_wanted(  # noqa: PLR0913, PLR0917 - what is written, and provide
             )
     except TimeoutError as error:
         raise ClusterError(f"PATCH {path}: no answer within the {within:.1f} s that this process leads") from error
-    return decoded(answer, Node, path).metadata.resource_version
+    return decoded(answer, ApiNode, path).metadata.resource_version
 
 
 async def remove_wanted(client: Client, node: Object) -> None:

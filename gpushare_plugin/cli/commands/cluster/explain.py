@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
-from gpushare_plugin.adapters.cluster.accounts import account_pod
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
 from gpushare_plugin.adapters.cluster.lease import read_lease, silence
 from gpushare_plugin.adapters.cluster.names import ANYONE, CLIENTS, EXTENDER_LEASE, WHAT_ANYONE_CAN_DO
-from gpushare_plugin.adapters.cluster.objects import ExplainedPod, Pod
+from gpushare_plugin.adapters.cluster.objects import ApiPod
+from gpushare_plugin.adapters.cluster.pods import pod_of
 from gpushare_plugin.adapters.cluster.whole_cluster.overview import PATIENT, Overview, read, read_pod
 from gpushare_plugin.cli.commands.cluster.inspect import node_facts
 from gpushare_plugin.cli.logs import configure_log
@@ -24,7 +24,6 @@ from gpushare_plugin.inspect.cluster.explanation import ExtenderStanding, Told, 
 from gpushare_plugin.inspect.cluster.report import encode
 from gpushare_plugin.model.account.annotations import PLACEMENT
 from gpushare_plugin.model.choice.policies import POLICIES
-from gpushare_plugin.model.partition.pods import asks_for_slices, slices_of
 from gpushare_plugin.programs.partitioning.outlook import JudgedOverview, outlook, partitioners
 
 
@@ -63,10 +62,10 @@ def command(pod: str, output: str, kubeconfig: Path | None, context: str | None,
     # Almost nothing of a cluster that is read once is garbage, and to look for it takes as long as to read it.
     gc.disable()
     client = Client(kubeconfig, PATIENT, context=context)
-    found, said, extender, overview, slices = asyncio.run(_read(client, pod, namespaces))
-    told = Told(found.metadata.annotations, found.spec.scheduler_name, tuple(_waits(found, said)), extender, slices)
+    found, extender, overview, slices = asyncio.run(_read(client, pod, namespaces))
+    told = Told(found.metadata.annotations, found.spec.scheduler_name, tuple(_waits(found)), extender, slices)
     facts = {each.name: each for each in node_facts(overview)}
-    explanation = explain(overview.account, facts, account_pod(found), told)
+    explanation = explain(overview.account, facts, pod_of(found), told)
     if output == "json":
         show_json(encode(explanation, indent=2))
     else:
@@ -75,20 +74,20 @@ def command(pod: str, output: str, kubeconfig: Path | None, context: str | None,
 
 async def _read(
     client: Client, name: str, namespaces: Mapping[str, str | None]
-) -> tuple[Pod, ExplainedPod, ExtenderStanding, Overview, tuple[str, ...]]:
+) -> tuple[ApiPod, ExtenderStanding, Overview, tuple[str, ...]]:
     async with client:
-        found, said = await read_pod(client, namespaces["namespace"] or await client.namespace(), name)
+        found = await read_pod(client, namespaces["namespace"] or await client.namespace(), name)
         extender = await _standing(client, namespaces["extender_namespace"] or "")
-        pod = account_pod(found)
-        if pod.node is None and not pod.ended and asks_for_slices(pod.request):
+        pod = pod_of(found)
+        if pod.node is None and not pod.ended and pod.asks_for_slices:
             judged = await read(client, empty=lambda: JudgedOverview(extender.policy))
             now = datetime.now(UTC)
             leading = await partitioners(client, namespaces["partitioner_namespace"] or "", now)
             # Where nothing is partitioned, slices are those of configs, and other names are none of ours.
             waits = any(each.uid == pod.uid for each in judged.known.waiting)
-            concerns = leading.runs or judged.known.node_count if slices_of(pod.request) else waits
+            concerns = leading.runs or judged.known.node_count if pod.slices else waits
             slices = tuple(outlook(judged.known, pod.uid, leading, now)) if concerns else ()
-            return found, said, extender, judged, slices
+            return found, extender, judged, slices
         try:
             names = [found.spec.node_name] if found.spec.node_name else []
             overview = await read(client, names, empty=lambda: Overview(extender.policy))
@@ -96,7 +95,7 @@ async def _read(
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
             overview = Overview(extender.policy)  # a pod can outlive its node for some minutes
-        return found, said, extender, overview, ()
+        return found, extender, overview, ()
 
 
 async def _standing(client: Client, namespace: str) -> ExtenderStanding:
@@ -126,14 +125,14 @@ async def _standing(client: Client, namespace: str) -> ExtenderStanding:
     return ExtenderStanding(assumed=assumed, stopped=stopped)
 
 
-def _waits(pod: Pod, said: ExplainedPod) -> Iterator[str]:
+def _waits(pod: ApiPod) -> Iterator[str]:
     """Yield what Kubernetes itself says that the pod waits for, or why it failed."""
-    for gate in said.spec.scheduling_gates:
+    for gate in pod.spec.scheduling_gates:
         yield f"Scheduling gate {gate.name}: no scheduler looks at the pod until it is removed"
-    for each in said.status.conditions:
+    for each in pod.status.conditions:
         if each.type == "PodScheduled" and each.status != "True":
             yield f"The scheduler says: {each.message or each.reason or 'nothing'}"
     if pod.status.nominated_node_name:
         yield f"Nominated for node {pod.status.nominated_node_name}: pods there are being evicted for it"
-    if pod.status.reason or said.status.message:
-        yield f"The kubelet says: {': '.join(filter(None, (pod.status.reason, said.status.message)))}"
+    if pod.status.reason or pod.status.message:
+        yield f"The kubelet says: {': '.join(filter(None, (pod.status.reason, pod.status.message)))}"

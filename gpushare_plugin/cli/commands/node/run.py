@@ -20,7 +20,6 @@ from gpushare_plugin.cli.options import (
 )
 from gpushare_plugin.cli.setting_options import plugin_directory, with_nvidias_options, with_setting_options
 from gpushare_plugin.config.sources.choice import Configs
-from gpushare_plugin.foundation.errors import ConfigError
 
 
 @click.command("run")
@@ -127,10 +126,10 @@ def command(context: click.Context, /, **options: Any) -> None:
 def _begin_nvml(configs: Configs, given_root: str | None) -> None:
     """Begin to initialise NVML in a thread: a driver of eight GPUs takes a second and more, the imports a third of one.
 
-    The daemon, too, begins with the config that is chosen without labels. A config that cannot be read is reported by
-    the daemon, in its log.
+    The daemon, too, begins with the config that is chosen without labels.
     """
-    from gpushare_plugin.adapters.host.nvml import initialisation  # noqa: PLC0415 - a simulated node needs no pynvml
+    # Whatever fails here fails again in the daemon, and is logged there.
+    with contextlib.suppress(Exception):
+        from gpushare_plugin.adapters.host.nvml import initialisation  # noqa: PLC0415 - a simulated node needs no pynvml
 
-    with contextlib.suppress(ConfigError):
         initialisation.begin(driver_root(given_root, configs.load()))

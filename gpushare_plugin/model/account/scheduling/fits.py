@@ -15,10 +15,10 @@ from collections.abc import Collection, Mapping, MutableMapping
 from weakref import WeakKeyDictionary
 
 from gpushare_plugin.foundation.text import some_of
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.scheduling.constraints import Constraints
 from gpushare_plugin.model.account.scheduling.demand import Demand, taken_ports
 from gpushare_plugin.model.account.scheduling.node import CORDON, SchedulingNode, Taint
-from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
 from gpushare_plugin.model.account.scheduling.refusal import Refusal, Shortage
 
 _SHOWN = 8
@@ -28,17 +28,15 @@ _MOST_KEPT = 1024
 """Different constraints for which a screening keeps the nodes that admit them."""
 
 
-def refusal(
-    pod: SchedulingPod, node: SchedulingNode, used: Demand, without: Collection[str] = frozenset()
-) -> Refusal | None:
+def refusal(pod: Pod, node: SchedulingNode, used: Demand, without: Collection[str] = frozenset()) -> Refusal | None:
     """Return why a node cannot take a pod, None where it can.
 
     `used` is what the pods of the node take. The resources `without` are not looked at: slices that are still to be
-    made. Scheduling gates are not judged here, they concern no node: see `SchedulingPod.schedulable`.
+    made. Scheduling gates are not judged here, they concern no node: see `Pod.schedulable`.
     """
     if pod.node not in {None, node.name}:
         return Refusal("bound", f"the pod is on node {pod.node}")
-    return unmet(pod.constraints, node) or lack(pod.demand, node, used, without)
+    return unmet(pod.requirements.constraints, node) or lack(pod.requirements.demand, node, used, without)
 
 
 def unmet(constraints: Constraints, node: SchedulingNode) -> Refusal | None:

@@ -4,39 +4,16 @@ import math
 from collections.abc import Iterable, Mapping
 from weakref import WeakKeyDictionary
 
-from gpushare_plugin.foundation.structs import Struct, kept_while_used
-from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.model.account.pod import Labels, Pod
 from gpushare_plugin.model.account.scheduling.constraints import Requirement
 from gpushare_plugin.model.account.search.victims import Harm, Importance
-
-MOST_LABELS = 64
-"""Labels that are kept of a pod."""
 
 MOST_RULES = 1024
 """What is kept of a namespace: its budgets, requirements and values of their selectors, and disrupted pods together.
 
 Whoever may create budgets may write far more, and all of it would be compared with the labels of each pod there.
 """
-
-
-class Labelled(Struct, frozen=True, weakref=True, cache_hash=True):
-    """What of a pod decides which budgets cover it: pods of one controller mostly share the object."""
-
-    namespace: str
-    labels: tuple[tuple[str, str], ...]
-
-
-labelled = kept_while_used(Labelled)
-"""Return the one object for a namespace and labels."""
-
-
-class Evictable(Struct, frozen=True, gc=False):
-    """A pod on a node, as far as its eviction depends on it; it `started` so many seconds after 1970."""
-
-    uid: str
-    about: Labelled
-    started: float = math.inf
-    """Infinite for a pod that has not started: it is the youngest."""
 
 
 class Budget(Struct, frozen=True):
@@ -70,7 +47,7 @@ class _Namespace:
         self.complete = True
         """Whether all budgets were kept, since the namespace had none."""
         self._rules = 0
-        self._covering: WeakKeyDictionary[Labelled, tuple[Budget, ...]] = WeakKeyDictionary()
+        self._covering: WeakKeyDictionary[Labels, tuple[Budget, ...]] = WeakKeyDictionary()
 
     def put(self, budget: Budget) -> None:
         """Take in a budget, unless it is more than is kept of a namespace."""
@@ -86,20 +63,19 @@ class _Namespace:
             self._rules -= budget.rules
         self._covering.clear()
 
-    def covering(self, about: Labelled) -> tuple[Budget, ...]:
-        """Return the budgets that cover a pod."""
-        if (found := self._covering.get(about)) is None:
-            labels = dict(about.labels)
-            found = self._covering[about] = tuple([each for each in self.budgets.values() if each.covers(labels)])
+    def covering(self, labels: Labels) -> tuple[Budget, ...]:
+        """Return the budgets that cover a pod with these labels."""
+        if (found := self._covering.get(labels)) is None:
+            pairs = dict(labels.pairs)
+            found = self._covering[labels] = tuple([each for each in self.budgets.values() if each.covers(pairs)])
         return found
 
 
 class Disruptions:
-    """What is known of all pods on nodes, and of all budgets, for the question whom to evict."""
+    """What is known of all budgets, for the question whom to evict."""
 
     def __init__(self) -> None:
         """Know nothing yet."""
-        self._pods: dict[str, Evictable] = {}
         self._namespaces: dict[str, _Namespace] = {}
         self.counted = False
         """Whether all budgets are known: without them, no violation can be counted."""
@@ -108,14 +84,6 @@ class Disruptions:
     def harm(self) -> Harm:
         """What it means to evict pods."""
         return Harm(self.importance, self.violations) if self.counted else Harm(self.importance)
-
-    def put_pod(self, pod: Evictable) -> None:
-        """Take in a pod on a node as it is now."""
-        self._pods[pod.uid] = pod
-
-    def remove_pod(self, uid: str) -> None:
-        """Forget a pod."""
-        self._pods.pop(uid, None)
 
     def put_budget(self, budget: Budget) -> None:
         """Take in a budget as it is now."""
@@ -133,17 +101,16 @@ class Disruptions:
         self._namespaces.clear()
         self.counted = False
 
-    def importance(self, pod: AccountPod) -> Importance:
+    def importance(self, pod: Pod) -> Importance:
         """Return how important a pod is to kube-scheduler: by its priority, then by how long it has been running."""
-        known = self._pods.get(pod.uid)
-        return pod.priority, -known.started if known is not None else -math.inf
+        return pod.priority, -pod.started if _counts(pod) else -math.inf
 
-    def counts(self, pods: Iterable[AccountPod]) -> bool:
+    def counts(self, pods: Iterable[Pod]) -> bool:
         """Return whether all budgets of the namespaces of these pods are known."""
         found = {self._namespaces.get(namespace) for namespace in {pod.namespace for pod in pods}}
         return self.counted and all(each is None or each.complete for each in found)
 
-    def violations(self, pods: Iterable[AccountPod]) -> int:
+    def violations(self, pods: Iterable[Pod]) -> int:
         """Return how many of these evictions violate a budget: the most important pod counts first."""
         left: dict[tuple[str, str], int] = {}
         violating = 0
@@ -157,6 +124,11 @@ class Disruptions:
             violating += violates
         return violating
 
-    def _covering(self, pod: AccountPod) -> tuple[Budget, ...]:
-        known, namespace = self._pods.get(pod.uid), self._namespaces.get(pod.namespace)
-        return namespace.covering(known.about) if known is not None and namespace is not None else ()
+    def _covering(self, pod: Pod) -> tuple[Budget, ...]:
+        namespace = self._namespaces.get(pod.namespace)
+        return namespace.covering(pod.labels) if _counts(pod) and namespace is not None else ()
+
+
+def _counts(pod: Pod) -> bool:
+    """Return whether a pod is on a node and has not ended: budgets count no other pods."""
+    return pod.node is not None and not pod.ended

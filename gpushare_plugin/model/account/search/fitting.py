@@ -7,7 +7,7 @@ from typing import NamedTuple
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.account.node import ALWAYS_OURS, Shape
 from gpushare_plugin.model.account.occupancy import ONE_GPU_KINDS, NodeAccount, ResourceAccount
-from gpushare_plugin.model.account.pod import AccountPod, Share
+from gpushare_plugin.model.account.pod import Pod, Share
 from gpushare_plugin.model.account.request import ANY_GPU, PodRequest
 from gpushare_plugin.model.account.search.verdicts import FITS, Misfit, Placement, Verdict, graded, lacking, shortage
 from gpushare_plugin.model.choice.chooser import WHY_SINGLE_GPU, Chooser, Request, refuse_several_slices
@@ -56,7 +56,7 @@ def place(account: NodeAccount, ask: Ask) -> Placement | Misfit:
     return found if isinstance(found, Misfit) else Placement(account.node.name, tuple(found.shares))
 
 
-def with_nominated(account: NodeAccount, pods: Iterable[AccountPod], rules: Rules) -> NodeAccount:
+def with_nominated(account: NodeAccount, pods: Iterable[Pod], rules: Rules) -> NodeAccount:
     """Return the account of a node as if pods that wait for others to go had their units already.
 
     They count on the GPUs where they go once the pods that are being deleted have gone.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gpushare_plugin.model.account.node import OfferedGpu
 from gpushare_plugin.model.account.occupancy import ONE_GPU_KINDS, NodeAccount, ResourceAccount
-from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.search import fitting
 from gpushare_plugin.model.account.search.fitting import Ask
 from gpushare_plugin.model.account.search.verdicts import Fit
@@ -23,12 +23,12 @@ Importance = tuple[float, ...]
 """How important a pod is; importances compare like tuples."""
 
 
-def by_priority(pod: AccountPod) -> Importance:
+def by_priority(pod: Pod) -> Importance:
     """Return the importance of a pod of which nothing else is known."""
     return (pod.priority,)
 
 
-def no_violation(_pods: Sequence[AccountPod]) -> int:
+def no_violation(_pods: Sequence[Pod]) -> int:
     """Return the violations of disruption budgets where none is known."""
     return 0
 
@@ -36,8 +36,8 @@ def no_violation(_pods: Sequence[AccountPod]) -> int:
 class Harm(NamedTuple):
     """What it means to evict pods: how important each is, and how many evictions violate a disruption budget."""
 
-    importance: Callable[[AccountPod], Importance] = by_priority
-    violations: Callable[[Sequence[AccountPod]], int] = no_violation
+    importance: Callable[[Pod], Importance] = by_priority
+    violations: Callable[[Sequence[Pod]], int] = no_violation
 
 
 class Eviction(NamedTuple):
@@ -46,14 +46,14 @@ class Eviction(NamedTuple):
     `ahead` are pods that wait for a place on the node, and get theirs first. At most `most` sets of pods are tried.
     """
 
-    certain: Sequence[AccountPod]
-    others: Sequence[AccountPod]
-    ahead: Sequence[AccountPod] = ()
+    certain: Sequence[Pod]
+    others: Sequence[Pod]
+    ahead: Sequence[Pod] = ()
     harm: Harm = Harm()
     most: int = MOST_TRIED
 
 
-def victims(account: NodeAccount, ask: Ask, eviction: Eviction) -> list[AccountPod] | None:
+def victims(account: NodeAccount, ask: Ask, eviction: Eviction) -> list[Pod] | None:
     """Return which of the others have to go, too, so that a request fits; None where even all are not enough.
 
     They are the fewest; of as few those whose eviction violates the fewest disruption budgets, and then those that are
@@ -85,10 +85,10 @@ def _is_on_one_gpu(account: NodeAccount, ask: Ask, eviction: Eviction) -> bool:
 class _Scope(ABC):
     """Pods among which victims are sought, the least important first."""
 
-    pods: Sequence[AccountPod]
+    pods: Sequence[Pod]
 
     @abstractmethod
-    def enough(self, pods: Sequence[AccountPod]) -> bool:
+    def enough(self, pods: Sequence[Pod]) -> bool:
         """Return whether the request fits without these pods, and those that go in any case."""
 
     @abstractmethod
@@ -96,14 +96,14 @@ class _Scope(ABC):
         """Return whether so many pods can be enough, as far as that is known without trying all."""
 
     @abstractmethod
-    def weight(self, pod: AccountPod) -> float:
+    def weight(self, pod: Pod) -> float:
         """Return how much it helps if a pod goes: what is tried first has most."""
 
 
 class _OfGpu(_Scope):
     """The pods of one GPU: they are enough where they have as many units of each resource as are missing there."""
 
-    def __init__(self, gpu: str, asked: Sequence[ResourceAccount], ask: Ask, others: Iterable[AccountPod]) -> None:
+    def __init__(self, gpu: str, asked: Sequence[ResourceAccount], ask: Ask, others: Iterable[Pod]) -> None:
         self._missing: list[int] = []
         units: dict[str, list[int]] = {pod.uid: [0] * len(asked) for pod in others}
         for number, account in enumerate(asked):
@@ -118,7 +118,7 @@ class _OfGpu(_Scope):
         self._units = units
         self.pods = [pod for pod in others if any(units[pod.uid])]
 
-    def enough(self, pods: Sequence[AccountPod]) -> bool:
+    def enough(self, pods: Sequence[Pod]) -> bool:
         units = self._units
         return all(
             sum([units[pod.uid][number] for pod in pods]) >= missing for number, missing in enumerate(self._missing)
@@ -130,7 +130,7 @@ class _OfGpu(_Scope):
             for number, missing in enumerate(self._missing)
         )
 
-    def weight(self, pod: AccountPod) -> float:
+    def weight(self, pod: Pod) -> float:
         return sum(
             [units / max(1, missing) for units, missing in zip(self._units[pod.uid], self._missing, strict=True)]
         )
@@ -157,7 +157,7 @@ class _Everywhere(_Scope):
         self.pods = [pod for pod in eviction.others if self._units[pod.uid]]
         self._known: dict[Hashable, bool] = {}
 
-    def enough(self, pods: Sequence[AccountPod]) -> bool:
+    def enough(self, pods: Sequence[Pod]) -> bool:
         signature = self._signature(pods)
         if (known := self._known.get(signature)) is None:
             account = self._account.without({pod.uid for pod in pods})
@@ -165,7 +165,7 @@ class _Everywhere(_Scope):
             known = self._known[signature] = isinstance(fitting.fit(account, self._ask), Fit)
         return known
 
-    def _signature(self, pods: Sequence[AccountPod]) -> Hashable:
+    def _signature(self, pods: Sequence[Pod]) -> Hashable:
         if self._ahead:
             # Where these go depends on whose replicas are beside them.
             return frozenset([pod.uid for pod in pods])
@@ -174,7 +174,7 @@ class _Everywhere(_Scope):
     def could_be(self, size: int) -> bool:
         return size <= len(self.pods)
 
-    def weight(self, pod: AccountPod) -> float:
+    def weight(self, pod: Pod) -> float:
         return sum([units for _, _, units in self._units[pod.uid]])
 
 
@@ -199,7 +199,7 @@ class _Search:
         for scope in scopes:
             scope.pods = self._least_important_first(scope.pods)
 
-    def run(self) -> list[AccountPod]:
+    def run(self) -> list[Pod]:
         best = min(map(self._reduced, self._scopes), key=self._cost)
         for size in range(1, len(best) + 1):
             found = self._best_of_size(size)
@@ -209,7 +209,7 @@ class _Search:
                 break
         return best
 
-    def _reduced(self, scope: _Scope) -> list[AccountPod]:
+    def _reduced(self, scope: _Scope) -> list[Pod]:
         """Return pods that are enough, none of them too many: those that help most are taken first."""
         order = sorted(scope.pods, key=scope.weight, reverse=True)
         least, most = 1, len(order)
@@ -223,9 +223,9 @@ class _Search:
                 chosen = fewer
         return chosen
 
-    def _best_of_size(self, size: int) -> list[AccountPod] | None:
+    def _best_of_size(self, size: int) -> list[Pod] | None:
         """Return the best set of so many pods that is enough, None where none is among those that were tried."""
-        best: list[AccountPod] | None = None
+        best: list[Pod] | None = None
         least: _Cost | None = None
         for scope in self._scopes:
             if not scope.could_be(size):
@@ -238,10 +238,10 @@ class _Search:
                     best, least = list(pods), self._cost(pods)
         return best
 
-    def _cost(self, pods: Sequence[AccountPod]) -> _Cost:
+    def _cost(self, pods: Sequence[Pod]) -> _Cost:
         """Return what it costs to evict these beside those that go in any case: the least is best."""
         importance, violations = self._eviction.harm
         return len(pods), violations((*self._eviction.certain, *pods)), sorted(map(importance, pods), reverse=True)
 
-    def _least_important_first(self, pods: Iterable[AccountPod]) -> list[AccountPod]:
+    def _least_important_first(self, pods: Iterable[Pod]) -> list[Pod]:
         return sorted(pods, key=self._eviction.harm.importance)

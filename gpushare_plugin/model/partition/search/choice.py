@@ -6,9 +6,9 @@ from itertools import islice
 from typing import NamedTuple
 
 from gpushare_plugin.foundation.structs import Struct, field
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.request import ANY_GPU, Wishes
 from gpushare_plugin.model.choice.policies import POLICIES, Policy, Price
-from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.state import (
     NO_REPLICAS,
     Choice,
@@ -100,13 +100,13 @@ class Asks:
         self._policy = default_policy
         self._known: dict[tuple[tuple[Slice, ...], Wishes, str | None], Ask] = {}
 
-    def of(self, pod: WaitingPod) -> Ask:
+    def of(self, pod: Pod) -> Ask:
         """Return what a pod asks for."""
-        return self._ask(pod.slices, pod.wishes, pod.policy)
+        return self._ask(pod.slices, pod.request.wishes, pod.request.policy)
 
-    def largest(self, pod: WaitingPod) -> Ask:
+    def largest(self, pod: Pod) -> Ask:
         """Return what a pod asks for were its largest slice the only one: a node must have room for that at least."""
-        return self._ask(pod.slices[:1], pod.wishes, pod.policy)
+        return self._ask(pod.slices[:1], pod.request.wishes, pod.request.policy)
 
     def _ask(self, slices: tuple[Slice, ...], wishes: Wishes, policy: str | None) -> Ask:
         key = slices, wishes, policy
@@ -264,7 +264,7 @@ class Search:
         self,
         ask: Ask,
         ranking: Ranking,
-        refusal: Callable[[WaitingPod, NodeState], str | None],
+        refusal: Callable[[Pod, NodeState], str | None],
         owner: str | None = None,
     ) -> None:
         """Search for `ask`, `ranking` is that of its largest slice; `refusal` says why a pod cannot run on a node.
@@ -281,7 +281,7 @@ class Search:
         _, self._position = ranking.changes.since(0)
         self._heap = ranking.heap()
 
-    def best(self, pod: WaitingPod, skipped: Container[int]) -> tuple[NodeState, Choice] | None:
+    def best(self, pod: Pod, skipped: Container[int]) -> tuple[NodeState, Choice] | None:
         """Return the best node for a pod but those with `skipped` numbers, and what it gives; None where none is."""
         self._catch_up()
         aside, found = list[_Entry](), None

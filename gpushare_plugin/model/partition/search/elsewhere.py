@@ -9,12 +9,11 @@ from collections.abc import Callable, Hashable, Mapping
 from datetime import datetime, timedelta
 
 from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.request import ANY_GPU
 from gpushare_plugin.model.account.scheduling.demand import NOTHING, Demand
 from gpushare_plugin.model.account.scheduling.fits import Screening, has_room
 from gpushare_plugin.model.account.scheduling.node import SchedulingNode
-from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
-from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.slices.slice import Kind, slice_of
 
 
@@ -25,10 +24,10 @@ class Offer(Struct, frozen=True):
     until: datetime
 
 
-Offered = Callable[[WaitingPod], Offer | None]
+Offered = Callable[[Pod], Offer | None]
 """Says where a pod can have its slices as they are; asked once for each pod of a round, in the order of the pods."""
 
-Accepts = Callable[[WaitingPod, str], bool]
+Accepts = Callable[[Pod, str], bool]
 """Says whether a node has a slice for a pod on one of the GPUs that it names."""
 
 
@@ -85,8 +84,8 @@ class Elsewhere:
         """Forget a pod that waits no longer."""
         self._since.pop(uid, None)
 
-    def search(self, pods: Mapping[str, SchedulingPod], accepts: Accepts, now: datetime, patience: float) -> "Offered":
-        """Return what finds the offers of one round, at an aware time, for `pods`, by UID.
+    def search(self, accepts: Accepts, now: datetime, patience: float) -> "Offered":
+        """Return what finds the offers of one round, at an aware time.
 
         A pod that has not gone for `patience` seconds where it could is offered nothing more: something that is not
         judged keeps it away.
@@ -95,16 +94,16 @@ class Elsewhere:
         # For pods that are alike: a node that cannot take one of them takes none in this round.
         left: dict[Hashable, deque[str]] = {}
 
-        def takes(name: str, pod: WaitingPod) -> bool:
+        def takes(name: str, pod: Pod) -> bool:
             used = self._used.get(name, NOTHING)
             if name in taken:
                 used += taken[name]
-            has = has_room(pods[pod.uid].demand, self._nodes[name], used)
-            return has and (pod.wishes == ANY_GPU or accepts(pod, name))
+            has = has_room(pod.requirements.demand, self._nodes[name], used)
+            return has and (pod.request.wishes == ANY_GPU or accepts(pod, name))
 
-        def offered(pod: WaitingPod) -> Offer | None:
+        def offered(pod: Pod) -> Offer | None:
             if (names := left.get(pod.alike)) is None:
-                names = left[pod.alike] = self._admitting(pod, pods[pod.uid])
+                names = left[pod.alike] = self._admitting(pod)
             while names and not takes(names[0], pod):
                 names.popleft()
             if not names:
@@ -114,15 +113,15 @@ class Elsewhere:
             if now >= until:
                 return None
             node = names[0]
-            taken[node] = taken.get(node, NOTHING) + pods[pod.uid].demand
+            taken[node] = taken.get(node, NOTHING) + pod.requirements.demand
             return Offer(node, until)
 
         return offered
 
-    def _admitting(self, pod: WaitingPod, judged: SchedulingPod) -> deque[str]:
+    def _admitting(self, pod: Pod) -> deque[str]:
         """Return the nodes with slices for a pod that admit it, as kube-scheduler judges."""
         nodes = self._free.get(pod.slices[0].resource) if pod.slices else None
         if not nodes:
             return deque()
-        admitting = self._screening.admitting(judged.constraints)
+        admitting = self._screening.admitting(pod.requirements.constraints)
         return deque(name for name in nodes if name in admitting)

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
-from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.state import GpuState, NodeState
 from gpushare_plugin.model.partition.wanted import Failure, KeptSlice
 from gpushare_plugin.model.slices.layout import Layout
@@ -28,7 +28,7 @@ class Opening:
         self.number = number
         self.node = node
         self.kept: dict[str, tuple[KeptSlice, ...]] = {}
-        self._beside: list[WaitingPod] = []
+        self._beside: list[Pod] = []
         self._gpus = {gpu.uuid: gpu for gpu in node.gpus}
         self._fixed = {gpu.uuid: _expanded(gpu.held) for gpu in node.gpus}
         self._idle = {gpu.uuid: _idle(gpu, node.wanted.gpus.get(gpu.uuid, gpu.listed)) for gpu in node.gpus}
@@ -52,7 +52,7 @@ class Opening:
                 return Lost(f"other pods have the room of the slice {each.slice} on {gpu.label}", taken=True)
         return None
 
-    def keep(self, uid: str, kept: Sequence[KeptSlice], pod: WaitingPod | None = None) -> None:
+    def keep(self, uid: str, kept: Sequence[KeptSlice], pod: Pod | None = None) -> None:
         """Keep slices that are not lost further for a pod, which is None where it is not seen."""
         for each in kept:
             self._fixed[each.gpu].append(each.slice)

@@ -5,8 +5,9 @@ from datetime import datetime
 from typing import NamedTuple
 
 from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.partition.nodes import PartitionGpu
-from gpushare_plugin.model.partition.pods import WaitingPod
+from gpushare_plugin.model.partition.pods import problem as never
 from gpushare_plugin.model.partition.search.state import GpuState, NodeState
 from gpushare_plugin.model.partition.taking_back import Rules
 from gpushare_plugin.model.slices.memory import MemoryRoom
@@ -67,7 +68,7 @@ class Refusal:
 
     def __init__(
         self,
-        pod: WaitingPod,
+        pod: Pod,
         problem: str | None,
         nodes: Callable[[], Sequence[NodeRefusal]] = tuple,
         alike: Hashable = None,
@@ -96,10 +97,10 @@ class Refusals:
         self._failed = {uid for state in states for uid in state.failed}
         self._found: dict[Hashable, Sequence[NodeRefusal]] = {}
 
-    def at_once(self, pod: WaitingPod) -> Refusal | None:
+    def at_once(self, pod: Pod) -> Refusal | None:
         """Return why no node can ever serve a pod, None where one could."""
-        if pod.problem is not None:
-            return Refusal(pod, pod.problem)
+        if (problem := never(pod)) is not None:
+            return Refusal(pod, problem)
         for wanted in pod.slices:
             if wanted not in self._too_large:
                 self._too_large[wanted] = self._larger_than_any(wanted)
@@ -133,17 +134,17 @@ class Refusals:
             f"has {largest.units}, {wanted.gib - largest.units} missing; request {largest.units}gb or less"
         )
 
-    def refusal(self, pod: WaitingPod) -> Refusal:
+    def refusal(self, pod: Pod) -> Refusal:
         """Return why a pod is served by no node now."""
         alike = pod.uid if pod.uid in self._failed else pod.alike
         return Refusal(pod, None, lambda: self._nodes(pod, alike), alike)
 
-    def _nodes(self, pod: WaitingPod, alike: Hashable) -> Sequence[NodeRefusal]:
+    def _nodes(self, pod: Pod, alike: Hashable) -> Sequence[NodeRefusal]:
         if alike not in self._found:
             self._found[alike] = [self._node(state, pod) for state in self._states]
         return self._found[alike]
 
-    def _node(self, state: NodeState, pod: WaitingPod) -> NodeRefusal:
+    def _node(self, state: NodeState, pod: Pod) -> NodeRefusal:
         name = state.node.name
         if state.node.problem is not None:
             return NodeRefusal(name, f"left out: {state.node.problem}")
@@ -164,13 +165,13 @@ class Refusals:
                 return NodeRefusal(name, f"no GPU has room for {wanted.resource}", gpus)
         return NodeRefusal(name, f"the GPUs have no room for all {len(pod.slices)} slices of the pod together", gpus)
 
-    def _gpus(self, state: NodeState, pod: WaitingPod, wanted: Slice) -> Iterator[GpuRefusal]:
+    def _gpus(self, state: NodeState, pod: Pod, wanted: Slice) -> Iterator[GpuRefusal]:
         states = {each.gpu.uuid: each for each in state.gpus}
         for gpu in state.node.gpus:
             yield _gpu(gpu, states.get(gpu.uuid), pod, wanted, scarce=state.lacks(wanted))
 
 
-def _gpu(gpu: PartitionGpu, state: GpuState | None, pod: WaitingPod, wanted: Slice, *, scarce: bool) -> GpuRefusal:
+def _gpu(gpu: PartitionGpu, state: GpuState | None, pod: Pod, wanted: Slice, *, scarce: bool) -> GpuRefusal:
     if state is None:
         return GpuRefusal(gpu, 0, 0, gpu.reason)
     if (reason := _unfit(gpu, pod, wanted)) is not None:
@@ -183,10 +184,10 @@ def _gpu(gpu: PartitionGpu, state: GpuState | None, pod: WaitingPod, wanted: Sli
     return GpuRefusal(gpu, state.left, gpu.room.missing(state.layout, wanted), served=served)
 
 
-def _unfit(gpu: PartitionGpu, pod: WaitingPod, wanted: Slice) -> str | None:
+def _unfit(gpu: PartitionGpu, pod: Pod, wanted: Slice) -> str | None:
     """Return why a GPU can never give a slice to a pod, whatever is left of it; None for a size that is too large."""
     if gpu.room.kind != wanted.kind:
         return "partitioned by MIG" if gpu.room.kind == "mig" else "partitioned by MPS"
     if gpu.room.parts(wanted) is None and gpu.room.kind == "mig":
         return f"has no MIG profile {wanted.name}"
-    return pod.wishes.refusal(gpu.uuid, gpu.product)
+    return pod.request.wishes.refusal(gpu.uuid, gpu.product)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from dataclasses import field as attribute
 
 from gpushare_plugin.foundation.structs import Struct, field
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
-from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.wanted import Failure, KeptSlice, Wanted
 from gpushare_plugin.model.slices.layout import Layout, Option
 from gpushare_plugin.model.slices.slice import Slice, named_slice
@@ -99,7 +99,7 @@ class NodeState:
     scarce: dict[str, int]
     kept: dict[str, tuple[KeptSlice, ...]]
     failed: dict[str, Failure]
-    beside: list[WaitingPod] = attribute(default_factory=list)
+    beside: list[Pod] = attribute(default_factory=list)
     offered: set[str] = attribute(default_factory=set)
     choices: dict[Hashable, Choice | None] = attribute(default_factory=dict)
     version: int = 0
@@ -118,7 +118,7 @@ class NodeState:
     def _count(self) -> None:
         self.left = sum(each.left for each in self.gpus)
 
-    def give(self, pod: WaitingPod, picks: Iterable[tuple[int, Option]], kept: tuple[KeptSlice, ...]) -> None:
+    def give(self, pod: Pod, picks: Iterable[tuple[int, Option]], kept: tuple[KeptSlice, ...]) -> None:
         """Give slices to a pod: `picks` are numbers in `gpus`, each with the option that was chosen there."""
         for number, option in picks:
             self.place(number, option)

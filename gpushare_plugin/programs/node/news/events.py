@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from functools import singledispatchmethod
 
-from gpushare_plugin.adapters.cluster.events.event import Event, Regarding, of_node, of_pod
+from gpushare_plugin.adapters.cluster.events.event import Event, of_node, of_pod
+from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.usage.usage import ContainerUsage
@@ -172,7 +173,7 @@ class NewsEvents:
         message = f"memory of {usage.gpu} in use by {container}: {used}, limit ({usage.resource}): {limit}{ending}"
         self._event(kind, of_pod(usage.namespace, usage.pod, usage.uid), message)
 
-    def _event(self, kind: EventKind, regarding: Regarding, message: str) -> None:
+    def _event(self, kind: EventKind, regarding: ObjectIdentity, message: str) -> None:
         self._put(Event(regarding, kind.reason, kind.type, kind.action, message))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gpushare_plugin.model.account import pod as account_pod
-from gpushare_plugin.model.account.pod import AccountPod, Comparison, comparison
+from gpushare_plugin.model.account.pod import Comparison, Pod, comparison
 from gpushare_plugin.model.grant import Recipient
 from gpushare_plugin.model.holding import Slot
 from gpushare_plugin.model.resource import Resource, UnitsOf
@@ -25,14 +25,12 @@ _Spread = tuple[tuple[str, int], ...]
 class Candidate(NamedTuple):
     """A container that may be asking, and what it was promised, None for nothing."""
 
-    pod: AccountPod
+    pod: Pod
     slot: Slot
     promise: UnitsOf | None
 
 
-def candidates(
-    pods: Sequence[AccountPod], held: Held, resource: Resource, size: int, last: str | None
-) -> list[Candidate]:
+def candidates(pods: Sequence[Pod], held: Held, resource: Resource, size: int, last: str | None) -> list[Candidate]:
     """Return the containers that may be asking for so many units, the likeliest first.
 
     `pods` are in the order in which they were bound; the one of the UID `last`, which got something last, comes first.
@@ -45,20 +43,20 @@ def candidates(
     ]
 
 
-def _slots(pod: AccountPod, resource: str, size: int) -> Iterator[Slot]:
+def _slots(pod: Pod, resource: str, size: int) -> Iterator[Slot]:
     for container in pod.request.containers:
         if container.amount(resource) == size:
             yield Slot(pod.uid, container.name, resource)
 
 
-def promised(pod: AccountPod, resource: Resource) -> dict[str, UnitsOf]:
+def promised(pod: Pod, resource: Resource) -> dict[str, UnitsOf]:
     """Return what each container of a pod was promised of a resource."""
     indexes = {str(gpu.index): uuid for uuid, gpu in resource.gpus.items()}
     kind = "cores" if resource.role == "cores" else ""
     return {**account_pod.promised(pod, resource.name, kind, indexes)}
 
 
-def promises(pods: Sequence[AccountPod], held: Held, resource: Resource, asking: Sequence[Candidate]) -> list[UnitsOf]:
+def promises(pods: Sequence[Pod], held: Held, resource: Resource, asking: Sequence[Candidate]) -> list[UnitsOf]:
     """Return what those that are `asking` could be given, the best first.
 
     First what each was promised, unless another one has that; then what is left of the like promises of those that have
@@ -78,7 +76,7 @@ def promises(pods: Sequence[AccountPod], held: Held, resource: Resource, asking:
     return [*free, *others, *(promise for promise in own if promise not in free)]
 
 
-def _left(pods: Iterable[AccountPod], held: Held, resource: Resource, size: int) -> Counter[_Spread]:
+def _left(pods: Iterable[Pod], held: Held, resource: Resource, size: int) -> Counter[_Spread]:
     """Return how often promises of one size are left: those made less those that promised pods make use of."""
     left: Counter[_Spread] = Counter()
     for pod in pods:
@@ -92,9 +90,7 @@ def _left(pods: Iterable[AccountPod], held: Held, resource: Resource, size: int)
     return left
 
 
-def recipient(
-    pods: Sequence[AccountPod], held: Held, resource: Resource, ids: Collection[str], last: str | None
-) -> Recipient:
+def recipient(pods: Sequence[Pod], held: Held, resource: Resource, ids: Collection[str], last: str | None) -> Recipient:
     """Return what is known of the pod that gets these units."""
     asking = candidates(pods, held, resource, len(ids), last)
     reusing = _reusing(asking, held, ids)
@@ -127,7 +123,7 @@ def _reusing(asking: Sequence[Candidate], held: Held, ids: Collection[str]) -> l
     ]
 
 
-def compared(pods: Iterable[AccountPod], held: Held, resource: Resource) -> Iterator[Comparison]:
+def compared(pods: Iterable[Pod], held: Held, resource: Resource) -> Iterator[Comparison]:
     """Compare what pods that have not ended were promised of a resource with what they hold."""
     for pod in pods:
         if not pod.ended and (promise := promised(pod, resource)):

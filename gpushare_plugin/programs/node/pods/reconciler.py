@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from gpushare_plugin.adapters.kubelet.allocations.reader import HoldingsReader
 from gpushare_plugin.foundation.published import Published, changes
 from gpushare_plugin.model.account.annotations import truth_annotations
-from gpushare_plugin.model.account.pod import AccountPod, Comparison, Share, Shares, drift
+from gpushare_plugin.model.account.pod import Comparison, Pod, Share, Shares, drift
 from gpushare_plugin.model.holding import Unknown
 from gpushare_plugin.model.resource import Resource, UnitsOf
 from gpushare_plugin.programs.node.news.news import News, PodDrifted
@@ -78,7 +78,7 @@ class Reconciler:
         )
         self._compare(pods, offered.values())
 
-    def _compare(self, pods: Sequence[AccountPod], resources: Iterable[Resource]) -> None:
+    def _compare(self, pods: Sequence[Pod], resources: Iterable[Resource]) -> None:
         excess: dict[str, UnitsOf] = {}
         drifted: dict[tuple[str, str], Comparison] = {}
         for resource in resources:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from gpushare_plugin.foundation.published import Published
-from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.grant import Recipient
 from gpushare_plugin.model.holding import Slot
 from gpushare_plugin.model.resource import Resource, UnitsOf
@@ -23,7 +23,7 @@ class Watched(Protocol):
     """The pods that are bound to this node, as the API server has them."""
 
     @property
-    def in_order(self) -> Sequence[AccountPod]:
+    def in_order(self) -> Sequence[Pod]:
         """The pods, in the order in which they were bound."""
         ...
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gpushare_plugin.adapters.cluster.scheduling.binding import PodIdentity
+from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 from gpushare_plugin.testing.cluster import ApiServer
 
 PODS = "/api/v1/namespaces/team/pods"
@@ -16,7 +16,7 @@ def pod(name: str, node: str = "", units: str = "5") -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": spec, "status": {"phase": "Pending"}}
 
 
-def a_pod(server: ApiServer, name: str = "one", node: str = "") -> PodIdentity:
+def a_pod(server: ApiServer, name: str = "one", node: str = "") -> ObjectIdentity:
     """Create a pod, perhaps bound to a node."""
     created = server.store.create(PODS, pod(name, node))
-    return PodIdentity("team", name, created["metadata"]["uid"])
+    return ObjectIdentity("team", name, created["metadata"]["uid"])

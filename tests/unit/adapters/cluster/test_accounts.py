@@ -6,23 +6,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpushare_plugin.adapters.cluster.accounts import account_node, account_pod, is_extended
-from gpushare_plugin.adapters.cluster.objects import Node, Pod
+from gpushare_plugin.adapters.cluster.accounts import account_node, is_extended
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
+from gpushare_plugin.adapters.cluster.pods import pod_of
 from gpushare_plugin.model.account.node import AccountNode
-from gpushare_plugin.model.account.pod import AccountPod, Share
+from gpushare_plugin.model.account.pod import Pod, Share
 from gpushare_plugin.model.account.request import ContainerRequest, Wishes
 
 MEMORY = "aliyun.com/gpu-mem"
 
 
-def as_pod(manifest: dict[str, Any]) -> AccountPod:
+def as_pod(manifest: dict[str, Any]) -> Pod:
     """Return what is made of a pod's JSON."""
-    return account_pod(msgspec.json.decode(json.dumps(manifest), type=Pod))
+    return pod_of(msgspec.json.decode(json.dumps(manifest), type=ApiPod))
 
 
 def as_node(manifest: dict[str, Any]) -> AccountNode:
     """Return what is made of a node's JSON."""
-    return account_node(msgspec.json.decode(json.dumps(manifest), type=Node))
+    return account_node(msgspec.json.decode(json.dumps(manifest), type=ApiNode))
 
 
 def trained(**changes: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 
 from gpushare_plugin.adapters.cluster.client import NODES, Client, Timing
 from gpushare_plugin.adapters.cluster.collection import Collection, Gone, Listed, Put, follow_object
-from gpushare_plugin.adapters.cluster.objects import Node, Pod
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.place import collection
 from gpushare_plugin.testing.cluster.selectors import Selector
@@ -27,10 +27,10 @@ from tests.waiting import until
 class View:
     """What a consumer knows of the pods, and all that it was given for that."""
 
-    pods: dict[str, Pod] = field(default_factory=dict)
-    changes: list[Put[Pod] | Gone | Listed] = field(default_factory=list)
+    pods: dict[str, ApiPod] = field(default_factory=dict)
+    changes: list[Put[ApiPod] | Gone | Listed] = field(default_factory=list)
 
-    async def take(self, collected: Collection[Pod]) -> None:
+    async def take(self, collected: Collection[ApiPod]) -> None:
         """Follow; each change must be one that can be."""
         async for change in collected.changes():
             self.changes.append(change)
@@ -58,7 +58,7 @@ async def followed(server: ApiServer, folder: Path, timing: Timing = QUICK, **op
     """Follow all pods, once the first list is complete."""
     async with Client(server.kubeconfig(folder / "kubeconfig"), timing) as client:
         view = View()
-        collected = Collection(client, ALL_PODS, Pod, consequence="nothing", **options)
+        collected = Collection(client, ALL_PODS, ApiPod, consequence="nothing", **options)
         task = asyncio.create_task(view.take(collected))
         try:
             await until(lambda: view.listed() or task.done())
@@ -157,7 +157,7 @@ async def test_a_list_that_cannot_be_read_is_tried_again(server: ApiServer, tmp_
     with logged() as log:
         async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
             view = View()
-            task = asyncio.create_task(view.take(Collection(client, ALL_PODS, Pod, consequence="nothing")))
+            task = asyncio.create_task(view.take(Collection(client, ALL_PODS, ApiPod, consequence="nothing")))
             await until(lambda: log or task.done())
             server.store.delete(PODS, "two")
             await until(lambda: view.listed() or task.done())
@@ -181,7 +181,7 @@ async def test_an_expired_page_begins_the_list_again(server: ApiServer, tmp_path
         a_pod(server, f"pod-{index:03}")
     gone = server.store.find(PODS, "pod-000")[0]["metadata"]["uid"]
     async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
-        changes = Collection(client, ALL_PODS, Pod, consequence="nothing", page=10).changes()
+        changes = Collection(client, ALL_PODS, ApiPod, consequence="nothing", page=10).changes()
         given = [await anext(changes) for _ in range(10)]
         server.store.delete(PODS, "pod-000")
         touch(server, "pod-001")
@@ -307,7 +307,7 @@ async def test_lines_have_any_length(server: ApiServer, tmp_path: Path, size: in
     a_node(server)
     async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
         one = follow_object(client, NODES, NODE, "nothing")
-        everything = Collection(client, NODES, Node, consequence="nothing").changes()
+        everything = Collection(client, NODES, ApiNode, consequence="nothing").changes()
         await anext(one)
         assert [type(await anext(everything)) for _ in range(2)] == [Put, Listed]
         annotate(server, "big", "x" * size)
@@ -371,7 +371,7 @@ async def test_what_is_forbidden_is_told(tmp_path: Path) -> None:
         Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client,
     ):
         consequence = "pods are not known"
-        collected = Collection(client, ALL_PODS, Pod, consequence=consequence, forbidden=lambda: told.append(True))
+        collected = Collection(client, ALL_PODS, ApiPod, consequence=consequence, forbidden=lambda: told.append(True))
         with logged() as events:
             task = asyncio.create_task(View().take(collected))
             await until(lambda: told and events)

@@ -9,7 +9,7 @@ from gpushare_plugin.model.account.annotations import promise_annotations
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import GPU_MEMORY, AccountNode, plain_node, recorded_node
 from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord, ResourceRecord
-from gpushare_plugin.model.account.pod import AccountPod, Share
+from gpushare_plugin.model.account.pod import Pod, Share
 from gpushare_plugin.model.account.request import PodRequest
 from gpushare_plugin.model.account.search.verdicts import Placement
 from tests.unit.model.account.objects import account, gpu_record, memory, pod, uuid
@@ -66,7 +66,7 @@ class Cluster:
         *,
         on: int | None = None,
         promise: int | None = None,
-    ) -> AccountPod:
+    ) -> Pod:
         """Bind a pod to a node, `on` the GPU that its daemon says, and `promise` the one it was promised."""
         asked, texts = memory(units), dict[str, str]()
         if promise is not None:

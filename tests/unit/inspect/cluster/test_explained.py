@@ -12,7 +12,7 @@ from gpushare_plugin.inspect.cluster.explanation import Explanation, ExtenderSta
 from gpushare_plugin.inspect.cluster.report import CORDONS_NOT_READ, encode
 from gpushare_plugin.model.account.node import unreadable_node
 from gpushare_plugin.model.account.node_record import ResourceRecord
-from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.request import ContainerRequest, PodRequest
 from gpushare_plugin.model.account.scheduling.quantity import units
 from tests.unit.inspect.cluster.clusters import Cluster, gpu, promised, recorded
@@ -21,9 +21,9 @@ from tests.unit.model.account.objects import container, memory, pod, request, uu
 DEFAULT = ExtenderStanding("spread", "the default of the scheduler extender", None)
 
 
-def explained(cluster: Cluster, asked: PodRequest | AccountPod, told: Told | None = None) -> Explanation:
+def explained(cluster: Cluster, asked: PodRequest | Pod, told: Told | None = None) -> Explanation:
     """Explain a pod, a pending one where only its request is given."""
-    found = asked if isinstance(asked, AccountPod) else pod(asked, uid="train")
+    found = asked if isinstance(asked, Pod) else pod(asked, uid="train")
     return explain(cluster.account, cluster.facts, found, told or Told({}, extender=DEFAULT))
 
 

@@ -10,23 +10,25 @@ from gpushare_plugin.inspect.cluster.columns import Style
 from gpushare_plugin.inspect.cluster.report import ClusterReport, cluster_report, encode
 from gpushare_plugin.inspect.cluster.slices import age, slices
 from gpushare_plugin.model.account.node_record import NodeRecord, ResourceRecord
-from gpushare_plugin.model.partition.pods import WaitingPod
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.partition.wanted import KeptSlice, Wanted
 from gpushare_plugin.model.partition.wanted import encode as encode_wanted
 from gpushare_plugin.model.slices.slice import Slice
 from tests.unit.inspect.cluster.clusters import Cluster, gpu
 from tests.unit.model.account.objects import container, pod, request, uuid
+from tests.unit.model.partition.objects import slice_request
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 TEN = "nvidia.com/gpu-10gb"
 
 
-def waiting(name: str, size: str, seconds: float) -> WaitingPod:
+def waiting(name: str, size: str, seconds: float) -> Pod:
     """Return a pod that waits for a slice since some seconds."""
-    return WaitingPod(name, f"team/{name}", (Slice("mps", size),), NOW - timedelta(seconds=seconds))
+    asked = slice_request((Slice("mps", size),))
+    return Pod(name, "team", name, asked, created=NOW - timedelta(seconds=seconds))
 
 
-def reported(*pods: WaitingPod, wanted: str | None = None) -> ClusterReport:
+def reported(*pods: Pod, wanted: str | None = None) -> ClusterReport:
     """Return the report on a node of two GPUs, the first with two slices of which a pod has one, and on a plain one."""
     cluster = Cluster()
     kinds = (ResourceRecord(name=TEN, kind="slices"),)

@@ -7,11 +7,8 @@ from gpushare_plugin.model.account.annotations import claims, pod_request, write
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import GPU_CORES, GPU_MEMORY, AccountNode, recorded_node
 from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord, ResourceRecord
-from gpushare_plugin.model.account.pod import AccountPod, Share
+from gpushare_plugin.model.account.pod import Pod, Share
 from gpushare_plugin.model.account.request import ContainerKind, ContainerRequest, PodRequest
-
-UNTIL = 60.0
-"""When reservations of tests end, unless the test says otherwise."""
 
 
 def uuid(index: int, node: str = "node") -> str:
@@ -96,7 +93,7 @@ def pod(
     on: str | None = None,
     annotations: Mapping[str, str] | None = None,
     **fields: object,
-) -> AccountPod:
+) -> Pod:
     """Return a pod; `on` is the GPU on which its node's daemon says that all its memory is."""
     texts = dict(annotations or {})
     if on is not None:
@@ -106,10 +103,10 @@ def pod(
         texts["gpushare/allocation"] = write_allocation(shares)
     said = claims(texts, asked, node)
     known = {"uid": uid, "namespace": "default", "name": uid, "request": asked, "node": node}
-    return AccountPod(**{**known, **said._asdict(), **fields})
+    return Pod(**{**known, **said._asdict(), **fields})
 
 
-def account(*nodes: AccountNode, pods: tuple[AccountPod, ...] = (), policy: str = "binpack") -> ClusterAccount:
+def account(*nodes: AccountNode, pods: tuple[Pod, ...] = (), policy: str = "binpack") -> ClusterAccount:
     """Return the account of a cluster."""
     made = ClusterAccount(policy)
     for node in nodes:

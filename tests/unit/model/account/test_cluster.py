@@ -15,7 +15,6 @@ from gpushare_plugin.model.account.search.cluster_wide import MOST_REQUESTS
 from gpushare_plugin.model.account.search.verdicts import Fit, Misfit
 from gpushare_plugin.model.account.search.victims import Eviction
 from tests.unit.model.account.objects import (
-    UNTIL,
     account,
     container,
     free,
@@ -31,7 +30,7 @@ from tests.unit.model.account.objects import (
 def test_a_reservation_holds_until_the_pod_is_bound() -> None:
     """What is promised is not free; once the pod is seen on the node, it is counted there, once."""
     made = account(memory_node(10))
-    made.reserve(pod(memory(6)), "node", UNTIL)
+    made.reserve(pod(memory(6)), "node")
     gpu = made.node("node").gpus["aliyun.com/gpu-mem", uuid(0)]
     assert ([each.pod.uid for each in gpu.promised], gpu.held, gpu.free) == (["pod"], (), 4)
     made.put_pod(pod(memory(6), "node", on=uuid(0)))
@@ -41,7 +40,7 @@ def test_a_reservation_holds_until_the_pod_is_bound() -> None:
 
 
 def test_a_reservation_ends() -> None:
-    """Released, expired, or with its pod, a reservation leaves no trace."""
+    """Released, or with its pod, a reservation leaves no trace."""
     made = account(memory_node(10))
     ends: list[Callable[[], None]] = [
         lambda: made.release("pod"),
@@ -49,27 +48,20 @@ def test_a_reservation_ends() -> None:
         lambda: made.put_pod(pod(memory(6), "elsewhere")),
     ]
     for end in ends:
-        made.reserve(pod(memory(6)), "node", UNTIL)
+        made.reserve(pod(memory(6)), "node")
         end()
         assert free(made) == [10]
         made.remove_pod("pod")
-    made.reserve(pod(memory(6)), "node", 10.0)
-    made.reserve(pod(memory(2), uid="later"), "node", 20.0)
-    assert made.expire(9.9) == []
-    assert made.expire(10.0) == ["pod"]
-    assert free(made) == [8]
 
 
 def test_the_same_question_has_the_same_answer() -> None:
-    """A pod that is reserved twice on a node has one GPU, until the later time, and none on another node."""
+    """A pod that is reserved twice on a node has one GPU there, and none on another node."""
     made = account(memory_node(10, 6), memory_node(10, name="other"))
-    first = made.reserve(pod(memory(6)), "node", 10.0)
-    assert made.reserve(pod(memory(6)), "node", 20.0) == first
-    assert made.reserve(pod(memory(6)), "node", 5.0) == first
+    first = made.reserve(pod(memory(6)), "node")
+    assert made.reserve(pod(memory(6)), "node") == first
     assert free(made) == [10, 0]
-    assert made.expire(19.0) == []
     with pytest.raises(PlacementError, match="is being bound to node node"):
-        made.reserve(pod(memory(6)), "other", UNTIL)
+        made.reserve(pod(memory(6)), "other")
     assert free(made, "other") == [10]
 
 
@@ -81,7 +73,7 @@ def test_older_events_change_nothing() -> None:
     made.put_pod(pod(memory(6), "node", on=uuid(0)))
     assert free(made) == [10]
     with pytest.raises(PlacementError, match="has ended"):
-        made.reserve(pod(memory(6)), "node", UNTIL)
+        made.reserve(pod(memory(6)), "node")
 
 
 def test_pods_may_be_known_before_their_node() -> None:
@@ -91,7 +83,7 @@ def test_pods_may_be_known_before_their_node() -> None:
     assert isinstance(verdict, Misfit)
     assert verdict.reason == "node node is not known to gpushare yet"
     with pytest.raises(PlacementError, match="not known"):
-        made.reserve(pod(memory(1), uid="new"), "node", UNTIL)
+        made.reserve(pod(memory(1), uid="new"), "node")
     made.put_node(memory_node(10))
     assert free(made) == [4]
     made.remove_node("node")
@@ -152,7 +144,7 @@ def test_verdicts_that_are_kept_are_bounded() -> None:
 def test_an_account_goes_with_its_last_reference() -> None:
     """Nothing in it refers to itself, so no garbage collector has to find it: an extender has one for each term."""
     made = account(memory_node(10), pods=(pod(memory(6), "node", on=uuid(0)),))
-    made.reserve(pod(memory(2), uid="reserved"), "node", UNTIL)
+    made.reserve(pod(memory(2), uid="reserved"), "node")
     assert isinstance(made.fit(memory(1), "node", "owner"), Fit)
     gone = weakref.ref(made)
     gc.disable()
@@ -171,4 +163,4 @@ def test_promises_in_annotations_count_once_bound() -> None:
     assert free(made) == [10, 10]
     made.put_pod(pod(memory(6), "node", annotations={PROMISE: promise}))
     assert free(made) == [10, 4]
-    assert made.pod("pod") == pod(memory(6), "node", annotations={PROMISE: promise})
+    assert made.pods["pod"] == pod(memory(6), "node", annotations={PROMISE: promise})

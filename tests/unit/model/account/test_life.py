@@ -15,7 +15,7 @@ from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import GPU_MEMORY, AccountNode, plain_node
 from gpushare_plugin.model.account.occupancy import node_account
-from gpushare_plugin.model.account.pod import AccountPod, Share
+from gpushare_plugin.model.account.pod import Pod, Share
 from gpushare_plugin.model.account.request import PodRequest
 from gpushare_plugin.model.account.search import fitting
 from gpushare_plugin.model.account.search.fitting import Ask, Rules
@@ -45,8 +45,8 @@ numbers = st.integers(0, GPUS - 1)
 class Truth:
     """What the oracle knows of one pod: where its units are counted."""
 
-    pod: AccountPod
-    reserved: tuple[str, dict[str, int], float] | None = None  # node, units by GPU, until
+    pod: Pod
+    reserved: tuple[str, dict[str, int]] | None = None  # node, units by GPU
     claims: tuple[tuple[str, dict[str, int]], ...] = ()  # in order of trust: who says it, units by GPU
 
 
@@ -70,8 +70,7 @@ class Life(RuleBasedStateMachine):
         self.nodes: dict[str, tuple[AccountNode, tuple[Gpu, ...]]] = {}
         self.pods: dict[str, Truth] = {}
         self.born = 0
-        self.now = 0.0
-        self.past: list[AccountPod] = []
+        self.past: list[Pod] = []
 
     # The cluster
 
@@ -119,13 +118,13 @@ class Life(RuleBasedStateMachine):
     def have_pod(self, asked: PodRequest, owner: str | None) -> None:
         """Create a pod."""
         self.born += 1
-        pod = AccountPod(f"pod-{self.born}", "default", f"pod-{self.born}", asked, owner=owner)
+        pod = Pod(f"pod-{self.born}", "default", f"pod-{self.born}", asked, owner=owner)
         self.pods[pod.uid] = Truth(pod)
         self.tell(pod)
 
     # Pods
 
-    def tell(self, pod: AccountPod) -> None:
+    def tell(self, pod: Pod) -> None:
         """Show a pod, perhaps once more later."""
         self.account.put_pod(pod)
         self.past.append(pod)
@@ -135,26 +134,25 @@ class Life(RuleBasedStateMachine):
         those = [truth for truth in self.pods.values() if (truth.pod.node is not None) == bound]
         return those[number % len(those)] if those else None
 
-    @rule(number=st.integers(0, 99), asked=st.sampled_from(REQUESTS), best=st.booleans(), seconds=st.integers(1, 9))
-    def schedule(self, number: int, asked: PodRequest, best: bool, seconds: int) -> None:  # noqa: FBT001 # by name
+    @rule(number=st.integers(0, 99), asked=st.sampled_from(REQUESTS), best=st.booleans())
+    def schedule(self, number: int, asked: PodRequest, best: bool) -> None:  # noqa: FBT001 # by name
         """Create a pod and reserve units for it, on the best node or on any."""
         self.have_pod(asked, "a")
         scores = {name: fit.score for name, fit in self.account.fits(asked, NODES, "a").items() if isinstance(fit, Fit)}
         name = max(scores, key=scores.__getitem__) if best and scores else NODES[number % len(NODES)]
-        self.try_to_reserve(self.pods[f"pod-{self.born}"], name, seconds)
+        self.try_to_reserve(self.pods[f"pod-{self.born}"], name)
 
-    @rule(number=st.integers(0, 99), name=nodes, seconds=st.integers(0, 9))
-    def reserve(self, number: int, name: str, seconds: int) -> None:
+    @rule(number=st.integers(0, 99), name=nodes)
+    def reserve(self, number: int, name: str) -> None:
         """Reserve units for a pod that may be reserved already."""
         if truth := self.choose(number, bound=False):
-            self.try_to_reserve(truth, name, seconds)
+            self.try_to_reserve(truth, name)
 
-    def try_to_reserve(self, truth: Truth, name: str, seconds: int) -> None:
+    def try_to_reserve(self, truth: Truth, name: str) -> None:
         """Reserve units for a pod, as for its binding: exactly where the oracle finds room."""
-        until = self.now + seconds
         before = self.free(name)
         try:
-            placement = self.account.reserve(truth.pod, name, until)
+            placement = self.account.reserve(truth.pod, name)
         except PlacementError:
             elsewhere = truth.reserved is not None and truth.reserved[0] != name
             assert truth.pod.ended or elsewhere or not self.has_room(truth.pod.request, name, before)
@@ -167,10 +165,9 @@ class Life(RuleBasedStateMachine):
         assert len(promised) == count
         if truth.reserved is None:
             assert all(before[gpu] >= each for gpu in promised)
-            truth.reserved = name, dict.fromkeys(promised, each), until
+            truth.reserved = name, dict.fromkeys(promised, each)
         else:
-            assert truth.reserved[:2] == (name, dict.fromkeys(promised, each))
-            truth.reserved = (*truth.reserved[:2], max(until, truth.reserved[2]))
+            assert truth.reserved == (name, dict.fromkeys(promised, each))
 
     @rule(number=st.integers(0, 99))
     def release(self, number: int) -> None:
@@ -179,22 +176,13 @@ class Life(RuleBasedStateMachine):
             self.account.release(truth.pod.uid)
             truth.reserved = None
 
-    @rule(seconds=st.integers(0, 9))
-    def pass_time(self, seconds: int) -> None:
-        """Let reservations expire."""
-        self.now += seconds
-        over = {uid for uid, truth in self.pods.items() if truth.reserved and truth.reserved[2] <= self.now}
-        assert set(self.account.expire(self.now)) == over
-        for uid in over:
-            self.pods[uid].reserved = None
-
     @rule(number=st.integers(0, 99))
     def bind_as_promised(self, number: int) -> None:
         """Show a pod bound, with the annotations that the extender wrote."""
         reserved = [truth for truth in self.pods.values() if truth.reserved]
         if reserved:
             truth = reserved[number % len(reserved)]
-            name, by_gpu, _ = truth.reserved or ("", {}, 0)
+            name, by_gpu = truth.reserved or ("", {})
             self.bind(truth, name, self.shares(truth.pod.request, tuple(by_gpu)), by_gpu)
 
     @rule(number=st.integers(0, 99), name=nodes, gpu=numbers, lie=st.sampled_from([None, "", "gpu", "name", "units"]))

@@ -9,9 +9,9 @@ import pytest
 
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.pod import AccountPod, has_ended
+from gpushare_plugin.model.account.pod import Pod, has_ended
 from gpushare_plugin.model.account.search.verdicts import Fit, Misfit
-from tests.unit.model.account.objects import UNTIL, account, container, free, memory, memory_node, pod, request, uuid
+from tests.unit.model.account.objects import account, container, free, memory, memory_node, pod, request, uuid
 
 
 def test_init_containers_count() -> None:
@@ -75,11 +75,11 @@ def test_a_bound_pod_keeps_its_place() -> None:
     """A pod that is bound already is given no other place when its binding is asked for again; the original's is."""
     bound = pod(memory(6), "node", on=uuid(1))
     made = account(memory_node(10, 10), pods=(bound, pod(memory(5), "node", "other", on=uuid(0))))
-    again = made.reserve(pod(memory(6)), "node", UNTIL)
+    again = made.reserve(pod(memory(6)), "node")
     assert again.containers == {"main": {"aliyun.com/gpu-mem": {uuid(1): 6}}}
     assert (made.reservation("pod"), free(made)) == (None, [5, 4])
     with pytest.raises(PlacementError, match="already bound to node node"):
-        made.reserve(pod(memory(6)), "elsewhere", UNTIL)
+        made.reserve(pod(memory(6)), "elsewhere")
 
 
 def test_two_pods_do_not_take_one_slot() -> None:
@@ -88,9 +88,9 @@ def test_two_pods_do_not_take_one_slot() -> None:
     first, second = (pod(memory(6), uid=uid) for uid in ("first", "second"))
     assert isinstance(made.fit(first.request, "node"), Fit)
     assert isinstance(made.fit(second.request, "node"), Fit)
-    made.reserve(first, "node", UNTIL)
+    made.reserve(first, "node")
     with pytest.raises(PlacementError, match="2 missing: GPU 0 has 4 free of 10"):
-        made.reserve(second, "node", UNTIL)
+        made.reserve(second, "node")
     assert free(made) == [4]
 
 
@@ -106,7 +106,7 @@ def test_a_deletion_burst() -> None:
     assert free(made) == [100, 100]
 
 
-def forget(made: ClusterAccount, pods: list[AccountPod]) -> None:
+def forget(made: ClusterAccount, pods: list[Pod]) -> None:
     """Report that pods are gone."""
     for each in pods:
         made.remove_pod(each.uid)

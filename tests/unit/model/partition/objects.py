@@ -1,12 +1,12 @@
 """Nodes and pods for tests of the decision."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from gpushare_plugin.model.account.request import ANY_GPU, Wishes
+from gpushare_plugin.model.account.pod import Pod
+from gpushare_plugin.model.account.request import ANY_GPU, ContainerRequest, PodRequest, Wishes, shared_request
 from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
-from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.taking_back import Rules, RunsOn
 from gpushare_plugin.model.partition.wanted import KeptSlice, Wanted
 from gpushare_plugin.model.slices.memory import MemoryRoom
@@ -55,26 +55,27 @@ def pod(  # noqa: PLR0913 - each test names what differs
     wishes: Wishes = ANY_GPU,
     policy: str | None = None,
     owner: str | None = None,
-) -> WaitingPod:
+) -> Pod:
     """Return a pod that waits since `age` seconds for slices: `10gb`, or a MIG profile."""
-    slices = tuple(sorted(map(_slice, asked), key=lambda each: each.rank))
+    slices = [slice_of(f"nvidia.com/gpu-{name}") or slice_of(f"nvidia.com/mig-{name}") for name in asked]
     created = NOW - timedelta(seconds=age)
-    return WaitingPod(uid, f"ns/{uid}", slices, created, priority, "", wishes, policy, None, owner)
+    request = slice_request((each for each in slices if each is not None), wishes, policy)
+    return Pod(uid, "ns", uid, request, owner=owner, priority=priority, created=created)
 
 
-def _slice(name: str) -> Slice:
-    found = slice_of(f"nvidia.com/gpu-{name}") or slice_of(f"nvidia.com/mig-{name}")
-    assert found is not None
-    return found
+def slice_request(slices: Iterable[Slice], wishes: Wishes = ANY_GPU, policy: str | None = None) -> PodRequest:
+    """Return a request for slices, one a container."""
+    containers = tuple(ContainerRequest(str(n), "app", ((each.resource, 1),)) for n, each in enumerate(slices))
+    return shared_request(containers, 1, wishes, policy, None, ())
 
 
-def anywhere(_pod: WaitingPod, _node: str, _beside: Sequence[WaitingPod]) -> None:
+def anywhere(_pod: Pod, _node: str, _beside: Sequence[Pod]) -> None:
     """Let every pod run on every node."""
 
 
 def decided(
     nodes: Sequence[PartitionNode],
-    *pods: WaitingPod,
+    *pods: Pod,
     seconds: float = 0,
     runs_on: RunsOn = anywhere,
     known: Sequence[str] = (),

@@ -10,14 +10,18 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 
+from gpushare_plugin.model.account.pod import Pod as AskingPod
+from gpushare_plugin.model.account.scheduling.constraints import Constraints
+from gpushare_plugin.model.account.scheduling.demand import NOTHING
+from gpushare_plugin.model.account.scheduling.requirements import requirements
 from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
-from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.taking_back import Rules
 from gpushare_plugin.model.partition.wanted import Wanted, decode, encode
 from gpushare_plugin.model.slices.memory import MemoryRoom
 from gpushare_plugin.model.slices.mig import MigProfile, MigRoom
 from gpushare_plugin.model.slices.slice import Slice
+from tests.unit.model.partition.objects import slice_request
 
 START = datetime(2026, 11, 22, 12, tzinfo=UTC)
 PATIENCE = 60
@@ -66,9 +70,18 @@ class Pod:
         """Where its annotation says that its slices are, None where it does not say so yet."""
         return self.units if self.published else None
 
-    def waiting(self) -> WaitingPod:
+    def waiting(self) -> AskingPod:
         """Return it as the decision takes it."""
-        return WaitingPod(self.uid, f"ns/{self.uid}", self.slices, self.created, self.priority, self.closed)
+        required = requirements(Constraints(tuple((name, "closed") for name in sorted(self.closed))), NOTHING)
+        return AskingPod(
+            uid=self.uid,
+            namespace="ns",
+            name=self.uid,
+            request=slice_request(self.slices),
+            priority=self.priority,
+            created=self.created,
+            requirements=required,
+        )
 
 
 @dataclass
@@ -313,7 +326,7 @@ class Cluster:
         waiting = [pod.waiting() for pod in pods.values() if pod.node is None]
         closed = {pod.uid: pod.closed for pod in pods.values()}
 
-        def runs_on(pod: WaitingPod, node: str, _beside: Sequence[WaitingPod]) -> str | None:
+        def runs_on(pod: AskingPod, node: str, _beside: Sequence[AskingPod]) -> str | None:
             return "not allowed there" if node in closed[pod.uid] else None
 
         rules = Rules(runs_on, pods, PATIENCE)
@@ -335,7 +348,7 @@ class Cluster:
         self.random.shuffle(controller.writes)
         return decisions
 
-    def _check(self, nodes: Sequence[PartitionNode], waiting: Sequence[WaitingPod], decisions: Decisions) -> None:
+    def _check(self, nodes: Sequence[PartitionNode], waiting: Sequence[AskingPod], decisions: Decisions) -> None:
         """Check what was decided against what was seen: nothing that pods hold, or may hold, is changed."""
         uids = {pod.uid for pod in waiting}
         assert decisions.assigned.keys() | decisions.refused.keys() == uids

@@ -5,15 +5,17 @@ from gpushare_plugin.model.account.node import recorded_node
 from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord, ResourceRecord
 from gpushare_plugin.model.account.pod import Share
 from gpushare_plugin.model.account.request import ContainerRequest
+from gpushare_plugin.model.account.scheduling.constraints import Constraints
+from gpushare_plugin.model.account.scheduling.demand import NOTHING
+from gpushare_plugin.model.account.scheduling.requirements import requirements
 from gpushare_plugin.model.partition.conversion import MigLayout, mig_layout, partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
-from gpushare_plugin.model.partition.pods import waiting_pod
+from gpushare_plugin.model.partition.pods import problem
 from gpushare_plugin.model.partition.wanted import Wanted
 from gpushare_plugin.model.slices.layout import Layout
 from gpushare_plugin.model.slices.memory import MemoryRoom
 from gpushare_plugin.model.slices.slice import MigPlace, Slice
 from tests.unit.model.account.objects import gpu_record, pod, request
-from tests.unit.model.partition.objects import NOW
 from tests.unit.model.partition.simulation import A100
 
 TEN, TWENTY = "nvidia.com/gpu-10gb", "nvidia.com/gpu-20gb"
@@ -186,42 +188,35 @@ def test_a_pod_that_claims_more_slices_than_there_can_be_makes_nothing_large() -
 def test_a_pod_waits_for_the_slices_of_its_containers() -> None:
     """One slice a container, the largest first; a pod with a node, one that ends and one without slices do not wait."""
     both = request(_container("a", ten=1), _container("b", twenty=1), _container("c", ten=1))
-    found = waiting_pod(pod(both, priority=3), NOW)
-    assert found is not None
+    found = pod(both, priority=3)
+    assert found.waits_for_slices
     assert [each.name for each in found.slices] == ["20gb", "10gb", "10gb"]
-    assert (found.priority, found.problem, found.label) == (3, None, "default/pod")
-    assert waiting_pod(pod(both, "node"), NOW) is None
-    assert waiting_pod(pod(both, ending=True), NOW) is None
-    assert waiting_pod(pod(request()), NOW) is None
+    assert (problem(found), found.label) == (None, "default/pod")
+    assert not pod(both, "node").waits_for_slices
+    assert not pod(both, ending=True).waits_for_slices
+    assert not pod(request()).waits_for_slices
 
 
 def test_a_container_with_more_than_one_slice_is_refused_in_words() -> None:
     """Slices cannot be combined, whether of one size, of several, or of MPS and MIG; what can be done is said."""
-    found = waiting_pod(pod(request(_container("main", ten=2))), NOW)
-    assert found is not None
-    assert found.problem == (
+    assert problem(pod(request(_container("main", ten=2)))) == (
         "container main asks for 2 slices of nvidia.com/gpu-10gb, at most 1 is allowed: slices cannot be combined; "
         "request one larger slice"
     )
-    mixed = waiting_pod(pod(request(_container("main", ten=1, twenty=1), _container("other", mig=1))), NOW)
-    assert mixed is not None
-    assert mixed.problem == (
+    mixed = pod(request(_container("main", ten=1, twenty=1), _container("other", mig=1)))
+    assert problem(mixed) == (
         "container main asks for 2 slices of nvidia.com/gpu-10gb and nvidia.com/gpu-20gb, at most 1 is allowed: slices "
         "cannot be combined; request one larger slice"
     )
-    both = waiting_pod(pod(request(_container("main", mig=1, twenty=1))), NOW)
-    assert both is not None
-    assert both.problem is not None
-    many = waiting_pod(pod(request(*(_container(str(number), ten=1) for number in range(65)))), NOW)
-    assert many is not None
-    assert many.problem == "the pod asks for more than 64 slices"
+    assert problem(pod(request(_container("main", mig=1, twenty=1)))) is not None
+    many = pod(request(*(_container(str(number), ten=1) for number in range(65))))
+    assert problem(many) == "the pod asks for more than 64 slices"
+    assert len(many.slices) == 64
 
 
-def test_pods_that_are_like_no_other_are_searched_for_alone() -> None:
-    """Pods with equal constraints share a search; without any word on them a pod shares none."""
-    asked = request(_container("main", ten=1))
-    alike = [waiting_pod(pod(asked, uid=uid), NOW, constraints) for uid, constraints in (("a", 1), ("b", 1), ("c", 2))]
-    first, second, third = (each.alike for each in alike if each)
+def test_pods_share_a_search_if_they_require_the_same() -> None:
+    """Pods with equal requirements share a search; others do not."""
+    asked, zones = request(_container("main", ten=1)), ("a", "a", "b")
+    required = [requirements(Constraints(selector=(("zone", zone),)), NOTHING) for zone in zones]
+    first, second, third = (pod(asked, uid=str(n), requirements=each).alike for n, each in enumerate(required))
     assert first == second != third
-    unlike = [waiting_pod(pod(asked, uid=uid), NOW) for uid in "ab"]
-    assert len({each.alike for each in unlike if each}) == 2

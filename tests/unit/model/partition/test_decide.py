@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.request import Wishes
 from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.nodes import PartitionNode
-from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.elsewhere import Offer
 from gpushare_plugin.model.partition.taking_back import Rules
 from gpushare_plugin.model.partition.wanted import MOST_FAILURES, Failure, KeptSlice, Wanted
@@ -244,7 +244,7 @@ def test_a_more_important_pod_takes_slices_until_it_can_run_on_the_node() -> Non
     making = PartitionNode("a", (gpu(), gpu(1)), Wanted({f"GPU-a-{each}": {"20gb": 1} for each in (0, 1)}, keeping))
     asked = pod("first", "20gb"), pod("second", "20gb"), pod("high", "40gb", priority=5)
 
-    def cpu(refused: WaitingPod, _node: str, beside: Sequence[WaitingPod]) -> str | None:
+    def cpu(refused: Pod, _node: str, beside: Sequence[Pod]) -> str | None:
         taken = refused.uid == "high" and any(each.uid == "second" for each in beside)
         return "cpu: 6 asked, 2 free" if taken else None
 
@@ -355,7 +355,7 @@ def test_of_two_nodes_for_one_pod_the_older_stays() -> None:
 def test_only_nodes_where_the_pod_can_run_are_considered() -> None:
     """What else keeps a pod from a node is asked for, beside the pods that are to come there; it is told, too."""
 
-    def runs_on(asked: WaitingPod, name: str, beside: Sequence[WaitingPod]) -> str | None:
+    def runs_on(asked: Pod, name: str, beside: Sequence[Pod]) -> str | None:
         if name == "b":
             return "not tolerated: taint gpu"
         return f"cpu: 4 asked, 0 free beside {beside[0].uid}" if beside and asked.uid != beside[0].uid else None
@@ -478,7 +478,7 @@ def test_what_is_kept_for_pods_that_are_not_seen_is_looked_at_again() -> None:
 def test_a_defect_that_one_pod_meets_stops_no_other() -> None:
     """A pod whose decision breaks is named with what broke; the others get their slices, and nothing is kept for it."""
 
-    def broken(asking: WaitingPod, _node: str, _beside: Sequence[WaitingPod]) -> None:
+    def broken(asking: Pod, _node: str, _beside: Sequence[Pod]) -> None:
         if asking.uid == "bad":
             raise ZeroDivisionError
 

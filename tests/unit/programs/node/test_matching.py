@@ -10,7 +10,7 @@ from gpushare_plugin.foundation import structs
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.account.node import AccountNode, Offer, OfferedGpu
 from gpushare_plugin.model.account.occupancy import node_account
-from gpushare_plugin.model.account.pod import AccountPod, Drift, Share, drift
+from gpushare_plugin.model.account.pod import Drift, Pod, Share, drift
 from gpushare_plugin.model.account.request import effective
 from gpushare_plugin.model.holding import Slot
 from gpushare_plugin.programs.node.pods.matching import compared
@@ -25,9 +25,9 @@ RESOURCE = shared_memory(UNITS, UNITS, UNITS)
 
 
 @st.composite
-def bound_pods(draw: st.DrawFn) -> list[AccountPod]:
+def bound_pods(draw: st.DrawFn) -> list[Pod]:
     """Draw pods that were promised GPUs so that all have room; few sizes, so that many are equal."""
-    pods: list[AccountPod] = []
+    pods: list[Pod] = []
     free = [UNITS] * 3
     for number in range(draw(st.integers(1, 10))):
         gpus = draw(st.sampled_from([(0,), (1,), (2,), (0, 1), (1, 2)]))
@@ -60,7 +60,7 @@ class Kubelet:
         taken = {id_ for ids in self.has.values() for id_ in ids}
         return [id_ for id_ in RESOURCE.units if id_ not in taken]
 
-    def admit(self, pod: AccountPod) -> None:
+    def admit(self, pod: Pod) -> None:
         """Give each container its units; those of init containers are used again."""
         reusable: set[str] = set()
         for container in pod.request.containers:
@@ -76,7 +76,7 @@ class Kubelet:
             reusable = reusable | set(chosen) if container.kind == "init" else reusable - set(chosen)
 
 
-def totals(pods: Sequence[AccountPod]) -> Counter[str]:
+def totals(pods: Sequence[Pod]) -> Counter[str]:
     """Return the units of each GPU that were promised."""
     found: Counter[str] = Counter()
     for pod in pods:
@@ -87,7 +87,7 @@ def totals(pods: Sequence[AccountPod]) -> Counter[str]:
 
 
 @given(bound_pods(), st.data())
-def test_pods_that_swap_leave_the_accounts_right(pods: list[AccountPod], data: st.DataObject) -> None:
+def test_pods_that_swap_leave_the_accounts_right(pods: list[Pod], data: st.DataObject) -> None:
     """In whatever order pods of one container come, every GPU has in the end what was promised there.
 
     Pods of equal size are on as many GPUs here: no call tells 4 units of one GPU from 2 of each of two.
@@ -106,7 +106,7 @@ def test_pods_that_swap_leave_the_accounts_right(pods: list[AccountPod], data: s
 
 
 @given(bound_pods(), st.data())
-def test_pods_that_come_in_order_get_what_they_were_promised(pods: list[AccountPod], data: st.DataObject) -> None:
+def test_pods_that_come_in_order_get_what_they_were_promised(pods: list[Pod], data: st.DataObject) -> None:
     """Pods of several containers, init containers among them: each gets its own GPUs, also if our process restarts."""
     steering = PodSteering(Seen(*pods), clock=lambda: 0.0)
     kubelet = Kubelet(steering)
@@ -123,7 +123,7 @@ def test_pods_that_come_in_order_get_what_they_were_promised(pods: list[AccountP
 
 
 @given(bound_pods(), st.data())
-def test_whatever_comes_no_unit_is_given_twice(pods: list[AccountPod], data: st.DataObject) -> None:
+def test_whatever_comes_no_unit_is_given_twice(pods: list[Pod], data: st.DataObject) -> None:
     """Pods in any order, some of them unknown here, some deleted meanwhile: no call breaks anything but its own pod."""
     seen = Seen(*data.draw(st.permutations([pod for pod in pods if data.draw(st.booleans())])))
     kubelet = Kubelet(PodSteering(seen, clock=lambda: 0.0))
@@ -161,7 +161,7 @@ def test_drift_names_the_pod_and_the_gpu_that_has_too_much() -> None:
 
 
 @given(bound_pods(), st.data())
-def test_who_reads_the_cluster_finds_the_same_drift(pods: list[AccountPod], data: st.DataObject) -> None:
+def test_who_reads_the_cluster_finds_the_same_drift(pods: list[Pod], data: st.DataObject) -> None:
     """Wherever containers got their units, the annotations show the drift that the daemon counted."""
     free = {gpu: list(units) for gpu, units in RESOURCE.units.by_gpu.items()}
     held: dict[Slot, frozenset[str]] = {}
@@ -183,7 +183,7 @@ def test_who_reads_the_cluster_finds_the_same_drift(pods: list[AccountPod], data
     ]
 
 
-def written(pod: AccountPod, held: dict[Slot, frozenset[str]]) -> tuple[Share, ...] | None:
+def written(pod: Pod, held: dict[Slot, frozenset[str]]) -> tuple[Share, ...] | None:
     """Return what the daemon writes of a pod."""
     shares = tuple(
         Share(slot.container, GPU_MEM, gpu, units)

@@ -9,7 +9,7 @@ import pytest
 
 from gpushare_plugin.adapters.cluster.collection import Gone
 from gpushare_plugin.adapters.cluster.events.event import Event
-from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.model.account.annotations import HAMI_UUIDS
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord
 from gpushare_plugin.model.account.node_record import encode as encode_record
@@ -45,21 +45,19 @@ def known() -> Changing:
     return found
 
 
-def node(
-    name: str, version: str = "1", wanted: str | None = None, allocatable: object = ROOM, **more: Any
-) -> JudgedNode:
+def node(name: str, version: str = "1", wanted: str | None = None, allocatable: object = ROOM, **more: Any) -> ApiNode:
     """Return a Node whose daemon follows the annotation; `more` is of its metadata."""
     annotations = {GPUS_ANNOTATION: record(name, (40,)), **({} if wanted is None else {WANTED_SLICES: wanted})}
     metadata = {"name": name, "uid": f"uid-{name}", "resourceVersion": version, "annotations": annotations, **more}
-    return msgspec.convert({"metadata": metadata, "status": {"allocatable": allocatable}}, JudgedNode)
+    return msgspec.convert({"metadata": metadata, "status": {"allocatable": allocatable}}, ApiNode)
 
 
-def pod(name: str, size: str | None = None, on: str = "", phase: str = "Pending", **more: Any) -> JudgedPod:
+def pod(name: str, size: str | None = None, on: str = "", phase: str = "Pending", **more: Any) -> ApiPod:
     """Return a pod that takes a CPU, and asks for a slice if a size is given; `more` is of its metadata."""
     limits = {"cpu": "1", **({f"nvidia.com/gpu-{size}": "1"} if size else {})}
     spec = {"nodeName": on, "containers": [{"name": "main", "resources": {"limits": limits}}]}
     metadata = {"name": name, "namespace": "ns", "uid": name, "creationTimestamp": "2026-11-22T12:00:00Z", **more}
-    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"phase": phase}}, JudgedPod)
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"phase": phase}}, ApiPod)
 
 
 def test_what_no_decision_depends_on_is_no_change(known: Changing) -> None:
@@ -139,7 +137,7 @@ def test_a_size_that_is_misspelt_matters_once_a_node_is_partitioned(known: Chang
     known.put_node(node("n0"))
     assert [each.uid for each in known.waiting] == ["p"]
     other = {"metadata": {"name": "other"}, "status": {"allocatable": {"nvidia.com/gpu-10Gi": "1"}}}
-    known.put_node(msgspec.convert(other, JudgedNode))
+    known.put_node(msgspec.convert(other, ApiNode))
     assert known.waiting == []
     known.changes = 0
     known.remove_pod(Gone("p", "ns", "p"))
@@ -194,7 +192,7 @@ def test_what_is_gone_is_forgotten(known: Changing, log: list[MutableMapping[str
         known.remove_node(Gone("uid-n1", "", "n1"))
         known.remove_pod(Gone("other", "ns", "other"))
     assert [each["event"] for each in log] == ["node_annotation_unreadable"] * 2
-    held = vars(known) | vars(vars(known)["_judged"])
+    held = vars(known) | vars(vars(known)["_scheduling"])
     sizes = {name: len(value) for name, value in held.items() if hasattr(value, "__len__")}
     assert {name for name, size in sizes.items() if size} <= {"_nodes", "nodes"}
     known.put_pod(pod("p", "10gb"))

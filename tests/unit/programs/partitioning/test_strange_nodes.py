@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.inspect.cluster.columns import Style
 from gpushare_plugin.inspect.cluster.report import NodeFacts, cluster_report, encode
 from gpushare_plugin.inspect.cluster.slices import slices
@@ -54,7 +54,7 @@ def mps(**card: Any) -> Json:
     return {"version": 1, "partitioning": "mps", "gpus": [gpu], "resources": names}
 
 
-def pod(name: str, resource: str, on: str = "", **metadata: Any) -> JudgedPod:
+def pod(name: str, resource: str, on: str = "", **metadata: Any) -> ApiPod:
     """Return a pod that asks for a slice, which waits if it is on no node."""
     container = {"name": "main", "resources": {"limits": {resource: "1"}}}
     return msgspec.convert(
@@ -68,7 +68,7 @@ def pod(name: str, resource: str, on: str = "", **metadata: Any) -> JudgedPod:
             },
             "spec": {"nodeName": on, "containers": [container]},
         },
-        JudgedPod,
+        ApiPod,
     )
 
 
@@ -83,9 +83,7 @@ def overview(gpus: str, wanted: str | None) -> JudgedOverview:
     for name, each in annotations.items():
         metadata = {"name": name, "uid": name, "resourceVersion": "1", "annotations": each}
         spec = {"unschedulable": name == "strange"}
-        found.put_node(
-            msgspec.convert({"metadata": metadata, "spec": spec, "status": {"allocatable": ROOM}}, JudgedNode)
-        )
+        found.put_node(msgspec.convert({"metadata": metadata, "spec": spec, "status": {"allocatable": ROOM}}, ApiNode))
     for waiting in (
         pod("first", "nvidia.com/gpu-30gb"),
         pod("second", "nvidia.com/gpu-20gb"),

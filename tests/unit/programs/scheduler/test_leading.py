@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 
 from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 from gpushare_plugin.adapters.cluster.lease import LeaseTiming
-from gpushare_plugin.adapters.cluster.scheduling.endpoint import OwnPod
 from gpushare_plugin.programs.scheduler.binder import BinderTiming
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.server import Asked, Refusal
@@ -69,7 +69,7 @@ async def test_who_stands_by_has_listed_everything(server: ApiServer, asking: Ex
     """
     probes = claim_port()
     server.refusals.append(Refusal(500, verb="list", resource="pods"))
-    service = {"service": "extender", "pod": OwnPod("other", "uid", "192.0.2.1")}
+    service = {"service": "extender", "pod": ObjectIdentity("kube-system", "other", "uid"), "pod_address": "192.0.2.1"}
     options = {**service, "probe_address": f"127.0.0.1:{probes}"}
     async with extender(server, tmp_path, wait=False, **options) as other:
         waits = (503, "this extender stands by, and has not listed all pods yet\n")

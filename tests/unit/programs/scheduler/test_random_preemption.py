@@ -5,8 +5,8 @@ import asyncio
 import msgspec
 from hypothesis import given, settings
 
-from gpushare_plugin.adapters.cluster.objects import Container, Metadata, Pod, PodSpec, Resources
-from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.adapters.cluster.objects import ApiPod, Container, Metadata, PodSpec, Resources
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.request import PodRequest
 from gpushare_plugin.programs.scheduler.answers import preempt
 from gpushare_plugin.programs.scheduler.protocol import MetaPod, MetaVictims, PreemptionArguments, encode
@@ -14,17 +14,17 @@ from tests.unit.model.account.objects import account
 from tests.unit.model.account.search.evictions import PRIORITY, RUNS, Case, cases
 
 
-def waiting(asked: PodRequest) -> Pod:
+def waiting(asked: PodRequest) -> ApiPod:
     """Return a pod that asks for this, as kube-scheduler sends it."""
     containers = tuple(
         Container(name=each.name, resources=Resources(limits={name: str(amount) for name, amount in each.amounts}))
         for each in asked.containers
     )
     labels = {"aliyun.com/gpu-count": str(asked.gpu_count)} if asked.gpu_count > 1 else {}
-    return Pod(metadata=Metadata(uid="asked", labels=labels), spec=PodSpec(priority=PRIORITY, containers=containers))
+    return ApiPod(metadata=Metadata(uid="asked", labels=labels), spec=PodSpec(priority=PRIORITY, containers=containers))
 
 
-def answered(case: Case) -> tuple[list[AccountPod], int] | None:
+def answered(case: Case) -> tuple[list[Pod], int] | None:
     """Return whom the extender evicts and how many violations it counts; None where the node is left out."""
     proposed = MetaVictims(pods=[MetaPod(uid=each.uid) for each in case.proposed], num_pdb_violations=7)
     pod = msgspec.Raw(encode(waiting(case.asked)))

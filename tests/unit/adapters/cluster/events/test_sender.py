@@ -10,8 +10,9 @@ import pytest
 
 from gpushare_plugin.adapters.cluster.client import Client
 from gpushare_plugin.adapters.cluster.events.backlog import Backlog
-from gpushare_plugin.adapters.cluster.events.event import Event, Regarding, Reporter, of_node, of_pod
+from gpushare_plugin.adapters.cluster.events.event import Event, Reporter, of_node, of_pod
 from gpushare_plugin.adapters.cluster.events.sender import LONGEST_MESSAGE, EventSender
+from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.logs import logged
@@ -25,7 +26,7 @@ REMEDY = "grant create and patch of events"
 RIGHTS = frozenset({Permission("create", "events"), Permission("patch", "events")})
 
 
-def event(message: str = "it failed", regarding: Regarding | None = None) -> Event:
+def event(message: str = "it failed", regarding: ObjectIdentity | None = None) -> Event:
     """Return an Event, of the node unless it is about something else."""
     return Event(regarding or of_node(NODE), "GpuUnhealthy", "Warning", "Allocate", message)
 

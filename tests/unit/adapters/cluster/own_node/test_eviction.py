@@ -1,14 +1,14 @@
 """Tests of `gpushare_plugin.adapters.cluster.own_node.eviction`: pods go, unless somebody may not have it."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpushare_plugin.adapters.cluster.client import Client
+from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 from gpushare_plugin.adapters.cluster.own_node.eviction import ASK_AGAIN, FORBIDDEN_AGAIN, evict
-from gpushare_plugin.adapters.cluster.scheduling.binding import PodIdentity
 from gpushare_plugin.foundation.errors import EvictionError
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.rbac import Permission
 from gpushare_plugin.testing.cluster.server import Refusal
@@ -17,7 +17,7 @@ from tests.unit.adapters.cluster.pods import PODS, a_pod
 BUDGETS = "/apis/policy/v1/namespaces/team/poddisruptionbudgets"
 
 
-def labelled_pod(server: ApiServer) -> PodIdentity:
+def labelled_pod(server: ApiServer) -> ObjectIdentity:
     """Create a pod of an application, bound to a node."""
     pod = a_pod(server, node="gpu-1")
     server.store.patch(PODS, pod.name, {"metadata": {"labels": {"app": "web"}}})
@@ -36,7 +36,7 @@ def is_ending(server: ApiServer) -> bool:
     return not found or bool(found[0]["metadata"].get("deletionTimestamp"))
 
 
-async def refused(client: Client, pod: PodIdentity) -> EvictionError:
+async def refused(client: Client, pod: ObjectIdentity) -> EvictionError:
     """Evict a pod that cannot be evicted, and return why."""
     with pytest.raises(EvictionError) as raised:
         await evict(client, pod)

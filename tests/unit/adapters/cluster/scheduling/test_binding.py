@@ -1,13 +1,14 @@
 """Tests of `adapters.cluster.scheduling.binding`: what a Binding does, and what follows where it does not."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
-from gpushare_plugin.adapters.cluster.scheduling.binding import BindingError, PodIdentity, Unbound, bind, read_pod
+from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
+from gpushare_plugin.adapters.cluster.scheduling.binding import BindingError, Unbound, bind, read_pod
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.unit.adapters.cluster.pods import PODS, a_pod
@@ -16,12 +17,12 @@ from tests.waiting import PATIENCE
 PROMISE = {"gpushare/promise": '{"version":1}'}
 
 
-async def bound(client: Client, pod: PodIdentity, node: str = "gpu-1") -> bool:
+async def bound(client: Client, pod: ObjectIdentity, node: str = "gpu-1") -> bool:
     """Bind a pod."""
     return await bind(client, pod, node, PROMISE, within=PATIENCE)
 
 
-async def refused(client: Client, pod: PodIdentity) -> BindingError:
+async def refused(client: Client, pod: ObjectIdentity) -> BindingError:
     """Bind a pod that cannot be bound, and return why."""
     with pytest.raises(BindingError) as raised:
         await bound(client, pod)
@@ -132,7 +133,7 @@ async def test_an_answer_that_does_not_come_in_time_is_unknown(server: ApiServer
     """The time that a Binding may take is the caller's, however patient the client is."""
     server.silent = True
     with pytest.raises(BindingError, match=r"no answer of the API server within 0\.05 s") as raised:
-        await bind(client, PodIdentity("team", "one", "u"), "gpu-1", PROMISE, within=0.05)
+        await bind(client, ObjectIdentity("team", "one", "u"), "gpu-1", PROMISE, within=0.05)
     assert raised.value.why is Unbound.UNKNOWN
 
 

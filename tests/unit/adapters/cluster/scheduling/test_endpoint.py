@@ -10,7 +10,8 @@ import kubernetes_validate  # type: ignore[import-untyped] # ships no types
 import pytest
 
 from gpushare_plugin.adapters.cluster.client import Client
-from gpushare_plugin.adapters.cluster.scheduling.endpoint import WRITE_AGAIN, Endpoint, OwnPod
+from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
+from gpushare_plugin.adapters.cluster.scheduling.endpoint import WRITE_AGAIN, Endpoint
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.unit.adapters.cluster.cluster import QUICK
@@ -24,13 +25,14 @@ class Extender:
     """A pod that answers when it is told to, by a clock that the test moves."""
 
     client: Client
-    pod: OwnPod
+    pod: ObjectIdentity
+    address: str
     answers: bool = False
     now: float = 0.0
 
     def publish(self) -> asyncio.Task[None]:
         """Start."""
-        endpoint = Endpoint(self.client, "gpus", "extender", self.pod, port=32766, clock=lambda: self.now)
+        endpoint = Endpoint(self.client, "extender", self.pod, self.address, port=32766, clock=lambda: self.now)
         return asyncio.create_task(endpoint.publish(lambda: self.answers))
 
 
@@ -39,7 +41,7 @@ async def extenders(server: ApiServer, tmp_path: Path) -> AsyncIterator[list[Ext
     """Run two pods of one Service."""
     kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
     async with Client(kubeconfig, QUICK) as client:
-        made = [Extender(client, OwnPod(f"pod-{n}", f"uid-{n}", f"192.0.2.{n}")) for n in (1, 2)]
+        made = [Extender(client, ObjectIdentity("gpus", f"pod-{n}", f"uid-{n}"), f"192.0.2.{n}") for n in (1, 2)]
         running = [each.publish() for each in made]
         yield made
         for task in running:

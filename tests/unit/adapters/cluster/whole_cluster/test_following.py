@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.adapters.cluster.accounts import account_node, account_pod
+from gpushare_plugin.adapters.cluster.accounts import account_node
 from gpushare_plugin.adapters.cluster.client import NODES, Client
-from gpushare_plugin.adapters.cluster.objects import Node, Pod, PodSpec
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod, PodSpec
+from gpushare_plugin.adapters.cluster.pods import pod_of
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.testing.cluster import ApiServer
@@ -23,7 +24,7 @@ class WideSpec(PodSpec, frozen=True):
     hostname: str = ""
 
 
-class WidePod(Pod, frozen=True):
+class WidePod(ApiPod, frozen=True):
     """A pod with it."""
 
     spec: WideSpec = WideSpec()
@@ -38,10 +39,10 @@ class Seen:
         self.hostnames: dict[str, str] = {}
         self.changed = asyncio.Event()
 
-    def nodes(self) -> Objects[Node]:
+    def nodes(self) -> Objects[ApiNode]:
         """Return what puts Nodes into the account."""
         return Objects(
-            Node,
+            ApiNode,
             lambda node: self.account.put_node(account_node(node)),
             lambda gone: self.account.remove_node(gone.name),
             "nothing",
@@ -51,7 +52,7 @@ class Seen:
         """Return what puts Pods into the account, and notes more of them."""
 
         def put(found: WidePod) -> None:
-            self.account.put_pod(account_pod(found))
+            self.account.put_pod(pod_of(found))
             self.hostnames[found.metadata.uid] = found.spec.hostname
 
         return Objects(WidePod, put, lambda gone: self.account.remove_pod(gone.uid), "nothing")
@@ -59,7 +60,7 @@ class Seen:
     async def until_pod(self, uid: str, *, known: bool) -> None:
         """Wait until a pod is in the account, or is not."""
         async with asyncio.timeout(PATIENCE):
-            while (self.account.pod(uid) is not None) != known:
+            while (uid in self.account.pods) != known:
                 self.changed.clear()
                 await self.changed.wait()
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from gpushare_plugin.adapters.cluster.scheduling.judged import scheduling_pod
-from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedPod
+from gpushare_plugin.adapters.cluster.judged import requirements_of
+from gpushare_plugin.adapters.cluster.objects import ApiPod
 
 Json = dict[str, Any]
 
@@ -134,7 +134,7 @@ def _resources(random: Random, pair: Json) -> None:
             _resize(random, occupant)
     needed: dict[str, int] = {}
     for pod in (pair["pod"], *pair["occupants"]):
-        for name, amount in scheduling_pod(msgspec.convert(pod, JudgedPod)).demand.resources.items():
+        for name, amount in requirements_of(msgspec.convert(pod, ApiPod)).demand.resources.items():
             needed[name] = needed.get(name, 0) + amount
     allocatable = pair["node"]["status"]["allocatable"]
     for name, amount in needed.items():

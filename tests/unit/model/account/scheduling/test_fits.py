@@ -5,12 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.structs import replace
+from gpushare_plugin.model.account.pod import Pod
+from gpushare_plugin.model.account.request import PodRequest
 from gpushare_plugin.model.account.scheduling.constraints import Constraints, Requirement, Term, Toleration
 from gpushare_plugin.model.account.scheduling.demand import ANY_ADDRESS, NOTHING, Demand, HostPort
 from gpushare_plugin.model.account.scheduling.fits import Screening, has_room, lack, refusal, unmet
 from gpushare_plugin.model.account.scheduling.node import SchedulingNode, Taint
-from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
 from gpushare_plugin.model.account.scheduling.refusal import written
+from gpushare_plugin.model.account.scheduling.requirements import Requirements
 
 SLICE = "nvidia.com/gpu-10gb"
 NODE = SchedulingNode("node", {"zone": "a"}, allocatable={"cpu": 4000, "memory": 8 << 30, "pods": 10})
@@ -33,14 +35,15 @@ SOME = [ANYWHERE, Constraints((("zone", "a"),)), Constraints(tolerations=(Tolera
 DEMANDS = st.builds(Demand, AMOUNTS, st.dictionaries(PORTS, st.just(1), max_size=2))
 
 
-def words(pod: SchedulingPod, node: SchedulingNode = NODE, used: Demand = NOTHING) -> str:
+def words(pod: Pod, node: SchedulingNode = NODE, used: Demand = NOTHING) -> str:
     """Return why a pod cannot run on a node."""
     return str(refusal(pod, node, used))
 
 
-def waiting(constraints: Constraints = ANYWHERE, ports: tuple[int, ...] = (), **asked: int) -> SchedulingPod:
+def waiting(constraints: Constraints = ANYWHERE, ports: tuple[int, ...] = (), **asked: int) -> Pod:
     """Return a pod that waits for a node."""
-    return SchedulingPod("uid", constraints=constraints, demand=Demand(asked, dict.fromkeys(map(HostPort, ports), 1)))
+    demand = Demand(asked, dict.fromkeys(map(HostPort, ports), 1))
+    return Pod("uid", "", "", PodRequest(()), requirements=Requirements(constraints, demand))
 
 
 def test_what_is_missing_is_said_with_numbers() -> None:
@@ -93,18 +96,18 @@ def test_numbers_of_taints_are_plain(value: str, tolerated: bool) -> None:  # no
 
 def test_host_ports_that_are_taken_are_named() -> None:
     """They come before resources, as in kube-scheduler."""
-    used = waiting(ports=(80, 81, 90), pods=1).demand
+    used = waiting(ports=(80, 81, 90), pods=1).requirements.demand
     assert words(waiting(ports=(80, 81), cpu=9000), used=used) == "host ports taken: 80, 81"
     assert refusal(waiting(ports=(82,)), NODE, used) is None
 
 
 def test_a_pod_that_is_bound_runs_on_its_node_only() -> None:
     """Another node refuses it; pods that wait, and nothing holds back, are the ones to find a node for."""
-    bound = SchedulingPod("uid", node="node")
+    bound = replace(waiting(), node="node")
     assert refusal(bound, NODE, NOTHING) is None
-    assert words(SchedulingPod("uid", node="other")) == "the pod is on node other"
+    assert words(replace(waiting(), node="other")) == "the pod is on node other"
     assert waiting().schedulable
-    assert not any(pod.schedulable for pod in (bound, replace(waiting(), gates=("a",)), replace(waiting(), ended=True)))
+    assert not any(pod.schedulable for pod in (bound, replace(waiting(), gates=("a",)), replace(waiting(), over=True)))
 
 
 def test_resources_can_be_left_out() -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import msgspec
 
-from gpushare_plugin.adapters.cluster.scheduling.judged import scheduling_node, scheduling_pod
-from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
+from gpushare_plugin.adapters.cluster.judged import scheduling_node
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
+from gpushare_plugin.adapters.cluster.pods import judged_pod
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.scheduling.demand import NOTHING
 from gpushare_plugin.model.account.scheduling.fits import refusal
-from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
 from gpushare_plugin.model.account.scheduling.refusal import Reason
 
 RECORDED = json.loads((Path(__file__).parent / "recorded" / "verdicts.json").read_text())
@@ -34,9 +35,9 @@ Verdict = tuple[Reason | None, set[str]]
 """Our reason, None where the pod fits, and the resources that are missing."""
 
 
-def pod(recorded: dict[str, Any]) -> SchedulingPod:
+def pod(recorded: dict[str, Any]) -> Pod:
     """Return a pod as it is judged."""
-    return scheduling_pod(msgspec.convert(recorded, JudgedPod))
+    return judged_pod(msgspec.convert(recorded, ApiPod))
 
 
 def expected(verdict: str) -> Verdict:
@@ -51,8 +52,8 @@ def expected(verdict: str) -> Verdict:
 
 def found(pair: dict[str, Any]) -> Verdict:
     """Return what we say of a pair."""
-    node = scheduling_node(msgspec.convert(pair["node"], JudgedNode))
-    used = reduce(add, (pod(each).demand for each in pair["occupants"]), NOTHING)
+    node = scheduling_node(msgspec.convert(pair["node"], ApiNode))
+    used = reduce(add, (pod(each).requirements.demand for each in pair["occupants"]), NOTHING)
     refused = refusal(pod(pair["pod"]), node, used)
     return (None, set()) if refused is None else (refused.reason, {each.resource for each in refused.shortages})
 

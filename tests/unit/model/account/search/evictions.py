@@ -8,10 +8,10 @@ from itertools import chain, combinations
 from hypothesis import strategies as st
 
 from gpushare_plugin.model.account.node import AccountNode
-from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.model.account.pod import Pod, shared_labels
 from gpushare_plugin.model.account.request import PodRequest
 from gpushare_plugin.model.account.scheduling.constraints import Requirement
-from gpushare_plugin.model.account.search.disruption import Budget, Disruptions, Evictable, labelled
+from gpushare_plugin.model.account.search.disruption import Budget, Disruptions
 from gpushare_plugin.model.account.search.verdicts import Fit
 from tests.unit.model.account.objects import (
     account,
@@ -36,19 +36,17 @@ Cost = tuple[int, int, list[tuple[int, float]]]
 
 @dataclass(frozen=True)
 class Case:
-    """A node with pods, a request, the pods that kube-scheduler proposes, labels, starts and budgets."""
+    """A node with pods, a request, the pods that kube-scheduler proposes, and budgets of the label `app`."""
 
     node: AccountNode
-    pods: tuple[AccountPod, ...]
+    pods: tuple[Pod, ...]
     asked: PodRequest
-    proposed: tuple[AccountPod, ...]
-    apps: dict[str, str]
-    started: dict[str, float]
+    proposed: tuple[Pod, ...]
     allowed: dict[str, int]
     """How many evictions the budget of each app allows; of the app `""`, that of all apps."""
 
     @property
-    def others(self) -> tuple[AccountPod, ...]:
+    def others(self) -> tuple[Pod, ...]:
         """The pods that may be added."""
         return tuple(each for each in self.pods if each not in self.proposed and each.priority < PRIORITY)
 
@@ -57,30 +55,28 @@ class Case:
         """What gpushare knows of pods and budgets."""
         made = Disruptions()
         made.counted = True
-        for uid, app in self.apps.items():
-            made.put_pod(Evictable(uid, labelled("default", (("app", app),)), self.started[uid]))
         for app, allowed in self.allowed.items():
             selector = (Requirement("app", "In", (app,)),) if app else ()
             made.put_budget(Budget("default", f"budget-{app}", selector, allowed))
         return made
 
-    def enough(self, added: Sequence[AccountPod]) -> bool:
+    def enough(self, added: Sequence[Pod]) -> bool:
         """Return whether the request fits without the proposed pods and these."""
         left = tuple(each for each in self.pods if each not in self.proposed and each not in added)
         return isinstance(account(self.node, pods=left).fit(self.asked, "node"), Fit)
 
-    def violations(self, evicted: Sequence[AccountPod]) -> int:
+    def violations(self, evicted: Sequence[Pod]) -> int:
         """Return how many evictions are one too many for some budget, from the most important pod down."""
         left, violating = dict(self.allowed), 0
-        for each in sorted(evicted, key=lambda pod: (-pod.priority, self.started[pod.uid])):
-            covering = [app for app in left if app in {"", self.apps[each.uid]}]
+        for each in sorted(evicted, key=lambda pod: (-pod.priority, pod.started)):
+            covering = [app for app in left if app in {"", dict(each.labels.pairs)["app"]}]
             violating += any(left[app] <= 0 for app in covering)
             left.update({app: left[app] - 1 for app in covering})
         return violating
 
-    def cost(self, added: Sequence[AccountPod]) -> Cost:
+    def cost(self, added: Sequence[Pod]) -> Cost:
         """Return what evicting these beside the proposed pods costs."""
-        ranks = sorted(((each.priority, -self.started[each.uid]) for each in added), reverse=True)
+        ranks = sorted(((each.priority, -each.started) for each in added), reverse=True)
         return len(added), self.violations((*self.proposed, *added)), ranks
 
     @property
@@ -109,19 +105,20 @@ def cases(draw: st.DrawFn) -> Case:
         amounts = {"memory": size, "cores": size * 5} if kind == "cores" else {"memory": size}
         return request(container("main", "app", **amounts), gpus=gpus)
 
-    pods: list[AccountPod] = []
+    pods: list[Pod] = []
     for index in range(draw(st.integers(0, 7))):
         asked = request(container("main", gpu=1)) if kind == "gpus" else a_request(6)
         if draw(st.integers(0, 5)) == 0:
             asked = request(container("main"))  # whoever proposes it needs its CPU
         on = draw(st.sampled_from((None, *map(uuid, range(number))))) if asked.gpu_count == 1 else None
-        pods.append(pod(asked, "node", f"pod-{index}", on=on, priority=draw(st.integers(0, PRIORITY))))
+        labels = shared_labels((("app", draw(st.sampled_from("ab"))),))
+        priority, started = draw(st.integers(0, PRIORITY)), float(draw(st.integers(0, 2)))
+        found = pod(asked, "node", f"pod-{index}", on=on, labels=labels, priority=priority, started=started)
+        pods.append(found)
     return Case(
         node,
         tuple(pods),
         a_request(11),
         proposed=tuple(each for each in pods if each.priority < PRIORITY and draw(st.integers(0, 3)) == 0),
-        apps={each.uid: draw(st.sampled_from("ab")) for each in pods},
-        started={each.uid: float(draw(st.integers(0, 2))) for each in pods},
         allowed=draw(st.dictionaries(st.sampled_from(("", "a", "b")), st.integers(0, 2))),
     )

@@ -4,23 +4,29 @@ import math
 
 import pytest
 
+from gpushare_plugin.foundation.structs import replace
+from gpushare_plugin.model.account.pod import Pod, shared_labels
 from gpushare_plugin.model.account.scheduling.constraints import Requirement
-from gpushare_plugin.model.account.search.disruption import MOST_RULES, Budget, Disruptions, Evictable, labelled
+from gpushare_plugin.model.account.search.disruption import MOST_RULES, Budget, Disruptions
 from tests.unit.model.account.objects import memory, pod
 
 WEB = (Requirement("app", "In", ("web",)),)
 
 
-def known(**started: float) -> Disruptions:
-    """Return pods of the app `web` that started so many seconds after 1970."""
+def known() -> Disruptions:
+    """Return what is known where budgets can be read, and there are none."""
     made = Disruptions()
-    for uid, seconds in started.items():
-        made.put_pod(Evictable(uid, labelled("default", (("app", "web"),)), seconds))
     made.counted = True
     return made
 
 
-PODS = [pod(memory(1), "node", uid) for uid in ("a", "b", "c")]
+def web(name: str, started: float = 1.0, priority: int = 0) -> Pod:
+    """Return a pod of the app `web` that started so many seconds after 1970."""
+    labels = shared_labels((("app", "web"),))
+    return pod(memory(1), "node", name, labels=labels, started=started, priority=priority)
+
+
+PODS = [web(name) for name in "abc"]
 
 
 @pytest.mark.parametrize(
@@ -38,14 +44,14 @@ def test_a_budget_allows_as_many_evictions_as_it_says(
     selector: tuple[Requirement, ...] | None, violations: int
 ) -> None:
     """Of three evictions one is allowed where the selector covers the pods; an empty selector covers every pod."""
-    made = known(a=1, b=1, c=1)
+    made = known()
     made.put_budget(Budget("default", "web", selector, allowed=1))
     assert made.violations(PODS) == violations
 
 
 def test_budgets_count_in_their_namespace_and_while_they_exist() -> None:
     """Budgets of other namespaces cover nothing here; a budget that changes, or is deleted, counts as it is then."""
-    made = known(a=1, b=1, c=1)
+    made = known()
     made.put_budget(Budget("other", "web", WEB, allowed=0))
     assert made.violations(PODS) == 0
     made.put_budget(Budget("default", "web", WEB, allowed=0))
@@ -58,21 +64,29 @@ def test_budgets_count_in_their_namespace_and_while_they_exist() -> None:
 
 def test_who_is_being_evicted_already_violates_nothing() -> None:
     """The API server has subtracted these pods from what the budget allows."""
-    made = known(a=1, b=1, c=1)
+    made = known()
     made.put_budget(Budget("default", "web", WEB, allowed=0, disrupted=frozenset({"a", "b"})))
     assert made.violations(PODS) == 1
 
 
 def test_the_latest_of_a_priority_are_least_important() -> None:
     """As for kube-scheduler: priority counts first, then who has been running longest; who has not started is last."""
-    made = known(a=100, b=200, c=math.inf)
-    high = pod(memory(1), "node", "high", priority=1)
-    assert sorted([high, *PODS], key=made.importance) == [PODS[2], PODS[1], PODS[0], high]
+    first, second, never, high = web("a", 100), web("b", 200), web("c", math.inf), web("high", priority=1)
+    assert sorted([high, first, second, never], key=known().importance) == [never, second, first, high]
+
+
+def test_budgets_count_pods_on_nodes_alone() -> None:
+    """A pod that is being bound, or has ended, violates no budget, and is least important of its priority."""
+    made = known()
+    made.put_budget(Budget("default", "web", WEB, allowed=0))
+    others = [replace(web("d"), node=None), replace(web("e"), ended=True)]
+    assert made.violations(others) == 0
+    assert all(made.importance(each) < made.importance(PODS[0]) for each in others)
 
 
 def test_without_the_budgets_no_violation_is_counted() -> None:
     """Who cannot read budgets does not count violations of those that were known, and orders pods as before."""
-    made = known(a=1, b=1, c=1)
+    made = known()
     made.put_budget(Budget("default", "web", WEB, allowed=0))
     made.forget_budgets()
     assert not made.counted
@@ -82,7 +96,7 @@ def test_without_the_budgets_no_violation_is_counted() -> None:
 
 def test_of_a_namespace_so_many_rules_are_kept() -> None:
     """Budgets beyond the bound are as if they were not there, until there is room for them again."""
-    made = known(a=1, b=1, c=1)
+    made = known()
     made.put_budget(Budget("default", "large", (Requirement("x", "In", ("y",) * MOST_RULES),), allowed=0))
     for number in range(MOST_RULES):
         made.put_budget(Budget("default", f"web-{number}", (), allowed=1))

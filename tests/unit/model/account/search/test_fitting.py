@@ -15,7 +15,6 @@ from gpushare_plugin.model.account.request import ContainerKind, ContainerReques
 from gpushare_plugin.model.account.search.fitting import Ask, Rules, fit, place
 from gpushare_plugin.model.account.search.verdicts import Fit, Misfit
 from tests.unit.model.account.objects import (
-    UNTIL,
     account,
     container,
     cores_node,
@@ -139,7 +138,7 @@ def test_whole_gpus_are_close_to_each_other() -> None:
     again = request(container("init", "init", gpu=2), container("one", gpu=1), container("other", gpu=1))
     gpus = made.place(again, "node").containers
     assert {**gpus["one"][GPU], **gpus["other"][GPU]} == gpus["init"][GPU]
-    made.reserve(pod(again), "node", UNTIL)
+    made.reserve(pod(again), "node")
     assert sum(free(made, resource=GPU)) == 2
     assert reason(made, request(container("one", gpu=1), container("other", gpu=2))) == (
         "needs 2 units of nvidia.com/gpu, 1 missing: "
@@ -161,7 +160,7 @@ def test_slices_are_one_a_container() -> None:
     assert made.place(spread, "node").containers == {"main": {SLICE: {uuid(0): 1}}}
     assert "slices cannot be combined" in reason(made, request(container("main", slice=2)))
     for number in range(5):
-        made.reserve(pod(asked, uid=f"pod-{number}"), "node", UNTIL)
+        made.reserve(pod(asked, uid=f"pod-{number}"), "node")
     assert "needs 1 units of nvidia.com/gpu-10gb, 1 missing" in reason(made, asked)
 
 
@@ -220,7 +219,7 @@ def test_spread_keeps_replicas_apart() -> None:
     for number in range(3):
         assert number == 0 or score(made, memory(2), "full", "set") > score(made, memory(2), "node", "set")
         replica = pod(memory(2), uid=f"replica-{number}", owner="set")
-        placed += made.reserve(replica, "node", UNTIL).containers["main"][GPU_MEMORY]
+        placed += made.reserve(replica, "node").containers["main"][GPU_MEMORY]
     assert placed == [uuid(0), uuid(1), uuid(2)]
     assert made.place(memory(2), "node", "set").containers["main"][GPU_MEMORY] == {uuid(0): 2}
     assert score(made, memory(2), "node") >= 5
@@ -233,7 +232,7 @@ def test_spread_keeps_replicas_apart_whatever_their_kind() -> None:
     placed = [
         gpu
         for number in range(4)
-        for gpu in made.reserve(pod(asked, uid=f"pod-{number}", owner="set"), "node", UNTIL).containers["main"][GPU]
+        for gpu in made.reserve(pod(asked, uid=f"pod-{number}", owner="set"), "node").containers["main"][GPU]
     ]
     assert set(placed[:3]) == {uuid(0), uuid(1), uuid(2)}
 
@@ -298,7 +297,7 @@ def test_what_is_placed_fits(node: AccountNode, earlier: list[PodRequest], asked
             assert {name: sum(gpus.values()) for name, gpus in got.items()} == {
                 name: amount for name, amount in container_.amounts if name in node.offers
             }
-        reservations.append(Reservation(pod(each, uid=str(number)), "node", placement.shares, UNTIL))
+        reservations.append(Reservation(pod(each, uid=str(number)), "node", placement.shares))
         after = node_account(node, (), reservations)
         for name, resource in after.resources.items():
             assert all(gpu.over == 0 for gpu in resource.gpus)

@@ -5,14 +5,15 @@ from datetime import timedelta
 
 import pytest
 
+from gpushare_plugin.foundation.structs import replace
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.request import Wishes
 from gpushare_plugin.model.account.scheduling.constraints import Constraints
 from gpushare_plugin.model.account.scheduling.demand import Demand
 from gpushare_plugin.model.account.scheduling.fits import Screening
 from gpushare_plugin.model.account.scheduling.node import SchedulingNode, Taint
-from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
+from gpushare_plugin.model.account.scheduling.requirements import requirements
 from gpushare_plugin.model.partition.decide import Decisions, decide
-from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.elsewhere import Elsewhere
 from gpushare_plugin.model.partition.taking_back import Rules
 from gpushare_plugin.model.slices.slice import Kind
@@ -47,15 +48,15 @@ class Cluster:
         self.screening.put(found)
         self.elsewhere.put(found, by)
 
-    def decided(self, *pods: WaitingPod, seconds: float = 0) -> Decisions:
+    def decided(self, *pods: Pod, seconds: float = 0) -> Decisions:
         """Return what is decided some seconds from now."""
-        judged = {each.uid: SchedulingPod(each.uid, constraints=Constraints(), demand=demand(each)) for each in pods}
+        judged = [replace(each, requirements=requirements(Constraints(), demand(each))) for each in pods]
         now = NOW + timedelta(seconds=seconds)
-        offered = self.elsewhere.search(judged, lambda _pod, _node: self.accepts, now, 60)
-        return decide([node(gpu())], pods, now, Rules(anywhere, judged, offered=offered))
+        offered = self.elsewhere.search(lambda _pod, _node: self.accepts, now, 60)
+        return decide([node(gpu())], judged, now, Rules(anywhere, {each.uid for each in pods}, offered=offered))
 
 
-def demand(asking: WaitingPod) -> Demand:
+def demand(asking: Pod) -> Demand:
     """Return what a pod takes."""
     amounts = {each.resource: asking.slices.count(each) for each in asking.slices}
     return Demand({"cpu": 1000, "pods": 1, **amounts})
@@ -161,7 +162,7 @@ def test_what_is_kept_for_a_pod_stays_kept(cluster: Cluster) -> None:
     own = kept("10gb")
     there = node(gpu(0, "10gb"))
     wanted = type(there.wanted)(there.wanted.gpus, {"p": (own,)})
-    offered = cluster.elsewhere.search({}, lambda *_: True, NOW, 60)
+    offered = cluster.elsewhere.search(lambda *_: True, NOW, 60)
     again = [type(there)("a", there.gpus, wanted)]
     found = decide(again, [pod("p", "10gb")], NOW, Rules(anywhere, {"p"}, offered=offered))
     assert found.assigned.keys() == {"p"}

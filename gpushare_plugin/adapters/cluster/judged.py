@@ -1,17 +1,16 @@
-"""Pods and nodes of the API as `model.account.scheduling` judges them."""
+"""What pods of the API require of nodes, and nodes as `model.account.scheduling` judges them."""
 
 from collections.abc import Collection, Iterator, Mapping
 
-from gpushare_plugin.adapters.cluster.objects import Resources
-from gpushare_plugin.adapters.cluster.scheduling.objects import (
+from gpushare_plugin.adapters.cluster.objects import (
     Affinity,
-    JudgedContainer,
-    JudgedContainerStatus,
-    JudgedNode,
-    JudgedPod,
-    JudgedPodSpec,
+    ApiNode,
+    ApiPod,
+    Container,
+    ContainerStatus,
+    PodSpec,
+    Resources,
 )
-from gpushare_plugin.foundation.structs import kept_while_used
 from gpushare_plugin.model.account.request import ContainerKind
 from gpushare_plugin.model.account.scheduling.constraints import NOWHERE, Constraints, Term
 from gpushare_plugin.model.account.scheduling.demand import (
@@ -25,19 +24,14 @@ from gpushare_plugin.model.account.scheduling.demand import (
     within_bounds,
 )
 from gpushare_plugin.model.account.scheduling.node import SchedulingNode
-from gpushare_plugin.model.account.scheduling.pod import DEFAULT_SCHEDULER, SchedulingPod
 from gpushare_plugin.model.account.scheduling.quantity import LARGEST_AMOUNT, QuantityError, thousandths
+from gpushare_plugin.model.account.scheduling.requirements import Requirements, requirements
 
-_ENDED = ("Succeeded", "Failed")
 _RESIZE_PENDING, _INFEASIBLE = "PodResizePending", "Infeasible"
-_MOST_GATES = 8
-"""Scheduling gates of a pod whose names are kept: one is enough to hold it back."""
-_LONGEST_SCHEDULER = 253
-"""Characters of the name of a scheduler that are kept: the API server does not limit them."""
 _FITS_NOWHERE = LARGEST_AMOUNT * 1000
 
 
-def scheduling_node(node: JudgedNode) -> SchedulingNode:
+def scheduling_node(node: ApiNode) -> SchedulingNode:
     """Return a node as it is judged; a resource whose quantity cannot be read is not there."""
     allocatable = {
         name: counted(name, amount) for name, amount in _amounts(node.status.allocatable, unreadable=0).items()
@@ -51,39 +45,23 @@ def scheduling_node(node: JudgedNode) -> SchedulingNode:
     )
 
 
-def scheduling_pod(pod: JudgedPod, held: Collection[str] = ()) -> SchedulingPod:
-    """Return a pod as it is judged; a request whose quantity cannot be read fits on no node.
+def requirements_of(pod: ApiPod, held: Collection[str] = ()) -> Requirements:
+    """Return what a pod requires of a node; a request whose quantity cannot be read fits on no node.
 
     `held` are the extended resources that are kept of a pod which asks for too many.
     """
-    metadata, spec = pod.metadata, pod.spec
-    constraints = constraints_of(pod)
+    spec, constraints = pod.spec, constraints_of(pod)
     names = {name for _, each in _started(spec) for name in (*each.resources.limits, *each.resources.requests)}
     demand, too_much = within_bounds(_demand(pod, counted_resources(names, held)), len(names))
     if (excess := constraints.excess) is not None:
         constraints = Constraints(affinity=NOWHERE)
-    return SchedulingPod(
-        uid=metadata.uid,
-        namespace=metadata.namespace,
-        name=metadata.name,
-        constraints=_shared(constraints.selector, constraints.affinity, constraints.tolerations),
-        demand=demand,
-        node=spec.node_name or None,
-        ended=pod.status.phase in _ENDED,
-        gates=tuple(gate.name for gate in spec.scheduling_gates[:_MOST_GATES]),
-        scheduler=spec.scheduler_name[:_LONGEST_SCHEDULER] or DEFAULT_SCHEDULER,
-        problem=excess or too_much,
-    )
+    return requirements(constraints, demand, excess or too_much)
 
 
-def constraints_of(pod: JudgedPod) -> Constraints:
+def constraints_of(pod: ApiPod) -> Constraints:
     """Return everything that a pod requires of a node but room, be it more than is kept."""
     spec = pod.spec
     return Constraints(tuple(sorted(spec.node_selector.items())), _terms(spec.affinity), spec.tolerations)
-
-
-_shared = kept_while_used(Constraints)
-"""Return the one object for constraints that are equal."""
 
 
 def _terms(affinity: Affinity | None) -> tuple[Term, ...] | None:
@@ -93,7 +71,7 @@ def _terms(affinity: Affinity | None) -> tuple[Term, ...] | None:
     return tuple(Term(term.match_expressions, term.match_fields) for term in terms)
 
 
-def _demand(pod: JudgedPod, only: frozenset[str] | None) -> Demand:
+def _demand(pod: ApiPod, only: frozenset[str] | None) -> Demand:
     """Return what a pod takes; while it is resized in place, what kube-scheduler counts for it.
 
     Of a pod with too many resources, `only` those are read that are kept.
@@ -112,7 +90,7 @@ def _demand(pod: JudgedPod, only: frozenset[str] | None) -> Demand:
     return pod_demand(containers, _amounts(spec.overhead, only), of_pod, _host_ports(spec))
 
 
-def _started(spec: JudgedPodSpec) -> Iterator[tuple[ContainerKind, JudgedContainer]]:
+def _started(spec: PodSpec) -> Iterator[tuple[ContainerKind, Container]]:
     """Yield the containers in the order in which the kubelet starts them."""
     for container in spec.init_containers:
         yield "sidecar" if container.restart_policy == "Always" else "init", container
@@ -121,8 +99,8 @@ def _started(spec: JudgedPodSpec) -> Iterator[tuple[ContainerKind, JudgedContain
 
 
 def _taken(
-    container: JudgedContainer,
-    status: JudgedContainerStatus | None,
+    container: Container,
+    status: ContainerStatus | None,
     only: frozenset[str] | None,
     *,
     infeasible: bool,
@@ -138,7 +116,7 @@ def _taken(
     return resized(asked, allocated, used, infeasible=infeasible)
 
 
-def _host_ports(spec: JudgedPodSpec) -> list[HostPort]:
+def _host_ports(spec: PodSpec) -> list[HostPort]:
     """Return the ports that containers take of the node as long as the pod runs, which init containers do not."""
     return [
         HostPort(port.host_port, port.protocol or "TCP", port.host_ip or ANY_ADDRESS)

@@ -1,13 +1,14 @@
-"""Tests of `gpushare_plugin.adapters.cluster.scheduling.judged`; the verdicts of kube-scheduler test the rest of it."""
+"""Tests of `gpushare_plugin.adapters.cluster.judged`; the verdicts of kube-scheduler test the rest of it."""
 
 import json
 from typing import Any
 
 import msgspec
 
-from gpushare_plugin.adapters.cluster.accounts import account_node, account_pod
-from gpushare_plugin.adapters.cluster.scheduling.judged import scheduling_node, scheduling_pod
-from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
+from gpushare_plugin.adapters.cluster.accounts import account_node
+from gpushare_plugin.adapters.cluster.judged import scheduling_node
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
+from gpushare_plugin.adapters.cluster.pods import judged_pod, pod_of
 from gpushare_plugin.model.account.scheduling.constraints import Requirement, Term, Toleration
 from gpushare_plugin.model.account.scheduling.demand import NOTHING, HostPort
 from gpushare_plugin.model.account.scheduling.fits import refusal
@@ -45,49 +46,46 @@ POD: dict[str, Any] = {
 }
 
 
-def decoded(**spec: Any) -> JudgedPod:
+def decoded(**spec: Any) -> ApiPod:
     """Return the pod, with other fields in its spec."""
-    return msgspec.json.decode(json.dumps(POD | {"spec": POD["spec"] | spec}), type=JudgedPod)
+    return msgspec.json.decode(json.dumps(POD | {"spec": POD["spec"] | spec}), type=ApiPod)
 
 
 def test_a_pod_is_read_as_it_is_judged() -> None:
     """Requests count, and limits where there is no request; what is only preferred does not."""
-    pod = scheduling_pod(decoded())
-    assert (pod.uid, pod.namespace, pod.name, pod.node, pod.scheduler) == (
-        "1",
-        "default",
-        "pod",
-        None,
-        "default-scheduler",
-    )
-    assert pod.demand.resources == {"cpu": 250, "memory": 1536 << 20, SLICE: 1, "pods": 1}
-    assert pod.demand.ports == {HostPort(8081, address="10.0.0.1"): 1}
-    assert pod.constraints.selector == (("disk", "ssd"), ("zone", "a"))
+    pod = judged_pod(decoded())
+    assert (pod.uid, pod.namespace, pod.name, pod.node) == ("1", "default", "pod", None)
+    demand, constraints = pod.requirements.demand, pod.requirements.constraints
+    assert demand.resources == {"cpu": 250, "memory": 1536 << 20, SLICE: 1, "pods": 1}
+    assert demand.ports == {HostPort(8081, address="10.0.0.1"): 1}
+    assert constraints.selector == (("disk", "ssd"), ("zone", "a"))
     required = Requirement("tier", "In", ("1",)), Requirement("metadata.name", "NotIn", ("n",))
-    assert pod.constraints.affinity == (Term(required[:1], required[1:]),)
-    assert pod.constraints.tolerations == (Toleration("dedicated", "Exists", effect="NoExecute"),)
+    assert constraints.affinity == (Term(required[:1], required[1:]),)
+    assert constraints.tolerations == (Toleration("dedicated", "Exists", effect="NoExecute"),)
     assert pod.schedulable
 
 
 def test_pods_with_equal_constraints_share_them() -> None:
-    """The order of a node selector makes no difference."""
-    other = decoded(nodeSelector={"disk": "ssd", "zone": "a"}, containers=[])
-    assert scheduling_pod(decoded()).constraints is scheduling_pod(other).constraints
+    """The order of a node selector makes no difference; pods that also take the same share all requirements."""
+    pod, other = judged_pod(decoded()), judged_pod(decoded(nodeSelector={"disk": "ssd", "zone": "a"}, containers=[]))
+    assert pod.requirements.constraints is other.requirements.constraints
+    assert pod.requirements is not other.requirements
+    assert pod.requirements is judged_pod(decoded(nodeSelector={"disk": "ssd", "zone": "a"})).requirements
 
 
 def test_what_holds_a_pod_back_is_read() -> None:
-    """Gates, another scheduler, a node, and an end."""
-    held = scheduling_pod(decoded(schedulingGates=[{"name": "a"}], schedulerName="other"))
-    assert (held.gates, held.scheduler, held.schedulable) == (("a",), "other", False)
-    ended = msgspec.convert(POD | {"status": {"phase": "Failed"}}, JudgedPod)
-    assert scheduling_pod(ended).ended
-    assert scheduling_pod(decoded(nodeName="node")).node == "node"
+    """Gates, a node, and an end."""
+    held = judged_pod(decoded(schedulingGates=[{"name": "a"}]))
+    assert (held.gates, held.schedulable) == (("a",), False)
+    ended = msgspec.convert(POD | {"status": {"phase": "Failed"}}, ApiPod)
+    assert judged_pod(ended).over
+    assert judged_pod(decoded(nodeName="node")).node == "node"
 
 
 def test_the_account_reads_the_same_objects() -> None:
     """Whoever follows pods and nodes to judge them needs no second watch for the account."""
-    assert account_pod(decoded()).request.amounts == {SLICE: 1}
-    node = msgspec.convert({"metadata": {"name": "node"}, "status": {"allocatable": {"cpu": "2"}}}, JudgedNode)
+    assert pod_of(decoded()).request.amounts == {SLICE: 1}
+    node = msgspec.convert({"metadata": {"name": "node"}, "status": {"allocatable": {"cpu": "2"}}}, ApiNode)
     assert account_node(node).name == "node"
 
 
@@ -99,7 +97,7 @@ def test_a_node_is_read_as_it_is_judged() -> None:
             "spec": {"unschedulable": True, "taints": [{"key": "a", "effect": "NoSchedule", "timeAdded": "now"}]},
             "status": {"allocatable": {"cpu": "3920m", "memory": "1Ki", "pods": "110", SLICE: "many"}},
         },
-        JudgedNode,
+        ApiNode,
     )
     allocatable = {"cpu": 3920, "memory": 1024, "pods": 110, SLICE: 0}
     taints = (Taint("a", effect="NoSchedule"),)
@@ -108,7 +106,7 @@ def test_a_node_is_read_as_it_is_judged() -> None:
 
 def test_a_request_that_cannot_be_read_fits_nowhere() -> None:
     """The API server takes none; if it did, nothing would be made for such a pod."""
-    pod = scheduling_pod(
+    pod = judged_pod(
         decoded(containers=[{"resources": {"requests": {"memory": "much"}}}], nodeSelector={}, affinity=None)
     )
     refused = refusal(pod, SchedulingNode("node", allocatable={"memory": 1 << 50, "pods": 1}), NOTHING)

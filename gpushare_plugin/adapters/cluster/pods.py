@@ -1,0 +1,197 @@
+"""Pods of the API: the one door through which programs get what they know of a pod."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import NamedTuple
+
+from gpushare_plugin.adapters.cluster.accounts import is_extended
+from gpushare_plugin.adapters.cluster.judged import requirements_of
+from gpushare_plugin.adapters.cluster.objects import ApiPod, Metadata, Owner, PodStatus
+from gpushare_plugin.foundation.structs import kept_while_used
+from gpushare_plugin.model.account.annotations import claims, held_resources, pod_request
+from gpushare_plugin.model.account.pod import (
+    MOST_LABELS,
+    NO_LABELS,
+    OVER,
+    UNKNOWN,
+    Labels,
+    Pod,
+    has_ended,
+    shared_labels,
+)
+from gpushare_plugin.model.account.request import (
+    MOST_CONTAINERS,
+    MOST_READ,
+    ContainerKind,
+    ContainerRequest,
+    PodRequest,
+    kept_resources,
+    too_large,
+)
+from gpushare_plugin.model.account.scheduling.quantity import QuantityError, units
+from gpushare_plugin.model.account.scheduling.requirements import NOT_READ, Requirements
+
+_LONGEST_UID = 64
+"""Characters of the UID of an owner that is believed: Kubernetes' have 36, and anybody may name an owner."""
+_LONGEST_CONTAINER = 63
+"""Characters of names, as many as an API server takes; whoever reaches the extender's port can send any number."""
+_LONGEST_TIME = 64
+"""Characters of a time that are read; no time has as many."""
+
+_MOST_GATES = 8
+"""Scheduling gates of a pod whose names are kept: one is enough to hold the pod back."""
+
+
+def pod_of(found: ApiPod, *, evictable: bool = False) -> Pod:
+    """Return what is known of a pod, but for its requirements; nothing that a pod can hold is an error.
+
+    Start and labels are there if the pod is to be `evictable`: they change while nothing else of the pod does.
+    """
+    return _pod(found, request_of(found), NOT_READ, evictable=evictable)
+
+
+def judged_pod(found: ApiPod) -> Pod:
+    """Return what is known of a pod, with its requirements, which only programs that judge nodes read.
+
+    A request whose quantity cannot be read fits on no node.
+    """
+    request = request_of(found)
+    return _pod(found, request, requirements_of(found, request.amounts.keys()), evictable=False)
+
+
+def _pod(found: ApiPod, request: PodRequest, requirements: Requirements, *, evictable: bool) -> Pod:
+    metadata, spec, status = found.metadata, found.spec, found.status
+    node = spec.node_name or None
+    claimed = claims(metadata.annotations, request, node)
+    return Pod(
+        uid=metadata.uid,
+        namespace=metadata.namespace,
+        name=metadata.name,
+        request=request,
+        node=node,
+        owner=_controller(metadata.owner_references),
+        priority=spec.priority or 0,
+        created=_time((metadata.creation_timestamp or "")[:_LONGEST_TIME]),
+        started=_started((status.start_time or "")[:_LONGEST_TIME]) if evictable else math.inf,
+        labels=_labels(metadata) if evictable else NO_LABELS,
+        over=status.phase in OVER,
+        ended=has_ended(status.phase, lambda: _runs(status)),
+        ending=metadata.deletion_timestamp is not None,
+        nominated=status.nominated_node_name or None,
+        gates=tuple([gate.name for gate in spec.scheduling_gates[:_MOST_GATES]]),
+        allocation=claimed.allocation,
+        promise=claimed.promise,
+        indexes=claimed.indexes,
+        requirements=requirements,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _time(text: str) -> datetime:
+    """Return the time of a text, the same object for replicas that were created together."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return UNKNOWN
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _labels(metadata: Metadata) -> Labels:
+    return shared_labels(tuple(sorted(metadata.labels.items())[:MOST_LABELS]))
+
+
+@lru_cache(maxsize=1024)
+def _started(text: str) -> float:
+    """Return the time of a text in seconds since 1970; infinite for a time that cannot be read, or is empty."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        return math.inf
+
+
+# Plain loops here and below: a large cluster has tens of thousands of pods.
+def _controller(owners: Iterable[Owner]) -> str | None:
+    """Return the UID of the controller among the owners of a pod, None where it has none that makes sense."""
+    for owner in owners:
+        if owner.controller:
+            return owner.uid if len(owner.uid) <= _LONGEST_UID else None
+    return None
+
+
+def _runs(status: PodStatus) -> bool:
+    """Return whether a status shows a container that runs."""
+    for statuses in (status.container_statuses, status.init_container_statuses):
+        for each in statuses:
+            if each.state.running is not None:
+                return True
+    return False
+
+
+def asks(pod: ApiPod) -> bool:
+    """Return whether a pod asks for any extended resource, be it in a quantity that makes no sense."""
+    for containers in (pod.spec.containers, pod.spec.init_containers):
+        for container in containers:
+            resources = container.resources
+            for name in resources.limits:
+                if is_extended(name):
+                    return True
+            for name in resources.requests:
+                if is_extended(name):
+                    return True
+    return False
+
+
+def request_of(pod: ApiPod) -> PodRequest:
+    """Return what a pod asks for; a quantity that no API server takes is a problem of the request."""
+    metadata, problem = pod.metadata, None
+    asked = list(_asked(pod))
+    if len(asked) > MOST_CONTAINERS or sum([len(each.quantities) for each in asked]) > MOST_READ:
+        asked, problem = _within_bounds(asked, metadata.annotations)
+    try:
+        containers = tuple([_container_request(name, kind, tuple(found.items())) for name, kind, found in asked])
+    except QuantityError as error:
+        return replace(pod_request((), metadata.annotations, metadata.labels), problem=str(error))
+    return pod_request(containers, metadata.annotations, metadata.labels, problem)
+
+
+class _Asked(NamedTuple):
+    """What a container asks for, as it is written."""
+
+    name: str
+    kind: ContainerKind
+    quantities: Mapping[str, str]
+
+
+def _asked(pod: ApiPod) -> Iterator[_Asked]:
+    """Yield what containers ask for, in the order in which the kubelet starts them.
+
+    Limits and requests of an extended resource are equal where both are given; either may be left out.
+    """
+    for each in pod.spec.init_containers:
+        kind: ContainerKind = "sidecar" if each.restart_policy == "Always" else "init"
+        yield _Asked(each.name[:_LONGEST_CONTAINER], kind, each.resources.requests | each.resources.limits)
+    for each in pod.spec.containers:
+        yield _Asked(each.name[:_LONGEST_CONTAINER], "app", each.resources.requests | each.resources.limits)
+
+
+def _within_bounds(asked: Sequence[_Asked], annotations: Mapping[str, str]) -> tuple[list[_Asked], str | None]:
+    """Return what is kept of far too many containers or amounts, before any is read, and what is too much."""
+    names = {name for each in asked for name in each.quantities if is_extended(name)}
+    amounts = sum([len(names.intersection(each.quantities)) for each in asked])
+    kept = kept_resources(names, held_resources(annotations))
+    found = [
+        _Asked(name, kind, {resource: quantities[resource] for resource in kept.intersection(quantities)})
+        for name, kind, quantities in asked
+        if not kept.isdisjoint(quantities)
+    ]
+    return found, too_large(len(asked), len(names), amounts)
+
+
+@kept_while_used
+def _container_request(name: str, kind: ContainerKind, asked: tuple[tuple[str, str], ...]) -> ContainerRequest:
+    """Return what a container asks for, made once for all replicas of a pod; raises QuantityError."""
+    amounts = [(resource, amount) for resource, text in asked if is_extended(resource) and (amount := units(text))]
+    return ContainerRequest(name, kind, tuple(sorted(amounts)))
