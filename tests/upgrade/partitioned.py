@@ -43,7 +43,8 @@ USUAL = {
     "run": (
         "gpu_not_served_by_mps",
         "gpus_changed",
-        "gpu_unhealthy: Not Found$",
+        # A question about an instance that is being destroyed, by the call that the driver was just answering.
+        "gpu_unhealthy: (Not Found|Invalid Argument)$",
         "warning: .* gpushare mig does not run",
     ),
     "mps": (),
