@@ -88,6 +88,7 @@ class ApiServer(Running):
         self.tls: ssl.SSLContext | None = None
         self.port = 0
         self._port_held: socket.socket | None = None
+        self._listener: socket.socket
         self._runner: web.AppRunner | None = None
         self._verbs = Verbs(self.store)
 
@@ -109,13 +110,18 @@ class ApiServer(Running):
         application.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True, ssl_context=self.tls)
-        await site.start()
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        await web.SockSite(self._runner, self._listener, ssl_context=self.tls).start()
 
     async def stop(self) -> None:
         """Cut every connection and take no more; objects stay."""
         self.watches.stopped.set()
         if self._runner is not None:
+            # A connection that was just accepted begins two turns of the event loop later; asyncio and aiohttp would
+            # leave it open if the server had been closed by then.
+            asyncio.get_running_loop().remove_reader(self._listener)
+            for _ in range(2):
+                await asyncio.sleep(0)
             await self._runner.cleanup()
             self._runner = None
 

@@ -515,8 +515,7 @@ async def test_a_hostile_name_arrives_as_it_is(kubelet: EmbeddedKubelet) -> None
     """Whatever the name of a GPU is, it is the value of one label in one line."""
     cards = Cards(a_node(8192, name=HOSTILE))
     async with target(kubelet, cards, sharing=memory()) as daemon:
-        seen = await daemon.until(lambda seen: bool(seen["gpushare_gpu_info"]))
-    assert seen["gpushare_gpu_info"] == {("0", "memory", HOSTILE, a_gpu(0).uuid): 1}
+        await daemon.until(lambda seen: seen["gpushare_gpu_info"] == {("0", "memory", HOSTILE, a_gpu(0).uuid): 1})
 
 
 def view(name: str) -> View:

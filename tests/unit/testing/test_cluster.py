@@ -1,5 +1,9 @@
 """Tests of `gpushare_plugin.testing.cluster`: it does what the API server's documentation says of it."""
 
+import asyncio
+import gc
+import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +12,7 @@ import pytest
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
 from gpushare_plugin.testing.cluster import ApiServer, Permission, Store, granted
 from gpushare_plugin.testing.cluster.errors import ConflictError, InvalidError, NotFoundError
+from tests.waiting import PATIENCE
 
 NODES, NAME = "/api/v1/nodes", "node"
 
@@ -172,3 +177,16 @@ def test_a_label_has_a_value_of_a_label(store: Store, value: str) -> None:
     with pytest.raises(InvalidError, match="Invalid value"):
         apply(store, "one", {"x": value})
     assert apply(store, "one", {"x": ""}) == {"team": "a", "x": ""}
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_server_that_stops_leaves_no_connection_open(turns: int) -> None:
+    """Not even a connection that comes in the last turns of the event loop; pytest reports what is found unclosed."""
+    async with ApiServer() as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as client:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await server.stop()
+            with suppress(ConnectionResetError):  # the kernel does it where nobody has accepted the connection
+                assert await asyncio.to_thread(client.recv, 1) == b""
+    gc.collect()
