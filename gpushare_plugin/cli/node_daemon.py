@@ -1,6 +1,5 @@
 """The daemon of a node, built from the options of `gpushare run`; its imports take most of the time to start."""
 
-import gc
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,6 @@ def run_node_daemon(configs: Configs, directory: Path, options: Mapping[str, Any
 
     Raises GpushareError for options that cannot be used.
     """
-    gc.freeze()  # imported modules are never garbage, so the collector need not look at them
     with daemon_log(options["log_format"], options["log_level"]) as log:
         daemon = Daemon(
             configs=configs,

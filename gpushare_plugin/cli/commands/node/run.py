@@ -1,6 +1,7 @@
 """`gpushare run`: the daemon of a node."""
 
 import contextlib
+import gc
 from typing import Any
 
 import click
@@ -118,8 +119,12 @@ def command(context: click.Context, /, **options: Any) -> None:
     directory = plugin_directory(context)
     if options["simulate"] is None:
         _begin_nvml(configs, options["container_driver_root"])
+    # As in `__main__`: imported modules are never garbage, so the collector looks at them neither now nor later.
+    gc.disable()
     from gpushare_plugin.cli.node_daemon import run_node_daemon  # noqa: PLC0415 - takes long, and NVML needs no import
 
+    gc.freeze()
+    gc.enable()
     run_node_daemon(configs, directory, options)
 
 
