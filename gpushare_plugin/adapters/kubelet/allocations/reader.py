@@ -126,7 +126,7 @@ class HoldingsReader:
                 return doubt
             asked_at = before[1]
         self._log_doubt(None)
-        return await asyncio.to_thread(_confirmed, shown, recorded or (), asked_at)
+        return await asyncio.to_thread(lambda: Confirmed.of(combined(shown, recorded or ()), asked_at))
 
     async def next_record(self) -> None:
         """Wait until the kubelet has written its checkpoint again since it was asked; not much longer than that takes.
@@ -185,8 +185,6 @@ class HoldingsReader:
         self._read, self.complete = (written, now, holdings), True
         return holdings
 
-    # ------------------------------------------------------------------ both records
-
     async def _recorded(self) -> Holdings | None:
         """Return what the kubelet's checkpoint has; None where it cannot be read."""
         try:
@@ -226,10 +224,6 @@ def _at_start(directory: Path) -> Holdings:
     listed = read_listed(directory)
     slices = (Holding("", "", "", resource, frozenset({id_})) for resource, id_ in listed if is_slice(id_))
     return (*read_recorded(directory), *slices)
-
-
-def _confirmed(shown: Iterable[Holding], recorded: Iterable[Holding], asked_at: float) -> Confirmed:
-    return Confirmed.of(combined(shown, recorded), asked_at)
 
 
 def _of_pods(shown: Iterable[Holding], directory: Path) -> tuple[Holdings, frozenset[tuple[str, str]] | None]:

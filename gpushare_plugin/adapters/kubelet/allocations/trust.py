@@ -68,20 +68,18 @@ class Trust:
 
     def doubt(self, listing: Listing, asked: Kubelet) -> Unknown | None:
         """Return why `listing`, the answer of the kubelet `asked`, may not show every pod; None when it does."""
-        reason = self._doubt(listing, asked)
-        return Unknown(reason, answered=True) if reason else None
-
-    def _doubt(self, listing: Listing, asked: Kubelet) -> str | None:
         if self.kubelet() != asked or None in asked:
-            return "the kubelet restarted while it was asked, or is not running"
+            return Unknown("the kubelet restarted while it was asked, or is not running", answered=True)
         if self._own_pod is not None and self._own_pod not in listing.pods:
             self._known_since = None
-            return f"the kubelet does not show our own pod {'/'.join(self._own_pod)}, so it may not know others"
+            own_pod = "/".join(self._own_pod)
+            return Unknown(f"the kubelet does not show our own pod {own_pod}, so it may not know others", answered=True)
         now = self._clock()
         if self._known_since is None:
             self._known_since = now
         delay = self._delays.own_pod_shown if self._own_pod else self._delays.unknown
-        return "the kubelet may not know its pods yet" if now - self._known_since < delay else None
+        known = now - self._known_since >= delay
+        return None if known else Unknown("the kubelet may not know its pods yet", answered=True)
 
     def _identities(self) -> Kubelet:
         return identity(self._directory / KUBELET_SOCKET), identity(self._pod_resources)
