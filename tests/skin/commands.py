@@ -26,18 +26,6 @@ COMMANDS = (
     "schema",
     "version",
 )
-WRONG = """\
-version: v1
-flags:
-  migStrategy: sometimes
-sharing:
-  memory:
-    resources:
-    - name: aliyun.com/gpu-mem
-      unit: 256GiB
-    - name: example.com/gpu-mem
-      devices: [7]
-"""
 TOO_LARGE = """\
 version: v1
 sharing:
@@ -48,6 +36,7 @@ sharing:
     - name: example.com/gpu-mem
       devices: [7]
 """
+WRONG = TOO_LARGE.replace("sharing:", "flags:\n  migStrategy: sometimes\nsharing:")
 UNKNOWN = "version: v1\nsharing: {memory: {resource: []}, timeSlices: {}}\nplugin: {}\n"
 NO_YAML = "version: v1\nsharing: {memory: [\n"
 
