@@ -18,6 +18,8 @@ from tests.chart.rendering import objects
 from tests.process.daemon import Daemon, comes_to_answer, process
 from tests.waiting import until
 
+pytestmark = pytest.mark.measured
+
 ON: dict[str, Any] = {"scheduler": {"enabled": True, "cordonNodes": ["aliyun-1"]}}
 OWN: dict[str, Any] = {"scheduler": {"enabled": True, "kubeScheduler": {"enabled": True}}}
 PODS = "/api/v1/namespaces/default/pods"

@@ -28,6 +28,8 @@ from tests.unit.inspect.cluster.clusters import gpu, recorded
 from tests.unit.programs.partitioning.partitioners import create_node, create_pod
 from tests.waiting import PATIENCE
 
+pytestmark = pytest.mark.measured
+
 MEMORY = "aliyun.com/gpu-mem"
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.measured
+
 AFTER_A_COMMAND = """
 import gc, sys
 from gpushare_plugin.__main__ import main

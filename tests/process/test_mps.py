@@ -19,6 +19,8 @@ from gpushare_plugin.adapters.host.simulated import SimulatedSource
 from gpushare_plugin.testing.mps import FakeMps
 from tests.process.daemon import Argument, Daemon, bad_log, gpushare, process
 
+pytestmark = pytest.mark.measured
+
 NODE = "gpus: [{memory: 16GiB, count: 2}]\n"
 
 

@@ -40,10 +40,9 @@ class Build:
     def environment(self) -> Mapping[str, str]:
         """The variables with which a child process imports this build, wherever it is started.
 
-        Coverage is measured of this tree alone. What is imported again and again is compiled once.
+        What is imported again and again is compiled once.
         """
-        found = {"PYTHONPATH": str(self.root), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": ""}
-        return found if self.name == "new" else {**found, "COVERAGE_PROCESS_START": "", "COVERAGE_PROCESS_CONFIG": ""}
+        return {"PYTHONPATH": str(self.root), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": ""}
 
     def check_imported(self) -> None:
         """See that a child process imports this build, from its folder."""
