@@ -216,7 +216,7 @@ def _limits(
 def _beside(retired: Iterable[Retired], wanted: WantedOffer) -> dict[str, list[Retired]]:
     """Return the retired units that have a part of a GPU, by its UUID; those of a card have one of its instances."""
     beside: dict[str, list[Retired]] = defaultdict(list)
-    gpus = wanted.gpus
+    gpus = dict.fromkeys(wanted.parts.values()) | wanted.gpus
     for each in retired:
         gpu = each.first.on(gpus).gpu  # the card may not have been there when its unit was found to be held
         for concerned in (gpu, *_overlapping(gpu, wanted.parts)):

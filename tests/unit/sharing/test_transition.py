@@ -21,7 +21,7 @@ from gpushare_plugin.sharing.transition import (
     advance,
     resumed,
 )
-from tests.nodes import a_gpu, a_node
+from tests.nodes import a_gpu, a_mig_node, a_node
 from tests.unit.sharing.holders import confirmed, taken
 from tests.unit.sharing.settings import GPU_MEM, memory, only, planned, time_slicing
 from tests.unit.sharing.unit_by_unit import Listed, begun, gone_on
@@ -203,6 +203,19 @@ def test_a_card_that_comes_back_waits_for_what_pods_hold_of_it() -> None:
     assert (counts(offer), waiting) == ({"nvidia.com/gpu": (4, 0)}, ())
     offer, waiting = advance(offer, wanted(time_slicing(SLICED)), None, 0.0)
     assert (counts(offer), [set(each.units) for each in waiting]) == ({"nvidia.com/gpu": (4, 0)}, [{held}])
+
+
+def test_instances_of_a_card_that_comes_back_wait_for_what_pods_hold_of_it() -> None:
+    """A card that offers its MIG instances alone is still the one that a unit of an earlier daemon is of."""
+    held = next(iter(wanted(memory()).resources[0].units))
+    node = a_mig_node(("3g.20gb",))
+    divided = replace(node, instances=tuple(replace(each, uuid="MIG-other-digits") for each in node.instances))
+    offer = resumed(taken([(GPU_MEM, held)]), (), {}, 0.0)
+    decided = planned(divided, flags={"migStrategy": "mixed"})
+    parts = {gpu.uuid: a_gpu(0).uuid for gpu in divided.gpus if gpu.mig}
+    offer, waiting = advance(offer, WantedOffer(decided.resources, decided.modes, parts), None, 0.0)
+    assert [(each.gpu, set(each.units)) for each in waiting] == [(next(iter(parts)), {held})]
+    assert sum(healthy for healthy, _ in counts(offer).values()) == 0
 
 
 def test_a_card_that_lost_a_little_memory_goes_on() -> None:
