@@ -25,7 +25,13 @@ from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import GPU_MEMORY
 from gpushare_plugin.model.account.search.disruption import Disruptions
 from gpushare_plugin.programs.scheduler.answers import every_node, filter_nodes, preempt, prioritize
-from gpushare_plugin.programs.scheduler.http.bodies import LARGEST_REQUEST, MOST_TOGETHER, MOST_VALUES, Bodies
+from gpushare_plugin.programs.scheduler.http.bodies import (
+    LARGEST_REQUEST,
+    MOST_TOGETHER,
+    MOST_VALUES,
+    Bodies,
+    RefusedRequestError,
+)
 from gpushare_plugin.programs.scheduler.protocol import LARGEST_POD, MOST_NODES, Arguments, PreemptionArguments, decode
 from gpushare_plugin.programs.scheduler.tls import authority
 from gpushare_plugin.programs.scheduler.tls.authority import Signed
@@ -311,6 +317,39 @@ async def test_a_small_request_is_answered_beside_large_ones_that_are_held_back(
     for task in others:
         task.cancel()
     await asyncio.wait(others)
+
+
+async def test_answers_that_nobody_reads_are_bounded_together() -> None:
+    """Whoever asks for long answers and reads none of them gets no more until a connection of theirs is closed."""
+    bodies, body = Bodies(), bytes(LARGEST_REQUEST)
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await bodies.send(request, body, "application/json")
+        except RefusedRequestError as error:
+            return web.Response(status=error.status, text=str(error))
+
+    async with contextlib.AsyncExitStack() as clients:
+        lives = ConnectionLimits(head=LONG, answer=LONG, idle=LONG)
+        port = await clients.enter_async_context(listening("127.0.0.1:0", answer, lives))
+
+        async def ask() -> tuple[bytes, asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**10)
+            clients.callback(writer.close)
+            writer.write(b"GET /inspect HTTP/1.1\r\nHost: x\r\n\r\n")
+            return await reader.readline(), reader, writer
+
+        asking = [await ask() for _ in range(MOST_TOGETHER // LARGEST_REQUEST)]
+        assert {status for status, *_ in asking} == {b"HTTP/1.1 200 OK\r\n"}
+        status, refused, _ = await ask()
+        assert status == b"HTTP/1.1 503 Service Unavailable\r\n"
+        assert b"sending answers of 64 MiB already" in (await refused.readuntil(b"retry"))
+        asking[0][2].transport.abort()
+        await until(lambda: _is_answered(ask))
+
+
+async def _is_answered(ask: Callable[[], Awaitable[tuple[bytes, object, object]]]) -> bool:
+    return b"200" in (await ask())[0]
 
 
 async def test_the_event_loop_has_a_turn_between_any_two_requests() -> None:

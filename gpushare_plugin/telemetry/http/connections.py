@@ -35,7 +35,7 @@ _LINGERING = 1.0
 """Seconds in which the rest of a request that was refused is received and dropped."""
 _NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
-Page = Callable[[web.BaseRequest], Awaitable[web.Response]]
+Page = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class ConnectionLimits(NamedTuple):
@@ -208,7 +208,7 @@ class _Server(web.Server):
         for handler in tuple(self._open):
             self._end(handler)
 
-    async def _answered(self, request: web.BaseRequest) -> web.Response:
+    async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
         handler = request.protocol
         self._enter(handler, self._limits.answer, asks=True)
         try:

@@ -46,7 +46,7 @@ async def serve_http(
     if metrics is not None:
         pages["/metrics"] = functools.partial(_scrape, metrics, asyncio.Lock())
 
-    async def answer(request: web.BaseRequest) -> web.Response:
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
         response = await _answer(pages, request)
         # One request a connection, so that no client can queue requests whose answers it never reads.
         response.force_close()
@@ -57,7 +57,7 @@ async def serve_http(
         await asyncio.Event().wait()
 
 
-async def _answer(pages: dict[str, Page], request: web.BaseRequest) -> web.Response:
+async def _answer(pages: dict[str, Page], request: web.BaseRequest) -> web.StreamResponse:
     page = pages.get(request.path)
     if page is None:
         *others, last = pages

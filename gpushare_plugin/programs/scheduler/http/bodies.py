@@ -1,4 +1,4 @@
-"""The bodies of requests: what is taken of one and of all together, before anything is decoded."""
+"""The bodies of requests and of long answers: what is taken of one and of all together, before anything is decoded."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,10 @@ The largest pod that an API server takes has less than 3 MiB.
 """
 
 MOST_TOGETHER = 4 * LARGEST_REQUEST
-"""Bytes of all requests that are being received or wait for their answer."""
+"""Bytes of all requests that are being received or wait for their answer; as many of all long answers being sent."""
+
+_PART = 2**16
+"""Bytes of a long answer that are handed to the connection at a time."""
 
 MOST_VALUES = 2**20
 """Values of JSON in one request, counted as commas: a Node has one in some 30 bytes, so this is 16 bytes for each."""
@@ -52,6 +55,7 @@ class Bodies:
     def __init__(self) -> None:
         """Hold no body yet."""
         self._held = 0
+        self._sent = 0
         self._receiving: dict[asyncio.Task[object], bytearray] = {}
         self._given_up: set[asyncio.Task[object]] = set()
         self._turn = asyncio.Lock()
@@ -87,6 +91,23 @@ class Bodies:
             finally:
                 await asyncio.sleep(0)
 
+    async def send(self, request: web.BaseRequest, body: bytes, content_type: str) -> web.StreamResponse:
+        """Send a long answer as its client reads it; raises RefusedRequestError where others are too large together."""
+        if self._sent + len(body) > MOST_TOGETHER:
+            raise _busy("sending answers")
+        response = web.StreamResponse(headers={"Content-Type": content_type})
+        response.content_length = len(body)
+        self._sent += len(body)
+        try:
+            await response.prepare(request)
+            if request.method != "HEAD":
+                for start in range(0, len(body), _PART):
+                    await response.write(body[start : start + _PART])
+            await response.write_eof()
+        finally:
+            self._sent -= len(body)
+        return response
+
     async def _receive(self, request: web.BaseRequest, body: bytearray) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine runs in a task
@@ -104,7 +125,7 @@ class Bodies:
         except asyncio.CancelledError:
             if task in self._given_up:
                 task.uncancel()
-                raise _busy() from None
+                raise _busy("receiving requests") from None
             # The client has hung up, or the extender ends.
             _log.debug("extender_request_incomplete", path=request.path, count=len(body))
             raise
@@ -119,16 +140,16 @@ class Bodies:
         """Make room: a few clients that hold large requests back must not keep kube-scheduler's small ones out."""
         largest = max(self._receiving, key=lambda each: len(self._receiving[each]))
         if largest is task:
-            raise _busy()
+            raise _busy("receiving requests")
         if largest not in self._given_up:
             self._given_up.add(largest)
             largest.cancel()
 
 
-def _busy() -> RefusedRequestError:
+def _busy(doing: str) -> RefusedRequestError:
     return RefusedRequestError(
         HTTPStatus.SERVICE_UNAVAILABLE,
-        f"the extender is receiving requests of {MOST_TOGETHER // MIB} MiB already, the most at a time; retry",
+        f"the extender is {doing} of {MOST_TOGETHER // MIB} MiB already, the most at a time; retry",
     )
 
 

@@ -38,6 +38,8 @@ _LIMITS = ConnectionLimits(head=10.0, answer=60.0, idle=120.0)
 """kube-scheduler keeps its connections for 90 s, and would not repeat a request that it sends when one is closed."""
 
 
+_JSON = "application/json"
+
 ALIYUN = "/gpushare-scheduler"
 """What paths of Aliyun's extender begin with."""
 
@@ -67,7 +69,7 @@ class ExtenderServer:
         async with listening(address, self._answer, _LIMITS, tls) as port:
             yield port
 
-    async def _answer(self, request: web.BaseRequest) -> web.Response:
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         method, page = self._page(request.path)
         if page is None:
             return _text(HTTPStatus.NOT_FOUND, "not found")
@@ -89,7 +91,7 @@ class ExtenderServer:
     def _counted(self, verb: str, answer: "_Verb") -> Page:
         """Count requests by their result, and the time that they take."""
 
-        async def counted(request: web.BaseRequest) -> web.Response:
+        async def counted(request: web.BaseRequest) -> web.StreamResponse:
             began = time.monotonic()
             response, result = await answer(request)
             self.counts.requests.labels(verb, result).inc()
@@ -141,7 +143,8 @@ class ExtenderServer:
             account = self._term().account
             if node and node not in account.nodes():
                 return _Answer(_text(HTTPStatus.NOT_FOUND, f"node {node} not found"), "refused")
-            return _Answer(_json(inspect(account, node or None)))
+            body = encode(inspect(account, node or None))
+        return _Answer(await self._bodies.send(request, body, _JSON))
 
 
 def _why_refused(found: FilterResult) -> str | None:
@@ -162,7 +165,7 @@ class _Answer(NamedTuple):
     `result` is what metrics count: done, refused (with a reason) or failed (a defect).
     """
 
-    response: web.Response
+    response: web.StreamResponse
     result: str = "done"
 
 
@@ -192,7 +195,7 @@ def _guarded(answer: _Verb) -> _Verb:
 
 
 def _uncounted(answer: _Verb) -> Page:
-    async def uncounted(request: web.BaseRequest) -> web.Response:
+    async def uncounted(request: web.BaseRequest) -> web.StreamResponse:
         return (await answer(request)).response
 
     return uncounted
@@ -203,4 +206,4 @@ def _text(status: int, text: str) -> web.Response:
 
 
 def _json(value: object) -> web.Response:
-    return web.Response(body=encode(value), content_type="application/json")
+    return web.Response(body=encode(value), content_type=_JSON)
