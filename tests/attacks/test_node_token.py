@@ -12,7 +12,7 @@ from gpushare_plugin.adapters.cluster.objects import ApiNode
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, NodeRecord, ResourceRecord, encode
 from gpushare_plugin.model.account.request import ContainerRequest, PodRequest
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster import ApiServer
 from tests.attacks.unseen import HOSTILE, assert_seen
 from tests.attacks.work import work

@@ -16,8 +16,8 @@ from gpushare_plugin.model.partition.conversion import mig_layout, partition_nod
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import in_order
 from gpushare_plugin.model.partition.taking_back import since
-from gpushare_plugin.model.partition.wanted import WantedError, decode
 from gpushare_plugin.model.slices.slice import Kind, named_slice
+from gpushare_plugin.model.slices.wanted import WantedError, decode
 
 UseState = Literal["allocated", "promised", "unplaced"]
 

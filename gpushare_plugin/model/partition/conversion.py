@@ -13,10 +13,10 @@ from gpushare_plugin.model.account.occupancy import NodeAccount
 from gpushare_plugin.model.account.request import MOST_SLICES_OF_A_POD
 from gpushare_plugin.model.gpu import gpu_label
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode, left_out
-from gpushare_plugin.model.partition.wanted import MOST_SLICES, Wanted
 from gpushare_plugin.model.slices.memory import MOST_MPS_CLIENTS, MemoryRoom
 from gpushare_plugin.model.slices.mig import MigRoom
 from gpushare_plugin.model.slices.slice import Kind, MigPlace, slice_of
+from gpushare_plugin.model.slices.wanted import MOST_SLICES, Wanted
 
 MOST_GPUS = 64
 """GPUs of a node that are believed to be partitioned; no machine has as many."""

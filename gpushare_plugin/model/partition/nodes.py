@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import gpu_label
-from gpushare_plugin.model.partition.wanted import Counts, KeptSlice, Wanted
 from gpushare_plugin.model.slices.room import Room
 from gpushare_plugin.model.slices.slice import named_slice
+from gpushare_plugin.model.slices.wanted import Counts, KeptSlice, Wanted
 
 
 class PartitionGpu(Struct, frozen=True, gc=False):

@@ -25,8 +25,8 @@ from gpushare_plugin.model.partition.conversion import mig_layout, partition_nod
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.search.elsewhere import Elsewhere
 from gpushare_plugin.model.partition.taking_back import Rules, TakenBack
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES, KeptSlice, Wanted, WantedError, decode
 from gpushare_plugin.model.slices.slice import Kind
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES, KeptSlice, Wanted, WantedError, decode
 
 _log = structlog.get_logger()
 

@@ -19,7 +19,7 @@ from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.foundation.text import in_words
 from gpushare_plugin.model.partition.decide import Decisions, LeftOut, decide
 from gpushare_plugin.model.partition.taking_back import Broken
-from gpushare_plugin.model.partition.wanted import Wanted
+from gpushare_plugin.model.slices.wanted import Wanted
 from gpushare_plugin.programs.partitioning.known import Known, KnownNode
 from gpushare_plugin.programs.partitioning.reports import Reports
 from gpushare_plugin.telemetry.metrics.partitioner import PartitionerCounts, PartitionerView

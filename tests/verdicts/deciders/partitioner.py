@@ -13,7 +13,7 @@ from gpushare_plugin.adapters.cluster.events.event import Event
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.model.partition.decide import Decisions
 from gpushare_plugin.model.partition.decide import decide as decided
-from gpushare_plugin.model.partition.wanted import encode
+from gpushare_plugin.model.slices.wanted import encode
 from gpushare_plugin.programs.partitioning.known import Known
 from gpushare_plugin.programs.partitioning.reports import Reports
 from gpushare_plugin.telemetry.metrics.partitioner import PartitionerCounts

@@ -21,7 +21,7 @@ from gpushare_plugin.foundation.signals.ending import until_stopped
 from gpushare_plugin.inspect.cluster.report import ClusterReport, NodeFacts, cluster_report, encode
 from gpushare_plugin.inspect.cluster.slices import slices
 from gpushare_plugin.inspect.cluster.tables import details, summary, wide
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES
 
 _EVERY = 1.0
 """Seconds between two tables of `--watch` at least."""

@@ -11,9 +11,9 @@ from gpushare_plugin.inspect.cluster.report import ClusterReport, cluster_report
 from gpushare_plugin.inspect.cluster.slices import age, slices
 from gpushare_plugin.model.account.node_record import NodeRecord, ResourceRecord
 from gpushare_plugin.model.account.pod import Pod
-from gpushare_plugin.model.partition.wanted import KeptSlice, Wanted
-from gpushare_plugin.model.partition.wanted import encode as encode_wanted
 from gpushare_plugin.model.slices.slice import Slice
+from gpushare_plugin.model.slices.wanted import KeptSlice, Wanted
+from gpushare_plugin.model.slices.wanted import encode as encode_wanted
 from tests.unit.inspect.cluster.clusters import Cluster, gpu
 from tests.unit.model.account.objects import container, pod, request, uuid
 from tests.unit.model.partition.objects import slice_request

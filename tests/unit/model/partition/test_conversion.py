@@ -11,10 +11,10 @@ from gpushare_plugin.model.account.scheduling.requirements import requirements
 from gpushare_plugin.model.partition.conversion import MigLayout, mig_layout, partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import problem
-from gpushare_plugin.model.partition.wanted import Wanted
 from gpushare_plugin.model.slices.layout import Layout
 from gpushare_plugin.model.slices.memory import MemoryRoom
 from gpushare_plugin.model.slices.slice import MigPlace, Slice
+from gpushare_plugin.model.slices.wanted import Wanted
 from tests.unit.model.account.objects import gpu_record, pod, request
 from tests.unit.model.partition.simulation import A100
 

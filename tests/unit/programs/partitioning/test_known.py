@@ -15,7 +15,7 @@ from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord
 from gpushare_plugin.model.account.node_record import encode as encode_record
 from gpushare_plugin.model.partition.decide import Assigned, Decisions
 from gpushare_plugin.model.partition.taking_back import TakenBack
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Wanted, encode
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES, Wanted, encode
 from gpushare_plugin.programs.partitioning.known import Known
 from gpushare_plugin.programs.partitioning.reports import Reports
 from gpushare_plugin.telemetry.metrics.partitioner import PartitionerCounts

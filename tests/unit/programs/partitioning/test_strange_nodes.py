@@ -20,7 +20,7 @@ from gpushare_plugin.model.choice.policies import DEFAULT_POLICY
 from gpushare_plugin.model.partition import words
 from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES
 from gpushare_plugin.programs.partitioning.outlook import JudgedOverview, Partitioners, outlook
 from tests.unit.programs.partitioning.partitioners import ROOM, record
 
