@@ -1,4 +1,4 @@
-"""A node as the decision knows it, made of what the cluster says: its record, its account and its annotation.
+"""A node as the decision knows it, made of its account.
 
 A node of which the record cannot be true is left out, with the reason: it keeps no other one from being served.
 """
@@ -37,9 +37,6 @@ class MigLayout(Struct, frozen=True):
     places: Mapping[str, tuple[str, MigPlace]] = field(default_factory=dict)
 
 
-NO_MIG = MigLayout()
-
-
 def mig_layout(record: NodeRecord) -> MigLayout:
     """Return what the record of a node says of its MIG cards."""
     rooms = {each.uuid: MigRoom.of(each.profiles) for each in record.gpus if each.profiles}
@@ -57,19 +54,19 @@ def mig_layout(record: NodeRecord) -> MigLayout:
     return MigLayout({card: room.beside(others.get(card, ())) for card, room in rooms.items()}, places)
 
 
-def partition_node(
-    account: NodeAccount, record: NodeRecord, partitioning: Kind, wanted: Wanted | None = None, mig: MigLayout = NO_MIG
-) -> PartitionNode:
-    """Return a node whose daemon follows its annotation, `wanted`; None stands for no annotation that can be read."""
+def partition_node(account: NodeAccount) -> PartitionNode | None:
+    """Return a node whose daemon follows the annotation of wanted slices; None for any other node."""
+    record = account.node.record
+    if record is None or record.partitioning is None:
+        return None
     try:
-        return _partition_node(account, record, partitioning, wanted, mig)
+        return _partition_node(account, record, record.partitioning)
     except _UntrueError as error:
         return left_out(account.node.name, f"annotation {GPUS_ANNOTATION}: {error}")
 
 
-def _partition_node(
-    account: NodeAccount, record: NodeRecord, partitioning: Kind, wanted: Wanted | None, mig: MigLayout
-) -> PartitionNode:
+def _partition_node(account: NodeAccount, record: NodeRecord, partitioning: Kind) -> PartitionNode:
+    mig = mig_layout(record)
     held, unplaced = _holders(account, mig)
     cards: dict[str, list[GpuRecord]] = {}
     for each in record.gpus:
@@ -82,7 +79,7 @@ def _partition_node(
     return PartitionNode(
         account.node.name,
         tuple(gpu for gpu in gpus if gpu is not None),
-        wanted or Wanted(),
+        account.node.wanted or Wanted(),
         unplaced,
         account.node.policy,
         _replicas(account, mig),

@@ -28,10 +28,10 @@ class JudgedOverview(Overview):
         super().__init__(policy)
         self.known = Known(policy)
 
-    def put_node(self, node: ApiNode) -> None:
+    def put_node(self, found: ApiNode) -> None:
         """Take in a Node as it is now."""
-        super().put_node(node)
-        self.known.put_node(node)
+        super().put_node(found)
+        self.known.put_node(found)
 
     def put_pod(self, found: ApiPod) -> None:
         """Take in a Pod as it is now; also one without GPUs takes room of its node."""

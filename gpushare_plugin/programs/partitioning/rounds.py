@@ -17,10 +17,11 @@ from gpushare_plugin.adapters.cluster.whole_cluster.wanted_slices import write_w
 from gpushare_plugin.foundation.reported import Reported
 from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.foundation.text import in_words
+from gpushare_plugin.model.account.node import Node
 from gpushare_plugin.model.partition.decide import Decisions, LeftOut, decide
 from gpushare_plugin.model.partition.taking_back import Broken
 from gpushare_plugin.model.slices.wanted import Wanted
-from gpushare_plugin.programs.partitioning.known import Known, KnownNode
+from gpushare_plugin.programs.partitioning.known import Known
 from gpushare_plugin.programs.partitioning.reports import Reports
 from gpushare_plugin.telemetry.metrics.partitioner import PartitionerCounts, PartitionerView
 
@@ -61,7 +62,7 @@ _CONSEQUENCE = "{} are decided by what was known of {} before"
 class _Write(Struct, frozen=True):
     """A write of what is wanted of a node as it was `before`, and all that was decided with it."""
 
-    before: KnownNode
+    before: Node
     wanted: Wanted
     decisions: Decisions
 

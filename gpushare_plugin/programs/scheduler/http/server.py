@@ -139,7 +139,7 @@ class ExtenderServer:
     async def _inspect(self, node: str, request: web.BaseRequest) -> "_Answer":
         async with self._bodies.of(request):
             account = self._term().account
-            if node and node not in account.nodes():
+            if node and node not in account.nodes:
                 return _Answer(_text(HTTPStatus.NOT_FOUND, f"node {node} not found"), "refused")
             return _Answer(_json(inspect(account, node or None)))
 
