@@ -29,6 +29,7 @@ from benchmarks.cluster.tenant import (
 )
 from gpushare_plugin.adapters.cluster.client import NODES, Client
 from gpushare_plugin.adapters.cluster.collection import Gone
+from gpushare_plugin.adapters.cluster.nodes import judged_node
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod, Metadata, PodSpec
 from gpushare_plugin.adapters.cluster.own_node.pods import OwnPods
 from gpushare_plugin.adapters.cluster.pods import judged_pod, pod_of
@@ -148,7 +149,7 @@ def _daemon(pod: ApiPod) -> None:
 
 def _overview(pod: ApiPod) -> Overview:
     overview = Overview()
-    overview.put_node(msgspec.convert(node("node", 40, 40), ApiNode))
+    overview.put_node(judged_node(msgspec.convert(node("node", 40, 40), ApiNode)))
     overview.put_pod(pod)
     return overview
 
@@ -332,7 +333,7 @@ def _partitioned() -> Known:
     """Return what a partitioner knows of a cluster with one node of one GPU."""
     known = Known("binpack")
     metadata = {"name": "n0", "uid": "uid-n0", "annotations": {GPUS_ANNOTATION: record("n0", (40,))}}
-    known.put_node(msgspec.convert({"metadata": metadata, "status": {"allocatable": ROOM}}, ApiNode))
+    known.put_node(judged_node(msgspec.convert({"metadata": metadata, "status": {"allocatable": ROOM}}, ApiNode)))
     return known
 
 

@@ -7,8 +7,7 @@ from datetime import datetime
 import structlog
 
 from gpushare_plugin.adapters.cluster.collection import Gone
-from gpushare_plugin.adapters.cluster.nodes import judged_node
-from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
+from gpushare_plugin.adapters.cluster.objects import ApiPod
 from gpushare_plugin.adapters.cluster.pods import judged_pod
 from gpushare_plugin.foundation.reported import Reported
 from gpushare_plugin.foundation.structs import replace
@@ -164,9 +163,8 @@ class Known:
         """Return a node."""
         return self._nodes[name]
 
-    def put_node(self, found: ApiNode) -> None:
-        """Take in a Node as it is now."""
-        node = judged_node(found)
+    def put_node(self, node: Node) -> None:
+        """Take in a node as it is now."""
         name, before, standing = node.name, self._nodes.get(node.name), self._standing(node.name)
         self._log_unreadable(node)
         if node.partitioning is None:

@@ -11,6 +11,7 @@ import structlog
 
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
 from gpushare_plugin.adapters.cluster.collection import Gone
+from gpushare_plugin.adapters.cluster.nodes import judged_node
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.adapters.cluster.whole_cluster.wanted_slices import write_wanted
@@ -82,9 +83,12 @@ class FollowedCluster:
         """Called with the name of each Node that is there no more."""
         self.cluster = ClusterFollower(
             client,
-            Objects(ApiNode, self.known.put_node, self._remove_node, _CONSEQUENCE.format("slices", "nodes")),
+            Objects(ApiNode, self._put_node, self._remove_node, _CONSEQUENCE.format("slices", "nodes")),
             Objects(ApiPod, self.known.put_pod, self.known.remove_pod, _CONSEQUENCE.format("slices", "pods")),
         )
+
+    def _put_node(self, found: ApiNode) -> None:
+        self.known.put_node(judged_node(found))
 
     def _remove_node(self, gone: Gone) -> None:
         self.gone(gone.name)

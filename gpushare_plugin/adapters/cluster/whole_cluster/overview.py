@@ -11,6 +11,7 @@ from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod, Kept, List
 from gpushare_plugin.adapters.cluster.pods import asks, pod_of
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.model.account.cluster import ClusterAccount
+from gpushare_plugin.model.account.node import Node
 from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.choice.policies import DEFAULT_POLICY
 
@@ -42,9 +43,9 @@ class Overview:
         self.waiting: dict[str, Pod] = {}
         """The pods that wait for slices, by UID."""
 
-    def put_node(self, found: ApiNode) -> None:
-        """Take in a Node as it is now."""
-        self.account.put_node(judged_node(found))
+    def put_node(self, node: Node) -> None:
+        """Take in a node as it is now."""
+        self.account.put_node(node)
 
     def remove_node(self, name: str) -> None:
         """Forget a Node."""
@@ -90,7 +91,7 @@ async def _read(client: Client, names: Collection[str], overview: OverviewT, pag
         pods = _Reading(client, PODS, ApiPod, of_pods, page)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(nodes.into(overview.put_node))
+                group.create_task(nodes.into(lambda found: overview.put_node(judged_node(found))))
                 group.create_task(pods.into(overview.put_pod))
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
@@ -159,7 +160,13 @@ def _follower(
     """Return what keeps an overview of the Nodes and Pods of two field selectors up to date."""
     consequence = "what is shown is as old as the last answer"
     of_node, of_pods = selectors
-    nodes = Objects(ApiNode, overview.put_node, lambda gone: overview.remove_node(gone.name), consequence, of_node)
+    nodes = Objects(
+        ApiNode,
+        lambda found: overview.put_node(judged_node(found)),
+        lambda gone: overview.remove_node(gone.name),
+        consequence,
+        of_node,
+    )
     pods = Objects(ApiPod, overview.put_pod, lambda gone: overview.remove_pod(gone.uid), consequence, of_pods)
     return ClusterFollower(client, nodes, pods, page=PAGE, changed=changed, forbidden=forbidden)
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpushare_plugin.adapters.cluster.nodes import judged_node
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.inspect.cluster.columns import Style
 from gpushare_plugin.inspect.cluster.report import cluster_report, encode
@@ -82,7 +83,8 @@ def overview(gpus: str, wanted: str | None) -> JudgedOverview:
     for name, each in annotations.items():
         metadata = {"name": name, "uid": name, "resourceVersion": "1", "annotations": each}
         spec = {"unschedulable": name == "strange"}
-        found.put_node(msgspec.convert({"metadata": metadata, "spec": spec, "status": {"allocatable": ROOM}}, ApiNode))
+        made = msgspec.convert({"metadata": metadata, "spec": spec, "status": {"allocatable": ROOM}}, ApiNode)
+        found.put_node(judged_node(made))
     for waiting in (
         pod("first", "nvidia.com/gpu-30gb"),
         pod("second", "nvidia.com/gpu-20gb"),
