@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.foundation.structs import Struct, field
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord
 from gpushare_plugin.model.account.occupancy import NodeAccount
 from gpushare_plugin.model.account.request import MOST_SLICES_OF_A_POD
@@ -27,14 +27,15 @@ class _UntrueError(GpushareError):
 
 
 class MigLayout(Struct, frozen=True):
-    """What is known of the MIG cards of a node: the room of each card, and the card and place of each instance.
+    """What is known of the MIG cards of a node.
 
-    All are by UUID. A card without a room here is not partitioned. Instances at no place of their room are left alone,
-    and take what is theirs from it.
+    Instances at no place of their room are left alone, and take what is theirs from it.
     """
 
-    rooms: Mapping[str, MigRoom] = field(default_factory=dict)
-    places: Mapping[str, tuple[str, MigPlace]] = field(default_factory=dict)
+    rooms: Mapping[str, MigRoom]
+    """The room of each card, by UUID; a card without a room is not partitioned."""
+    places: Mapping[str, tuple[str, MigPlace]]
+    """The card and the place of each instance, by UUID."""
 
 
 def mig_layout(record: NodeRecord) -> MigLayout:
