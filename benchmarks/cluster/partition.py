@@ -22,9 +22,9 @@ from gpushare_plugin.model.account.scheduling.requirements import requirements
 from gpushare_plugin.model.partition.decide import decide
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.model.partition.taking_back import Rules
-from gpushare_plugin.model.partition.wanted import Wanted
 from gpushare_plugin.model.slices.memory import MemoryRoom
 from gpushare_plugin.model.slices.slice import Slice
+from gpushare_plugin.model.slices.wanted import Wanted
 
 _GPUS = 8
 _KINDS = 8

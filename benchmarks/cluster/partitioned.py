@@ -19,8 +19,8 @@ from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.foundation.files.lock import lock
 from gpushare_plugin.foundation.tasks import background
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES, decode
 from gpushare_plugin.model.slices.slice import named_slice
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES, decode
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.place import collection
 from gpushare_plugin.testing.cluster.selectors import Selector

@@ -8,10 +8,10 @@ from collections.abc import Set as AbstractSet
 
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import Gpu, Inventory
-from gpushare_plugin.model.partition.wanted import Counts
 from gpushare_plugin.model.slices.layout import Layout
 from gpushare_plugin.model.slices.mig import MigRoom
 from gpushare_plugin.model.slices.slice import MigPlace, Slice, is_profile, mig_place
+from gpushare_plugin.model.slices.wanted import Counts
 
 Rooms = Mapping[str, MigRoom]
 """The places for MIG instances on cards, by the UUID of the card."""

@@ -6,13 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpushare_plugin.adapters.cluster.accounts import account_node
 from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.adapters.cluster.nodes import node_of
 from gpushare_plugin.adapters.cluster.objects import ApiNode
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, NodeRecord, ResourceRecord, encode
 from gpushare_plugin.model.account.request import ContainerRequest, PodRequest
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster import ApiServer
 from tests.attacks.unseen import HOSTILE, assert_seen
 from tests.attacks.work import work
@@ -76,7 +76,7 @@ def test_work_is_linear_in_what_a_record_offers() -> None:
 
     def choose(count: int) -> None:
         account = ClusterAccount()
-        account.put_node(account_node(msgspec.convert(_many(count, 4, "replicas"), ApiNode)))
+        account.put_node(node_of(msgspec.convert(_many(count, 4, "replicas"), ApiNode)))
         request = PodRequest((ContainerRequest("main", "app", ((GPU, 2 * count),)),))
         assert sum(share.units for share in account.place(request, "hostile").shares) == 2 * count
 

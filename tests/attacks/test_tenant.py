@@ -29,18 +29,18 @@ from benchmarks.cluster.tenant import (
 )
 from gpushare_plugin.adapters.cluster.client import NODES, Client
 from gpushare_plugin.adapters.cluster.collection import Gone
+from gpushare_plugin.adapters.cluster.nodes import judged_node
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod, Metadata, PodSpec
 from gpushare_plugin.adapters.cluster.own_node.pods import OwnPods
 from gpushare_plugin.adapters.cluster.pods import judged_pod, pod_of
 from gpushare_plugin.adapters.cluster.scheduling.budgets import PodDisruptionBudget, budget
 from gpushare_plugin.adapters.cluster.whole_cluster.overview import Overview
-from gpushare_plugin.cli.commands.cluster.inspect import node_facts
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.foundation.tasks import background
 from gpushare_plugin.inspect.cluster.columns import Style
 from gpushare_plugin.inspect.cluster.explained import lines
 from gpushare_plugin.inspect.cluster.explanation import Told, explain
-from gpushare_plugin.inspect.cluster.report import NodeFacts, cluster_report
+from gpushare_plugin.inspect.cluster.report import cluster_report
 from gpushare_plugin.inspect.cluster.tables import details, summary, wide
 from gpushare_plugin.model.account.annotations import (
     ALLOCATION,
@@ -51,7 +51,7 @@ from gpushare_plugin.model.account.annotations import (
     write_allocation,
 )
 from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.node import GPU_MEMORY
+from gpushare_plugin.model.account.node import GPU_MEMORY, Node
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
 from gpushare_plugin.model.account.pod import MOST_LABELS, Share
 from gpushare_plugin.model.account.request import (
@@ -64,7 +64,7 @@ from gpushare_plugin.model.account.scheduling.constraints import MOST_CHARACTERS
 from gpushare_plugin.model.account.scheduling.constraints import MOST_RULES, MOST_VALUES, Requirement, Toleration
 from gpushare_plugin.model.account.scheduling.demand import MOST_PORTS, NOTHING
 from gpushare_plugin.model.account.scheduling.fits import refusal
-from gpushare_plugin.model.account.scheduling.node import SchedulingNode, Taint
+from gpushare_plugin.model.account.scheduling.taint import Taint
 from gpushare_plugin.model.account.search.cluster_wide import MOST_REQUESTS
 from gpushare_plugin.model.account.search.disruption import MOST_RULES as MOST_BUDGET_RULES
 from gpushare_plugin.model.account.search.disruption import Budget, Disruptions
@@ -102,7 +102,7 @@ Made = dict[str, Any]
 Make = Callable[[int, Mapping[str, str], int], Made]
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-NODE = SchedulingNode("n", labels={"kubernetes.io/hostname": "n"}, allocatable={"pods": 110})
+NODE = Node("n", labels={"kubernetes.io/hostname": "n"}, allocatable={"pods": 110})
 
 
 def decoded(body: Made) -> ApiPod:
@@ -147,23 +147,23 @@ def _daemon(pod: ApiPod) -> None:
     pod_of(replace(pod, spec=replace(pod.spec, node_name="node")))
 
 
-def _overview(pod: ApiPod) -> tuple[Overview, dict[str, NodeFacts]]:
+def _overview(pod: ApiPod) -> Overview:
     overview = Overview()
-    overview.put_node(msgspec.convert(node("node", 40, 40), ApiNode))
+    overview.put_node(judged_node(msgspec.convert(node("node", 40, 40), ApiNode)))
     overview.put_pod(pod)
-    return overview, {each.name: each for each in node_facts(overview)}
+    return overview
 
 
 def _inspect(pod: ApiPod) -> None:
-    overview, facts = _overview(replace(pod, spec=replace(pod.spec, node_name="node")))
-    report = cluster_report([(facts["node"], overview.account.node("node"))], overview.waiting.values())
+    overview = _overview(replace(pod, spec=replace(pod.spec, node_name="node")))
+    report = cluster_report([overview.account.node("node")], overview.waiting.values())
     for show in (summary, details, wide):
         list(show(report, Style()))
 
 
 def _explain(pod: ApiPod) -> None:
-    overview, facts = _overview(pod)
-    list(lines(explain(overview.account, facts, pod_of(pod), Told({}, ""))))
+    overview = _overview(pod)
+    list(lines(explain(overview.account, pod_of(pod), Told({}, ""))))
 
 
 @pytest.mark.parametrize("program", [_extender, _partitioner, _daemon, _inspect, _explain])
@@ -333,7 +333,7 @@ def _partitioned() -> Known:
     """Return what a partitioner knows of a cluster with one node of one GPU."""
     known = Known("binpack")
     metadata = {"name": "n0", "uid": "uid-n0", "annotations": {GPUS_ANNOTATION: record("n0", (40,))}}
-    known.put_node(msgspec.convert({"metadata": metadata, "status": {"allocatable": ROOM}}, ApiNode))
+    known.put_node(judged_node(msgspec.convert({"metadata": metadata, "status": {"allocatable": ROOM}}, ApiNode)))
     return known
 
 

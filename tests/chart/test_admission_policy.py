@@ -24,8 +24,8 @@ from gpushare_plugin.model.account.node import GPU_MEMORY
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
 from gpushare_plugin.model.account.pod import Share
 from gpushare_plugin.model.account.request import ContainerRequest, PodRequest
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES
 from gpushare_plugin.model.slices.slice import Slice, slice_of
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES
 from tests.chart.admission import AdmissionRequest, Policy
 from tests.chart.reading import daemonset, pod
 from tests.chart.rendering import objects

@@ -11,8 +11,8 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from gpushare_plugin.adapters.cluster.accounts import account_node
 from gpushare_plugin.adapters.cluster.client import NODES, Client
+from gpushare_plugin.adapters.cluster.nodes import node_of
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.adapters.cluster.pods import pod_of
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import list_pods
@@ -61,7 +61,7 @@ class Cluster:
     def units_by_account(self, worker: Worker) -> Units:
         """Return who has what on a node, by the account that anybody can make of what the API server has now."""
         account, cache = ClusterAccount(), self.scheduler.cache
-        account.put_node(account_node(msgspec.convert(cache.nodes[worker.name], ApiNode)))
+        account.put_node(node_of(msgspec.convert(cache.nodes[worker.name], ApiNode)))
         for pod in cache.pods.values():
             if pod["spec"].get("nodeName") == worker.name:
                 account.put_pod(pod_of(msgspec.convert(pod, ApiPod)))

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpushare_plugin.adapters.cluster.client import NODES, Client
 from gpushare_plugin.config.directives import PARTITIONING
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import Container, Pod
 from tests.cluster.access import Access, access

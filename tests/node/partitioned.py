@@ -15,7 +15,7 @@ from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, NodeRecord, decode
 from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Counts, Wanted, encode
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES, Counts, Wanted, encode
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.programs.node.node import ServedNode

@@ -17,7 +17,7 @@ from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord
 from gpushare_plugin.model.health import GpuEvent
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Counts, Wanted, encode
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES, Counts, Wanted, encode
 from gpushare_plugin.programs.mig.reconciler import MigPace
 from gpushare_plugin.programs.mig.service import serve
 from gpushare_plugin.programs.node import daemon as app

@@ -13,7 +13,7 @@ from gpushare_plugin.adapters.host.exchange import read_message
 from gpushare_plugin.adapters.host.mps.exchange import MpsRoot, MpsSettings
 from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.config.schema.names import CORES
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Wanted, encode
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES, Wanted, encode
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Mount, Pod
 from gpushare_plugin.testing.mps import FakeMps

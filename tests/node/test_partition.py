@@ -17,7 +17,7 @@ from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.inspect.report import decode, report
 from gpushare_plugin.inspect.tables import remarks
 from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES
 from gpushare_plugin.telemetry.daemon_socket import ask, socket_path
 from gpushare_plugin.testing.cluster.server import Refusal
 from gpushare_plugin.testing.kubelet import AdmissionError, EmbeddedKubelet

@@ -17,7 +17,7 @@ from gpushare_plugin.adapters.cluster.whole_cluster.wanted_slices import PARTITI
 from gpushare_plugin.config.directives import CONFIG, SCHEDULE
 from gpushare_plugin.model.account.annotations import ALLOCATION
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, decode
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster import ApiServer, Permission, granted
 from gpushare_plugin.testing.cluster.server import Refusal
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod

@@ -18,8 +18,8 @@ from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.model.account.annotations import write_allocation
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, encode
 from gpushare_plugin.model.account.pod import Share
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES, KeptSlice, Wanted
-from gpushare_plugin.model.partition.wanted import encode as encode_wanted
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES, KeptSlice, Wanted
+from gpushare_plugin.model.slices.wanted import encode as encode_wanted
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.process.daemon import Finished, gpushare

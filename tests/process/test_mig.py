@@ -12,7 +12,7 @@ from gpushare_plugin.adapters.host.exchange import read_message, write_message
 from gpushare_plugin.adapters.host.mig.exchange import MigOrder, MigRoot, MigStatus, WantedCard
 from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
 from gpushare_plugin.config.directives import PARTITIONING
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Wanted, encode
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES, Wanted, encode
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import AdmissionError, EmbeddedKubelet
 from gpushare_plugin.testing.mps import FakeMps

@@ -14,7 +14,6 @@ TWICE = {
     "Ask",
     "Choice",
     "ForbiddenError",
-    "NodeFacts",
     "Offer",
     "OneSlice",
     "Owner",

@@ -1,10 +1,9 @@
-"""What pods of the API require of nodes, and nodes as `model.account.scheduling` judges them."""
+"""What pods of the API require of nodes, as `model.account.scheduling` judges that."""
 
 from collections.abc import Collection, Iterator, Mapping
 
 from gpushare_plugin.adapters.cluster.objects import (
     Affinity,
-    ApiNode,
     ApiPod,
     Container,
     ContainerStatus,
@@ -17,32 +16,16 @@ from gpushare_plugin.model.account.scheduling.demand import (
     ANY_ADDRESS,
     Demand,
     HostPort,
-    counted,
     counted_resources,
     pod_demand,
     resized,
     within_bounds,
 )
-from gpushare_plugin.model.account.scheduling.node import SchedulingNode
 from gpushare_plugin.model.account.scheduling.quantity import LARGEST_AMOUNT, QuantityError, thousandths
 from gpushare_plugin.model.account.scheduling.requirements import Requirements, requirements
 
 _RESIZE_PENDING, _INFEASIBLE = "PodResizePending", "Infeasible"
 _FITS_NOWHERE = LARGEST_AMOUNT * 1000
-
-
-def scheduling_node(node: ApiNode) -> SchedulingNode:
-    """Return a node as it is judged; a resource whose quantity cannot be read is not there."""
-    allocatable = {
-        name: counted(name, amount) for name, amount in _amounts(node.status.allocatable, unreadable=0).items()
-    }
-    return SchedulingNode(
-        name=node.metadata.name,
-        labels=node.metadata.labels,
-        taints=node.spec.taints,
-        unschedulable=node.spec.unschedulable,
-        allocatable=allocatable,
-    )
 
 
 def requirements_of(pod: ApiPod, held: Collection[str] = ()) -> Requirements:
@@ -127,17 +110,13 @@ def _host_ports(spec: PodSpec) -> list[HostPort]:
     ]
 
 
-def _amounts(
-    quantities: Mapping[str, str], only: frozenset[str] | None = None, unreadable: int = _FITS_NOWHERE
-) -> dict[str, int]:
+def _amounts(quantities: Mapping[str, str], only: frozenset[str] | None = None) -> dict[str, int]:
     """Return quantities in thousandths, `only` those if it is given; the API server takes none that cannot be read."""
-    return {
-        name: _amount(quantity, unreadable) for name, quantity in quantities.items() if only is None or name in only
-    }
+    return {name: _amount(quantity) for name, quantity in quantities.items() if only is None or name in only}
 
 
-def _amount(quantity: str, unreadable: int) -> int:
+def _amount(quantity: str) -> int:
     try:
         return thousandths(quantity)
     except QuantityError:
-        return unreadable
+        return _FITS_NOWHERE

@@ -3,7 +3,7 @@
 import msgspec
 
 from gpushare_plugin.model.account.scheduling.constraints import Requirement, Toleration
-from gpushare_plugin.model.account.scheduling.node import Taint
+from gpushare_plugin.model.account.scheduling.taint import Taint
 
 
 class Kept(msgspec.Struct, frozen=True, rename="camel", kw_only=True, gc=False):

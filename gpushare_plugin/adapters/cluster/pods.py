@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
 
-from gpushare_plugin.adapters.cluster.accounts import is_extended
 from gpushare_plugin.adapters.cluster.judged import requirements_of
 from gpushare_plugin.adapters.cluster.objects import ApiPod, Metadata, Owner, PodStatus
 from gpushare_plugin.foundation.structs import kept_while_used
 from gpushare_plugin.model.account.annotations import claims, held_resources, pod_request
+from gpushare_plugin.model.account.node import is_extended
 from gpushare_plugin.model.account.pod import (
     MOST_LABELS,
     NO_LABELS,

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from gpushare_plugin import __version__
 from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.inspect.cluster.report import CORDONS_NOT_READ, NodeFacts, Part, unit_name
+from gpushare_plugin.inspect.cluster.report import CORDONS_NOT_READ, Part, unit_name
 from gpushare_plugin.model.account.annotations import (
     ALLOCATION,
     PROMISE,
@@ -17,7 +17,7 @@ from gpushare_plugin.model.account.annotations import (
     read_promise,
 )
 from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.node import GPU_COUNT, AccountNode
+from gpushare_plugin.model.account.node import GPU_COUNT, Node
 from gpushare_plugin.model.account.occupancy import NodeAccount, locate
 from gpushare_plugin.model.account.pod import Pod, Shares
 from gpushare_plugin.model.account.request import ANY_GPU, PodRequest, Wishes
@@ -175,9 +175,10 @@ class Explanation(Part, frozen=True, kw_only=True):
     extender_problem: str | None = None
 
 
-def explain(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: Pod, told: Told) -> Explanation:
-    """Explain a pod, given the account of its cluster and what the Nodes say."""
-    offered = {name for node in facts.values() for name in (*node.resources, *_offered(account.node(node.name)))}
+def explain(account: ClusterAccount, pod: Pod, told: Told) -> Explanation:
+    """Explain a pod, given the account of its cluster."""
+    nodes = account.nodes.values()
+    offered = {name for node in nodes for name in (*node.extended, *_offered(account.node(node.name)))}
     request = pod.request
     about = Explanation(
         namespace=pod.namespace,
@@ -205,10 +206,11 @@ def explain(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: Pod, t
     if pod.node is None:
         # A verdict on slices that are still to be made would be one on nothing.
         judged = not told.slices or not offered.isdisjoint(request.amounts)
-        nodes = tuple(_verdicts(account, facts, pod)) if about.state == "pending" and judged else ()
-        notes = _notes(account, facts) if nodes else ()
+        verdicts = tuple(_verdicts(account, pod)) if about.state == "pending" and judged else ()
+        notes = _notes(nodes) if verdicts else ()
         problem = _extender_problem(request, told.extender) if about.state == "pending" else None
-        return replace(about, nodes=nodes, notes=notes, extender_problem=problem, **_policy(request.policy, None, told))
+        policy = _policy(request.policy, None, told)
+        return replace(about, nodes=verdicts, notes=notes, extender_problem=problem, **policy)
     return replace(about, **_placed(account.node(pod.node), pod, told))
 
 
@@ -231,45 +233,45 @@ def _nearest(name: str, offered: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
-def _verdicts(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: Pod) -> Iterator[NodeVerdict]:
+def _verdicts(account: ClusterAccount, pod: Pod) -> Iterator[NodeVerdict]:
     """Yield the verdict on each node: those where it fits, best first, then those that lack least."""
-    verdicts = account.fits_pod(pod, list(facts))
-    fitting = [name for name in facts if isinstance(verdicts[name], Fit)]
+    nodes = account.nodes
+    verdicts = account.fits_pod(pod, list(nodes))
+    fitting = [name for name in nodes if isinstance(verdicts[name], Fit)]
     for name in sorted(fitting, key=lambda name: (-_score(verdicts[name]), name)):
-        yield _fit(account, facts[name], pod, _score(verdicts[name]))
-    misfits = {name: verdict for name in facts if isinstance(verdict := verdicts[name], Misfit)}
+        yield _fit(account, nodes[name], pod, _score(verdicts[name]))
+    misfits = {name: verdict for name in nodes if isinstance(verdict := verdicts[name], Misfit)}
     order = sorted(misfits, key=lambda name: (misfits[name].account is None, misfits[name].missing, name))
     for number, name in enumerate(order):
-        yield _misfit(account, facts[name], pod, misfits[name], cured=number < _MOST_CURED)
+        yield _misfit(account, nodes[name], pod, misfits[name], cured=number < _MOST_CURED)
 
 
-def _notes(account: ClusterAccount, nodes: Iterable[str]) -> tuple[str, ...]:
+def _notes(nodes: Iterable[Node]) -> tuple[str, ...]:
     """Return what is not known of nodes with Aliyun's plugin, where there are any."""
-    offered = map(account.offered, nodes)
-    return (CORDONS_NOT_READ,) if any(node.offers and not node.recorded for node in offered) else ()
+    return (CORDONS_NOT_READ,) if any(node.offers and not node.recorded for node in nodes) else ()
 
 
 def _score(verdict: Fit | Misfit) -> int:
     return verdict.score if isinstance(verdict, Fit) else 0
 
 
-def _fit(account: ClusterAccount, facts: NodeFacts, pod: Pod, score: int) -> NodeVerdict:
-    place = account.place_pod(pod, facts.name)
-    known = {gpu.name: gpu.index for each in account.node(facts.name).resources.values() for gpu in each.offer.gpus}
+def _fit(account: ClusterAccount, node: Node, pod: Pod, score: int) -> NodeVerdict:
+    place = account.place_pod(pod, node.name)
+    known = {gpu.name: gpu.index for each in account.node(node.name).resources.values() for gpu in each.offer.gpus}
     indexes = {share.gpu: known[share.gpu] for share in place.shares}
     return NodeVerdict(
-        node=facts.name, fits=True, score=score, place=place.containers, indexes=indexes, also=_also(facts)
+        node=node.name, fits=True, score=score, place=place.containers, indexes=indexes, also=_also(node)
     )
 
 
-def _also(facts: NodeFacts) -> tuple[str, ...]:
-    found = ["the node is not ready"] if not facts.ready else []
-    return (*found, *(["the node is cordoned"] if facts.cordoned else []))
+def _also(node: Node) -> tuple[str, ...]:
+    found = ["the node is not ready"] if not node.ready else []
+    return (*found, *(["the node is cordoned"] if node.unschedulable else []))
 
 
-def _misfit(account: ClusterAccount, facts: NodeFacts, pod: Pod, misfit: Misfit, *, cured: bool) -> NodeVerdict:
+def _misfit(account: ClusterAccount, node: Node, pod: Pod, misfit: Misfit, *, cured: bool) -> NodeVerdict:
     request = pod.request
-    about = NodeVerdict(node=facts.name, fits=False, cause=misfit.summary, reason=misfit.reason, also=_also(facts))
+    about = NodeVerdict(node=node.name, fits=False, cause=misfit.summary, reason=misfit.reason, also=_also(node))
     if misfit.account is None:
         for name, amount in request.amounts.items():
             if misfit.summary == f"the node does not offer {name}":
@@ -281,8 +283,8 @@ def _misfit(account: ClusterAccount, facts: NodeFacts, pod: Pod, misfit: Misfit,
         holders.setdefault(each.gpu, []).append(f"{each.pod.label} ({each.units})")
     ending = None
     if cured and misfit.curable:
-        there = account.node(facts.name).pods
-        found = account.victims(pod, facts.name, Eviction(certain=(), others=there))
+        there = account.node(node.name).pods
+        found = account.victims(pod, node.name, Eviction(certain=(), others=there))
         ending = tuple(each.label for each in there if each in found) if found else None
     return replace(
         about,
@@ -341,7 +343,7 @@ def _promise(told: Told) -> dict[str, object]:
     return {"promise_time": promise.time, "promise_node": promise.node}
 
 
-def _policy(of_pod: str | None, node: AccountNode | None, told: Told) -> dict[str, object]:
+def _policy(of_pod: str | None, node: Node | None, told: Told) -> dict[str, object]:
     """Return the placement policy that counts, and who chose it."""
     if of_pod is not None:
         return {"policy": of_pod, "policy_source": "the pod"}

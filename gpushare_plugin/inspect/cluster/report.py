@@ -1,7 +1,6 @@
 """What a cluster shares and who has it, as data: a projection of its account, which is printed as tables or JSON."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
@@ -9,14 +8,13 @@ import msgspec
 
 from gpushare_plugin import __version__
 from gpushare_plugin.model.account.node import GPU_MEMORY, Offer
-from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord
+from gpushare_plugin.model.account.node_record import GpuRecord
 from gpushare_plugin.model.account.occupancy import GpuAccount, NodeAccount, Placed, ResourceAccount
 from gpushare_plugin.model.account.pod import Drift, Pod
-from gpushare_plugin.model.partition.conversion import mig_layout, partition_node
+from gpushare_plugin.model.partition.conversion import partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import in_order
 from gpushare_plugin.model.partition.taking_back import since
-from gpushare_plugin.model.partition.wanted import WantedError, decode
 from gpushare_plugin.model.slices.slice import Kind, named_slice
 
 UseState = Literal["allocated", "promised", "unplaced"]
@@ -29,22 +27,6 @@ _GIB = 1024
 
 _NAMES = {"replicas": "replicas", "slices": "slices", "gpus": "GPUs", "cores": "%"}
 """What the units of a kind of resource are called."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
-    """What is shown of a node beside its account: its Node, the record in it, and all extended resources it has.
-
-    `wanted` is its annotation `gpushare/wanted-slices`.
-    """
-
-    name: str
-    address: str = ""
-    ready: bool = True
-    cordoned: bool = False
-    record: NodeRecord | None = None
-    resources: tuple[str, ...] = ()
-    wanted: str | None = None
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -217,14 +199,14 @@ def encode(report: Part, indent: int | None = None) -> str:
 
 
 def cluster_report(
-    nodes: Iterable[tuple[NodeFacts, NodeAccount]], waiting: Iterable[Pod] = (), *, everything: bool = False
+    nodes: Iterable[NodeAccount], waiting: Iterable[Pod] = (), *, everything: bool = False
 ) -> ClusterReport:
     """Report on nodes, in the order of their names; without `everything`, only on those that have to do with GPUs.
 
     `waiting` are all pods that wait for slices.
     """
     divided: list[PartitionNode] = []
-    reports = (node_use(facts, account, divided) for facts, account in sorted(nodes, key=lambda pair: pair[0].name))
+    reports = (node_use(account, divided) for account in sorted(nodes, key=lambda each: each.node.name))
     return ClusterReport(
         nodes=tuple(node for node in reports if everything or node.recorded or node.resources or node.notices),
         waiting=tuple(_waiting(waiting, divided)) if divided else (),
@@ -271,44 +253,34 @@ def _slices(node: PartitionNode) -> Iterator[SliceUse]:
             )
 
 
-def _divided(facts: NodeFacts, account: NodeAccount) -> tuple[PartitionNode | None, tuple[str, ...]]:
-    """Return a node with its slices, and what cannot be read of it; None for a node that is not partitioned."""
-    record = facts.record
-    if record is None or record.partitioning is None:
-        return None, ()
-    try:
-        wanted = decode(facts.wanted) if facts.wanted is not None else None
-    except WantedError as error:
-        return partition_node(account, record, record.partitioning, mig=mig_layout(record)), (str(error),)
-    return partition_node(account, record, record.partitioning, wanted, mig_layout(record)), ()
-
-
-def node_use(facts: NodeFacts, account: NodeAccount, divided: list[PartitionNode]) -> NodeUse:
+def node_use(account: NodeAccount, divided: list[PartitionNode]) -> NodeUse:
     """Report on one node; one that is partitioned is added to `divided`."""
-    node, problems = _divided(facts, account)
+    about, node = account.node, partition_node(account)
+    record = about.record
+    problems: tuple[str, ...] = () if about.wanted_unreadable is None else (about.wanted_unreadable,)
     if node is not None:
         divided.append(node)
         problems += (f"no slices are made here: {node.problem}",) if node.problem else ()
     recorded: dict[tuple[str | None, str], GpuRecord] = {}
-    if facts.record is not None:
-        recorded = {(gpu.resource, gpu.uuid): gpu for gpu in facts.record.gpus}
+    if record is not None:
+        recorded = {(gpu.resource, gpu.uuid): gpu for gpu in record.gpus}
     accounts = sorted(
         account.resources.values(), key=lambda each: (each.offer.resource != GPU_MEMORY, each.offer.resource)
     )
     return NodeUse(
-        name=facts.name,
-        address=facts.address,
-        ready=facts.ready,
-        cordoned=facts.cordoned,
-        recorded=account.node.recorded,
-        resources=tuple(_resource(each, recorded, confirms=account.node.recorded) for each in accounts),
+        name=about.name,
+        address=about.address,
+        ready=about.ready,
+        cordoned=about.unschedulable,
+        recorded=about.recorded,
+        resources=tuple(_resource(each, recorded, confirms=about.recorded) for each in accounts),
         not_offered=tuple(
             UnofferedGpu(index=gpu.index, uuid=gpu.uuid, product=gpu.product or "", reason=gpu.reason)
             for (resource, _), gpu in recorded.items()
             if resource is None
         ),
-        notices=(*account.node.ignored, *problems, *(facts.record.notices if facts.record is not None else ())),
-        partitioning=facts.record.partitioning if facts.record is not None else None,
+        notices=(*about.ignored, *problems, *(record.notices if record is not None else ())),
+        partitioning=about.partitioning,
         slices=() if node is None else tuple(_slices(node)),
     )
 

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.model.account.node import GPU_COUNT, GPU_MEMORY, MOST_GPUS, AccountNode
+from gpushare_plugin.model.account.node import GPU_COUNT, GPU_MEMORY, MOST_GPUS, Node
 from gpushare_plugin.model.account.pod import Share, Shares
 from gpushare_plugin.model.account.request import (
     ANY_GPU,
@@ -260,7 +260,7 @@ def read_promise(text: str) -> Promise:
     return Promise(told.node, told.time, _shares(PROMISE, told.containers))
 
 
-def promise_annotations(placement: Placement, request: PodRequest, node: AccountNode, now: datetime) -> dict[str, str]:
+def promise_annotations(placement: Placement, request: PodRequest, node: Node, now: datetime) -> dict[str, str]:
     """Return the annotations of a Binding: our promise, and for memory what Aliyun's and ACK's tools read.
 
     `now` is an aware time, which nothing depends on.
@@ -274,7 +274,7 @@ def promise_annotations(placement: Placement, request: PodRequest, node: Account
     return {PROMISE: _written(promise), **_aliyun(placement.shares, request, node, now)}
 
 
-def _aliyun(shares: Shares, request: PodRequest, node: AccountNode, now: datetime) -> dict[str, str]:
+def _aliyun(shares: Shares, request: PodRequest, node: Node, now: datetime) -> dict[str, str]:
     """Return the annotations that Aliyun's and ACK's tools read; they only know memory."""
     mine = [share for share in shares if share.resource == GPU_MEMORY]
     if not mine or GPU_MEMORY not in node.offers:

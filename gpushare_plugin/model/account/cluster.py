@@ -5,11 +5,12 @@ events does not matter, and nothing can drift.
 """
 
 from collections import Counter
-from collections.abc import Iterable, KeysView, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from gpushare_plugin.foundation import structs
 from gpushare_plugin.foundation.errors import PlacementError
-from gpushare_plugin.model.account.node import ALWAYS_OURS, AccountNode
+from gpushare_plugin.model.account.node import ALWAYS_OURS, Node
 from gpushare_plugin.model.account.occupancy import NodeAccount, Reservation, Whereabouts, node_account
 from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.presence import Nominated, Presence
@@ -29,7 +30,7 @@ class _Named:
         """Know no record yet."""
         self._counts: Counter[str] = Counter()
 
-    def replace(self, before: AccountNode | None, after: AccountNode | None) -> frozenset[str]:
+    def replace(self, before: Node | None, after: Node | None) -> frozenset[str]:
         """Count a node as it is now; return which resources the account decides."""
         if before is not None and before.recorded:
             self._counts.subtract(before.offers.keys())
@@ -45,7 +46,7 @@ class ClusterAccount:
         """Know nothing yet; `default_policy` is for pods and nodes that name none."""
         self._rules = Rules(default_policy)
         self._named = _Named()
-        self._nodes: dict[str, AccountNode] = {}
+        self._nodes: dict[str, Node] = {}
         self._pods: dict[str, Pod] = {}
         self._reservations: dict[str, Reservation] = {}
         self._presence = Presence()
@@ -54,13 +55,15 @@ class ClusterAccount:
         self._accounts: dict[str, NodeAccount] = {}  # of nodes that did not change since
         self._search = ClusterSearch(self._nodes)
 
-    def put_node(self, node: AccountNode) -> None:
+    def put_node(self, node: Node) -> None:
         """Take in a node as it is now."""
         before = self._nodes.get(node.name)
-        if before != node:
+        if before is None or not before.same_as(node):
             self._nodes[node.name] = node
             self._changed(node.name)
             self._name(before, node)
+        elif before.version != node.version:
+            self._nodes[node.name] = structs.replace(before, version=node.version)
 
     def remove_node(self, name: str) -> None:
         """Forget a node; pods bound to it stay known until they are removed, since the node may come back."""
@@ -185,13 +188,14 @@ class ClusterAccount:
                 self._accounts[name] = account
         return account
 
-    def offered(self, name: str) -> AccountNode:
+    def offered(self, name: str) -> Node:
         """Return what a node offers, without its account."""
-        return self._nodes.get(name) or AccountNode(name, {})
+        return self._nodes.get(name) or Node(name)
 
-    def nodes(self) -> KeysView[str]:
-        """Return the names of all nodes that are known, now and later."""
-        return self._nodes.keys()
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """The nodes that are known, now and later, by name."""
+        return self._nodes
 
     @property
     def pods(self) -> Mapping[str, Pod]:
@@ -222,7 +226,7 @@ class ClusterAccount:
         self._accounts.pop(node, None)
         self._search.forget(node)
 
-    def _name(self, before: AccountNode | None, after: AccountNode | None) -> None:
+    def _name(self, before: Node | None, after: Node | None) -> None:
         """Note the resources that records name; when they change, every verdict may."""
         ours = self._named.replace(before, after)
         if ours != self._rules.ours:

@@ -1,16 +1,24 @@
-"""What a node offers, from its record or, with Aliyun's own device plugin, from its plain capacity."""
+"""A node of the cluster: what it offers, which pods it keeps away, and what its daemon says of its GPUs.
+
+What a node offers is in its record or, with Aliyun's own device plugin, in its plain capacity.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
 from sys import intern
+from types import MappingProxyType
+from typing import Any
 
-from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, closeness
+from gpushare_plugin.model.account.scheduling.taint import Taint
 from gpushare_plugin.model.choice.chooser import Chooser, CloseGpus, Replicas
 from gpushare_plugin.model.choice.policies import POLICIES, is_replica_policy
 from gpushare_plugin.model.gpu import gpu_label
+from gpushare_plugin.model.slices.slice import Kind
+from gpushare_plugin.model.slices.wanted import Wanted
 
 GPU_MEMORY = "aliyun.com/gpu-mem"
 GPU_CORES = "aliyun.com/gpu-core.percentage"
@@ -30,9 +38,24 @@ _OF_NVIDIA = "nvidia.com/"
 """What the names of resources of GPUs begin with, where a config gives them no other one."""
 
 
+_LONGEST_RESOURCE = 317
+"""Characters of names, as many as an API server takes; whoever reaches the extender's port can send any number."""
+
+
 def is_of_gpus(resource: str) -> bool:
     """Return whether the name of a resource alone says that it is of GPUs, whoever serves it."""
     return resource in ALWAYS_OURS or resource.startswith(_OF_NVIDIA)
+
+
+def is_extended(resource: str) -> bool:
+    """Return whether a resource is an extended one: of a domain that is not Kubernetes' own."""
+    return len(resource) <= _LONGEST_RESOURCE and _is_extended(resource)
+
+
+@lru_cache(maxsize=1024)
+def _is_extended(resource: str) -> bool:
+    domain, slash, _ = resource.partition("/")
+    return bool(slash) and domain != "kubernetes.io" and not domain.endswith(".kubernetes.io")
 
 
 class OfferedGpu(Struct, frozen=True, gc=False):
@@ -130,32 +153,78 @@ class Offer:
                 return None
 
 
-@dataclass(frozen=True, slots=True)
-class AccountNode:
-    """A node; `offers` are by resource, `allocatable` is what the kubelet counts.
+_NONE: Mapping[str, Any] = MappingProxyType({})
+"""One object for all nodes that have none."""
 
-    `policy` is the one that its label names, or else its config, and `policy_source` says which of the two.
-    `recorded` is whether the node's daemon published a record. `gpus` are the names of all GPUs, offered or not.
-    `ignored` says what of the node could not be read; `unreadable` is why its record could not, so that nobody knows
-    what it offers.
+
+class Node(Struct, frozen=True, gc=False):
+    """A node of the cluster; what the scheduler extender does not need is there for programs that judge or show nodes.
+
+    Whether the node is ready is in its taints, too, which Kubernetes keeps up to date.
     """
 
     name: str
-    offers: Mapping[str, Offer]
+    """The name, unique in the cluster at any time."""
+    offers: Mapping[str, Offer] = _NONE
+    """What the node offers, by resource."""
     policy: str | None = None
+    """The placement policy that the label of the node names, or else its config."""
     policy_source: str = ""
+    """Which of the two names the policy."""
     recorded: bool = False
+    """Whether the daemon of the node published a record that can be read."""
     gpus: frozenset[str] = frozenset()
-    allocatable: tuple[tuple[str, int], ...] = ()
+    """The names of all GPUs, offered or not."""
+    allocatable: Mapping[str, int] = _NONE
+    """What kube-scheduler counts: CPU in thousandths, memory and storage in bytes, all other resources in units.
+
+    The scheduler extender has the extended resources of nodes with a record alone.
+    """
     ignored: tuple[str, ...] = ()
+    """What of the node cannot be read."""
     unreadable: str | None = None
+    """Why the record cannot be read, so that nobody knows what the node offers; None where it can, or there is none."""
+    uid: str = ""
+    """Another node of the same name has another UID."""
+    version: str = ""
+    """The version that was read, with which the Node can be written once."""
+    labels: Mapping[str, str] = _NONE
+    """The labels that pods select nodes by."""
+    taints: tuple[Taint, ...] = ()
+    """What keeps pods away that do not tolerate it."""
+    unschedulable: bool = False
+    """Whether the node is cordoned."""
+    ready: bool = True
+    """Whether the kubelet is ready; a node whose kubelet has not reported yet counts as ready."""
+    address: str = ""
+    """The internal IP address, empty where the node has none."""
+    record: NodeRecord | None = None
+    """The record that the daemon of the node published."""
+    wanted: Wanted | None = None
+    """The slices that are wanted of a partitioned node, None where no annotation that can be read says that."""
+    wanted_unreadable: str | None = None
+    """Why the annotation of wanted slices cannot be read."""
+
+    @property
+    def partitioning(self) -> Kind | None:
+        """How the GPUs are cut into the slices that are wanted, None where the config says how they are shared."""
+        return None if self.record is None else self.record.partitioning
+
+    @property
+    def extended(self) -> list[str]:
+        """The extended resources that the node has."""
+        return [name for name, amount in self.allocatable.items() if amount and is_extended(name)]
+
+    def same_as(self, other: "Node") -> bool:
+        """Return whether nothing but the version differs: the kubelet writes a Node even where nothing has changed."""
+        return self == (other if other.version == self.version else replace(other, version=self.version))
 
     def lacks(self, resource: str) -> bool:
         """Return whether the node has none of a resource that it does not offer.
 
         Records of other nodes say nothing of that. Where another device plugin serves the resource, the kubelet has it.
         """
-        return resource in ALWAYS_OURS or (self.recorded and all(name != resource for name, n in self.allocatable if n))
+        return resource in ALWAYS_OURS or (self.recorded and not self.allocatable.get(resource))
 
     def obscures(self, resource: str) -> bool:
         """Return whether nobody knows what the node has of a resource: it is of GPUs, and the record unreadable."""
@@ -166,8 +235,8 @@ def recorded_node(
     name: str,
     record: NodeRecord,
     policy: str | None = None,
-    allocatable: Mapping[str, int] | None = None,
-) -> AccountNode:
+    allocatable: Mapping[str, int] = _NONE,
+) -> Node:
     """Return a node that has a record; GPUs of a resource that the record does not describe are not offered."""
     policy, source, ignored = _policy(policy, record.placement)
     described = {each.name: each for each in record.resources}
@@ -177,21 +246,14 @@ def recorded_node(
         intern(resource): _offer(described[resource], tuple(gpus), cards, record)
         for resource, gpus in groupby(offered, key=lambda gpu: gpu.resource or "")
     }
-    return AccountNode(
-        name,
-        offers,
-        policy,
-        source,
-        recorded=True,
-        gpus=frozenset(gpu.uuid for gpu in record.gpus),
-        allocatable=tuple((allocatable or {}).items()),
-        ignored=ignored,
-    )
+    gpus = frozenset(gpu.uuid for gpu in record.gpus)
+    gpus = next((offer.names for offer in offers.values() if offer.names == gpus), gpus)  # mostly, and it is kept once
+    return Node(name, offers, policy, source, recorded=True, gpus=gpus, allocatable=allocatable, ignored=ignored)
 
 
-def unreadable_node(name: str, reason: str) -> AccountNode:
+def unreadable_node(name: str, reason: str) -> Node:
     """Return a node whose record cannot be read; it offers nothing."""
-    return AccountNode(name, {}, ignored=(reason,), unreadable=reason)
+    return Node(name, ignored=(reason,), unreadable=reason)
 
 
 def _policy(label: str | None, config: str | None = None) -> tuple[str | None, str, tuple[str, ...]]:
@@ -235,7 +297,7 @@ def _unavailable(gpu: GpuRecord) -> str | None:
 
 def plain_node(
     name: str, memory: int, count: int, policy: str | None = None, cordoned: Mapping[str, str] | None = None
-) -> AccountNode:
+) -> Node:
     """Return a node of Aliyun's device plugin: `memory` units in all, on `count` GPUs.
 
     Each is taken to have the same number, as Aliyun's scheduler does: the Node does not say what each really has. They
@@ -247,5 +309,6 @@ def plain_node(
         OfferedGpu(intern(str(index)), index, memory // count, reason=reasons.get(str(index)))
         for index in range(count if 0 < count <= MOST_GPUS and memory >= 0 else 0)
     )
-    offers = {GPU_MEMORY: Offer(GPU_MEMORY, "memory", gpus)} if gpus else {}
-    return AccountNode(name, offers, policy, source, gpus=frozenset(gpu.name for gpu in gpus), ignored=ignored)
+    offers = {GPU_MEMORY: Offer(GPU_MEMORY, "memory", gpus)} if gpus else _NONE
+    names = offers[GPU_MEMORY].names if gpus else frozenset()
+    return Node(name, offers, policy, source, gpus=names, ignored=ignored)

@@ -11,8 +11,7 @@ import msgspec
 
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.structs import Meta, Struct, replace
-from gpushare_plugin.model.choice.chooser import Chooser, CloseGpus, OneGpu, OneSlice, Replicas
-from gpushare_plugin.model.choice.policies import is_policy, is_replica_policy
+from gpushare_plugin.model.choice.chooser import CloseGpus, OneGpu, OneSlice, Replicas
 from gpushare_plugin.model.gpu import Closeness, Gpu
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.slices.mig import MOST_MIG_PROFILES, MigProfile
@@ -110,29 +109,6 @@ class NodeRecord(_Record, frozen=True, kw_only=True):
     notices: tuple[str, ...] = ()
     partitioning: Kind | None = None
     placement: str | None = None
-
-    def chooser(self, resource: str) -> Chooser | None:
-        """Return what chooses GPUs for requests of a resource as the node does, None where the record does not say.
-
-        A `Request` to it holds the GPUs that have a record with this resource, in the order of `gpus`.
-        """
-        for each in self.resources:
-            if each.name == resource:
-                return self._chooser(each)
-        return None
-
-    def _chooser(self, resource: ResourceRecord) -> Chooser | None:
-        match resource.kind, resource.placement:
-            case "memory" | "cores", placement if is_policy(placement):
-                return OneGpu(placement, next((gpu.unit_mib for gpu in self.gpus if gpu.resource == resource.name), 0))
-            case "replicas", placement if is_replica_policy(placement):
-                return Replicas(placement)
-            case "slices", _:
-                return OneSlice()
-            case "gpus", _:
-                return CloseGpus(closeness(_cards(self.gpus), self.closeness))
-            case _:
-                return None
 
 
 def closeness(cards: Sequence[str], rows: Sequence[Sequence[int]] | None) -> Closeness:

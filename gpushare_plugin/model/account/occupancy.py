@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.account.node import AccountNode, Offer, OfferedGpu
+from gpushare_plugin.model.account.node import Node, Offer, OfferedGpu
 from gpushare_plugin.model.account.pod import (
     Drift,
     Pod,
@@ -159,7 +159,7 @@ def _gpu_account(gpu: OfferedGpu, holdings: Iterable[Placed], unplaced: int, fre
 class NodeAccount:
     """One node: what it offers, the pods bound to it, those that are being bound, and what follows for each GPU."""
 
-    node: AccountNode
+    node: Node
     pods: tuple[Pod, ...]
     reservations: tuple[Reservation, ...]
     resources: Mapping[str, ResourceAccount]
@@ -210,22 +210,22 @@ class Located(NamedTuple):
     unplaced: tuple[Unplaced, ...]
 
 
-Locate = Callable[[Pod, Offer, AccountNode], Located]
+Locate = Callable[[Pod, Offer, Node], Located]
 """Says where a pod on a node has its units of a resource, as `locate` does."""
 
 
 class Whereabouts:
-    """Where pods have their units, found once for each pod until it, or its node, changes."""
+    """Where pods have their units, found once for each pod until it, or what its node offers, changes."""
 
     def __init__(self) -> None:
         """Know no pod yet."""
-        self._found: dict[str, tuple[Pod, AccountNode, dict[str, Located]]] = {}
+        self._found: dict[str, tuple[Pod, Mapping[str, Offer], dict[str, Located]]] = {}
 
-    def locate(self, pod: Pod, offer: Offer, node: AccountNode) -> Located:
+    def locate(self, pod: Pod, offer: Offer, node: Node) -> Located:
         """Return what `locate` says."""
         known = self._found.get(pod.uid)
-        if known is None or known[0] is not pod or known[1] is not node:
-            known = self._found[pod.uid] = pod, node, {}
+        if known is None or known[0] is not pod or known[1] is not node.offers:
+            known = self._found[pod.uid] = pod, node.offers, {}
         if (located := known[2].get(offer.resource)) is None:
             located = known[2][offer.resource] = locate(pod, offer, node)
         return located
@@ -235,7 +235,7 @@ class Whereabouts:
         self._found.pop(uid, None)
 
 
-def locate(pod: Pod, offer: Offer, node: AccountNode) -> Located:
+def locate(pod: Pod, offer: Offer, node: Node) -> Located:
     """Return where a bound pod has its units of a resource: the first of its annotations that can be believed.
 
     The node's daemon may say that a pod still holds a GPU that is not offered any more. Where an annotation places
@@ -265,7 +265,7 @@ def locate(pod: Pod, offer: Offer, node: AccountNode) -> Located:
 
 
 def node_account(
-    node: AccountNode,
+    node: Node,
     pods: Iterable[Pod],
     reservations: Iterable[Reservation] = (),
     locate: Locate = locate,
@@ -278,7 +278,7 @@ def node_account(
     return NodeAccount(node, pods, reservations, accounts)
 
 
-def _left_over(node: AccountNode, pods: Iterable[Pod]) -> Iterator[str]:
+def _left_over(node: Node, pods: Iterable[Pod]) -> Iterator[str]:
     """Yield the resources that the node offers no more, but that its daemon says pods hold."""
     for pod in pods:
         for share in pod.allocation or ():
@@ -288,7 +288,7 @@ def _left_over(node: AccountNode, pods: Iterable[Pod]) -> Iterator[str]:
 
 def _resource(
     offer: Offer,
-    node: AccountNode,
+    node: Node,
     pods: Iterable[Pod],
     reservations: Iterable[Reservation],
     locate: Locate,

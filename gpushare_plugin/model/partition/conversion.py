@@ -1,4 +1,4 @@
-"""A node as the decision knows it, made of what the cluster says: its record, its account and its annotation.
+"""A node as the decision knows it, made of its account.
 
 A node of which the record cannot be true is left out, with the reason: it keeps no other one from being served.
 """
@@ -7,16 +7,16 @@ from collections import Counter
 from collections.abc import Mapping
 
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.foundation.structs import Struct, field
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord
 from gpushare_plugin.model.account.occupancy import NodeAccount
 from gpushare_plugin.model.account.request import MOST_SLICES_OF_A_POD
 from gpushare_plugin.model.gpu import gpu_label
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode, left_out
-from gpushare_plugin.model.partition.wanted import MOST_SLICES, Wanted
 from gpushare_plugin.model.slices.memory import MOST_MPS_CLIENTS, MemoryRoom
 from gpushare_plugin.model.slices.mig import MigRoom
 from gpushare_plugin.model.slices.slice import Kind, MigPlace, slice_of
+from gpushare_plugin.model.slices.wanted import MOST_SLICES, Wanted
 
 MOST_GPUS = 64
 """GPUs of a node that are believed to be partitioned; no machine has as many."""
@@ -27,17 +27,15 @@ class _UntrueError(GpushareError):
 
 
 class MigLayout(Struct, frozen=True):
-    """What is known of the MIG cards of a node: the room of each card, and the card and place of each instance.
+    """What is known of the MIG cards of a node.
 
-    All are by UUID. A card without a room here is not partitioned. Instances at no place of their room are left alone,
-    and take what is theirs from it.
+    Instances at no place of their room are left alone, and take what is theirs from it.
     """
 
-    rooms: Mapping[str, MigRoom] = field(default_factory=dict)
-    places: Mapping[str, tuple[str, MigPlace]] = field(default_factory=dict)
-
-
-NO_MIG = MigLayout()
+    rooms: Mapping[str, MigRoom]
+    """The room of each card, by UUID; a card without a room is not partitioned."""
+    places: Mapping[str, tuple[str, MigPlace]]
+    """The card and the place of each instance, by UUID."""
 
 
 def mig_layout(record: NodeRecord) -> MigLayout:
@@ -57,19 +55,19 @@ def mig_layout(record: NodeRecord) -> MigLayout:
     return MigLayout({card: room.beside(others.get(card, ())) for card, room in rooms.items()}, places)
 
 
-def partition_node(
-    account: NodeAccount, record: NodeRecord, partitioning: Kind, wanted: Wanted | None = None, mig: MigLayout = NO_MIG
-) -> PartitionNode:
-    """Return a node whose daemon follows its annotation, `wanted`; None stands for no annotation that can be read."""
+def partition_node(account: NodeAccount) -> PartitionNode | None:
+    """Return a node whose daemon follows the annotation of wanted slices; None for any other node."""
+    record = account.node.record
+    if record is None or record.partitioning is None:
+        return None
     try:
-        return _partition_node(account, record, partitioning, wanted, mig)
+        return _partition_node(account, record, record.partitioning)
     except _UntrueError as error:
         return left_out(account.node.name, f"annotation {GPUS_ANNOTATION}: {error}")
 
 
-def _partition_node(
-    account: NodeAccount, record: NodeRecord, partitioning: Kind, wanted: Wanted | None, mig: MigLayout
-) -> PartitionNode:
+def _partition_node(account: NodeAccount, record: NodeRecord, partitioning: Kind) -> PartitionNode:
+    mig = mig_layout(record)
     held, unplaced = _holders(account, mig)
     cards: dict[str, list[GpuRecord]] = {}
     for each in record.gpus:
@@ -82,7 +80,7 @@ def _partition_node(
     return PartitionNode(
         account.node.name,
         tuple(gpu for gpu in gpus if gpu is not None),
-        wanted or Wanted(),
+        account.node.wanted or Wanted(),
         unplaced,
         account.node.policy,
         _replicas(account, mig),

@@ -18,8 +18,8 @@ from gpushare_plugin.model.partition.search.elsewhere import Offer, Offered
 from gpushare_plugin.model.partition.search.refusal import Refusal, Refusals
 from gpushare_plugin.model.partition.search.state import Choice, NodeDefectError, NodeState, blaming
 from gpushare_plugin.model.partition.taking_back import Broken, Review, Rules, TakenBack, displaced
-from gpushare_plugin.model.partition.wanted import KeptSlice, Wanted, bounded
 from gpushare_plugin.model.slices.layout import How
+from gpushare_plugin.model.slices.wanted import KeptSlice, Wanted, bounded
 
 
 class Assigned(Struct, frozen=True):

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import gpu_label
-from gpushare_plugin.model.partition.wanted import Counts, KeptSlice, Wanted
 from gpushare_plugin.model.slices.room import Room
 from gpushare_plugin.model.slices.slice import named_slice
+from gpushare_plugin.model.slices.wanted import Counts, KeptSlice, Wanted
 
 
 class PartitionGpu(Struct, frozen=True, gc=False):
@@ -32,21 +32,22 @@ class PartitionGpu(Struct, frozen=True, gc=False):
 
 
 class PartitionNode(Struct, frozen=True, gc=False):
-    """A node that is partitioned: `wanted` is what its annotation says, `policy` the one that its label names.
-
-    `unplaced` are slices, by the name of size or profile, that pods on the node have on a GPU that is not known yet.
-    `replicas` are the pods on the node by the UID of their owner: the UUIDs of the GPUs of each, as far as known, by
-    its own UID.
-    `problem` is why the node is left out: then nothing is known of it, and nothing is decided for it.
-    """
+    """A node that is partitioned, as a round begins with it; made once for each account of the node."""
 
     name: str
+    """The name of the node."""
     gpus: tuple[PartitionGpu, ...]
+    """The GPUs that are partitioned."""
     wanted: Wanted = field(default_factory=Wanted)
+    """The slices that the annotation of the node wants."""
     unplaced: Mapping[str, int] = field(default_factory=dict)
+    """Slices, by the name of size or profile, that pods on the node have on a GPU that is not known yet."""
     policy: str | None = None
+    """The placement policy of the node, None where neither its label nor its config names one."""
     replicas: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
+    """The pods on the node, by the UID of their owner and their own: the UUIDs of the GPUs of each, as far as known."""
     problem: str | None = None
+    """Why the node is left out: then nothing is known of the node, and nothing is decided for it."""
 
     def offers(self, kept: Iterable[KeptSlice]) -> bool:
         """Return whether slices that are kept for a pod are offered, and no pod has them."""

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from gpushare_plugin.foundation.structs import Struct, field
-from gpushare_plugin.model.partition.wanted import Counts
 from gpushare_plugin.model.slices.slice import Kind
+from gpushare_plugin.model.slices.wanted import Counts
 
 
 class SliceRequest(Struct, frozen=True):

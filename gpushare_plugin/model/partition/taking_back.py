@@ -12,8 +12,8 @@ from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.search.elsewhere import Offered
 from gpushare_plugin.model.partition.search.opening import Opening
 from gpushare_plugin.model.partition.search.state import NodeState, blaming
-from gpushare_plugin.model.partition.wanted import Failure, KeptSlice
 from gpushare_plugin.model.slices.slice import Slice, named_slice
+from gpushare_plugin.model.slices.wanted import Failure, KeptSlice
 
 UNSEEN = timedelta(seconds=10)
 """For how long something is remembered of a pod that is not seen: another that decided may have seen it before us."""

@@ -125,13 +125,6 @@ async def look(source: GpuSource) -> Inventory:
     return await looks.first_look(source, News(NewsLog().log))
 
 
-class RunningNode(Struct, frozen=True):
-    """A node that is served, and the reloads of its config."""
-
-    node: ServedNode
-    reloads: Reloads
-
-
 class NodeDaemon:
     """Builds the parts of one daemon and runs them, phase by phase."""
 
@@ -209,7 +202,7 @@ class NodeDaemon:
     @contextlib.asynccontextmanager
     async def serving(
         self, source: GpuSource, inventory: Inventory, cluster: "Member | None"
-    ) -> AsyncIterator[RunningNode]:
+    ) -> AsyncIterator[Serving]:
         """Serve these GPUs; every task of the node runs in this context and ends with it.
 
         `cluster` is None on a node without an API server: nothing is requested of that node, and nothing published.
@@ -243,7 +236,7 @@ class NodeDaemon:
                 events = EventThread(source, node.event)
                 load = partial(self._load, cluster)
                 reloads = Reloads(load, node.reload, node.keep_config, self._news)
-                self.status.phase = Serving(node, events, pods)
+                self.status.phase = phase = Serving(node, reloads, events, pods)
                 if cluster is not None:
                     node.cordon(cluster.cordon(inventory))
                     node.request_slices(cluster.requested_slices(node.snapshot.value))
@@ -266,18 +259,18 @@ class NodeDaemon:
                 spawn("config", partial(self._follow_configs, reloads))
                 spawn("reload", reloads.run)
                 if cluster is not None:
-                    self._take_part(spawn, cluster, RunningNode(node, reloads), labels)
+                    self._take_part(spawn, cluster, phase, labels)
                 if cluster is not None and pods is not None:
                     spawn("pod annotations", partial(cluster.publish_pods, pods.annotations))
                 on_signal(signal.SIGHUP, partial(self._reload_on_signal, reloads))
                 events.start()
-                yield RunningNode(node, reloads)
+                yield phase
 
-    def _take_part(self, spawn: Spawn, cluster: "Member", running: RunningNode, labels: Labels) -> None:
+    def _take_part(self, spawn: Spawn, cluster: "Member", serving: Serving, labels: Labels) -> None:
         """Do what the cluster requests of the node, whose `labels` the config followed, and publish on the Node."""
-        node = running.node
+        node = serving.node
         follow_requests = cluster.follow_requests
-        spawn("node requests", partial(follow_requests, labels, node.snapshot, node.cordon, running.reloads.request))
+        spawn("node requests", partial(follow_requests, labels, node.snapshot, node.cordon, serving.reloads.request))
         if self._daemon.partitioning:
             spawn("wanted slices", partial(cluster.follow_slices, node.snapshot, node.request_slices))
             healthy, withdrawals = partial(healthy_devices, self._daemon.pod_resources), node.withdrawals

@@ -10,6 +10,7 @@ from gpushare_plugin.adapters.kubelet.allocations.quiet import QuietLister
 from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.holding import Holdings, Unknown
 from gpushare_plugin.model.snapshot import Snapshot
+from gpushare_plugin.programs.node.configuration import Reloads
 from gpushare_plugin.programs.node.gpus.events import EventThread
 from gpushare_plugin.programs.node.node import ServedNode
 from gpushare_plugin.telemetry.readiness import NO_GPU as NOT_READY
@@ -78,12 +79,18 @@ class WithoutGpus(Struct, frozen=True):
 
 
 class Serving(Struct, frozen=True):
-    """GPUs are offered; `usage` is None before it is looked at who uses them."""
+    """GPUs are offered."""
 
     node: ServedNode
+    """The node that offers the GPUs."""
+    reloads: Reloads
+    """The reloads of the config."""
     events: EventThread
+    """The thread that waits for events of the driver."""
     pods: "PromiseReconciler | None" = None
+    """What compares pods with their promises, None where pods are not followed."""
     usage: "UsageTracker | None" = None
+    """What looks at who uses the GPUs, None before the first look."""
 
     @property
     def complaints(self) -> list[str]:

@@ -6,100 +6,37 @@ from datetime import datetime
 
 import structlog
 
-from gpushare_plugin.adapters.cluster.accounts import node_record, node_with
 from gpushare_plugin.adapters.cluster.collection import Gone
-from gpushare_plugin.adapters.cluster.judged import scheduling_node
-from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
+from gpushare_plugin.adapters.cluster.objects import ApiPod
 from gpushare_plugin.adapters.cluster.pods import judged_pod
 from gpushare_plugin.foundation.reported import Reported
-from gpushare_plugin.foundation.structs import Struct, replace
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, NodeRecord, RecordError
+from gpushare_plugin.model.account.node import Node
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
 from gpushare_plugin.model.account.occupancy import NodeAccount
 from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.scheduling.demand import NOTHING, Demand
 from gpushare_plugin.model.account.scheduling.fits import Screening, lack, unmet
-from gpushare_plugin.model.account.scheduling.node import SchedulingNode
 from gpushare_plugin.model.account.search.verdicts import Fit
-from gpushare_plugin.model.partition.conversion import mig_layout, partition_node
+from gpushare_plugin.model.partition.conversion import partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.search.elsewhere import Elsewhere
 from gpushare_plugin.model.partition.taking_back import Rules, TakenBack
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES, KeptSlice, Wanted, WantedError, decode
-from gpushare_plugin.model.slices.slice import Kind
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES, KeptSlice, Wanted
 
 _log = structlog.get_logger()
 
 
-class KnownNode(Struct, frozen=True):
-    """A Node whose daemon follows the annotation: `version` is the one that it was read with, to write it once."""
-
-    uid: str
-    version: str
-    kind: Kind
-    record: NodeRecord
-    wanted: Wanted | None
-
-
-class _Annotations:
-    """What annotations of Nodes say; of one that cannot be read, the log says so once, and again after it could be."""
-
-    def __init__(self, account: ClusterAccount) -> None:
-        """Have read none yet; `account` is to have the records."""
-        self._account = account
-        self._unreadable = Reported()
-
-    def wanted(self, name: str, text: str | None) -> Wanted | None:
-        """Return what the annotation says; one that nobody can read is decided anew."""
-        try:
-            wanted, problem = None if text is None else decode(text), None
-        except WantedError as error:
-            wanted, problem = None, str(error)
-        self._report(name, WANTED_SLICES, problem)
-        return wanted
-
-    def record(self, node: ApiNode) -> NodeRecord | None:
-        """Return the record of a node, and let the account have it; None where there is none that can be read."""
-        record, problem = None, None
-        try:
-            record = node_record(node)
-            self._account.put_node(node_with(node, record))
-        except RecordError as error:
-            problem = str(error)
-        self._report(node.metadata.name, GPUS_ANNOTATION, problem)
-        return record
-
-    def _report(self, name: str, annotation: str, problem: str | None) -> None:
-        """Log once that an annotation of a node cannot be read, and again after it could be."""
-        if self._unreadable.is_new((name, annotation), problem) and problem is not None:
-            _log.warning("node_annotation_unreadable", node=name, reason=problem)
-
-    def forget(self, name: str) -> None:
-        """Forget a node that is gone."""
-        self._unreadable.forget((name, GPUS_ANNOTATION))
-        self._unreadable.forget((name, WANTED_SLICES))
-
-
 class _Scheduling:
-    """What kube-scheduler judges, slices aside: the nodes, and what the pods of each node take."""
+    """What kube-scheduler judges, slices aside: which nodes admit pods, and what the pods of each node take."""
 
-    def __init__(self, pods: Mapping[str, Pod]) -> None:
-        """Know no node yet; `pods` are all pods by UID, now and later."""
+    def __init__(self, nodes: Mapping[str, Node], pods: Mapping[str, Pod]) -> None:
+        """Judge these nodes, by name, and pods, by UID: all that there are, now and later."""
+        self._nodes = nodes
         self._pods = pods
-        self.nodes: dict[str, SchedulingNode] = {}
         self.used: dict[str, Demand] = {}
-        self.screening = Screening()
-
-    def put_node(self, node: SchedulingNode) -> None:
-        """Take in a node as it is now."""
-        if node != self.nodes.get(node.name):
-            self.nodes[node.name] = node
-            self.screening.put(node)
-
-    def remove_node(self, name: str) -> None:
-        """Forget a node."""
-        self.nodes.pop(name, None)
-        self.screening.remove(name)
+        self.screening = Screening(nodes)
 
     def count(self, before: Pod | None, after: Pod | None) -> None:
         """Count what a pod takes of its node."""
@@ -114,7 +51,7 @@ class _Scheduling:
         """Return why a pod cannot run on a node beside others that are to come there; None if it can, slices aside."""
         if (found := self._pods.get(pod.uid)) is None:
             return "the pod is gone"  # since the decision
-        if (there := self.nodes.get(node)) is None:
+        if (there := self._nodes.get(node)) is None:
             return "the node is gone"
         requirements = found.requirements
         if node not in self.screening.admitting(requirements.constraints):
@@ -165,13 +102,13 @@ class Known:
         """
         self._changed = changed
         self._account = ClusterAccount(policy)
-        self._nodes: dict[str, KnownNode] = {}
-        self._scheduling = _Scheduling(self._account.pods)
+        self._nodes = self._account.nodes
+        self._scheduling = _Scheduling(self._nodes, self._account.pods)
         self._waiting: dict[str, Pod] = {}
         self._made: dict[str, tuple[NodeAccount, PartitionNode]] = {}  # nodes for the decision, by account
-        self._elsewhere = Elsewhere(self._scheduling.screening, self._scheduling.used)
+        self._elsewhere = Elsewhere(self._nodes, self._scheduling.screening, self._scheduling.used)
         self._conflicts: set[str] = set()
-        self._annotations = _Annotations(self._account)
+        self._unreadable = Reported()
         self.losses = Losses()
 
     @property
@@ -184,23 +121,28 @@ class Known:
         found = [pod for pod in self._waiting.values() if pod.schedulable]
         if all(pod.request.misspelt is None for pod in found):
             return found
-        there = self._scheduling.nodes.values()
-        foreign = {name for node in there for name, amount in node.allocatable.items() if amount}
+        foreign = {name for node in self._nodes.values() for name, amount in node.allocatable.items() if amount}
+        partitioned = self.node_count > 0
         return [
             pod
             for pod in found
-            if (misspelt := pod.request.misspelt) is None or (self._nodes and misspelt not in foreign)
+            if (misspelt := pod.request.misspelt) is None or (partitioned and misspelt not in foreign)
         ]
 
     @property
     def node_count(self) -> int:
         """How many nodes are partitioned."""
-        return len(self._nodes)
+        return len(self._partitioned())
 
     @property
     def nodes(self) -> Sequence[PartitionNode]:
         """The nodes that are partitioned, by name."""
-        return [self._partitioned(name) for name in sorted(self._nodes)]
+        found = (self._partition_node(name) for name in sorted(self._partitioned()))
+        return [node for node in found if node is not None]
+
+    def _partitioned(self) -> list[str]:
+        """Return the names of the nodes that are partitioned."""
+        return [name for name, node in self._nodes.items() if node.partitioning is not None]
 
     def rules(self, now: datetime, patience: float, policy: str, avoided: Container[str] = frozenset()) -> Rules:
         """Return the rules of a round at an aware time; see there."""
@@ -214,43 +156,49 @@ class Known:
 
     def offers(self, node: str, kept: Iterable[KeptSlice]) -> bool:
         """Return whether a node offers slices that are kept, and no pod has them."""
-        return node in self._nodes and self._partitioned(node).offers(kept)
+        found = self._partition_node(node)
+        return found is not None and found.offers(kept)
 
-    def node(self, name: str) -> KnownNode:
-        """Return a node that is partitioned."""
+    def node(self, name: str) -> Node:
+        """Return a node."""
         return self._nodes[name]
 
-    def put_node(self, node: ApiNode) -> None:
-        """Take in a Node as it is now."""
-        name = node.metadata.name
-        before = self._standing(name)
-        record = self._annotations.record(node)
-        judged = scheduling_node(node)
-        self._scheduling.put_node(judged)
-        kind = record.partitioning if record is not None else None
-        if record is None or kind is None:
+    def put_node(self, node: Node) -> None:
+        """Take in a node as it is now."""
+        name, before, standing = node.name, self._nodes.get(node.name), self._standing(node.name)
+        self._log_unreadable(node)
+        if node.partitioning is None:
             self._lose(name, "the node is not partitioned any more")
-        else:
-            metadata, known = node.metadata, self._nodes.get(name)
-            wanted = self._annotations.wanted(name, metadata.annotations.get(WANTED_SLICES))
-            if wanted is None and known is not None and known.wanted is not None:
-                self._lose(name, f"the node's annotation {WANTED_SLICES} is gone, or cannot be read")
-            self._nodes[name] = KnownNode(metadata.uid, metadata.resource_version, kind, record, wanted)
-        self._elsewhere.put(judged, kind)
+            self._made.pop(name, None)
+        elif node.wanted is None:
+            self._lose(name, f"the node's annotation {WANTED_SLICES} is gone, or cannot be read")
+        self._account.put_node(node)
+        self._scheduling.screening.put(node, before)
+        self._elsewhere.put(node)
         conflict = name in self._conflicts
         self._conflicts.discard(name)
-        if conflict or self._standing(name) != before:
-            self._made.pop(name, None)
+        if conflict or self._standing(name) != standing:
             self._changed()
+
+    def _log_unreadable(self, node: Node) -> None:
+        """Log that an annotation of a node cannot be read, once, and again after it could be."""
+        problems = {GPUS_ANNOTATION: node.unreadable}
+        if node.partitioning is not None:
+            problems[WANTED_SLICES] = node.wanted_unreadable
+        for annotation, problem in problems.items():
+            if self._unreadable.is_new((node.name, annotation), problem) and problem is not None:
+                _log.warning("node_annotation_unreadable", node=node.name, reason=problem)
 
     def remove_node(self, gone: Gone) -> None:
         """Forget a Node."""
-        self._account.remove_node(gone.name)
         self._lose(gone.name, "the node is gone")
-        self._scheduling.remove_node(gone.name)
+        self._made.pop(gone.name, None)
+        self._account.remove_node(gone.name)
+        self._scheduling.screening.remove(gone.name)
         self._elsewhere.remove(gone.name)
         self._conflicts.discard(gone.name)
-        self._annotations.forget(gone.name)
+        for annotation in (GPUS_ANNOTATION, WANTED_SLICES):
+            self._unreadable.forget((gone.name, annotation))
         self._changed()
 
     def lost(self) -> list[TakenBack]:
@@ -258,33 +206,31 @@ class Known:
         return [each for each in self.losses.taken() if each.uid in self._waiting]
 
     def _lose(self, name: str, reason: str) -> None:
-        """Forget a node, with the slices that were kept for pods there."""
+        """Take note of the slices that were kept for waiting pods on a node as it was until now."""
         known = self._nodes.get(name)
-        if known is not None and known.wanted is not None:
-            node = self._partitioned(name)
-            for uid, kept in known.wanted.pods.items():
-                if uid in self._waiting:
-                    self.losses.note(TakenBack.of(self._waiting[uid], node, kept, reason))
-        self._nodes.pop(name, None)
-        self._made.pop(name, None)
+        if known is None or known.wanted is None or (node := self._partition_node(name)) is None:
+            return
+        for uid, kept in known.wanted.pods.items():
+            if uid in self._waiting:
+                self.losses.note(TakenBack.of(self._waiting[uid], node, kept, reason))
 
-    def wrote(self, name: str, before: KnownNode, wanted: Wanted, version: str) -> None:
+    def wrote(self, name: str, before: Node, wanted: Wanted, version: str) -> None:
         """Take note of what was written to a node as it was `before`, unless the watch has shown that, or more."""
         if self.is_as(name, before):
-            self._nodes[name] = replace(self._nodes[name], wanted=wanted, version=version)
-            self._made.pop(name, None)
+            written = replace(self._nodes[name], wanted=wanted, wanted_unreadable=None, version=version)
+            self._account.put_node(written)
 
-    def is_as(self, name: str, before: KnownNode) -> bool:
+    def is_as(self, name: str, before: Node) -> bool:
         """Return whether the watch has shown no other version of a node than `before`."""
         known = self._nodes.get(name)
         return known is not None and (known.uid, known.version) == (before.uid, before.version)
 
-    def has_written(self, name: str, before: KnownNode, wanted: Wanted) -> bool:
+    def has_written(self, name: str, before: Node, wanted: Wanted) -> bool:
         """Return whether exactly this is wanted of a node, which is the one that it was `before`."""
         known = self._nodes.get(name)
         return known is not None and known.uid == before.uid and known.wanted == wanted
 
-    def conflicted(self, name: str, before: KnownNode) -> None:
+    def conflicted(self, name: str, before: Node) -> None:
         """Take note that a node is not as it was `before` any longer: how it is now matters, whatever has changed."""
         if self.is_as(name, before):
             self._conflicts.add(name)
@@ -317,8 +263,12 @@ class Known:
             self._changed()
 
     def _accepts(self, pod: Pod, node: str) -> bool:
-        """Return whether the account of a node has room for a pod on the GPUs that the pod names."""
-        return isinstance(self._account.fit(pod.request, node, pod.owner), Fit)
+        """Return whether the account of a node has room for a pod on the GPUs that the pod names.
+
+        Where the record cannot be read, nobody knows which GPUs there are.
+        """
+        readable = self._nodes[node].unreadable is None
+        return readable and isinstance(self._account.fit(pod.request, node, pod.owner), Fit)
 
     def _stop_waiting(self, uid: str) -> None:
         self._waiting.pop(uid, None)
@@ -335,22 +285,26 @@ class Known:
         """Return whether pods without slices can matter: to pods that wait, those on nodes with slices do."""
         return bool(self._waiting) and any(pod is not None and self._has_slices(pod.node) for pod in pods)
 
-    def _has_slices(self, node: str | None) -> bool:
-        return node is not None and (node in self._nodes or self._elsewhere.node(node) is not None)
+    def _has_slices(self, name: str | None) -> bool:
+        node = self._nodes.get(name) if name is not None else None
+        return node is not None and (node.partitioning is not None or self._elsewhere.has(node.name))
 
-    def _standing(self, name: str) -> object:
-        """Return what decisions can depend on of a node: nothing of one that neither is partitioned nor has slices."""
-        if (known := self._nodes.get(name)) is None:
-            return self._elsewhere.node(name)
-        return replace(known, version=""), self._scheduling.nodes[name], self._account.offered(name)
+    def _standing(self, name: str) -> Node | None:
+        """Return a node as decisions can depend on it: None for one that neither is partitioned nor has slices."""
+        return replace(self._nodes[name], version="", wanted_unreadable=None) if self._has_slices(name) else None
 
-    def _partitioned(self, name: str) -> PartitionNode:
-        """Return a node for the decision: the same object until it is another one, or pods come or go there."""
+    def _partition_node(self, name: str) -> PartitionNode | None:
+        """Return a node for the decision: the same object until the node is another one, or pods come or go there.
+
+        None stands for a node that is not partitioned.
+        """
+        known = self._nodes.get(name)
+        if known is None or known.partitioning is None:
+            return None
         account, made = self._account.node(name), self._made.get(name)
         # An account never changes; another one takes its place.
         if made is not None and made[0] is account:
             return made[1]
-        known = self._nodes[name]
-        node = partition_node(account, known.record, known.kind, known.wanted, mig_layout(known.record))
-        self._made[name] = account, node
+        if (node := partition_node(account)) is not None:
+            self._made[name] = account, node
         return node

@@ -7,10 +7,11 @@ from http import HTTPStatus
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
 from gpushare_plugin.adapters.cluster.lease import read_lease, silence
 from gpushare_plugin.adapters.cluster.names import PARTITIONER_LEASE, PATIENCE
-from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
+from gpushare_plugin.adapters.cluster.objects import ApiPod
 from gpushare_plugin.adapters.cluster.whole_cluster.overview import Overview
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.account.annotations import PLACEMENT
+from gpushare_plugin.model.account.node import Node
 from gpushare_plugin.model.choice.policies import DEFAULT_POLICY, POLICIES
 from gpushare_plugin.model.partition import words
 from gpushare_plugin.model.partition.decide import Decisions, decide
@@ -28,8 +29,8 @@ class JudgedOverview(Overview):
         super().__init__(policy)
         self.known = Known(policy)
 
-    def put_node(self, node: ApiNode) -> None:
-        """Take in a Node as it is now."""
+    def put_node(self, node: Node) -> None:
+        """Take in a node as it is now."""
         super().put_node(node)
         self.known.put_node(node)
 

@@ -13,8 +13,8 @@ from gpushare_plugin.model.partition import words
 from gpushare_plugin.model.partition.decide import Assigned, Decisions
 from gpushare_plugin.model.partition.search.refusal import Refusal
 from gpushare_plugin.model.partition.taking_back import TakenBack
-from gpushare_plugin.model.partition.wanted import KeptSlice
 from gpushare_plugin.model.slices.slice import named_slice
+from gpushare_plugin.model.slices.wanted import KeptSlice
 from gpushare_plugin.programs.partitioning.known import Known
 from gpushare_plugin.telemetry import events as kinds
 from gpushare_plugin.telemetry.events import EventKind

@@ -11,16 +11,18 @@ import structlog
 
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
 from gpushare_plugin.adapters.cluster.collection import Gone
+from gpushare_plugin.adapters.cluster.nodes import judged_node
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.adapters.cluster.whole_cluster.wanted_slices import write_wanted
 from gpushare_plugin.foundation.reported import Reported
 from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.foundation.text import in_words
+from gpushare_plugin.model.account.node import Node
 from gpushare_plugin.model.partition.decide import Decisions, LeftOut, decide
 from gpushare_plugin.model.partition.taking_back import Broken
-from gpushare_plugin.model.partition.wanted import Wanted
-from gpushare_plugin.programs.partitioning.known import Known, KnownNode
+from gpushare_plugin.model.slices.wanted import Wanted
+from gpushare_plugin.programs.partitioning.known import Known
 from gpushare_plugin.programs.partitioning.reports import Reports
 from gpushare_plugin.telemetry.metrics.partitioner import PartitionerCounts, PartitionerView
 
@@ -61,7 +63,7 @@ _CONSEQUENCE = "{} are decided by what was known of {} before"
 class _Write(Struct, frozen=True):
     """A write of what is wanted of a node as it was `before`, and all that was decided with it."""
 
-    before: KnownNode
+    before: Node
     wanted: Wanted
     decisions: Decisions
 
@@ -81,9 +83,12 @@ class FollowedCluster:
         """Called with the name of each Node that is there no more."""
         self.cluster = ClusterFollower(
             client,
-            Objects(ApiNode, self.known.put_node, self._remove_node, _CONSEQUENCE.format("slices", "nodes")),
+            Objects(ApiNode, self._put_node, self._remove_node, _CONSEQUENCE.format("slices", "nodes")),
             Objects(ApiPod, self.known.put_pod, self.known.remove_pod, _CONSEQUENCE.format("slices", "pods")),
         )
+
+    def _put_node(self, found: ApiNode) -> None:
+        self.known.put_node(judged_node(found))
 
     def _remove_node(self, gone: Gone) -> None:
         self.gone(gone.name)

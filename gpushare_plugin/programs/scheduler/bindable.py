@@ -8,12 +8,12 @@ from collections.abc import Collection
 
 from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 from gpushare_plugin.adapters.cluster.judged import constraints_of
+from gpushare_plugin.adapters.cluster.nodes import judged_node
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.scheduling.fits import unmet
-from gpushare_plugin.model.account.scheduling.node import SchedulingNode
 from gpushare_plugin.model.account.scheduling.requirements import DEFAULT_SCHEDULER
 
 _SHOWN = 3
@@ -71,9 +71,7 @@ def check_place(pod: Pod, found: ApiPod, name: str, node: ApiNode | None) -> Non
         raise PlacementError(
             f"node {name} does not exist any more; expected a node of this cluster: kube-scheduler tries again"
         )
-    metadata, spec = node.metadata, node.spec
-    judged = SchedulingNode(name, labels=metadata.labels, taints=spec.taints, unschedulable=spec.unschedulable)
-    if (refusal := unmet(constraints_of(found), judged)) is not None:
+    if (refusal := unmet(constraints_of(found), judged_node(node))) is not None:
         raise PlacementError(
             f"pod {pod.label} may not go to node {name}: {refusal}; expected a node that the pod's node selector, node "
             "affinity and tolerations allow: kube-scheduler tries again"

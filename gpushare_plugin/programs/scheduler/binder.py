@@ -179,7 +179,7 @@ class Binder:
         Both are read: so little is asked of them that nothing needs to be kept of every pod and node for it. Raises
         PlacementError and ClusterError.
         """
-        if node not in self._account.nodes():
+        if node not in self._account.nodes:
             raise PlacementError(f"{not_known(node)}; expected a node of this cluster: kube-scheduler tries again")
         found = check_identity(pod, await read_pod(self._client, pod))
         known = pod_of(found)

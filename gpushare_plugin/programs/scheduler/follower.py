@@ -8,16 +8,16 @@ from collections.abc import Iterable, Sequence
 
 import structlog
 
-from gpushare_plugin.adapters.cluster.accounts import account_node
 from gpushare_plugin.adapters.cluster.client import Client
 from gpushare_plugin.adapters.cluster.collection import Gone
+from gpushare_plugin.adapters.cluster.nodes import node_of
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.adapters.cluster.pods import pod_of
 from gpushare_plugin.adapters.cluster.scheduling.binding import pods_on
 from gpushare_plugin.adapters.cluster.scheduling.budgets import BudgetFollower
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.node import AccountNode
+from gpushare_plugin.model.account.node import Node
 from gpushare_plugin.model.account.search.disruption import Disruptions
 from gpushare_plugin.programs.scheduler.aliyun.cordons import Cordons
 
@@ -71,7 +71,7 @@ class AccountFollower:
 
     async def prepare(self) -> None:
         """Prepare for the first requests of a term."""
-        for name in list(self._account.nodes()):
+        for name in list(self._account.nodes):
             # The account of a node is made when it is asked for; the first request asks for those of all nodes.
             self._account.node(name)
             await asyncio.sleep(0)
@@ -89,7 +89,7 @@ class AccountFollower:
 
     def _put_node(self, node: ApiNode) -> None:
         name = node.metadata.name
-        found = account_node(node, self._cordons.of(name))
+        found = node_of(node, self._cordons.of(name))
         self._log_unreadable(found)
         self._account.put_node(found)
         if self._plain is not None:
@@ -103,7 +103,7 @@ class AccountFollower:
         if self._plain is not None:
             self._plain.pop(gone.name, None)
 
-    def _log_unreadable(self, node: AccountNode) -> None:
+    def _log_unreadable(self, node: Node) -> None:
         """Log that a record cannot be read, once until that changes: a Node changes every few seconds."""
         if node.unreadable is None:
             self._unreadable.pop(node.name, None)

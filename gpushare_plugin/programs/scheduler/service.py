@@ -134,7 +134,7 @@ async def _metrics(root: "_ElectedExtender", server: ExtenderServer, pauses: Pau
     view = ExtenderView(
         leads=root.election.leads,
         ready=term is not None,
-        nodes=len(term.account.nodes()) if term else 0,
+        nodes=len(term.account.nodes) if term else 0,
         promises=term.binder.promises if term else 0,
         certificate_end=server.certificate_end(),
         cache_age=root.cache_age,
@@ -241,7 +241,7 @@ class _ElectedExtender:
             try:
                 await follower.prepare()
                 self._term = LeaderTerm(number, account, follower.disruptions, binder)
-                _log.info("extender_ready", count=len(account.nodes()))
+                _log.info("extender_ready", count=len(account.nodes))
                 await asyncio.Event().wait()
             finally:
                 self._term = None

@@ -19,19 +19,20 @@ Numbers = Mapping[Slice, Sequence[int]]
 
 
 class NodeFacts(Struct, frozen=True):
-    """What ways of sharing know of a node.
-
-    `offered` are the GPUs there are to share, sorted by place, each with the name of the resource it belongs to before
-    it is shared. `short_uuids` are for the IDs of units. `cut` says, where the node is partitioned, which slices of
-    which sizes a GPU has, by its UUID; MIG instances that are offered are in it without any.
-    """
+    """What ways of sharing know of the node whose GPUs they share."""
 
     effective: EffectiveConfig
+    """The config in effect."""
     inventory: Inventory
+    """All GPUs of the node."""
     offered: Mapping[Gpu, str]
+    """The GPUs to share, sorted by place, each with the name of the resource that a whole GPU would be in."""
     short_uuids: Mapping[str, str]
+    """The short name of each card in the IDs of units, by UUID."""
     injection: Injection
+    """How a container gets its GPUs."""
     cut: Mapping[str, Numbers] = field(default_factory=dict)
+    """The slices of each GPU of a partitioned node, by UUID; MIG instances that are offered are there without any."""
 
     @property
     def config(self) -> Config:

@@ -9,7 +9,7 @@ from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.partition.wanted import Counts
+from gpushare_plugin.model.slices.wanted import Counts
 from gpushare_plugin.sharing.cut import cut
 from gpushare_plugin.sharing.plan import plan
 from gpushare_plugin.sharing.transition import (

@@ -8,9 +8,9 @@ from typing import Any, TypeVar, cast
 import msgspec
 from structlog.testing import capture_logs
 
-from gpushare_plugin.adapters.cluster.accounts import account_node
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
 from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
+from gpushare_plugin.adapters.cluster.nodes import node_of
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.adapters.cluster.pods import pod_of
 from gpushare_plugin.adapters.cluster.scheduling.budgets import PodDisruptionBudget, budget
@@ -81,7 +81,7 @@ class _Extender:
             case {"node": node}:
                 name = node["metadata"]["name"]
                 self._nodes[name] = node
-                self._account.put_node(account_node(_read(node, ApiNode), self._cordons.get(name, "")))
+                self._account.put_node(node_of(_read(node, ApiNode), self._cordons.get(name, "")))
             case {"gone node": name}:
                 self._account.remove_node(name)
             case {"gone pod": uid}:

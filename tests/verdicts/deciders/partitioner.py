@@ -10,10 +10,11 @@ from structlog.testing import capture_logs
 
 from gpushare_plugin.adapters.cluster.collection import Gone
 from gpushare_plugin.adapters.cluster.events.event import Event
+from gpushare_plugin.adapters.cluster.nodes import judged_node
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.model.partition.decide import Decisions
 from gpushare_plugin.model.partition.decide import decide as decided
-from gpushare_plugin.model.partition.wanted import encode
+from gpushare_plugin.model.slices.wanted import encode
 from gpushare_plugin.programs.partitioning.known import Known
 from gpushare_plugin.programs.partitioning.reports import Reports
 from gpushare_plugin.telemetry.metrics.partitioner import PartitionerCounts
@@ -60,7 +61,7 @@ class _Partitioner:
         match change:
             case {"node": node}:
                 self._nodes[node["metadata"]["name"]] = node
-                self.known.put_node(_read(node, ApiNode))
+                self.known.put_node(judged_node(_read(node, ApiNode)))
             case {"gone node": name}:
                 self.known.remove_node(Gone(name, "", ""))
             case {"pod": pod}:

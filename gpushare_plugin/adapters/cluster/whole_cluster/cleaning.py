@@ -19,7 +19,7 @@ from gpushare_plugin.adapters.cluster.own_node.owned_fields import (
     owned_fields,
 )
 from gpushare_plugin.adapters.cluster.whole_cluster.wanted_slices import remove_wanted
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES
 
 
 async def clean_nodes(client: Client, node_name: str | None = None) -> AsyncIterator[tuple[str, ClusterError | None]]:

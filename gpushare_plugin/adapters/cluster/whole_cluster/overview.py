@@ -5,14 +5,13 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from http import HTTPStatus
 from typing import Generic, TypeVar
 
-from gpushare_plugin.adapters.cluster.accounts import node_record, node_with
 from gpushare_plugin.adapters.cluster.client import NODES, PODS, Client, ClusterError, Timing, decoded
+from gpushare_plugin.adapters.cluster.nodes import judged_node
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod, Kept, ListMetadata
 from gpushare_plugin.adapters.cluster.pods import asks, pod_of
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.node import unreadable_node
-from gpushare_plugin.model.account.node_record import NodeRecord, RecordError
+from gpushare_plugin.model.account.node import Node
 from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.choice.policies import DEFAULT_POLICY
 
@@ -36,35 +35,21 @@ _NOT_OVER = "status.phase!=Succeeded"
 
 
 class Overview:
-    """What is known of a cluster: the account of it, and of each node the object and the record in it."""
+    """What is known of a cluster: the account of it, and which pods wait for slices."""
 
     def __init__(self, policy: str = DEFAULT_POLICY) -> None:
         """Know nothing yet; `policy` is the default of the scheduler extender."""
         self.account = ClusterAccount(policy)
-        self.nodes: dict[str, ApiNode] = {}
-        self.records: dict[str, NodeRecord] = {}
         self.waiting: dict[str, Pod] = {}
         """The pods that wait for slices, by UID."""
 
-    def put_node(self, node: ApiNode) -> None:
-        """Take in a Node as it is now; a record that cannot be read is among what the account ignored."""
-        name = node.metadata.name
-        self.nodes[name] = node
-        self.records.pop(name, None)
-        try:
-            record = node_record(node)
-        except RecordError as error:
-            self.account.put_node(unreadable_node(name, str(error)))
-            return
-        if record is not None:
-            self.records[name] = record
-        self.account.put_node(node_with(node, record))
+    def put_node(self, node: Node) -> None:
+        """Take in a node as it is now."""
+        self.account.put_node(node)
 
     def remove_node(self, name: str) -> None:
         """Forget a Node."""
         self.account.remove_node(name)
-        self.nodes.pop(name, None)
-        self.records.pop(name, None)
 
     def put_pod(self, found: ApiPod) -> None:
         """Take in a Pod as it is now; one that asks for no extended resource does not matter."""
@@ -106,12 +91,12 @@ async def _read(client: Client, names: Collection[str], overview: OverviewT, pag
         pods = _Reading(client, PODS, ApiPod, of_pods, page)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(nodes.into(overview.put_node))
+                group.create_task(nodes.into(lambda found: overview.put_node(judged_node(found))))
                 group.create_task(pods.into(overview.put_pod))
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
     for name in names:
-        if name not in overview.nodes:
+        if name not in overview.account.nodes:
             raise _no_node(name)
     return overview
 
@@ -175,7 +160,13 @@ def _follower(
     """Return what keeps an overview of the Nodes and Pods of two field selectors up to date."""
     consequence = "what is shown is as old as the last answer"
     of_node, of_pods = selectors
-    nodes = Objects(ApiNode, overview.put_node, lambda gone: overview.remove_node(gone.name), consequence, of_node)
+    nodes = Objects(
+        ApiNode,
+        lambda found: overview.put_node(judged_node(found)),
+        lambda gone: overview.remove_node(gone.name),
+        consequence,
+        of_node,
+    )
     pods = Objects(ApiPod, overview.put_pod, lambda gone: overview.remove_pod(gone.uid), consequence, of_pods)
     return ClusterFollower(client, nodes, pods, page=PAGE, changed=changed, forbidden=forbidden)
 

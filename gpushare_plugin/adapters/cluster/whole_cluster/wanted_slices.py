@@ -4,7 +4,7 @@ import asyncio
 
 from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, Object, decoded
 from gpushare_plugin.adapters.cluster.objects import ApiNode
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Wanted, encode
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES, Wanted, encode
 
 PARTITIONER = "gpushare-partitioner"
 """The field manager of the annotation."""

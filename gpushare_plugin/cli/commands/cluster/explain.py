@@ -15,7 +15,6 @@ from gpushare_plugin.adapters.cluster.names import ANYONE, CLIENTS, EXTENDER_LEA
 from gpushare_plugin.adapters.cluster.objects import ApiPod
 from gpushare_plugin.adapters.cluster.pods import pod_of
 from gpushare_plugin.adapters.cluster.whole_cluster.overview import PATIENT, Overview, read, read_pod
-from gpushare_plugin.cli.commands.cluster.inspect import node_facts
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
 from gpushare_plugin.cli.output import output_style, show, show_json, warn
@@ -64,8 +63,7 @@ def command(pod: str, output: str, kubeconfig: Path | None, context: str | None,
     client = Client(kubeconfig, PATIENT, context=context)
     found, extender, overview, slices = asyncio.run(_read(client, pod, namespaces))
     told = Told(found.metadata.annotations, found.spec.scheduler_name, tuple(_waits(found)), extender, slices)
-    facts = {each.name: each for each in node_facts(overview)}
-    explanation = explain(overview.account, facts, pod_of(found), told)
+    explanation = explain(overview.account, pod_of(found), told)
     if output == "json":
         show_json(encode(explanation, indent=2))
     else:

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import sys
-from collections.abc import Iterator
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,17 +10,15 @@ from typing import Any
 
 import click
 
-from gpushare_plugin.adapters.cluster.accounts import is_extended
 from gpushare_plugin.adapters.cluster.client import Client
 from gpushare_plugin.adapters.cluster.whole_cluster.overview import PATIENT, Overview, follow, read
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
 from gpushare_plugin.cli.output import output_style, show, show_json
 from gpushare_plugin.foundation.signals.ending import until_stopped
-from gpushare_plugin.inspect.cluster.report import ClusterReport, NodeFacts, cluster_report, encode
+from gpushare_plugin.inspect.cluster.report import ClusterReport, cluster_report, encode
 from gpushare_plugin.inspect.cluster.slices import slices
 from gpushare_plugin.inspect.cluster.tables import details, summary, wide
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES
 
 _EVERY = 1.0
 """Seconds between two tables of `--watch` at least."""
@@ -88,25 +85,8 @@ async def _watch(client: Client, nodes: tuple[str, ...], output: str, *, detaile
 
 
 def _report(overview: Overview, nodes: tuple[str, ...]) -> ClusterReport:
-    pairs = [(facts, overview.account.node(facts.name)) for facts in node_facts(overview)]
-    return cluster_report(pairs, overview.waiting.values(), everything=bool(nodes))
-
-
-def node_facts(overview: Overview) -> Iterator[NodeFacts]:
-    """Yield what is shown of each node beside its account."""
-    for name, node in overview.nodes.items():
-        offered = (key for key, amount in node.status.allocatable.items() if is_extended(key) and amount != "0")
-        addresses = {each.type: each.address for each in node.status.addresses}
-        yield NodeFacts(
-            name,
-            addresses.get("InternalIP", ""),
-            # A node whose kubelet has not reported yet has no such condition.
-            ready=all(each.status == "True" for each in node.status.conditions if each.type == "Ready"),
-            cordoned=node.spec.unschedulable,
-            record=overview.records.get(name),
-            resources=tuple(offered),
-            wanted=node.metadata.annotations.get(WANTED_SLICES),
-        )
+    account = overview.account
+    return cluster_report(map(account.node, account.nodes), overview.waiting.values(), everything=bool(nodes))
 
 
 def _show(report: ClusterReport, output: str, *, detailed: bool, indent: int | None = 2) -> None:

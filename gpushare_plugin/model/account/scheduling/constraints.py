@@ -7,7 +7,7 @@ from typing import Final
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.account.request import beyond
-from gpushare_plugin.model.account.scheduling.node import Taint
+from gpushare_plugin.model.account.scheduling.taint import Taint
 
 _NODE_NAME: Final = "metadata.name"
 _LARGEST: Final = 2**63 - 1

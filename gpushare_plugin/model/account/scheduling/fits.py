@@ -12,14 +12,16 @@ preemption decide between nodes, not whether one can take a pod.
 """
 
 from collections.abc import Collection, Mapping, MutableMapping
+from collections.abc import Set as AbstractSet
 from weakref import WeakKeyDictionary
 
 from gpushare_plugin.foundation.text import some_of
+from gpushare_plugin.model.account.node import Node
 from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.scheduling.constraints import Constraints
 from gpushare_plugin.model.account.scheduling.demand import Demand, taken_ports
-from gpushare_plugin.model.account.scheduling.node import CORDON, SchedulingNode, Taint
 from gpushare_plugin.model.account.scheduling.refusal import Refusal, Shortage
+from gpushare_plugin.model.account.scheduling.taint import CORDON, Taint
 
 _SHOWN = 8
 """Ports and resources that a reason names."""
@@ -28,7 +30,7 @@ _MOST_KEPT = 1024
 """Different constraints for which a screening keeps the nodes that admit them."""
 
 
-def refusal(pod: Pod, node: SchedulingNode, used: Demand, without: Collection[str] = frozenset()) -> Refusal | None:
+def refusal(pod: Pod, node: Node, used: Demand, without: Collection[str] = frozenset()) -> Refusal | None:
     """Return why a node cannot take a pod, None where it can.
 
     `used` is what the pods of the node take. The resources `without` are not looked at: slices that are still to be
@@ -39,7 +41,7 @@ def refusal(pod: Pod, node: SchedulingNode, used: Demand, without: Collection[st
     return unmet(pod.requirements.constraints, node) or lack(pod.requirements.demand, node, used, without)
 
 
-def unmet(constraints: Constraints, node: SchedulingNode) -> Refusal | None:
+def unmet(constraints: Constraints, node: Node) -> Refusal | None:
     """Return what keeps pods with these constraints away from a node, whatever is free there; None for nothing."""
     if admits(constraints, node):
         return None
@@ -51,7 +53,7 @@ def unmet(constraints: Constraints, node: SchedulingNode) -> Refusal | None:
     return Refusal("affinity", constraints.unmet(node.name, node.labels))
 
 
-def lack(demand: Demand, node: SchedulingNode, used: Demand, without: Collection[str] = frozenset()) -> Refusal | None:
+def lack(demand: Demand, node: Node, used: Demand, without: Collection[str] = frozenset()) -> Refusal | None:
     """Return which host port is taken or which resources are missing, None where there is room; see `refusal`."""
     if has_room(demand, node, used, without):
         return None
@@ -65,7 +67,7 @@ def lack(demand: Demand, node: SchedulingNode, used: Demand, without: Collection
     return Refusal("resources", some_of(missing, _SHOWN, str, "; "), missing)
 
 
-def has_room(demand: Demand, node: SchedulingNode, used: Demand, without: Collection[str] = frozenset()) -> bool:
+def has_room(demand: Demand, node: Node, used: Demand, without: Collection[str] = frozenset()) -> bool:
     """Return whether a node has the host ports and resources that a pod demands; see `refusal`.
 
     Plain loops: thousands of nodes are asked for each of hundreds of pods.
@@ -77,7 +79,7 @@ def has_room(demand: Demand, node: SchedulingNode, used: Demand, without: Collec
     return not (demand.ports and used.ports and taken_ports(demand.ports, used.ports))
 
 
-def admits(constraints: Constraints, node: SchedulingNode) -> bool:
+def admits(constraints: Constraints, node: Node) -> bool:
     """Return whether nothing keeps pods with these constraints away from a node; `unmet` says what does."""
     if node.unschedulable and not constraints.tolerates(CORDON):
         return False
@@ -94,40 +96,38 @@ class Screening:
     cordon have changed.
     """
 
-    def __init__(self) -> None:
-        """Know of no node yet."""
-        self._nodes: dict[str, SchedulingNode] = {}
-        self._admitting: MutableMapping[Constraints, dict[str, SchedulingNode]] = WeakKeyDictionary()
+    def __init__(self, nodes: Mapping[str, Node]) -> None:
+        """Screen these nodes: those that are in the mapping when they are asked about."""
+        self._nodes = nodes
+        self._admitting: MutableMapping[Constraints, set[str]] = WeakKeyDictionary()
         """For as long as there are pods with the constraints."""
 
-    def put(self, node: SchedulingNode) -> None:
-        """Take in a node that is new or has changed."""
-        before = self._nodes.get(node.name)
-        self._nodes[node.name] = node
-        same = before is not None and _screened(before) == _screened(node)
+    def put(self, node: Node, before: Node | None) -> None:
+        """Take note of a node that is new, or was another one `before`."""
+        if before is not None and _screened(before) == _screened(node):
+            return
         for constraints, admitting in self._admitting.items():
-            if node.name in admitting if same else admits(constraints, node):
-                admitting[node.name] = node
+            if admits(constraints, node):
+                admitting.add(node.name)
             else:
-                admitting.pop(node.name, None)
+                admitting.discard(node.name)
 
     def remove(self, name: str) -> None:
         """Forget a node that is gone."""
-        self._nodes.pop(name, None)
         for admitting in self._admitting.values():
-            admitting.pop(name, None)
+            admitting.discard(name)
 
-    def admitting(self, constraints: Constraints) -> Mapping[str, SchedulingNode]:
-        """Return the nodes, by name, that pods with these constraints can go to where there is room."""
+    def admitting(self, constraints: Constraints) -> AbstractSet[str]:
+        """Return the names of the nodes that pods with these constraints can go to where there is room."""
         found = self._admitting.get(constraints)
         if found is None:
             if len(self._admitting) >= _MOST_KEPT:
                 del self._admitting[next(iter(self._admitting))]
-            found = {name: node for name, node in self._nodes.items() if admits(constraints, node)}
+            found = {name for name, node in self._nodes.items() if admits(constraints, node)}
             self._admitting[constraints] = found
         return found
 
 
-def _screened(node: SchedulingNode) -> tuple[Mapping[str, str], tuple[Taint, ...], bool]:
+def _screened(node: Node) -> tuple[Mapping[str, str], tuple[Taint, ...], bool]:
     """Return what constraints are about."""
     return node.labels, node.taints, node.unschedulable

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from gpushare_plugin.model.account.node import AccountNode
+from gpushare_plugin.model.account.node import Node
 from gpushare_plugin.model.account.request import PodRequest, essence
 from gpushare_plugin.model.account.search import fitting
 from gpushare_plugin.model.account.search.fitting import Ask
@@ -21,7 +21,7 @@ MOST_REQUESTS = 64
 class ClusterSearch:
     """Whether pods fit on nodes; what was found stays, for the requests of late, on nodes that have not changed."""
 
-    def __init__(self, nodes: Mapping[str, AccountNode]) -> None:
+    def __init__(self, nodes: Mapping[str, Node]) -> None:
         """Search these nodes: those that are in the mapping when they are asked about."""
         self._nodes = nodes
         self._rooms = Rooms()

@@ -9,12 +9,12 @@ from collections.abc import Callable, Hashable, Mapping
 from datetime import datetime, timedelta
 
 from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.model.account.node import Node
 from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.request import ANY_GPU
 from gpushare_plugin.model.account.scheduling.demand import NOTHING, Demand
 from gpushare_plugin.model.account.scheduling.fits import Screening, has_room
-from gpushare_plugin.model.account.scheduling.node import SchedulingNode
-from gpushare_plugin.model.slices.slice import Kind, slice_of
+from gpushare_plugin.model.slices.slice import slice_of
 
 
 class Offer(Struct, frozen=True):
@@ -34,47 +34,45 @@ Accepts = Callable[[Pod, str], bool]
 class Elsewhere:
     """The slices that nodes offer as they are, kept as nodes and pods come, change and go."""
 
-    def __init__(self, screening: Screening, used: Mapping[str, Demand]) -> None:
-        """Know no such node yet; `screening` has all nodes, and `used` what the pods of each take."""
+    def __init__(self, nodes: Mapping[str, Node], screening: Screening, used: Mapping[str, Demand]) -> None:
+        """Know no such node yet; `nodes` are all there are, now and later, and `used` is what the pods of each take."""
+        self._nodes = nodes
         self._screening = screening
         self._used = used
-        self._nodes: dict[str, SchedulingNode] = {}
         self._slices: dict[str, tuple[str, ...]] = {}
-        self._free: dict[str, dict[str, SchedulingNode]] = {}
+        self._free: dict[str, dict[str, None]] = {}  # nodes by resource, in order
         self._since: dict[str, datetime] = {}
 
-    def node(self, name: str) -> SchedulingNode | None:
-        """Return a node that offers slices as they are, None for any other."""
-        return self._nodes.get(name)
+    def has(self, name: str) -> bool:
+        """Return whether a node offers slices as they are."""
+        return name in self._slices
 
-    def put(self, node: SchedulingNode, partitioned: Kind | None) -> None:
-        """Take in a node as it is now; slices of the kind by which it is `partitioned` are made as pods need them."""
+    def put(self, node: Node) -> None:
+        """Take note of a node as it is now; slices of the kind by which it is partitioned are made for pods."""
         self.remove(node.name)
         slices = tuple(
             name
             for name, amount in node.allocatable.items()
-            if amount > 0 and (meant := slice_of(name)) is not None and meant.kind != partitioned
+            if amount > 0 and (meant := slice_of(name)) is not None and meant.kind != node.partitioning
         )
         if slices:
-            self._nodes[node.name], self._slices[node.name] = node, slices
+            self._slices[node.name] = slices
             self.recount(node.name)
 
     def remove(self, name: str) -> None:
         """Forget a node."""
-        if self._nodes.pop(name, None) is not None:
-            for resource in self._slices.pop(name):
-                self._set(resource, name, None)
+        for resource in self._slices.pop(name, ()):
+            self._set(resource, name, free=False)
 
     def recount(self, name: str) -> None:
         """Take note that the pods of a node take something else now."""
-        if (node := self._nodes.get(name)) is not None:
-            used = self._used.get(name, NOTHING).resources
-            for resource in self._slices[name]:
-                self._set(resource, name, node if node.allocatable[resource] > used.get(resource, 0) else None)
+        used = self._used.get(name, NOTHING).resources
+        for resource in self._slices.get(name, ()):
+            self._set(resource, name, free=self._nodes[name].allocatable[resource] > used.get(resource, 0))
 
-    def _set(self, resource: str, name: str, node: SchedulingNode | None) -> None:
-        if node is not None:
-            self._free.setdefault(resource, {})[name] = node
+    def _set(self, resource: str, name: str, *, free: bool) -> None:
+        if free:
+            self._free.setdefault(resource, {})[name] = None
         elif resource in self._free:
             self._free[resource].pop(name, None)
             if not self._free[resource]:

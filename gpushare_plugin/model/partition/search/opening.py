@@ -7,10 +7,10 @@ from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.model.partition.search.state import GpuState, NodeState
-from gpushare_plugin.model.partition.wanted import Failure, KeptSlice
 from gpushare_plugin.model.slices.layout import Layout
 from gpushare_plugin.model.slices.room import fitting
 from gpushare_plugin.model.slices.slice import named_slice
+from gpushare_plugin.model.slices.wanted import Failure, KeptSlice
 
 
 class Lost(Struct, frozen=True):

@@ -15,9 +15,9 @@ from dataclasses import field as attribute
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
-from gpushare_plugin.model.partition.wanted import Failure, KeptSlice, Wanted
 from gpushare_plugin.model.slices.layout import Layout, Option
 from gpushare_plugin.model.slices.slice import Slice, named_slice
+from gpushare_plugin.model.slices.wanted import Failure, KeptSlice, Wanted
 
 
 class NodeDefectError(Exception):

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from gpushare_plugin.model.partition.request import SliceRequest
-from gpushare_plugin.model.partition.wanted import Counts
 from gpushare_plugin.model.slices.slice import Kind
+from gpushare_plugin.model.slices.wanted import Counts
 from gpushare_plugin.programs.node.news.news import News
 
 

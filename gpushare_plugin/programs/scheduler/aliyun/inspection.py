@@ -41,7 +41,7 @@ class Shown(TypedDict):
 
 def inspect(account: ClusterAccount, name: str | None) -> Shown:
     """Return every node, or the one of this name."""
-    names = [name] if name is not None else sorted(account.nodes())
+    names = [name] if name is not None else sorted(account.nodes)
     shown = (_node(account.node(each)) for each in names)
     return {"nodes": [node for node in shown if node is not None]}
 

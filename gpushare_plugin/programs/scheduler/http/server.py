@@ -141,7 +141,7 @@ class ExtenderServer:
     async def _inspect(self, node: str, request: web.BaseRequest) -> "_Answer":
         async with self._bodies.of(request):
             account = self._term().account
-            if node and node not in account.nodes():
+            if node and node not in account.nodes:
                 return _Answer(_text(HTTPStatus.NOT_FOUND, f"node {node} not found"), "refused")
             body = encode(inspect(account, node or None))
         return _Answer(await self._bodies.send(request, body, _JSON))

@@ -5,14 +5,12 @@ from typing import Any
 
 import msgspec
 
-from gpushare_plugin.adapters.cluster.accounts import account_node
-from gpushare_plugin.adapters.cluster.judged import scheduling_node
-from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
-from gpushare_plugin.adapters.cluster.pods import judged_pod, pod_of
+from gpushare_plugin.adapters.cluster.objects import ApiPod
+from gpushare_plugin.adapters.cluster.pods import judged_pod
+from gpushare_plugin.model.account.node import Node
 from gpushare_plugin.model.account.scheduling.constraints import Requirement, Term, Toleration
 from gpushare_plugin.model.account.scheduling.demand import NOTHING, HostPort
 from gpushare_plugin.model.account.scheduling.fits import refusal
-from gpushare_plugin.model.account.scheduling.node import SchedulingNode, Taint
 
 SLICE = "nvidia.com/gpu-10gb"
 POD: dict[str, Any] = {
@@ -82,33 +80,11 @@ def test_what_holds_a_pod_back_is_read() -> None:
     assert judged_pod(decoded(nodeName="node")).node == "node"
 
 
-def test_the_account_reads_the_same_objects() -> None:
-    """Whoever follows pods and nodes to judge them needs no second watch for the account."""
-    assert pod_of(decoded()).request.amounts == {SLICE: 1}
-    node = msgspec.convert({"metadata": {"name": "node"}, "status": {"allocatable": {"cpu": "2"}}}, ApiNode)
-    assert account_node(node).name == "node"
-
-
-def test_a_node_is_read_as_it_is_judged() -> None:
-    """CPU in thousandths, all else in whole units; what cannot be read is not there."""
-    node = msgspec.convert(
-        {
-            "metadata": {"name": "node", "labels": {"zone": "a"}},
-            "spec": {"unschedulable": True, "taints": [{"key": "a", "effect": "NoSchedule", "timeAdded": "now"}]},
-            "status": {"allocatable": {"cpu": "3920m", "memory": "1Ki", "pods": "110", SLICE: "many"}},
-        },
-        ApiNode,
-    )
-    allocatable = {"cpu": 3920, "memory": 1024, "pods": 110, SLICE: 0}
-    taints = (Taint("a", effect="NoSchedule"),)
-    assert scheduling_node(node) == SchedulingNode("node", {"zone": "a"}, taints, True, allocatable)  # noqa: FBT003
-
-
 def test_a_request_that_cannot_be_read_fits_nowhere() -> None:
     """The API server takes none; if it did, nothing would be made for such a pod."""
     pod = judged_pod(
         decoded(containers=[{"resources": {"requests": {"memory": "much"}}}], nodeSelector={}, affinity=None)
     )
-    refused = refusal(pod, SchedulingNode("node", allocatable={"memory": 1 << 50, "pods": 1}), NOTHING)
+    refused = refusal(pod, Node("node", allocatable={"memory": 1 << 50, "pods": 1}), NOTHING)
     assert refused is not None
     assert [shortage.resource for shortage in refused.shortages] == ["memory"]

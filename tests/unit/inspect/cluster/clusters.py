@@ -1,13 +1,11 @@
 """A small cluster for tests of what people are shown of it."""
 
-from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 
-from gpushare_plugin.inspect.cluster.report import ClusterReport, NodeFacts, cluster_report
+from gpushare_plugin.foundation.structs import replace
+from gpushare_plugin.inspect.cluster.report import ClusterReport, cluster_report
 from gpushare_plugin.model.account.annotations import promise_annotations
-from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.node import GPU_MEMORY, AccountNode, plain_node, recorded_node
+from gpushare_plugin.model.account.node import GPU_MEMORY, Node, plain_node, recorded_node
 from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord, ResourceRecord
 from gpushare_plugin.model.account.pod import Pod, Share
 from gpushare_plugin.model.account.request import PodRequest
@@ -29,7 +27,7 @@ def gpu(node: str, index: int, units: int = 15, **fields: object) -> GpuRecord:
     return gpu_record(index, units, **{"uuid": uuid(index, node), **fields})
 
 
-def promised(asked: PodRequest, node: AccountNode, gpu: str) -> dict[str, str]:
+def promised(asked: PodRequest, node: Node, gpu: str) -> dict[str, str]:
     """Return the annotations with which a pod is bound whose memory is to be on one GPU."""
     shares = tuple(Share(each.name, GPU_MEMORY, gpu, each.amount(GPU_MEMORY)) for each in asked.containers)
     return promise_annotations(Placement(node.name, shares), asked, node, datetime(2026, 1, 1, tzinfo=UTC))
@@ -41,22 +39,20 @@ class Cluster:
     def __init__(self) -> None:
         """Have none."""
         self.account = account()
-        self.facts: dict[str, NodeFacts] = {}
 
-    def node(self, name: str, record: NodeRecord, policy: str | None = None, **facts: object) -> AccountNode:
+    def node(self, name: str, record: NodeRecord, policy: str | None = None, **known: object) -> Node:
         """Add a node with a record."""
-        return self.add(recorded_node(name, record, policy), record=record, **facts)
+        return self.add(recorded_node(name, record, policy), record=record, **known)
 
-    def plain(self, name: str, units: int, count: int, **facts: object) -> AccountNode:
+    def plain(self, name: str, units: int, count: int, **known: object) -> Node:
         """Add a node of Aliyun's plugin."""
-        return self.add(plain_node(name, units, count), **facts)
+        return self.add(plain_node(name, units, count), **known)
 
-    def add(self, node: AccountNode, **facts: object) -> AccountNode:
-        """Add a node."""
-        self.account.put_node(node)
-        made = NodeFacts(node.name, f"10.0.0.{len(self.facts) + 1}")
-        self.facts[node.name] = replace(made, **facts)  # type: ignore[arg-type]
-        return node
+    def add(self, node: Node, **known: object) -> Node:
+        """Add a node, of which more is known."""
+        made: Node = replace(node, **{"address": f"10.0.0.{len(self.account.nodes) + 1}", **known})
+        self.account.put_node(made)
+        return made
 
     def pod(
         self,
@@ -78,9 +74,8 @@ class Cluster:
     @property
     def report(self) -> ClusterReport:
         """What is shown of it."""
-        return report_of(self.account, self.facts)
+        return self.reported()
 
-
-def report_of(made: ClusterAccount, facts: Mapping[str, NodeFacts]) -> ClusterReport:
-    """Return what is shown of an account."""
-    return cluster_report([(each, made.node(each.name)) for each in facts.values()])
+    def reported(self, *waiting: Pod) -> ClusterReport:
+        """Return what is shown of it while pods wait for slices."""
+        return cluster_report(map(self.account.node, self.account.nodes), waiting)

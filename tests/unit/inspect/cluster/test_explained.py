@@ -24,7 +24,7 @@ DEFAULT = ExtenderStanding("spread", "the default of the scheduler extender", No
 def explained(cluster: Cluster, asked: PodRequest | Pod, told: Told | None = None) -> Explanation:
     """Explain a pod, a pending one where only its request is given."""
     found = asked if isinstance(asked, Pod) else pod(asked, uid="train")
-    return explain(cluster.account, cluster.facts, found, told or Told({}, extender=DEFAULT))
+    return explain(cluster.account, found, told or Told({}, extender=DEFAULT))
 
 
 def text(explanation: Explanation) -> str:
@@ -181,7 +181,7 @@ def test_a_share_on_several_gpus_under_mps_is_explained() -> None:
 def test_a_node_whose_gpus_are_out_says_so() -> None:
     """No pod that ends would help there; the state of node and GPU is named."""
     cluster = Cluster()
-    cluster.node("gpu-1", recorded(SICK), cordoned=True, ready=False)
+    cluster.node("gpu-1", recorded(SICK), unschedulable=True, ready=False)
     said = text(explained(cluster, memory(5)))
     assert "on one GPU, 5 missing; the node is not ready, the node is cordoned" in said
     assert "  GPU0  0/15        5        unhealthy: XID 79\n" in said
@@ -228,7 +228,7 @@ def test_a_node_whose_record_cannot_be_read_is_no_node_without_gpus() -> None:
 def test_a_resource_that_counts_gpus_is_nobodys_nearest_name() -> None:
     """`aliyun.com/gpu-count` is there for tools to read; no pod requests it."""
     cluster = Cluster()
-    cluster.plain("ali-1", 30, 2, resources=("aliyun.com/gpu-count", "aliyun.com/gpu-mem"))
+    cluster.plain("ali-1", 30, 2, allocatable={"aliyun.com/gpu-count": 2, "aliyun.com/gpu-mem": 30})
     said = text(explained(cluster, request(container("main", cores=30))))
     assert "No node offers aliyun.com/gpu-core.percentage: all 30 units are missing\n" in said
 

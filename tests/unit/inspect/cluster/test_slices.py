@@ -3,17 +3,18 @@
 import json
 from datetime import UTC, datetime, timedelta
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
 from gpushare_plugin.inspect.cluster.columns import Style
-from gpushare_plugin.inspect.cluster.report import ClusterReport, cluster_report, encode
+from gpushare_plugin.inspect.cluster.report import ClusterReport, encode
 from gpushare_plugin.inspect.cluster.slices import age, slices
 from gpushare_plugin.model.account.node_record import NodeRecord, ResourceRecord
 from gpushare_plugin.model.account.pod import Pod
-from gpushare_plugin.model.partition.wanted import KeptSlice, Wanted
-from gpushare_plugin.model.partition.wanted import encode as encode_wanted
 from gpushare_plugin.model.slices.slice import Slice
+from gpushare_plugin.model.slices.wanted import KeptSlice, Wanted, WantedError, decode
+from gpushare_plugin.model.slices.wanted import encode as encode_wanted
 from tests.unit.inspect.cluster.clusters import Cluster, gpu
 from tests.unit.model.account.objects import container, pod, request, uuid
 from tests.unit.model.partition.objects import slice_request
@@ -43,11 +44,14 @@ def reported(*pods: Pod, wanted: str | None = None) -> ClusterReport:
     }
     text = encode_wanted(Wanted({uuid(0, "n0"): {"10gb": 2}, uuid(1, "n0"): {"20gb": 1}}, kept))
     record = NodeRecord(gpus=gpus, resources=kinds, partitioning="mps")
-    cluster.node("n0", record, wanted=wanted or text)
+    try:
+        known: dict[str, Any] = {"wanted": decode(wanted or text)}
+    except WantedError as error:
+        known = {"wanted_unreadable": str(error)}
+    cluster.node("n0", record, **known)
     cluster.plain("plain", 30, 2)
     cluster.account.put_pod(pod(request(container("main", slice=1)), "n0", "holder", on=uuid(0, "n0")))
-    pairs = [(each, cluster.account.node(each.name)) for each in cluster.facts.values()]
-    return cluster_report(pairs, pods)
+    return cluster.reported(*pods)
 
 
 def shown(report: ClusterReport, *, detailed: bool = False) -> str:
@@ -124,8 +128,7 @@ def test_a_cluster_that_is_not_partitioned_shows_nothing() -> None:
     """Pods that ask for slices of the config are no matter of partitioning."""
     cluster = Cluster()
     cluster.plain("plain", 30, 2)
-    pairs = [(each, cluster.account.node(each.name)) for each in cluster.facts.values()]
-    report = cluster_report(pairs, PODS)
+    report = cluster.reported(*PODS)
     assert report.waiting == ()
     assert list(slices(report, Style(), NOW)) == []
 

@@ -80,7 +80,7 @@ def troubled() -> Cluster:
         gpu("gpu-1", 3, units=0, resource=None, reason="changes its mode when its pods end: default/old"),
     )
     cluster.node("gpu-1", recorded(*gpus, notices=("memory is shared without isolation",)), ready=False)
-    cluster.node("gpu-2", recorded(gpu("gpu-2", 0), gpu("gpu-2", 1)), cordoned=True)
+    cluster.node("gpu-2", recorded(gpu("gpu-2", 0), gpu("gpu-2", 1)), unschedulable=True)
     cluster.pod("starting", 4, "gpu-1", promise=0)
     cluster.pod("moved", 5, "gpu-2", on=1, promise=0)
     cluster.pod("large", 12, "gpu-2", on=1)

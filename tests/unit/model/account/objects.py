@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from gpushare_plugin.model.account.annotations import claims, pod_request, write_allocation
 from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.node import GPU_CORES, GPU_MEMORY, AccountNode, recorded_node
+from gpushare_plugin.model.account.node import GPU_CORES, GPU_MEMORY, Node, recorded_node
 from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord, ResourceRecord
 from gpushare_plugin.model.account.pod import Pod, Share
 from gpushare_plugin.model.account.request import ContainerKind, ContainerRequest, PodRequest
@@ -37,7 +37,7 @@ def memory_node(
     sick: Mapping[int, str] | None = None,
     policy: str | None = None,
     single_gpu: bool = False,
-) -> AccountNode:
+) -> Node:
     """Return a node that shares the memory of one GPU for each number of units; `sick` are reasons by index.
 
     With `single_gpu` it gives no pod memory of several GPUs.
@@ -52,14 +52,14 @@ def memory_node(
     return recorded_node(name, NodeRecord(gpus=gpus, resources=kinds), policy)
 
 
-def kind_node(resource: str, kind: str, *units: int, **record: Any) -> AccountNode:
+def kind_node(resource: str, kind: str, *units: int, **record: Any) -> Node:
     """Return a node whose GPUs are all in one resource of a kind; `record` has more fields of that resource."""
     gpus = tuple(gpu_record(index, size, resource=resource, unit_mib=0) for index, size in enumerate(units))
     kinds = (ResourceRecord(name=resource, kind=kind, **record),)
     return recorded_node("node", NodeRecord(gpus=gpus, resources=kinds))
 
 
-def cores_node(*units: int) -> AccountNode:
+def cores_node(*units: int) -> Node:
     """Return a node that shares memory and compute of its GPUs."""
     memory = [gpu_record(index, size) for index, size in enumerate(units)]
     cores = [gpu_record(index, 100, resource=GPU_CORES, unit_mib=0) for index, _ in enumerate(units)]
@@ -106,7 +106,7 @@ def pod(
     return Pod(**{**known, **said._asdict(), **fields})
 
 
-def account(*nodes: AccountNode, pods: tuple[Pod, ...] = (), policy: str = "binpack") -> ClusterAccount:
+def account(*nodes: Node, pods: tuple[Pod, ...] = (), policy: str = "binpack") -> ClusterAccount:
     """Return the account of a cluster."""
     made = ClusterAccount(policy)
     for node in nodes:

@@ -3,10 +3,10 @@
 import gc
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
+from gpushare_plugin.foundation import structs
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.account.annotations import PROMISE
 from gpushare_plugin.model.account.node import plain_node, unreadable_node
@@ -90,7 +90,7 @@ def test_pods_may_be_known_before_their_node() -> None:
     made.remove_node("node")
     assert isinstance(made.fit(memory(1), "node"), Misfit)
     assert made.victims(pod(memory(1)), "node", Eviction((), ())) is None
-    assert not made.nodes()
+    assert not made.nodes
     made.put_node(memory_node(12))
     assert free(made) == [6]
 
@@ -118,14 +118,14 @@ def test_a_node_without_the_resource_is_no_place_for_the_pod() -> None:
     verdict = made.fit(gpu, "other")
     assert isinstance(verdict, Misfit)
     assert verdict.reason == "the node does not offer nvidia.com/gpu"
-    made.put_node(replace(memory_node(8, name="other"), allocatable=(("nvidia.com/gpu", 2),)))
+    made.put_node(structs.replace(memory_node(8, name="other"), allocatable={"nvidia.com/gpu": 2}))
     assert made.fit(gpu, "other") == made.fit(gpu, "plain") == Fit(0)
 
 
 def test_an_unreadable_record_hides_gpus_only() -> None:
     """Nobody knows what GPUs such a node has; what is not of GPUs is no matter of its record, whoever names it."""
     made = account(kind_node("nvidia.com/gpu", "gpus", 1), unreadable_node("later", "version 2 found"))
-    made.put_node(replace(kind_node("rdma/hca", "replicas", 1), name="hostile"))
+    made.put_node(structs.replace(kind_node("rdma/hca", "replicas", 1), name="hostile"))
     verdict = made.fit(request(container("main", gpu=1)), "later")
     assert isinstance(verdict, Misfit)
     assert verdict.reason == "the record of the node cannot be read: version 2 found"

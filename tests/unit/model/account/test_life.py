@@ -4,7 +4,7 @@
 """
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gpushare_plugin.foundation import structs
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.node import GPU_MEMORY, AccountNode, plain_node
+from gpushare_plugin.model.account.node import GPU_MEMORY, Node, plain_node
 from gpushare_plugin.model.account.occupancy import node_account
 from gpushare_plugin.model.account.pod import Pod, Share
 from gpushare_plugin.model.account.request import PodRequest
@@ -67,7 +67,7 @@ class Life(RuleBasedStateMachine):
         """Start with an empty cluster."""
         super().__init__()
         self.account = ClusterAccount()
-        self.nodes: dict[str, tuple[AccountNode, tuple[Gpu, ...]]] = {}
+        self.nodes: dict[str, tuple[Node, tuple[Gpu, ...]]] = {}
         self.pods: dict[str, Truth] = {}
         self.born = 0
         self.past: list[Pod] = []
@@ -98,7 +98,7 @@ class Life(RuleBasedStateMachine):
             self.put_node(node, tuple(Gpu(str(index), 8, index not in sick) for index, _ in enumerate(sizes)))
         elif form == "partly offered":
             one, other = uuid(0, name), uuid(1, name)
-            node = replace(memory_node(9, name=name, policy=policy), gpus=frozenset({one, other}))
+            node = structs.replace(memory_node(9, name=name, policy=policy), gpus=frozenset({one, other}))
             self.put_node(node, (Gpu(one, 9), Gpu(other, 0, offered=False)))
         else:
             self.nodes.pop(name, None)
@@ -109,7 +109,7 @@ class Life(RuleBasedStateMachine):
         gpus = tuple(Gpu(uuid(index, name), size, index not in sick) for index, size in enumerate(sizes))
         self.put_node(memory_node(*sizes, name=name, sick=dict.fromkeys(sick, "XID 79")), gpus)
 
-    def put_node(self, node: AccountNode, gpus: tuple[Gpu, ...]) -> None:
+    def put_node(self, node: Node, gpus: tuple[Gpu, ...]) -> None:
         """Show a node, and note its GPUs."""
         self.nodes[node.name] = node, gpus
         self.account.put_node(node)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.foundation.structs import replace
+from gpushare_plugin.model.account.node import recorded_node
 from gpushare_plugin.model.account.node_record import (
     GpuRecord,
     NodeRecord,
@@ -21,8 +22,8 @@ from gpushare_plugin.model.account.node_record import (
     encode,
     record,
 )
-from gpushare_plugin.model.choice.chooser import CloseGpus, Request
-from gpushare_plugin.model.choice.policies import Occupancy
+from gpushare_plugin.model.choice.chooser import Chooser, CloseGpus, OneGpu, OneSlice, Request
+from gpushare_plugin.model.choice.policies import Occupancy, is_policy
 from gpushare_plugin.model.slices.mig import MigProfile
 from gpushare_plugin.model.slices.slice import Kind
 from gpushare_plugin.model.snapshot import Snapshot
@@ -124,7 +125,7 @@ def test_what_an_earlier_version_wrote_can_be_read() -> None:
     """A record without products, resources and closeness is read; it just does not say how the node chooses."""
     gpu = {"index": 0, "uuid": "GPU-0", "memoryMiB": 8192, "mode": "memory", "resource": GPU_MEM, "units": 8}
     read = decode(json.dumps({"version": 1, "gpus": [gpu], "notices": []}))
-    assert (read.gpus[0].units, read.chooser(GPU_MEM)) == (8, None)
+    assert (read.gpus[0].units, read.resources, read.closeness) == (8, (), None)
 
 
 def test_a_kind_that_a_later_version_adds_is_ignored() -> None:
@@ -132,8 +133,22 @@ def test_a_kind_that_a_later_version_adds_is_ignored() -> None:
     made = record(snapshot({}, 8192))
     later = ResourceRecord(name="example.com/new", kind="new", placement="anywhere")
     read = decode(encode(replace(made, resources=(later, *made.resources))))
-    assert read.chooser("example.com/new") is None
-    assert read.chooser("nvidia.com/gpu") == CloseGpus({})
+    assert chooser_of(read, "nvidia.com/gpu") == CloseGpus({})
+    offer = recorded_node("node", replace(read, gpus=(replace(read.gpus[0], resource=later.name), *read.gpus))).offers
+    assert [each.chooser(exact=True) for each in offer.values()] == [None, CloseGpus({})]
+
+
+def chooser_of(read: NodeRecord, resource: str) -> Chooser:
+    """Return what chooses GPUs for requests of a resource as the node does, by its record alone."""
+    (how,) = (each for each in read.resources if each.name == resource)
+    match how.kind, how.placement:
+        case "memory" | "cores", placement if is_policy(placement):
+            return OneGpu(placement, next(gpu.unit_mib for gpu in read.gpus if gpu.resource == resource))
+        case "slices", _:
+            return OneSlice()
+    chooser = recorded_node("node", read).offers[resource].chooser(exact=True)
+    assert chooser is not None
+    return chooser
 
 
 LINKS = {(0, 1): 230, (0, 2): 10, (0, 3): 10, (1, 2): 10, (1, 3): 10, (2, 3): 40}
@@ -180,8 +195,7 @@ def test_a_scheduler_chooses_as_the_node_does(way: str, data: st.DataObject) -> 
     size = data.draw(st.integers(1, 10))
     must = data.draw(st.lists(st.sampled_from(available), max_size=size, unique=True)) if available else []
     read = decode(encode(record(made)))
-    chooser = read.chooser(resource.name)
-    assert chooser is not None
+    chooser = chooser_of(read, resource.name)
     occupancy = {
         gpu.uuid: Occupancy(gpu.index, free[gpu.uuid] if gpu.healthy else 0, gpu.units)
         for gpu in read.gpus

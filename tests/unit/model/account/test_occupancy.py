@@ -87,11 +87,11 @@ def test_a_gpu_that_is_not_offered_any_more_is_held() -> None:
     node = memory_node(10, 10)
     offer = node.offers[GPU_MEMORY]
     made = account(node, pods=(pod(memory(4), "node", on=uuid(1)),))
-    made.put_node(replace(node, offers={GPU_MEMORY: replace(offer, gpus=offer.gpus[:1])}))
+    made.put_node(structs.replace(node, offers={GPU_MEMORY: replace(offer, gpus=offer.gpus[:1])}))
     assert free(made) == [10]
     gpu = made.node("node").gpus[GPU_MEMORY, uuid(1)]
     assert (gpu.units, gpu.over, gpu.healthy, gpu.reason) == (0, 4, False, "not offered any more")
-    made.put_node(replace(node, offers={}))
+    made.put_node(structs.replace(node, offers={}))
     assert made.node("node").gpus[GPU_MEMORY, uuid(1)].held == (
         Placed(made.node("node").pods[0], uuid(1), 4, "allocation"),
     )
@@ -140,7 +140,7 @@ def test_a_record_says_what_is_offered() -> None:
     node = recorded_node("node", record, allocatable={GPU_MEMORY: 7})
     assert [gpu.name for gpu in node.offers[GPU_MEMORY].gpus] == [uuid(0)]
     assert node.gpus == {uuid(0), uuid(1), "GPU-2"}
-    assert node.allocatable == ((GPU_MEMORY, 7),)
+    assert node.allocatable == {GPU_MEMORY: 7}
     assert node.offers[GPU_MEMORY].unit_mib == 1024
 
 

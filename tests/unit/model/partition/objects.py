@@ -8,10 +8,10 @@ from gpushare_plugin.model.account.request import ANY_GPU, ContainerRequest, Pod
 from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.model.partition.taking_back import Rules, RunsOn
-from gpushare_plugin.model.partition.wanted import KeptSlice, Wanted
 from gpushare_plugin.model.slices.memory import MemoryRoom
 from gpushare_plugin.model.slices.room import Room
 from gpushare_plugin.model.slices.slice import Slice, slice_of
+from gpushare_plugin.model.slices.wanted import KeptSlice, Wanted
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 ROOM = MemoryRoom(40)

@@ -17,10 +17,10 @@ from gpushare_plugin.model.account.scheduling.requirements import requirements
 from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.model.partition.taking_back import Rules
-from gpushare_plugin.model.partition.wanted import Wanted, decode, encode
 from gpushare_plugin.model.slices.memory import MemoryRoom
 from gpushare_plugin.model.slices.mig import MigProfile, MigRoom
 from gpushare_plugin.model.slices.slice import Slice
+from gpushare_plugin.model.slices.wanted import Wanted, decode, encode
 from tests.unit.model.partition.objects import slice_request
 
 START = datetime(2026, 11, 22, 12, tzinfo=UTC)

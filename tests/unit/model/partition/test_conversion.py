@@ -1,5 +1,6 @@
 """Tests of `gpushare_plugin.model.partition.conversion` and `pods`: what the cluster says, as the decision takes it."""
 
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import recorded_node
 from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord, ResourceRecord
@@ -8,13 +9,13 @@ from gpushare_plugin.model.account.request import ContainerRequest
 from gpushare_plugin.model.account.scheduling.constraints import Constraints
 from gpushare_plugin.model.account.scheduling.demand import NOTHING
 from gpushare_plugin.model.account.scheduling.requirements import requirements
-from gpushare_plugin.model.partition.conversion import MigLayout, mig_layout, partition_node
+from gpushare_plugin.model.partition.conversion import mig_layout, partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import problem
-from gpushare_plugin.model.partition.wanted import Wanted
 from gpushare_plugin.model.slices.layout import Layout
 from gpushare_plugin.model.slices.memory import MemoryRoom
-from gpushare_plugin.model.slices.slice import MigPlace, Slice
+from gpushare_plugin.model.slices.slice import Kind, Slice
+from gpushare_plugin.model.slices.wanted import Wanted
 from tests.unit.model.account.objects import gpu_record, pod, request
 from tests.unit.model.partition.simulation import A100
 
@@ -31,10 +32,17 @@ def _cards(*records: GpuRecord) -> NodeRecord:
     return NodeRecord(gpus=records, resources=tuple(ResourceRecord(name=name, kind="slices") for name in names))
 
 
-def _account(record: NodeRecord) -> ClusterAccount:
-    account = ClusterAccount()
-    account.put_node(recorded_node("node", record, "spread"))
+def _account(record: NodeRecord, partitioning: Kind = "mps") -> ClusterAccount:
+    account, record = ClusterAccount(), replace(record, partitioning=partitioning)
+    account.put_node(replace(recorded_node("node", record, "spread"), record=record))
     return account
+
+
+def _found(account: ClusterAccount) -> PartitionNode:
+    """Return the node as the decision takes it."""
+    found = partition_node(account.node("node"))
+    assert found is not None
+    return found
 
 
 def test_a_node_under_mps_has_its_cards_with_what_they_list_and_what_pods_hold() -> None:
@@ -53,8 +61,7 @@ def test_a_node_under_mps_has_its_cards_with_what_they_list_and_what_pods_hold()
     placed = pod(one, "node", "placed", allocation=(Share("main", TEN, "GPU-node-0", 1),))
     for each in (placed, pod(two, "node", "somewhere"), pod(gone, "node", "gone"), pod(one, None, "waits")):
         account.put_pod(each)
-    found = partition_node(account.node("node"), record, "mps", None)
-    assert isinstance(found, PartitionNode)
+    found = _found(account)
     assert [(each.index, each.room.units, each.listed, dict(each.held)) for each in found.gpus] == [
         (0, 40, {"10gb": 2, "20gb": 1}, {"10gb": 1}),
         (1, 40, {}, {}),
@@ -77,7 +84,7 @@ def test_a_gpu_that_mps_cannot_share_is_not_taken_for_an_empty_one() -> None:
         gpu_record(1, 0, resource=None, mode=None, reason="changes its mode when its pods end: a/b"),
         gpu_record(2, 0, resource=None, mode=None, reason="XID 79", healthy=False, unsuitable=True),
     )
-    found = partition_node(_account(record).node("node"), record, "mps", None)
+    found = _found(_account(record))
     assert [each.reason for each in found.gpus] == [reason, None, "unhealthy: XID 79"]
 
 
@@ -88,7 +95,7 @@ def test_a_gpu_has_no_more_slices_than_mps_serves() -> None:
         gpu_record(1, 1, resource=TEN),
         gpu_record(2, 1, resource=TEN, most_slices=2**31 - 1),
     )
-    found = partition_node(_account(record).node("node"), record, "mps")
+    found = _found(_account(record))
     rooms = [each.room for each in found.gpus]
     assert [room.most for room in rooms if isinstance(room, MemoryRoom)] == [16, 48, 48]
 
@@ -97,24 +104,23 @@ def test_a_node_with_mig_has_its_instances_at_their_places() -> None:
     """Only cards of which the places are known are partitioned; an instance that is held is held at its place."""
     name = "nvidia.com/mig-1g.5gb"
     record = _cards(
-        gpu_record(0, 0, resource=None, mode=None),
-        gpu_record(0, 1, uuid="MIG-a", profile="1g.5gb", resource=name),
-        gpu_record(0, 1, uuid="MIG-b", profile="1g.5gb", resource=name),
+        gpu_record(0, 0, resource=None, mode=None, profiles=A100.profiles),
+        gpu_record(0, 1, uuid="MIG-a", profile="1g.5gb", resource=name, start=0),
+        gpu_record(0, 1, uuid="MIG-b", profile="1g.5gb", resource=name, start=6),
         gpu_record(1, 1, resource="nvidia.com/gpu"),
     )
-    account = _account(record)
+    account = _account(record, "mig")
     asked = request(_container("main", mig=1))
     account.put_pod(pod(asked, "node", "placed", allocation=(Share("main", name, "MIG-b", 1),)))
-    card = "GPU-node-0"
-    mig = MigLayout({card: A100}, {"MIG-a": (card, MigPlace("1g.5gb", 0)), "MIG-b": (card, MigPlace("1g.5gb", 6))})
-    (found,) = partition_node(account.node("node"), record, "mig", Wanted(), mig).gpus
+    (found,) = _found(account).gpus
     assert (found.uuid, found.listed, found.held) == (
-        card,
+        "GPU-node-0",
         {"1g.5gb@0": 1, "1g.5gb@6": 1},
         {"1g.5gb@6": 1},
     )
-    unknown = partition_node(account.node("node"), record, "mig", Wanted(), MigLayout({card: A100}))
-    assert unknown.unplaced == {"1g.5gb": 1}
+    nowhere = replace(record, gpus=tuple(replace(each, start=None) for each in record.gpus), partitioning="mig")
+    account.put_node(replace(recorded_node("node", nowhere), record=nowhere))
+    assert _found(account).unplaced == {"1g.5gb": 1}
 
 
 def test_the_pods_of_an_owner_are_known_with_their_cards() -> None:
@@ -122,8 +128,8 @@ def test_the_pods_of_an_owner_are_known_with_their_cards() -> None:
     mig_name = "nvidia.com/mig-1g.5gb"
     record = _cards(
         gpu_record(0, 2, resource=TEN),
-        gpu_record(1, 0, resource=None, mode=None),
-        gpu_record(1, 1, uuid="MIG-a", profile="1g.5gb", resource=mig_name),
+        gpu_record(1, 0, resource=None, mode=None, profiles=A100.profiles),
+        gpu_record(1, 1, uuid="MIG-a", profile="1g.5gb", resource=mig_name, start=0),
     )
     account = _account(record)
     one, mig = request(_container("main", ten=1)), request(_container("main", mig=1))
@@ -134,8 +140,7 @@ def test_the_pods_of_an_owner_are_known_with_their_cards() -> None:
         pod(one, "node", "alone", allocation=(Share("main", TEN, "GPU-node-0", 1),)),
     ):
         account.put_pod(each)
-    places = {"MIG-a": ("GPU-node-1", MigPlace("1g.5gb", 0))}
-    found = partition_node(account.node("node"), record, "mps", None, MigLayout({}, places))
+    found = _found(account)
     assert found.replicas == {"set": {"placed": ("GPU-node-0",), "somewhere": ()}, "other": {"mig": ("GPU-node-1",)}}
 
 
@@ -167,10 +172,10 @@ def test_a_pod_cannot_claim_an_instance_of_another_profile() -> None:
     """What it really holds is not known then, so any instance of its own profile may be the one."""
     name = "nvidia.com/mig-1g.5gb"
     record = _mig_card(_instance("MIG-a", "1g.5gb", 0), _instance("MIG-b", "3g.20gb", 4))
-    account = _account(record)
+    account = _account(record, "mig")
     asked = request(_container("main", mig=1))
     account.put_pod(pod(asked, "node", allocation=(Share("main", name, "MIG-b", 1),)))
-    found = partition_node(account.node("node"), record, "mig", None, mig_layout(record))
+    found = _found(account)
     assert (found.gpus[0].held, found.unplaced) == ({}, {"1g.5gb": 1})
 
 
@@ -181,7 +186,7 @@ def test_a_pod_that_claims_more_slices_than_there_can_be_makes_nothing_large() -
     account.put_pod(
         pod(request(_container("main", ten=2**31)), "node", allocation=(Share("main", TEN, "GPU-node-0", 2**31),))
     )
-    found = partition_node(account.node("node"), record, "mps", None)
+    found = _found(account)
     assert found.gpus[0].held == {"10gb": 1024}
 
 

@@ -11,10 +11,10 @@ from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.search.elsewhere import Offer
 from gpushare_plugin.model.partition.taking_back import Rules
-from gpushare_plugin.model.partition.wanted import MOST_FAILURES, Failure, KeptSlice, Wanted
 from gpushare_plugin.model.slices.layout import Layout, Option
 from gpushare_plugin.model.slices.memory import MemoryRoom
 from gpushare_plugin.model.slices.slice import Slice
+from gpushare_plugin.model.slices.wanted import MOST_FAILURES, Failure, KeptSlice, Wanted
 from tests.unit.model.partition.objects import NOW, after, anywhere, decided, gpu, kept, node, pod, wanted, where
 from tests.unit.model.partition.simulation import A100
 

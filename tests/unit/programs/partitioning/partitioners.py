@@ -10,8 +10,8 @@ from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.adapters.cluster.lease import LeaseTiming
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, encode
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Wanted, decode
 from gpushare_plugin.model.slices.slice import named_slice
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES, Wanted, decode
 from gpushare_plugin.programs.partitioning.service import Partitioner, serve
 from gpushare_plugin.testing.cluster import ApiServer
 from tests.unit.adapters.cluster.cluster import QUICK

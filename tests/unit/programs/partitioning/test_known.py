@@ -9,13 +9,15 @@ import pytest
 
 from gpushare_plugin.adapters.cluster.collection import Gone
 from gpushare_plugin.adapters.cluster.events.event import Event
+from gpushare_plugin.adapters.cluster.nodes import judged_node
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.model.account.annotations import HAMI_UUIDS
+from gpushare_plugin.model.account.node import Node
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord
 from gpushare_plugin.model.account.node_record import encode as encode_record
 from gpushare_plugin.model.partition.decide import Assigned, Decisions
 from gpushare_plugin.model.partition.taking_back import TakenBack
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Wanted, encode
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES, Wanted, encode
 from gpushare_plugin.programs.partitioning.known import Known
 from gpushare_plugin.programs.partitioning.reports import Reports
 from gpushare_plugin.telemetry.metrics.partitioner import PartitionerCounts
@@ -45,11 +47,11 @@ def known() -> Changing:
     return found
 
 
-def node(name: str, version: str = "1", wanted: str | None = None, allocatable: object = ROOM, **more: Any) -> ApiNode:
+def node(name: str, version: str = "1", wanted: str | None = None, allocatable: object = ROOM, **more: Any) -> Node:
     """Return a Node whose daemon follows the annotation; `more` is of its metadata."""
     annotations = {GPUS_ANNOTATION: record(name, (40,)), **({} if wanted is None else {WANTED_SLICES: wanted})}
     metadata = {"name": name, "uid": f"uid-{name}", "resourceVersion": version, "annotations": annotations, **more}
-    return msgspec.convert({"metadata": metadata, "status": {"allocatable": allocatable}}, ApiNode)
+    return judged_node(msgspec.convert({"metadata": metadata, "status": {"allocatable": allocatable}}, ApiNode))
 
 
 def pod(name: str, size: str | None = None, on: str = "", phase: str = "Pending", **more: Any) -> ApiPod:
@@ -137,7 +139,7 @@ def test_a_size_that_is_misspelt_matters_once_a_node_is_partitioned(known: Chang
     known.put_node(node("n0"))
     assert [each.uid for each in known.waiting] == ["p"]
     other = {"metadata": {"name": "other"}, "status": {"allocatable": {"nvidia.com/gpu-10Gi": "1"}}}
-    known.put_node(msgspec.convert(other, ApiNode))
+    known.put_node(judged_node(msgspec.convert(other, ApiNode)))
     assert known.waiting == []
     known.changes = 0
     known.remove_pod(Gone("p", "ns", "p"))

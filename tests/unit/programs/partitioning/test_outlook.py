@@ -10,7 +10,7 @@ from gpushare_plugin.adapters.cluster.client import NODES, Client
 from gpushare_plugin.adapters.cluster.lease import leases
 from gpushare_plugin.adapters.cluster.names import PARTITIONER_LEASE, PATIENCE
 from gpushare_plugin.adapters.cluster.whole_cluster.overview import read
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES, KeptSlice, Wanted, encode
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES, KeptSlice, Wanted, encode
 from gpushare_plugin.programs.partitioning.outlook import JudgedOverview, Partitioners, outlook, partitioners
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.server import Refusal

@@ -12,8 +12,8 @@ import pytest
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.model.account.annotations import ALLOCATION
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, encode
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES
 from gpushare_plugin.model.slices.mig import MigProfile
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.objects import ANNOTATIONS_LIMIT
 from gpushare_plugin.testing.cluster.rbac import Permission

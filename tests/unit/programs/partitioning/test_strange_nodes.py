@@ -1,6 +1,5 @@
 """Tests of the decision beside a node whose annotations say anything: it is left out, and every other one is served."""
 
-import dataclasses
 import json
 from datetime import UTC, datetime
 from typing import Any
@@ -10,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpushare_plugin.adapters.cluster.nodes import judged_node
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.inspect.cluster.columns import Style
-from gpushare_plugin.inspect.cluster.report import NodeFacts, cluster_report, encode
+from gpushare_plugin.inspect.cluster.report import cluster_report, encode
 from gpushare_plugin.inspect.cluster.slices import slices
 from gpushare_plugin.inspect.cluster.tables import details
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
@@ -20,7 +20,7 @@ from gpushare_plugin.model.choice.policies import DEFAULT_POLICY
 from gpushare_plugin.model.partition import words
 from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES
 from gpushare_plugin.programs.partitioning.outlook import JudgedOverview, Partitioners, outlook
 from tests.unit.programs.partitioning.partitioners import ROOM, record
 
@@ -83,7 +83,8 @@ def overview(gpus: str, wanted: str | None) -> JudgedOverview:
     for name, each in annotations.items():
         metadata = {"name": name, "uid": name, "resourceVersion": "1", "annotations": each}
         spec = {"unschedulable": name == "strange"}
-        found.put_node(msgspec.convert({"metadata": metadata, "spec": spec, "status": {"allocatable": ROOM}}, ApiNode))
+        made = msgspec.convert({"metadata": metadata, "spec": spec, "status": {"allocatable": ROOM}}, ApiNode)
+        found.put_node(judged_node(made))
     for waiting in (
         pod("first", "nvidia.com/gpu-30gb"),
         pod("second", "nvidia.com/gpu-20gb"),
@@ -95,24 +96,22 @@ def overview(gpus: str, wanted: str | None) -> JudgedOverview:
     return found
 
 
-def answers(found: JudgedOverview, wanted: str | None) -> tuple[Decisions, str]:
+def answers(found: JudgedOverview) -> tuple[Decisions, str]:
     """Return what a round decides, and all that people see: the text of Events, of `explain` and of `inspect`."""
     known = found.known
     decisions = decide(known.nodes, known.waiting, NOW, known.rules(NOW, DEFAULT_PATIENCE, DEFAULT_POLICY))
     texts = [words.refusal(each) for each in decisions.refused.values()]
     for each in known.waiting:
         texts += outlook(known, each.uid, Partitioners(runs=True), NOW)
-    facts = [NodeFacts(name, record=found.records.get(name)) for name in found.nodes]
-    facts[0] = dataclasses.replace(facts[0], wanted=wanted)
-    pairs = [(each, found.account.node(each.name)) for each in facts]
-    report = cluster_report(pairs, found.waiting.values(), everything=True)
+    accounts = map(found.account.node, found.account.nodes)
+    report = cluster_report(accounts, found.waiting.values(), everything=True)
     texts += [encode(report), *details(report, Style()), *slices(report, Style(), NOW, detailed=True)]
     return decisions, "\n".join(texts)
 
 
 def check(gpus: str, wanted: str | None = None) -> tuple[Decisions, str]:
     """Check that a pod gets its slice on the sound node; return what was decided, and what people see."""
-    decisions, text = answers(overview(gpus, wanted), wanted)
+    decisions, text = answers(overview(gpus, wanted))
     assert decisions.assigned["first"].node == "sound"
     assert "first" in decisions.changes["sound"].pods
     assert "second" in decisions.refused

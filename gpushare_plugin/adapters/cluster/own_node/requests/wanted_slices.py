@@ -7,8 +7,8 @@ from gpushare_plugin.config.spelling import shown
 from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.gpu import Inventory, gpu_identity
 from gpushare_plugin.model.partition.request import SliceRequest
-from gpushare_plugin.model.partition.wanted import MOST_SLICES, WANTED_SLICES, Counts, WantedError, check_counts, decode
 from gpushare_plugin.model.slices.slice import Kind, SliceError, named_slice, slice_of
+from gpushare_plugin.model.slices.wanted import MOST_SLICES, WANTED_SLICES, Counts, WantedError, check_counts, decode
 
 NOS_PREFIX = "nos.nebuly.com/spec-gpu-"
 """Annotation of nos, followed by the index of a GPU and a size, such as 0-10gb; its value is how many are wanted."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.adapters.cluster.accounts import account_node
 from gpushare_plugin.adapters.cluster.client import NODES, Client
+from gpushare_plugin.adapters.cluster.nodes import node_of
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod, PodSpec
 from gpushare_plugin.adapters.cluster.pods import pod_of
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
@@ -43,7 +43,7 @@ class Seen:
         """Return what puts Nodes into the account."""
         return Objects(
             ApiNode,
-            lambda node: self.account.put_node(account_node(node)),
+            lambda node: self.account.put_node(node_of(node)),
             lambda gone: self.account.remove_node(gone.name),
             "nothing",
         )
@@ -87,7 +87,7 @@ async def test_an_account_is_filled_from_objects_that_are_as_wide_as_one_wants(
         following = group.create_task(follower.follow())
         await follower.listed()
         assert (follower.missing, follower.age is not None) == ([], True)
-        assert (list(seen.account.nodes()), seen.hostnames) == (["gpu-1"], {first: "alpha"})
+        assert (list(seen.account.nodes), seen.hostnames) == (["gpu-1"], {first: "alpha"})
 
         second = server.store.create(PODS, pod("two"))["metadata"]["uid"]
         await seen.until_pod(second, known=True)

@@ -31,7 +31,7 @@ async def test_what_is_followed_is_read_once(server: ApiServer, tmp_path: Path) 
         aclosing(follow(client, (), 0)) as overviews,
     ):
         overview = await anext(overviews)
-        assert list(overview.nodes) == ["gpu-1"]
+        assert list(overview.account.nodes) == ["gpu-1"]
         lists = [asked.resource for asked in server.asked if asked.verb == "list"]
         assert (lists.count("nodes"), lists.count("pods")) == (1 + 1, 1 + 2)
 
@@ -53,7 +53,7 @@ async def test_who_may_not_watch_is_told_which_right_is_missing(server: ApiServe
         Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client,
         aclosing(follow(client, (), 0)) as overviews,
     ):
-        assert list((await anext(overviews)).nodes) == ["gpu-1"]
+        assert list((await anext(overviews)).account.nodes) == ["gpu-1"]
         with pytest.raises(ClusterError, match="this needs the right to list and watch pods in the whole cluster"):
             async for _ in overviews:
                 pass
@@ -63,7 +63,7 @@ async def test_a_server_that_has_too_much_to_do_is_asked_again(server: ApiServer
     """As often as is reasonable while somebody waits; then its answer is the error."""
     async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
         server.refusals.append(Refusal(429, times=ATTEMPTS - 1, headers={"Retry-After": "0"}))
-        assert list((await read(client, empty=Overview)).nodes) == ["gpu-1"]
+        assert list((await read(client, empty=Overview)).account.nodes) == ["gpu-1"]
         server.refusals.append(Refusal(429, headers={"Retry-After": "0"}))
         with pytest.raises(ClusterError, match="429"):
             await read(client, empty=Overview)

@@ -5,17 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.structs import replace
+from gpushare_plugin.model.account.node import Node
 from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.request import PodRequest
 from gpushare_plugin.model.account.scheduling.constraints import Constraints, Requirement, Term, Toleration
 from gpushare_plugin.model.account.scheduling.demand import ANY_ADDRESS, NOTHING, Demand, HostPort
 from gpushare_plugin.model.account.scheduling.fits import Screening, has_room, lack, refusal, unmet
-from gpushare_plugin.model.account.scheduling.node import SchedulingNode, Taint
 from gpushare_plugin.model.account.scheduling.refusal import written
 from gpushare_plugin.model.account.scheduling.requirements import Requirements
+from gpushare_plugin.model.account.scheduling.taint import Taint
 
 SLICE = "nvidia.com/gpu-10gb"
-NODE = SchedulingNode("node", {"zone": "a"}, allocatable={"cpu": 4000, "memory": 8 << 30, "pods": 10})
+NODE = Node("node", labels={"zone": "a"}, allocatable={"cpu": 4000, "memory": 8 << 30, "pods": 10})
 ANYWHERE = Constraints()
 
 AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory", "pods", SLICE]), st.integers(1, 9))
@@ -24,18 +25,18 @@ PORTS = st.builds(
 )
 NAMES = ["one", "two"]
 NODES = st.builds(
-    SchedulingNode,
+    Node,
     st.sampled_from(NAMES),
-    st.sampled_from([{}, {"zone": "a"}]),
-    st.sampled_from([(), (Taint("a", effect="NoSchedule"),)]),
-    st.booleans(),
-    st.sampled_from([{}, {"cpu": 1}]),
+    labels=st.sampled_from([{}, {"zone": "a"}]),
+    taints=st.sampled_from([(), (Taint("a", effect="NoSchedule"),)]),
+    unschedulable=st.booleans(),
+    allocatable=st.sampled_from([{}, {"cpu": 1}]),
 )
 SOME = [ANYWHERE, Constraints((("zone", "a"),)), Constraints(tolerations=(Toleration(operator="Exists"),))]
 DEMANDS = st.builds(Demand, AMOUNTS, st.dictionaries(PORTS, st.just(1), max_size=2))
 
 
-def words(pod: Pod, node: SchedulingNode = NODE, used: Demand = NOTHING) -> str:
+def words(pod: Pod, node: Node = NODE, used: Demand = NOTHING) -> str:
     """Return why a pod cannot run on a node."""
     return str(refusal(pod, node, used))
 
@@ -140,27 +141,27 @@ def test_amounts_are_written_exactly(resource: str, amount: int, text: str) -> N
 
 def test_what_screening_keeps_is_bounded() -> None:
     """Thousands of different constraints do not grow it; each answer is right all the same."""
-    screening = Screening()
-    screening.put(NODE)
+    screening = Screening({NODE.name: NODE})
     for number in range(2000):
         assert not screening.admitting(Constraints(selector=(("zone", str(number)),)))
-    assert screening.admitting(ANYWHERE) == {"node": NODE}
-    assert screening.admitting(Constraints(selector=(("zone", "0"),))) == {}
+    assert screening.admitting(ANYWHERE) == {"node"}
+    assert screening.admitting(Constraints(selector=(("zone", "0"),))) == set()
 
 
 @given(st.lists(st.one_of(NODES, st.sampled_from(NAMES)), max_size=12))
-def test_screening_is_the_same_as_asking_each_node(steps: list[SchedulingNode | str]) -> None:
-    """However nodes come, change and go, those are kept that admit a pod, each as it is now."""
-    screening, nodes = Screening(), dict[str, SchedulingNode]()
+def test_screening_is_the_same_as_asking_each_node(steps: list[Node | str]) -> None:
+    """However nodes come, change and go, those are kept that admit a pod."""
+    nodes = dict[str, Node]()
+    screening = Screening(nodes)
     for step in steps:
         if isinstance(step, str):
-            screening.remove(step)
             nodes.pop(step, None)
+            screening.remove(step)
         else:
-            screening.put(step)
-            nodes[step.name] = step
+            before, nodes[step.name] = nodes.get(step.name), step
+            screening.put(step, before)
         for constraints in SOME:
-            admitting = {name: node for name, node in nodes.items() if unmet(constraints, node) is None}
+            admitting = {name for name, node in nodes.items() if unmet(constraints, node) is None}
             assert screening.admitting(constraints) == admitting
 
 
@@ -182,7 +183,7 @@ def test_a_pod_that_fits_still_fits_where_there_is_more(
     asked: Demand, used: Demand, allocatable: dict[str, int], more: dict[str, int]
 ) -> None:
     """More room, fewer pods and fewer requests never turn a node that can take a pod into one that cannot."""
-    node = SchedulingNode("node", allocatable=allocatable)
+    node = Node("node", allocatable=allocatable)
     larger = replace(node, allocatable=(Demand(allocatable) + Demand(more)).resources)
     if has_room(asked, node, used):
         assert has_room(asked, larger, used)
@@ -195,7 +196,7 @@ def test_a_pod_that_fits_still_fits_where_there_is_more(
 @given(DEMANDS, DEMANDS, AMOUNTS)
 def test_what_has_no_room_is_told_why(asked: Demand, used: Demand, allocatable: dict[str, int]) -> None:
     """There is a reason exactly where there is no room, and the shortages are those by which resources are missing."""
-    node = SchedulingNode("node", allocatable=allocatable)
+    node = Node("node", allocatable=allocatable)
     missing = lack(asked, node, used)
     assert (missing is None) == has_room(asked, node, used)
     if missing is not None and missing.reason == "resources":

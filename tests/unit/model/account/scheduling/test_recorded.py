@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from gpushare_plugin.adapters.cluster.judged import scheduling_node
+from gpushare_plugin.adapters.cluster.nodes import judged_node
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.adapters.cluster.pods import judged_pod
 from gpushare_plugin.model.account.pod import Pod
@@ -52,7 +52,7 @@ def expected(verdict: str) -> Verdict:
 
 def found(pair: dict[str, Any]) -> Verdict:
     """Return what we say of a pair."""
-    node = scheduling_node(msgspec.convert(pair["node"], ApiNode))
+    node = judged_node(msgspec.convert(pair["node"], ApiNode))
     used = reduce(add, (pod(each).requirements.demand for each in pair["occupants"]), NOTHING)
     refused = refusal(pod(pair["pod"]), node, used)
     return (None, set()) if refused is None else (refused.reason, {each.resource for each in refused.shortages})

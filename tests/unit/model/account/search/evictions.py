@@ -7,7 +7,7 @@ from itertools import chain, combinations
 
 from hypothesis import strategies as st
 
-from gpushare_plugin.model.account.node import AccountNode
+from gpushare_plugin.model.account.node import Node
 from gpushare_plugin.model.account.pod import Pod, shared_labels
 from gpushare_plugin.model.account.request import PodRequest
 from gpushare_plugin.model.account.scheduling.constraints import Requirement
@@ -38,7 +38,7 @@ Cost = tuple[int, int, list[tuple[int, float]]]
 class Case:
     """A node with pods, a request, the pods that kube-scheduler proposes, and budgets of the label `app`."""
 
-    node: AccountNode
+    node: Node
     pods: tuple[Pod, ...]
     asked: PodRequest
     proposed: tuple[Pod, ...]

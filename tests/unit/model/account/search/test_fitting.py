@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpushare_plugin.foundation import structs
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.node import GPU_CORES, GPU_MEMORY, AccountNode
+from gpushare_plugin.model.account.node import GPU_CORES, GPU_MEMORY, Node
 from gpushare_plugin.model.account.occupancy import Reservation, node_account
 from gpushare_plugin.model.account.request import ContainerKind, ContainerRequest, PodRequest
 from gpushare_plugin.model.account.search.fitting import Ask, Rules, fit, place
@@ -60,7 +60,7 @@ def test_a_gpu_that_waits_is_no_place() -> None:
     """A healthy GPU that still changes its mode has nothing free."""
     node = memory_node(15)
     waiting = structs.replace(node.offers[GPU_MEMORY].gpus[0], reason="waiting: changes its mode soon")
-    made = account(replace(node, offers={GPU_MEMORY: replace(node.offers[GPU_MEMORY], gpus=(waiting,))}))
+    made = account(structs.replace(node, offers={GPU_MEMORY: replace(node.offers[GPU_MEMORY], gpus=(waiting,))}))
     assert "GPU 0 (waiting: changes its mode soon) has 0 free of 15" in reason(made, memory(1))
 
 
@@ -131,7 +131,7 @@ def test_whole_gpus_are_close_to_each_other() -> None:
     close = replace(
         node.offers[GPU], cards=tuple(uuid(index) for index in range(4)), closeness=((1,), (9, 1), (1, 9, 1))
     )
-    made = account(replace(node, offers={GPU: close}))
+    made = account(structs.replace(node, offers={GPU: close}))
     assert made.place(request(container("main", gpu=2)), "node").containers == {"main": {GPU: {uuid(0): 1, uuid(2): 1}}}
     both = made.place(request(container("one", gpu=1), container("other", gpu=2)), "node").containers
     assert len({gpu for gpus in both.values() for gpu in gpus[GPU]}) == 3
@@ -191,7 +191,7 @@ def test_pods_choose_models_and_gpus() -> None:
     node = memory_node(8, 8)
     h100 = structs.replace(node.offers[GPU_MEMORY].gpus[1], product="NVIDIA H100 80GB HBM3")
     gpus = (node.offers[GPU_MEMORY].gpus[0], h100)
-    made = account(replace(node, offers={GPU_MEMORY: replace(node.offers[GPU_MEMORY], gpus=gpus)}))
+    made = account(structs.replace(node, offers={GPU_MEMORY: replace(node.offers[GPU_MEMORY], gpus=gpus)}))
     wants = memory(4, annotations={"nvidia.com/use-gputype": "h100,L40"})
     assert made.place(wants, "node").containers["main"][GPU_MEMORY] == {uuid(1): 4}
     avoids = memory(4, annotations={"nvidia.com/nouse-gpuuuid": uuid(0)})
@@ -249,7 +249,7 @@ RESOURCES = (GPU_MEMORY, GPU_CORES, GPU, SLICE)
 
 
 @st.composite
-def nodes(draw: st.DrawFn) -> AccountNode:
+def nodes(draw: st.DrawFn) -> Node:
     """Return a node whose GPUs are in some resources."""
     made = kind_node(GPU, draw(st.sampled_from(["gpus", "replicas"])), *draw(st.lists(st.integers(0, 3), max_size=3)))
     offers = dict(made.offers)
@@ -259,7 +259,7 @@ def nodes(draw: st.DrawFn) -> AccountNode:
     if GPU in offers and offers[GPU].kind == "gpus":
         whole = tuple(structs.replace(gpu, units=min(1, gpu.units)) for gpu in offers[GPU].gpus)
         offers[GPU] = replace(offers[GPU], gpus=whole)
-    return replace(made, offers=offers, gpus=frozenset({*made.gpus, *cores.gpus}))
+    return structs.replace(made, offers=offers, gpus=frozenset({*made.gpus, *cores.gpus}))
 
 
 @st.composite
@@ -280,7 +280,7 @@ def requests(draw: st.DrawFn) -> PodRequest:
 
 
 @given(nodes(), st.lists(requests(), max_size=4), requests())
-def test_what_is_placed_fits(node: AccountNode, earlier: list[PodRequest], asked: PodRequest) -> None:
+def test_what_is_placed_fits(node: Node, earlier: list[PodRequest], asked: PodRequest) -> None:
     """A placement gives each container what it asks for, of GPUs that have it; `fit` agrees with it."""
     reservations: list[Reservation] = []
     for number, each in enumerate([*earlier, asked]):

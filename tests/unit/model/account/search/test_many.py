@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare_plugin.foundation import structs
-from gpushare_plugin.model.account.node import GPU_CORES, GPU_MEMORY, AccountNode, Offer, unreadable_node
+from gpushare_plugin.model.account.node import GPU_CORES, GPU_MEMORY, Node, Offer, unreadable_node
 from gpushare_plugin.model.account.request import ContainerKind, ContainerRequest, PodRequest, essence
 from gpushare_plugin.model.account.search import fitting
 from gpushare_plugin.model.account.search.fitting import Ask, Rules
@@ -25,7 +25,7 @@ SIZES = st.lists(st.integers(0, 5), min_size=1, max_size=4)
 
 
 @st.composite
-def nodes(draw: st.DrawFn, name: str) -> AccountNode:
+def nodes(draw: st.DrawFn, name: str) -> Node:
     """Return a node that offers one resource, or memory and compute; GPUs can be sick, or of another model."""
     sizes = draw(SIZES)
     kind = draw(st.sampled_from(["memory", "memory", "cores", "cores", "replicas", "slices", "gpus", "network cards"]))
@@ -44,17 +44,17 @@ def nodes(draw: st.DrawFn, name: str) -> AccountNode:
     products = draw(st.lists(st.sampled_from(MODELS), min_size=1, max_size=2))
     offers = {resource: _with_products(offer, products) for resource, offer in node.offers.items()}
     policy = draw(st.sampled_from([None, "binpack", "spread"]))
-    allocatable = draw(st.sampled_from([(), ((FOREIGN, 2), (GPU, 0)), ((GPU, 2), (GPU_CORES, 3)), ((SLICE, 1),)]))
+    allocatable = draw(st.sampled_from([{}, {FOREIGN: 2, GPU: 0}, {GPU: 2, GPU_CORES: 3}, {SLICE: 1}]))
     if draw(st.integers(0, 9)) == 0:
-        return replace(unreadable_node(name, "version 2 found"), allocatable=allocatable)
-    return replace(node, name=name, offers=offers, policy=policy, allocatable=allocatable)
+        return structs.replace(unreadable_node(name, "version 2 found"), allocatable=allocatable)
+    return structs.replace(node, name=name, offers=offers, policy=policy, allocatable=allocatable)
 
 
-def _with_compute(node: AccountNode, order: list[int]) -> AccountNode:
+def _with_compute(node: Node, order: list[int]) -> Node:
     """Offer the compute of the GPUs of a node, too, in some order."""
     gpus = node.offers[GPU_MEMORY].gpus
     cores = Offer(GPU_CORES, "cores", tuple(structs.replace(gpus[number], units=6) for number in order))
-    return replace(node, offers={**node.offers, GPU_CORES: cores})
+    return structs.replace(node, offers={**node.offers, GPU_CORES: cores})
 
 
 def _with_products(offer: Offer, products: list[str]) -> Offer:
@@ -113,7 +113,7 @@ NAMES = ("one", "two", "three")
 
 @given(st.tuples(*map(nodes, NAMES)), st.lists(st.tuples(requests(), st.sampled_from(NAMES)), max_size=5), requests())
 def test_many_nodes_answer_as_each_would(
-    there: tuple[AccountNode, ...], bound: list[tuple[PodRequest, str]], asked: PodRequest
+    there: tuple[Node, ...], bound: list[tuple[PodRequest, str]], asked: PodRequest
 ) -> None:
     """Score, words and numbers are those of the search of the node alone, whatever it has in common with others."""
     pods = tuple(pod(each, name, f"pod-{number}", on=uuid(0, name)) for number, (each, name) in enumerate(bound))
@@ -132,7 +132,7 @@ def test_many_nodes_answer_as_each_would(
 @given(st.tuples(*map(nodes, NAMES)), st.tuples(requests(), st.sampled_from(NAMES)), requests())
 @settings(max_examples=50)
 def test_scores_are_found_when_they_are_asked_for(
-    there: tuple[AccountNode, ...], later: tuple[PodRequest, str], asked: PodRequest
+    there: tuple[Node, ...], later: tuple[PodRequest, str], asked: PodRequest
 ) -> None:
     """Whether a pod fits is known without its scores; scores asked for later are those of the nodes as they are."""
     made, waiting = account(*there), pod(asked)

@@ -6,13 +6,15 @@ from datetime import timedelta
 import pytest
 
 from gpushare_plugin.foundation.structs import replace
+from gpushare_plugin.model.account.node import Node
+from gpushare_plugin.model.account.node_record import NodeRecord
 from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.request import Wishes
 from gpushare_plugin.model.account.scheduling.constraints import Constraints
 from gpushare_plugin.model.account.scheduling.demand import Demand
 from gpushare_plugin.model.account.scheduling.fits import Screening
-from gpushare_plugin.model.account.scheduling.node import SchedulingNode, Taint
 from gpushare_plugin.model.account.scheduling.requirements import requirements
+from gpushare_plugin.model.account.scheduling.taint import Taint
 from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.search.elsewhere import Elsewhere
 from gpushare_plugin.model.partition.taking_back import Rules
@@ -29,24 +31,27 @@ class Cluster:
     def __init__(self) -> None:
         """Begin without any other node."""
         self.used: dict[str, Demand] = {}
-        self.screening = Screening()
-        self.elsewhere = Elsewhere(self.screening, self.used)
+        self.nodes: dict[str, Node] = {}
+        self.screening = Screening(self.nodes)
+        self.elsewhere = Elsewhere(self.nodes, self.screening, self.used)
         self.accepts = True
 
     def put(
         self, name: str, used: Mapping[str, int] | None = None, by: Kind | None = None, *, ten: int = 0, mig: int = 0
-    ) -> SchedulingNode:
+    ) -> Node:
         """Have a node offer slices, of which pods have taken some."""
         names, amounts = {"ten": TEN, "mig": MIG}, {TEN: ten, MIG: mig}
-        found = SchedulingNode(name, allocatable={**ROOM, **amounts})
+        record = NodeRecord(gpus=(), partitioning=by)
+        found = Node(name, allocatable={**ROOM, **amounts}, record=record)
         self.used[name] = Demand({names.get(key, key): amount for key, amount in (used or {}).items()})
-        self.take(found, by)
+        self.take(found)
         return found
 
-    def take(self, found: SchedulingNode, by: Kind | None = None) -> None:
+    def take(self, found: Node) -> None:
         """Take in a node."""
-        self.screening.put(found)
-        self.elsewhere.put(found, by)
+        before, self.nodes[found.name] = self.nodes.get(found.name), found
+        self.screening.put(found, before)
+        self.elsewhere.put(found)
 
     def decided(self, *pods: Pod, seconds: float = 0) -> Decisions:
         """Return what is decided some seconds from now."""
@@ -87,7 +92,7 @@ def test_a_node_that_cannot_take_the_pod_offers_it_nothing(cluster: Cluster, use
 def test_taints_and_labels_keep_pods_away_from_slices_as_from_anything(cluster: Cluster) -> None:
     """A node that does not admit the pod offers it nothing, until it does."""
     plain = cluster.put("fixed", ten=1)
-    cluster.take(SchedulingNode(plain.name, taints=(Taint("a", effect="NoSchedule"),), allocatable=plain.allocatable))
+    cluster.take(Node(plain.name, taints=(Taint("a", effect="NoSchedule"),), allocatable=plain.allocatable))
     assert cluster.decided(pod("p", "10gb")).assigned.keys() == {"p"}
     cluster.take(plain)
     assert cluster.decided(pod("p", "10gb")).offered.keys() == {"p"}
@@ -112,7 +117,7 @@ def test_all_slices_of_a_pod_have_to_be_on_one_node(cluster: Cluster) -> None:
 def test_a_size_larger_than_any_partitioned_gpu_is_not_refused_where_it_is_offered(cluster: Cluster) -> None:
     """No partitioned GPU is needed for it."""
     name = "nvidia.com/gpu-80gb"
-    cluster.take(SchedulingNode("large", allocatable={**ROOM, name: 1}))
+    cluster.take(Node("large", allocatable={**ROOM, name: 1}))
     assert not cluster.decided(pod("p", "80gb")).refused
 
 

@@ -6,7 +6,7 @@ from gpushare_plugin.adapters.cluster.own_node.requests.wanted_slices import NOS
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import FailedGpu
 from gpushare_plugin.model.partition.request import SliceRequest
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Wanted, encode
+from gpushare_plugin.model.slices.wanted import WANTED_SLICES, Wanted, encode
 from tests.nodes import a_gpu, a_node
 
 NODE = a_node(40960, 40960)

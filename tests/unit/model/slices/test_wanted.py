@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.model.partition.wanted`: the annotation says all that is remembered."""
+"""Tests of `gpushare_plugin.model.slices.wanted`: the annotation says all that is remembered."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare_plugin.model.partition.wanted import (
+from gpushare_plugin.model.slices.wanted import (
     LONGEST,
     MOST_FAILURES,
     Failure,

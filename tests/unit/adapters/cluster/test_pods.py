@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.adapters.cluster.accounts`: manifests as a cluster has them, and what is made of them."""
+"""Tests of `gpushare_plugin.adapters.cluster.pods`: manifests as a cluster has them, and what is made of them."""
 
 import json
 from typing import Any
@@ -6,10 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpushare_plugin.adapters.cluster.accounts import account_node, is_extended
-from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
+from gpushare_plugin.adapters.cluster.objects import ApiPod
 from gpushare_plugin.adapters.cluster.pods import pod_of
-from gpushare_plugin.model.account.node import AccountNode
 from gpushare_plugin.model.account.pod import Pod, Share
 from gpushare_plugin.model.account.request import ContainerRequest, Wishes
 
@@ -19,11 +17,6 @@ MEMORY = "aliyun.com/gpu-mem"
 def as_pod(manifest: dict[str, Any]) -> Pod:
     """Return what is made of a pod's JSON."""
     return pod_of(msgspec.json.decode(json.dumps(manifest), type=ApiPod))
-
-
-def as_node(manifest: dict[str, Any]) -> AccountNode:
-    """Return what is made of a node's JSON."""
-    return account_node(msgspec.json.decode(json.dumps(manifest), type=ApiNode))
 
 
 def trained(**changes: Any) -> dict[str, Any]:
@@ -150,51 +143,3 @@ def test_a_quantity_that_makes_no_sense_is_a_problem_of_the_pod() -> None:
     """Whatever a scheduler sends, the answer is a sentence."""
     spec = {"containers": [{"name": "main", "resources": {"limits": {MEMORY: "five"}}}]}
     assert "quantity 'five' found" in str(as_pod(trained(spec=spec)).request.problem)
-
-
-def test_a_node_with_a_record_offers_what_the_record_says() -> None:
-    """GPUs, units and health are the record's; the policy is the label's; the capacity is not asked."""
-    record = {
-        "version": 1,
-        "gpus": [
-            {"uuid": "GPU-1", "index": 0, "product": "A100", "memoryMiB": 81920, "healthy": True}
-            | {"resource": MEMORY, "units": 80, "unitMiB": 1024},
-        ],
-        "resources": [{"name": MEMORY, "kind": "memory", "placement": "binpack"}],
-    }
-    node = as_node(
-        {
-            "metadata": {
-                "name": "gpu-1",
-                "labels": {"ack.node.gpu.placement": "spread"},
-                "annotations": {"gpushare/gpus": json.dumps(record)},
-            },
-            "spec": {"podCIDR": "10.0.0.0/24"},
-            "status": {"capacity": {MEMORY: "7"}, "allocatable": {MEMORY: "80", "cpu": "8", "odd.example/x": "1.5"}},
-        }
-    )
-    assert node.ignored == ()
-    assert (node.recorded, node.policy, node.allocatable) == (True, "spread", ((MEMORY, 80),))
-    (gpu,) = node.offers[MEMORY].gpus
-    assert (gpu.name, gpu.units) == ("GPU-1", 80)
-
-
-def test_a_node_of_aliyuns_plugin_offers_its_capacity() -> None:
-    """Without our annotation, units and GPUs come from the capacity, and GPUs are named by their index."""
-    node = as_node({"metadata": {"name": "n"}, "status": {"capacity": {MEMORY: "32", "aliyun.com/gpu-count": "4"}}})
-    assert [(gpu.name, gpu.units) for gpu in node.offers[MEMORY].gpus] == [(str(index), 8) for index in range(4)]
-    assert as_node({"metadata": {"name": "cpu"}, "status": {"capacity": {"cpu": "8"}}}).offers == {}
-
-
-def test_a_record_that_cannot_be_read_offers_nothing() -> None:
-    """A node whose annotation is broken is not guessed at, and says what is wrong."""
-    metadata = {"name": "n", "annotations": {"gpushare/gpus": "{"}}
-    node = as_node({"metadata": metadata, "status": {"capacity": {MEMORY: "32", "aliyun.com/gpu-count": "4"}}})
-    assert node.offers == {}
-    assert "annotation gpushare/gpus" in node.ignored[0]
-
-
-def test_extended_resources_have_a_domain_of_others() -> None:
-    """Kubernetes' own resources are none, with or without a domain."""
-    names = ("cpu", "memory", "hugepages-1Gi", "kubernetes.io/x", "requests.kubernetes.io/x", MEMORY, "nvidia.com/gpu")
-    assert [name for name in names if is_extended(name)] == [MEMORY, "nvidia.com/gpu"]

@@ -1,9 +1,8 @@
-"""A node, with what decides which pods it can take."""
+"""Taints, which keep pods away from a node; a cordon counts as one."""
 
-from collections.abc import Mapping
 from typing import Final
 
-from gpushare_plugin.foundation.structs import Struct, field
+from gpushare_plugin.foundation.structs import Struct
 
 UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 """The taint that a cordoned node counts as having."""
@@ -30,17 +29,3 @@ class Taint(Struct, frozen=True):
 
 CORDON = Taint(UNSCHEDULABLE, effect="NoSchedule")
 """What a pod has to tolerate to be scheduled to a cordoned node."""
-
-
-class SchedulingNode(Struct, frozen=True):
-    """A node as kube-scheduler judges it.
-
-    Whether it is ready is in its taints, which Kubernetes keeps up to date. `allocatable` is counted as a `Demand` is:
-    CPU in thousandths, memory and storage in bytes, `pods` as their number, all else in units.
-    """
-
-    name: str
-    labels: Mapping[str, str] = field(default_factory=dict)
-    taints: tuple[Taint, ...] = ()
-    unschedulable: bool = False
-    allocatable: Mapping[str, int] = field(default_factory=dict)
