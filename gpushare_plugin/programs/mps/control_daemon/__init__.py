@@ -1,1 +1,1 @@
-"""What is done with `nvidia-cuda-mps-control`: found, started, asked, limited, ended."""
+"""The MPS control daemon, `nvidia-cuda-mps-control`: found, started, asked, limited, ended."""
