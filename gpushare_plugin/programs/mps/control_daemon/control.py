@@ -130,7 +130,7 @@ class Control:
         await self.ask(_SIGN_OF_LIFE)
 
     def holders(self, daemon: MpsProcess) -> str:
-        """Describe the processes connected to `daemon`, which may keep the daemon busy; its own servers are left out."""
+        """Describe the processes connected to `daemon` except its own servers: a connection may keep `daemon` busy."""
         try:
             found = peers(daemon.pid)
         except OSError as error:

@@ -48,7 +48,7 @@ class MpsLimit(Struct, frozen=True):
 
 
 def limits_of(devices: Sequence[str], settings: MpsSettings) -> list[MpsLimit]:
-    """Return the limits for a daemon with the GPUs `devices`: threads, and the memory of GPUs that `settings` names, too."""
+    """Return the limits for a daemon with the GPUs `devices`: of threads, and of memory for GPUs also in `settings`."""
     threads = MpsLimit("active_thread_percentage", None, str(settings.active_thread_percentage or _ALL_THREADS))
     memory = (
         MpsLimit("device_pinned_mem_limit", devices.index(gpu.uuid), f"{gpu.memory_limit_mib or 0}M")
