@@ -6,7 +6,7 @@ from typing import Literal
 from gpushare_plugin.foundation.structs import Struct
 
 How = Literal["idle", "cut", "free", "joined"]
-"""The origin of a slice: an idle slice unchanged, the room of idle slices, free room, or free and idle room together."""
+"""The origin of a slice: an idle slice unchanged, room of idle slices, free room, or both kinds of room together."""
 
 ORDER: tuple[How, ...] = ("idle", "cut", "free", "joined")
 """The origins of a slice in the order of choice, the best first."""

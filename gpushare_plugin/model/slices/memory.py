@@ -35,7 +35,7 @@ class MemoryRoom(Struct, frozen=True):
         return cls(-(-mib // MIB_PER_GIB), most)
 
     def beside(self, slices: Mapping[Slice, int]) -> "MemoryRoom":
-        """Return the room beside `slices`, a number per size; both fields can become negative."""
+        """Return the room beside `slices`, a number per size; both fields of the result can be negative."""
         left = self.units - sum(each.gib * count for each, count in slices.items())
         return MemoryRoom(left, self.most - sum(slices.values()))
 

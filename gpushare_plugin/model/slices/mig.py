@@ -24,8 +24,8 @@ _COMPUTE = re.compile(r"^[1-9][0-9]?c\.", re.ASCII)
 class MigProfile(Struct, frozen=True, gc=False, omit_defaults=True):
     """A profile of MIG instances as the driver describes the profile for one card.
 
-    The record of a node has the same fields. The limits apply when a record is read, so that a record cannot lead to
-    large values.
+    The record of a node has the same fields. The limits apply when a record is read: a wrong record must not make
+    gpushare build anything large.
     """
 
     name: Annotated[str, Meta(max_length=64)]
@@ -57,7 +57,7 @@ class MigRoom(Struct, frozen=True):
     profiles: tuple[MigProfile, ...]
     """The profiles that instances can have."""
     blocked: int = 0
-    """Memory slices, as bits, of instances with other shapes, which are left alone."""
+    """Memory slices, as bits, of instances that pods cannot request; the instances are left alone."""
 
     @classmethod
     def of(cls, profiles: Iterable[MigProfile]) -> "MigRoom":
@@ -103,7 +103,7 @@ class MigRoom(Struct, frozen=True):
         return profile.size if profile else None
 
     def fits(self, slices: Sequence[str]) -> bool:
-        """Return whether `slices` are separate places of the card, within its compute slices and the most per profile."""
+        """Return whether `slices` are separate places of the card that respect its compute slices and profile limits."""
         places, taken, compute = _places(self), self.blocked, 0
         counts: Counter[MigProfile] = Counter()
         for name in slices:
@@ -128,9 +128,10 @@ class MigRoom(Struct, frozen=True):
         return self.units - _taken(self, layout).bit_count()
 
     def missing(self, layout: Layout, wanted: Slice) -> int:
-        """Return the fewest memory slices in the way at any place of the profile.
+        """Return the fewest memory slices in the way at any place of the profile `wanted`.
 
-        At least 1, since compute slices may be missing instead; the GiB of a profile that the card does not have.
+        The result is at least 1, because compute slices can be missing instead. For a profile that the card does not
+        have, the result is the GiB of the profile.
         """
         if (profile := _profile(self, wanted)) is None:
             return wanted.gib

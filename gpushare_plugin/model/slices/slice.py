@@ -1,8 +1,8 @@
 """Slices of a GPU, and their names: as resources, and in annotations.
 
 Slices under MPS have the names of nos: resource `nvidia.com/gpu-10gb`, and `10gb` in annotations. MIG instances have
-the resource of NVIDIA's plugin, `nvidia.com/mig-3g.20gb`, the profile of the driver, `3g.20gb`, and with their place on
-the card the name `3g.20gb@4` in annotations.
+the resource of NVIDIA's plugin, `nvidia.com/mig-3g.20gb`, and the profile of the driver, `3g.20gb`. In annotations, the
+name of a MIG instance includes its place on the card: `3g.20gb@4`.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Attribution of usage to containers: joins the processes of a sample with the holdings of containers.
 
-The memory limit of a container is the memory of its memory units or slices, an equal part of the GPU for each container
-where the isolation limits replicas, or all memory of a whole GPU or MIG instance; time slicing alone sets no limit.
+The memory limit of a container is the memory of its memory units or slices, an equal part of the GPU where the
+isolation limits replicas, or all memory of a whole GPU or MIG instance. Time slicing alone sets no limit.
 """
 
 from collections import Counter, defaultdict

@@ -48,8 +48,9 @@ def place(usage: ContainerUsage) -> Place:
 class Episodes:
     """The current episodes of overuse.
 
-    An episode ends when the container is within its limit, or gone, and then without memory in use. While the usage of
-    the container is unknown, the episode continues.
+    An episode ends when the container no longer exceeds its limit by more than the tolerance, or is gone; the usage at
+    the end of a gone container has no memory in use. While the usage of the container is unknown, the episode
+    continues.
     """
 
     def __init__(self) -> None:
@@ -81,11 +82,11 @@ def to_evict(
     grace: float,
     settled: Collection[str],
 ) -> list[ContainerUsage]:
-    """Return the pods to evict now, each by the usage of its container furthest over the limit.
+    """Return the pods to evict now: for every pod the usage of its container furthest over the limit.
 
-    Only pods with units of gpushare are evicted, and only after `grace` seconds of an episode. No two pods are evicted
-    from a GPU at the same time: the GPUs of a `settled` pod (by UID), already evicted and not gone yet, wait for the
-    end of the pod. The pod furthest over its limit comes first.
+    Only pods with units of gpushare are evicted, and only after `grace` seconds of an episode. `settled` has the UIDs
+    of pods that were evicted and are not gone yet: the GPUs of a settled pod wait for the end of the pod. Thus no two
+    pods are evicted from a GPU at the same time. The pod furthest over its limit comes first.
     """
     gpus_of = {usage.uid: {each.gpu for each in containers if each.uid == usage.uid} for usage in containers}
     busy = {gpu for uid in settled for gpu in gpus_of.get(uid, ())}

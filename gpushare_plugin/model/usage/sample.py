@@ -17,7 +17,7 @@ class Owner(Struct, frozen=True):
 
 
 HOST = Owner()
-"""The owner of a process outside all pods."""
+"""The owner of a process outside all pods and containers."""
 
 
 class Process(Struct, frozen=True):

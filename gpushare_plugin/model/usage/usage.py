@@ -73,7 +73,7 @@ class Stowaway(Struct, frozen=True):
     pod_uid: str = ""
     """The UID of the pod; empty for a process outside all pods."""
     container_id: str = ""
-    """The ID of the container; empty for a process outside all pods."""
+    """The ID of the container; empty for a process outside all containers."""
     memory: int | None = None
     """The bytes of GPU memory in use by the process."""
 
