@@ -22,7 +22,7 @@ from gpushare_plugin.foundation.reported import Reported
 _log = structlog.get_logger()
 
 LOOK_EVERY = 5.0
-"""Seconds between looks whether the socket still exists, and between attempts to create the socket."""
+"""Seconds between two checks that the socket still exists, and between two attempts to create the socket."""
 LONGEST_ANSWER = 5.0
 """Seconds that an answer may take while the next client waits; the kubelet has 3 s of the time to report holdings."""
 PATIENCE = 15.0
@@ -40,7 +40,7 @@ class DaemonSocketError(GpushareError):
 
 
 def socket_path(plugin_directory: Path) -> Path:
-    """Return the path of the own socket of the daemon that serves the kubelet's plugin directory `plugin_directory`."""
+    """Return the path of the daemon's own socket, for the kubelet's plugin directory `plugin_directory`."""
     return plugin_directory / "gpushare" / "node.sock"
 
 
@@ -126,7 +126,7 @@ def _listening(path: Path) -> Iterator[socket.socket]:
 
 
 async def _answer_clients(listener: socket.socket, path: Path, document: Document, every: float) -> None:
-    """Answer clients, one after another, for as long as `path` is the present socket."""
+    """Answer clients, one after another, for as long as the socket at `path` stays the same."""
     loop, ours = asyncio.get_running_loop(), _identity(path)
     accepting = loop.create_task(loop.sock_accept(listener))
     try:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 LOOK_EVERY = 0.25
 """Seconds between two looks; a pause is measured too short by at most `LOOK_EVERY` seconds."""
 WINDOW = 60.0
-"""Seconds for which a pause is shown at least; at most twice the seconds. Prometheus scrapes more often."""
+"""Seconds for which a pause is shown at least; at most twice as long. Prometheus scrapes more often."""
 
 
 class Pauses:

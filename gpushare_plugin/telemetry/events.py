@@ -22,7 +22,7 @@ class EventKind(Struct, frozen=True):
     meaning: str
     """The meaning of the Event, for people, in `docs/events.md`."""
     remedy: str = ""
-    """The remedy, for people, in `docs/events.md`; empty where people need not do anything."""
+    """The remedy, for people, in `docs/events.md`; empty where nothing has to be done."""
 
 
 NO_GPU = EventKind(

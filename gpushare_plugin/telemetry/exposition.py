@@ -1,4 +1,4 @@
-"""The page of each program that Prometheus scrapes."""
+"""The pages of metrics that Prometheus scrapes, one per program."""
 
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
@@ -61,7 +61,7 @@ class _Collector(Generic[V]):
 
 
 def _family(metric: Metric[V], samples: Iterable[Sample]) -> Family:
-    """Return `metric` with the samples `samples`, in the form of the library."""
+    """Return `metric` with `samples` as a metric family of Prometheus' library."""
     if metric.type == "info":
         info = InfoMetricFamily(metric.name.removesuffix("_info"), metric.help)
         for values, _ in samples:

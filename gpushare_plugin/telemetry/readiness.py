@@ -36,8 +36,8 @@ NO_SLICES_YET = Readiness(
 def readiness(snapshot: Snapshot, missing: Sequence[str], complaints: Sequence[str]) -> Readiness:
     """Return whether new pods can get GPUs of a node served by the daemon.
 
-    `missing` has the resources that are not registered with the kubelet, in words; `complaints` has the faults of the
-    daemon. A rejected config changes nothing, because the previous config stays in effect.
+    `missing` has the resources that are not registered with the kubelet, in words; `complaints` says what is wrong with
+    the daemon. A rejected config changes nothing, because the previous config stays in effect.
     """
     if complaints:
         return Readiness("Unknown", "DaemonFailing", _some(complaints))

@@ -103,7 +103,7 @@ class MigRoom(Struct, frozen=True):
         return profile.size if profile else None
 
     def fits(self, slices: Sequence[str]) -> bool:
-        """Return whether `slices` are separate places of the card that respect its compute slices and profile limits."""
+        """Return whether `slices` are separate places of the card, within its compute slices and profile limits."""
         places, taken, compute = _places(self), self.blocked, 0
         counts: Counter[MigProfile] = Counter()
         for name in slices:

@@ -20,7 +20,7 @@ class Attempts:
         self._next_at = 0.0
         self._well_since: float | None = None
         self.reason: str | None = None
-        """Why the work is not done, by the last attempt; None after complete success."""
+        """Why the work is not done, by the last attempt; None when all of it is done."""
 
     @property
     def due(self) -> bool:

@@ -52,7 +52,7 @@ class DesiredSettings:
         return True
 
     def _log_idle(self, found: MpsSettings | None) -> None:
-        """Log once why no GPU is to be served: a process without work and without a message looks broken."""
+        """Log once why no GPU is to be served: an idle process without a log line looks broken."""
         idle = _WITHOUT_FILE if found is None else None if found.gpus else _WITHOUT_GPUS
         if idle is not None and idle != self._idle:
             _log.info("mps_waiting", path=str(self._file), reason=idle)

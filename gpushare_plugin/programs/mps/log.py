@@ -61,7 +61,7 @@ class _Lines:
             self._dropped += 1
 
     def log_dropped(self) -> None:
-        """Log the number of dropped lines; the message counts towards the limit of lines, too."""
+        """Log the number of dropped lines, if any; the message counts towards the limit of lines, too."""
         if self._dropped and self._may_log():
             _log.log(self._level, "mps_log_lines_dropped", path=self._path, count=self._dropped)
             self._dropped = 0

@@ -36,7 +36,7 @@ class ExclusiveModes:
             self._before = dict(remembered.modes) if remembered else {}
 
     async def claim(self, uuids: Iterable[str]) -> dict[str, str]:
-        """Make the GPUs `uuids` exclusive; return, by UUID, the reason why a GPU could not be made exclusive."""
+        """Make the GPUs `uuids` exclusive; return the GPUs that could not be made exclusive, with the reason."""
         refused = {uuid: reason for uuid in uuids if (reason := await self._try(uuid, self._make_exclusive))}
         return {uuid: f"its compute mode must be EXCLUSIVE_PROCESS: {reason}" for uuid, reason in refused.items()}
 

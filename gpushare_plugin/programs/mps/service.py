@@ -1,4 +1,4 @@
-"""`gpushare mps`: a process per node that runs the MPS control daemon until a signal ends the process."""
+"""`gpushare mps`: one process per node, which runs the MPS control daemon until a signal arrives."""
 
 import asyncio
 from pathlib import Path

@@ -1,7 +1,7 @@
 """A limit for the memory shared by MPS servers and clients as /dev/shm: a separate tmpfs on the host.
 
-Facts: tmpfs(5); mount(2); mount_namespaces(7): a mount made in a container appears on the host only if the underlying
-mount is shared with the host; Kubernetes calls the sharing Bidirectional. See proc_pid_mountinfo(5).
+Facts: tmpfs(5); mount(2); mount_namespaces(7): a mount made in a container appears on the host only if the mount below
+it is shared with the host (Bidirectional in Kubernetes). See proc_pid_mountinfo(5).
 """
 
 import ctypes

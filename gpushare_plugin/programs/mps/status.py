@@ -26,7 +26,7 @@ class StatusReport:
     ) -> None:
         """Report the settings `in_force`, and the reason for every desired GPU that MPS does not serve.
 
-        `refused` has the reasons for GPUs that were left out, by UUID; `reason` applies to the remaining unserved GPUs.
+        `refused` has, by UUID, why GPUs were left out; `reason` is the reason for all remaining unserved GPUs.
         """
         status = MpsStatus(in_force=in_force, trouble=desired.problem)
         for gpu in desired.settings.gpus:

@@ -34,7 +34,7 @@ _LAST_ANSWERS = 1.0
 _LINGERING = 1.0
 """Seconds in which the rest of a refused request is received and dropped."""
 _NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-"""The errors of a process, or host, without descriptors or memory for a further connection."""
+"""The errors of accept(2) when the process or the host lacks file descriptors or memory."""
 
 Page = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 """Answers a request."""
@@ -114,7 +114,7 @@ class _Connection:
     """A client, from acceptance until the file descriptor is closed."""
 
     opening: asyncio.Task[tuple[asyncio.Transport, asyncio.BaseProtocol]]
-    """The TLS handshake, if any."""
+    """The task that opens the connection, with the TLS handshake, if any."""
     limit: asyncio.TimerHandle
     """Ends the connection when the time for the state of the connection is over."""
     asks: bool = False
@@ -228,7 +228,7 @@ class _Server(web.Server):
             self._open[handler] = connection
 
     def _end_one(self) -> None:
-        """End the least needed connection, if any: the longest without a request, or else the oldest request."""
+        """End the connection longest without a request, or else the connection with the oldest request, if any."""
         waiting = (handler for handler, connection in self._open.items() if not connection.asks)
         if (handler := next(waiting, next(iter(self._open), None))) is not None:
             self._end(handler)

@@ -34,7 +34,7 @@ class _Gauge(Struct, frozen=True):
     values: Callable[[View], Iterable[Values]]
 
     def metrics(self) -> Iterator[Metric[View]]:
-        """Yield the gauge under both names; the names of labels differ, too."""
+        """Yield the gauge under its present and its earlier name; the names of the labels differ, too."""
         legacy = tuple(_LEGACY.get(label, label.replace("_", "").replace("index", "idx")) for label in self.labels)
         for name, labels in ((self.name, self.labels), (self.legacy, legacy)):
             yield Metric(name, f"As HAMi: {self.help}", labels, self._samples)

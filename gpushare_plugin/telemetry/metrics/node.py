@@ -62,7 +62,7 @@ class View(Struct, frozen=True):
         return None if usage.held is None else [each for each in usage.containers if each.gpu == gpu.uuid]
 
     def allocated(self, gpu: Gpu) -> int | None:
-        """Return the bytes of a GPU that containers may use, None if a container has no limit."""
+        """Return the bytes of a GPU that containers may use, None without a limit or while the holdings are unknown."""
         holders = self.holders(gpu)
         limits = [None] if holders is None else [each.limit for each in holders]
         return None if None in limits else sum(filter(None, limits))
@@ -83,7 +83,7 @@ class View(Struct, frozen=True):
 
     @property
     def containers_left_out(self) -> int:
-        """The number of containers without series, because the node has too many containers."""
+        """The number of containers without series, counted once per held GPU, because the node has too many."""
         return max(0, len(self._holders) - MOST_CONTAINERS) if self.container_metrics else 0
 
     @property

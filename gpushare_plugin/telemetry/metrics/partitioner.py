@@ -59,21 +59,21 @@ _ROUND_SECONDS = Metric[PartitionerView](
 _WAITS = Metric[PartitionerView](
     "gpushare_partitioner_pod_wait_duration_seconds",
     "Partitioner: pods whose slices a node offers, and how long that took from the creation of the pod.",
-    # From an idle slice to a GPU that has to become free.
+    # From pods that find an idle slice to pods that wait for a GPU to become free.
     buckets=(0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 300.0, 1800.0),
 )
 
 
 class PartitionerCounts(Counts):
-    """The figures counted by a partitioner since its start, over all terms of leading."""
+    """The figures counted by a partitioner since its start, over all its terms as leader."""
 
     def __init__(self) -> None:
         """Begin at zero."""
         super().__init__()
         self.made = self.counter(_MADE)
-        """Slices decided to be made, by name."""
+        """Slices decided to be made, by size or MIG profile."""
         self.taken_back = self.counter(_TAKEN_BACK)
-        """Slices taken back from the pod for which the slice was made, by name."""
+        """Slices taken back from the pod for which they were made, by size or MIG profile."""
         self.refusals = self.counter(_REFUSALS)
         """Pods for which no slice can be made, by reason."""
         self.rounds = self.counter(_ROUNDS)

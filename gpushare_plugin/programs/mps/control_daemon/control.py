@@ -1,10 +1,10 @@
 """Starts `nvidia-cuda-mps-control`, and gives commands to the control daemon.
 
 Facts: the manual page; NVIDIA's "Multi-Process Service" document, appendix "Tools and Interface Reference"; answers of
-version 535. The program reads commands from standard input, a command per line. The exit status shows only whether the
-daemon could be reached; only the answer shows whether the daemon rejected a command. Default limits count for servers
-started later, and the limits of a server count for clients that connect later. A memory limit of 0M removes the limit,
-although no document says so.
+version 535. The program reads commands from standard input, one per line. The exit status shows only whether the daemon
+could be reached; only the answer shows whether the daemon rejected a command. Default limits apply to servers started
+later, and the limits of a server to clients that connect later. A memory limit of 0M removes the limit, although no
+document says so.
 
 The daemon takes commands from one connection at a time. A connection that does not state its purpose keeps all further
 connections waiting without end. While a prompt is open on a connection, commands on further connections end at once,
@@ -65,7 +65,7 @@ class ProgramError(ControlError):
 
 
 class Control:
-    """The control daemon of a pipe directory and a log directory; the daemon may be running or not."""
+    """The control daemon of a pipe directory and a log directory; the daemon need not run."""
 
     def __init__(self, pipe: Path, log: Path, patience: float = 10.0) -> None:
         """Wait for every answer at most `patience` seconds."""
@@ -75,7 +75,7 @@ class Control:
         self._ignored: set[MpsProcess] = set()
 
     def find(self) -> MpsProcess | None:
-        """Return the running daemon, no matter who started the daemon; None without a daemon.
+        """Return the running daemon, whoever started it, or None.
 
         A process that only resembles the daemon is ignored, and logged once.
         """
@@ -170,7 +170,7 @@ class Control:
         return found
 
     async def quit(self, daemon: MpsProcess) -> None:
-        """End `daemon` and its servers; processes still using a server after a few seconds lose the server."""
+        """End `daemon` and its servers; processes that still use a server after a few seconds lose it."""
         try:
             # The exit status shows only whether the servers ended by themselves.
             await self._run(commands=(f"quit -t {_QUIT_WITHIN}",), patience=_QUIT_WITHIN)
@@ -187,7 +187,7 @@ class Control:
             await self.ask("\n".join(limit.command(server) for limit in limits))
 
     async def _differing(self, limits: Sequence[MpsLimit]) -> dict[str, str]:
-        """Return the answers that show a limit other than desired, by the command that sets the limit."""
+        """Return the answers that differ from the desired limits, by the command that sets the limit."""
         found = {}
         for server in (None, *await self._servers()):
             for limit in limits:
@@ -239,7 +239,7 @@ class Control:
 
 
 def _numbers(answer: str) -> list[int]:
-    """Return the numbers of `answer`, one per line; further lines are words of explanation."""
+    """Return the numbers of `answer`, one per line; lines with words of explanation are skipped."""
     return [int(line) for line in answer.split("\n") if line.strip().isdecimal()]
 
 

@@ -14,7 +14,7 @@ from gpushare_plugin.programs.mps.control_daemon.processes import MpsProcess, se
 _log = structlog.get_logger()
 
 MOST_UNANSWERED = 3
-"""Questions in a row without an answer after which a daemon is replaced, if no program ends with the daemon."""
+"""Unanswered questions in a row after which the daemon is replaced, if no program ends with it."""
 
 
 class RunningDaemon(Struct):
@@ -31,7 +31,7 @@ class RunningDaemon(Struct):
 
 
 class Lifecycle:
-    """Keeps a control daemon for a pipe directory: a daemon found running, or a new daemon for the desired GPUs."""
+    """Looks after the control daemon of a pipe directory: a daemon found running, or a new one for the desired GPUs."""
 
     def __init__(self, pipe: Path, control: Control, ask_every: float, *, replace_silent: bool) -> None:
         """Look after the daemon behind `control`, and ask the daemon for a sign of life every `ask_every` seconds.
@@ -54,7 +54,7 @@ class Lifecycle:
         return self.daemon.process.devices if self.daemon else ()
 
     def refresh(self) -> MpsProcess | None:
-        """Look for a daemon unless a known daemon lives; return the daemon that has ended since the last look."""
+        """Look for a daemon unless the known daemon lives; return the daemon that has ended since the last look."""
         if self._nothing_left or (self.daemon is not None and self.daemon.process.alive):
             return None
         ended, self.daemon = self.daemon, None
@@ -64,7 +64,7 @@ class Lifecycle:
         return ended.process if ended else None
 
     async def bring_to(self, uuids: Sequence[str]) -> str | None:
-        """Have a daemon that answers and has exactly the GPUs `uuids`; no daemon for no GPUs.
+        """Make sure that the daemon answers and has exactly the GPUs `uuids`; without GPUs, no daemon is to run.
 
         Returns why the change must wait, None when nothing must wait. Raises ControlError if the daemon does not carry
         out a command.
@@ -124,10 +124,10 @@ class Lifecycle:
         daemon.ask_at = self._now() + self._ask_every
 
     async def _consequence(self, daemon: RunningDaemon) -> str:
-        """Act on an unanswered question; return the action and its known cause in words, for a message.
+        """Act on an unanswered question; return the action and the known cause in words, for a message.
 
-        The daemon is ended only where no program ends with the daemon: any process with access to the socket can keep
-        the daemon busy. `replace_silent` lifts the condition.
+        Without `replace_silent`, the daemon is ended only if no program ends with it: any process with access to the
+        socket can keep the daemon busy.
         """
         cause = await asyncio.to_thread(self._control.holders, daemon.process)
         if daemon.unanswered < MOST_UNANSWERED:
@@ -143,7 +143,7 @@ class Lifecycle:
         return f"{cause}; replacing process {daemon.process.pid}"
 
     async def _end_orphans(self) -> None:
-        """End MPS servers without a control daemon: the servers hold exclusive GPUs, out of reach of clients."""
+        """End MPS servers whose control daemon is gone: they hold exclusive GPUs, and no client can reach them."""
         for server in servers(self._pipe):
             _log.warning("mps_server_orphaned", pid=server.pid)
             await server.end()

@@ -21,11 +21,11 @@ class MpsLimit(Struct, frozen=True):
     """The value in commands, such as `4096M`."""
 
     def command(self, server: int | None) -> str:
-        """Return the command that sets the limit in `server`, or (None) the default for new servers."""
+        """Return the command that sets the limit in `server`, or the default for new servers if `server` is None."""
         return " ".join((*self._words("set", server), self.value))
 
     def question(self, server: int | None) -> str:
-        """Return the command that reads the limit of `server`, or (None) the default for new servers."""
+        """Return the command that reads the limit of `server`, or the default for new servers if `server` is None."""
         return " ".join(self._words("get", server))
 
     def is_set_by(self, answer: str) -> bool:
@@ -48,7 +48,7 @@ class MpsLimit(Struct, frozen=True):
 
 
 def limits_of(devices: Sequence[str], settings: MpsSettings) -> list[MpsLimit]:
-    """Return the limits for a daemon with the GPUs `devices`: of threads, and of memory for GPUs also in `settings`."""
+    """Return the limits of `settings` for a daemon with `devices`; a GPU that only one of them names has no limit."""
     threads = MpsLimit("active_thread_percentage", None, str(settings.active_thread_percentage or _ALL_THREADS))
     memory = (
         MpsLimit("device_pinned_mem_limit", devices.index(gpu.uuid), f"{gpu.memory_limit_mib or 0}M")

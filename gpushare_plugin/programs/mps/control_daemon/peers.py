@@ -1,8 +1,8 @@
 """The processes connected to a process over Unix sockets, to find out who keeps an MPS control daemon busy.
 
-The kernel names the peer of a connection to a holder of the near end (SO_PEERCRED, unix(7)). `peers` therefore borrows
-the near ends from the examined process (pidfd_getfd(2), Linux 5.6). Tables of sockets do not help: a table lists the
-sockets of one network namespace, and pods have network namespaces of their own.
+Whoever holds one end of a connection can ask the kernel for the process at the other end (SO_PEERCRED, unix(7)).
+`peers` therefore borrows the ends held by the examined process (pidfd_getfd(2), Linux 5.6). Tables of sockets do not
+help: a table lists the sockets of one network namespace, and pods have network namespaces of their own.
 """
 
 import contextlib
@@ -24,10 +24,10 @@ _credentials = struct.Struct("3i")
 
 
 class Peer(Struct, frozen=True):
-    """The process at the far end of a connection."""
+    """The process at the other end of a connection."""
 
     pid: int
-    """The number of the process; 0 for a process that this process cannot see."""
+    """The number of the process; 0 if the process cannot be seen from here."""
     user: int
     """The user ID of the process."""
 

@@ -1,4 +1,4 @@
-"""Finds the processes of MPS by the kernel's own data, and ends processes of MPS.
+"""The processes of MPS: how to find them by the kernel's own data, and how to end them.
 
 Only newer control daemons write a process number into the pipe directory, and pods can write to the directory, too. A
 process is therefore recognized by its command line and environment, and by facts that only the kernel can state.
@@ -99,14 +99,14 @@ def servers(pipe: Path) -> list[MpsProcess]:
     """Return the MPS servers of a pipe directory; a server runs as the user of its clients.
 
     The control daemon starts the servers, so the servers see the file systems of the daemon. A process of a pod can
-    have the name and the environment of a server, but sees other file systems, possibly with a directory at the same
-    path.
+    have the name and the environment of a server, but sees other file systems, and may have a directory of its own at
+    the same path.
     """
     return [found for found, _ in _processes_of(SERVER_PROGRAM, pipe) if _sees_our_files(found.process)]
 
 
 def _objection(process: psutil.Process, control: Path) -> str | None:
-    """Return why a process is not the control daemon: name and environment prove nothing, any process can have both."""
+    """Return why a process cannot be the control daemon, or None; any process can have its name and environment."""
     try:
         if process.uids().effective != os.geteuid():
             return "it belongs to another user"
