@@ -131,7 +131,7 @@ class _Attribution:
         self.unknown = sample.unknown or (NO_HOLDINGS if holdings is None else self._nameless(of_pod.get("", [])))
 
     def _nameless(self, claims: Sequence[Claim]) -> str | None:
-        """Return why a process without a claim may belong to a holder of the GPU: the UID of the holder is unknown."""
+        """Return why a process without a claim may belong to a holder of the GPU (a holder's UID is unknown), or None."""
         strange = any(process.owner.pod_uid and not owned for process, owned in self.used)
         holder = claims[0].holder if strange and claims else None
         return f"the UID of pod {holder.label} is not known" if holder else None
@@ -197,7 +197,7 @@ def _containers(
 def _told_apart(claims: Sequence[Claim], processes: Sequence[Process]) -> Iterator[tuple[Claim, list[Process]]]:
     """Yield every claim with the processes of its container.
 
-    If a process belongs to no known container, yield a single claim for the pod with all processes.
+    If a process cannot be assigned to one container, yield a single claim for the pod with all processes.
     """
     if len(claims) == 1:
         yield claims[0], list(processes)
