@@ -183,7 +183,7 @@ def _mig_options(room: MigRoom, layout: Layout, wanted: Slice) -> tuple[Option, 
 
 
 def _mig_option(room: MigRoom, layout: Layout, profile: MigProfile, start: int) -> Option | None:
-    """Return the option of an instance of `profile` at the memory slice `start`, None if impossible."""
+    """Return how to give an instance of `profile` at the memory slice `start`, None if impossible."""
     name = str(MigPlace(profile.name, start))
     if name in layout.idle or name in layout.pinned:
         return given(room, layout, name)

@@ -131,7 +131,7 @@ class _Attribution:
         self.unknown = sample.unknown or (NO_HOLDINGS if holdings is None else self._nameless(of_pod.get("", [])))
 
     def _nameless(self, claims: Sequence[Claim]) -> str | None:
-        """Return why a process without a claim may belong to a holder of the GPU (a holder's UID is unknown), or None."""
+        """Return why a process without a claim may belong to a holder of the GPU (a UID is unknown), or None."""
         strange = any(process.owner.pod_uid and not owned for process, owned in self.used)
         holder = claims[0].holder if strange and claims else None
         return f"the UID of pod {holder.label} is not known" if holder else None
