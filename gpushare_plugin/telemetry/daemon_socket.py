@@ -1,9 +1,9 @@
 """The daemon's own Unix socket, where `gpushare list` asks for the state of the node.
 
-A client that connects gets one document, and then the end. Nothing is read from it, so nothing that it sends can do
-harm. The socket is in a directory of its own within the kubelet's plugin directory. That directory exists wherever a
-daemon runs, and only one daemon uses it, see PluginDirectory.claim. A kubelet that starts removes the sockets in it,
-but no directory.
+A connected client gets one document, and then the end of the connection. The daemon reads nothing from the client, so
+nothing sent by the client can do harm. The socket is in a directory of its own within the kubelet's plugin directory.
+The plugin directory exists wherever a daemon runs, and only one daemon uses the plugin directory, see
+PluginDirectory.claim. A starting kubelet removes sockets from the plugin directory, but no directory.
 """
 
 import asyncio
@@ -22,29 +22,33 @@ from gpushare_plugin.foundation.reported import Reported
 _log = structlog.get_logger()
 
 LOOK_EVERY = 5.0
-"""Seconds between looks whether the socket is still there, and between attempts to create it."""
+"""Seconds between two checks that the socket still exists, and between two attempts to create the socket."""
 LONGEST_ANSWER = 5.0
-"""Seconds that one client may take; the next one waits. The kubelet has 3 s of them to say what pods hold."""
+"""Seconds that an answer may take while the next client waits; the kubelet has 3 s of the time to report holdings."""
 PATIENCE = 15.0
-"""Seconds that a client waits for its whole answer: long enough when two others are before it."""
+"""Seconds that a client waits for the whole answer: long enough behind two earlier clients."""
 LARGEST_DOCUMENT = 64 << 20
-"""Bytes; a node of thousands of containers needs a few hundred thousand."""
+"""The most bytes of a document; a node with thousands of containers needs a few hundred thousand."""
 _WAITING_CLIENTS = 8
 
 Document = Callable[[], Awaitable[bytes]]
+"""Returns the document for a client."""
 
 
 class DaemonSocketError(GpushareError):
-    """No daemon answers at its socket; the message says why."""
+    """No daemon answers at the socket; the message says why."""
 
 
 def socket_path(plugin_directory: Path) -> Path:
-    """Return where the daemon that serves this plugin directory of a kubelet has its own socket."""
+    """Return the path of the daemon's own socket, for the kubelet's plugin directory `plugin_directory`."""
     return plugin_directory / "gpushare" / "node.sock"
 
 
 def ask(path: Path, patience: float = PATIENCE) -> bytes:
-    """Return the document of the daemon at `path`; raises DaemonSocketError where it is not there in `patience`."""
+    """Return the document of the daemon at `path`.
+
+    Raises DaemonSocketError if no daemon answers, or the whole document has not arrived within `patience` seconds.
+    """
     try:
         answer = _received(path, time.monotonic() + patience)
     except TimeoutError as error:
@@ -58,7 +62,7 @@ def ask(path: Path, patience: float = PATIENCE) -> bytes:
 
 
 def _received(path: Path, end: float) -> bytes:
-    """Return all that is sent at `path` until `end`, a time of the monotonic clock; raises OSError."""
+    """Return everything sent at `path` until `end`, a time of the monotonic clock; raises OSError."""
     answer = bytearray()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_left(end))
@@ -74,18 +78,18 @@ def _received(path: Path, end: float) -> bytes:
 
 
 def _left(end: float) -> float:
-    """Return the seconds until `end`; raises TimeoutError where none are left."""
+    """Return the seconds until `end`; raises TimeoutError if `end` has passed."""
     if (left := end - time.monotonic()) <= 0:
         raise TimeoutError
     return left
 
 
 async def serve_document(path: Path, claim: Callable[[], None], document: Document, every: float = LOOK_EVERY) -> None:
-    """Answer each client at `path` with `document()`, one after another, until cancelled.
+    """Answer every client at `path` with `document()`, one client after another, until cancelled.
 
-    `claim` is called before the socket is created, and makes sure that no other daemon uses this path; it raises as
-    PluginDirectory.claim does. Every `every` seconds, a socket that cannot be created is tried again, and one that was
-    removed is made anew.
+    `claim` is called before the socket is created, and makes sure that no second daemon uses `path`; the function
+    raises the errors of PluginDirectory.claim. Every `every` seconds, a failed creation of the socket is tried again,
+    and a removed socket is created anew.
     """
     troubles = Reported()
     while True:
@@ -102,15 +106,15 @@ async def serve_document(path: Path, claim: Callable[[], None], document: Docume
 
 @contextlib.contextmanager
 def _listening(path: Path) -> Iterator[socket.socket]:
-    """Listen at `path`, for this user only; what a daemon that was killed left there is removed."""
+    """Listen at `path`, for the user of this process only; a socket left by a killed daemon is removed first."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.settimeout(0.0)  # asyncio waits for it
+        listener.settimeout(0.0)  # non-blocking, as asyncio requires
         listener.bind(str(path))
         ours = _identity(path)
         try:
-            # Nobody can connect before it listens.
+            # No client can connect before the socket listens.
             path.chmod(0o600)
             listener.listen(_WAITING_CLIENTS)
             yield listener
@@ -122,7 +126,7 @@ def _listening(path: Path) -> Iterator[socket.socket]:
 
 
 async def _answer_clients(listener: socket.socket, path: Path, document: Document, every: float) -> None:
-    """Answer clients, one after another, for as long as `path` is the socket that it is now."""
+    """Answer clients, one after another, for as long as the socket at `path` stays the same."""
     loop, ours = asyncio.get_running_loop(), _identity(path)
     accepting = loop.create_task(loop.sock_accept(listener))
     try:
@@ -143,14 +147,14 @@ async def _answer(connection: socket.socket, document: Document) -> None:
             await asyncio.get_running_loop().sock_sendall(connection, await document())
     except (OSError, TimeoutError):
         pass  # the client has gone, or does not read
-    except Exception:  # noqa: BLE001 - a defect of the document must not keep the next client from an answer
+    except Exception:  # noqa: BLE001 - after a defect of the document, the next client still gets an answer
         _log.exception("own_socket_failed", remedy="report this as a defect of gpushare")
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return inode and modification time of a socket, since inodes are reused; None where there is none."""
+    """Return inode and modification time of a socket (inodes are reused); None without a socket."""
     try:
-        status = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - as the link that it may be
+        status = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - no link is followed
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns

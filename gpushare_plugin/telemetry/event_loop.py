@@ -1,6 +1,6 @@
-"""How long the event loop of a program was busy with one thing, so that nothing else could run.
+"""Measures pauses of a program's event loop: how long a task kept all further tasks waiting.
 
-Such as the renewal of a Lease: where that comes too late, another extender or partitioner leads.
+For example, a late renewal of a Lease lets another extender or partitioner lead.
 """
 
 import asyncio
@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable
 
 LOOK_EVERY = 0.25
-"""Seconds between two looks; a pause is found to be too short by that much at most."""
+"""Seconds between two looks; a pause is measured too short by at most `LOOK_EVERY` seconds."""
 WINDOW = 60.0
-"""Seconds for which a pause is shown at least; twice as many at most. Prometheus looks more often."""
+"""Seconds for which a pause is shown at least; at most twice as long. Prometheus scrapes more often."""
 
 
 class Pauses:
-    """The longest pause of the event loop lately."""
+    """The longest recent pause of the event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Have seen none yet; `clock` returns seconds."""
+        """Begin without a pause; `clock` returns seconds."""
         self._clock = clock
         self._window_began = clock()
         self._longest_before = 0.0
@@ -25,11 +25,11 @@ class Pauses:
 
     @property
     def longest(self) -> float:
-        """Seconds of the longest pause in this window and the one before."""
+        """Seconds of the longest pause in the current and the previous window."""
         return max(self._longest_before, self._longest_now)
 
     async def watch(self) -> None:
-        """Look how late a task of this loop is woken, until cancelled."""
+        """Measure how late the event loop wakes a task, until cancelled."""
         while True:
             due = self._clock() + LOOK_EVERY
             await asyncio.sleep(LOOK_EVERY)

@@ -1,6 +1,6 @@
-"""Every Kubernetes Event of gpushare: its reason and type, what it means, and what to do.
+"""All Kubernetes Events of gpushare: reason, type, meaning, and remedy.
 
-Which news become which Event: `programs/node/news/events.py`.
+`programs/node/news/events.py` chooses the Event for a piece of news.
 """
 
 from typing import Literal
@@ -9,17 +9,20 @@ from gpushare_plugin.foundation.structs import Struct
 
 
 class EventKind(Struct, frozen=True):
-    """One kind of Event: `reason` and `action` as in the Event, `about` is what it regards.
-
-    `meaning` and `remedy` are for people, in `docs/events.md`; there is no remedy where nothing has to be done.
-    """
+    """A kind of Kubernetes Event."""
 
     reason: str
+    """The reason in the Event."""
     type: Literal["Normal", "Warning"]
+    """The type in the Event."""
     about: Literal["Node", "Pod", "Pod or Node"]
+    """The kind of object that the Event regards."""
     action: str
+    """The action in the Event."""
     meaning: str
+    """The meaning of the Event, for people, in `docs/events.md`."""
     remedy: str = ""
+    """The remedy, for people, in `docs/events.md`; empty where nothing has to be done."""
 
 
 NO_GPU = EventKind(
@@ -203,14 +206,14 @@ OF_DAEMON = (
     EVICTION_REFUSED,
     FOREIGN_PROCESS,
 )
-"""Those that the daemon of a node sends."""
+"""The Events of the daemon of a node."""
 
 OF_PARTITIONER = (
     SLICE_BEING_MADE,
     SLICE_NOT_MADE,
     SLICE_TAKEN_BACK,
 )
-"""Those that the partitioner sends."""
+"""The Events of the partitioner."""
 
 EVENTS = (*OF_DAEMON, *OF_PARTITIONER)
-"""All of them, in the order of `docs/events.md`."""
+"""All Events, in the order of `docs/events.md`."""

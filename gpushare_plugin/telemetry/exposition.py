@@ -1,4 +1,4 @@
-"""The page that Prometheus reads, of each program."""
+"""The pages of metrics that Prometheus scrapes, one per program."""
 
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
@@ -20,7 +20,7 @@ from gpushare_plugin.telemetry.metrics.partitioner import PARTITIONER_METRICS, P
 
 
 def exposition(view: View, accept: str) -> tuple[str, bytes]:
-    """Return content type and body of the page of a node, in the format that an `Accept` header requests."""
+    """Return content type and body of the page of a node, in the format requested by the `Accept` header `accept`."""
     more = (*(HAMI_METRICS if view.hami_metrics else ()), *(ALIYUN_METRICS if view.aliyun_metrics else ()))
     return _page((*METRICS, *more), view, Counts(), accept)
 
@@ -38,7 +38,7 @@ def partitioner_exposition(view: PartitionerView, counts: PartitionerCounts, acc
 def _page(metrics: tuple[Metric[V], ...], view: V, counts: Counts, accept: str) -> tuple[str, bytes]:
     try:
         encode, content_type = choose_encoder(accept)
-    except TypeError:  # what the library raises for a version that is no number, which any client can send
+    except TypeError:  # the library's answer to a version that is not a number, which any client can send
         encode, content_type = choose_encoder("")
     registry = CollectorRegistry()
     registry.register(_Collector(metrics, view, counts))
@@ -61,7 +61,7 @@ class _Collector(Generic[V]):
 
 
 def _family(metric: Metric[V], samples: Iterable[Sample]) -> Family:
-    """Return a metric with these samples."""
+    """Return `metric` with `samples` as a metric family of Prometheus' library."""
     if metric.type == "info":
         info = InfoMetricFamily(metric.name.removesuffix("_info"), metric.help)
         for values, _ in samples:

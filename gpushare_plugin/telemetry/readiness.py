@@ -1,4 +1,4 @@
-"""Whether new pods can get GPUs of this node, as its condition `GpuSharingReady` says."""
+"""Whether new pods can get GPUs of the node: the Node condition `GpuSharingReady`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -9,29 +9,35 @@ from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.snapshot import Snapshot
 
 _MOST = 4
-"""GPUs, resources or problems that a message names."""
+"""The most GPUs, resources or problems named in a message."""
 
 
 class Readiness(Struct, frozen=True):
-    """A status with its reason, a word in CamelCase, and a message for people."""
+    """The content of the Node condition."""
 
     status: Literal["True", "False", "Unknown"]
+    """The status of the condition."""
     reason: str
+    """The reason, a word in CamelCase."""
     message: str
+    """The message, for people."""
 
 
 STARTING = Readiness("Unknown", "Starting", "it is not known yet which units pods hold")
+"""The condition until the units held by pods are known."""
 NO_GPU = Readiness("False", "NoGpu", "no GPU of this node has answered yet")
+"""The condition until a GPU of the node has answered."""
 NO_SLICES_YET = Readiness(
     "True", "NoSlicesYet", "slices are made as pods request them, and no pod has requested one yet"
 )
+"""The condition of a node that makes slices on request, before the first request."""
 
 
 def readiness(snapshot: Snapshot, missing: Sequence[str], complaints: Sequence[str]) -> Readiness:
-    """Return whether new pods can get GPUs of a node that is served.
+    """Return whether new pods can get GPUs of a node served by the daemon.
 
-    `missing` are the resources that are not registered with the kubelet, in words, and `complaints` what is wrong
-    with the daemon. A config that was rejected changes nothing: the previous one stays in effect.
+    `missing` has the resources that are not registered with the kubelet, in words; `complaints` says what is wrong with
+    the daemon. A rejected config changes nothing, because the previous config stays in effect.
     """
     if complaints:
         return Readiness("Unknown", "DaemonFailing", _some(complaints))
@@ -58,7 +64,7 @@ def _ready(unusable: Mapping[str, str], candidates: Mapping[str, Gpu]) -> Readin
 
 
 def _without_slices(snapshot: Snapshot, offered: Mapping[str, Gpu]) -> dict[str, Gpu]:
-    """Return the cards, by UUID, that are divided into slices as pods request them, and have none yet."""
+    """Return the cards that are divided into slices on request and have no slice yet, by UUID."""
     if snapshot.partitioning is None:
         return {}
     divided = {gpu.card for gpu in offered.values()} | offered.keys()

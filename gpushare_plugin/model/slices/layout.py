@@ -1,4 +1,4 @@
-"""The layout of one GPU: its slices, who has a claim to them, and the ways to make one more."""
+"""The layout of a GPU: its held, kept and idle slices, and the ways to give a pod one more slice."""
 
 from collections.abc import Iterable, Sequence
 from typing import Literal
@@ -6,21 +6,21 @@ from typing import Literal
 from gpushare_plugin.foundation.structs import Struct
 
 How = Literal["idle", "cut", "free", "joined"]
-"""Where a slice comes from: an idle slice as it is, the room of idle slices, free room, or both rooms together."""
+"""The origin of a slice: an idle slice unchanged, room of idle slices, free room, or both kinds of room together."""
 
 ORDER: tuple[How, ...] = ("idle", "cut", "free", "joined")
 """The origins of a slice in the order of choice, the best first."""
 
 
 class Layout(Struct, frozen=True, gc=False):
-    """The slices of one GPU, each by its name in annotations (`10gb`, `3g.20gb@4`), sorted."""
+    """The slices of one GPU, by their names in annotations (`10gb`, `3g.20gb@4`), sorted."""
 
     fixed: tuple[str, ...] = ()
-    """Slices that pods hold, or that are kept for pods."""
+    """Slices held by pods, or kept for pods."""
     pinned: tuple[str, ...] = ()
-    """Slices that a pod whose GPU is unknown may hold: they can be given as they are, and not be cut."""
+    """Slices possibly held by a pod whose GPU is unknown: a pinned slice can be given unchanged, but not be cut."""
     idle: tuple[str, ...] = ()
-    """Slices that nobody has a claim to."""
+    """Slices neither held by pods nor kept for pods."""
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -28,18 +28,18 @@ class Layout(Struct, frozen=True, gc=False):
         return (*self.fixed, *self.pinned, *self.idle)
 
     def given(self, name: str) -> "Layout":
-        """Return the layout after an idle or pinned slice was given as it is."""
+        """Return the layout after the idle or pinned slice `name` was given to a pod."""
         if name in self.idle:
             return Layout(_with(self.fixed, name), self.pinned, without(self.idle, (name,)))
         return Layout(_with(self.fixed, name), without(self.pinned, (name,)), self.idle)
 
     def made(self, name: str, removed: Iterable[str]) -> "Layout":
-        """Return the layout after a slice was made and the idle slices `removed` went for it."""
+        """Return the layout after the slice `name` was made in place of the idle slices `removed`."""
         return Layout(_with(self.fixed, name), self.pinned, without(self.idle, removed))
 
 
 class Option(Struct, frozen=True, gc=False):
-    """One way to give a pod a slice of a GPU."""
+    """A way to give a pod a slice of a GPU."""
 
     order: int
     """The place of `how` in the order of choice."""
@@ -50,9 +50,9 @@ class Option(Struct, frozen=True, gc=False):
     after: Layout
     """The layout of the GPU with the slice."""
     left: int
-    """The parts of the GPU (GiB, or memory slices) that could still be had then, if all idle slices went."""
+    """The parts of the GPU (GiB, or memory slices) then left for new slices if all idle slices were removed."""
     removed: tuple[str, ...] = ()
-    """The idle slices that go for the slice."""
+    """The idle slices that are removed for the slice."""
 
 
 def _with(names: tuple[str, ...], name: str) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ def _with(names: tuple[str, ...], name: str) -> tuple[str, ...]:
 
 
 def without(names: Sequence[str], removed: Iterable[str]) -> tuple[str, ...]:
-    """Return `names` without one of each of `removed`; raises ValueError where one is not among the names."""
+    """Return `names` without one occurrence of every name in `removed`; raises ValueError if a name is missing."""
     left = list(names)
     for name in removed:
         left.remove(name)

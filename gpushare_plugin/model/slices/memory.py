@@ -1,4 +1,4 @@
-"""The room of a GPU under MPS: its memory in whole GiB, which a limited number of slices share."""
+"""The room of a GPU under MPS: the memory in whole GiB, shared by a limited number of slices."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -11,50 +11,53 @@ from gpushare_plugin.model.slices.room import given, made
 from gpushare_plugin.model.slices.slice import Kind, Slice, nominal_gib
 
 MOST_MPS_CLIENTS = 48
-"""Clients that MPS serves at once on a GPU of compute capability 7.0 or more, and so the slices that it can have."""
+"""Clients served by MPS at once on a GPU of compute capability 7.0 or more; thus the most slices of a GPU."""
 
 
 class MemoryRoom(Struct, frozen=True):
     """The memory of a GPU under MPS."""
 
     kind: ClassVar[Kind] = "mps"
+    """Division of the memory between clients of MPS."""
     part: ClassVar[str] = "GiB"
+    """The name of the parts of the GPU."""
     names: ClassVar[tuple[str, ...]] = ()
+    """Empty: slices can have any size."""
 
     units: int
     """The usable memory in GiB, rounded up."""
     most: int = MOST_MPS_CLIENTS
-    """The most slices that the GPU can have at once."""
+    """The most slices at once."""
 
     @classmethod
     def of(cls, mib: int, most: int = MOST_MPS_CLIENTS) -> "MemoryRoom":
-        """Return the room of a GPU with so many MiB of usable memory, and at most so many slices."""
+        """Return the room of a GPU with `mib` MiB of usable memory and at most `most` slices."""
         return cls(-(-mib // MIB_PER_GIB), most)
 
     def beside(self, slices: Mapping[Slice, int]) -> "MemoryRoom":
-        """Return the room beside so many slices of each size; both its fields can become less than 0."""
+        """Return the room beside `slices`, a number per size; both fields of the result can be negative."""
         left = self.units - sum(each.gib * count for each, count in slices.items())
         return MemoryRoom(left, self.most - sum(slices.values()))
 
     def count(self, wanted: Slice) -> int:
-        """Return how many slices of one size the empty GPU has room for."""
+        """Return how many slices of the size `wanted` fit on the empty GPU."""
         return max(0, min(self.units // wanted.gib, self.most))
 
     def size(self, name: str) -> int:
-        """Return the GiB of a slice."""
+        """Return the GiB of a slice, 0 for a place of a MIG instance."""
         return 0 if "@" in name else nominal_gib(name)
 
     def parts(self, wanted: Slice) -> int | None:
-        """Return the GiB of a slice that the empty GPU has room for."""
+        """Return the GiB of a slice, None for a MIG instance, and for a slice larger than the empty GPU."""
         return wanted.gib if wanted.kind == "mps" and wanted.gib <= self.units else None
 
     def fits(self, slices: Sequence[str]) -> bool:
-        """Return whether their GiB, and their number, are no more than there are."""
+        """Return whether the sum of the GiB and the number of `slices` are within the room."""
         of_memory = "@" not in "".join(slices)
         return of_memory and len(slices) <= self.most and sum(map(self.size, slices)) <= self.units
 
     def options(self, layout: Layout, wanted: Slice) -> tuple[Option, ...]:
-        """Return an idle slice, and a new one."""
+        """Return an idle or pinned slice, if any, and a new slice, if possible."""
         return _memory_options(self, layout, wanted)
 
     def left(self, layout: Layout) -> int:
@@ -62,7 +65,7 @@ class MemoryRoom(Struct, frozen=True):
         return self.units - sum(map(self.size, layout.fixed)) - sum(map(self.size, layout.pinned))
 
     def missing(self, layout: Layout, wanted: Slice) -> int:
-        """Return the GiB that are missing; 1 at least where only the number of slices is too large."""
+        """Return the missing GiB, or the number of excess slices if larger."""
         return max(0, wanted.gib - self.left(layout), len(layout.fixed) + len(layout.pinned) + 1 - self.most)
 
 
@@ -92,7 +95,7 @@ def _memory_options(room: MemoryRoom, layout: Layout, wanted: Slice) -> tuple[Op
 
 
 def _enough(room: MemoryRoom, idle: Sequence[str], size: int) -> tuple[str, ...]:
-    """Return idle slices that have `size` GiB together: the smallest that alone is enough, or else few large ones."""
+    """Return idle slices with `size` GiB in all: the smallest sufficient slice, or else a few large slices."""
     by_size = sorted(idle, key=room.size)
     for name in by_size:
         if room.size(name) >= size:

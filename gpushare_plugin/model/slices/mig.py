@@ -1,4 +1,4 @@
-"""The room of a card in MIG mode: the places that its driver allows for MIG instances."""
+"""The room of a card in MIG mode: the places that the driver allows for MIG instances."""
 
 import re
 from collections import Counter
@@ -12,20 +12,20 @@ from gpushare_plugin.model.slices.room import given, made
 from gpushare_plugin.model.slices.slice import Kind, MigPlace, Slice, is_profile
 
 Parts = Annotated[int, Meta(ge=0, le=255)]
-"""A number of parts of a card that is read from a record: today's cards have 8 memory slices and 7 compute slices."""
+"""A number of parts of a card, read from a record: today's cards have 8 memory slices and 7 compute slices."""
 
 MOST_MIG_PROFILES = 64
-"""MIG profiles of a card that are believed: drivers know about twenty."""
+"""The most MIG profiles accepted for a card: drivers know about twenty profiles."""
 
 _COMPUTE = re.compile(r"^[1-9][0-9]?c\.", re.ASCII)
-"""Begins the profile of a compute instance that is smaller than its GPU instance."""
+"""Matches the beginning of a profile whose compute instance is smaller than the GPU instance."""
 
 
 class MigProfile(Struct, frozen=True, gc=False, omit_defaults=True):
-    """A profile of MIG instances as the driver describes it for one card.
+    """A profile of MIG instances as the driver describes the profile for one card.
 
-    The fields are those of the record of a node; their limits hold where that is read, so that nothing large is built
-    from it.
+    The record of a node has the same fields. The limits apply when a record is read: a wrong record must not make
+    gpushare build anything large.
     """
 
     name: Annotated[str, Meta(max_length=64)]
@@ -37,16 +37,18 @@ class MigProfile(Struct, frozen=True, gc=False, omit_defaults=True):
     compute: Parts
     """The compute slices that an instance takes."""
     most: Parts
-    """How many instances can be on the card at once."""
+    """The most instances of the profile on the card at once."""
     memory_mib: int = 0
-    """The memory of an instance in MiB, 0 where it does not matter: records of nodes do not have it."""
+    """The memory of an instance in MiB; 0 where the memory does not matter, as in records of nodes."""
 
 
 class MigRoom(Struct, frozen=True):
     """The places of MIG instances on a card."""
 
     kind: ClassVar[Kind] = "mig"
+    """Division of the card into MIG instances."""
     part: ClassVar[str] = "memory slices"
+    """The name of the parts of the card."""
 
     units: int
     """The memory slices of the card."""
@@ -55,23 +57,24 @@ class MigRoom(Struct, frozen=True):
     profiles: tuple[MigProfile, ...]
     """The profiles that instances can have."""
     blocked: int = 0
-    """Memory slices, as bits, of instances of other shapes, which are left alone."""
+    """Memory slices, as bits, of instances that pods cannot request; the instances are left alone."""
 
     @classmethod
     def of(cls, profiles: Iterable[MigProfile]) -> "MigRoom":
-        """Return the room of a card with these profiles, the largest of which takes the whole card.
+        """Return the room of a card with the given profiles, the largest of which takes the whole card.
 
-        Profiles without a place, or with a name that pods cannot ask for, are passed over.
+        Profiles without a place, and profiles with a name that pods cannot request, are ignored.
         """
         known = tuple({each.name: each for each in profiles if each.starts and is_profile(each.name)}.values())
         units = max((start + each.size for each in known for start in each.starts), default=0)
         return cls(units, max((each.compute for each in known), default=0), known)
 
     def beside(self, others: Iterable[tuple[str, int | None]]) -> "MigRoom":
-        """Return the room beside instances that pods cannot ask for, given their profiles and first memory slices.
+        """Return the room beside instances that pods cannot request.
 
-        An example is `1c.3g.20gb`, one of several compute instances of a GPU instance `3g.20gb`. Where it is unknown
-        what the GPU instance takes, nothing is left of the card.
+        `others` has the profile and the first memory slice of every instance. An example is `1c.3g.20gb`, one of
+        several compute instances of a GPU instance `3g.20gb`. If the memory slices of a GPU instance are unknown, no
+        room is left on the card.
         """
         names = {None if start is None else f"{_COMPUTE.sub('', profile)}@{start}" for profile, start in others}
         if not all(name in _places(self) for name in names):
@@ -86,21 +89,21 @@ class MigRoom(Struct, frozen=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The profiles."""
+        """The names of the profiles."""
         return tuple(each.name for each in self.profiles if each.starts)
 
     def size(self, name: str) -> int:
-        """Return the memory slices of an instance."""
+        """Return the memory slices of an instance, 0 for a name that is no place of the card."""
         place = _places(self).get(name)
         return place[0].size if place else 0
 
     def parts(self, wanted: Slice) -> int | None:
-        """Return the memory slices of a profile that the card has."""
+        """Return the memory slices of the profile `wanted`, None if the card does not have the profile."""
         profile = _profile(self, wanted)
         return profile.size if profile else None
 
     def fits(self, slices: Sequence[str]) -> bool:
-        """Return whether these are places of the card that do not overlap, within its compute slices."""
+        """Return whether `slices` are separate places of the card, within its compute slices and profile limits."""
         places, taken, compute = _places(self), self.blocked, 0
         counts: Counter[MigProfile] = Counter()
         for name in slices:
@@ -113,7 +116,11 @@ class MigRoom(Struct, frozen=True):
         return compute <= self.compute and all(count <= profile.most for profile, count in counts.items())
 
     def options(self, layout: Layout, wanted: Slice) -> tuple[Option, ...]:
-        """Return the places that it can have, those first that leave most places to others."""
+        """Return the possible places of an instance, best first.
+
+        The order is by origin, by the number of removed instances, and by the number of places lost to further
+        instances.
+        """
         return _mig_options(self, layout, wanted)
 
     def left(self, layout: Layout) -> int:
@@ -121,7 +128,11 @@ class MigRoom(Struct, frozen=True):
         return self.units - _taken(self, layout).bit_count()
 
     def missing(self, layout: Layout, wanted: Slice) -> int:
-        """Return the memory slices in use at the place where fewest are; 1 at least where compute is what lacks."""
+        """Return the fewest memory slices in the way at any place of the profile `wanted`.
+
+        The result is at least 1, because compute slices can be missing instead. For a profile that the card does not
+        have, the result is the GiB of the profile.
+        """
         if (profile := _profile(self, wanted)) is None:
             return wanted.gib
         places, taken = _places(self), _taken(self, layout)
@@ -130,7 +141,7 @@ class MigRoom(Struct, frozen=True):
 
 @lru_cache(maxsize=1024)
 def _places(room: MigRoom) -> Mapping[str | None, tuple[MigProfile, int]]:
-    """Return the places of a card by their names: the profile of each, and its memory slices as bits."""
+    """Return the places of a card by name: the profile, and the memory slices as bits."""
     return {
         str(MigPlace(profile.name, start)): (profile, ((1 << profile.size) - 1) << start)
         for profile in room.profiles
@@ -153,7 +164,7 @@ def _mask(room: MigRoom, names: Iterable[str]) -> int:
 
 
 def _taken(room: MigRoom, layout: Layout) -> int:
-    """Return the memory slices that cannot be had, whichever idle instances are removed."""
+    """Return the memory slices, as bits, that stay taken even if all idle instances are removed."""
     return room.blocked | _mask(room, (*layout.fixed, *layout.pinned))
 
 
@@ -172,7 +183,7 @@ def _mig_options(room: MigRoom, layout: Layout, wanted: Slice) -> tuple[Option, 
 
 
 def _mig_option(room: MigRoom, layout: Layout, profile: MigProfile, start: int) -> Option | None:
-    """Return how an instance comes to be at a place."""
+    """Return how to give an instance of `profile` at the memory slice `start`, None if impossible."""
     name = str(MigPlace(profile.name, start))
     if name in layout.idle or name in layout.pinned:
         return given(room, layout, name)
@@ -185,7 +196,7 @@ def _mig_option(room: MigRoom, layout: Layout, profile: MigProfile, start: int) 
     while not room.fits((*layout.fixed, *layout.pinned, *rest, name)):
         if not rest:
             return None
-        # Compute slices, or the number of its kind, are what lacks: those that take most compute go first.
+        # Compute slices are missing, or the profile is at its most: instances with the most compute go first.
         most = max(rest, key=lambda each: (places[each][0].compute if each in places else 0, each))
         rest.remove(most)
         removed.append(most)
@@ -196,6 +207,6 @@ def _mig_option(room: MigRoom, layout: Layout, profile: MigProfile, start: int) 
 
 
 def _blocked(room: MigRoom, name: str, taken: int) -> int:
-    """Return how many places that pods could still get an instance takes away."""
+    """Return how many free places of the card an instance at the place `name` takes away, its own place included."""
     mask = _places(room)[name][1]
     return sum(1 for _, each in _places(room).values() if each & mask and not each & taken)

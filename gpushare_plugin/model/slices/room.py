@@ -1,6 +1,6 @@
-"""The room of one GPU: which slices fit beside which, and how room is made for one more.
+"""The room of one GPU: the slices that fit beside each other, and the ways to make room for one more slice.
 
-There are two kinds: the memory of a GPU under MPS (`memory`), and the places of a card in MIG mode (`mig`).
+Two kinds exist: the memory of a GPU under MPS (`memory`), and the places of a card in MIG mode (`mig`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,9 +11,10 @@ from gpushare_plugin.model.slices.slice import Kind, Slice
 
 
 class Room(Protocol):
-    """What fits on one GPU, never changed; rooms of GPUs that are alike are equal.
+    """The room of one GPU, immutable; GPUs that are alike have equal rooms.
 
-    Slices are given by their names in annotations (`10gb`, `3g.20gb@4`), sizes in parts: GiB, or memory slices.
+    Slices are given by their names in annotations (`10gb`, `3g.20gb@4`), and sizes in parts of the GPU: GiB, or memory
+    slices.
     """
 
     @property
@@ -28,53 +29,53 @@ class Room(Protocol):
 
     @property
     def part(self) -> str:
-        """What one part is, in words."""
+        """The name of the parts of the GPU."""
         ...
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The only slices that the GPU can have, by profile; none where any size can be had."""
+        """The only slices possible on the GPU, by profile; empty if any size is possible."""
         ...
 
     def size(self, name: str) -> int:
-        """Return the parts of a slice, 0 for a slice that this GPU cannot have."""
+        """Return the parts of a slice, 0 for a slice impossible on the GPU."""
         ...
 
     def parts(self, wanted: Slice) -> int | None:
-        """Return the parts that a slice takes, None where even the empty GPU has no room for it."""
+        """Return the parts of a slice, None if not even the empty GPU has room for the slice."""
         ...
 
     def fits(self, slices: Sequence[str]) -> bool:
-        """Return whether slices fit beside each other."""
+        """Return whether `slices` fit on the GPU together."""
         ...
 
     def options(self, layout: Layout, wanted: Slice) -> tuple[Option, ...]:
-        """Return the ways to give a slice, best first; none where there is no room."""
+        """Return the ways to give a slice, best first; empty without room."""
         ...
 
     def left(self, layout: Layout) -> int:
-        """Return the parts that could be had if all idle slices were cut."""
+        """Return the parts that would be available for new slices if all idle slices were removed."""
         ...
 
     def missing(self, layout: Layout, wanted: Slice) -> int:
-        """Return the parts that are missing for a slice if all idle slices were removed."""
+        """Return the parts that would still be missing for a slice if all idle slices were removed."""
         ...
 
 
 def given(room: Room, layout: Layout, name: str) -> Option:
-    """Return the option to give an idle or pinned slice as it is."""
+    """Return the option to give an idle or pinned slice unchanged."""
     after = layout.given(name)
     return Option(0, "idle", name, after, room.left(after))
 
 
 def made(room: Room, layout: Layout, how: How, name: str, removed: tuple[str, ...]) -> Option:
-    """Return the option to make a slice where idle slices, `removed`, were before."""
+    """Return the option to make the slice `name` in place of the idle slices `removed`."""
     after = layout.made(name, removed)
     return Option(ORDER.index(how), how, name, after, room.left(after), removed)
 
 
 def fitting(room: Room, lasting: Sequence[str], more: Iterable[str]) -> list[str]:
-    """Return the slices of `more`, in order, that fit beside the `lasting` ones and beside those before them."""
+    """Return the slices of `more`, in order, that fit beside `lasting` and beside the slices already returned."""
     there = list(lasting)
     for name in more:
         if room.fits((*there, name)):

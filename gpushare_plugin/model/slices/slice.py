@@ -1,7 +1,8 @@
-"""Which resources are slices of a GPU, and how a slice is spelled: as a resource, and in annotations.
+"""Slices of a GPU, and their names: as resources, and in annotations.
 
-Slices under MPS are `nvidia.com/gpu-10gb` and `10gb`, the names of nos. MIG instances are `nvidia.com/mig-3g.20gb`, as
-NVIDIA's plugin names them, `3g.20gb` as the driver does, and `3g.20gb@4` with their place on the card.
+Slices under MPS have the names of nos: resource `nvidia.com/gpu-10gb`, and `10gb` in annotations. MIG instances have
+the resource of NVIDIA's plugin, `nvidia.com/mig-3g.20gb`, and the profile of the driver, `3g.20gb`. In annotations, the
+name of a MIG instance includes its place on the card: `3g.20gb@4`.
 """
 
 import re
@@ -13,7 +14,7 @@ from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.structs import Struct
 
 Kind = Literal["mps", "mig"]
-"""How a GPU is divided: its memory between clients of MPS, or the card into MIG instances."""
+"""How a GPU is divided: the memory between clients of MPS, or the card into MIG instances."""
 
 _MPS_RESOURCE, _MIG_RESOURCE = "nvidia.com/gpu-", "nvidia.com/mig-"
 SIZE = re.compile(r"([1-9][0-9]{0,3})gb", re.ASCII)
@@ -26,64 +27,68 @@ _PLACE = re.compile(r"(.{1,64})@(0|[1-9][0-9]{0,2})", re.ASCII)
 
 
 class SliceError(GpushareError):
-    """A text is not the name of a slice, or of the place of one."""
+    """A text is neither the name of a slice nor the name of a place."""
 
 
 class Slice(Struct, frozen=True, order=True, gc=False):
-    """A slice of a GPU as pods ask for it: `name` is its size (`10gb`) or its MIG profile (`3g.20gb`)."""
+    """A slice of a GPU, as requested by pods."""
 
     kind: Kind
+    """How the GPU is divided."""
     name: str
+    """The size (`10gb`) or the MIG profile (`3g.20gb`)."""
 
     @property
     def resource(self) -> str:
-        """The resource by which a container asks for it; a `+` of a profile, as in `1g.5gb+me`, is a dot there."""
+        """The resource to request for the slice; a `+` in a profile, as in `1g.5gb+me`, is a dot in the resource."""
         if self.kind == "mps":
             return f"{_MPS_RESOURCE}{self.name}"
         return f"{_MIG_RESOURCE}{self.name.replace('+', '.')}"
 
     @property
     def gib(self) -> int:
-        """Its memory in GiB, as its name says."""
+        """The memory in GiB, by the name of the slice."""
         return nominal_gib(self.name)
 
     @property
     def rank(self) -> tuple[int, Kind, str]:
-        """What slices of a pod are sorted by: the largest first."""
+        """The key to sort the slices of a pod by: the largest slice first."""
         return -self.gib, self.kind, self.name
 
 
 @lru_cache(maxsize=4096)
 def nominal_gib(name: str) -> int:
-    """Return the GiB that a size (`10gb`), a profile (`3g.20gb`) or a place (`3g.20gb@4`) names."""
+    """Return the GiB in the name of a size (`10gb`), a profile (`3g.20gb`) or a place (`3g.20gb@4`)."""
     return int(name.partition("gb")[0].rpartition(".")[2])
 
 
 class SchedulableSlices(Struct, frozen=True):
-    """The slices of one kind to which pods may be scheduled, as far as their node decides: IDs by resource.
-
-    `withdrawn` are those that can still be allocated, and to which no further pod is to be scheduled.
-    """
+    """The slices of a node to which pods may be scheduled, as far as the node decides."""
 
     kind: Kind
+    """How the GPUs of the node are divided."""
     ids: Mapping[str, frozenset[str]]
+    """The IDs of the slices, by resource."""
     withdrawn: frozenset[str] = frozenset()
+    """The IDs of withdrawn slices: the kubelet can still allocate the slices, but no further pod is to be scheduled."""
 
 
 class MigPlace(Struct, frozen=True, order=True):
-    """Where a MIG instance is on its card: from memory slice `start` on; `3g.20gb@4` in annotations."""
+    """The place of a MIG instance on a card."""
 
     profile: str
+    """The profile of the instance."""
     start: int
+    """The first memory slice of the instance."""
 
     def __str__(self) -> str:
-        """Spell it."""
+        """Return the name of the place in annotations, such as `3g.20gb@4`."""
         return f"{self.profile}@{self.start}"
 
 
 @lru_cache(maxsize=4096)
 def slice_of(resource: str) -> Slice | None:
-    """Return the slice that a resource stands for, None for a resource that is no slice."""
+    """Return the slice that a resource stands for, None for any other resource."""
     if resource.startswith(_MPS_RESOURCE):
         size = resource.removeprefix(_MPS_RESOURCE)
         return Slice("mps", size) if SIZE.fullmatch(size) else None
@@ -97,9 +102,9 @@ def slice_of(resource: str) -> Slice | None:
 
 @lru_cache(maxsize=4096)
 def misspelt(resource: str) -> Kind | None:
-    """Return which kind of slice somebody means by a resource that is none, such as `nvidia.com/gpu-1.5gb`.
+    """Return the kind of slice meant by a wrong resource name such as `nvidia.com/gpu-1.5gb`.
 
-    None for slices, and for names that are not like those of slices.
+    None for the resources of slices, and for names unlike the resources of slices.
     """
     if slice_of(resource) is not None:
         return None
@@ -111,13 +116,13 @@ def misspelt(resource: str) -> Kind | None:
 
 
 def is_profile(text: str) -> bool:
-    """Return whether this is a MIG profile that pods can ask for: its compute instance has all of its GPU instance."""
+    """Return whether `text` is a MIG profile open to pods: the compute instance takes all of the GPU instance."""
     return _PROFILE.fullmatch(text) is not None
 
 
 @lru_cache(maxsize=4096)
 def mig_place(text: str) -> MigPlace:
-    """Return the place that a text such as `3g.20gb@4` names; raises SliceError."""
+    """Return the place named by a text such as `3g.20gb@4`; raises SliceError."""
     if (match := _PLACE.fullmatch(text)) and _PROFILE.fullmatch(match[1]):
         return MigPlace(match[1], int(match[2]))
     raise SliceError(f"slice {text[:64]!r} found, a MIG profile and its first memory slice such as 3g.20gb@4 expected")
@@ -125,7 +130,7 @@ def mig_place(text: str) -> MigPlace:
 
 @lru_cache(maxsize=4096)
 def named_slice(text: str, kind: Kind | None = None) -> Slice:
-    """Return the slice that an annotation names, by its size (`10gb`) or its place (`3g.20gb@4`).
+    """Return the slice named in an annotation, by size (`10gb`) or by place (`3g.20gb@4`).
 
     Raises SliceError for any other text, and for a slice of another kind than `kind`.
     """

@@ -1,1 +1,1 @@
-"""Who holds and who uses which GPU, and who uses more than it holds."""
+"""GPU usage: holders and users of GPUs, foreign processes, and containers over their limit."""

@@ -1,7 +1,7 @@
-"""Which container uses what: the processes of a sample, brought together with what containers hold.
+"""Attribution of usage to containers: joins the processes of a sample with the holdings of containers.
 
-A container may use the memory of its memory units or slices, its equal part where replicas are limited to one, all of a
-whole GPU or MIG instance; time slicing alone gives it no limit.
+The memory limit of a container is the memory of its memory units or slices, an equal part of the GPU where the
+isolation limits replicas, or all memory of a whole GPU or MIG instance. Time slicing alone sets no limit.
 """
 
 from collections import Counter, defaultdict
@@ -18,23 +18,29 @@ from gpushare_plugin.model.usage.sample import GpuSample, Owner, Process
 from gpushare_plugin.model.usage.usage import ContainerUsage, GpuUsage, Stowaway, Usage
 
 MPS_SERVER = "nvidia-cuda-mps"
-"""What the kernel calls `nvidia-cuda-mps-server`: names of programs have 15 characters there."""
+"""The kernel's name for `nvidia-cuda-mps-server`: the kernel cuts names of programs to 15 characters."""
 
 NO_HOLDINGS = "the kubelet does not show what pods hold"
+"""Why no process can be attributed while the holdings of containers are unknown."""
 
 
 class Claim(Struct, frozen=True):
-    """What one container holds of one GPU; `memory` are the bytes it may use, None for no limit."""
+    """The units of one GPU held by one container, or by all containers of a pod together."""
 
     holder: Holding
+    """A holding of the container, with the names and IDs of pod and container."""
     gpu: str
+    """The UUID of the GPU."""
     resource: str
+    """The name of the resource; several names are separated by commas."""
     units: int
+    """The number of units."""
     memory: int | None
+    """The bytes of GPU memory that the container may use, None for no limit."""
 
 
 def attribute(samples: Iterable[GpuSample], snapshot: Snapshot, holdings: Sequence[Holding] | None) -> Usage:
-    """Return who uses what; `holdings` are None where it is not known what containers hold."""
+    """Attribute the processes of `samples` to containers; `holdings` are None while the holdings are unknown."""
     gpus = {gpu.uuid: gpu for gpu in snapshot.inventory.gpus}
     claims = list(_claims(snapshot, holdings or ()))
     found = [_Attribution(sample, gpus[sample.uuid], claims, holdings) for sample in samples if sample.uuid in gpus]
@@ -46,11 +52,11 @@ def attribute(samples: Iterable[GpuSample], snapshot: Snapshot, holdings: Sequen
     )
 
 
-# ---------------------------------------------------------------------- what containers hold
+# ---------------------------------------------------------------------- holdings of containers
 
 
 def _claims(snapshot: Snapshot, holdings: Iterable[Holding]) -> Iterator[Claim]:
-    """Yield a claim for each container and GPU, with the units of all resources but compute, which goes with memory."""
+    """Yield a claim per container and GPU, over all resources but compute: units of compute go with units of memory."""
     resources = {resource.name: resource for resource in snapshot.resources}
     parts: defaultdict[tuple[str, str, str, str], list[Claim]] = defaultdict(list)
     for holding, held in snapshot.held_units(holdings):
@@ -66,7 +72,7 @@ def _claims(snapshot: Snapshot, holdings: Iterable[Holding]) -> Iterator[Claim]:
 
 
 def _held(snapshot: Snapshot, holdings: Iterable[Holding]) -> Counter[tuple[str, str]]:
-    """Return the units that containers hold, by resource and GPU; retired ones are nobody's offer any more."""
+    """Return the number of held units by resource and GPU, without retired units, which no resource offers."""
     units = {resource.name: resource.units.by_id for resource in snapshot.resources}
     return Counter(
         (holding.resource, units[holding.resource][id_].gpu)
@@ -77,20 +83,20 @@ def _held(snapshot: Snapshot, holdings: Iterable[Holding]) -> Counter[tuple[str,
 
 
 def _memory(snapshot: Snapshot, resource: Resource | None, uuid: str, units: Sequence[Unit]) -> int | None:
-    """Return the bytes that a container with these units of a GPU may use."""
+    """Return the bytes of a GPU that a container with the units `units` may use, None for no limit."""
     if all(unit.mib for unit in units):
         return sum(unit.mib for unit in units) * MIB
     gpu = next(gpu for gpu in snapshot.inventory.gpus if gpu.uuid == uuid)
     if any(unit.form.kind == "whole" for unit in units):
         return gpu.memory_mib * MIB
-    # Replicas: where they are limited, each container has one part, however many of them it holds.
+    # Replicas: with an isolation, a container has one part of the memory, however many replicas the container holds.
     parts = resource.units_of.get(uuid) if resource else None
     limited = snapshot.isolations.get(uuid, "none") != "none"
     return gpu.memory_mib // parts * MIB if parts and limited else None
 
 
 def _together(claims: Sequence[Claim]) -> Claim:
-    """Return one claim for several of the same GPU, of one container or of all containers of a pod."""
+    """Return one claim for several claims to the same GPU, by one container or by all containers of a pod."""
     first = claims[0]
     memories = [claim.memory for claim in claims if claim.memory is not None]
     return Claim(
@@ -102,11 +108,11 @@ def _together(claims: Sequence[Claim]) -> Claim:
     )
 
 
-# ---------------------------------------------------------------------- who uses a GPU
+# ---------------------------------------------------------------------- processes of a GPU
 
 
 class _Attribution:
-    """The processes of one GPU, each with the claims of its pod; those of an instance may hold its whole card."""
+    """The processes of a GPU with the claims of their pods; for a MIG instance, claims to the whole card count, too."""
 
     def __init__(
         self, sample: GpuSample, gpu: Gpu, claims: Iterable[Claim], holdings: Sequence[Holding] | None
@@ -125,13 +131,13 @@ class _Attribution:
         self.unknown = sample.unknown or (NO_HOLDINGS if holdings is None else self._nameless(of_pod.get("", [])))
 
     def _nameless(self, claims: Sequence[Claim]) -> str | None:
-        """Return why a process may be of a pod of ours: the UID of one that holds the GPU is not known."""
+        """Return why a process without a claim may belong to a holder of the GPU (a UID is unknown), or None."""
         strange = any(process.owner.pod_uid and not owned for process, owned in self.used)
         holder = claims[0].holder if strange and claims else None
         return f"the UID of pod {holder.label} is not known" if holder else None
 
     def gpu_usage(self, offered: frozenset[str] | set[str], under_mps: frozenset[str]) -> GpuUsage:
-        """Return how the GPU is used; who belongs there is a question only where pods can get it."""
+        """Return the usage of the GPU; foreign processes are reported only on GPUs `offered` to pods."""
         sample, known = self.sample, self.unknown is None
         ours = {self.gpu.uuid, self.gpu.card}
         mps = not ours.isdisjoint(under_mps)
@@ -162,7 +168,7 @@ class _Attribution:
 
 
 def _pod(owner: Owner) -> str:
-    """Return by what the pod of a process is known: its UID, or its name where the process is simulated."""
+    """Return the key of a process's pod: the UID, or the name for a simulated process."""
     return owner.pod_uid or owner.pod or "-"
 
 
@@ -170,13 +176,13 @@ def _owners(holding: Holding) -> tuple[str, str]:
     return holding.uid, holding.label
 
 
-# ---------------------------------------------------------------------- what containers use
+# ---------------------------------------------------------------------- usage of containers
 
 
 def _containers(
     claims: Iterable[Claim], found: Sequence[_Attribution], gpus: Mapping[str, Gpu]
 ) -> Iterator[ContainerUsage]:
-    """Yield what each container uses of each GPU that it holds, in the order of the GPUs."""
+    """Yield the usage of every container on every GPU that the container holds, in the order of the GPUs."""
     of_pod: defaultdict[tuple[str, str, str], list[Claim]] = defaultdict(list)
     for claim in claims:
         of_pod[claim.gpu, claim.holder.namespace, claim.holder.pod].append(claim)
@@ -189,7 +195,10 @@ def _containers(
 
 
 def _told_apart(claims: Sequence[Claim], processes: Sequence[Process]) -> Iterator[tuple[Claim, list[Process]]]:
-    """Yield each container with its processes, or the pod with all of them where they cannot be told apart."""
+    """Yield every claim with the processes of its container.
+
+    If a process cannot be assigned to one container, yield a single claim for the pod with all processes.
+    """
     if len(claims) == 1:
         yield claims[0], list(processes)
         return
@@ -226,7 +235,7 @@ def _container(claim: Claim, processes: Sequence[Process] | None) -> ContainerUs
 
 
 def _sum(amounts: Iterable[int | None]) -> int | None:
-    """Return the sum, None where one of them is not known: less than all would look like all."""
+    """Return the sum, None if an amount is unknown: a partial sum would look like the total."""
     known = list(amounts)
     return None if None in known else sum(filter(None, known))
 

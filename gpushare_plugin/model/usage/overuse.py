@@ -1,4 +1,4 @@
-"""Episodes of overuse, and which pod has to go for one: by what containers use, and since when."""
+"""Episodes of overuse, by the usage of containers, and the choice of pods to evict."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -8,47 +8,58 @@ from gpushare_plugin.model.usage.usage import ContainerUsage
 
 
 class Place(NamedTuple):
-    """Where an episode is: a container of a pod on a GPU."""
+    """The place of an episode: a container of a pod on a GPU."""
 
     namespace: str
+    """The namespace of the pod."""
     pod: str
+    """The name of the pod."""
     uid: str
+    """The UID of the pod."""
     container: str
+    """The name of the container; empty for all containers of the pod together."""
     gpu: str
+    """The UUID of the GPU."""
 
 
 class Episode(NamedTuple):
-    """A container that uses more than it may, as it was last seen, and since when, in seconds of any clock."""
+    """An episode of overuse: a container that exceeds its memory limit."""
 
     usage: ContainerUsage
+    """The usage of the container at the last look."""
     since: float
+    """When the episode began, in seconds of any clock."""
 
 
 class Turn(NamedTuple):
-    """The episodes that began, and those that ended, each as the container was last seen."""
+    """The episodes that began or ended at a look."""
 
     began: tuple[ContainerUsage, ...]
+    """The usage of containers at the beginning of an episode."""
     ended: tuple[ContainerUsage, ...]
+    """The usage of containers at the end of an episode."""
 
 
 def place(usage: ContainerUsage) -> Place:
-    """Return where something is used."""
+    """Return the place of a usage."""
     return Place(usage.namespace, usage.pod, usage.uid, usage.container, usage.gpu)
 
 
 class Episodes:
-    """The episodes that go on.
+    """The current episodes of overuse.
 
-    An episode ends when the container is within its limit or gone, then without memory in use; not while it is unknown
-    what the container uses.
+    An episode ends when the container no longer exceeds its limit by more than the tolerance, or is gone; the usage at
+    the end of a gone container has no memory in use. While the usage of the container is unknown, the episode
+    continues.
     """
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Begin without episodes."""
         self.current: Mapping[Place, Episode] = {}
+        """The current episodes, by place."""
 
     def follow(self, containers: Iterable[ContainerUsage], now: float) -> Turn:
-        """Take in what containers use now, and return which episodes began and which ended."""
+        """Take in the usage of `containers` at the time `now`; return the episodes that began and ended."""
         found = {place(usage): usage for usage in containers}
         before = self.current
         going_on = {
@@ -71,10 +82,11 @@ def to_evict(
     grace: float,
     settled: Collection[str],
 ) -> list[ContainerUsage]:
-    """Return which pods have to go now, each as the container of it that is furthest over its limit.
+    """Return the pods to evict now: for every pod the usage of its container furthest over the limit.
 
-    Only pods that hold units of ours are among them, after `grace` seconds, and never two on a GPU at a time: where a
-    pod is `settled` (by UID), for it was evicted and is not gone yet, its GPUs wait. The one furthest over comes first.
+    Only pods with units of gpushare are evicted, and only after `grace` seconds of an episode. `settled` has the UIDs
+    of pods that were evicted and are not gone yet: the GPUs of a settled pod wait for the end of the pod. Thus no two
+    pods are evicted from a GPU at the same time. The pod furthest over its limit comes first.
     """
     gpus_of = {usage.uid: {each.gpu for each in containers if each.uid == usage.uid} for usage in containers}
     busy = {gpu for uid in settled for gpu in gpus_of.get(uid, ())}

@@ -1,1 +1,1 @@
-"""The process that runs NVIDIA's MPS control daemon."""
+"""The program `gpushare mps`: runs NVIDIA's MPS control daemon on a node."""

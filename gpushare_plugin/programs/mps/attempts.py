@@ -1,4 +1,4 @@
-"""When what failed is tried again."""
+"""When a failed attempt is repeated: after longer and longer pauses."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ _log = structlog.get_logger()
 
 
 class Attempts:
-    """When the next attempt is due, ever later after failures, and why it is not done yet."""
+    """Tracks when the next attempt is due, later after every failure, and why the work is not done yet."""
 
     def __init__(self, steady: float) -> None:
         """Forget failures once attempts have succeeded for `steady` seconds; the first attempt is due at once."""
@@ -20,7 +20,7 @@ class Attempts:
         self._next_at = 0.0
         self._well_since: float | None = None
         self.reason: str | None = None
-        """Why it is not done, from the last attempt; None where it is."""
+        """Why the work is not done, by the last attempt; None when all of it is done."""
 
     @property
     def due(self) -> bool:
@@ -28,11 +28,11 @@ class Attempts:
         return self._now() >= self._next_at
 
     def at_once(self) -> None:
-        """Have the next attempt at once, for something else is to be done."""
+        """Make the next attempt due at once, because the work to do has changed."""
         self._next_at = 0.0
 
     def failed(self, reason: str, at_most: float | None = None) -> None:
-        """Try again later, after `at_most` seconds where that is sooner."""
+        """Log a failure; the next attempt is due after the back-off or `at_most` seconds, whichever is sooner."""
         wait = self._backoff.next()
         if at_most is not None:
             wait = min(wait, at_most)
@@ -42,7 +42,7 @@ class Attempts:
         _log.error("mps_failed", reason=reason, retry_seconds=wait)
 
     def succeeded(self, reason: str | None) -> None:
-        """Go on; `reason` is why some of it is not done, although nothing failed."""
+        """Note a success; `reason` says why a part of the work still waits although nothing failed."""
         self.reason = reason
         if self._well_since is None:
             self._well_since = self._now()

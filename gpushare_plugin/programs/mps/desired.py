@@ -1,4 +1,4 @@
-"""What the plugin desires under MPS, from the last file that could be read."""
+"""The MPS settings desired by the plugin, from the last readable version of a file."""
 
 from pathlib import Path
 
@@ -14,20 +14,21 @@ _WITHOUT_GPUS = "no config of this node shares a GPU through MPS"
 
 
 class DesiredSettings:
-    """The settings in a file, read again and again; one that cannot be read changes nothing."""
+    """The desired settings, read from a file again and again; an unreadable file changes nothing."""
 
     def __init__(self, file: Path) -> None:
-        """Read `file`, which need not be there: then nothing is desired."""
+        """Read from `file`; while the file is missing, no GPU is desired under MPS."""
         self._file = file
         self.settings = MpsSettings()
+        """The desired settings, by the last successful look at the file."""
         self.known = False
-        """Whether the file could be read once."""
+        """Whether a look at the file has succeeded; a missing file counts, too."""
         self.problem: str | None = None
-        """Why the file cannot be read now."""
+        """Why the file could not be read at the last look; None after a successful look."""
         self._idle: str | None = None
 
     def read(self) -> bool:
-        """Read the file; return whether other settings are desired than before."""
+        """Read the file; return whether the desired settings have changed."""
         try:
             found = read_message(self._file, MpsSettings)
         except ExchangeError as error:
@@ -51,7 +52,7 @@ class DesiredSettings:
         return True
 
     def _log_idle(self, found: MpsSettings | None) -> None:
-        """Log once why there is nothing to serve: a process that does nothing and says nothing looks broken."""
+        """Log once why no GPU is to be served: an idle process without a log line looks broken."""
         idle = _WITHOUT_FILE if found is None else None if found.gpus else _WITHOUT_GPUS
         if idle is not None and idle != self._idle:
             _log.info("mps_waiting", path=str(self._file), reason=idle)

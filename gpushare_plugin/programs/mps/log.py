@@ -1,4 +1,4 @@
-"""The logs of the control daemon and its servers, followed into ours."""
+"""The logs of the control daemon and of the MPS servers, followed into the log of `gpushare mps`."""
 
 import asyncio
 import contextlib
@@ -16,31 +16,33 @@ from gpushare_plugin.foundation.files.regular_file import open_regular
 _log = structlog.get_logger()
 
 LARGEST_LOG = 8 << 20
-"""Bytes after which a log is truncated: it lies in memory, /run is a tmpfs, and each question adds four lines.
+"""Bytes after which a log is truncated: the log lies in memory (/run is a tmpfs), and every question adds four lines.
 
-The daemon opens its logs for appending (seen with version 535), so one that is truncated continues at its beginning.
+The daemon opens the logs for appending (seen with version 535) and therefore continues a truncated log at the beginning
+of the file.
 """
 
 LONGEST_LINE = 1024
-"""Bytes of a line that are logged."""
+"""The most bytes of a line that are logged."""
 READ_AT_ONCE = 1 << 16
-"""Bytes read before others have their turn."""
+"""The most bytes of a log that are read before the event loop can run another task."""
 
 AT_ONCE = 200
-"""Lines logged without a pause; far more than a start, an end and a crash together have."""
+"""Lines logged without a pause: far more than a start, an end and a crash write together."""
 EVENTS_A_SECOND = 1.0
+"""Lines about anything but routine that are logged per second after the first `AT_ONCE` lines."""
 ROUTINE_A_SECOND = 20.0
-"""Lines logged each second after those."""
+"""Routine lines (see `_ROUTINE`) that are logged per second after the first `AT_ONCE` lines."""
 
 _LINE = re.compile(r"\[[^\]]*?(?P<part>[A-Z][A-Za-z ]*?) +(?P<pid>\d+)\] (?P<text>.*)")
 _ROUTINE = re.compile(
     r"Accepting connection|NEW UI|UI closed|User did not send valid credentials|Cmd:(get_|set_)|[\d.]+[GM]?$"
 )
-"""What the daemon says of each question it is asked, and of each client that connects."""
+"""Matches the lines that the daemon writes about every question and about every connecting client."""
 
 
 class _Lines:
-    """Logs lines of one log on one level: some at once, then few each second, with a count of those dropped."""
+    """Logs lines of one log on one level: some at once, then a few per second, with a count of the dropped lines."""
 
     def __init__(self, path: str, level: int, each_second: float) -> None:
         self._path = path
@@ -59,7 +61,7 @@ class _Lines:
             self._dropped += 1
 
     def log_dropped(self) -> None:
-        """Log how many lines were dropped, which is a line itself."""
+        """Log the number of dropped lines, if any; the message counts towards the limit of lines, too."""
         if self._dropped and self._may_log():
             _log.log(self._level, "mps_log_lines_dropped", path=self._path, count=self._dropped)
             self._dropped = 0
@@ -75,10 +77,10 @@ class _Lines:
 
 
 async def follow(file: Path, every: float = 1.0) -> None:
-    """Log what is written to `file` from now on, until cancelled; the file need not be there yet.
+    """Log the lines written to `file` from now on, until cancelled; the file may appear later.
 
-    Any process that reaches the daemon's socket can have it write without limit: no more lines are logged than is
-    said above, and the others are counted.
+    `every` is the pause between two looks at the file, in seconds. Any process with access to the daemon's socket can
+    make the daemon write without limit: lines beyond the limits above are counted instead of logged.
     """
     events = _Lines(str(file), logging.INFO, EVENTS_A_SECOND)
     routine = _Lines(str(file), logging.DEBUG, ROUTINE_A_SECOND)
@@ -102,7 +104,7 @@ async def follow(file: Path, every: float = 1.0) -> None:
             _cut(file)
 
 
-# A link in a log's place would make this process, which is privileged, read or truncate another file.
+# A link in place of a log would make this privileged process read or truncate another file.
 
 
 def _size(file: Path) -> int:

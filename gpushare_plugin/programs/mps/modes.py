@@ -1,4 +1,4 @@
-"""Compute modes of GPUs under MPS: EXCLUSIVE_PROCESS meanwhile, then what they were before, also after a crash."""
+"""Compute modes of GPUs under MPS: EXCLUSIVE_PROCESS under MPS, the previous mode afterwards, also after a crash."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
@@ -15,10 +15,13 @@ _log = structlog.get_logger()
 
 
 class ExclusiveModes:
-    """Makes GPUs exclusive to the MPS server, and remembers in a file what they were."""
+    """Makes GPUs exclusive to the MPS server, and keeps the previous compute modes in a file."""
 
     def __init__(self, modes: ComputeModes, file: Path) -> None:
-        """Remember in `file`; one that cannot be read means that GPUs found exclusive were not so before."""
+        """Keep the previous compute modes in `file`.
+
+        If the file cannot be read, the previous mode of a GPU found in EXCLUSIVE_PROCESS is taken to be DEFAULT.
+        """
         self._modes = modes
         self._file = file
         self._unknown = ComputeMode.EXCLUSIVE_PROCESS
@@ -33,12 +36,12 @@ class ExclusiveModes:
             self._before = dict(remembered.modes) if remembered else {}
 
     async def claim(self, uuids: Iterable[str]) -> dict[str, str]:
-        """Make these GPUs exclusive; return those that cannot be, each with the reason."""
+        """Make the GPUs `uuids` exclusive; return the GPUs that could not be made exclusive, with the reason."""
         refused = {uuid: reason for uuid in uuids if (reason := await self._try(uuid, self._make_exclusive))}
         return {uuid: f"its compute mode must be EXCLUSIVE_PROCESS: {reason}" for uuid, reason in refused.items()}
 
     async def release(self, keep: Collection[str]) -> None:
-        """Put back the mode of every GPU but those in `keep`; one that cannot be asked now is tried again next time."""
+        """Restore the previous mode of every GPU outside `keep`; after a failure, the next call tries the GPU again."""
         for uuid in [each for each in self._before if each not in keep]:
             reason = await self._try(uuid, self._put_back)
             if reason is not None and reason != self._complaints.get(uuid):
@@ -55,7 +58,7 @@ class ExclusiveModes:
     def _make_exclusive(self, uuid: str) -> None:
         mode = self._modes.read(uuid)
         if uuid not in self._before:
-            # Remembered first: a crash in between must not lose it.
+            # Store the previous mode before the change: a crash in between must not lose the previous mode.
             self._remember(self._before | {uuid: self._unknown if mode is ComputeMode.EXCLUSIVE_PROCESS else mode})
         if mode is ComputeMode.EXCLUSIVE_PROCESS:
             return

@@ -1,4 +1,4 @@
-"""`gpushare mps`: one process a node that runs the MPS control daemon until a signal ends it."""
+"""`gpushare mps`: one process per node, which runs the MPS control daemon until a signal arrives."""
 
 import asyncio
 from pathlib import Path
@@ -28,16 +28,17 @@ async def run(
     shared_memory: MemoryUnit | None = None,
     replace_silent: bool = False,
 ) -> None:
-    """Do what `wanted.json` in `root` says, until a signal ends it; then end MPS and put compute modes back.
+    """Carry out `wanted.json` in `root` until a signal arrives; then end MPS and restore the compute modes.
 
-    `shm` is where this process sees the memory that servers share with their clients, None not to check, and
-    `shared_memory` is the most that they all share, None for what the file system has; `replace_silent` is the
-    supervisor's. Raises AlreadyRunningError, and ExchangeError when the root cannot be used; then nothing was touched.
+    `shm` is the path at which this process sees the memory shared by MPS servers and clients; None skips the check of
+    the path. `shared_memory` is the most memory for all servers and clients of the node together; None leaves the limit
+    to the file system. `replace_silent` is passed to the supervisor. Raises AlreadyRunningError, and ExchangeError if
+    the root cannot be used; in both cases the process has changed no GPU and no MPS daemon.
     """
     await until_stopped(serve(root, modes, shm=shm, shared_memory=shared_memory, replace_silent=replace_silent))
 
 
-async def serve(  # noqa: PLR0913 - as run, and the pace of tests
+async def serve(  # noqa: PLR0913 - the parameters of run, and the pace for tests
     root: MpsRoot,
     modes: ComputeModes,
     *,
@@ -46,11 +47,14 @@ async def serve(  # noqa: PLR0913 - as run, and the pace of tests
     pace: MpsPace | None = None,
     replace_silent: bool = False,
 ) -> None:
-    """Do what `run` does, until cancelled; what is wrong with the process itself leaves the daemon to the next one."""
+    """Do the work of `run` until cancelled.
+
+    If this process itself fails, the MPS daemon keeps running for the next `gpushare mps`.
+    """
     root.refuse_long_path()
     with take(root, root.lock, "gpushare mps", "MPS root"):
         for file in (root.status, root.ready):
-            file.unlink(missing_ok=True)  # what an earlier run served is not served yet
+            file.unlink(missing_ok=True)  # files of an earlier run: this run serves nothing yet
         _make_directories(root)
         if shared_memory is not None:
             _bound_memory(root, shared_memory)
@@ -71,7 +75,7 @@ async def serve(  # noqa: PLR0913 - as run, and the pace of tests
 
 
 def _make_directories(root: MpsRoot) -> None:
-    """Make what the daemon needs; servers and clients of other users go through it, whatever our umask is."""
+    """Make the directories of the root with modes for servers and clients of every user, whatever the umask."""
     try:
         for directory, mode in ((root.path, 0o755), (root.pipe, 0o755), (root.log, 0o755), (root.shm, 0o1777)):
             directory.mkdir(exist_ok=True)

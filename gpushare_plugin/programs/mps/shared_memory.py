@@ -1,7 +1,7 @@
-"""A limit for what servers and their clients share as /dev/shm: a tmpfs of its own on the host.
+"""A limit for the memory shared by MPS servers and clients as /dev/shm: a separate tmpfs on the host.
 
-Facts: tmpfs(5); mount(2); mount_namespaces(7): a mount that is made in a container is one of the host only where the
-mount below it is shared with the host, which Kubernetes calls Bidirectional. See proc_pid_mountinfo(5).
+Facts: tmpfs(5); mount(2); mount_namespaces(7): a mount made in a container appears on the host only if the mount below
+it is shared with the host (Bidirectional in Kubernetes). See proc_pid_mountinfo(5).
 """
 
 import ctypes
@@ -16,11 +16,11 @@ from gpushare_plugin.foundation.structs import Struct
 
 _NOSUID, _NODEV, _NOEXEC, _REMOUNT = 0x2, 0x4, 0x8, 0x20
 _BYTES_OF_A_FILE = 4096
-"""One file for so many bytes, for names take memory of the kernel, too."""
+"""Bytes of the tmpfs for every file that the tmpfs can hold: names of files take memory of the kernel, too."""
 
 
 class SharedMemoryError(GpushareError):
-    """There is no limit for the shared memory; the message says why, and what to do."""
+    """The shared memory has no limit; the message names the cause and the remedy."""
 
 
 class _MountPoint(Struct, frozen=True):
@@ -30,9 +30,9 @@ class _MountPoint(Struct, frozen=True):
 
 
 def bound(directory: Path, limit: MemoryUnit) -> None:
-    """Have a tmpfs that holds at most `limit` at `directory`, for the whole host; one that is there keeps its files.
+    """Mount a tmpfs of at most `limit` at `directory`, for the whole host; an existing tmpfs keeps its files.
 
-    Raises SharedMemoryError; then all is as it was.
+    Raises SharedMemoryError; nothing is changed then.
     """
     directory = directory.resolve()
     found = _mount_of(directory)
@@ -45,7 +45,7 @@ def bound(directory: Path, limit: MemoryUnit) -> None:
         )
     size = limit.mib * MIB
     options = f"mode=1777,size={size},nr_inodes={size // _BYTES_OF_A_FILE}"
-    # Pods may leave anything there: no file of theirs can be used as a device or a program.
+    # Pods can write any file to the tmpfs: the flags prevent use of a file as a device or a program.
     flags = _NOSUID | _NODEV | _NOEXEC | (_REMOUNT if again else 0)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"tmpfs", os.fsencode(directory), b"tmpfs", ctypes.c_ulong(flags), options.encode()) != 0:
@@ -57,10 +57,10 @@ def bound(directory: Path, limit: MemoryUnit) -> None:
 
 
 def _mount_of(path: Path) -> _MountPoint:
-    """Return the mount that `path` lies on."""
+    """Return the mount that contains `path`."""
     mounts = [_parse(line) for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     around = [each for each in mounts if path.is_relative_to(each.point)]
-    # Of several at one place the last one counts.
+    # Of several mounts at the same point, the last mount counts.
     return max(reversed(around), key=lambda each: len(each.point.parts))
 
 

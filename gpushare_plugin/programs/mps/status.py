@@ -1,4 +1,4 @@
-"""What is reported to the plugin and to the readiness probe: which GPUs MPS serves, and why others are not served."""
+"""The report to the plugin and to the readiness probe: the GPUs served by MPS, and why the remaining GPUs are not."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,10 @@ _log = structlog.get_logger()
 
 
 class StatusReport:
-    """The status in a file, written when it is another than before, and a file that is there while all is served."""
+    """Writes the status to a file whenever the status changes, and keeps a second file for the readiness probe.
+
+    The second file exists while MPS serves every desired GPU and the desired settings can be read.
+    """
 
     def __init__(self, root: MpsRoot) -> None:
         """Write to `status.json` and `ready` of `root`."""
@@ -21,7 +24,10 @@ class StatusReport:
     def publish(
         self, desired: DesiredSettings, in_force: MpsSettings, refused: Mapping[str, str], reason: str | None
     ) -> None:
-        """Report what is in force; `refused` are GPUs that are left out, and `reason` is why others are not served."""
+        """Report the settings `in_force`, and the reason for every desired GPU that MPS does not serve.
+
+        `refused` has, by UUID, why GPUs were left out; `reason` is the reason for all remaining unserved GPUs.
+        """
         status = MpsStatus(in_force=in_force, trouble=desired.problem)
         for gpu in desired.settings.gpus:
             if gpu.uuid in refused:
@@ -34,5 +40,5 @@ class StatusReport:
             _log.error("mps_status_not_written", reason=str(error))
 
     def withdraw(self) -> None:
-        """Report nothing any more."""
+        """Remove the status and the file for the readiness probe."""
         self._file.withdraw()

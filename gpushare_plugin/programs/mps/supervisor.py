@@ -1,7 +1,8 @@
-"""Runs the MPS control daemon as the plugin desires: compares what is with what should be, and corrects it.
+"""The supervisor of the MPS control daemon: compares the actual with the desired state, and corrects differences.
 
-Like a session with the kubelet, this does so repeatedly, and corrects the first difference. So a daemon that an
-earlier run left is no special case: one that answers is kept, with its clients.
+Like a session with the kubelet, the supervisor compares again and again, and corrects the first difference. A daemon
+left by an earlier run is therefore no special case: if the daemon answers, the supervisor keeps the daemon and its
+clients.
 """
 
 import asyncio
@@ -21,21 +22,24 @@ _log = structlog.get_logger()
 
 
 class MpsPace(Struct, frozen=True):
-    """How often things happen, in seconds.
-
-    `look` is between looks at the desired settings and whether the daemon runs; `ask` between questions whether it
-    answers, and whether compute modes are as they should be; `steady` is how long all must be well until failures are
-    forgotten. `patience` is how long each answer is waited for.
-    """
+    """The times of the supervisor, in seconds."""
 
     look: float = 1.0
+    """The pause between two looks at the desired settings and at the process of the daemon."""
     ask: float = 15.0
+    """The time between two questions whether the daemon answers, and between two checks of limits and compute modes.
+
+    The file for the liveness probe is touched at the same interval. After a failure of a running daemon, the next
+    attempt follows within the interval.
+    """
     steady: float = 60.0
+    """How long attempts must succeed until earlier failures are forgotten."""
     patience: float = 10.0
+    """The longest wait for an answer of the daemon."""
 
 
 class Supervisor:
-    """Runs one MPS control daemon as `wanted.json` says, and reports in `status.json` how that goes."""
+    """Runs one MPS control daemon according to `wanted.json`, and reports the result in `status.json`."""
 
     def __init__(
         self,
@@ -46,9 +50,10 @@ class Supervisor:
         *,
         replace_silent: bool = False,
     ) -> None:
-        """Run the daemon that `control` speaks to; its directories are there, and no other supervisor is.
+        """Supervise the daemon behind `control`: the directories of `root` exist, and no second supervisor runs.
 
-        `replace_silent`: replace an unresponsive daemon also while it has servers; programs that use them end.
+        `replace_silent`: replace an unresponsive daemon even while the daemon has servers; programs using the servers
+        end.
         """
         self._modes = modes
         self._pace = pace or MpsPace()
@@ -65,12 +70,12 @@ class Supervisor:
         while True:
             try:
                 await self._step()
-            except Exception:  # noqa: BLE001 - nothing may end the process that has the daemon in its container
+            except Exception:  # noqa: BLE001 - no defect may end this process: the daemon runs in the same container
                 _log.exception("mps_step_failed", remedy="report this as a defect of gpushare")
             await asyncio.sleep(self._pace.look)
 
     async def stop(self) -> None:
-        """End the daemon and its servers, put compute modes back, and withdraw the status."""
+        """End the daemon and the MPS servers, restore the compute modes, and withdraw the status."""
         self._report.withdraw()
         await self._life.end()
         await self._modes.release(keep=())
@@ -93,7 +98,7 @@ class Supervisor:
                 waiting = await self._correct(self._desired.settings.without(self._refused))
             except ControlError as error:
                 self._life.ask_soon()
-                # A daemon that runs may be well again any moment, and its GPUs wait for that.
+                # A running daemon may recover at any moment, and the GPUs of the daemon wait for the recovery.
                 self._attempts.failed(str(error), at_most=self._pace.ask if self._life.daemon else None)
             else:
                 self._attempts.succeeded(waiting)
@@ -109,7 +114,7 @@ class Supervisor:
         self._modes_at = self._now() + self._pace.ask
 
     async def _correct(self, target: MpsSettings) -> str | None:
-        """Bring the daemon to `target`; return why some of it must wait, None when nothing must."""
+        """Bring the daemon to `target`; return why a part of `target` must wait, None when nothing must wait."""
         waiting = await self._life.bring_to([gpu.uuid for gpu in target.gpus])
         if (daemon := self._life.daemon) is not None:
             await daemon.limits.apply(target)

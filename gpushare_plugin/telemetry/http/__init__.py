@@ -1,1 +1,1 @@
-"""Serving HTTP, safe from any client that can reach the port."""
+"""Serves HTTP, safe from any client with access to the port."""

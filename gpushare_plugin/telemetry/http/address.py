@@ -1,4 +1,4 @@
-"""Where probes and scrapes are answered, as an option has it."""
+"""The address for probes and scrapes, as given in an option."""
 
 import ipaddress
 import re
@@ -9,9 +9,9 @@ _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^][]+)]|(?P<host>[A-Za-z0-9._-]*)):(?P<po
 
 
 def parse_address(text: str) -> tuple[str | None, int]:
-    """Return host and port of `host:port`, `[IPv6]:port`, or `:port`, where no host means all interfaces.
+    """Return host and port of `host:port`, `[IPv6]:port`, or `:port`; no host means all interfaces.
 
-    Port 0 stands for any free one. Raises GpushareError for anything else.
+    Port 0 stands for any free port. Raises GpushareError for an invalid address.
     """
     match = _ADDRESS.fullmatch(text)
     if match is not None and (port := int(match["port"])) <= 65535 and _is_ipv6(match["ipv6"] or "::"):  # noqa: PLR2004

@@ -1,4 +1,4 @@
-"""A server of HTTP with bounds on its connections, so that clients cannot take what other work of the process needs."""
+"""A server of HTTP with limits on connections: clients cannot take resources that the process needs for other work."""
 
 import asyncio
 import contextlib
@@ -22,35 +22,37 @@ _no_log = logging.getLogger(__name__)
 _no_log.disabled = True
 
 MOST_CONNECTIONS = 128
-"""Connections of a server at a time; fewer where the process may have few descriptors."""
+"""The most connections of a server at a time; fewer if the process may have few file descriptors."""
 SHARE_OF_DESCRIPTORS = 4
-"""One in so many of the descriptors that the process may have is for a server; a program has two servers at most."""
+"""A server may use one in four of the process's file descriptors; a program has two servers at most."""
 _WAITING_CONNECTIONS = 64
-"""Connections that the kernel completes before they are accepted."""
+"""Connections completed by the kernel before the server accepts."""
 _DESCRIPTOR_PAUSE = 1.0
-"""Seconds until a connection is accepted after no descriptor was left for one."""
+"""Seconds until the server accepts again after the process had no file descriptor left for a connection."""
 _LAST_ANSWERS = 1.0
-"""Seconds that requests may take to be answered when the server ends."""
+"""Seconds that answers to open requests may take when the server ends."""
 _LINGERING = 1.0
-"""Seconds in which the rest of a request that was refused is received and dropped."""
+"""Seconds in which the rest of a refused request is received and dropped."""
 _NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+"""The errors of accept(2) when the process or the host lacks file descriptors or memory."""
 
 Page = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+"""Answers a request."""
 
 
 class ConnectionLimits(NamedTuple):
-    """Seconds that a connection lasts in each of its states; then it is aborted."""
+    """Seconds that a connection may stay in a state; later the connection is aborted."""
 
     head: float
-    """Until the first request, its line and all its headers, has come."""
+    """Until the first request has arrived with its line and all headers."""
     answer: float
-    """Until the request has come as a whole and its answer is made."""
+    """Until the whole request has arrived and the answer is made."""
     idle: float
-    """Until an answer has been read, and the next request begun and its head complete."""
+    """Until the client has read an answer, and the line and all headers of the next request have arrived."""
 
 
 def most_connections() -> int:
-    """Return how many connections a server of this process may have at a time."""
+    """Return the most connections that a server of this process may have at a time."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors == resource.RLIM_INFINITY:
         return MOST_CONNECTIONS
@@ -61,10 +63,10 @@ def most_connections() -> int:
 async def listening(
     address: str, answer: Page, limits: ConnectionLimits, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[int]:
-    """Answer requests at `address`, as for `parse_address`, while the context lasts; yield the port.
+    """Answer requests at `address`, in the form of `parse_address`, while the context lasts; yield the port.
 
-    A request whose client hangs up is cancelled. One connection too many aborts the one that waits longest for a
-    request. Raises GpushareError when the address is invalid or in use.
+    A request is cancelled when the client hangs up. A connection beyond the limit aborts the connection that has waited
+    longest for a request. Raises GpushareError when the address is invalid or in use.
     """
     with contextlib.ExitStack() as sockets:
         listeners = [sockets.enter_context(each) async for each in _listeners(address)]
@@ -80,7 +82,7 @@ async def listening(
 
 
 async def _listeners(address: str) -> AsyncIterator[socket.socket]:
-    """Listen at all that an address stands for, one after the other; raises GpushareError."""
+    """Listen at all socket addresses of `address`, one after another; raises GpushareError."""
     host, port = parse_address(address)
     try:
         if host is not None:
@@ -89,11 +91,11 @@ async def _listeners(address: str) -> AsyncIterator[socket.socket]:
             for family, name in dict.fromkeys((each[0], each[4]) for each in found):
                 yield _listener(name, family)
         else:
-            # One socket for IPv4 and IPv6, and so one port where any will do; a kernel may have no IPv6.
+            # One socket for IPv4 and IPv6 means one port, even where any free port will do; a kernel may lack IPv6.
             both = socket.has_dualstack_ipv6()
             yield _listener(("", port), socket.AF_INET6 if both else socket.AF_INET, both=both)
     except (OSError, UnicodeError) as error:
-        # Host names that cannot be written in the DNS are a UnicodeError.
+        # Host names that DNS cannot express raise UnicodeError.
         reason = getattr(error, "strerror", None) or error
         raise GpushareError(
             f"cannot serve HTTP at {address!r}: {reason}; expected an address of this host with a free port that this "
@@ -109,16 +111,17 @@ def _listener(name: tuple[Any, ...], family: int, *, both: bool = False) -> sock
 
 @dataclass(eq=False, slots=True)
 class _Connection:
-    """A client, from when it is accepted until its descriptor is closed."""
+    """A client, from acceptance until the file descriptor is closed."""
 
     opening: asyncio.Task[tuple[asyncio.Transport, asyncio.BaseProtocol]]
-    """Its TLS handshake, if there is one."""
+    """The task that opens the connection, with the TLS handshake, if any."""
     limit: asyncio.TimerHandle
+    """Ends the connection when the time for the state of the connection is over."""
     asks: bool = False
-    """Whether a request of it is being received or answered."""
+    """Whether a request is being received or answered."""
 
     def end(self) -> None:
-        """Close it, whatever its state; closing a transport would wait until the client has read what was sent."""
+        """Close the connection at once; closing a transport would wait until the client has read the whole answer."""
         self.limit.cancel()
         if self.opening.done() and not self.opening.cancelled() and self.opening.exception() is None:
             self.opening.result()[0].abort()
@@ -127,33 +130,33 @@ class _Connection:
 
 
 class _UnsignedRequest(web.BaseRequest):
-    """A request whose answer does not name the software and versions that made it."""
+    """A request whose answer does not name software and versions."""
 
     async def _prepare_hook(self, response: web.StreamResponse) -> None:
-        # The one place that also sees the answers aiohttp makes by itself.
+        # The only place that also sees the answers made by aiohttp itself.
         response.headers.pop("Server", None)
 
 
 class _Server(web.Server):
-    """Makes sure that each connection ends in time, and that there are not too many."""
+    """Ends every connection in time, and limits the number of connections."""
 
     def __init__(self, answer: Page, limits: ConnectionLimits) -> None:
         super().__init__(
             self._answered,
             request_factory=functools.partial(_UnsignedRequest, loop=asyncio.get_running_loop()),
             access_log=None,
-            # What is compressed has the size that its sender likes.
+            # The sender decides on the size of decompressed content.
             auto_decompress=False,
             logger=_no_log,
             # No answer is made for a client that has closed the connection.
             handler_cancellation=True,
-            # Who still sends when the answer is there would not read it from a connection that is closed at once.
+            # A client that is still sending could not read the answer from a connection closed at once.
             lingering_time=_LINGERING,
         )
         self._answer = answer
         self._limits = limits
         self._most = most_connections()
-        # Those that have waited longest for a request come first.
+        # Connections that have waited longest for a request come first.
         self._open: dict[web.RequestHandler, _Connection] = {}
 
     async def accept(self, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
@@ -163,15 +166,15 @@ class _Server(web.Server):
                 client, _ = await self._loop.sock_accept(listener)
             except OSError as error:
                 if error.errno in _NO_DESCRIPTOR:
-                    # The kernel goes on to report the connection that waits, so to try again at once would never end.
+                    # The kernel keeps reporting the waiting connection: attempts without a pause would never end.
                     self._loop.call_exception_handler({"message": "no connection is accepted", "exception": error})
                     self._end_one()
                     await asyncio.sleep(_DESCRIPTOR_PAUSE)
-                continue  # the client has gone, see accept(2)
+                continue  # the client is gone, see accept(2)
             if len(self._open) >= self._most:
                 self._end_one()
             self._open_for(client, tls)
-            # Where connections wait, accepting one does not.
+            # While connections wait, accepting a connection does not pause: give further tasks their turn.
             await asyncio.sleep(0)
 
     def _open_for(self, client: socket.socket, tls: ssl.SSLContext | None) -> None:
@@ -199,7 +202,7 @@ class _Server(web.Server):
             self._open.pop(handler).limit.cancel()
 
     async def stop(self) -> None:
-        """Let requests be answered for a moment; end every connection."""
+        """Give open requests a moment for their answers, then end every connection."""
         self.pre_shutdown()
         for handler, connection in tuple(self._open.items()):
             if not connection.asks:
@@ -217,7 +220,7 @@ class _Server(web.Server):
             self._enter(handler, self._limits.idle, asks=False)
 
     def _enter(self, handler: web.RequestHandler, seconds: float, *, asks: bool) -> None:
-        """Begin another state of a connection, which may last some seconds."""
+        """Put a connection into its next state, for at most `seconds`."""
         if (connection := self._open.pop(handler, None)) is not None:
             connection.limit.cancel()
             connection.limit = self._loop.call_later(seconds, self._end, handler)
@@ -225,7 +228,7 @@ class _Server(web.Server):
             self._open[handler] = connection
 
     def _end_one(self) -> None:
-        """End the connection that can best be spared, if there is any."""
+        """End the connection longest without a request, or else the connection with the oldest request, if any."""
         waiting = (handler for handler, connection in self._open.items() if not connection.asks)
         if (handler := next(waiting, next(iter(self._open), None))) is not None:
             self._end(handler)

@@ -1,4 +1,4 @@
-"""Probes and metrics over HTTP, safe from any client that can reach the port."""
+"""Probes and metrics over HTTP, safe from any client with access to the port."""
 
 import asyncio
 import functools
@@ -13,11 +13,11 @@ from gpushare_plugin.telemetry.http.connections import ConnectionLimits, Page, l
 _log = structlog.get_logger()
 
 LONGEST_STATE = 5.0
-"""Seconds in which a request has to come, and in which it has to be answered: an answer takes milliseconds."""
+"""Seconds for a request to arrive, and seconds for its answer: an answer takes milliseconds."""
 _LIMITS = ConnectionLimits(head=LONGEST_STATE, answer=LONGEST_STATE, idle=LONGEST_STATE)
 
 Check = Callable[[], list[str]]
-"""Returns problems, each one line; none means that the check passes."""
+"""Returns problems, one line per problem; an empty list means success."""
 
 Metrics = Callable[[str], Awaitable[tuple[str, bytes]]]
 """Returns content type and body for the `Accept` header of a client."""
@@ -35,9 +35,10 @@ async def serve_http(
 ) -> None:
     """Serve `/healthz` from `live`, `/readyz` from `ready` and `/metrics` from `metrics`, if any, until cancelled.
 
-    `address` is as for `parse_address`. `started` is called with the port once connections are accepted. A probe
-    answers 200 `ok`, or 503 and the problems, one a line. `metrics` is called once at a time, however many clients
-    scrape: it takes time that the kubelet's calls need. Raises GpushareError when the address is invalid or in use.
+    `address` has the form of `parse_address`. `started` is called with the port once the server accepts connections. A
+    probe answers 200 `ok`, or 503 and the problems, one per line. `metrics` is called once at a time, however many
+    clients scrape, because every call takes time from the kubelet's calls. Raises GpushareError when the address is
+    invalid or in use.
     """
     pages: dict[str, Page] = {
         "/healthz": functools.partial(_probe, live),
@@ -48,7 +49,7 @@ async def serve_http(
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
         response = await _answer(pages, request)
-        # One request a connection, so that no client can queue requests whose answers it never reads.
+        # One request per connection: no client can queue requests without reading the answers.
         response.force_close()
         return response
 
@@ -69,14 +70,14 @@ async def _answer(pages: dict[str, Page], request: web.BaseRequest) -> web.Strea
 
 
 def _text(status: int, text: str, **headers: str) -> web.Response:
-    """Return an answer for people; it ends with its line, as a terminal expects."""
+    """Return an answer for people; the text ends with a line break, as a terminal expects."""
     return web.Response(status=status, headers=headers, text=f"{text}\n")
 
 
 async def _probe(check: Check, request: web.BaseRequest) -> web.Response:
     try:
         problems = check()
-    except Exception as error:  # noqa: BLE001 - a check that fails must not pass
+    except Exception as error:  # noqa: BLE001 - a check with a defect must not pass
         _log.exception("probe_failed", path=request.path, remedy=_REPORT)
         problems = [f"the check itself failed: {in_words(error)}"]
     return _text(503 if problems else 200, "\n".join(problems) or "ok")
@@ -86,7 +87,7 @@ async def _scrape(metrics: Metrics, turn: asyncio.Lock, request: web.BaseRequest
     try:
         async with turn:
             content_type, body = await metrics(", ".join(request.headers.getall("Accept", ())))
-    except Exception as error:  # noqa: BLE001 - the client must see that it failed, and the daemon goes on
+    except Exception as error:  # noqa: BLE001 - the client must see the failure, and the daemon continues
         _log.exception("metrics_failed", remedy=_REPORT)
         return _text(500, f"the metrics failed: {in_words(error)}")
     return web.Response(body=body, headers={"Content-Type": content_type})

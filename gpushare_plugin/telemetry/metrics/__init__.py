@@ -1,1 +1,1 @@
-"""The metrics of each program: what they are named, what they mean, and how their values are found or counted."""
+"""The metrics of each program: names, meanings, and the source of the values."""

@@ -1,7 +1,7 @@
-"""The gauges that dashboards and autoscalers for Alibaba Cloud's ACK read, under the names of its own exporter.
+"""The gauges read by dashboards and autoscalers for Alibaba Cloud's ACK, under the names of ACK's exporter.
 
-Names, units and meanings are those of "Introduction to metrics" (GPU Monitoring 2.0) in ACK's documentation, labels
-those that its exporter shows. What has no equal here is left out, labels included.
+Names, units and meanings follow "Introduction to metrics" (GPU Monitoring 2.0) in ACK's documentation; labels follow
+ACK's exporter. Metrics and labels without an equal in gpushare are left out.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ _NONE, _EXCLUSIVE, _SHARE = range(3)
 
 
 def _mode(view: View) -> Iterator[Sample]:
-    """Yield how the GPUs of the node are allocated; shares where there are both."""
+    """Yield how the GPUs of the node are allocated: as shares if containers hold both whole GPUs and shares."""
     holders = [(gpu, view.holders(gpu)) for gpu in view.gpus]
     if all(found is not None for _, found in holders) and holders:
         modes = {_SHARE if _is_shared(view, gpu) else _EXCLUSIVE for gpu, found in holders if found}
@@ -105,4 +105,4 @@ ALIYUN_METRICS: tuple[Metric[View], ...] = (
         _containers(lambda each: None if each.utilization is None else each.utilization * 100),
     ),
 )
-"""All of them."""
+"""All metrics under the names of ACK's exporter."""

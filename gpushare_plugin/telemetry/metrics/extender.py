@@ -1,4 +1,4 @@
-"""Every metric of the scheduler extender, what it counts itself, and what a scrape shows beside that."""
+"""All metrics of the scheduler extender: figures counted by the extender, and values read at a scrape."""
 
 from collections.abc import Mapping
 
@@ -8,26 +8,24 @@ from gpushare_plugin.telemetry.metrics.metric import Metric, single
 
 
 class ExtenderView(Struct, frozen=True):
-    """What a scrape reads of the scheduler extender.
-
-    `leads` is whether this extender holds the Lease.
-    `ready` is whether this extender answers kube-scheduler.
-    `nodes` is the number of Nodes that pods are placed on.
-    `promises` is the number of pods with promised GPUs that were not seen as bound yet.
-    `cache_age` is how many seconds ago the API server last confirmed the Nodes and Pods; None before all are listed.
-    `certificate_end` is when the certificates of HTTPS end, in seconds since 1970; None over plain HTTP.
-    `api_errors` are the requests to the API server that failed, by kind.
-    `longest_pause` is the longest pause of the event loop lately, in seconds.
-    """
+    """The values of the scheduler extender that a scrape reads."""
 
     leads: bool
+    """Whether this extender holds the Lease."""
     ready: bool
+    """Whether this extender answers kube-scheduler."""
     nodes: int = 0
+    """The number of Nodes on which the extender places pods."""
     promises: int = 0
+    """The number of pods with promised GPUs that were not seen as bound yet."""
     cache_age: float | None = None
+    """Seconds since the API server last confirmed the Nodes and Pods; None until all are listed."""
     certificate_end: float | None = None
+    """When the certificates of HTTPS end, in seconds since 1970; None over plain HTTP."""
     api_errors: Mapping[str, int] = field(default_factory=dict)
+    """The number of failed requests to the API server, by kind."""
     longest_pause: float = 0.0
+    """The longest recent pause of the event loop, in seconds."""
 
 
 _REQUESTS = Metric[ExtenderView](
@@ -44,28 +42,26 @@ _DURATIONS = Metric[ExtenderView](
     "gpushare_extender_request_duration_seconds",
     "Scheduler extender: requests by verb and HTTP status, and how long they took; a bind includes the API server.",
     ("verb", "code"),
-    # Unless told otherwise, kube-scheduler waits 5 s for an answer.
+    # By default, kube-scheduler waits 5 s for an answer.
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
 )
 
 _REASONS = ("no_room", "unfit", "not_leading", "bind_failed")
-"""Why pods are refused: other pods have what they need; no node could ever fit; nobody leads; a binding failed."""
+"""Why pods are refused: other pods hold the units; no node could ever fit; no extender leads; a binding failed."""
 
 
 class ExtenderCounts(Counts):
-    """What a scheduler extender has counted since its start.
-
-    `requests` are answered requests, by verb and result.
-    `refusals` are refused pods, by reason.
-    `durations` are the seconds that answers took, by verb and status of HTTP.
-    """
+    """The figures counted by a scheduler extender since its start."""
 
     def __init__(self) -> None:
-        """Count nothing yet."""
+        """Begin at zero."""
         super().__init__()
         self.requests = self.counter(_REQUESTS)
+        """Answered requests, by verb and result."""
         self.refusals = self.counter(_REFUSALS)
+        """Refused pods, by reason."""
         self.durations = self.histogram(_DURATIONS)
+        """Seconds until the answer, by verb and HTTP status."""
         for reason in _REASONS:
             self.refusals.labels(reason)
 

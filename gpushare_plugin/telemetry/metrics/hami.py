@@ -1,6 +1,6 @@
-"""The gauges that dashboards of HAMi read, under HAMi's names: those of today, and those before (`--legacy-metrics`).
+"""The gauges read by HAMi's dashboards, under HAMi's present names and HAMi's earlier names (`--legacy-metrics`).
 
-Names, labels and units are those of HAMi's scheduler and vGPUmonitor. What has no equal here is left out.
+Names, labels and units follow HAMi's scheduler and vGPUmonitor. Metrics without an equal in gpushare are left out.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +13,7 @@ from gpushare_plugin.telemetry.metrics.metric import Metric, Sample
 from gpushare_plugin.telemetry.metrics.node import View
 
 Values = tuple[Mapping[str, str], float]
-"""The values of all labels that a metric can have, by HAMi's names of today, and its own."""
+"""The values of all possible labels, by HAMi's present names, and the value of the metric."""
 
 _LEGACY = {
     "node": "nodeid",
@@ -23,7 +23,7 @@ _LEGACY = {
     "vdevice_index": "vdeviceid",
 }
 _CORES = "100"
-"""Per cent of a GPU: HAMi counts compute so."""
+"""The compute of a GPU in HAMi's unit, per cent."""
 
 
 class _Gauge(Struct, frozen=True):
@@ -34,7 +34,7 @@ class _Gauge(Struct, frozen=True):
     values: Callable[[View], Iterable[Values]]
 
     def metrics(self) -> Iterator[Metric[View]]:
-        """Yield it under both names, which have other names of labels, too."""
+        """Yield the gauge under its present and its earlier name; the names of the labels differ, too."""
         legacy = tuple(_LEGACY.get(label, label.replace("_", "").replace("index", "idx")) for label in self.labels)
         for name, labels in ((self.name, self.labels), (self.legacy, legacy)):
             yield Metric(name, f"As HAMi: {self.help}", labels, self._samples)
@@ -176,4 +176,4 @@ _GAUGES = (
 )
 
 HAMI_METRICS: tuple[Metric[View], ...] = tuple(metric for gauge in _GAUGES for metric in gauge.metrics())
-"""All of them; in the order of HAMi's source."""
+"""All gauges under HAMi's names, in the order of HAMi's source."""

@@ -1,4 +1,4 @@
-"""What a metric is; without Prometheus' library, which the daemon of a node imports in a thread only."""
+"""Definition of a metric, without Prometheus' library: the daemon of a node imports the library in a thread only."""
 
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
@@ -9,24 +9,22 @@ from gpushare_plugin.model.resource import Durations
 V = TypeVar("V")
 
 Sample = tuple[tuple[str, ...], float | Durations]
-"""The values of a metric's labels, and its own."""
+"""The values of a metric's labels, and the value of the metric."""
 
 
 class Metric(Struct, Generic[V], frozen=True):
-    """A metric of a program.
-
-    `name` follows Prometheus' conventions, from which the type follows.
-    `help` is one line for people.
-    `labels` are the names of the labels.
-    `samples` returns the current values from what a scrape shows; none of a metric that the program counts itself.
-    `buckets` are the upper bounds of a histogram that the program counts, in seconds.
-    """
+    """A metric of a program."""
 
     name: str
+    """The name, by Prometheus' conventions; the type of the metric follows from the name."""
     help: str
+    """The meaning for people, in one line."""
     labels: tuple[str, ...] = ()
+    """The names of the labels."""
     samples: Callable[[V], Iterable[Sample]] = lambda _view: ()
+    """Returns the current values from the view of a scrape; nothing for a metric counted by the program itself."""
     buckets: tuple[float, ...] = ()
+    """The upper bounds of a histogram counted by the program, in seconds."""
 
     @property
     def type(self) -> str:
@@ -37,7 +35,7 @@ class Metric(Struct, Generic[V], frozen=True):
 
 
 def single(name: str, help_: str, value: Callable[[V], float | None]) -> Metric[V]:
-    """Return a metric without labels that has one value, or no sample while the value is None."""
+    """Return a metric without labels and with one value; no sample while `value` returns None."""
 
     def samples(view: V) -> Iterable[Sample]:
         return [] if (found := value(view)) is None else [((), found)]

@@ -1,4 +1,4 @@
-"""Every metric of the daemon of a node, and what a scrape shows of it; without Prometheus' library."""
+"""All metrics of the daemon of a node, and the values read at a scrape; without Prometheus' library."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
@@ -12,66 +12,70 @@ from gpushare_plugin.model.usage.usage import ContainerUsage, GpuUsage, Usage
 from gpushare_plugin.telemetry.metrics.metric import Metric, Sample, single
 
 MOST_CONTAINERS = 1000
-"""Containers, counted once for each GPU that they hold, that have series; where there are more, those that use most."""
+"""The most containers with series, counted once per held GPU; containers with the most memory in use come first."""
 
 
 class View(Struct, frozen=True):
-    """What a scrape shows: the node, how many lines the log has lost, and the containers if `container_metrics`.
-
-    `xids` are the errors that the driver reported, by the UUID of the GPU and the XID; `api_errors` the requests to the
-    API server that failed, by kind, and `events_dropped` the Events that were lost, None without Events. `hami_metrics`
-    and `aliyun_metrics` are whether gauges have HAMi's and Aliyun's names, too, which name the `node`.
-    """
+    """The values of a node that a scrape reads."""
 
     snapshot: Snapshot
+    """The node at the time of the scrape."""
     log_lines_dropped: int = 0
+    """The number of lines lost by the log."""
     container_metrics: bool = False
+    """Whether containers have series."""
     hami_metrics: bool = False
+    """Whether gauges appear under HAMi's names, too."""
     aliyun_metrics: bool = False
+    """Whether gauges appear under Aliyun's names, too."""
     node: str = ""
+    """The name of the node, for the gauges under HAMi's and Aliyun's names."""
     xids: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """The number of errors reported by the driver, by the UUID of the GPU and the XID."""
     api_errors: Mapping[str, int] = field(default_factory=dict)
+    """The number of failed requests to the API server, by kind."""
     events_dropped: int | None = None
+    """The number of lost Events, None without Events."""
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """Cards and MIG instances."""
+        """The cards and MIG instances."""
         return self.snapshot.inventory.gpus
 
     @property
     def offers(self) -> Iterator[tuple[tuple[str, ...], int, int]]:
-        """For each GPU and resource: the labels of both, how many units are offered, and the MiB of one."""
+        """For every GPU and resource: the labels of both, the number of offered units, and the MiB of a unit."""
         for gpu in self.gpus:
             for resource, units in self.snapshot.offers(gpu).items():
                 yield (*names_of(gpu), resource), len(units), units[0].mib
 
     @property
     def used(self) -> Iterator[tuple[tuple[str, str], GpuUsage]]:
-        """For each GPU that was looked at: its labels, and how it is used."""
+        """For every GPU in the usage: the labels, and the usage."""
         usage = self.snapshot.usage or Usage()
         by_uuid = {gpu.uuid: gpu for gpu in usage.gpus}
         return ((names_of(gpu), by_uuid[gpu.uuid]) for gpu in self.gpus if gpu.uuid in by_uuid)
 
     def holders(self, gpu: Gpu) -> list[ContainerUsage] | None:
-        """Return the containers that hold a GPU, None where that is not known."""
+        """Return the containers that hold units of a GPU, None while the holdings are unknown."""
         usage = self.snapshot.usage or Usage()
         return None if usage.held is None else [each for each in usage.containers if each.gpu == gpu.uuid]
 
     def allocated(self, gpu: Gpu) -> int | None:
-        """Return the bytes that containers may use of a GPU, None where one of them has no limit."""
+        """Return the bytes of a GPU that containers may use, None without a limit or while the holdings are unknown."""
         holders = self.holders(gpu)
         limits = [None] if holders is None else [each.limit for each in holders]
         return None if None in limits else sum(filter(None, limits))
 
     @property
     def xid_errors(self) -> Iterator[Sample]:
-        """How many errors of each XID there were, with the labels of the GPU."""
+        """The number of errors per XID, with the labels of the GPU."""
         labels = {gpu.uuid: gpu.label for gpu in self.gpus}
         return (((labels.get(uuid, ""), uuid, xid), count) for (uuid, xid), count in self.xids.items())
 
     @property
     def containers(self) -> Iterator[tuple[tuple[str, ...], ContainerUsage]]:
-        """For each container that has series, and each GPU: its labels, and what it uses there."""
+        """For every container with series, and every GPU of the container: the labels, and the usage."""
         labels = {gpu.uuid: gpu.label for gpu in self.gpus}
         for each in self._holders[:MOST_CONTAINERS] if self.container_metrics else ():
             holder = each.namespace, each.pod, each.container
@@ -79,7 +83,7 @@ class View(Struct, frozen=True):
 
     @property
     def containers_left_out(self) -> int:
-        """How many containers have no series because there are too many."""
+        """The number of containers without series, counted once per held GPU, because the node has too many."""
         return max(0, len(self._holders) - MOST_CONTAINERS) if self.container_metrics else 0
 
     @property
@@ -89,7 +93,7 @@ class View(Struct, frozen=True):
 
 
 def names_of(gpu: Gpu) -> tuple[str, str]:
-    """Return the labels of a GPU: its number and its UUID."""
+    """Return the labels of a GPU: the number and the UUID."""
     return gpu.label, gpu.uuid
 
 

@@ -1,4 +1,4 @@
-"""Every metric of the partitioner, what it counts itself, and what a scrape shows beside that."""
+"""All metrics of the partitioner: figures counted by the partitioner, and values read at a scrape."""
 
 from collections.abc import Mapping
 
@@ -8,30 +8,32 @@ from gpushare_plugin.telemetry.metrics.metric import Metric, single
 
 
 class PartitionerView(Struct, frozen=True):
-    """What a scrape reads of the partitioner; all but the first and the last two are 0 or None where it does not lead.
+    """The values of the partitioner that a scrape reads.
 
-    `leads` is whether this partitioner holds the Lease.
-    `ready` is whether all Nodes and Pods are listed, so that slices are decided.
-    `nodes` is the number of Nodes whose GPUs are divided.
-    `waiting` is the number of pods that ask for slices and have no node.
-    `longest_wait` is how long ago the oldest waiting pod was created, in seconds; 0 for none.
-    `kept` is the number of slices that are kept for waiting pods.
-    `unwritten` is the number of Nodes to which the decided slices could not be written at the last attempt.
-    `cache_age` is how many seconds ago the API server last confirmed the Nodes and Pods; None before all are listed.
-    `api_errors` are the requests to the API server that failed, by kind.
-    `longest_pause` is the longest pause of the event loop lately, in seconds.
+    While the partitioner does not lead, only `leads`, `api_errors` and `longest_pause` have values; the rest is 0,
+    False or None.
     """
 
     leads: bool = False
+    """Whether this partitioner holds the Lease."""
     ready: bool = False
+    """Whether all Nodes and Pods are listed, and the partitioner decides on slices."""
     nodes: int = 0
+    """The number of Nodes with GPUs divided by the partitioner."""
     waiting: int = 0
+    """The number of pods that ask for slices and have no node."""
     longest_wait: float = 0.0
+    """Seconds since the creation of the oldest waiting pod; 0 without waiting pods."""
     kept: int = 0
+    """The number of slices kept for waiting pods."""
     unwritten: int = 0
+    """The number of Nodes to which the decided slices could not be written at the last attempt."""
     cache_age: float | None = None
+    """Seconds since the API server last confirmed the Nodes and Pods; None until all are listed."""
     api_errors: Mapping[str, int] = field(default_factory=dict)
+    """The number of failed requests to the API server, by kind."""
     longest_pause: float = 0.0
+    """The longest recent pause of the event loop, in seconds."""
 
 
 _MADE = Metric[PartitionerView](
@@ -57,31 +59,29 @@ _ROUND_SECONDS = Metric[PartitionerView](
 _WAITS = Metric[PartitionerView](
     "gpushare_partitioner_pod_wait_duration_seconds",
     "Partitioner: pods whose slices a node offers, and how long that took from the creation of the pod.",
-    # From an idle slice to a GPU that has to become free.
+    # From pods that find an idle slice to pods that wait for a GPU to become free.
     buckets=(0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 300.0, 1800.0),
 )
 
 
 class PartitionerCounts(Counts):
-    """What a partitioner has counted since its start, over all terms.
-
-    `made` are slices decided to be made, by name.
-    `taken_back` are slices taken back from the pod they were made for, by name.
-    `refusals` are pods for which no slice can be made, by reason.
-    `rounds` are rounds of decisions.
-    `round_seconds` are the seconds that all rounds took.
-    `waits` are the seconds from the creation of a pod until a node offered its slices.
-    """
+    """The figures counted by a partitioner since its start, over all its terms as leader."""
 
     def __init__(self) -> None:
-        """Count nothing yet."""
+        """Begin at zero."""
         super().__init__()
         self.made = self.counter(_MADE)
+        """Slices decided to be made, by size or MIG profile."""
         self.taken_back = self.counter(_TAKEN_BACK)
+        """Slices taken back from the pod for which they were made, by size or MIG profile."""
         self.refusals = self.counter(_REFUSALS)
+        """Pods for which no slice can be made, by reason."""
         self.rounds = self.counter(_ROUNDS)
+        """Rounds of decisions."""
         self.round_seconds = self.counter(_ROUND_SECONDS)
+        """Seconds of all rounds of decisions."""
         self.waits = self.histogram(_WAITS)
+        """Seconds from the creation of a pod until a node offers the slices of the pod."""
 
 
 PARTITIONER_METRICS: tuple[Metric[PartitionerView], ...] = (

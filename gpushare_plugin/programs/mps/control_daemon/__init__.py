@@ -1,1 +1,1 @@
-"""What is done with `nvidia-cuda-mps-control`: found, started, asked, limited, ended."""
+"""Finds, starts, asks, limits and ends the MPS control daemon, `nvidia-cuda-mps-control`."""

@@ -1,4 +1,4 @@
-"""The limits of a daemon that runs: what is in force there, set when it is not what is desired, and set again."""
+"""The limits of a running daemon: set when the desired limits change, and set again at intervals."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ class AppliedLimits:
     """The limits of one running daemon."""
 
     def __init__(self, control: Control, process: MpsProcess, every: float) -> None:
-        """Set the limits of `process`, the daemon that `control` speaks to, again every `every` seconds."""
+        """Set the limits of `process`, the daemon behind `control`, again every `every` seconds."""
         self._control = control
         self._process = process
         self._every = every
@@ -26,18 +26,19 @@ class AppliedLimits:
 
     @property
     def in_force(self) -> MpsSettings:
-        """What is in force; nothing until limits have been set."""
+        """The GPUs of the daemon and the limits in force; empty until limits have been set."""
         return self._in_force or MpsSettings()
 
     async def apply(self, desired: MpsSettings) -> None:
-        """Set the limits of the daemon's GPUs; a GPU that is not desired keeps what it has. Raises ControlError.
+        """Set the limits of the daemon's GPUs; GPUs outside `desired` keep their limits. Raises ControlError.
 
-        Those that are set already are set again at each look: any process that reaches the socket can change them.
+        Unchanged limits are set again at intervals, because any process with access to the daemon's socket can change
+        limits.
         """
         devices = self._process.devices
         known = {gpu.uuid: gpu for gpu in (*self.in_force.gpus, *desired.gpus)}
         settings = MpsSettings(
-            # A daemon that was found may have GPUs of which the limits are not known.
+            # A daemon of an earlier run may have GPUs with unknown limits.
             gpus=tuple(known.get(uuid) or MpsGpu(uuid=uuid) for uuid in devices if is_uuid(uuid)),
             active_thread_percentage=desired.active_thread_percentage,
         )

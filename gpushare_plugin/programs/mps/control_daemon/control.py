@@ -1,13 +1,14 @@
-"""Starting `nvidia-cuda-mps-control` and giving it commands.
+"""Starts `nvidia-cuda-mps-control`, and gives commands to the control daemon.
 
-Facts: its manual page; NVIDIA's "Multi-Process Service" document, appendix "Tools and Interface Reference"; answers as
-version 535 gives them. Commands come on standard input, one a line, and the exit status shows only whether the daemon
-could be reached, so a rejected command is known by its answer. Default limits count for servers started later,
-those of a server for the clients that connect later. A memory limit of 0M removes the limit, which no document says.
+Facts: the manual page; NVIDIA's "Multi-Process Service" document, appendix "Tools and Interface Reference"; answers of
+version 535. The program reads commands from standard input, one per line. The exit status shows only whether the daemon
+could be reached; only the answer shows whether the daemon rejected a command. Default limits apply to servers started
+later, and the limits of a server to clients that connect later. A memory limit of 0M removes the limit, although no
+document says so.
 
-The daemon takes commands from one connection at a time. One that does not say what it is for keeps all others waiting
-without end; while one has a prompt open, commands of others end at once, mostly with status 0 and no answer. So each
-question is followed by another one that always has an answer.
+The daemon takes commands from one connection at a time. A connection that does not state its purpose keeps all further
+connections waiting without end. While a prompt is open on a connection, commands on further connections end at once,
+mostly with status 0 and no answer. Every question is therefore followed by a second question that always has an answer.
 """
 
 import asyncio
@@ -35,42 +36,49 @@ from gpushare_plugin.programs.mps.control_daemon.processes import (
 _log = structlog.get_logger()
 
 LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
+"""The environment variable with the directory for logs of the daemon and of the servers."""
 
 _SIGN_OF_LIFE = "get_default_active_thread_percentage"
-"""A question whose answer is always a number."""
+"""A question that the daemon always answers with a number."""
 _NO_DAEMON = "Cannot find MPS control daemon"
 _PAUSE = 0.1
-"""Seconds until a daemon that is busy with another connection is asked again."""
+"""Seconds until a daemon busy with another connection is asked again."""
 _MOST_PEERS = 5
-"""Peers that are named, so that many connections do not fill the log."""
+"""The most peers named in a message: many connections must not fill the log."""
 _STARTED_WITHIN = 20.0
-"""Seconds the daemon may take to start, beside those for any answer."""
+"""Seconds that the start of the daemon may take, in addition to the seconds for any answer."""
 _QUIT_WITHIN = 5
-"""Seconds that clients get to end by themselves after the quit command."""
+"""Seconds that clients have to end by themselves after the quit command."""
 _GONE_WITHIN = 1.0
-"""Seconds the daemon may take to be gone once it has answered that command."""
+"""Seconds that the daemon may take to disappear after the answer to the quit command."""
 
 
 class ControlError(GpushareError):
-    """The control daemon did not do what it was asked; the message says what that was, and what came instead."""
+    """The control daemon did not start or did not carry out a command; the message names the command and the result."""
 
 
 class ProgramError(ControlError):
-    """The program cannot be run at all, which says nothing about a running daemon; the message says what is missing."""
+    """The program `nvidia-cuda-mps-control` cannot be run; the message says why.
+
+    The error says nothing about a running daemon.
+    """
 
 
 class Control:
-    """The control daemon of one pipe directory, and its log directory; it need not run."""
+    """The control daemon of a pipe directory and a log directory; the daemon need not run."""
 
     def __init__(self, pipe: Path, log: Path, patience: float = 10.0) -> None:
-        """Wait for each answer at most `patience` seconds."""
+        """Wait for every answer at most `patience` seconds."""
         self._pipe = pipe
         self._log = log
         self._patience = patience
         self._ignored: set[MpsProcess] = set()
 
     def find(self) -> MpsProcess | None:
-        """Return the daemon that runs now, whoever started it; what only looks like it is ignored, and logged once."""
+        """Return the running daemon, whoever started it, or None.
+
+        A process that only resembles the daemon is ignored, and logged once.
+        """
         for candidate in candidates(self._pipe):
             if candidate.objection is None:
                 return candidate.process
@@ -81,7 +89,7 @@ class Control:
         return None
 
     async def start(self, devices: Sequence[str]) -> MpsProcess:
-        """Start the daemon for these GPUs, in this order; it goes on when this process ends. Raises ControlError."""
+        """Start the daemon with the GPUs `devices`, in order; the daemon outlives this process. Raises ControlError."""
         try:
             await asyncio.to_thread(pipe_directory.clear, self._pipe)
         except OSError as error:
@@ -99,7 +107,10 @@ class Control:
         return found
 
     async def ask(self, command: str) -> str:
-        """Return the daemon's answer; raises ControlError, also when it is busy with other connections for too long."""
+        """Return the daemon's answer to `command`.
+
+        Raises ControlError, also if further connections keep the daemon busy for `patience` seconds.
+        """
         now = asyncio.get_running_loop().time
         until = now() + self._patience
         while True:
@@ -115,11 +126,11 @@ class Control:
             await asyncio.sleep(_PAUSE)
 
     async def probe(self) -> None:
-        """Find out that the daemon answers; raises ControlError."""
+        """Make sure that the daemon answers; raises ControlError."""
         await self.ask(_SIGN_OF_LIFE)
 
     def holders(self, daemon: MpsProcess) -> str:
-        """Return in words who is connected to `daemon`, beside its own servers, and so may keep it busy."""
+        """Describe the processes connected to `daemon` except its own servers: a connection may keep `daemon` busy."""
         try:
             found = peers(daemon.pid)
         except OSError as error:
@@ -130,38 +141,38 @@ class Control:
         return f"connected to it: {', '.join(names[:_MOST_PEERS]) or 'no process'}{more}"
 
     async def clients(self) -> int:
-        """Return how many processes use the daemon's servers; raises ControlError."""
+        """Return the number of processes that use the daemon's servers; raises ControlError."""
         return sum([len(_numbers(await self.ask(f"get_client_list {server}"))) for server in await self._servers()])
 
     async def limit(self, devices: Sequence[str], settings: MpsSettings) -> None:
-        """Set the limits of `settings`; `devices` are the daemon's GPUs in their order. Raises ControlError.
+        """Set the limits of `settings`; `devices` are the daemon's GPUs in the daemon's order. Raises ControlError.
 
-        A GPU that only one of them names is left as it is.
+        A GPU missing from `settings` or from `devices` keeps its limit.
         """
         limits = limits_of(devices, settings)
         await self._set(limits)
         for command, found in (await self._differing(limits)).items():
-            # A server may have ended since.
+            # Not for limits of a server: the server may have ended since.
             if command.startswith("set_default_"):
                 raise ControlError(f"the MPS control daemon did not apply {command!r}: the limit is {found!r}")
 
     async def restore(self, devices: Sequence[str], settings: MpsSettings) -> dict[str, str]:
-        """Set the limits of `settings` again: any process that reaches the socket can change them. Raises ControlError.
+        """Set the limits of `settings` again, because any process with access to the socket can change limits.
 
-        Returns those that were seen to differ: what was found of each, by the command that sets it.
+        Returns the answers that differed from `settings`, by the command for the limit. Raises ControlError.
         """
         limits = limits_of(devices, settings)
         if found := await self._differing(limits):
             await self.limit(devices, settings)
         else:
-            # Amounts are reported in whole GB, so a limit may differ without being seen to.
+            # Answers have whole GB only, and can hide a changed limit: set all limits in any case.
             await self._set(limits)
         return found
 
     async def quit(self, daemon: MpsProcess) -> None:
-        """End `daemon` and its servers, which lose processes that still use them after a few seconds."""
+        """End `daemon` and its servers; processes that still use a server after a few seconds lose it."""
         try:
-            # The status shows only whether the servers ended by themselves.
+            # The exit status shows only whether the servers ended by themselves.
             await self._run(commands=(f"quit -t {_QUIT_WITHIN}",), patience=_QUIT_WITHIN)
         except ControlError as error:
             _log.warning("mps_daemon_quit_failed", pid=daemon.pid, reason=str(error))
@@ -176,7 +187,7 @@ class Control:
             await self.ask("\n".join(limit.command(server) for limit in limits))
 
     async def _differing(self, limits: Sequence[MpsLimit]) -> dict[str, str]:
-        """Return what is found of limits that are not as they should be, by the command that sets each."""
+        """Return the answers that differ from the desired limits, by the command that sets the limit."""
         found = {}
         for server in (None, *await self._servers()):
             for limit in limits:
@@ -218,17 +229,17 @@ class Control:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        assert process.returncode is not None  # noqa: S101 - it has ended
+        assert process.returncode is not None  # noqa: S101 - the process has ended
         return process.returncode, output.decode(errors="replace").strip()
 
     def _environment(self) -> dict[str, str]:
-        """Return our environment with nothing in it that the daemon would take for a setting."""
+        """Return the environment of this process, without any variable that the daemon would take for a setting."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
         return kept | {PIPE_VARIABLE: str(self._pipe), LOG_VARIABLE: str(self._log)}
 
 
 def _numbers(answer: str) -> list[int]:
-    """Return the numbers of an answer, one a line; other lines are words of explanation."""
+    """Return the numbers of `answer`, one per line; lines with words of explanation are skipped."""
     return [int(line) for line in answer.split("\n") if line.strip().isdecimal()]
 
 

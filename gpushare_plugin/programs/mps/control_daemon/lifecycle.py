@@ -1,4 +1,4 @@
-"""The life of the MPS control daemon: adopted or started, asked whether it answers, replaced, ended."""
+"""The life of the MPS control daemon: adopted or started, asked for signs of life, replaced, ended."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,25 +14,30 @@ from gpushare_plugin.programs.mps.control_daemon.processes import MpsProcess, se
 _log = structlog.get_logger()
 
 MOST_UNANSWERED = 3
-"""Questions in a row without an answer after which a daemon is replaced, if no program ends by that."""
+"""Unanswered questions in a row after which the daemon is replaced, if no program ends with it."""
 
 
 class RunningDaemon(Struct):
-    """A daemon that runs: its limits, when it is asked next, and how many questions in a row it has not answered."""
+    """A running control daemon."""
 
     process: MpsProcess
+    """The process of the daemon."""
     limits: AppliedLimits
+    """The limits of the daemon."""
     ask_at: float = 0.0
+    """When the daemon is next asked for a sign of life, in seconds of the event loop's clock."""
     unanswered: int = 0
+    """The number of questions in a row without an answer."""
 
 
 class Lifecycle:
-    """One control daemon of a pipe directory: the one that runs, whoever started it, or one for the GPUs desired."""
+    """Looks after the control daemon of a pipe directory: a daemon found running, or a new one for the desired GPUs."""
 
     def __init__(self, pipe: Path, control: Control, ask_every: float, *, replace_silent: bool) -> None:
-        """Look after the daemon that `control` speaks to, and ask it every `ask_every` seconds whether it answers.
+        """Look after the daemon behind `control`, and ask the daemon for a sign of life every `ask_every` seconds.
 
-        `replace_silent`: replace an unresponsive daemon also while it has servers; programs that use them end.
+        `replace_silent`: replace an unresponsive daemon even while the daemon has servers; programs using the servers
+        end.
         """
         self._pipe = pipe
         self._control = control
@@ -41,14 +46,15 @@ class Lifecycle:
         self._now = asyncio.get_running_loop().time
         self._nothing_left = False
         self.daemon: RunningDaemon | None = None
+        """The running daemon, None where no daemon is known."""
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The GPUs of the daemon that runs, in its order."""
+        """The GPUs of the running daemon, in the daemon's order; empty without a daemon."""
         return self.daemon.process.devices if self.daemon else ()
 
     def refresh(self) -> MpsProcess | None:
-        """Look for a daemon unless one is known to live; return the one that has ended since the last look."""
+        """Look for a daemon unless the known daemon lives; return the daemon that has ended since the last look."""
         if self._nothing_left or (self.daemon is not None and self.daemon.process.alive):
             return None
         ended, self.daemon = self.daemon, None
@@ -58,10 +64,10 @@ class Lifecycle:
         return ended.process if ended else None
 
     async def bring_to(self, uuids: Sequence[str]) -> str | None:
-        """Have a daemon that answers and has exactly these GPUs, none for no GPUs.
+        """Make sure that the daemon answers and has exactly the GPUs `uuids`; without GPUs, no daemon is to run.
 
-        Returns why that must wait, None when it need not. Raises ControlError when the daemon does not do what it is
-        asked.
+        Returns why the change must wait, None when nothing must wait. Raises ControlError if the daemon does not carry
+        out a command.
         """
         if self.daemon is not None:
             await self._ask_whether_it_answers(self.daemon)
@@ -79,12 +85,12 @@ class Lifecycle:
         return await self.bring_to(uuids)
 
     def ask_soon(self) -> None:
-        """Ask at the next step whether the daemon answers, for it has not done what it should."""
+        """Ask for a sign of life at the next step, because the daemon did not carry out a command."""
         if self.daemon is not None:
             self.daemon.ask_at = 0.0
 
     async def end(self) -> None:
-        """End the daemon and its servers, whoever started them."""
+        """End the daemon and the MPS servers, no matter who started the daemon."""
         if (process := self._control.find()) is not None:
             await self._control.quit(process)
             _log.info("mps_daemon_stopped", pid=process.pid, reason="gpushare mps ends")
@@ -96,7 +102,7 @@ class Lifecycle:
     async def _start(self, uuids: Sequence[str]) -> None:
         if not self._nothing_left:
             await self._end_orphans()
-        # Only we start anything here, so that not all processes of the node must be searched again.
+        # Only this process starts daemons in the pipe directory: no later look has to search all processes of the node.
         self._nothing_left = not uuids
         if uuids:
             process = await self._control.start(uuids)
@@ -118,9 +124,10 @@ class Lifecycle:
         daemon.ask_at = self._now() + self._ask_every
 
     async def _consequence(self, daemon: RunningDaemon) -> str:
-        """Do what an unanswered question requires, and return that with what is known of its cause.
+        """Act on an unanswered question; return the action and the known cause in words, for a message.
 
-        The daemon is ended only where no program ends by that: any process that reaches its socket can keep it busy.
+        Without `replace_silent`, the daemon is ended only if no program ends with it: any process with access to the
+        socket can keep the daemon busy.
         """
         cause = await asyncio.to_thread(self._control.holders, daemon.process)
         if daemon.unanswered < MOST_UNANSWERED:
@@ -136,7 +143,7 @@ class Lifecycle:
         return f"{cause}; replacing process {daemon.process.pid}"
 
     async def _end_orphans(self) -> None:
-        """End servers whose control daemon is gone: they hold GPUs that are exclusive, and no client can reach them."""
+        """End MPS servers whose control daemon is gone: they hold exclusive GPUs, and no client can reach them."""
         for server in servers(self._pipe):
             _log.warning("mps_server_orphaned", pid=server.pid)
             await server.end()

@@ -1,4 +1,4 @@
-"""The limits of an MPS control daemon and its servers: how each is set and read (version 535)."""
+"""The limits of an MPS control daemon and of MPS servers: how a limit is set and read (version 535)."""
 
 import re
 from collections.abc import Sequence
@@ -11,30 +11,33 @@ _MIB = {"M": 1, "G": 1024}
 
 
 class MpsLimit(Struct, frozen=True):
-    """One limit: the name of its command, the GPU's number where it has one, and its value as it is set."""
+    """A limit of an MPS control daemon or of an MPS server."""
 
     name: str
+    """The name of the limit in commands, such as `device_pinned_mem_limit`."""
     device: int | None
+    """The number of the GPU in the daemon's order; None for a limit without a GPU."""
     value: str
+    """The value in commands, such as `4096M`."""
 
     def command(self, server: int | None) -> str:
-        """Return the command that sets it in a server, or the default of new ones for None."""
+        """Return the command that sets the limit in `server`, or the default for new servers if `server` is None."""
         return " ".join((*self._words("set", server), self.value))
 
     def question(self, server: int | None) -> str:
-        """Return the command that asks for it, as above."""
+        """Return the command that reads the limit of `server`, or the default for new servers if `server` is None."""
         return " ".join(self._words("get", server))
 
     def is_set_by(self, answer: str) -> bool:
-        """Return whether an answer shows that this limit is set, as far as answers can."""
-        if answer.startswith("Server "):  # … not found: it has ended meanwhile
+        """Return whether `answer` agrees with the value of the limit, within the precision of answers."""
+        if answer.startswith("Server "):  # … not found: the server has ended meanwhile
             return True
         if self.device is None:
             return _number(answer) == float(self.value)
         desired = int(self.value[:-1])
         amount = re.fullmatch(r"(\d+)([MG])", answer)
         if amount is None or not desired:
-            # 0 removes a limit. Where another version reports amounts in another form, any amount is accepted.
+            # 0 removes a limit. If another version reports amounts in another form, any amount is accepted.
             return bool(answer) == bool(desired)
         unit = _MIB[amount[2]]
         return desired // unit == int(amount[1])
@@ -45,7 +48,7 @@ class MpsLimit(Struct, frozen=True):
 
 
 def limits_of(devices: Sequence[str], settings: MpsSettings) -> list[MpsLimit]:
-    """Return the limits of `settings` for a daemon that has `devices`; a GPU that only one of them names has none."""
+    """Return the limits of `settings` for a daemon with `devices`; a GPU that only one of them names has no limit."""
     threads = MpsLimit("active_thread_percentage", None, str(settings.active_thread_percentage or _ALL_THREADS))
     memory = (
         MpsLimit("device_pinned_mem_limit", devices.index(gpu.uuid), f"{gpu.memory_limit_mib or 0}M")

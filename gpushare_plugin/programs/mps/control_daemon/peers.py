@@ -1,7 +1,8 @@
-"""Who is connected to a process over Unix sockets, which shows who keeps an unresponsive MPS control daemon busy.
+"""The processes connected to a process over Unix sockets, to find out who keeps an MPS control daemon busy.
 
-The kernel says it to whoever has the process's own end of a connection (SO_PEERCRED, unix(7)), so that end is borrowed
-(pidfd_getfd(2), Linux 5.6). Tables of sockets do not: each lists one network namespace, and pods have their own.
+Whoever holds one end of a connection can ask the kernel for the process at the other end (SO_PEERCRED, unix(7)).
+`peers` therefore borrows the ends held by the examined process (pidfd_getfd(2), Linux 5.6). Tables of sockets do not
+help: a table lists the sockets of one network namespace, and pods have network namespaces of their own.
 """
 
 import contextlib
@@ -16,20 +17,22 @@ from pathlib import Path
 from gpushare_plugin.foundation.structs import Struct
 
 _PIDFD_GETFD = 438
-"""The number of the system call, which is the same on every architecture."""
+"""The number of the system call pidfd_getfd, the same on every architecture."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _credentials = struct.Struct("3i")
 
 
 class Peer(Struct, frozen=True):
-    """A process at the other end of a connection: its number, 0 where it cannot be seen from here, and its user."""
+    """The process at the other end of a connection."""
 
     pid: int
+    """The number of the process; 0 if the process cannot be seen from here."""
     user: int
+    """The user ID of the process."""
 
     def __str__(self) -> str:
-        """Return what a person needs to find it: its name, and its control group, which names the pod."""
+        """Return name, user and control group of the process for people; the control group names the pod."""
         entry = Path("/proc", str(self.pid))
         name = _first_line(entry / "comm")
         group = _first_line(entry / "cgroup").rpartition(":")[2]
@@ -37,7 +40,7 @@ class Peer(Struct, frozen=True):
 
 
 def peers(process: int) -> set[Peer]:
-    """Return who is connected to a process; raises OSError where we may not look, or it has ended."""
+    """Return the processes connected to `process`; raises OSError if access is denied or `process` has ended."""
     handle = os.pidfd_open(process)
     try:
         found = (_peer(handle, descriptor) for descriptor in _sockets(process))
@@ -62,7 +65,7 @@ def _borrowed(handle: int, descriptor: int) -> socket.socket:
 
 
 def _peer(handle: int, descriptor: int) -> Peer | None:
-    """Return who is at the other end of one of the process's sockets, None for a socket that has no such end."""
+    """Return the peer of a socket of the process; None for sockets without a peer, or not of the Unix family."""
     try:
         end = _borrowed(handle, descriptor)
     except OSError as error:

@@ -1,8 +1,9 @@
-"""What lies in the pipe directory before the control daemon starts: nothing that another process made.
+"""Clears the pipe directory before the control daemon starts: no file of another process may remain.
 
-Fact: version 535 of `nvidia-cuda-mps-control` opens `control_lock` and `log` there by name and follows links, also
-when it only passes a command on, and locks the first one with fcntl(2), for writing. So whoever could put a link there
-would have this process, which is privileged, write to a file or a device of the host.
+Fact: version 535 of `nvidia-cuda-mps-control` opens `control_lock` and `log` in the directory by name and follows
+links, even when the program only passes a command on. The program locks `control_lock` with fcntl(2), for writing. A
+process able to put a link in the directory could thus make this privileged process write to a file or a device of the
+host.
 """
 
 import fcntl
@@ -25,15 +26,16 @@ _KINDS = {
     "log": stat.S_IFIFO,
     "nvidia-cuda-mps-control.pid": stat.S_IFREG,
 }
-"""What control daemons leave when they end; the last one only newer versions make."""
+"""The files left by a control daemon after its end, with their types; only newer versions make the last file."""
 _MOST_NAMES = 10
+"""The most names of files in a log message."""
 
 
 def clear(pipe: Path) -> None:
-    """Take away everything in `pipe`, following no link, unless a control daemon lives there; raises OSError.
+    """Remove everything in `pipe` without following links, unless a control daemon uses the directory; raises OSError.
 
-    What the daemon leaves goes, too: any process that can read its lock can share it, and then the next daemon cannot
-    take it.
+    Files left by a daemon are removed, too: any process able to read the lock file can hold a shared lock, and the next
+    daemon could not take the lock.
     """
     with _opened(pipe) as directory:
         if _is_in_use(directory):
@@ -63,7 +65,7 @@ def _names(directory: int) -> list[str]:
 
 
 def _is_in_use(directory: int) -> bool:
-    """Return whether a daemon has its lock; those who may only read the directory cannot lock it for writing."""
+    """Return whether a daemon holds the lock file; processes with read access only cannot lock the file for writing."""
     if not _is_the_daemons(directory, _LOCK):
         return False
     descriptor = os.open(_LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
@@ -84,7 +86,7 @@ def _is_the_daemons(directory: int, name: str) -> bool:
 
 
 def _empty(directory: int) -> None:
-    """Remove all in `directory`; what lies deeper is first moved up, so that no depth is too much."""
+    """Remove everything in `directory`; the content of a subdirectory is first moved up, so no depth is too much."""
     while names := _names(directory):
         for name in names:
             if not stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode):
