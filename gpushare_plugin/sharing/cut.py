@@ -1,4 +1,4 @@
-"""Cutting the GPUs of a partitioned node under MPS: the held slices, and the wanted slices with room beside them.
+"""Cutting the GPUs of a partitioned node under MPS into held slices and, as room allows, wanted slices.
 
 This module does no input or output. The wanted slices can change at any time and are not trusted. A held slice keeps
 its number and therefore its ID. A GPU gets no wanted slice beyond its room.
@@ -46,7 +46,7 @@ class Cut(Struct, frozen=True):
     notices: tuple[str, ...] = ()
     """Warnings for people about wanted slices without room; none while the units held by pods are uncertain."""
     surplus: frozenset[str] = frozenset()
-    """The IDs of the held slices of every size with more slices held than wanted: other slices may follow."""
+    """The IDs of held slices, for each size with more held than wanted slices; other slices may replace them later."""
 
 
 def cut(wanted: Mapping[str, Counts], gpus: Sequence[Gpu], units: PresentUnits) -> Cut:
@@ -72,7 +72,7 @@ def cut(wanted: Mapping[str, Counts], gpus: Sequence[Gpu], units: PresentUnits) 
 
 
 def few_slices(gpus: Iterable[Gpu]) -> dict[str, int]:
-    """Return the most slices that MPS serves, by UUID, for each of `gpus` with a lower limit than MOST_MPS_CLIENTS."""
+    """Return the largest number of slices under MPS, by UUID, for `gpus` with fewer than MOST_MPS_CLIENTS."""
     return {gpu.uuid: most for gpu in gpus if (most := room_of(gpu).most) < MOST_MPS_CLIENTS}
 
 
@@ -151,7 +151,7 @@ class _Card(Struct, frozen=True):
         return {size: len(self.offered.get(size, {}).keys() | self.held.get(size, {}).keys()) for size in sizes}
 
     def cut(self, desired: Mapping[Slice, int]) -> Numbers:
-        """Return the held slices, and the desired slices with room beside them, small slices first.
+        """Return the held slices, and the desired slices with room beside the held slices, small slices first.
 
         Offered slices come before new slices, so that no idle slice is removed needlessly.
         """
@@ -192,7 +192,7 @@ class _Card(Struct, frozen=True):
         )
 
     def surplus(self, desired: Mapping[Slice, int]) -> Iterator[str]:
-        """Yield the IDs of the held slices of every size with more slices held than desired."""
+        """Yield the IDs of held slices, for each size with more held than desired slices."""
         for size, ids in self.held.items():
             if len(ids) > desired.get(size, 0):
                 yield from ids.values()

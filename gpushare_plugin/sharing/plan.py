@@ -58,7 +58,7 @@ def plan(  # noqa: PLR0913 - all that a plan depends on
     """
     config = effective.config
     devices = offered(inventory, config.flags.mig_strategy, config.resources)
-    # On a node partitioned by MIG, a card may be without MIG instances because no instance is wanted.
+    # On a node partitioned by MIG, a card may be without MIG instances because no instance is wanted: no warning.
     findings = Findings(notices=[] if effective.partitioning == "mig" else list(devices.notices))
     node = NodeFacts(
         effective,
@@ -138,7 +138,7 @@ def _names(reference: str, gpu: Gpu) -> bool:
 
 
 def _not_counted(entry: Entry) -> str:
-    """Return the cards that a count of devices leaves out, with reasons; labels of MIG instances need no reason."""
+    """Return the cards that a count of devices leaves out, with reasons; for MIG instances, the labels say enough."""
     cards = (f"; GPU {gpu.label} {each.reason}" for gpu, each in entry.unsuitable.items() if not gpu.mig)
     return "".join(cards)
 
@@ -207,7 +207,7 @@ class _Selection:
         return None
 
     def _excused(self, notice: str) -> bool:
-        """Return whether unresponsive GPUs excuse missing GPUs, so that all other GPUs can serve; then add `notice`."""
+        """Return whether unresponsive GPUs excuse missing GPUs; then `notice` is added, and the other GPUs serve."""
         if self._failed:
             self._findings.notice(notice)
         return bool(self._failed)

@@ -29,7 +29,10 @@ from gpushare_plugin.sharing.isolation.layer import Mode
 from gpushare_plugin.sharing.isolation.mps import room_of
 
 MINIMUM_RETIRED_SECONDS = 2.0
-"""The least time in seconds for a retired unit to stay listed: an `Allocate` call just answered shows nowhere yet."""
+"""The least time in seconds for a retired unit to stay listed.
+
+No record of the kubelet shows the units of an `Allocate` call just answered.
+"""
 
 _Kind = tuple[str, Form, Mode]
 """The kind of units on a GPU: the resource, the form of the units, and the mode of the GPU."""
@@ -73,7 +76,7 @@ class Retired(Struct, frozen=True):
     since: float
     """The time when the units were retired, in seconds of any clock."""
     mode: Mode = None
-    """The mode of the GPU for the units."""
+    """The mode in which the units share the GPU."""
     listed: bool = True
     """Whether the units are in the device list of the resource.
 
@@ -150,7 +153,7 @@ def advance(offer: Offer, wanted: WantedOffer, held: Confirmed | None, now: floa
     """
     stay: Mapping[str, Collection[str]]
     if wanted == offer.wanted:
-        # All offered units are wanted, and no retired unit is: only new holdings can change the offer.
+        # All offered units are wanted, and no retired unit is wanted: only new holdings can change the offer.
         before, known = offer.retired, offer.resources
         stay = {name: resource.units.by_id.keys() for name, resource in offer.resources.items()}
     else:
@@ -158,7 +161,7 @@ def advance(offer: Offer, wanted: WantedOffer, held: Confirmed | None, now: floa
         known = {}
     retired = tuple(left for each in before if (left := _held(each, held)))
     if known is offer.resources and len(retired) == len(before) and all(map(is_, retired, before)):
-        return offer, offer.waiting  # the usual end also after a card failed or recovered
+        return offer, offer.waiting  # no more to do, also for a card that fails or recovers
     limits = _limits(retired, wanted, stay)
     resources, too_long = _resources(wanted, retired, stay, limits, known)
     limited = {gpu: limit.until for gpu, limit in limits.items()}
@@ -207,7 +210,7 @@ class _Postponed(NamedTuple):
 def _limits(
     retired: Iterable[Retired], wanted: WantedOffer, stay: Mapping[str, Collection[str]]
 ) -> dict[str, _Postponed]:
-    """Return the GPUs, by UUID, with wanted units that cannot be listed beside the retired units."""
+    """Return the GPUs, by UUID, with wanted units that cannot be listed beside the retired units yet."""
     limits: dict[str, _Postponed] = {}
     kinds = wanted.kinds
     for gpu, beside in _beside(retired, wanted).items():

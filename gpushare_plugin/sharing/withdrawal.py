@@ -44,7 +44,8 @@ def withdrawn(
 
     `before` holds the slices withdrawn so far. `unwanted` holds the resource of each offered, idle and unwanted slice,
     by the ID of the slice. `asked_for` holds the resources with units still to be allocated to a pod of this node.
-    `asked_at` is the time when the kubelet confirmed the slices as idle, None without confirmation. `now` is the time.
+    `asked_at` is the time when the kubelet confirmed the slices as idle, None without confirmation. `now` is the
+    current time. All times are in seconds of one clock.
     """
     return {
         id_: withdrawal

@@ -91,7 +91,7 @@ def refuse_several_gpus(resource: str, units: Mapping[str, int]) -> None:
 
 
 def refuse_unlimited(resource: str, units: Mapping[str, int]) -> None:
-    """Raise PlacementError if `units` of one container are on several GPUs, for limits that hold on one GPU only."""
+    """Raise PlacementError if `units` of one container are on several GPUs, while the limits hold on one GPU only."""
     if len(units) > 1:
         raise PlacementError(
             f"{resource}: {sum(units.values())} units found on {len(units)} GPUs, all on one GPU expected: "

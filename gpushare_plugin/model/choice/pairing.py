@@ -55,7 +55,7 @@ class Pairing:
         self._alone: frozenset[str] = frozenset()
 
     def partner(self, role: Role | None) -> Allocated | None:
-        """Return the allocation of the same container in the other role than `role`, None without an allocation."""
+        """Return the allocation of the same container in the role other than `role`, None without an allocation."""
         last = self._last
         if role is None or last is None or last.role == role or self._checkpoint() != self._last_checkpoint:
             return None
@@ -82,7 +82,7 @@ class Pairing:
 
 
 def held_elsewhere(resource: str, gpus: Iterable[Gpu], partner: Allocated) -> PlacementError:
-    """Return the error for units on other GPUs than `partner`, the allocation of the same container."""
+    """Return the error for units on other GPUs than the GPUs of `partner`, the other allocation of the container."""
     found = ", ".join(gpu.identity for gpu in gpus)
     return PlacementError(
         f"{resource}: units found on {found}, but {partner}. The kubelet chose these units; the pod fails, and its "

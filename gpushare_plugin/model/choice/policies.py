@@ -52,7 +52,7 @@ class PriceOf(Protocol):
     """Returns the price of a GPU for a request; called for each of thousands of nodes, with plain numbers only."""
 
     def __call__(self, gpu: float, node: float, replicas: int = 0, node_replicas: int = 0, /) -> Price:
-        """Return the price of a GPU as if the request were already placed.
+        """Return the price of a GPU as if the request were already on the GPU.
 
         `gpu` is the number of free units of the GPU, divided by the units of the largest GPU of the node. `node` is the
         number of free units of the node, divided by all units of the node. `replicas` is the number of other pods of
@@ -68,10 +68,9 @@ class Policy(Struct, frozen=True):
     price: PriceOf
     """The price of a GPU in a cluster."""
     prefers: Literal["fullest", "emptiest"] | None = None
-    """The cheapest of the GPUs of a node that differ in free units only.
+    """The cheapest GPU of a node, among GPUs that differ only in free units: always the fullest, or the emptiest.
 
-    The cheapest GPU is always the GPU with the fewest free units, or always the GPU with the most free units, and other
-    GPUs need no price. None if neither is always true.
+    Other GPUs then need no price. None if the cheapest GPU is not always the fullest or always the emptiest.
     """
     separates_replicas: bool = False
     """Whether a GPU without pods of the same owner is cheaper than a GPU with pods of the owner."""
@@ -85,8 +84,8 @@ def binpack(gpu: float, node: float, _replicas: int = 0, _node_replicas: int = 0
 def spread(gpu: float, node: float, replicas: int = 0, node_replicas: int = 0, /) -> Price:
     """Prefer the GPU with most room, on the node with most room, and avoid GPUs and nodes with a pod of the owner.
 
-    Nodes without a pod of the owner come first, then nodes with few pods of the owner, where all numbers from five up
-    are equal. On a node, GPUs with fewer pods of the owner come first.
+    Nodes without a pod of the owner come first, then nodes with the fewest pods of the owner, where more than five pods
+    count as five. On a node, GPUs with the fewest pods of the owner come first.
     """
     full = 1 - (gpu + node) / 2
     if not node_replicas:
@@ -101,7 +100,7 @@ POLICIES: Mapping[str, Policy] = {
 """The policies for memory, compute and slices, by name."""
 
 DEFAULT_POLICY: PolicyName = "binpack"
-"""The policy for memory, compute and slices without a setting."""
+"""The default policy for memory, compute and slices."""
 
 REPLICA_POLICIES: Mapping[str, ReplicaOrder] = {
     "distributed": lambda gpu, chosen: (gpu.used, chosen, gpu.index),
@@ -111,7 +110,7 @@ REPLICA_POLICIES: Mapping[str, ReplicaOrder] = {
 """The policies for replicas, used by the node only: the values of NVIDIA's `sharedDevicesAllocationPolicy`."""
 
 DEFAULT_REPLICA_POLICY: ReplicaPolicyName = "distributed"
-"""The policy for replicas without a setting."""
+"""The default policy for replicas."""
 
 
 def is_policy(name: str | None) -> TypeGuard[PolicyName]:

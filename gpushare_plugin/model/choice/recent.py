@@ -62,8 +62,8 @@ class RecentAllocations:
     def doubtful(self, resource: Resource, available: Collection[str], must_include: Collection[str]) -> frozenset[str]:
         """Return the IDs that a container may hold although the kubelet offers the IDs as `available`.
 
-        If the kubelet offers other units of a GPU, but not an ID, the kubelet counts the ID as allocated, and will
-        offer the ID only when the unit is free. So the ID is forgotten.
+        A remembered ID is forgotten if the kubelet offers other units of the GPU, but not the ID. The kubelet counts
+        the ID as allocated then, and from now on offers the ID only when the unit is free.
         """
         allocated = self._allocated.get(resource.name)
         if not allocated:

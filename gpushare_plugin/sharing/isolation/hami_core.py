@@ -1,6 +1,6 @@
 """Isolation by HAMi-core, a library that is preloaded into every program of a container and counts its allocations.
 
-gpushare does not ship the library; the node must have the library. Sources: variables in Project-HAMi/HAMi-core,
+gpushare does not ship the library; the library must be on the node. Sources: variables in Project-HAMi/HAMi-core,
 src/multiprocess/multiprocess_memory_limit.c and src/include/memory_limit.h; mounts in Project-HAMi/HAMi,
 pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go.
 """

@@ -56,7 +56,7 @@ def isolate(grant: Grant, share: ContainerShare, layers: Layers) -> Grant:
 
 
 Mode = Hashable
-"""A value that tells two ways to share a GPU with equal units apart, such as the limit under MPS; None by default."""
+"""A value that differs between ways to share a GPU by equal units, such as the limit under MPS; None by default."""
 
 
 class Limits(Struct, frozen=True):
@@ -110,7 +110,7 @@ class Isolation:
         return None
 
     def check(self, shared: SharedGpus, findings: Findings) -> None:
-        """Add the obstacles to the isolation of the `shared` GPUs to `findings`, with warnings for people."""
+        """Add problems to `findings` if the `shared` GPUs cannot be isolated, and warnings for people."""
 
 
 def percentage(compute: Compute, share: ContainerShare) -> int | None:

@@ -146,7 +146,7 @@ def needs(isolated: Iterable[tuple[Isolation, Sequence[Gpu]]]) -> MpsNeeds:
 
 
 def why_not(gpu: Gpu) -> str | None:
-    """Return the reason why MPS cannot share `gpu`, None if MPS can."""
+    """Return the reason why MPS cannot share `gpu`, None if MPS can share the GPU."""
     if gpu.mig_enabled:
         return "is in MIG mode, and MPS shares whole GPUs only"
     if gpu.compute_capability < _OLDEST:
@@ -156,7 +156,7 @@ def why_not(gpu: Gpu) -> str | None:
 
 
 def room_of(gpu: Gpu) -> MemoryRoom:
-    """Return the room of `gpu` under MPS: the usable memory, and at most one slice for each client of MPS at a time."""
+    """Return the room of `gpu` under MPS: the usable memory, for as many slices as MPS serves clients at once."""
     return MemoryRoom.of(gpu.memory_mib, MOST_MPS_CLIENTS if enforces_limits(gpu) else _MOST_CLIENTS_BEFORE_VOLTA)
 
 

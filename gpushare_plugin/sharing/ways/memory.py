@@ -151,7 +151,7 @@ class MemoryGranter(Struct, frozen=True):
             "ALIYUN_COM_GPU_MEM_IDX": ",".join(str(each.gpu.index) for each in gpus),
             # Without a known pod, the units of the container: the right number for a pod with one container.
             "ALIYUN_COM_GPU_MEM_POD": str(recipient.pod_units or units),
-            # With several GPUs, the units on one GPU, as in ACK: the smallest number exceeds the share of no GPU.
+            # With several GPUs, the units on one GPU, as in ACK: the smallest number is within the share on each GPU.
             "ALIYUN_COM_GPU_MEM_CONTAINER": str(min(each.units for each in gpus)),
             "ALIYUN_COM_GPU_MEM_DEV": str(max(each.of for each in gpus)),
         }
@@ -194,7 +194,7 @@ def smallest_unit(gpus: Sequence[Gpu], short_uuids: Mapping[str, str]) -> int:
 
 
 def _units_of_one_length(most_mib: int) -> Iterator[range]:
-    """Yield all units of up to `most_mib` MiB in groups; the sizes of a group have equally many characters in an ID.
+    """Yield all units of up to `most_mib` MiB, in groups of sizes that take the same number of characters in an ID.
 
     Only within a group does a larger unit always mean a shorter list: 10 MiB takes a character more than 9 MiB. Whole
     GiB are in the groups of MiB as well, where the search can only find a whole GiB too early, not too late.
