@@ -1,1 +1,1 @@
-"""The ways to share a GPU, one module each; none of them does input or output."""
+"""Sharing the GPUs of a node: plan, ways, isolations and transitions, without any input or output."""

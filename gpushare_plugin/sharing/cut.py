@@ -1,7 +1,7 @@
-"""How the GPUs of a partitioned node are cut: the slices that pods hold, and the wanted ones that fit beside them.
+"""Cutting the GPUs of a partitioned node under MPS into held slices and, as room allows, wanted slices.
 
-Pure: what is wanted changes at any time and is not trusted. A slice that a pod holds keeps its number, so that its ID
-stays, and no GPU is cut into more than it has.
+This module does no input or output. The wanted slices can change at any time and are not trusted. A held slice keeps
+its number and therefore its ID. A GPU gets no wanted slice beyond its room.
 """
 
 from collections import defaultdict
@@ -22,42 +22,45 @@ from gpushare_plugin.sharing.isolation.mps import room_of, why_not
 from gpushare_plugin.sharing.ways.way import Numbers
 
 _MOST_SIZES = 5
-"""Sizes of a GPU that a warning repeats."""
+"""The most sizes that a warning about one GPU names."""
 
 
 class PresentUnits(Struct, frozen=True):
-    """The units that a node has, by ID."""
+    """The units of a node, by ID."""
 
     offered: Mapping[str, Unit] = field(default_factory=dict)
-    """Units that can be allocated."""
+    """The allocatable units."""
     retired: Mapping[str, Unit] = field(default_factory=dict)
-    """Units that are listed and cannot be allocated."""
+    """The retired units, which cannot be allocated."""
     held: Mapping[str, Unit] = field(default_factory=dict)
-    """Units that pods hold, or may hold where that is not `certain`."""
+    """The units held by pods; if `certain` is false, all units that pods may hold."""
     certain: bool = True
-    """Whether it is known what pods hold."""
+    """Whether the units held by pods are known."""
 
 
 class Cut(Struct, frozen=True):
-    """How GPUs are cut."""
+    """The slices into which GPUs are cut."""
 
     numbers: Mapping[str, Numbers] = field(default_factory=dict)
-    """The slices of each GPU, by its UUID."""
+    """The slices of each GPU, by GPU UUID."""
     notices: tuple[str, ...] = ()
-    """What is wanted and does not fit, where it is certain what pods hold; for people."""
+    """Warnings for people about wanted slices without room; none while the units held by pods are uncertain."""
     surplus: frozenset[str] = frozenset()
-    """The IDs of slices that are there only because pods hold slices of their size: other slices may follow them."""
+    """The IDs of held slices, for each size with more held than wanted slices; other slices may replace them later."""
 
 
 def cut(wanted: Mapping[str, Counts], gpus: Sequence[Gpu], units: PresentUnits) -> Cut:
-    """Return how `gpus` are cut where `wanted` is by the UUID of a GPU; a GPU that is not named stays as it is."""
+    """Return the cut of `gpus` for the `wanted` slices by GPU UUID; a GPU without an entry keeps its slices.
+
+    GPUs that MPS cannot share are left out.
+    """
     offered, retired, held = (_by_gpu(each.values()) for each in (units.offered, units.retired, units.held))
     numbers: dict[str, Numbers] = {}
     notices: list[str] = []
     surplus: set[str] = set()
     for gpu in gpus:
         if why_not(gpu):
-            continue  # the plan says so
+            continue  # the plan warns about the GPU
         card = _Card(gpu, room_of(gpu), offered[gpu.uuid], retired[gpu.uuid], held[gpu.uuid])
         counts = wanted.get(gpu.uuid)
         desired = card.as_it_is if counts is None else {named_slice(name): n for name, n in counts.items()}
@@ -69,17 +72,20 @@ def cut(wanted: Mapping[str, Counts], gpus: Sequence[Gpu], units: PresentUnits) 
 
 
 def few_slices(gpus: Iterable[Gpu]) -> dict[str, int]:
-    """Return how many slices MPS serves at most on those of `gpus` where that is fewer than usual, by UUID."""
+    """Return the largest number of slices under MPS, by UUID, for `gpus` with fewer than MOST_MPS_CLIENTS."""
     return {gpu.uuid: most for gpu in gpus if (most := room_of(gpu).most) < MOST_MPS_CLIENTS}
 
 
 def unsuitable(gpus: Iterable[Gpu]) -> Mapping[str, str]:
-    """Return why GPUs of a partitioned node are not cut, by UUID."""
+    """Return the reasons why MPS cannot share some GPUs of a partitioned node, by UUID."""
     return {gpu.uuid: f"MPS cannot share it: it {reason}" for gpu in gpus if (reason := why_not(gpu))}
 
 
 def unwanted(numbers: Mapping[str, Numbers], units: PresentUnits) -> frozenset[str]:
-    """Return the IDs of the slices that are offered and are not among `numbers`, which are by the UUID of the GPU."""
+    """Return the IDs of the offered slices outside of `numbers`, the slices of each GPU by UUID.
+
+    GPUs without an entry in `numbers` are skipped.
+    """
     offered = _by_gpu(units.offered.values())
     return frozenset(
         id_
@@ -93,7 +99,7 @@ def unwanted(numbers: Mapping[str, Numbers], units: PresentUnits) -> frozenset[s
 def keeping(
     numbers: Mapping[str, Numbers], gpus: Sequence[Gpu], units: PresentUnits, withdrawn: AbstractSet[str]
 ) -> Mapping[str, Numbers]:
-    """Return `numbers` with those that are `withdrawn`, and of the new ones as many as fit beside these."""
+    """Return `numbers` plus the `withdrawn` slices, without new slices that lack room beside the withdrawn slices."""
     present = {**units.held, **units.offered}
     going = _by_gpu(unit for id_, unit in present.items() if id_ in withdrawn)
     there = _by_gpu(present.values())
@@ -108,7 +114,7 @@ def keeping(
 def _beside(gpu: Gpu, numbers: Numbers, there: "_Ids", going: "_Ids") -> Numbers:
     wanted = set(_each(numbers))
     stay = set(_each(going)) | (wanted & set(_each(there)))
-    # Small slices come first, and where one does not fit, no larger one does.
+    # Small slices come first: where a slice has no room, no larger slice has room. So the first slices of `new` fit.
     new = sorted(wanted - stay, key=_by_size)
     come = fitting(room_of(gpu), [size.name for size, _ in stay], [size.name for size, _ in new])
     found: dict[Slice, tuple[int, ...]] = {}
@@ -126,11 +132,11 @@ def _by_size(numbered: tuple[Slice, int]) -> tuple[int, int]:
 
 
 _Ids = Mapping[Slice, Mapping[int, str]]
-"""Slices of one GPU: their IDs by size and number."""
+"""The IDs of the slices of one GPU, by size and number."""
 
 
 class _Card(Struct, frozen=True):
-    """One GPU and the slices that are there."""
+    """One GPU with its room and its slices, which are named as in PresentUnits."""
 
     gpu: Gpu
     room: MemoryRoom
@@ -140,14 +146,14 @@ class _Card(Struct, frozen=True):
 
     @property
     def as_it_is(self) -> dict[Slice, int]:
-        """How many slices of each size it has."""
+        """The number of slices of each size on the GPU, offered or held."""
         sizes = self.offered.keys() | self.held.keys()
         return {size: len(self.offered.get(size, {}).keys() | self.held.get(size, {}).keys()) for size in sizes}
 
     def cut(self, desired: Mapping[Slice, int]) -> Numbers:
-        """Return the slices that are held, and of those that are desired as many as fit, small ones first.
+        """Return the held slices, and the desired slices with room beside the held slices, small slices first.
 
-        Those that are offered go before others, so that no idle slice goes for nothing.
+        Offered slices come before new slices, so that no idle slice is removed needlessly.
         """
         numbers = {size: set(ids) for size, ids in self.held.items()}
         room = self.room.beside({size: len(found) for size, found in numbers.items()})
@@ -161,16 +167,16 @@ class _Card(Struct, frozen=True):
         return {size: tuple(sorted(found)) for size, found in numbers.items() if found}
 
     def _offered(self, size: Slice) -> Iterable[int]:
-        """Return the numbers of the slices of a size that are offered."""
+        """Return the numbers of the offered slices of a size."""
         return sorted(self.offered.get(size, {}))
 
     def _others(self, size: Slice) -> Iterable[int]:
-        """Return all numbers that slices of a size can have, those of retired ones first: there are ever more."""
+        """Return all possible numbers of slices of a size, without an end; numbers of retired slices come first."""
         retired = self.retired.get(size, {})
         return chain(sorted(retired), (each for each in count() if each not in retired))
 
     def missing(self, desired: Mapping[Slice, int], numbers: Numbers) -> str | None:
-        """Return what is desired and does not fit, for people; None where all fits."""
+        """Return a warning about the desired slices without room, for people; None if all slices have room."""
         lacking = [
             f"{wanted:,} slices of {size.name} wanted, {found} fit"
             for size, wanted in sorted(desired.items(), key=lambda each: each[0].gib)
@@ -186,14 +192,14 @@ class _Card(Struct, frozen=True):
         )
 
     def surplus(self, desired: Mapping[Slice, int]) -> Iterator[str]:
-        """Yield the IDs of held slices of sizes of which more are held than desired."""
+        """Yield the IDs of held slices, for each size with more held than desired slices."""
         for size, ids in self.held.items():
             if len(ids) > desired.get(size, 0):
                 yield from ids.values()
 
 
 def _by_gpu(units: Iterable[Unit]) -> Mapping[str, _Ids]:
-    """Return the IDs of the slices among `units` by the UUID of their GPU, size and number."""
+    """Return the IDs of the slices among `units`, by GPU UUID, size and number."""
     found: defaultdict[str, defaultdict[Slice, dict[int, str]]] = defaultdict(lambda: defaultdict(dict))
     for unit in units:
         if (size := unit.form.slice) is not None and size.gib:

@@ -1,7 +1,8 @@
-"""How a container gets to see its GPUs: the device-list strategies of NVIDIA's plugin, alone or combined.
+"""Access of a container to its GPUs, by the device-list strategies of NVIDIA's plugin, alone or combined.
 
-Facts: `getAllocateResponse` in NVIDIA/k8s-device-plugin, internal/plugin/server.go; the device nodes of MIG instances
-in its internal/rm/nvml_devices.go; CDI annotation keys in the Container Device Interface specification.
+Sources: `getAllocateResponse` in NVIDIA/k8s-device-plugin, internal/plugin/server.go; the device nodes of MIG instances
+in the same repository, internal/rm/nvml_devices.go; CDI annotation keys in the Container Device Interface
+specification.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,25 +16,25 @@ from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import DeviceNode, Grant, Mount
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+"""The variable that names the GPUs of a container to NVIDIA's container runtime."""
 CONTROL_DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-"""Device nodes every CUDA program needs beside the GPU's own; a driver may lack some of them."""
+"""Device nodes needed by every CUDA program beside the device node of the GPU; a driver may lack some of them."""
 
 _MOUNT_ROOT = "/var/run/nvidia-container-devices"
 
 
 class Injection(Struct, frozen=True):
-    """Gives a container access to GPUs as the config says.
-
-    `control_devices` are those of CONTROL_DEVICES that this node has.
-    """
+    """Access of containers to GPUs, by the flags of the config."""
 
     flags: Flags
+    """The flags of the config."""
     control_devices: tuple[str, ...] = CONTROL_DEVICES
+    """The device nodes of CONTROL_DEVICES that exist on this node."""
 
     def grant(self, gpus: Sequence[Gpu]) -> Grant:
-        """Return a grant that makes `gpus`, and no others, visible.
+        """Return a grant that makes only `gpus` visible to the container.
 
-        Raises PlacementError where a MIG instance's device nodes are to be passed and not known.
+        Raises PlacementError if the flags pass device nodes, and the device nodes of a MIG instance are unknown.
         """
         plugin = self.flags.plugin
         strategies = set(plugin.device_list_strategy)
@@ -45,7 +46,7 @@ class Injection(Struct, frozen=True):
         if "envvar" in strategies:
             grant.environment[VISIBLE_DEVICES] = ",".join(names)
         if "volume-mounts" in strategies:
-            # The variable names the folder whose entries name the devices, so this strategy wins over envvar.
+            # The variable names a folder with one entry for each GPU, so volume-mounts replaces the value of envvar.
             grant.environment[VISIBLE_DEVICES] = _MOUNT_ROOT
             grant.mounts += [Mount(join(_MOUNT_ROOT, name), "/dev/null") for name in names]
         if plugin.pass_device_specs:
@@ -73,7 +74,7 @@ class Injection(Struct, frozen=True):
         devices = [f"{kind}={name}" for name in names]
         devices += [f"{vendor}/{mode}=all" for mode, enabled in extras.items() if enabled]
         if "cdi-annotations" in plugin.device_list_strategy:
-            # Containers with several resources need a key for each answer; the same units always get the same key.
+            # A container with several resources needs a key for each answer. The same units always get the same key.
             key = blake2s(",".join(devices).encode(), digest_size=8).hexdigest()
             grant.annotations[f"{plugin.cdi_annotation_prefix}gpushare_{key}"] = ",".join(devices)
         if "cdi-cri" in plugin.device_list_strategy:
@@ -81,7 +82,7 @@ class Injection(Struct, frozen=True):
 
     def _device_nodes(self, gpus: Iterable[Gpu]) -> list[DeviceNode]:
         root = self.flags.nvidia_dev_root or self.flags.nvidia_driver_root
-        # Instances of one card have its node in common.
+        # MIG instances of one card share the device node of the card.
         paths = dict.fromkeys((*self.control_devices, *(path for gpu in gpus for path in _nodes(gpu))))
         return [DeviceNode(path, join(root, path.removeprefix("/"))) for path in paths]
 

@@ -1,6 +1,7 @@
-"""Which MIG instances a partitioned node has: what is wanted at its places, and which instances are offered.
+"""Dividing the cards of a partitioned node into MIG instances: the wanted places, and the offered instances.
 
-Pure: what is wanted changes at any time and is not trusted. An instance that a pod holds stays, whatever is wanted.
+This module does no input or output. The wanted slices can change at any time and are not trusted. An instance held by
+a pod stays, whatever slices are wanted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,29 +15,32 @@ from gpushare_plugin.model.slices.slice import MigPlace, Slice, is_profile, mig_
 from gpushare_plugin.model.slices.wanted import Counts
 
 Rooms = Mapping[str, MigRoom]
-"""The places for MIG instances on cards, by the UUID of the card."""
+"""The room for MIG instances on each card, by card UUID."""
 
 
 class Division(Struct, frozen=True):
-    """How cards are divided: where instances are wanted, by the UUID of a card, and which GPUs are offered, by UUID.
-
-    A card without `places` stays as it is. What pods hold is offered whether it is wanted or not: only while its
-    resource is served does the kubelet record that the pods have ended. `lasting` are instances, by UUID, of shapes
-    that nobody can want here: they are left alone. `notices` say what cannot be.
-    """
+    """The division of cards: the wanted places of MIG instances, and the offered GPUs."""
 
     places: Mapping[str, tuple[MigPlace, ...]] = field(default_factory=dict)
+    """The wanted places of MIG instances, by card UUID; a card without an entry stays unchanged."""
     offered: frozenset[str] = frozenset()
+    """The UUIDs of the offered GPUs.
+
+    A held GPU is offered, wanted or not: the kubelet records the end of a pod only while the resource is served.
+    """
     lasting: frozenset[str] = frozenset()
+    """The UUIDs of MIG instances with shapes that pods cannot request here; the instances are left alone."""
     notices: tuple[str, ...] = ()
+    """Warnings for people about cards offered whole, and about wanted instances without a place."""
 
 
 def divided(
     wanted: Mapping[str, Counts], inventory: Inventory, rooms: Rooms, held: AbstractSet[str], *, manage: bool
 ) -> Division:
-    """Return how the cards are divided where `wanted` is by the UUID of a card, and pods hold these GPUs.
+    """Return the division of the cards for the `wanted` slices by card UUID, while pods hold the GPUs `held`.
 
-    `manage` is whether cards that are not in MIG mode are brought into it: if not, they are offered whole.
+    With `manage`, cards outside of MIG mode are brought into MIG mode if possible. All other cards outside of MIG mode
+    are offered whole.
     """
     places: dict[str, tuple[MigPlace, ...]] = {}
     offered: set[str] = set()
@@ -64,13 +68,13 @@ def divided(
 
 
 def _is_other(instance: Gpu, room: MigRoom | None) -> bool:
-    """Return whether nobody can want an instance, such as one of several compute instances of a GPU instance."""
+    """Return whether pods cannot request an instance, such as one of several compute instances of a GPU instance."""
     place = instance.mig_place
     return place is None or not is_profile(place.profile) or (room is not None and not room.has(str(place)))
 
 
 def _beside(room: MigRoom | None, others: Iterable[Gpu]) -> MigRoom | None:
-    """Return the room that is left beside instances."""
+    """Return the room beside `others`, None if the room is unknown."""
     return room and room.beside((each.mig.profile, each.mig.start) for each in others if each.mig is not None)
 
 
@@ -84,7 +88,7 @@ def _whole(card: Gpu) -> str:
 
 
 class _Choice:
-    """Finds places on a card for what is wanted of it."""
+    """The choice of places on one card for the wanted slices."""
 
     def __init__(self, card: Gpu, instances: Iterable[Gpu], room: MigRoom | None, held: AbstractSet[str]) -> None:
         there = [(each.uuid not in held, place) for each in instances if (place := each.mig_place) is not None]
@@ -95,7 +99,11 @@ class _Choice:
         self.notices: list[str] = []
 
     def of(self, counts: Counts) -> tuple[MigPlace, ...]:
-        """Return the places: those that are named, and for profiles those of instances that are there, then others."""
+        """Return the places for the wanted slices, in sorted order.
+
+        A slice wanted by place gets the place. A slice wanted by profile gets the place of an existing instance, a held
+        instance first, and else a free place. Missing places are added to `notices`.
+        """
         places = [mig_place(name) for name in counts if "@" in name]
         profiles = (Slice("mig", name) for name in counts if "@" not in name)
         for each in sorted(profiles, key=lambda each: each.rank):

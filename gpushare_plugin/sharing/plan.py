@@ -1,6 +1,6 @@
-"""From config and GPUs to resources: which entry of the config gets which GPU, and what is wrong with that.
+"""The plan of a node: the GPUs of each entry of the config, the resources, and the problems of the config.
 
-What an entry makes of its GPUs is said by its way of sharing, see `ways`.
+The way of sharing of an entry makes resources of the GPUs of the entry; see `ways`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,18 +25,20 @@ from gpushare_plugin.sharing.ways.way import Entry, MakeWay, NodeFacts, Numbers,
 
 
 class Plan(Struct, frozen=True):
-    """What a node will advertise, and what MPS needs for that. With any `problems`, nothing may be.
-
-    `modes` are those of shared GPUs by UUID, where the units alone do not say how they are shared; `isolations` are the
-    names of their isolations.
-    """
+    """The resources that a node will advertise, with everything needed to share the GPUs."""
 
     resources: tuple[Resource, ...] = ()
+    """The resources to advertise."""
     problems: tuple[Problem, ...] = ()
+    """The problems of the config; with any problem, the node must not advertise the resources."""
     notices: tuple[str, ...] = ()
+    """Warnings for people."""
     mps: MpsNeeds = field(default_factory=MpsNeeds)
+    """The settings of the MPS control daemon."""
     modes: Mapping[str, Mode] = field(default_factory=dict)
+    """The modes of shared GPUs by UUID, for GPUs with a mode that the units alone do not show."""
     isolations: Mapping[str, str] = field(default_factory=dict)
+    """The names of the isolations of shared GPUs, by UUID."""
 
 
 def plan(  # noqa: PLR0913 - all that a plan depends on
@@ -48,16 +50,15 @@ def plan(  # noqa: PLR0913 - all that a plan depends on
     cut: Mapping[str, Numbers] | None = None,
     ways: Sequence[MakeWay] = WAYS,
 ) -> Plan:
-    """Decide what `effective` means for the GPUs of `inventory`; never raises, finds all problems at once.
+    """Return the plan of the config `effective` for the GPUs of `inventory`; never raises, and finds all problems.
 
-    Of more than MOST_PROBLEMS it finds one more than that.
-
-    `describe` returns for people where a value is in the config. `cut` is how the GPUs of a partitioned node are cut,
-    by UUID; under MIG it has those that are offered.
+    The search for problems stops at one problem more than MOST_PROBLEMS. `describe` returns the place of a value in the
+    config, for people. `cut` holds the slices of each GPU of a partitioned node, by UUID; under MIG, `cut` holds the
+    offered GPUs, without slices.
     """
     config = effective.config
     devices = offered(inventory, config.flags.mig_strategy, config.resources)
-    # A card whose MIG instances are made as wanted may have none.
+    # On a node partitioned by MIG, a card may be without MIG instances because no instance is wanted: no warning.
     findings = Findings(notices=[] if effective.partitioning == "mig" else list(devices.notices))
     node = NodeFacts(
         effective,
@@ -95,7 +96,10 @@ def _assembled(node: NodeFacts, ways: Iterable[MakeWay], describe: Callable[[Pat
 
 
 def _left(node: NodeFacts) -> Mapping[Gpu, str]:
-    """Return the GPUs that are offered whole unless an entry has them; all of a partitioned node are delegated."""
+    """Return the GPUs to offer whole unless an entry selects them, with their resource names.
+
+    A node partitioned under MPS offers no whole GPU, a node partitioned by MIG only the GPUs of the cut.
+    """
     match node.effective.partitioning:
         case None:
             return node.offered
@@ -106,7 +110,7 @@ def _left(node: NodeFacts) -> Mapping[Gpu, str]:
 
 
 def _resources(ways: Iterable[Way], unclaimed: Mapping[Gpu, str], findings: Findings) -> list[Resource]:
-    """Return the resources of all ways; two ways must not give one name to different things."""
+    """Return the resources of all ways; one name for resources of two ways is a problem of the config."""
     resources: list[Resource] = []
     sections: dict[str, Path] = {}
     for way in ways:
@@ -134,13 +138,13 @@ def _names(reference: str, gpu: Gpu) -> bool:
 
 
 def _not_counted(entry: Entry) -> str:
-    """Return which cards a count does not count; what instances are is said by their names."""
+    """Return the cards that a count of devices leaves out, with reasons; for MIG instances, the labels say enough."""
     cards = (f"; GPU {gpu.label} {each.reason}" for gpu, each in entry.unsuitable.items() if not gpu.mig)
     return "".join(cards)
 
 
 class _Selection:
-    """Gives GPUs to entries; `owners` are the entries of GPUs by UUID."""
+    """The selection of GPUs for entries; `owners` holds the entry of each selected GPU by UUID."""
 
     def __init__(self, failed: tuple[FailedGpu, ...], describe: Callable[[Path], str], findings: Findings) -> None:
         self.owners: dict[str, Entry] = {}
@@ -149,11 +153,11 @@ class _Selection:
         self._findings = findings
 
     def title(self, entry: Entry) -> str:
-        """Return an entry as messages name it."""
+        """Return the name of an entry in messages."""
         return f"{self._describe(entry.path)} ({entry.name})"
 
     def select(self, entries: Sequence[Entry]) -> None:
-        """Give GPUs to entries: those named one by one first, then `all`, then counts of what is left."""
+        """Give GPUs to entries: first to entries with a list of GPUs, then to `all`, then to counts of free GPUs."""
         for kind in (DeviceList, AllDevices, DeviceCount):
             for entry in entries:
                 if isinstance(entry.devices, kind):
@@ -203,7 +207,7 @@ class _Selection:
         return None
 
     def _excused(self, notice: str) -> bool:
-        """Return whether unresponsive GPUs explain a selection that comes up short: the others must serve."""
+        """Return whether unresponsive GPUs excuse missing GPUs; then `notice` is added, and the other GPUs serve."""
         if self._failed:
             self._findings.notice(notice)
         return bool(self._failed)

@@ -1,4 +1,4 @@
-"""The snapshot of a node from its plan, with what it needs of the config as plain values."""
+"""The snapshot of a node from the plan, with the needed settings of the config as plain values."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from gpushare_plugin.sharing.plan import Plan
 
 
 def planned_snapshot(config: Config, inventory: Inventory, decided: Plan) -> Snapshot:
-    """Return the node with everything that the plan offers, where no GPU is unhealthy or waits."""
+    """Return the snapshot of a node that offers all resources of the plan, without unhealthy or waiting GPUs."""
     return Snapshot(
         inventory,
         decided.resources,
@@ -32,7 +32,7 @@ def _unshared_names(resources: Resources, inventory: Inventory) -> Iterator[str]
 
 
 def _named_placement(sharing: Sharing) -> str | None:
-    """Return the placement that entries of `sharing.memory` name; None where none does, or they differ."""
+    """Return the placement named by the entries of `sharing.memory`; None without a name, or with several names."""
     by_memory = sharing.memory.resources if sharing.memory else ()
     named = {resource.placement for resource in by_memory if "placement" in resource.model_fields_set}
     return named.pop() if len(named) == 1 else None

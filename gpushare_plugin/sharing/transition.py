@@ -1,11 +1,12 @@
-"""From what a node shares now to what it should share, without taking anything from a pod that holds it.
+"""The transition from the current offer of a node to the wanted offer, without taking any unit from a pod.
 
-The kubelet forgets an allocated ID that vanishes from a list and hands the GPU out twice, so a unit that is no longer
-wanted is *retired*: it stays listed, Unhealthy, until the kubelet shows that no pod holds it. A GPU that is to
-be shared in another way gets no new unit until all units of the old way are gone. Slices are one way, whatever their
-sizes: new ones come beside retired ones as far as the GPU has room for both.
+The kubelet forgets an allocated ID that vanishes from a device list, and then hands the GPU out twice. So an unwanted
+unit is *retired*: the unit stays listed, Unhealthy, until the kubelet shows that no pod holds the unit. If the way of
+sharing a GPU changes, the GPU gets no new unit until all units of the old way are gone. Slices are one way, whatever
+their sizes: new slices come beside retired slices as far as the GPU has room for both.
 
-Units go together that left together: thousands are compared as sets of IDs, and none is looked at while none is free.
+Units retired together stay together: thousands of units are compared as sets of IDs, and no single unit is visited
+while no unit is free.
 """
 
 from collections import defaultdict
@@ -28,31 +29,33 @@ from gpushare_plugin.sharing.isolation.layer import Mode
 from gpushare_plugin.sharing.isolation.mps import room_of
 
 MINIMUM_RETIRED_SECONDS = 2.0
-"""How long a retired unit stays listed at least: an `Allocate` just answered shows nowhere yet."""
+"""The least time in seconds for a retired unit to stay listed.
+
+No record of the kubelet shows the units of an `Allocate` call just answered.
+"""
 
 _Kind = tuple[str, Form, Mode]
-"""A way to share a GPU: the resource, the form of its units, and the mode."""
+"""The kind of units on a GPU: the resource, the form of the units, and the mode of the GPU."""
 
 
 class WantedOffer(Struct, frozen=True):
-    """What a node should list.
-
-    `modes` are those of shared GPUs by UUID, where the units alone do not say how they are shared. `parts` is the
-    card of each MIG instance, both by UUID: a card is never allocated beside its instances.
-    """
+    """The offer that a node should list."""
 
     resources: tuple[Resource, ...]
+    """The resources to list."""
     modes: Mapping[str, Mode] = field(default_factory=dict)
+    """The modes of shared GPUs by UUID, for GPUs with a mode that the units alone do not show."""
     parts: Mapping[str, str] = field(default_factory=dict)
+    """The card of each MIG instance, both by UUID: a card is never allocated beside its MIG instances."""
 
     @property
     def gpus(self) -> dict[str, int | None]:
-        """The NUMA nodes of the GPUs by UUID."""
+        """The NUMA nodes of the GPUs, by GPU UUID."""
         return {gpu.uuid: gpu.numa_node for resource in self.resources for gpu in resource.units.by_gpu}
 
     @property
     def kinds(self) -> dict[str, set[_Kind]]:
-        """The kinds of units of each GPU by its UUID."""
+        """The kinds of the units on each GPU, by GPU UUID."""
         kinds: dict[str, set[_Kind]] = {}
         for resource in self.resources:
             for gpu, units in resource.units.by_gpu.items():
@@ -62,23 +65,28 @@ class WantedOffer(Struct, frozen=True):
 
 
 class Retired(Struct, frozen=True):
-    """Retired units of one GPU, by ID, all of one kind.
-
-    `resource` is what they belong to, `since` when (seconds, any clock) they were retired, `mode` their GPU's. Those
-    that are not `listed` were held when we started, under a resource that we have not served since: another plugin
-    may serve that one, so they are not ours to list. Their GPU waits for them all the same.
-    """
+    """Retired units of one GPU, all of one kind."""
 
     resource: str
+    """The name of the resource of the units."""
     gpu: str
+    """The UUID of the GPU, or the part of the UUID in the IDs of the units if the GPU is unknown."""
     units: Mapping[str, Unit]
+    """The units by ID."""
     since: float
+    """The time when the units were retired, in seconds of any clock."""
     mode: Mode = None
+    """The mode in which the units share the GPU."""
     listed: bool = True
+    """Whether the units are in the device list of the resource.
+
+    Units held at the start of the daemon stay unlisted until gpushare serves their resource: before that, another
+    plugin may serve the resource. The GPU waits for unlisted units as well.
+    """
 
     @property
     def first(self) -> Unit:
-        """One of the units."""
+        """The first of the units."""
         return next(iter(self.units.values()))
 
     @property
@@ -88,28 +96,30 @@ class Retired(Struct, frozen=True):
 
 
 class Waiting(Struct, frozen=True):
-    """A GPU that gets new units once the `units` that were allocated in the old way are gone."""
+    """A GPU that waits for new units until retired units are gone."""
 
     gpu: str
+    """The UUID of the GPU."""
     units: frozenset[str]
+    """The IDs of the retired units that must go first."""
 
 
 class Offer(Struct, frozen=True):
-    """What a node lists now: its resources by name, and what is known of retired units.
-
-    `wanted` is what was last to be listed; its `modes` are those of the units that can be allocated. `waiting` are the
-    GPUs that could not be shared as wanted yet.
-    """
+    """The current offer of a node."""
 
     resources: Mapping[str, Resource] = field(default_factory=dict)
+    """The listed resources by name."""
     retired: tuple[Retired, ...] = ()
+    """The retired units."""
     wanted: WantedOffer = field(default_factory=lambda: WantedOffer(()))
+    """The last wanted offer; its `modes` are the modes of the allocatable units."""
     waiting: tuple[Waiting, ...] = ()
+    """The GPUs that cannot be shared as wanted yet."""
 
     @property
     def modes_in_use(self) -> dict[str, Mode]:
-        """The mode of each GPU that is shared, by its UUID; while a GPU waits that is the old one."""
-        # A GPU without any units is ready for its first ones.
+        """The mode of each shared GPU by UUID; a waiting GPU still has the old mode."""
+        # A GPU without any units is ready for its first units, so the wanted mode counts.
         return (
             dict(self.wanted.modes)
             | {each.gpu: each.mode for each in self.retired}
@@ -118,11 +128,11 @@ class Offer(Struct, frozen=True):
 
 
 def resumed(held: Iterable[Holding], gpus: Sequence[Gpu], modes: Mapping[str, Mode], now: float) -> Offer:
-    """Return the first offer after a restart, where containers may hold units.
+    """Return the first offer after a restart: all units that containers may hold are retired, and unlisted.
 
-    `modes` are those from before the restart, by the GPU's UUID.
+    `modes` holds the modes before the restart, by GPU UUID. `advance` takes retired units back if they are wanted.
     """
-    # A GPU that is unresponsive now may have had a mode, and then it has a UUID that its units can be known by.
+    # An unresponsive GPU with a mode before the restart has its UUID in `modes`, which identifies the units of the GPU.
     known = dict.fromkeys(modes) | {gpu.uuid: gpu.numa_node for gpu in gpus}
     groups: defaultdict[tuple[_Kind, str], dict[str, Unit]] = defaultdict(dict)
     for each in held:
@@ -136,14 +146,14 @@ def resumed(held: Iterable[Holding], gpus: Sequence[Gpu], modes: Mapping[str, Mo
 
 
 def advance(offer: Offer, wanted: WantedOffer, held: Confirmed | None, now: float) -> tuple[Offer, tuple[Waiting, ...]]:
-    """Return the next offer on the way to `wanted`, and the GPUs that wait; call again while units are retired.
+    """Return the next offer on the way to `wanted`, and the waiting GPUs; call again while units are retired.
 
-    `held` is all that containers hold, None while that is not confirmed: then no unit is dropped. `now` is the time, in
-    seconds of the same clock.
+    `held` holds all units of containers, confirmed by the kubelet. Without confirmation, `held` is None and no unit is
+    dropped. `now` is the time in seconds, of the same clock in every call.
     """
     stay: Mapping[str, Collection[str]]
     if wanted == offer.wanted:
-        # What is offered is wanted, and what is retired is not: only new holdings can change anything.
+        # All offered units are wanted, and no retired unit is wanted: only new holdings can change the offer.
         before, known = offer.retired, offer.resources
         stay = {name: resource.units.by_id.keys() for name, resource in offer.resources.items()}
     else:
@@ -151,7 +161,7 @@ def advance(offer: Offer, wanted: WantedOffer, held: Confirmed | None, now: floa
         known = {}
     retired = tuple(left for each in before if (left := _held(each, held)))
     if known is offer.resources and len(retired) == len(before) and all(map(is_, retired, before)):
-        return offer, offer.waiting  # also all there is to do for a card that fails or recovers
+        return offer, offer.waiting  # no more to do, also for a card that fails or recovers
     limits = _limits(retired, wanted, stay)
     resources, too_long = _resources(wanted, retired, stay, limits, known)
     limited = {gpu: limit.until for gpu, limit in limits.items()}
@@ -160,7 +170,7 @@ def advance(offer: Offer, wanted: WantedOffer, held: Confirmed | None, now: floa
 
 
 def _retire(offer: Offer, wanted: WantedOffer, now: float) -> tuple[tuple[Retired, ...], dict[str, set[str]]]:
-    """Return the units that are listed or retired and not wanted, and the IDs of those that are, by their resource."""
+    """Return the unwanted units among listed and retired units, and the IDs of the wanted units by resource."""
     resources = {resource.name: resource for resource in wanted.resources}
     stay: dict[str, set[str]] = defaultdict(set)
     retired = []
@@ -173,7 +183,7 @@ def _retire(offer: Offer, wanted: WantedOffer, now: float) -> tuple[tuple[Retire
 
 
 def _same(retired: Retired, resource: Resource | None, modes: Mapping[str, Mode]) -> AbstractSet[str]:
-    """Return the IDs that `resource` has, too, and in the same mode."""
+    """Return the IDs of retired units that `resource` has as well, in the same mode."""
     same = retired.units.keys() & resource.units.by_id.keys() if resource else frozenset[str]()
     if resource and same and modes.get(resource.units[next(iter(same))].gpu) != retired.mode:
         return frozenset()
@@ -181,7 +191,7 @@ def _same(retired: Retired, resource: Resource | None, modes: Mapping[str, Mode]
 
 
 def _only(retired: Retired, ids: AbstractSet[str]) -> Retired | None:
-    """Return those of the units that have one of `ids`: the very same where all do, None where none does."""
+    """Return the retired units with an ID in `ids`: the same object if all units match, None if no unit matches."""
     if retired.units.keys() <= ids:
         return retired
     units = {id_: unit for id_, unit in retired.units.items() if id_ in ids}
@@ -189,16 +199,18 @@ def _only(retired: Retired, ids: AbstractSet[str]) -> Retired | None:
 
 
 class _Postponed(NamedTuple):
-    """A GPU gets no new units but those in `come`, by ID, `until` retired ones are gone."""
+    """A GPU with new units that must wait for retired units."""
 
     until: frozenset[str]
+    """The IDs of the retired units to wait for."""
     come: frozenset[str] = frozenset()
+    """The IDs of the new units that need not wait."""
 
 
 def _limits(
     retired: Iterable[Retired], wanted: WantedOffer, stay: Mapping[str, Collection[str]]
 ) -> dict[str, _Postponed]:
-    """Return the GPUs, by UUID, of which not all units that are wanted can be listed beside the retired ones."""
+    """Return the GPUs, by UUID, with wanted units that cannot be listed beside the retired units yet."""
     limits: dict[str, _Postponed] = {}
     kinds = wanted.kinds
     for gpu, beside in _beside(retired, wanted).items():
@@ -214,11 +226,14 @@ def _limits(
 
 
 def _beside(retired: Iterable[Retired], wanted: WantedOffer) -> dict[str, list[Retired]]:
-    """Return the retired units that have a part of a GPU, by its UUID; those of a card have one of its instances."""
+    """Return the retired units on each GPU, by GPU UUID.
+
+    Units on a card count for each MIG instance of the card, and units on an instance count for the card.
+    """
     beside: dict[str, list[Retired]] = defaultdict(list)
     gpus = dict.fromkeys(wanted.parts.values()) | wanted.gpus
     for each in retired:
-        gpu = each.first.on(gpus).gpu  # the card may not have been there when its unit was found to be held
+        gpu = each.first.on(gpus).gpu  # the card may have been missing when the kubelet showed the held unit
         for concerned in (gpu, *_overlapping(gpu, wanted.parts)):
             beside[concerned].append(each)
     return beside
@@ -231,7 +246,7 @@ def _ids(retired: Iterable[Retired]) -> frozenset[str]:
 def _new_slices(
     uuid: str, retired: Iterable[Retired], wanted: WantedOffer, stay: Mapping[str, Collection[str]]
 ) -> tuple[list[Unit], frozenset[str]]:
-    """Return the wanted slices of a GPU that do not `stay`, and the IDs of those that have room now."""
+    """Return the new slices wanted of a GPU, all outside of `stay`, and the IDs of the new slices with room now."""
     resources = [each for each in wanted.resources if uuid in each.gpus]
     units = [(unit, unit.id in stay.get(each.name, ())) for each in resources for unit in each.units.of(uuid)]
     new = [unit for unit, stays in units if not stays]
@@ -245,13 +260,13 @@ def _new_slices(
         for unit in new
         if (size := unit.form.slice) is not None and (size, unit.number) not in taken
     )
-    # Small slices come first, and where one does not fit, no larger one does.
+    # Small slices come first: where a slice has no room, no larger slice has room. So the first slices of `coming` fit.
     fit = fitting(room_of(resources[0].gpus[uuid]), sizes, [name for _, _, name, _ in coming])
     return new, frozenset(id_ for *_, id_ in coming[: len(fit)])
 
 
 def _overlapping(gpu: str, parts: Mapping[str, str]) -> list[str]:
-    """Return a card's instances, or an instance's card."""
+    """Return the MIG instances of a card, or the card of a MIG instance."""
     return [parts[gpu]] if gpu in parts else [part for part, card in parts.items() if card == gpu]
 
 
@@ -262,16 +277,17 @@ def _resources(
     limits: Mapping[str, _Postponed],
     known: Mapping[str, Resource],
 ) -> tuple[dict[str, Resource], dict[str, frozenset[str]]]:
-    """Return the resources to list: units that `stay`, new ones within the `limits` of their GPUs, and retired ones.
+    """Return the resources to list: units that `stay`, new units within the `limits` of their GPUs, and retired units.
 
-    Where the kubelet would reject a list as too long, the new units wait, too: return these GPUs by UUID, and for what.
-    `known` are the resources as they are offered for the same `wanted`.
+    If the kubelet would reject a list as too long, the new units in the list wait as well: also return the UUIDs of the
+    GPUs of waiting units, with the IDs of the retired units to wait for. `known` holds the listed resources if the same
+    offer was wanted before.
     """
     retired_units: dict[str, dict[str, Unit]] = {}
     for each in retired:
         if each.listed:
             retired_units.setdefault(each.resource, {}).update(each.units)
-    # A resource that is no longer wanted is still served while units of it are listed.
+    # An unwanted resource is still served while units of the resource are listed.
     reject = _Reject("this node no longer shares its GPUs as this resource; a new pod is scheduled to another node")
     resources = {
         name: Resource(name, Units({}), reject, reject, retired=units) for name, units in retired_units.items()
@@ -288,19 +304,19 @@ def _resources(
             gone_ids = frozenset(gone)
             too_long |= {gpu.uuid: gone_ids for gpu in units_of if len(old[gpu]) < len(units_of[gpu])}
             units_of = old
-        # Also with nothing to allocate yet: the kubelet rewrites its checkpoint only when it is sent a list.
+        # Also without allocatable units: the kubelet rewrites its checkpoint only after receiving a device list.
         resources[resource.name] = _with_units(resource, known.get(resource.name, resource), units_of, gone)
     return resources, too_long
 
 
 def _kept(units: Sequence[Unit], ids: Collection[str], more: Collection[str] = ()) -> Sequence[Unit]:
-    """Return the units that have one of `ids`, or one more."""
+    """Return the units with an ID in `ids` or `more`."""
     kept = [unit for unit in units if unit.id in ids or unit.id in more]
     return units if len(kept) == len(units) else kept
 
 
 def _with_units(resource: Resource, known: Resource, by_gpu: UnitsByGpu, gone: Mapping[str, Unit]) -> Resource:
-    """Return `resource` with the units `by_gpu`, without going through them where it, or `known`, has the very same."""
+    """Return `resource` with the units `by_gpu`; equal units of `resource` or `known` are reused to save time."""
     by_gpu = {gpu: units for gpu, units in by_gpu.items() if units}
     for each in (resource, known):
         if each.units.by_gpu == by_gpu:
@@ -309,7 +325,7 @@ def _with_units(resource: Resource, known: Resource, by_gpu: UnitsByGpu, gone: M
 
 
 def _listed(offer: Offer, now: float) -> Iterator[Retired]:
-    """Yield the units that are offered now as if they were retired this moment."""
+    """Yield all offered units as units retired at the time `now`."""
     for resource in offer.resources.values():
         for gpu, units in resource.units.by_gpu.items():
             yield Retired(
@@ -318,33 +334,37 @@ def _listed(offer: Offer, now: float) -> Iterator[Retired]:
 
 
 def _served(retired: Retired, names: AbstractSet[str]) -> Retired:
-    """Return the same units, listed if their resource is one of `names`, which are ours."""
+    """Return the retired units, listed if their resource is in `names`, the resources served by gpushare."""
     return replace(retired, listed=True) if retired.resource in names and not retired.listed else retired
 
 
 def _held(retired: Retired, held: Confirmed | None) -> Retired | None:
-    """Return the units that pods may hold, None where they hold none."""
+    """Return the retired units that pods may hold, None if pods hold no unit.
+
+    Holdings count only if the kubelet was asked at least MINIMUM_RETIRED_SECONDS after the units were retired.
+    """
     if held is None or held.asked_at < retired.since + MINIMUM_RETIRED_SECONDS:
         return retired
     return _only(retired, held.ids)
 
 
 def _blocks(retired: Retired, kinds: set[_Kind]) -> bool:
-    """Return whether new units beside those retired could allocate the same part of their GPU twice."""
+    """Return whether new units of `kinds` beside the retired units could allocate a part of the GPU twice."""
     form = retired.first.form
     if form.kind == "cores":
-        # Memory of the same container is on the same GPU, so that decides; but an ID is listed only once.
+        # The memory of the same container is on the same GPU, and decides instead. But an ID can be listed only once.
         return retired.kind not in kinds and any(name == retired.resource for name, *_ in kinds)
     if form.slice:
-        # Slices of any sizes stand side by side, as far as there is room.
+        # Slices of all sizes can be side by side; `_new_slices` checks the room.
         return any(mode != retired.mode or not other.slice for _, other, mode in kinds)
     return retired.kind not in kinds
 
 
 class _Reject(Struct, frozen=True):
-    """Chooses nothing and grants nothing, for a `reason`."""
+    """A chooser and granter that refuses every request."""
 
     reason: str
+    """The reason of the refusal, for people."""
 
     def choose(self, request: Request) -> NoReturn:
         raise PlacementError(f"{request.resource}: {self.reason}")

@@ -1,8 +1,8 @@
-"""When an idle slice that is no longer wanted may be retired: once kube-scheduler has seen that it goes.
+"""The withdrawal of idle, unwanted slices: kube-scheduler must see the withdrawal before a slice is retired.
 
-kube-scheduler goes by the status of the Node. A slice that became unhealthy while the Node shows it would be given to
-a pod that the kubelet then rejects. So the slice is *withdrawn* first: the Node does not show it any more, but it stays
-healthy, for a pod that was bound to it a moment ago. Pure.
+kube-scheduler reads the status of the Node. If a slice became unhealthy while the Node shows the slice, kube-scheduler
+would bind a pod to the Node, and the kubelet would reject the pod. So the slice is *withdrawn* first: the Node no
+longer shows the slice, but the slice stays healthy for a pod bound a moment ago. This module does no input or output.
 """
 
 from collections.abc import Mapping
@@ -11,38 +11,41 @@ from collections.abc import Set as AbstractSet
 from gpushare_plugin.foundation.structs import Struct
 
 WITHDRAWN_SECONDS = 1.0
-"""How long the Node must not have shown a slice before that is retired.
+"""The least time in seconds between hiding a slice on the Node and retiring the slice.
 
-kube-scheduler hears of the Node within milliseconds. Bindings that it has begun by then take some more, and as much
-until this daemon and the kubelet hear of the pod; a busy API server takes some ten times as long.
+kube-scheduler hears of the Node within milliseconds. Bindings already begun take some milliseconds more, and the same
+time passes until this daemon and the kubelet hear of the pod. A busy API server takes some ten times longer.
 """
 LONGEST_WITHDRAWN_SECONDS = 10.0
-"""How long a slice is withdrawn at most: a pod that is never admitted, or a Node that cannot be written, is not waited
-for any longer. The partitioner gives the slices that come instead to other nodes after 60 s."""
+"""The longest time in seconds for a slice to be withdrawn.
+
+A pod that is never admitted, or a Node that cannot be written, does not keep the slice withdrawn any longer. The
+partitioner waits only 60 s for the slices that come instead, and then tries other nodes.
+"""
 
 
 class Withdrawal(Struct, frozen=True):
-    """A slice that is withdrawn `since` a time; `hidden_since` is when the Node stopped to show it, None if it has not.
-
-    Times are in seconds of one clock.
-    """
+    """The withdrawal of one slice; times are in seconds of one clock."""
 
     since: float
+    """The time when the slice was withdrawn."""
     hidden_since: float | None = None
+    """The time when the Node stopped showing the slice, None while the Node shows the slice."""
 
 
 Withdrawals = Mapping[str, Withdrawal]
-"""What is withdrawn, by ID."""
+"""The withdrawn slices, by ID."""
 
 
 def withdrawn(
     before: Withdrawals, unwanted: Mapping[str, str], asked_for: AbstractSet[str], asked_at: float | None, now: float
 ) -> Withdrawals:
-    """Return what is withdrawn now; whatever else is `unwanted` may be retired.
+    """Return the slices that are withdrawn now; all other `unwanted` slices may be retired.
 
-    `unwanted` are the slices that are offered, idle and no longer wanted: their resource by their ID. `asked_for` are
-    the resources of which a pod of this node still has to be given something. At `asked_at` the kubelet said that the
-    slices are idle, None where it does not say.
+    `before` holds the slices withdrawn so far. `unwanted` holds the resource of each offered, idle and unwanted slice,
+    by the ID of the slice. `asked_for` holds the resources with units still to be allocated to a pod of this node.
+    `asked_at` is the time when the kubelet confirmed the slices as idle, None without confirmation. `now` is the
+    current time. All times are in seconds of one clock.
     """
     return {
         id_: withdrawal

@@ -1,1 +1,1 @@
-"""Which GPUs a request gets, from counts alone; pure."""
+"""The choice of GPUs for a request, from numbers of units alone, without any input or output."""

@@ -1,7 +1,7 @@
-"""How many units of which GPU a request gets, decided from counts for each GPU alone.
+"""Choosers, which decide how many units of each GPU a request gets, only from the numbers of units on each GPU.
 
-Whoever has the counts can ask: a node, which knows each unit, and a scheduler, which does not. Both ask the same
-chooser and get the same answer, or the same error.
+A node knows each unit, a scheduler only the numbers. Both ask the same chooser and get the same answer, or the same
+error.
 """
 
 from collections.abc import Mapping
@@ -15,17 +15,19 @@ from gpushare_plugin.model.gpu import Closeness, gpu_identity, gpu_label
 
 
 class Request(Struct, frozen=True):
-    """A request for `size` units of a resource, and what the resource's GPUs have free.
-
-    `gpus` holds every GPU of the resource by UUID, sorted by place; units of an unhealthy GPU do not count as free.
-    `taken` says how many units of each GPU the request has already, which must be among what it gets; where their GPU
-    is healthy, they count as free.
-    """
+    """A request for units of one resource, with the free units of the GPUs of the resource."""
 
     resource: str
+    """The name of the resource."""
     size: int
+    """The number of requested units."""
     gpus: Mapping[str, Occupancy]
+    """The occupancy of every GPU by UUID, sorted by place; units of an unhealthy GPU do not count as free."""
     taken: Mapping[str, int] = field(default_factory=dict)
+    """The number of units already taken for the request on each GPU, by UUID; the choice must include the units.
+
+    Taken units of a healthy GPU count as free.
+    """
 
     @property
     def free(self) -> int:
@@ -37,21 +39,23 @@ class Chooser(Protocol):
     """Chooses GPUs for requests; has no state."""
 
     def choose(self, request: Request) -> Mapping[str, int]:
-        """Return how many units the request gets of which GPU in all, those taken already included.
+        """Return the number of units that the request gets on each GPU, by UUID, including units already taken.
 
-        Raises PlacementError when no choice can work.
+        Raises PlacementError if no choice is possible.
         """
         ...
 
 
 class OneGpu(Struct, frozen=True):
-    """Gives all units of a request on one GPU; each stands for `unit_mib` MiB of its memory, 0 for other units."""
+    """Gives all units of a request on one GPU."""
 
     placement: PolicyName
+    """The policy for the choice of the GPU."""
     unit_mib: int = 0
+    """The memory of one unit in MiB, 0 for units of another kind."""
 
     def choose(self, request: Request) -> Mapping[str, int]:
-        """Choose the GPU by the placement policy, or the one that the request is on already."""
+        """Choose the GPU by the placement policy, or the GPU of units already taken."""
         refuse_several_gpus(request.resource, request.taken)
         candidates = {uuid: request.gpus[uuid] for uuid in request.taken} or request.gpus
         gpu = one_gpu(candidates, request.size, self.placement)
@@ -78,7 +82,7 @@ class OneGpu(Struct, frozen=True):
 
 
 def refuse_several_gpus(resource: str, units: Mapping[str, int]) -> None:
-    """Raise PlacementError where `units` of one container, by the UUID of their GPU, are on more than one."""
+    """Raise PlacementError if `units` of one container, by GPU UUID, are on more than one GPU."""
     if len(units) > 1:
         raise PlacementError(
             f"{resource}: {sum(units.values())} units found on {len(units)} GPUs, all on one GPU expected: a share "
@@ -87,7 +91,7 @@ def refuse_several_gpus(resource: str, units: Mapping[str, int]) -> None:
 
 
 def refuse_unlimited(resource: str, units: Mapping[str, int]) -> None:
-    """Raise PlacementError where `units` of one container are on several GPUs, and its limits hold on one only."""
+    """Raise PlacementError if `units` of one container are on several GPUs, while the limits hold on one GPU only."""
     if len(units) > 1:
         raise PlacementError(
             f"{resource}: {sum(units.values())} units found on {len(units)} GPUs, all on one GPU expected: "
@@ -99,13 +103,14 @@ WHY_SINGLE_GPU = (
     "MPS does not limit a process that sees fewer GPUs than its share has. Remove the label aliyun.com/gpu-count from "
     "the pod, or accept the risk with allowMultiGPUShares: true in sharing.memory of the node's config"
 )
-"""Why a share is on one GPU only, and what to do where it should be on several."""
+"""The reason why a share is on one GPU only, and the remedy for a share on several GPUs."""
 
 
 class Replicas(Struct, frozen=True):
-    """Gives replicas of as many GPUs as the placement policy comes to."""
+    """Gives replicas of one or several GPUs, by the placement policy."""
 
     placement: ReplicaPolicyName = DEFAULT_REPLICA_POLICY
+    """The policy for the choice of GPUs."""
 
     def choose(self, request: Request) -> Mapping[str, int]:
         """Choose the GPUs by the placement policy."""
@@ -123,10 +128,10 @@ class Replicas(Struct, frozen=True):
 
 
 class OneSlice(Struct, frozen=True):
-    """Gives one slice of a GPU, from the fullest one that has any."""
+    """Gives one slice, from the fullest GPU with a free slice."""
 
     def choose(self, request: Request) -> Mapping[str, int]:
-        """Choose the GPU, or the one that the request is on already."""
+        """Choose the GPU, or the GPU of a slice already taken."""
         refuse_several_slices(request.resource, request.size)
         if request.taken:
             return request.taken
@@ -146,9 +151,10 @@ def refuse_several_slices(resource: str, count: int) -> None:
 
 
 class CloseGpus(Struct, frozen=True):
-    """Gives whole GPUs that are close to each other; `closeness` was read when the GPUs were."""
+    """Gives whole GPUs that are close to each other."""
 
     closeness: Closeness
+    """The closeness of the GPUs, read together with the GPUs."""
 
     def choose(self, request: Request) -> Mapping[str, int]:
         """Choose the GPUs that are closest together."""

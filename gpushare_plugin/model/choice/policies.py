@@ -1,8 +1,8 @@
-"""The policies: in which order GPUs, and nodes, are taken.
+"""The policies: the order in which GPUs and nodes are taken.
 
-These are the one table of the node, the ledger, the config, the labels, the chart and the documents. A new policy is a
-name in a `Literal` and a line of its table. Whatever else has to name the policy is generated from the table, or
-compared with the table by `tests/project/test_enumerations.py`.
+The node, the ledger, the config, the labels, the chart and the documents all follow the tables of this module. A new
+policy is a name in a `Literal` and a line of its table. All other places that name the policy are generated from the
+table, or compared with the table by `tests/project/test_enumerations.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,66 +11,81 @@ from typing import Literal, Protocol, TypeGuard
 from gpushare_plugin.foundation.structs import Struct
 
 PolicyName = Literal["binpack", "spread"]
+"""The policies for memory, compute and slices."""
 ReplicaPolicyName = Literal["distributed", "packed", "spread"]
+"""The policies for replicas."""
 
 
 class Occupancy(Struct, frozen=True):
-    """How full one GPU is, in units: `free` of `total`; `index` breaks ties."""
+    """The occupancy of one GPU, in units."""
 
     index: int
+    """The index of the GPU, which breaks ties."""
     free: int
+    """The number of free units."""
     total: int
+    """The number of all units."""
 
     @property
     def used(self) -> int:
-        """Units of this GPU that are held."""
+        """The number of units that are not free."""
         return self.total - self.free
 
 
 Order = Callable[[Occupancy], tuple[int, int]]
-"""Says where a GPU of a node stands: the GPU with the least value is taken."""
+"""Returns the rank of a GPU on its node: the GPU with the lowest rank is taken."""
 
 ReplicaOrder = Callable[[Occupancy, int], tuple[int, int, int]]
-"""The same for one more replica, by the occupancy of a GPU and the replicas that the same request has chosen of it."""
+"""Returns the rank of a GPU for one more replica, from the occupancy of the GPU and the replicas already chosen there.
+
+The replicas already chosen are replicas of the GPU for the same request. The GPU with the lowest rank is taken.
+"""
 
 Price = tuple[float, ...]
-"""What a GPU costs a request; prices compare like tuples, the least is best. The first number, 0 to 1, ranks nodes."""
+"""The price of a GPU for a request.
+
+Prices compare like tuples, and the lowest price is best. The first number, from 0 to 1, ranks nodes.
+"""
 
 
 class PriceOf(Protocol):
-    """Says what a GPU costs a request; called for each of thousands of nodes, so it takes plain numbers."""
+    """Returns the price of a GPU for a request; called for each of thousands of nodes, with plain numbers only."""
 
     def __call__(self, gpu: float, node: float, replicas: int = 0, node_replicas: int = 0, /) -> Price:
-        """Return the price of a GPU as it would be with the request on it.
+        """Return the price of a GPU as if the request were already on the GPU.
 
-        `gpu` are its free units as a part of those of the node's largest GPU, `node` those of the node as a part of all
-        that it has. `replicas` are other pods of the same owner on this GPU, `node_replicas` those on the node.
+        `gpu` is the number of free units of the GPU, divided by the units of the largest GPU of the node. `node` is the
+        number of free units of the node, divided by all units of the node. `replicas` is the number of other pods of
+        the same owner on the GPU, `node_replicas` the number of such pods on the node.
         """
 
 
 class Policy(Struct, frozen=True):
-    """A policy for memory, compute and slices: the order of the GPUs of one node, and the price of a GPU in a cluster.
-
-    `prefers` says which of GPUs of a node is cheapest where they differ in their free units only: always the one with
-    fewest, always the one with most, or (None) now this one and now that one. Where that is known, the others need no
-    price. `separates_replicas` is whether a GPU without pods of the same owner is cheaper than one that has some.
-    """
+    """A policy for memory, compute and slices."""
 
     order: Order
+    """The order of the GPUs of one node."""
     price: PriceOf
+    """The price of a GPU in a cluster."""
     prefers: Literal["fullest", "emptiest"] | None = None
+    """The cheapest GPU of a node, among GPUs that differ only in free units: always the fullest, or the emptiest.
+
+    Other GPUs then need no price. None if the cheapest GPU is not always the fullest or always the emptiest.
+    """
     separates_replicas: bool = False
+    """Whether a GPU without pods of the same owner is cheaper than a GPU with pods of the owner."""
 
 
 def binpack(gpu: float, node: float, _replicas: int = 0, _node_replicas: int = 0, /) -> Price:
-    """Prefer the GPU with least room, on the node with least room, so that GPUs and nodes stay free for large pods."""
+    """Prefer the GPU with least room, on the node with least room, to keep GPUs and nodes free for large pods."""
     return ((gpu + node) / 2,)
 
 
 def spread(gpu: float, node: float, replicas: int = 0, node_replicas: int = 0, /) -> Price:
-    """Prefer the GPU with most room, on the node with most room, and none where the owner has a pod already.
+    """Prefer the GPU with most room, on the node with most room, and avoid GPUs and nodes with a pod of the owner.
 
-    Nodes without a pod of the owner come first, then those with fewest; on a node, GPUs likewise.
+    Nodes without a pod of the owner come first, then nodes with the fewest pods of the owner, where more than five pods
+    count as five. On a node, GPUs with the fewest pods of the owner come first.
     """
     full = 1 - (gpu + node) / 2
     if not node_replicas:
@@ -82,17 +97,20 @@ POLICIES: Mapping[str, Policy] = {
     "binpack": Policy(lambda gpu: (gpu.free, gpu.index), binpack, "fullest"),
     "spread": Policy(lambda gpu: (-gpu.free, gpu.index), spread, "emptiest", separates_replicas=True),
 }
+"""The policies for memory, compute and slices, by name."""
 
 DEFAULT_POLICY: PolicyName = "binpack"
+"""The default policy for memory, compute and slices."""
 
 REPLICA_POLICIES: Mapping[str, ReplicaOrder] = {
     "distributed": lambda gpu, chosen: (gpu.used, chosen, gpu.index),
     "packed": lambda gpu, chosen: (-gpu.used, chosen, gpu.index),
     "spread": lambda gpu, chosen: (chosen, gpu.used, gpu.index),
 }
-"""The policies for replicas, which only the node has: the values of NVIDIA's `sharedDevicesAllocationPolicy`."""
+"""The policies for replicas, used by the node only: the values of NVIDIA's `sharedDevicesAllocationPolicy`."""
 
 DEFAULT_REPLICA_POLICY: ReplicaPolicyName = "distributed"
+"""The default policy for replicas."""
 
 
 def is_policy(name: str | None) -> TypeGuard[PolicyName]:

@@ -1,8 +1,9 @@
-"""What containers were allocated, until the kubelet is known to count it, or nobody holds it any more.
+"""Recent allocations, remembered until the kubelet is known to count the units, or no container holds the units.
 
-When somebody lists pod-resources and a pod has ended, the kubelet works out anew what is allocated, from what
-containers have (`UpdateAllocatedDevices` in pkg/kubelet/cm/devicemanager). What it is allocating at that moment is not
-among that: the container gets it nevertheless, and later pods are offered it as available until another pod ends.
+If a client lists pod-resources after a pod has ended, the kubelet computes the allocated devices again, from the
+devices of containers (`UpdateAllocatedDevices` in pkg/kubelet/cm/devicemanager). The result lacks the units that the
+kubelet is allocating at the moment. The container gets the units nevertheless, and the kubelet offers the units to
+later pods as available until another pod ends.
 """
 
 from collections import Counter
@@ -14,20 +15,20 @@ from functools import cache
 from gpushare_plugin.model.resource import Resource
 
 Moment = Mapping[str, int]
-"""How many calls there were for each resource."""
+"""A moment, as the number of calls so far for each resource."""
 
 
 class RecentAllocations:
-    """Remembers IDs from `Allocate` on, for all resources of a node; never more than the units that these list.
+    """Remembers IDs from `Allocate` on, for all resources of a node; never more IDs than the resources list.
 
-    The kubelet allocates to one container at a time, so another call for a resource shows that the former container has
-    its units, or will never have them.
+    The kubelet allocates to one container at a time. So another call for a resource shows that the former container
+    has its units, or will never get the units.
     """
 
     def __init__(self) -> None:
         """Remember nothing yet."""
         self._calls: Counter[str] = Counter()
-        # By resource: the ID, and the number of the call that allocated it.
+        # By resource: each ID with the number of its `Allocate` call.
         self._allocated: dict[str, dict[str, int]] = {}
         self._shown: set[str] = set()
         self._answering = 0
@@ -36,10 +37,13 @@ class RecentAllocations:
 
     @contextmanager
     def call(self, resource: str, *, allocates: bool) -> Iterator[None]:
-        """Count a call of the kubelet that is answered within the block: it `allocates`, or asks what is preferred."""
+        """Count a call of the kubelet that is answered within the block: an `Allocate` call if `allocates` is true.
+
+        Otherwise, the kubelet asks for the preferred units.
+        """
         self._calls[resource] += 1
         self._answering += 1
-        # What is preferred is allocated next.
+        # The kubelet allocates the preferred units next.
         self._preferred = not allocates
         try:
             yield
@@ -50,20 +54,22 @@ class RecentAllocations:
             self._answering -= 1
 
     def allocated(self, resource: str, ids: Collection[str]) -> None:
-        """Remember what a container gets by the current call."""
+        """Remember the units that a container gets by the current call."""
         self._allocated.setdefault(resource, {}).update(dict.fromkeys(ids, self._calls[resource]))
         self._shown.difference_update(ids)
         self._unwritten = frozenset(ids)
 
     def doubtful(self, resource: Resource, available: Collection[str], must_include: Collection[str]) -> frozenset[str]:
-        """Return which of the IDs that the kubelet takes to be available a container may hold.
+        """Return the IDs that a container may hold although the kubelet offers the IDs as `available`.
 
-        An ID that is not offered beside others of its GPU is counted: from now on, it is offered only when it is free.
+        A remembered ID is forgotten if the kubelet offers other units of the GPU, but not the ID. The kubelet counts
+        the ID as allocated then, and from now on offers the ID only when the unit is free.
         """
         allocated = self._allocated.get(resource.name)
         if not allocated:
             return frozenset()
-        # A container holds those of its pod's init containers, and they say nothing of others: NUMA nodes chose them.
+        # `must_include` holds units of the pod's init containers, which the container may get, and units chosen by NUMA
+        # node. Neither shows whether the kubelet offers the other units of a GPU.
         offered = set(available).difference(must_include)
         missing = allocated.keys() - offered - set(must_include) - resource.retired.keys()
         offers = cache(lambda gpu: any(unit.id in offered for unit in resource.units.of(gpu)))
@@ -73,13 +79,14 @@ class RecentAllocations:
 
     @property
     def now(self) -> Moment:
-        """This moment, for what is read from now on."""
+        """The current moment, as the beginning of a reading for `learn`."""
         return self._calls.copy()
 
     def learn(self, held: AbstractSet[tuple[str, str]], since: Moment) -> None:
-        """Forget what nobody holds by what was read since a moment, as resource and ID.
+        """Forget IDs that no container holds by `held`, the pairs of resource and ID read since the moment `since`.
 
-        It was held once, or the kubelet had gone on to another container when the reading began.
+        An ID missing in `held` is forgotten if an earlier reading showed the ID, or if the kubelet had gone on to
+        another container when the reading began.
         """
         for resource, allocated in self._allocated.items():
             shown = {id_ for id_ in allocated if (resource, id_) in held}
@@ -97,14 +104,14 @@ class RecentAllocations:
 
     @property
     def answering(self) -> bool:
-        """Whether a call is being answered, or one is to come that allocates what was preferred."""
+        """Whether a call is being answered, or the `Allocate` call for preferred units is still to come."""
         return self._answering > 0 or self._preferred
 
     @property
     def unwritten(self) -> frozenset[str]:
-        """What the last call allocated, until it is known that the kubelet has written it down."""
+        """The IDs of the last `Allocate` call, until the kubelet is known to have written its checkpoint."""
         return self._unwritten
 
     def written(self) -> None:
-        """Note that the kubelet does not allocate any more what it did, or is not waited for."""
+        """Record that the kubelet has finished the last allocation, or that the wait for the kubelet is over."""
         self._preferred, self._unwritten = False, frozenset()

@@ -1,1 +1,1 @@
-"""What holds containers to their share: one module an isolation."""
+"""The isolations of containers that share a GPU: one module for each isolation."""

@@ -1,10 +1,11 @@
-"""The variables by which frameworks limit themselves: each has one value for all GPUs of a container.
+"""Variables for frameworks that limit their own memory; each variable has one value for all GPUs of a container.
 
-Facts: JAX, "GPU memory allocation" (a fraction of the GPU's memory; the newer name XLA_CLIENT_MEM_FRACTION is unknown
-to older releases, and having both is an error in newer ones); CuPy, "Environment variables" (bytes); TensorFlow, "Use a
-GPU", which has no variable for an amount, only one for taking memory as it is needed instead of all at once.
+Sources: JAX, "GPU memory allocation" (a fraction of the GPU memory; older releases do not know the newer name
+XLA_CLIENT_MEM_FRACTION, and newer releases reject both names together); CuPy, "Environment variables" (bytes);
+TensorFlow, "Use a GPU" (no variable for an amount, only a variable for taking memory when needed instead of all memory
+at the start).
 
-PyTorch is not here: it reads `per_process_memory_fraction` in PYTORCH_ALLOC_CONF, but releases that do not know the
+PyTorch gets no variable. PyTorch reads `per_process_memory_fraction` in PYTORCH_ALLOC_CONF, but releases without the
 option end with an error, and the variable would hide the allocator options of an image.
 """
 
@@ -19,10 +20,10 @@ _MILLION = 1_000_000
 
 
 class FrameworkHints(Struct, frozen=True):
-    """Sets the variables by which frameworks limit themselves to the share; a program can ignore them."""
+    """The layer with variables for frameworks; a program can ignore the variables."""
 
     def add(self, grant: Grant, share: ContainerShare) -> None:
-        """Add the variables, no one of which allows more than the share of any GPU."""
+        """Add the variables, with values within the share on every GPU."""
         least = min(part.mib for part in share.parts)
         millionths = min(Fraction(part.mib * _MILLION, part.gpu.memory_mib) for part in share.parts)
         grant.environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{int(millionths) / _MILLION:.6f}"

@@ -1,6 +1,6 @@
-"""Isolation by HAMi-core, a library that is preloaded into every program of a container and counts what it allocates.
+"""Isolation by HAMi-core, a library that is preloaded into every program of a container and counts its allocations.
 
-We ship no such library; it must lie on the node. Facts: variables in Project-HAMi/HAMi-core,
+gpushare does not ship the library; the library must be on the node. Sources: variables in Project-HAMi/HAMi-core,
 src/multiprocess/multiprocess_memory_limit.c and src/include/memory_limit.h; mounts in Project-HAMi/HAMi,
 pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go.
 """
@@ -17,19 +17,21 @@ from gpushare_plugin.model.grant import Grant, Mount
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Isolation, Layers, Limits, Mode, percentage
 
 LIBRARY_DIRECTORY = "/usr/local/vgpu"
-"""Where a container finds the library: the `ld.so.preload` that HAMi installs names it there."""
+"""The directory of the library in a container, as in the `ld.so.preload` file that HAMi installs."""
 
 _COMPUTE_LIMIT = "CUDA_DEVICE_SM_LIMIT"
 
 
 class PreloadedHamiCore(Struct, frozen=True):
-    """Preloads the library of `directory`, a path of the host, with the limits of the container's share."""
+    """The layer that preloads the library with the limits of the share."""
 
     directory: str
+    """The directory of the library on the host."""
     compute: Compute
+    """The compute limit of the entry."""
 
     def add(self, grant: Grant, share: ContainerShare) -> None:
-        """Add the library, the limits, and a place for what its processes share."""
+        """Add the library, the limits, and the path of a file shared by the processes of the container."""
         grant.mounts += [
             Mount(LIBRARY_DIRECTORY, self.directory, read_only=True),
             Mount("/etc/ld.so.preload", join(self.directory, "ld.so.preload"), read_only=True),
@@ -42,32 +44,34 @@ class PreloadedHamiCore(Struct, frozen=True):
 
 
 class HamiCoreIsolation(Struct, Isolation, frozen=True):
-    """`isolation: hami-core` of an entry; `directory` is where the host has the library."""
+    """The isolation of an entry with `isolation: hami-core`."""
 
     name: ClassVar[str] = "hami-core"
 
     directory: str
+    """The directory of the library on the host."""
     limits: Limits
+    """The limits of the entry."""
 
     @property
     def layers(self) -> Layers:
-        """The library and its limits."""
+        """The layer with the library and its limits."""
         return (PreloadedHamiCore(self.directory, self.limits.compute),)
 
-    def mode(self, gpu: Gpu) -> Mode:  # noqa: ARG002 - the same on all
-        """Return the mode, with the part that each container gets where parts are equal."""
+    def mode(self, gpu: Gpu) -> Mode:  # noqa: ARG002 - all GPUs have the same mode
+        """Return the mode, with the part of each container if all parts are equal."""
         return f"hami-core, 1/{self.limits.equal_parts}" if self.limits.equal_parts else "hami-core"
 
-    def compute_variable(self, gpu: Gpu) -> str:  # noqa: ARG002 - the same on all
-        """Return the limit that the library reads."""
+    def compute_variable(self, gpu: Gpu) -> str:  # noqa: ARG002 - all GPUs have the same variable
+        """Return the variable of the compute limit, which the library reads."""
         return _COMPUTE_LIMIT
 
 
 def _cache(ids: Iterable[str]) -> str:
-    """Return the file in which the processes of a container count together.
+    """Return the path of the file in which the processes of a container count their memory together.
 
-    The library makes it. /tmp is the container's own and all may write there; where the containers of a pod share
-    a volume at /tmp, the names still differ, because no two of them hold the same units.
+    The library makes the file. /tmp belongs to the container, and every process may write to /tmp. Where containers of
+    a pod share a volume at /tmp, the file names still differ, because no two containers hold the same units.
     """
     key = blake2s(",".join(sorted(ids)).encode(), digest_size=8).hexdigest()
     return f"/tmp/gpushare-{key}.cache"  # noqa: S108 - in the container

@@ -1,7 +1,7 @@
-"""The boundary between how a GPU is cut and what holds a container to its share.
+"""The boundary between ways of sharing and isolations.
 
-A way of sharing knows what a container was allocated, an isolation what the container needs so that it uses no more.
-Each isolation is a module beside this one and a line in `table`.
+A way of sharing knows the allocated units of a container. An isolation knows the variables and mounts that keep the
+container within its share. Each isolation is a module of this package and a line in `table`.
 """
 
 from collections.abc import Hashable, Mapping
@@ -17,105 +17,107 @@ from gpushare_plugin.sharing.findings import Findings
 
 
 class GpuShare(Struct, frozen=True):
-    """What a container gets of one GPU: `mib` MiB of its memory, the `fraction` of what the GPU shares out."""
+    """The share of one container on one GPU."""
 
     gpu: Gpu
+    """The GPU."""
     mib: int
+    """The memory of the share in MiB."""
     fraction: Fraction
+    """The share as a fraction of everything that the GPU shares out."""
 
 
 class ContainerShare(Struct, frozen=True):
-    """What one container gets: its parts, in the order it sees the GPUs in, and the IDs of the units it holds."""
+    """The share of one container on all its GPUs."""
 
     parts: tuple[GpuShare, ...]
+    """The share on each GPU, in the order of the GPUs in the container."""
     ids: frozenset[str]
+    """The IDs of the units held by the container."""
 
 
 class Layer(Protocol):
-    """One layer of what a container is given to stay within its share."""
+    """One layer of additions to a grant, made to keep a container within its share."""
 
     def add(self, grant: Grant, share: ContainerShare) -> None:
-        """Add environment and mounts for `share` to `grant`."""
+        """Add environment variables and mounts for `share` to `grant`."""
         ...
 
 
 Layers = tuple[Layer, ...]
+"""Layers in the order of their additions to a grant."""
 
 
 def isolate(grant: Grant, share: ContainerShare, layers: Layers) -> Grant:
-    """Return `grant` with what each of `layers` adds to it."""
+    """Add all `layers` to `grant`, and return `grant`."""
     for layer in layers:
         layer.add(grant, share)
     return grant
 
 
 Mode = Hashable
-"""What makes two ways to share a GPU different beside their units, such as the limits under MPS; None for nothing."""
+"""A value that differs between ways to share a GPU by equal units, such as the limit under MPS; None by default."""
 
 
 class Limits(Struct, frozen=True):
-    """How far an entry of the config limits its containers.
-
-    `equal_parts` is the number of equal parts a GPU has, one for each container; None where each container has limits
-    of its own.
-    """
+    """The limits that an entry of the config sets for its containers."""
 
     compute: Compute = "proportional"
+    """The compute limit of a container."""
     equal_parts: int | None = None
+    """The number of equal parts of a GPU, one part for each container; None if each container has its own limits."""
 
     @property
     def percentage(self) -> int | None:
-        """The percent of a GPU's compute that every container is limited to, None where they differ or are not."""
+        """The compute limit of every container in percent of a GPU; None without a limit, or with different limits."""
         if self.equal_parts:
             return 100 // self.equal_parts
         return self.compute if isinstance(self.compute, int) else None
 
 
 class SharedGpus(Struct, frozen=True):
-    """The GPUs of one entry of the config, each with how many containers could share it at a time.
-
-    `title` names the entry to people, `path` says where it stands. `key` is the key of it that says how many
-    containers there are, empty where a container can count for several.
-    """
+    """The GPUs of one entry of the config, with the number of containers on each GPU."""
 
     title: str
+    """The name of the entry in messages."""
     path: Path
+    """The path of the entry in the config."""
     containers: Mapping[Gpu, int]
+    """The number of containers that could share each GPU at a time."""
     key: str = ""
+    """The key of the entry that sets the number of containers; empty if a container can count for several."""
 
 
 class Isolation:
-    """What isolates the containers of one entry of the config; this one, `none`, enforces nothing.
-
-    `name` is what the config and people call it. `limits_several_gpus` is whether the limits of a container hold on
-    each of several GPUs.
-    """
+    """The isolation of the containers of one entry of the config; the base class, `none`, enforces nothing."""
 
     name: ClassVar[str] = "none"
+    """The name of the isolation in the config and in messages."""
     limits_several_gpus: ClassVar[bool] = True
+    """Whether the limits of a container hold on each of several GPUs."""
 
     @property
     def layers(self) -> Layers:
-        """What each container is given so that it stays within its share."""
+        """The layers that keep each container within its share."""
         return ()
 
-    def mode(self, gpu: Gpu) -> Mode:  # noqa: ARG002 - for those that have one
-        """Return the mode that `gpu` is shared in."""
+    def mode(self, gpu: Gpu) -> Mode:  # noqa: ARG002 - for isolations with a mode
+        """Return the mode of sharing `gpu`."""
         return None
 
-    def compute_variable(self, gpu: Gpu) -> str | None:  # noqa: ARG002 - for those that limit compute
+    def compute_variable(self, gpu: Gpu) -> str | None:  # noqa: ARG002 - for isolations that limit compute
         """Return the variable that limits a container to a percentage of the compute of `gpu`, None without limits."""
         return None
 
     def check(self, shared: SharedGpus, findings: Findings) -> None:
-        """Find what keeps these GPUs from being isolated so, and what people should know of it."""
+        """Add problems to `findings` if the `shared` GPUs cannot be isolated, and warnings for people."""
 
 
 def percentage(compute: Compute, share: ContainerShare) -> int | None:
-    """Return the percent of a GPU's compute that `share` comes with, at least 1, or None where it is not limited."""
+    """Return the compute limit of `share` in percent of a GPU, at least 1, or None without a limit."""
     match compute:
         case "unlimited" | "requested":
-            return None  # what is requested is another resource, which limits it
+            return None  # requested compute is a resource of its own, and its grant sets the limit
         case "proportional":
             return max(1, int(100 * min(part.fraction for part in share.parts)))
         case percent:

@@ -1,8 +1,8 @@
-"""Isolation by CUDA MPS: what a client needs, what the daemon needs to know, and which GPUs MPS can share.
+"""Isolation by CUDA MPS: the grant of a client, the settings of the daemon, and the GPUs that MPS can share.
 
-Facts: mounts and variables as in NVIDIA/k8s-device-plugin, internal/plugin/mps.go; the variables' meaning from NVIDIA's
-"Multi-Process Service", appendix on environment variables. CUDA_MPS_PINNED_DEVICE_MEM_LIMIT names devices as
-CUDA_VISIBLE_DEVICES does, as the client counts them; a client's own limits can only tighten those of the daemon.
+Sources: mounts and variables in NVIDIA/k8s-device-plugin, internal/plugin/mps.go; the meaning of the variables in
+NVIDIA's "Multi-Process Service", appendix on environment variables. CUDA_MPS_PINNED_DEVICE_MEM_LIMIT names GPUs like
+CUDA_VISIBLE_DEVICES, by their numbers in the client. The limits of a client can only tighten the limits of the daemon.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,9 +19,9 @@ from gpushare_plugin.sharing.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Isolation, Layers, Limits, SharedGpus, percentage
 
 PIPE_DIRECTORY = "/mps/pipe"
-"""Where a container finds the pipes of the daemon."""
+"""The directory in a container with the pipes of the daemon."""
 
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - MPS maps its shared memory from there, whatever is configured
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - MPS always maps its shared memory from this path, whatever the config
 _COMPUTE_LIMIT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 _MOST_CLIENTS_BEFORE_VOLTA = 16
 _VOLTA = (7, 0)
@@ -29,40 +29,39 @@ _OLDEST = (3, 5)
 
 
 class UnderMps(Struct, frozen=True):
-    """The mode of a GPU under MPS: the default memory limit of each client in MiB, None where containers set their own.
+    """The mode of a GPU under MPS.
 
-    Replicas under another limit are another way to share: those that pods hold have the old size.
+    Another limit is another mode: replicas held by pods keep the size by the old limit.
     """
 
     memory_limit_mib: int | None
+    """The default memory limit of each client in MiB, None if containers set their own limits."""
 
 
 class MpsNeeds(Struct, frozen=True):
-    """What the MPS control daemon of a node needs to know before it serves.
-
-    `gpus` holds every GPU under MPS by its UUID. `active_thread_percentage` is the default of all clients, or None
-    where the GPUs differ or every container brings its own.
-    """
+    """The settings that the MPS control daemon of a node needs before serving clients."""
 
     gpus: Mapping[str, UnderMps] = field(default_factory=dict)
+    """The mode of every GPU under MPS, by UUID."""
     active_thread_percentage: int | None = None
+    """The default compute limit of all clients in percent; None if GPUs differ, or every container sets a limit."""
 
 
 class MpsClient(Struct, frozen=True):
-    """Makes the processes of a container clients of the MPS daemon, each held to the container's share.
-
-    `root` is the daemon's directory on the host. Without `own_memory_limit` the daemon's default holds.
-    """
+    """The layer that makes each process of a container a client of the MPS daemon, limited to the share."""
 
     root: str
+    """The directory of the daemon on the host."""
     compute: Compute = "proportional"
+    """The compute limit of the entry."""
     own_memory_limit: bool = True
+    """Whether the container sets its own memory limit; otherwise the default limit of the daemon holds."""
 
     def add(self, grant: Grant, share: ContainerShare) -> None:
-        """Add the way to the daemon and the limits."""
+        """Add the mounts and the variable to reach the daemon, and the limits."""
         grant.environment["CUDA_MPS_PIPE_DIRECTORY"] = PIPE_DIRECTORY
         grant.mounts += [
-            # Read-only, or the container could leave links there for programs of the host to follow; sockets work.
+            # Read-only, or the container could create links for programs of the host to follow. Sockets still work.
             Mount(PIPE_DIRECTORY, join(self.root, "pipe"), read_only=True),
             Mount(_SHARED_MEMORY, join(self.root, "shm")),
         ]
@@ -74,35 +73,38 @@ class MpsClient(Struct, frozen=True):
 
 
 class MpsIsolation(Struct, Isolation, frozen=True):
-    """`isolation: mps` of an entry, and all of `sharing.mps`; `root` is the daemon's directory on the host.
+    """The isolation of an entry with `isolation: mps`, and of every entry of `sharing.mps`.
 
-    Where a GPU has equal parts, the daemon's defaults limit every client alike. Else each container has a list of its
-    own limits, and a client whose list names a GPU that the client does not see drops all limits (measured on r615 and
-    published in the documentation of NVIDIA Dynamo): a program only has to narrow CUDA_VISIBLE_DEVICES.
+    If a GPU has equal parts, the defaults of the daemon limit every client alike. Otherwise each container has a list
+    with a limit for each GPU. If the list names a GPU that the client does not see, the client drops all limits
+    (measured on r615 and published in the documentation of NVIDIA Dynamo): a program only has to narrow
+    CUDA_VISIBLE_DEVICES. Therefore the limits do not hold on several GPUs.
     """
 
     name: ClassVar[str] = "mps"
     limits_several_gpus: ClassVar[bool] = False
 
     root: str
+    """The directory of the daemon on the host."""
     limits: Limits
+    """The limits of the entry."""
 
     @property
     def layers(self) -> Layers:
-        """The way to the daemon and the limits."""
+        """The layer with the access to the daemon and the limits."""
         return (MpsClient(self.root, self.limits.compute, own_memory_limit=self.limits.equal_parts is None),)
 
     def mode(self, gpu: Gpu) -> UnderMps:
-        """Return the default limit of memory on `gpu`."""
+        """Return the mode of `gpu`, with the default memory limit."""
         parts = self.limits.equal_parts
         return UnderMps(gpu.memory_mib // parts if parts else None)
 
     def compute_variable(self, gpu: Gpu) -> str | None:
-        """Return the limit that clients read, None on GPUs on which MPS has no limits."""
+        """Return the variable of the compute limit, None for GPUs without limits under MPS."""
         return _COMPUTE_LIMIT if enforces_limits(gpu) else None
 
     def check(self, shared: SharedGpus, findings: Findings) -> None:
-        """Find the GPUs that MPS cannot share, or not among so many, and those on which it limits nothing."""
+        """Find the GPUs that MPS cannot share, the GPUs with too many clients, and the GPUs without limits."""
         crowded, unlimited = [], []
         too_many: dict[tuple[str, int, int], list[str]] = {}
         for gpu, clients in shared.containers.items():
@@ -134,7 +136,7 @@ class MpsIsolation(Struct, Isolation, frozen=True):
 
 
 def needs(isolated: Iterable[tuple[Isolation, Sequence[Gpu]]]) -> MpsNeeds:
-    """Return what MPS needs to know of those of the GPUs that it isolates."""
+    """Return the settings of the MPS daemon for all GPUs isolated by MPS; other isolations are skipped."""
     under_mps = [(isolation, gpus) for isolation, gpus in isolated if isinstance(isolation, MpsIsolation) and gpus]
     percentages = {isolation.limits.percentage for isolation, _ in under_mps}
     return MpsNeeds(
@@ -144,7 +146,7 @@ def needs(isolated: Iterable[tuple[Isolation, Sequence[Gpu]]]) -> MpsNeeds:
 
 
 def why_not(gpu: Gpu) -> str | None:
-    """Return why MPS cannot share `gpu`, None where it can."""
+    """Return the reason why MPS cannot share `gpu`, None if MPS can share the GPU."""
     if gpu.mig_enabled:
         return "is in MIG mode, and MPS shares whole GPUs only"
     if gpu.compute_capability < _OLDEST:
@@ -154,10 +156,10 @@ def why_not(gpu: Gpu) -> str | None:
 
 
 def room_of(gpu: Gpu) -> MemoryRoom:
-    """Return the room of `gpu` under MPS: its usable memory, for as many slices as MPS serves clients at once."""
+    """Return the room of `gpu` under MPS: the usable memory, for as many slices as MPS serves clients at once."""
     return MemoryRoom.of(gpu.memory_mib, MOST_MPS_CLIENTS if enforces_limits(gpu) else _MOST_CLIENTS_BEFORE_VOLTA)
 
 
 def enforces_limits(gpu: Gpu) -> bool:
-    """Return whether MPS holds its clients to limits of memory and compute on `gpu`, which needs Volta or newer."""
+    """Return whether MPS enforces the memory and compute limits of clients on `gpu`, which needs Volta or newer."""
     return gpu.compute_capability >= _VOLTA

@@ -1,4 +1,4 @@
-"""The variables that state a container's share, whatever enforces it."""
+"""The variables that state the share of a container, whatever the isolation."""
 
 from collections.abc import Iterable
 
@@ -8,15 +8,16 @@ from gpushare_plugin.sharing.isolation.layer import ContainerShare
 
 
 class ShareVariables(Struct, frozen=True):
-    """States a container's share, in MiB, and enforces nothing; the values of several GPUs are separated by commas.
+    """The layer with variables for the share of a container, which enforces nothing.
 
-    With `cgpu_disabled`, ACK's cGPU, a kernel module that reads the variable, does not limit the container.
+    Values are in MiB; commas separate the values of several GPUs.
     """
 
     cgpu_disabled: bool = False
+    """Whether to turn off the limits of ACK's cGPU, a kernel module that reads the variable CGPU_DISABLE."""
 
     def add(self, grant: Grant, share: ContainerShare) -> None:
-        """Add the memory limit and the memory of the whole GPU."""
+        """Add the memory limit, and the memory of the whole GPU."""
         grant.environment["GPUSHARE_MEMORY_LIMIT_MIB"] = _listed(part.mib for part in share.parts)
         grant.environment["GPUSHARE_GPU_MEMORY_MIB"] = _listed(part.gpu.memory_mib for part in share.parts)
         if self.cgpu_disabled:

@@ -1,4 +1,4 @@
-"""Every isolation by its name in the config; a new one is a module beside this one and a line here."""
+"""The table of all isolations; a new isolation is a module of this package and a line in the table."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,3 +12,4 @@ ISOLATIONS: Mapping[str, Callable[[Config, Limits], Isolation]] = {
     "mps": lambda config, limits: MpsIsolation(config.flags.mps_root, limits),
     "hami-core": lambda config, limits: HamiCoreIsolation(config.hami_core.library_directory, limits),
 }
+"""The functions that make the isolation of an entry from the config and the limits, by name in the config."""

@@ -1,1 +1,1 @@
-"""The ways of sharing a GPU: one module a way."""
+"""The ways of sharing a GPU: one module for each way."""

@@ -1,8 +1,8 @@
-"""Compute in percent: GPUs shared by memory offer 100 units each, of which a container gets those of its memory's GPU.
+"""Compute in percent: GPUs shared by memory offer 100 units each, and a container gets units of the GPU of its memory.
 
-The resource is that of Alibaba Cloud's ACK, `aliyun.com/gpu-core.percentage`. Memory brings the GPU into the container,
-compute only the variable that limits it: of several resources of a container only one may make a GPU visible. Only
-where a scheduler has promised a container parts of several GPUs, it gets these.
+The resource is `aliyun.com/gpu-core.percentage` of Alibaba Cloud's ACK. Memory brings the GPU into the container,
+compute only the variable of the limit: only one resource of a container may make a GPU visible. A container gets
+compute of several GPUs only if a scheduler has promised the GPUs to the container.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,15 +19,16 @@ from gpushare_plugin.sharing.findings import Findings
 from gpushare_plugin.sharing.ways.way import Entry, by_place
 
 UNITS = 100
-"""Units of compute of a GPU: each stands for one percent."""
+"""The units of compute of a GPU, one unit for each percent."""
 
 
 def cores_resource(
     entries: Sequence[tuple[Entry, PolicyName]], short_uuids: Mapping[str, str], findings: Findings
 ) -> Resource | None:
-    """Return the compute of the GPUs of entries, None where nothing can limit it; the first placement is that of all.
+    """Return the resource for the compute of GPUs of the entries, None if compute cannot be limited on any GPU.
 
-    GPUs whose isolation cannot limit compute are left out, and added to the findings.
+    The placement of the first entry is the placement of the resource. GPUs with an isolation that cannot limit compute
+    are left out, and added to `findings`.
     """
     variables: dict[Gpu, str] = {}
     for entry, _ in entries:
@@ -50,12 +51,17 @@ def cores_resource(
 
 
 class CoresGranter(Struct, frozen=True):
-    """Limits a container to its percentage, by the variable of the GPU's isolation; `variables` are by UUID."""
+    """Limits the compute of a container to the allocated percentage."""
 
     variables: Mapping[str, str]
+    """The variable of the compute limit, which depends on the isolation, by GPU UUID."""
 
     def grant(self, allocation: Allocation) -> Grant:
-        """Return the limit, and no GPU; one limit counts for all GPUs of a container, so it is the smallest."""
+        """Return the compute limit, and no GPU.
+
+        One limit counts for all GPUs of a container, so the smallest percentage is the limit. Raises PlacementError for
+        units on several GPUs without a promise.
+        """
         gpus = allocation.gpus
         if not allocation.recipient.promised:
             refuse_several_gpus(allocation.resource, {each.gpu.uuid: each.units for each in gpus})

@@ -1,7 +1,7 @@
-"""Memory sharing: a GPU is cut into units of memory, and a request gets all of its units on one GPU.
+"""Memory sharing: a GPU is cut into units of memory, and a request gets all its units on one GPU.
 
-Only where a scheduler has promised a container units of several GPUs, it gets these. Variables:
-`ALIYUN_COM_GPU_MEM_*` as Aliyun's gpushare gives them to containers, in units.
+A container gets units of several GPUs only if a scheduler has promised the units. The variables
+`ALIYUN_COM_GPU_MEM_*` have the same meaning as in containers of Aliyun's gpushare, and count units.
 """
 
 from bisect import bisect_left
@@ -37,12 +37,12 @@ _MIG_INSTANCE = Unsuitable(
 
 
 class MemoryWay:
-    """The entries of `sharing.memory.resources`."""
+    """The way of sharing for the entries of `sharing.memory.resources`."""
 
     section: Path = ("sharing", "memory", "resources")
 
     def __init__(self, node: NodeFacts, findings: Findings) -> None:
-        """Share cards but those in MIG mode."""
+        """Make the entries, which share cards outside of MIG mode."""
         self._node = node
         self._findings = findings
         memory = node.config.sharing.memory
@@ -73,7 +73,7 @@ class MemoryWay:
         )
 
     def resources(self, unclaimed: Mapping[Gpu, str]) -> list[Resource]:  # noqa: ARG002 - memory is shared by entries only
-        """Advertise one resource an entry, and one for the compute of those whose containers request it."""
+        """Return one resource for each entry, and one resource for the compute of entries with `compute: requested`."""
         entries = [
             (entry, settings)
             for entry, settings in zip(self.entries, self._settings, strict=True)
@@ -119,23 +119,26 @@ class MemoryWay:
 
     def _layers(self, entry: Entry, settings: MemoryResource) -> Layers:
         enforced = entry.isolation.layers
-        # With another isolation cGPU has nothing to leave alone.
+        # Only containers without an isolation need CGPU_DISABLE.
         variables = ShareVariables(cgpu_disabled=self._node.effective.cgpu_disabled and not enforced)
         return (variables, *enforced, *((FrameworkHints(),) if settings.framework_hints else ()))
 
 
 class MemoryGranter(Struct, frozen=True):
-    """Gives a container memory of one GPU, or of those that it was promised; `layers` hold it to that.
-
-    With `single_gpu` they do so on one GPU only, and promises of several are refused.
-    """
+    """Gives a container memory of one GPU, or of several promised GPUs."""
 
     injection: Injection
+    """The access to GPUs."""
     layers: Layers
+    """The layers that keep a container within its share."""
     single_gpu: bool = False
+    """Whether the layers limit a container on one GPU only, so that promises of several GPUs are refused."""
 
     def grant(self, allocation: Allocation) -> Grant:
-        """Return the GPUs and the limits on each, in units and in MiB."""
+        """Return the GPUs, and the limits on each GPU in units and in MiB.
+
+        Raises PlacementError for units on several GPUs without a promise, or with `single_gpu`.
+        """
         gpus, recipient = allocation.gpus, allocation.recipient
         on = {each.gpu.uuid: each.units for each in gpus}
         if not recipient.promised:
@@ -146,9 +149,9 @@ class MemoryGranter(Struct, frozen=True):
         units = sum(each.units for each in gpus)
         grant.environment |= {
             "ALIYUN_COM_GPU_MEM_IDX": ",".join(str(each.gpu.index) for each in gpus),
-            # Where the pod is not known: for a pod of one container this is the pod's request.
+            # Without a known pod, the units of the container: the right number for a pod with one container.
             "ALIYUN_COM_GPU_MEM_POD": str(recipient.pod_units or units),
-            # Of several GPUs the units of one, as in ACK: where they differ, those that exceed no part of any GPU.
+            # With several GPUs, the units on one GPU, as in ACK: the smallest number is within the share on each GPU.
             "ALIYUN_COM_GPU_MEM_CONTAINER": str(min(each.units for each in gpus)),
             "ALIYUN_COM_GPU_MEM_DEV": str(max(each.of for each in gpus)),
         }
@@ -157,7 +160,7 @@ class MemoryGranter(Struct, frozen=True):
 
 
 def _another_name(name: str) -> str:
-    """Return what to do where the name fixes the unit."""
+    """Return the advice to take another resource name if the name fixes the unit, else an empty text."""
     if name not in names.MEMORY_IN_MIB:
         return ""
     return (
@@ -167,13 +170,13 @@ def _another_name(name: str) -> str:
 
 
 def memory_units(gpu: Gpu, short_uuid: str, unit_mib: int) -> list[Unit]:
-    """Cut the usable memory of `gpu` into whole units of `unit_mib` MiB; what is left over is not allocated."""
+    """Cut the usable memory of `gpu` into whole units of `unit_mib` MiB; the rest of the memory is not allocated."""
     numbers = range(gpu.memory_mib // unit_mib)
     return Form.memory(short_uuid, unit_mib).units(gpu.uuid, gpu.numa_node, numbers, unit_mib)
 
 
 def list_size(gpus: Iterable[Gpu], short_uuids: Mapping[str, str], unit_mib: int) -> int:
-    """Return the bytes of the device list when `gpus` are cut into units of `unit_mib` MiB, without cutting them."""
+    """Return the bytes of the device list for `gpus` in units of `unit_mib` MiB, without making the units."""
     return sum(
         wire_size(Form.memory(short_uuids[gpu.uuid], unit_mib).prefix, gpu.memory_mib // unit_mib, gpu.numa_node)
         for gpu in gpus
@@ -181,20 +184,20 @@ def list_size(gpus: Iterable[Gpu], short_uuids: Mapping[str, str], unit_mib: int
 
 
 def smallest_unit(gpus: Sequence[Gpu], short_uuids: Mapping[str, str]) -> int:
-    """Return the smallest unit, in MiB, whose device list for `gpus` the kubelet accepts."""
+    """Return the smallest unit, in MiB, with a device list for `gpus` short enough for the kubelet."""
     found: list[int] = []
     for units in _units_of_one_length(max(gpu.memory_mib for gpu in gpus)):
-        # The lists become shorter; what can be searched is in ascending order.
+        # Larger units mean shorter lists. bisect needs ascending values, so the sizes of the lists are negative.
         place = bisect_left(units, -KUBELET_MESSAGE_LIMIT, key=lambda unit: -list_size(gpus, short_uuids, unit))
         found += units[place : place + 1]
     return min(found)
 
 
 def _units_of_one_length(most_mib: int) -> Iterator[range]:
-    """Yield all units of up to `most_mib` MiB in groups whose sizes take the same number of characters in an ID.
+    """Yield all units of up to `most_mib` MiB, in groups of sizes that take the same number of characters in an ID.
 
-    Only among those does a larger unit always mean a shorter list: 10 MiB takes a character more than 9 MiB. Whole GiB
-    are among the MiB as well, where they can only be found too early, not too late.
+    Only within a group does a larger unit always mean a shorter list: 10 MiB takes a character more than 9 MiB. Whole
+    GiB are in the groups of MiB as well, where the search can only find a whole GiB too early, not too late.
     """
     for scale in (1, 1024):
         first = scale

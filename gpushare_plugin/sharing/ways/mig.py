@@ -1,6 +1,6 @@
-"""MIG: which GPUs a node advertises under each strategy, cards or their instances, and as what before they are shared.
+"""MIG: the GPUs that a node advertises under each strategy, cards or MIG instances, with their names before sharing.
 
-Facts: the strategies as in NVIDIA/k8s-device-plugin, internal/rm/device_map.go and rm.go, with its names for profiles.
+Source: the strategies and the names for profiles in NVIDIA/k8s-device-plugin, internal/rm/device_map.go and rm.go.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,21 +13,22 @@ from gpushare_plugin.model.gpu import Gpu, Inventory
 from gpushare_plugin.model.slices.slice import Slice
 
 Strategy = Literal["none", "single", "mixed"]
+"""How MIG instances are advertised: not at all, as whole GPUs, or by profile."""
 
 
 class Offered(Struct, frozen=True):
-    """What a node has to offer: each GPU with the resource it belongs to before it is shared, in order of place.
-
-    `problem` says why the strategy does not suit the GPUs there are; then nothing is offered.
-    """
+    """The GPUs that a node can offer."""
 
     names: Mapping[Gpu, str]
+    """The resource name of each GPU before sharing, in order of place."""
     problem: str | None = None
+    """The reason why the strategy does not suit the GPUs, and no GPU is offered; None without a problem."""
     notices: tuple[str, ...] = ()
+    """Warnings for people about cards in MIG mode without MIG instances."""
 
 
 def offered(inventory: Inventory, strategy: Strategy, resources: Resources) -> Offered:
-    """Decide what the GPUs of `inventory` are advertised as under `strategy`, by the patterns of `resources`."""
+    """Return the GPUs of `inventory` to offer under `strategy`, with resource names by the patterns of `resources`."""
     cut = [gpu for gpu in inventory.cards if gpu.mig_enabled]
     if strategy == "none" or not cut:
         return Offered({gpu: _resource_name(gpu.name, resources.gpus, names.WHOLE_GPU) for gpu in inventory.cards})
@@ -66,7 +67,7 @@ def _nothing_offered(inventory: Inventory, cut: Sequence[Gpu]) -> Iterator[str]:
 
 
 def _alike(inventory: Inventory) -> bool:
-    """Return whether every card is cut into instances of one profile; one with unresponsive instances may be."""
+    """Return whether all cards are cut into instances of one profile; unresponsive instances count as alike."""
     unresponsive = {card.index for card in inventory.failed}
     every_card = all(
         gpu.mig_enabled and (inventory.instances_of(gpu) or gpu.index in unresponsive) for gpu in inventory.cards

@@ -1,7 +1,7 @@
-"""Replicas: a GPU is advertised several times over, and its users take turns or, under MPS, run side by side.
+"""Replicas: a GPU is advertised several times, and its containers take turns or, under MPS, run side by side.
 
-A replica is access to a GPU, not a part of it. Where an isolation gives each an equal part, a second replica of the
-same GPU adds nothing.
+A replica is access to a GPU, not a part of the GPU. If an isolation gives each replica an equal part, a second replica
+of the same GPU adds nothing.
 """
 
 from bisect import bisect_right
@@ -29,21 +29,25 @@ _NAME_INSTANCES = 'Name MIG instances in devices, such as "0:0", in an entry wit
 
 
 class _Replication(Struct, frozen=True):
-    """An entry, what its replicas are advertised as, and whether requests for several are rejected."""
+    """An entry with the settings for its replicas."""
 
     entry: Entry
+    """The entry."""
     name: str
+    """The resource name of the replicas."""
     count: int
+    """The number of replicas of each GPU."""
     refuse_several: bool
+    """Whether requests for several replicas are refused."""
 
 
 class ReplicasWay:
-    """The entries of `sharing.timeSlicing.resources` and `sharing.mps.resources`."""
+    """The way of sharing for the entries of `sharing.timeSlicing.resources` and `sharing.mps.resources`."""
 
     section: Path = ("sharing",)
 
     def __init__(self, node: NodeFacts, findings: Findings) -> None:
-        """Share GPUs and MIG instances alike, by the name of the resource they belong to."""
+        """Make the entries, which share cards and MIG instances alike, by their resource names before sharing."""
         self._node = node
         self._findings = findings
         self._replications = [each for each in (*self._time_sliced(), *self._under_mps()) if self._concerns(each)]
@@ -72,7 +76,7 @@ class ReplicasWay:
         *,
         refuse_several: bool,
     ) -> _Replication:
-        """Return an entry; `refuse_several` is what the section does where the config does not say."""
+        """Return an entry with its settings; `refuse_several` is the default for `failRequestsGreaterThanOne`."""
         entry = Entry(
             path=path,
             name=settings.name,
@@ -98,7 +102,7 @@ class ReplicasWay:
         return bool(each.entry.candidates)
 
     def resources(self, unclaimed: Mapping[Gpu, str]) -> list[Resource]:
-        """Advertise one resource a name, with the whole GPUs that stand under the same name."""
+        """Return one resource for each name, with the replicas and the whole GPUs of the name."""
         by_name: dict[str, dict[Gpu, Sequence[Unit]]] = {}
         for each in self._replications:
             whole = {gpu: [whole_unit(gpu)] for gpu, name in unclaimed.items() if name == each.name}
@@ -108,7 +112,7 @@ class ReplicasWay:
         return [self._resource(rules[name], units) for name, units in by_name.items() if units]
 
     def _units(self, each: _Replication, beside: int) -> dict[Gpu, Sequence[Unit]]:
-        """Return the replicas of an entry, whose list has `beside` bytes of other units; none where it is too long."""
+        """Return the replicas of an entry, none if the device list is too long with `beside` bytes of other units."""
         gpus = each.entry.gpus
         size = replica_list_size(gpus, each.count) + beside
         if size > KUBELET_MESSAGE_LIMIT:
@@ -138,17 +142,20 @@ class ReplicasWay:
 
 
 class ReplicaGranter(Struct, frozen=True):
-    """Gives a container access to GPUs; `layers` hold replicas to their part.
-
-    GPUs that are not shared can stand under the same name.
-    """
+    """Gives a container access to GPUs, by replicas or by whole GPUs of the same resource."""
 
     injection: Injection
+    """The access to GPUs."""
     layers: Layers = ()
+    """The layers that keep a replica within its part of the GPU; none without an isolation."""
     fail_requests_greater_than_one: bool = False
+    """Whether requests for several replicas are refused."""
 
     def grant(self, allocation: Allocation) -> Grant:
-        """Return the GPUs and, where replicas are limited, the limits on each."""
+        """Return the GPUs and, if replicas are limited, the limits on each GPU.
+
+        Raises PlacementError for refused requests, and for limited replicas beside whole GPUs.
+        """
         shared = [each for each in allocation.gpus if each.gpu.uuid not in allocation.ids]
         if self.fail_requests_greater_than_one and shared and len(allocation.ids) > 1:
             raise PlacementError(
@@ -176,11 +183,11 @@ def replica_units(gpu: Gpu, count: int) -> list[Unit]:
 
 
 def most_replicas(gpus: Sequence[Gpu], beside: int = 0) -> int:
-    """Return how many replicas of each of `gpus` the kubelet's message limit allows, with `beside` bytes of others."""
+    """Return the most replicas of each of `gpus` within the kubelet's message limit, beside `beside` bytes."""
     counts = range(1, KUBELET_MESSAGE_LIMIT)
     return bisect_right(counts, KUBELET_MESSAGE_LIMIT - beside, key=lambda count: replica_list_size(gpus, count))
 
 
 def replica_list_size(gpus: Iterable[Gpu], count: int) -> int:
-    """Return the bytes that `count` replicas of each of `gpus` take in the device list, without making them."""
+    """Return the bytes of the device list for `count` replicas of each of `gpus`, without making the replicas."""
     return sum(wire_size(Form.replica(gpu.uuid).prefix, count, gpu.numa_node) for gpu in gpus)

@@ -1,9 +1,9 @@
-"""Slices of given sizes: a GPU is cut into a few slices, and a container gets one of them.
+"""Slices of given sizes: a GPU is cut into a few slices, and a container gets one slice.
 
-The config says which, or, on a partitioned node, a cut that follows what is wanted (see `sharing.cut`).
+The config sets the slices, or, on a partitioned node, a cut that follows the wanted slices (see `sharing.cut`).
 
-The names are those of nos. Sizes are parts of a GPU's nominal size, its usable memory rounded up to whole GiB, because
-what a container can use of a 40 GB card is a little less than 40 GiB, and two slices of 20gb must fit on it.
+The resource names come from nos. Sizes are parts of the nominal size of a GPU, the usable memory rounded up to whole
+GiB: containers can use a little less than 40 GiB of a 40 GB card, and two slices of 20gb must fit on the card.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,12 +31,12 @@ from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, Numbers, by_place
 
 
 class SlicesWay:
-    """The entries of `sharing.mps.sizes`, or all GPUs of a partitioned node."""
+    """The way of sharing for the entries of `sharing.mps.sizes`, or for all GPUs of a node partitioned under MPS."""
 
     section: Path = ("sharing", "mps", "sizes")
 
     def __init__(self, node: NodeFacts, findings: Findings) -> None:
-        """Share cards."""
+        """Make the entries, which cut cards only."""
         self._node = node
         self._findings = findings
         mps = node.config.sharing.mps
@@ -74,7 +74,7 @@ class SlicesWay:
         return _CutEntry(entry, lambda gpu: self._node.cut.get(gpu.uuid, {}))
 
     def resources(self, unclaimed: Mapping[Gpu, str]) -> list[Resource]:  # noqa: ARG002 - slices are made by entries only
-        """Advertise one resource a size; several entries, and several sizes of one GPU, can have a part in it."""
+        """Return one resource for each size, with the slices of all entries; one GPU can be in several resources."""
         by_size: dict[Slice, dict[Gpu, Sequence[Unit]]] = {}
         layers: dict[str, Layers] = {}
         for entry, slices, settings in self._cuts:
@@ -111,22 +111,28 @@ class SlicesWay:
 
 
 class _CutEntry(NamedTuple):
-    """How the GPUs of an entry are cut; `settings` is the entry of the config, None where the cut follows wishes."""
+    """An entry with the cut of its GPUs."""
 
     entry: Entry
+    """The entry."""
     slices: Callable[[Gpu], Numbers]
+    """Returns the slices of a GPU."""
     settings: SizedDevices | None = None
+    """The settings of the entry in the config, None if the cut follows the wanted slices of a partitioned node."""
 
 
 class SliceGranter(Struct, frozen=True):
-    """Gives a container one slice of `size`; `layers`, by the UUID of its GPU, hold it to that."""
+    """Gives a container one slice."""
 
     size: Slice
+    """The size of the slice."""
     injection: Injection
+    """The access to GPUs."""
     layers: Mapping[str, Layers]
+    """The layers that keep a container within its slice, by GPU UUID."""
 
     def grant(self, allocation: Allocation) -> Grant:
-        """Return the GPU and the limits of the slice."""
+        """Return the GPU and the limits of the slice; raises PlacementError for several slices."""
         refuse_several_slices(allocation.resource, len(allocation.ids))
         (allocated,) = allocation.gpus
         part = GpuShare(allocated.gpu, allocated.mib, Fraction(self.size.gib, room_of(allocated.gpu).units))
@@ -141,6 +147,6 @@ def _compute(settings: SizedDevices) -> Compute:
 
 
 def slice_units(gpu: Gpu, short_uuid: str, size: Slice, numbers: Sequence[int]) -> list[Unit]:
-    """Cut slices of `size` from `gpu`; each has its proportion of the usable memory, rounded down to MiB."""
+    """Cut slices of `size` from `gpu`; a slice gets usable memory in proportion to its size, rounded down to MiB."""
     mib = gpu.memory_mib * size.gib // room_of(gpu).units
     return Form.cut(short_uuid, size).units(gpu.uuid, gpu.numa_node, numbers, mib)

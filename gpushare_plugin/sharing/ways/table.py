@@ -1,4 +1,4 @@
-"""Every way of sharing, in the order they are planned; a new one is a module beside this one and a line here."""
+"""The table of all ways of sharing; a new way is a module of this package and a line in the table."""
 
 from gpushare_plugin.sharing.ways.memory import MemoryWay
 from gpushare_plugin.sharing.ways.replicas import ReplicasWay
@@ -10,5 +10,6 @@ WAYS: tuple[MakeWay, ...] = (
     MemoryWay,
     SlicesWay,
     ReplicasWay,
-    WholeGpusWay,  # takes what is left, so it stays last
+    WholeGpusWay,  # takes all remaining GPUs, so this way stays last
 )
+"""The ways of sharing, in the order of planning."""

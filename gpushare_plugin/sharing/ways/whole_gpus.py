@@ -1,4 +1,4 @@
-"""Whole GPUs: a request gets cards to itself, close to each other when it asks for several."""
+"""Whole GPUs: a container gets GPUs that are not shared, close to each other if the request is for several GPUs."""
 
 from collections.abc import Mapping
 
@@ -15,17 +15,17 @@ from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, by_place
 
 
 class WholeGpusWay:
-    """Advertises what nothing else shares; the config has no entries for it."""
+    """The way of offering all GPUs that no other way shares, without entries in the config."""
 
     section: Path = ("resources",)
     entries: tuple[Entry, ...] = ()
 
-    def __init__(self, node: NodeFacts, findings: Findings) -> None:  # noqa: ARG002 - there is nothing to find
-        """Share GPUs and MIG instances alike."""
+    def __init__(self, node: NodeFacts, findings: Findings) -> None:  # noqa: ARG002 - whole GPUs add no findings
+        """Offer cards and MIG instances alike."""
         self._node = node
 
     def resources(self, unclaimed: Mapping[Gpu, str]) -> list[Resource]:
-        """Advertise the unclaimed GPUs under their names."""
+        """Return one resource for each name of the unclaimed GPUs."""
         return [
             Resource(
                 name,
@@ -38,9 +38,10 @@ class WholeGpusWay:
 
 
 class WholeGpuGranter(Struct, frozen=True):
-    """Gives a container GPUs to itself."""
+    """Gives a container whole GPUs."""
 
     injection: Injection
+    """The access to GPUs."""
 
     def grant(self, allocation: Allocation) -> Grant:
         """Return the GPUs."""
@@ -48,5 +49,5 @@ class WholeGpuGranter(Struct, frozen=True):
 
 
 def whole_unit(gpu: Gpu) -> Unit:
-    """Return the one unit of a GPU that is not shared."""
+    """Return the only unit of a GPU that is not shared."""
     return Unit(gpu.uuid, gpu.uuid, 0, Form.whole(gpu.uuid), gpu.numa_node)
