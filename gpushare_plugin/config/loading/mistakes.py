@@ -33,7 +33,7 @@ class Mistakes:
     def __init__(self, root: PlacedValue, findings: Sequence[Finding]) -> None:
         """Start with the values in `root`, to be changed, and with the mistakes already known."""
         self.findings = list(findings)
-        """The mistakes; none is added to MOST_PROBLEMS or more."""
+        """The mistakes: at most MOST_PROBLEMS, unless more were known at the start."""
         self.left_out = 0
         """The number of mistakes left out of `findings`."""
         self._root = root
