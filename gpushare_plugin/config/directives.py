@@ -31,7 +31,7 @@ CGPU_DISABLED = "cgpu.disable.isolation"
 """The label of ACK that switches the isolation of cGPU off."""
 
 READ = frozenset({CONFIG, SCHEDULE, PARTITIONING, PLACEMENT, CGPU_DISABLED})
-"""The labels that decide about the effective config."""
+"""The labels with an effect on the config."""
 
 
 class Meaning(Struct, frozen=True):
@@ -42,11 +42,11 @@ class Meaning(Struct, frozen=True):
     change: Callable[[Config], Config]
     """Returns a config changed as requested; an equal config shows that the label agrees with the config."""
     not_done: str | None = None
-    """The part of the request that is not followed, in words; None if all is followed."""
+    """The part of the request that is not followed, in words; None if gpushare follows the whole request."""
     done: Callable[[Config], bool] = lambda _config: False
-    """Returns whether a config follows also the part in `not_done`."""
+    """Returns whether a config already does the part in `not_done`."""
     partitioning: Kind | None = None
-    """The kind of slices that the daemon creates as pods request them, which a config cannot express; None if none."""
+    """The kind of slices to create as pods request them, which no config can express; None without such a request."""
 
 
 def apply_labels(labels: Labels, config: Config, *, partitioning: bool = False) -> tuple[EffectiveConfig, list[str]]:
@@ -118,7 +118,7 @@ def by_memory(config: Config) -> Config:
 
 
 def by_memory_and_compute(config: Config) -> Config:
-    """Return `config` with sharing by memory only; containers request compute as well if limited."""
+    """Return `config` with sharing by memory only, and with requests for compute where the isolation limits compute."""
     shared = by_memory(config)
     resources = shared.sharing.memory.resources if shared.sharing.memory else ()
     return _only(shared, MemoryResources(resources=tuple(map(_with_cores, resources))))
@@ -138,7 +138,7 @@ def shared_through_mps(config: Config) -> Config:
     """Return `config` as changed by the node label `ack.node.gpu.schedule=mps`.
 
     All GPUs are shared only by memory, as `aliyun.com/gpu-mem`, under MPS. The other settings of the entry
-    `aliyun.com/gpu-mem`, for example the unit, stay. With this label, ACK isolates memory and lets containers share all
+    `aliyun.com/gpu-mem`, for example the unit, stay. ACK isolates memory for this label, and lets containers share all
     compute. gpushare does the same unless the config limits compute.
     """
     entries = config.sharing.memory.resources if config.sharing.memory else ()

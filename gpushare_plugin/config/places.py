@@ -1,4 +1,4 @@
-"""Values with their places: the place in the file, or the option with the value."""
+"""Values with their places: the place in the file, or the option that gives the value."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ class SourcePlace(Struct, frozen=True):
     """The place of a value."""
 
     source: str
-    """The name of the file, or the option or variable with the value, for example `--mig-strategy`."""
+    """The name of the file, or the option or variable that gives the value, for example `--mig-strategy`."""
     path: Path = ()
     """The path in the spelling of the file, wrong keys included."""
     line: int = 0
@@ -87,7 +87,7 @@ class PlacedValue(Struct):
     place: SourcePlace
     """The place of a scalar, or of the key of a section or list."""
     key_place: SourcePlace
-    """The place of the key, for scalars, too."""
+    """The place of the key, also for a scalar."""
     value: object
     """A scalar, the nodes of a section by key, or the nodes of a list in order."""
 
@@ -155,7 +155,7 @@ class PlacedValue(Struct):
 
 
 class SettingPlaces(Struct, frozen=True):
-    """Finds the place of a setting: a place in the file, or the option with the value."""
+    """Finds the place of a setting: a place in the file, or the option that gives the value."""
 
     root: PlacedValue
     """All values of the config."""

@@ -21,7 +21,7 @@ _VALUE = re.compile(r"""["']?([\w./:-]{1,80})["']?""", re.ASCII)
 _LONGEST_LINE = 200
 _MOST_KEYS = 30
 _MOST_LINES = 10 * _MOST_KEYS
-"""With `_LONGEST_LINE` and `_MOST_KEYS` the limits of a text: the skeleton of a longer text would help nobody."""
+"""Together with `_LONGEST_LINE` and `_MOST_KEYS` the limits of a text: a longer skeleton would help nobody."""
 
 _NOT_GIVEN = "…"
 
@@ -48,8 +48,8 @@ def skeleton(text: str) -> str | None:
 
     Returns None if the keys are not the keys of a config: the first key is not `version`, or a key belongs to no
     section together with the keys beside it. Returns None, too, if a key would be lost: the line of the key cannot be
-    read, or the key repeats without a dash for another entry of a list. The value `…` means a missing value, or a value
-    that is not plain.
+    read, or the key repeats and no dash before it begins another entry of a list. The value `…` means a missing value,
+    or a value that is not plain.
     """
     written = _written(text)
     if not written or written[0].key != "version" or len(written) > _MOST_KEYS:

@@ -9,7 +9,7 @@ LONGEST = 80
 
 
 def shown(value: object) -> str:
-    """Spell `value` for a message: on one line, with text in quotes, and only the kind of sections and lists."""
+    """Spell `value` for a message on one line: text in quotes, a section or list only by its kind."""
     if value is None:
         return "nothing"
     if isinstance(value, dict):

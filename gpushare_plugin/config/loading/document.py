@@ -28,9 +28,9 @@ _PLAIN = "plain"
 
 
 def read(file: FilePath, smallest: str = SMALLEST) -> tuple[PlacedValue | None, list[Finding]]:
-    """Read the values in `file`, and the mistakes of the text; `smallest` is the hint for an empty file.
+    """Return the values in `file`, and the mistakes of the text; `smallest` is the hint for an empty file.
 
-    Returns None as the values of a text that is not a config file. Raises ConfigError if the file cannot be read.
+    The values are None for a text that is not a config file. Raises ConfigError if the file cannot be read.
     """
     text = read_text(file)
     return (None, [text]) if isinstance(text, Finding) else parse(text, Origin(str(file)), smallest)

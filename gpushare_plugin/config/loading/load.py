@@ -30,7 +30,7 @@ class Loaded(Struct, frozen=True):
     problems: tuple[Finding, ...]
     """The mistakes; beyond MOST_PROBLEMS, mistakes are only counted, in `left_out`."""
     notices: tuple[str, ...]
-    """Accepted settings without effect, in words."""
+    """Notices about settings that are accepted and have no effect."""
     places: SettingPlaces
     """The places of the settings."""
     left_out: int = 0
@@ -42,7 +42,7 @@ class Loaded(Struct, frozen=True):
         return None if self.effective is None else self.effective.config
 
     def lines(self, problems: Sequence[Problem | Finding]) -> list[str]:
-        """Spell `problems`, of the loading or found later in `config`, with their places, in the order of the file.
+        """Spell `problems`, from the loading or from later checks, with their places, in the order of the file.
 
         Returns at most MOST_PROBLEMS lines, and a last line with the number of further problems.
         """

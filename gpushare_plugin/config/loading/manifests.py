@@ -50,7 +50,7 @@ class FoundConfig(Struct, frozen=True):
 
 
 def whole_config(text: str, source: str) -> FoundConfig:
-    """Return the config in a text that is a config as a whole, as read by the daemon."""
+    """Read the whole of a text as one config, like the daemon."""
     documents = [root for root, _findings in parse_documents(text, source) if root is not None]
     if len(documents) > 1 and any(_kind(root) for root in documents):
         mistake = Finding(SourcePlace(source), "found manifests, none of them with a config")
@@ -89,7 +89,7 @@ def _told_apart(held: Sequence[tuple[str, Sequence[FoundConfig]]]) -> list[Found
 
 
 def _holders(root: PlacedValue) -> Iterator[tuple[str, list[PlacedValue]]]:
-    """Yield the name and the values of each ConfigMap in a document, or of the Helm values for a ConfigMap."""
+    """Yield the name and the values of each ConfigMap in a document, and of each ConfigMap made from Helm values."""
     kind = _kind(root)
     if kind.endswith("List"):
         for item in root.at("items", ...):

@@ -24,7 +24,7 @@ class Override(Struct, frozen=True):
     value: object
     """The value."""
     source: str
-    """The option or environment variable with the value."""
+    """The option or environment variable that gives the value."""
 
 
 class Mistakes:
@@ -57,7 +57,7 @@ class Mistakes:
                 resources.section["migs"] = resources.section.pop("mig")
 
     def _check_keys(self, node: PlacedValue, kind: Kind) -> None:
-        """Remove unknown keys, but rename a misspelt key: the values below are then checked as well."""
+        """Remove unknown keys, but rename a misspelt key, so that the values below are checked as well."""
         if kind.item is not None:
             for item in node.items or ():
                 self._check_keys(item, kind.item)
@@ -123,7 +123,7 @@ class Mistakes:
                 self._find(node.place, partial(message.format, name))
 
     def _find(self, place: SourcePlace, message: Callable[[], str]) -> bool:
-        """Note a mistake; return False if the mistake is only counted: many messages take time."""
+        """Note a mistake; return False if the mistake is only counted, because too many messages would take long."""
         if len(self.findings) >= MOST_PROBLEMS:
             self.left_out += 1
             return False
@@ -132,7 +132,7 @@ class Mistakes:
 
 
 def _put(root: PlacedValue, override: Override) -> None:
-    """Put a value at its path, unless a value on the path is no section, which is a mistake found elsewhere."""
+    """Put a value at its path, unless another value on the path is no section: validation reports this mistake."""
     node = root
     for depth, key in enumerate(override.path[:-1], start=1):
         if node.section is None:

@@ -1,4 +1,4 @@
-"""Recognizes files of other kinds in place of a config: manifests, Helm values, and simulated GPUs."""
+"""Recognises files that are no config: manifests, Helm values, and simulated GPUs."""
 
 from gpushare_plugin.config.loading.messages import sections_with
 from gpushare_plugin.config.places import Finding, PlacedValue
@@ -62,7 +62,7 @@ HELM_KEYS = frozenset(
         "usage",
     ]
 )
-"""Keys in the Helm values of our chart, NVIDIA's chart and the GPU operator, and at no place of any config."""
+"""Keys in the Helm values of our chart, NVIDIA's chart and the GPU operator; no config has these keys anywhere."""
 
 
 VALUES_AND_FLAGS = frozenset(
@@ -82,11 +82,11 @@ VALUES_AND_FLAGS = frozenset(
         "sharedDevicesAllocationPolicy",
     ]
 )
-"""Keys in the Helm values that a config has, too, but not at the top level."""
+"""Keys at the top level of Helm values that a config has only inside sections."""
 
 
 def not_a_config(root: PlacedValue) -> Finding | None:
-    """Return a finding for a file that is no config, with a remedy: the needed part, or another option."""
+    """Return a finding, with the remedy, for a file that is clearly no config; None for any other file."""
     if kind := _kind(root):
         held = next((each for data in root.at("data") for each in data.section or {}), None)
         remedy = f"give only the text below data.{held}, as a file of its own" if _is_configmap(kind) and held else None

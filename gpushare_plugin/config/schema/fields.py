@@ -23,7 +23,7 @@ class Kind(Struct, frozen=True):
 
     @classmethod
     def of(cls, annotation: Any, metadata: tuple[object, ...] = ()) -> "Kind":
-        """Read an annotation, without the possibility of None."""
+        """Read an annotation; `X | None` is read as `X`."""
         if get_origin(annotation) is Annotated:
             inner, *more = get_args(annotation)
             return cls.of(inner, (*metadata, *more))

@@ -18,7 +18,7 @@ _TYPES: dict[object, str] = {bool: "boolean", int: "integer", float: "number", s
 
 
 def config_schema() -> JsonSchema:
-    """Return the schema of a config file, for reading only: parts are shared, and must not be changed."""
+    """Return the schema of a config file, for reading only: parts of the schema are shared."""
     return {"$schema": DRAFT, "title": "Config of gpushare", **section_schema(Config)}
 
 
@@ -77,7 +77,7 @@ def _limits(kind: Kind, least_length: str) -> JsonSchema:
 
 
 def _or_null(schema: JsonSchema) -> JsonSchema:
-    """Allow a missing value, too, with little use of `anyOf`: validators report mistakes below `anyOf` badly."""
+    """Allow a missing value, too, without `anyOf` where possible: validators report mistakes below `anyOf` badly."""
     match schema:
         case {"type": list() as types}:
             return {**schema, "type": [*types, "null"]}

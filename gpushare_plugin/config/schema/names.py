@@ -1,4 +1,4 @@
-"""Names of extended resources: accepted by the API server and the kubelet, or misspelt."""
+"""Names of extended resources: which names the API server and the kubelet accept, and which names are misspelt."""
 
 import re
 from collections.abc import Collection
@@ -17,7 +17,7 @@ MEMORY_IN_MIB = {
     "volcano.sh/vgpu-memory": "Volcano",
     "volcano.sh/gpu-memory": "Volcano",
 }
-"""Resources requested in MiB, with the scheduler that they come from."""
+"""Resources requested in MiB, each with the scheduler that introduced the name."""
 
 WHOLE_GPU = "nvidia.com/gpu"
 """The resource of whole GPUs."""
@@ -45,7 +45,7 @@ _NAME_LENGTH = 63
 _FORBIDDEN = re.compile(r"[^-A-Za-z0-9_.]+")
 
 PATTERN = f"{_DOMAIN.pattern}/{_NAME.pattern}"
-"""A pattern of every valid name; a matching name can still be invalid."""
+"""A pattern that matches every valid name, and also some invalid names."""
 PATTERN_WITHOUT_DOMAIN = f"({_DOMAIN.pattern}/)?{_NAME.pattern}"
 """Like `PATTERN`, with an optional domain."""
 

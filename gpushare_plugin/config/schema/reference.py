@@ -19,7 +19,7 @@ def reference() -> str:
 
 
 def _table(section: type[Section], title: str) -> str:
-    # Defaults are the values of a section built from no settings; required settings have none.
+    # Defaults are the values of a section built without settings; a required setting has no default.
     defaults = section.model_construct().model_dump(mode="json", by_alias=True)
     rows = [_row(key, field, defaults.get(key)) for key, field in keys(section).items()]
     return "\n".join([f"### {title}", "", "| Key | Allowed | Default | Meaning |", "| --- | --- | --- | --- |", *rows])

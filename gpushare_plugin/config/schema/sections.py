@@ -214,7 +214,7 @@ class Section(BaseModel):
 
 
 class _Optional(Section):
-    """A section in which a key without a value counts as left out, like for NVIDIA's plugin."""
+    """A section in which a key without a value counts as left out; NVIDIA's plugin does the same."""
 
     @model_validator(mode="before")
     @classmethod
@@ -294,7 +294,7 @@ class FeatureDiscoveryFlags(_Optional):
 
 
 class Flags(_Optional):
-    """`flags`: settings with command-line options of the same meaning."""
+    """`flags`: settings that are also command-line options."""
 
     mig_strategy: Literal["none", "single", "mixed"] = Field(
         default="none",
@@ -442,7 +442,7 @@ class Slices(Section):
 
 
 class SizedDevices(Section):
-    """An entry of `sharing.mps.sizes`: GPUs cut into slices of given sizes, like by nos."""
+    """An entry of `sharing.mps.sizes`: GPUs cut into slices of given sizes, as in nos."""
 
     devices: ChosenDevices = Field(default=AllDevices(), description="GPUs to divide into these slices.")
     slices: Annotated[tuple[Slices, ...], Field(strict=False, min_length=1)] = Field(
@@ -584,7 +584,7 @@ class Sharing(Section):
 
 
 class Imex(_Optional):
-    """`imex`: channels for GPUs on one fabric; channels are not supported, and a setting with a channel is rejected."""
+    """`imex`: channels for GPUs on one fabric. Channels are not supported: a setting that requests one is rejected."""
 
     channel_ids: Annotated[
         tuple[int, ...],
@@ -607,7 +607,7 @@ class HamiCore(_Optional):
 
 
 class Health(Section):
-    """`health`: the errors that make a GPU unhealthy, and the conditions for a healthy GPU again."""
+    """`health`: the errors that make a GPU unhealthy, and the conditions under which a GPU is healthy again."""
 
     ignored_xids: ChosenXids = Field(
         default=(),
@@ -652,7 +652,7 @@ class Overuse(Section):
 
 
 class Partitioning(Section):
-    """`partitioning`: permissions to divide GPUs in another way while pods run."""
+    """`partitioning`: the permission to divide GPUs in another way while pods run."""
 
     mig_mode: Literal["keep", "manage"] = Field(
         default="keep",

@@ -54,7 +54,7 @@ class MemoryUnit(Struct, frozen=True, order=True):
 
 
 _MORE_THAN_ANY_GPU_MIB = MIB_PER_GIB**2
-"""A TiB: no GPU has a unit of this size, and no message suggests one."""
+"""A TiB: more memory than any GPU has. No message suggests a unit of this size."""
 _MIB = {"MiB": 1, "GiB": MIB_PER_GIB}
 _UNIT = re.compile(r"([1-9][0-9]{0,8})?(MiB|GiB)", re.ASCII)
 _LOOSE_UNIT = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)?\s*([kmgt])?(i?b?|(?:bi)?bytes?)\s*", re.ASCII)
@@ -134,7 +134,7 @@ class AllDevices(Struct, frozen=True):
 
 
 class DeviceCount(Struct, frozen=True):
-    """A number of devices of the kind, without a choice of devices."""
+    """A number of devices of the kind, from the devices that no other entry selects."""
 
     count: int
     """The number of devices."""
@@ -173,7 +173,7 @@ DEVICES_SCHEMA: JsonSchema = {
 
 
 def parse_devices(value: object) -> Devices:
-    """Read `all`, a count, or a list of devices; raise a ValueError, for a list one per wrong entry."""
+    """Read `all`, a count, or a list of devices; raise ValueError with an error for each wrong entry of a list."""
     if isinstance(value, Devices):
         return value
     if value == "all":
@@ -241,7 +241,7 @@ _NUMBER = re.compile(r"[0-9]{1,20}", re.ASCII)
 
 
 def parse_xids(value: object) -> Xids:
-    """Read `all` or a list of XIDs; raise a ValueError, for a list one per wrong entry."""
+    """Read `all` or a list of XIDs; raise ValueError with an error for each wrong entry of a list."""
     if value == "all":
         return "all"
     if isinstance(value, (list, tuple)):
@@ -261,9 +261,9 @@ def number_or_word(text: str) -> int | str:
 
 
 def xids_in(text: str) -> object:
-    """Read XIDs from the text of NVIDIA's variables: numbers with commas between, or `all` or `xids` in any case.
+    """Read XIDs in the form of NVIDIA's variables: numbers with commas between; `all` or `xids` means every XID.
 
-    Other words are returned unchanged, for `parse_xids` to reject.
+    Upper and lower case do not matter. Other words are returned unchanged, for `parse_xids` to reject.
     """
     words = [word.strip().lower() for word in text.split(",") if word.strip()]
     xids = tuple(number_or_word(word) for word in words if word not in _EVERY_XID)

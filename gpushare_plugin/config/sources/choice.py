@@ -10,10 +10,13 @@ from gpushare_plugin.config.sources.watch import watch_content, watch_directory
 from gpushare_plugin.foundation.structs import Struct
 
 Fallback = Literal["named", "single", "empty"]
-"""A rule for the choice of a config without a request: the config `default`, the only config, or the default config."""
+"""A rule used if no config is requested.
+
+`named` takes the config `NAMED_FALLBACK`, `single` the only named config, and `empty` the config without a file.
+"""
 
 NAMED_FALLBACK = "default"
-"""The name of the config chosen by the fallback `named`."""
+"""The name of the config taken by the fallback `named`."""
 
 
 class Configs(Struct, frozen=True):
@@ -22,20 +25,20 @@ class Configs(Struct, frozen=True):
     overrides: Sequence[Override] = ()
     """Values put over every loaded config."""
     file: Path | None = None
-    """The only config; None for the default config. Has no effect with a `directory`."""
+    """The file of the only config, if there is no `directory`; None for the default config."""
     directory: Path | None = None
-    """The directory with the named configs, a file each; None without named configs."""
+    """The directory of the named configs, with a file for each; None if there are no named configs."""
     default: str | None = None
-    """The name of the config to load without a request; None to try the `fallbacks`."""
+    """The name of the config to load if none is requested; None to try the `fallbacks`."""
     fallbacks: tuple[Fallback, ...] = ()
-    """The rules to try in turn without a request and without a `default`."""
+    """The rules to try in turn if no config is requested and `default` is None."""
 
     def names(self) -> frozenset[str]:
-        """Return the names of the present named configs."""
+        """Return the names of the named configs that exist now."""
         return frozenset(_files(self.directory)) if self.directory else frozenset()
 
     def load(self, name: str | None = None) -> Loaded:
-        """Load the config with the name `name`; without a name, load the default config.
+        """Load the named config `name`, or the config to use if none is requested.
 
         Raises ConfigError if a file cannot be read. A missing config is a problem in the result.
         """
@@ -74,7 +77,7 @@ class Configs(Struct, frozen=True):
 
 
 def _files(directory: Path) -> dict[str, Path]:
-    """Return the files of a directory by name, without names that begin with a dot, as in a mounted ConfigMap."""
+    """Return the files of a directory by name, without hidden files, which belong to the mount of a ConfigMap."""
     try:
         return {path.name: path for path in sorted(directory.iterdir()) if path.name[:1] != "." and path.is_file()}
     except OSError:

@@ -14,7 +14,7 @@ from gpushare_plugin.foundation.structs import Struct, field
 
 _CONFIG_SUFFIXES = {".yaml", ".yml", ".json", ""}
 _OTHER_SUFFIXES = {".css", ".go", ".html", ".js", ".lock", ".md", ".png", ".py", ".rst", ".sh", ".svg", ".toml", ".tpl"}
-"""Suffixes of documents, programs and templates. The name of a config can have any other: `a100-v1.2`."""
+"""Suffixes of documents, programs and templates. The name of a config may end otherwise, like `a100-v1.2`."""
 
 _MOUNTED = "..data"
 """The link made by the kubelet in the directory of a mounted ConfigMap."""
@@ -75,7 +75,7 @@ def _configs(text: str | Finding, source: str) -> list[FoundConfig]:
 
 
 def _files(directory: Path, refused: Callable[[OSError], None]) -> Iterator[Path]:
-    """Yield the files that may hold configs, without names that begin with a dot, as in Git or a mounted ConfigMap.
+    """Yield the files that may hold configs, without hidden files, which belong to Git or the mount of a ConfigMap.
 
     `refused` gets the error of each unreadable directory.
     """
@@ -87,7 +87,7 @@ def _files(directory: Path, refused: Callable[[OSError], None]) -> Iterator[Path
 
 
 def _likely_configs(file: Path) -> list[FoundConfig] | None:
-    """Return the configs in a file: an empty list for a file of another kind, None for an unclear file."""
+    """Return the configs in a file: none for a file of another kind, None if the kind is unclear."""
     try:
         text = read_text(file)
     except ConfigError as error:

@@ -9,13 +9,13 @@ from gpushare_plugin.foundation.structs import replace
 def load_effective_config(
     labels: Labels, configs: Configs, *, partitioning: bool = False, starting: bool = False
 ) -> Loaded:
-    """Return the effective config of a node with the labels `labels`, and notices about requests without effect.
+    """Return the effective config of a node with these labels, and notices about requests without effect.
 
     `partitioning` has the same meaning as for `apply_labels`.
 
     The label `nvidia.com/device-plugin.config` may name a config that is missing or unusable. The result then has a
-    problem, and the caller keeps the current config. A `starting` node has no current config. It gets a notice, and
-    starts without the label.
+    problem, and the caller keeps the current config. While `starting`, there is no current config: the result
+    then has a notice, and the config to use if none is requested.
     """
     name = labels.get(CONFIG) or None
     notices = []

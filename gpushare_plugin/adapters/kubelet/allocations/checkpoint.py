@@ -1,4 +1,4 @@
-"""The kubelet's checkpoint: the allocated devices, readable also before the kubelet answers or if it does not.
+"""The kubelet's checkpoint: the allocated devices, readable even while the kubelet does not answer.
 
 Facts: pkg/kubelet/cm/devicemanager/checkpoint in Kubernetes. The checkpoint has the init containers, which
 pod-resources leaves out. The kubelet writes the file at each allocation and each device list. Until the next write, the
@@ -65,8 +65,8 @@ def read_listed(directory: Path) -> frozenset[tuple[str, str]]:
     """Return the devices listed as healthy at the kubelet's last write, as resource and ID.
 
     Takes the same directory and raises the same error as `read_recorded`. An allocated device can be missing from the
-    holdings until the kubelet writes the next time. From then on the holdings have the device, and the devices listed
-    by an ended plugin are gone from here.
+    holdings until the kubelet's next write. The next write adds the device to the holdings, and drops the listed
+    devices of a plugin that has ended.
     """
     by_resource = _read(directory).listed or {}
     return frozenset((resource, id_) for resource, ids in by_resource.items() for id_ in ids or ())

@@ -41,7 +41,7 @@ class Listing(Struct, frozen=True):
 
 
 class PodResourcesError(GpushareError):
-    """The pod-resources socket does not answer, or answers with something else than the kubelet's message."""
+    """The pod-resources socket does not answer, or the answer does not come from a kubelet."""
 
 
 async def list_pods(socket: Path) -> Listing:
@@ -84,7 +84,7 @@ async def _asked(  # noqa: PLR0913, PLR0917 - a question, and the words for its 
 
 def _listing(answer: bytes) -> Listing:
     """Decode an answer to `List`; raises DecodeError."""
-    # The kubelet sends an entry per unit, another per further NUMA node of the unit, and may send an entry twice.
+    # The kubelet sends an entry for each unit, one more for each NUMA node of the unit, and may send an entry twice.
     held: dict[tuple[str, str, str, str], set[str]] = defaultdict(set)
     pods = api.ListPodResourcesResponse.FromString(answer).pod_resources
     for pod in pods:

@@ -1,7 +1,7 @@
-"""Asks the kubelet for the units held by pods at a time when the kubelet allocates nothing, as far as is known.
+"""Asks the kubelet for the units held by pods while the kubelet, as far as is known, allocates nothing.
 
 A question during an allocation can make the kubelet offer the same units to another pod: see `model.choice.recent`.
-Therefore the question waits until this process answers no call of the kubelet, and until the kubelet's checkpoint shows
+Therefore the question waits until this process has answered all calls of the kubelet, and until the checkpoint shows
 the units allocated last.
 """
 

@@ -5,11 +5,11 @@ cases:
 
 - The kubelet knows its pods. A kubelet that has just started, or has not reached the API server yet, shows no pods
   through pod-resources, although their containers run.
-- The checkpoint was written after the previous question. The kubelet may have run for a moment
-  only: it drops pods from the checkpoint only after an answer of every source of pods (see `sourcesReady` in
-  pkg/kubelet/cm/devicemanager). An older checkpoint can lack a recent allocation, still in the kubelet's memory only.
+- The checkpoint was written after the previous question. The kubelet may have started a moment ago: it drops pods from
+  the checkpoint only after every source of pods has answered (see `sourcesReady` in pkg/kubelet/cm/devicemanager). An
+  older checkpoint can lack a recent allocation that is only in the kubelet's memory.
 
-Both texts grow with the number of held units. All work on them is done in a thread.
+Answers and checkpoints grow with the number of held units. Therefore a thread does all work on them.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ _LOOK_EVERY = 0.02
 
 
 class HoldingsReader:
-    """Reads the holdings of containers from the kubelet; each method serves callers with another need of freshness."""
+    """Reads the holdings of containers from the kubelet, with a method for each need of freshness."""
 
     def __init__(  # noqa: PLR0913 - the sources of holdings, and settings
         self,
@@ -84,7 +84,7 @@ class HoldingsReader:
         self._unread = Repeats(REMIND_EVERY, most_kinds=16)
 
     async def watch(self) -> None:
-        """Notice each new kubelet until cancelled: a kubelet's delay counts from here, not from the first question."""
+        """Notice each new kubelet until cancelled: its delay counts from now on, not from the first question."""
         await self._trust.watch()
 
     # ------------------------------------------------------------------ what is free
@@ -94,8 +94,8 @@ class HoldingsReader:
 
         The source is the checkpoint. If the checkpoint cannot be read, the source is pod-resources, provided that the
         kubelet knows its pods. The kubelet writes a container into the checkpoint only when the container has all its
-        devices, also the devices of other plugins. Therefore each listed slice counts as held: otherwise another slice
-        could now take the place of an allocated slice.
+        devices, also the devices of other plugins. A listed slice may therefore be allocated already, and counts as
+        held: otherwise another slice could take its place.
         """
         try:
             return await asyncio.to_thread(_at_start, self._directory)

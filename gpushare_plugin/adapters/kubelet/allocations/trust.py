@@ -1,4 +1,4 @@
-"""The judgement whether the kubelet shows every pod of this node, or may not know all its pods yet."""
+"""Judges whether the kubelet shows every pod of this node, or may not know all its pods yet."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,14 +16,14 @@ PodName = tuple[str, str]
 """Namespace and name of a pod."""
 
 Kubelet = tuple[Identity | None, ...]
-"""The identities of a kubelet's two sockets, of which either can be older; a new kubelet has others."""
+"""The identities of the kubelet's two sockets, which change with the kubelet; either socket can be the older one."""
 
 
 class TrustDelays(Struct, frozen=True):
     """Seconds of waiting for the same kubelet before a unit that it does not show counts as free."""
 
     own_pod_shown: float = 5.0
-    """Seconds since the kubelet first showed the pod of this process, and therefore knows the API server's pods."""
+    """Seconds since the kubelet first showed the pod of this process, which proves that it reached the API server."""
     unknown: float = 60.0
     """Seconds since the first sight of the kubelet, if the pod of this process is unknown."""
 
@@ -54,7 +54,7 @@ class Trust:
         self._known_since: float | None = None if own_pod else clock()
 
     async def watch(self) -> None:
-        """Notice each new kubelet until cancelled: a kubelet's delay counts from here, not from the first question."""
+        """Notice each new kubelet until cancelled: its delay counts from now on, not from the first question."""
         while True:
             self.kubelet()
             await asyncio.sleep(LOOK_EVERY)

@@ -1,4 +1,4 @@
-"""The serialized device list of a resource, put together from one piece per GPU."""
+"""The serialised device list of a resource, put together from one piece per GPU."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
@@ -66,7 +66,7 @@ class _Piece:
 
 
 def _serialised(units: Iterable[Unit], health: str) -> bytes:
-    """Return the entries of `units`, in the bytes of protobuf, built together for units that differ only in the ID.
+    """Return the entries of `units` in the bytes of protobuf; units that differ only in the ID are built together.
 
     Every length is one byte: see `model.unit.wire_size`.
     """

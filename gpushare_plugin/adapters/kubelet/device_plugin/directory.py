@@ -88,7 +88,7 @@ class PluginDirectory:
     def notifying(self, listener: Callable[[], None]) -> Iterator[None]:
         """Call `listener`, until the context ends, whenever a socket may have been added, removed or replaced.
 
-        A listener may know more recent facts than the last look here. Therefore the listener compares.
+        A listener may know the change already: the listener has to compare.
         """
         self._listeners.append(listener)
         try:

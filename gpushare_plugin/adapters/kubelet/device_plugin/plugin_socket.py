@@ -53,7 +53,7 @@ class PluginSocket:
 
     @property
     def bound(self) -> bool:
-        """Whether this process has bound the socket and not stopped; the file may be removed or replaced since."""
+        """Whether this process has bound the socket and not stopped; the file may be gone or replaced by now."""
         return self._bound is not None
 
     @property
@@ -106,7 +106,7 @@ class PluginSocket:
 
 
 async def _start(server: grpc.aio.Server) -> None:
-    """Start a server, even if cancelled meanwhile: gRPC cannot stop a server with a half-finished start."""
+    """Start a server to the end, also when cancelled: gRPC cannot stop a server in the middle of its start."""
     starting = asyncio.ensure_future(server.start())
     try:
         await asyncio.shield(starting)

@@ -85,7 +85,7 @@ class Session:
 
     @property
     def failures(self) -> int:
-        """The number of failed attempts in a row."""
+        """The number of attempts, failed or not, since a new kubelet appeared or a lasting stream ended."""
         return self._backoff.failures
 
     @property
@@ -95,7 +95,7 @@ class Session:
 
     @property
     def standing(self) -> Standing:
-        """The state and the counters of the resource's dealings with the kubelet."""
+        """The state of the resource's registration now, and the counters of the kubelet's calls."""
         service = self._service
         return Standing(
             self.registered,
@@ -137,7 +137,7 @@ class Session:
             return self._delay_next()
 
     async def _mend(self) -> float | None:
-        """Serve and register if not done yet; return the seconds until the next look, None for no need of a look."""
+        """Serve and register if not done yet; return the seconds until the next look, None to wait for a change."""
         kubelet = self._directory.identity(KUBELET_SOCKET)
         if kubelet != self._kubelet:
             self._kubelet, self._registered, self._not_before = kubelet, False, 0.0

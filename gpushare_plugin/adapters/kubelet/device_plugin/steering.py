@@ -1,4 +1,4 @@
-"""The interface to the knowledge of pods: the kubelet's calls name no pod."""
+"""The interface to a source of facts about pods: the kubelet's calls name no pod."""
 
 from collections.abc import Collection, Sequence
 from typing import Protocol

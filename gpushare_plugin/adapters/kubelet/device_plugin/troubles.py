@@ -11,7 +11,7 @@ _Trouble = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class Troubles:
-    """Warns of each trouble that lasts longer than a grace period, and repeats no warning until all is well again.
+    """Warns of trouble not mended at the end of a grace period, and repeats no warning until all is well again.
 
     The restart of a kubelet needs no attention. A long time without a kubelet must not fill the disk with warnings.
     """
@@ -19,7 +19,7 @@ class Troubles:
     def __init__(
         self, warn: Callable[[str, Mapping[str, str]], None], is_well: Callable[[], bool], grace: float = GRACE
     ) -> None:
-        """Call `warn` for trouble not mended after `grace` seconds; `is_well` returns whether all is mended."""
+        """Call `warn` for the trouble of the last `grace` seconds, unless `is_well` returns that all is mended."""
         self._warn = warn
         self._is_well = is_well
         self._grace = grace
