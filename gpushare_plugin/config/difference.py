@@ -11,10 +11,10 @@ from gpushare_plugin.foundation.errors import Path
 
 
 def difference(old: Config, new: Config) -> list[str]:
-    """Spell every setting that differs in `new`, such as `sharing.memory.resources[0].unit: GiB -> 2GiB`.
+    """Spell every setting that differs in `new`, for example `sharing.memory.resources[0].unit: GiB -> 2GiB`.
 
-    Entries of lists are compared by index; whole entries and sections are `added` or `removed`. The list is empty
-    exactly when the configs are equal.
+    Entries of lists are compared by index. Whole entries and sections are `added` or `removed`. The list is empty only
+    for equal configs.
     """
     return list(_changes(_plain(old), _plain(new), ()))
 
@@ -53,5 +53,5 @@ def _value(value: object) -> str:
         return f"[{', '.join(map(_value, value))}]"
     if not isinstance(value, str):
         return json.dumps(value)
-    # Text that could be read as something else, or as several lines, is quoted.
+    # Text that could be read as another value, or as several lines, is quoted.
     return value if value.isprintable() and value and " " not in value else shown(value)

@@ -1,7 +1,8 @@
-"""What node labels mean for a config: NVIDIA's, ACK's, nos' and cGPU's; pure.
+"""The meaning of node labels for a config: labels of NVIDIA, ACK, nos and cGPU; pure.
 
-`nvidia.com/device-plugin.config` chooses a named config (see `sources`); ACK's and nos' labels change it. The first of
-them that is present decides how GPUs are shared; a later one that requests something else is reported, not followed.
+`nvidia.com/device-plugin.config` chooses a named config (see `sources`); the labels of ACK and nos change the config.
+The first present label with a known value decides how GPUs are shared. A later label with a different request is
+reported and not followed.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,37 +16,45 @@ from gpushare_plugin.model.choice.policies import POLICIES, is_policy
 from gpushare_plugin.model.slices.slice import Kind
 
 Labels = Mapping[str, str]
+"""The labels of a node, by key."""
 
 CONFIG = "nvidia.com/device-plugin.config"
+"""NVIDIA's label: the name of the node's config."""
 SCHEDULE = "ack.node.gpu.schedule"
+"""ACK's label: the way in which GPUs are shared."""
 PARTITIONING = "nos.nebuly.com/gpu-partitioning"
+"""nos' label: the kind of slices that GPUs are cut into."""
 PLACEMENT = "ack.node.gpu.placement"
+"""ACK's label: the policy by which units are placed on GPUs."""
 
 CGPU_DISABLED = "cgpu.disable.isolation"
+"""The label of ACK that switches the isolation of cGPU off."""
 
 READ = frozenset({CONFIG, SCHEDULE, PARTITIONING, PLACEMENT, CGPU_DISABLED})
-"""The labels that the effective config depends on."""
+"""The labels with an effect on the config."""
 
 
 class Meaning(Struct, frozen=True):
-    """What a value of a label requests: in words, as a change of the config, and what of it is not done.
-
-    `change` returns an equal config where it is as requested already: so labels that agree are known.
-    `done` returns whether a config does all of it. `partitioning` is what it requests that no config can.
-    """
+    """The request expressed by a value of a label."""
 
     requests: str
+    """The request, in words."""
     change: Callable[[Config], Config]
+    """Returns a config changed as requested; an equal config shows that the label agrees with the config."""
     not_done: str | None = None
+    """The part of the request that is not followed, in words; None if gpushare follows the whole request."""
     done: Callable[[Config], bool] = lambda _config: False
+    """Returns whether a config already does the part in `not_done`."""
     partitioning: Kind | None = None
+    """The kind of slices to create as pods request them, which no config can express; None without such a request."""
 
 
 def apply_labels(labels: Labels, config: Config, *, partitioning: bool = False) -> tuple[EffectiveConfig, list[str]]:
-    """Return the effective config of a node with these labels and the `config` they choose, and notices for people.
+    """Return the effective config of a node, and notices for people.
 
-    Where `nvidia.com/device-plugin.config` has a value, that config decides how GPUs are shared. `partitioning` is
-    whether a label can have the GPUs cut into the slices that the annotations of the node want.
+    `config` is the config chosen by the labels. If `nvidia.com/device-plugin.config` has a value, `config` alone
+    decides how GPUs are shared. `partitioning` says whether a label can make the daemon cut GPUs into the slices wanted
+    by the node's annotations.
     """
     name = labels.get(CONFIG)
     ways = _ways(config, partitioning=partitioning)
@@ -60,7 +69,7 @@ def apply_labels(labels: Labels, config: Config, *, partitioning: bool = False) 
 def _shared(
     before: EffectiveConfig, labels: Labels, ways: Mapping[str, Mapping[str, Meaning]], decided_by: str | None
 ) -> tuple[EffectiveConfig, list[str]]:
-    """Follow the first label that requests a way of sharing, and report those that disagree."""
+    """Follow the first label with a request for a way of sharing, and report disagreeing labels."""
     effective = before
     notices = []
     for label, meanings in ways.items():
@@ -86,7 +95,7 @@ def _shared(
 
 
 def _placed(config: Config, labels: Labels) -> tuple[Config, list[str]]:
-    """Follow the label that requests a placement of units."""
+    """Follow the label with a request for a placement of units."""
     value = labels.get(PLACEMENT)
     if value is None:
         return config, []
@@ -99,17 +108,17 @@ def _placed(config: Config, labels: Labels) -> tuple[Config, list[str]]:
 
 
 def whole(config: Config) -> Config:
-    """Offer every GPU whole."""
+    """Return `config` with every GPU offered whole."""
     return config.model_copy(update={"sharing": Sharing()})
 
 
 def by_memory(config: Config) -> Config:
-    """Share by memory and in no other way: as the config has it, or else all GPUs, in GiB."""
+    """Return `config` with sharing by memory only: as configured, or else for all GPUs, in GiB."""
     return _only(config, config.sharing.memory or MemoryResources(resources=(MemoryResource(name=names.MEMORY),)))
 
 
 def by_memory_and_compute(config: Config) -> Config:
-    """Share by memory and in no other way, where containers request compute as well if something can limit it."""
+    """Return `config` with sharing by memory only, and with requests for compute where the isolation limits compute."""
     shared = by_memory(config)
     resources = shared.sharing.memory.resources if shared.sharing.memory else ()
     return _only(shared, MemoryResources(resources=tuple(map(_with_cores, resources))))
@@ -126,11 +135,11 @@ def _offers_cores(config: Config) -> bool:
 
 
 def shared_through_mps(config: Config) -> Config:
-    """Return what `config` becomes on a node with the label `ack.node.gpu.schedule=mps`.
+    """Return `config` as changed by the node label `ack.node.gpu.schedule=mps`.
 
-    All GPUs are shared by memory as `aliyun.com/gpu-mem`, under MPS, and in no other way. Other settings of the
-    entry of that name, such as its unit, stay. ACK isolates memory there and lets containers share all compute: so it
-    is here, unless the config has limits for it.
+    All GPUs are shared only by memory, as `aliyun.com/gpu-mem`, under MPS. The other settings of the entry
+    `aliyun.com/gpu-mem`, for example the unit, stay. ACK isolates memory for this label, and lets containers share all
+    compute. gpushare does the same unless the config limits compute.
     """
     entries = config.sharing.memory.resources if config.sharing.memory else ()
     entry = next((entry for entry in entries if entry.name == names.MEMORY), MemoryResource(name=names.MEMORY))
@@ -142,12 +151,12 @@ def shared_through_mps(config: Config) -> Config:
 
 
 def in_slices(config: Config) -> Config:
-    """Share by MPS in slices and in no other way, if the config has any."""
+    """Return `config` with sharing by slices under MPS only; unchanged without slices in the config."""
     return config.model_copy(update={"sharing": Sharing(mps=config.sharing.mps)}) if _has_slices(config) else config
 
 
 def in_instances(config: Config) -> Config:
-    """Offer MIG instances by their profiles, and nothing that is shared."""
+    """Return `config` with MIG instances offered by profile, and no sharing."""
     flags = config.flags.model_copy(update={"mig_strategy": "mixed"})
     resources = config.resources.model_copy(update={"migs": ()})
     return whole(config).model_copy(update={"flags": flags, "resources": resources})
@@ -191,7 +200,7 @@ _WAYS: dict[str, Mapping[str, Meaning]] = {
         "mig": Meaning("MIG instances", _as_it_is, _WITHOUT_OPTION),
     },
 }
-"""The labels that request a way of sharing, in order of precedence, and what their values mean.
+"""The labels with requests for a way of sharing, in order of precedence, and the meanings of their values.
 
 Facts: Alibaba Cloud's "Enable scheduling features" of ACK, and "Getting started with MPS partitioning" of nos.
 """
@@ -200,9 +209,9 @@ _PARTITIONED: Mapping[str, Meaning] = {
     "mps": Meaning("slices under MPS as pods request them", whole, partitioning="mps"),
     "mig": Meaning("MIG instances as pods request them", in_instances, partitioning="mig"),
 }
-"""What values of `PARTITIONING` mean where the slices of a node can follow what is wanted.
+"""The meanings of the values of `PARTITIONING` on a node with slices created at run time.
 
-Slices under MPS that the config has stay as they are.
+Slices under MPS in the config stay unchanged.
 """
 
 
@@ -223,7 +232,7 @@ def _sharing(config: Config, **changes: object) -> Config:
 
 
 def spelled_label(label: str, value: str) -> str:
-    """Spell a label as messages do."""
+    """Spell a label for messages."""
     return f"node label {label}={value}"
 
 

@@ -1,4 +1,4 @@
-"""What a node serves: its config as node labels change it."""
+"""The config in effect on a node, as changed by node labels."""
 
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.structs import Struct
@@ -6,13 +6,14 @@ from gpushare_plugin.model.slices.slice import Kind
 
 
 class EffectiveConfig(Struct, frozen=True):
-    """A config, and what node labels request that no config can.
-
-    `cgpu_disabled` is the node label `cgpu.disable.isolation` of ACK: its kernel module leaves containers alone.
-    `partitioning` is how all GPUs of the node are cut into the slices that its annotations want, and no GPU is shared
-    in another way; None where the config says how GPUs are shared.
-    """
+    """A config, and requests of node labels that a config cannot express."""
 
     config: Config
+    """The config, as changed by node labels."""
     cgpu_disabled: bool = False
+    """Whether ACK's node label `cgpu.disable.isolation` is true: ACK's kernel module does not isolate containers."""
     partitioning: Kind | None = None
+    """The kind of slices that all GPUs are cut into as the node's annotations want; None if the config decides.
+
+    With a kind of slices, no GPU is shared in another way.
+    """

@@ -1,4 +1,4 @@
-"""The config that a text with damaged indentation was, told from its keys alone."""
+"""The intended config of a text with damaged indentation, worked out from the keys alone."""
 
 import re
 from collections.abc import Sequence
@@ -15,37 +15,41 @@ _LINE = re.compile(
     re.ASCII,
 )
 _OTHER_KEY = re.compile(r"[^#]*:(?:\s|$)")
-"""A key in a form that `_LINE` does not read, such as in `{name: a}`; comments and plain values have none."""
+"""A line with a key in a form unknown to `_LINE`, for example `{name: a}`; comments and plain values do not match."""
 
 _VALUE = re.compile(r"""["']?([\w./:-]{1,80})["']?""", re.ASCII)
 _LONGEST_LINE = 200
 _MOST_KEYS = 30
 _MOST_LINES = 10 * _MOST_KEYS
-"""Of a longer text the skeleton would help nobody."""
+"""Together with `_LONGEST_LINE` and `_MOST_KEYS` the limits of a text: a longer skeleton would help nobody."""
 
 _NOT_GIVEN = "…"
 
 
 class _Written(NamedTuple):
-    """A key, whether a dash stands before it, and the value after it, None where there is none on its line."""
+    """A key in the text."""
 
     key: str
+    """The key."""
     dash: bool
+    """Whether a dash, of an entry of a list, is before the key."""
     value: str | None
+    """The value after the key on the same line; None without a value."""
 
 
 def advice(text: str) -> str | None:
-    """Return a sentence with the skeleton of `text`, None where it has none."""
+    """Return a sentence with the skeleton of `text`; None for a text without a skeleton."""
     meant = skeleton(text)
     return meant and f"If the indentation was lost, this config was meant (its values were not checked): {meant}"
 
 
 def skeleton(text: str) -> str | None:
-    """Return the keys of `text` in the places that they have in a config, as a config on one line.
+    """Return the keys of `text` at their places in the schema, as a config on one line.
 
-    None where they are not those of a config: the first is not `version`, or one is nowhere beside those around it.
-    None, too, where a key would be left out: it is in a line that cannot be read, or it repeats and no dash before it
-    begins another entry of a list. What is missing, or not a plain value, is `…`.
+    Returns None if the keys are not the keys of a config: the first key is not `version`, or a key belongs to no
+    section together with the keys beside it. Returns None, too, if a key would be lost: the line of the key cannot be
+    read, or the key repeats and no dash before it begins another entry of a list. The value `…` means a missing value,
+    or a value that is not plain.
     """
     written = _written(text)
     if not written or written[0].key != "version" or len(written) > _MOST_KEYS:
@@ -64,7 +68,7 @@ def skeleton(text: str) -> str | None:
 
 
 def _written(text: str) -> list[_Written]:
-    """Return the keys in `text`; none where not all of them can be told."""
+    """Return the keys in `text`; none if a key cannot be read, or the text is too long."""
     lines = text.splitlines()
     if len(lines) > _MOST_LINES or any(len(line) > _LONGEST_LINE for line in lines):
         return []
@@ -75,10 +79,11 @@ def _written(text: str) -> list[_Written]:
 
 
 def _first_group(written: Sequence[_Written], before: Path) -> tuple[int, Path | None]:
-    """Return how many of the first keys one section has, itself or as the name of a section around it; and which.
+    """Return how many of the first keys belong to one section, and the path of the section.
 
-    Of several that have as many, it is the one of which most keys name the sections around, then the one nearest to
-    the section `before`, then the first. One key alone that names none tells nothing.
+    A key belongs to a section as a key in the section, or as the name of a section around. Between sections with equal
+    numbers of keys, the number of keys that name sections around decides, then the nearness to the section `before`,
+    then the order of the schema. A single key that names no section around decides nothing: the path is None.
     """
     homes = dict(sections())
     best: tuple[int, int, int] = (1, 0, len(before))
@@ -98,7 +103,7 @@ def _in_common(one: Path, other: Path) -> int:
 
 
 def _name(named: set[Path], home: Path, written: Sequence[_Written]) -> bool:
-    """Note the sections around `home` that keys name; False where one is named again, or is no section."""
+    """Note the sections around `home` named by keys; return False for a section named twice, or a key with a value."""
     for each in written:
         if each.key in home:
             section = home[: home.index(each.key) + 1]
@@ -109,9 +114,10 @@ def _name(named: set[Path], home: Path, written: Sequence[_Written]) -> bool:
 
 
 def _put(whole: dict[str, Any], home: Path, written: Sequence[_Written]) -> bool:
-    """Put keys, but for those that name sections around, into the section at `home`, the last entry of a list.
+    """Put the keys into the section at `home`, without the names of sections around.
 
-    A dash begins another entry. Returns False where a key repeats in one section.
+    In a list, the section is the last entry, and a dash begins another entry. Returns False if a key repeats in one
+    section.
     """
     section: Any = whole
     entries: list[dict[str, Any]] | None = None

@@ -1,15 +1,15 @@
-"""How a value is shown in a message, and the nearest correct spelling of a wrong one."""
+"""The spelling of values in messages, and the nearest correct spelling of a wrong value."""
 
 import difflib
 import json
 from collections.abc import Iterable
 
 LONGEST = 80
-"""Characters of a wrong value that a message repeats; the place in the file shows the rest."""
+"""Characters of a wrong value repeated in a message; the rest is at the reported place in the file."""
 
 
 def shown(value: object) -> str:
-    """Spell `value` for a message: on one line, text in quotes, sections and lists by kind only."""
+    """Spell `value` for a message on one line: text in quotes, a section or list only by its kind."""
     if value is None:
         return "nothing"
     if isinstance(value, dict):
@@ -23,12 +23,12 @@ def shown(value: object) -> str:
 
 
 def printable(name: str) -> str:
-    """Return the name of a file or GPU as it is, in quotes with escapes where it would not stay on its line."""
+    """Return the name of a file or GPU, in quotes and with escapes if not printable on one line."""
     return name if name.isprintable() else json.dumps(name)
 
 
 def nearest(word: str, right: Iterable[str], cutoff: float = 0.7) -> str | None:
-    """Return the one of `right` most like `word`, or None where none is like it.
+    """Return the entry of `right` most similar to `word`; None if no entry is similar.
 
     Case, dashes, dots and underscores do not count: `mig-strategy` is `migStrategy`.
     """
@@ -38,7 +38,7 @@ def nearest(word: str, right: Iterable[str], cutoff: float = 0.7) -> str | None:
 
 
 def wrong(found: object, allowed: str, instead: str | None = None) -> str:
-    """Return a message: what was found, what is allowed and, if known, the nearest correct value."""
+    """Return a message with the found value, the allowed values and, if known, the nearest correct value."""
     if instead is None:
         return f"found {shown(found)}; allowed: {allowed}"
     return f"found {shown(found)}; did you mean {shown(instead)}? Allowed: {allowed}"

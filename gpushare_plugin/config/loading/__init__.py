@@ -1,1 +1,1 @@
-"""From a file to a config, or to everything that is wrong with it."""
+"""From a file to a config, or to all mistakes in the file."""

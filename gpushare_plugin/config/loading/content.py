@@ -5,13 +5,13 @@ from pathlib import Path
 from gpushare_plugin.foundation.files.regular_file import read_regular
 
 LARGEST_FILE = 1 << 20
-"""Bytes; a ConfigMap cannot hold more either."""
+"""Bytes; also the limit of a ConfigMap."""
 
 
 def read_content(file: Path) -> bytes:
     """Return the content of `file`, cut one byte after the largest size allowed.
 
-    Raises OSError, also for anything but a regular file: reading a pipe would wait for a writer.
+    Raises OSError, also for anything but a regular file: a pipe would make the reader wait for a writer.
     """
     # The files of a ConfigMap mount are links.
     return read_regular(file, LARGEST_FILE + 1, follow_links=True)

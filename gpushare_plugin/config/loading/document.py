@@ -1,4 +1,4 @@
-"""The config file as text: YAML or JSON to values with places, and everything that can be wrong with the text."""
+"""The config file as text: from YAML or JSON to values with places, and all mistakes of the text."""
 
 from collections.abc import Iterator
 from copy import copy
@@ -16,25 +16,28 @@ from gpushare_plugin.config.spelling import printable, shown
 from gpushare_plugin.foundation.errors import MOST_PROBLEMS, ConfigError, Path
 
 SMALLEST = 'the smallest file has the one line "version: v1"'
+"""The hint for an empty config file."""
 
 MOST_VALUES = 10_000
+"""Limit on the number of values, with aliases written out."""
 MOST_LEVELS = 32
-"""Limits on size and nesting, aliases written out; a config needs six levels."""
+"""Limit on the levels of nesting, with aliases written out; a config needs six."""
 
 _PLAIN = "plain"
+"""The tag given to unquoted scalars."""
 
 
 def read(file: FilePath, smallest: str = SMALLEST) -> tuple[PlacedValue | None, list[Finding]]:
-    """Read the values in `file`; `smallest` is the hint for an empty one.
+    """Return the values in `file`, and the mistakes of the text; `smallest` is the hint for an empty file.
 
-    Returns None for a text that is not a config file. Raises ConfigError when the file cannot be read.
+    The values are None for a text that is not a config file. Raises ConfigError if the file cannot be read.
     """
     text = read_text(file)
     return (None, [text]) if isinstance(text, Finding) else parse(text, Origin(str(file)), smallest)
 
 
 def read_text(file: FilePath) -> str | Finding:
-    """Return the text in `file`, or why it is none; raises ConfigError when the file cannot be read."""
+    """Return the text in `file`, or why the content is no text; raises ConfigError if the file cannot be read."""
     try:
         content = read_content(file)
     except OSError as error:
@@ -47,7 +50,7 @@ def read_text(file: FilePath) -> str | Finding:
 
 
 def decoded(content: bytes, source: str) -> str | Finding:
-    """Return the text that is the content of `source`, or why it is none."""
+    """Return the content of `source` as text, or why the content is no text."""
     if len(content) > LARGEST_FILE:
         return Finding(SourcePlace(source), f"larger than {LARGEST_FILE:,} bytes; is this the config file?")
     try:
@@ -58,9 +61,9 @@ def decoded(content: bytes, source: str) -> str | Finding:
 
 
 def parse(text: str, origin: Origin, smallest: str = SMALLEST) -> tuple[PlacedValue | None, list[Finding]]:
-    """Return the values in `text`, YAML or JSON, and what is wrong with it as a text; never raises.
+    """Return the values in `text`, YAML or JSON, and the mistakes of the text; never raises.
 
-    `origin` is where the text stands. If the text cannot be understood, only the problems are returned.
+    `origin` is the place of the text. For a text that cannot be understood, the values are None.
     """
     tree = _Tree(origin)
     try:
@@ -73,7 +76,7 @@ def parse(text: str, origin: Origin, smallest: str = SMALLEST) -> tuple[PlacedVa
 
 
 def parse_documents(text: str, source: str) -> Iterator[tuple[PlacedValue | None, list[Finding]]]:
-    """Yield each document of `text`, which may hold several, as `parse` does; the first that is no YAML is the last."""
+    """Yield the values and mistakes of each document in `text`, like `parse`, up to the first syntax error."""
     parser = _parser(text)
     try:
         while (composer := _Composer(parser)).check_node():
@@ -88,9 +91,10 @@ def _parser(text: str) -> Any:
 
 
 class _Composer(Composer):
-    """PyYAML's composer, with the limits checked before a text can do harm.
+    """PyYAML's composer, with limits checked before a text can do harm.
 
-    Scalars without a tag keep none, or `_PLAIN` if unquoted: `resolved` gives their value.
+    An unquoted scalar without a tag gets the tag `_PLAIN`, and `resolved` gives its value. A quoted scalar without a
+    tag gets no tag.
     """
 
     def __init__(self, parser: Any) -> None:
@@ -128,10 +132,10 @@ class _Composer(Composer):
         return _PLAIN if kind is yaml.ScalarNode and implicit[0] else None
 
     def descend_resolver(self, current: Any, index: Any) -> None:
-        """Prepare nothing: what a scalar means does not depend on where it stands."""
+        """Prepare nothing: the meaning of a scalar does not depend on its place."""
 
     def ascend_resolver(self) -> None:
-        """Prepare nothing, as above."""
+        """Prepare nothing, like `descend_resolver`."""
 
 
 class _Tree:
@@ -144,7 +148,7 @@ class _Tree:
         self._found: set[tuple[int, int]] = set()
 
     def root(self, composed: yaml.Node | None, smallest: str) -> PlacedValue | None:
-        """Return the whole document, None where it is empty."""
+        """Return the whole document; None, with a finding, for an empty document or anything but a section."""
         root = None if composed is None else self._node(composed, ())
         if root is None or root.value is None:
             self.findings.append(Finding(self._origin.place(1, 1), f"the file is empty; {smallest}"))
@@ -162,7 +166,7 @@ class _Tree:
         match composed:
             case yaml.ScalarNode():
                 value = self._scalar(composed, path)
-                # The mark of nothing may be lines further down.
+                # The mark of an empty value may be lines further down.
                 return PlacedValue(key_place if value is None else place, key_place, value)
             case yaml.SequenceNode():
                 self._check_tag(composed, path)
@@ -186,7 +190,7 @@ class _Tree:
             if not isinstance(key, yaml.ScalarNode):
                 found = shown(key.value if isinstance(key, yaml.SequenceNode) else {})
                 self._find(key, (*path, "?"), f"found {found} as a key; allowed: plain text")
-            # `on: 1` and `5: 1` have the keys "on" and "5": what a key resolves to is of no interest.
+            # `on: 1` and `5: 1` have the keys "on" and "5": keys are text and are not resolved to values.
             elif key.value == "<<" and key.tag == _PLAIN:
                 merged += self._mergeable(value, path)
             elif key.value in members:

@@ -1,4 +1,4 @@
-"""Loads a config: the file, with the options and environment variables over it, checked as a whole."""
+"""Loads a config: the file, overridden by options and environment variables, and checked as a whole."""
 
 from collections.abc import Sequence
 from pathlib import Path as FilePath
@@ -16,23 +16,25 @@ from gpushare_plugin.foundation.structs import Struct
 __all__ = ["Loaded", "Override", "dump", "load", "validated"]
 
 NO_FILE = "without a config file"
+"""The source of the default settings, in messages."""
 
 DEFAULT = {"version": "v1", "sharing": {"memory": {"resources": [{"name": names.MEMORY}]}}}
-"""The config without a file: the memory of every GPU, in GiB."""
+"""The config without a file: every GPU shared by memory, in GiB."""
 
 
 class Loaded(Struct, frozen=True):
-    """The result of loading a config.
-
-    `effective` is None if there are any `problems`. `notices` name settings that are accepted and have no effect.
-    `left_out` is how many problems there are, at least, beside those in `problems`.
-    """
+    """The result of loading a config."""
 
     effective: EffectiveConfig | None
+    """The config; None if there are any `problems`."""
     problems: tuple[Finding, ...]
+    """The mistakes; beyond MOST_PROBLEMS, mistakes are only counted, in `left_out`."""
     notices: tuple[str, ...]
+    """Notices about settings that are accepted and have no effect."""
     places: SettingPlaces
+    """The places of the settings."""
     left_out: int = 0
+    """The number, at least, of further mistakes."""
 
     @property
     def config(self) -> Config | None:
@@ -40,9 +42,9 @@ class Loaded(Struct, frozen=True):
         return None if self.effective is None else self.effective.config
 
     def lines(self, problems: Sequence[Problem | Finding]) -> list[str]:
-        """Spell `problems`, own ones or ones found in `config`, each with its place, in the order of the file.
+        """Spell `problems`, from the loading or from later checks, with their places, in the order of the file.
 
-        At most MOST_PROBLEMS, and a last line with the number of others.
+        Returns at most MOST_PROBLEMS lines, and a last line with the number of further problems.
         """
         lines = self.places.lines(problems)
         if more := max(0, len(lines) - MOST_PROBLEMS) + self.left_out:
@@ -52,13 +54,13 @@ class Loaded(Struct, frozen=True):
 
 
 def load(file: FilePath | None, overrides: Sequence[Override] = ()) -> Loaded:
-    """Read `file`, or take the default where it is None, put `overrides` over it, and find everything wrong with it.
+    """Load `file`, or the default config if `file` is None, put `overrides` over the values, and find all mistakes.
 
-    Raises ConfigError when the file cannot be read; what is wrong with its content is in `problems` of the result.
+    Raises ConfigError if the file cannot be read. Mistakes in the content are in `problems` of the result.
     """
     if file is None:
         return validated(PlacedValue.of(DEFAULT, NO_FILE), [], overrides)
-    # Without a file there is no YAML, and starting without its library is faster.
+    # Without a file there is no YAML, and a start without the YAML library is faster.
     from gpushare_plugin.config.loading.document import read  # noqa: PLC0415
 
     root, findings = read(file)
@@ -66,22 +68,22 @@ def load(file: FilePath | None, overrides: Sequence[Override] = ()) -> Loaded:
 
 
 def nothing_at(source: str) -> PlacedValue:
-    """Return an empty config for a text that is none: the overrides alone can be checked."""
+    """Return an empty config in place of a text that is no config: only the overrides are checked."""
     start = SourcePlace(source, (), 1, 1)
     return PlacedValue(start, start, {})
 
 
 def dump(config: Config) -> str:
-    """Spell every effective setting as a file that loads back to the same."""
+    """Spell every effective setting as a file that loads back to an equal config."""
     from gpushare_plugin.config.loading.scalars import write  # noqa: PLC0415 - as above
 
     return write(config.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
 def validated(root: PlacedValue, findings: Sequence[Finding], overrides: Sequence[Override] = ()) -> Loaded:
-    """Put `overrides` over the values in `root`, which are changed, and find everything wrong with them.
+    """Put `overrides` over the values in `root`, and find all mistakes.
 
-    `findings` are what is known to be wrong with them already.
+    `root` is changed. `findings` are the mistakes already known.
     """
     if misplaced := not_a_config(root):
         return Loaded(None, (misplaced,), (), SettingPlaces(root))

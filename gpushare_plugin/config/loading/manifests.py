@@ -1,7 +1,7 @@
-"""Configs as they lie in Git: inside ConfigMap manifests, and inside Helm values.
+"""Configs kept in Git: inside ConfigMap manifests, and inside Helm values.
 
-The values are those of our chart and of NVIDIA's (`config.map`), also as a subchart's, and of NVIDIA's operator
-(`devicePlugin.config.data`).
+Configs are in `config.map` of our chart's values and of NVIDIA's chart's values, also as values of a subchart, and in
+`devicePlugin.config.data` of the values of NVIDIA's operator.
 """
 
 import re
@@ -21,17 +21,18 @@ _LITERAL_BLOCK = re.compile(r"\|[-+0-9]*\s*(#.*)?")
 
 
 class FoundConfig(Struct, frozen=True):
-    """A config in a file: its values, None where the text is no config, and what is wrong with the text.
-
-    `source` is the file's name; `name` leads to the config inside the file, and is empty where it is the whole file.
-    `is_other` says that the text is something else for sure, such as a manifest.
-    """
+    """A config in a file, or the reason why the text is no config."""
 
     source: str
+    """The name of the file."""
     name: str
+    """The path of the config inside the file; empty if the whole file is the config."""
     root: PlacedValue | None
+    """The values; None if the text is no config."""
     findings: Sequence[Finding] = ()
+    """The mistakes of the text."""
     is_other: bool = False
+    """Whether the text is certainly no config but, for example, a manifest."""
 
     def __str__(self) -> str:
         """Spell the file and the name."""
@@ -40,16 +41,16 @@ class FoundConfig(Struct, frozen=True):
 
     @property
     def is_likely(self) -> bool:
-        """Whether the values are those of a config, be it one with mistakes."""
+        """Whether the values look like a config, perhaps a config with mistakes."""
         section = (self.root.section if self.root else None) or {}
         if "sharing" in section or ("version" in section and section["version"].value == "v1"):
             return True
-        # The `resources` of a Kustomization are a list, those of a container have neither `gpus` nor `migs`.
+        # `resources` alone is no evidence: a Kustomization and a container also have `resources`.
         return section.keys() <= keys(Config).keys() and section.keys() - {"resources"} != set()
 
 
 def whole_config(text: str, source: str) -> FoundConfig:
-    """Return the config that a text is, as the daemon reads it."""
+    """Read the whole of a text as one config, like the daemon."""
     documents = [root for root, _findings in parse_documents(text, source) if root is not None]
     if len(documents) > 1 and any(_kind(root) for root in documents):
         mistake = Finding(SourcePlace(source), "found manifests, none of them with a config")
@@ -61,9 +62,9 @@ def whole_config(text: str, source: str) -> FoundConfig:
 
 
 def embedded_configs(text: str, source: str) -> list[FoundConfig]:
-    """Return the configs inside a text, none where the text holds no ConfigMap and no Helm values with configs.
+    """Return the configs inside a text; none if the text has no ConfigMap and no Helm values with configs.
 
-    Of several ConfigMaps, those without a likely config are left out.
+    If at least one ConfigMap has a likely config, ConfigMaps without a likely config are left out.
     """
     lines = text.split("\n")
     held: list[tuple[str, list[FoundConfig]]] = []
@@ -80,7 +81,7 @@ def embedded_configs(text: str, source: str) -> list[FoundConfig]:
 
 
 def _told_apart(held: Sequence[tuple[str, Sequence[FoundConfig]]]) -> list[FoundConfig]:
-    """Return the configs; where two ConfigMaps have the same key, the names of all say the ConfigMap."""
+    """Return the configs; if two ConfigMaps have the same key, all names of configs begin with the ConfigMap."""
     names = Counter(config.name for _holder, configs in held for config in configs)
     if max(names.values(), default=0) <= 1:
         return [config for _holder, configs in held for config in configs]
@@ -88,11 +89,11 @@ def _told_apart(held: Sequence[tuple[str, Sequence[FoundConfig]]]) -> list[Found
 
 
 def _holders(root: PlacedValue) -> Iterator[tuple[str, list[PlacedValue]]]:
-    """Yield the name and the values of each ConfigMap in a document, or those that Helm makes one of."""
+    """Yield the name and the values of each ConfigMap in a document, and of each ConfigMap made from Helm values."""
     kind = _kind(root)
     if kind.endswith("List"):
         for item in root.at("items", ...):
-            # The items of a ConfigMapList need not say their kind.
+            # The items of a ConfigMapList may lack a kind.
             yield from _data(item) if kind == "ConfigMapList" else _holders(item)
     elif kind == "ConfigMap":
         yield from _data(root)
@@ -131,7 +132,7 @@ def _config(node: PlacedValue, source: str, lines: Sequence[str]) -> FoundConfig
 
 
 def _origin(node: PlacedValue, text: str, lines: Sequence[str]) -> Origin:
-    """Return where a text begins that is a value of a file with these lines."""
+    """Return the origin of `text`, the value at `node` in a file with these lines."""
     place = node.place
     first = next((number for number, line in enumerate(text.split("\n")) if line), 0)
     written, content = lines[place.line - 1][place.column - 1 :].rstrip("\r"), text.split("\n")[first]

@@ -1,4 +1,4 @@
-"""Messages for validation errors: what was found, what is allowed, and the nearest correct value."""
+"""Messages for validation errors: the found value, the allowed values, and the nearest correct value."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -13,7 +13,7 @@ from gpushare_plugin.foundation.errors import Path
 
 
 def wrong_value(error: ErrorDetails) -> str:
-    """Return what is wrong with the value at `error["loc"]`, a path of the config."""
+    """Return a message for the wrong value at `error["loc"]`, a path of the config."""
     match error["type"]:
         case "value_error":
             return str(error["ctx"]["error"])
@@ -26,7 +26,7 @@ def wrong_value(error: ErrorDetails) -> str:
 
 
 def unknown_key(key: str, section: type[Section]) -> str:
-    """Return a message for a key that a section does not have, with the section or the key that is meant."""
+    """Return a message for an unknown key of a section, with the section that has the key, or the nearest key."""
     text = f"unknown key {shown(key)}"
     if homes := sections_with(key):
         text += f"; it belongs in {' or '.join(homes)}."
@@ -38,18 +38,18 @@ def unknown_key(key: str, section: type[Section]) -> str:
 
 
 def meant_key(key: str, section: type[Section]) -> str | None:
-    """Return the key of `section` nearest to an unknown one, None if that is right in another section."""
+    """Return the key of `section` nearest to the unknown `key`; None if another section has `key`."""
     return None if key in _sections_by_key() else nearest(key, keys(section))
 
 
 def sections_with(key: str) -> list[str]:
-    """Return the sections of a config that have a key."""
+    """Return the sections of a config with the key `key`."""
     return _sections_by_key().get(key, [])
 
 
 @cache
 def _sections_by_key() -> Mapping[str, list[str]]:
-    """Return the sections that have a key: the schema is gone through once, not for each mistake."""
+    """Return the sections by key: the schema is gone through once, not for each mistake."""
     homes: dict[str, list[str]] = {}
     for home, section in sections():
         for key in keys(section):
@@ -58,5 +58,5 @@ def _sections_by_key() -> Mapping[str, list[str]]:
 
 
 def _kind(path: Path) -> Kind:
-    """Return what stands at `path`, or around it where a validator reports from within a value."""
+    """Return the kind of the setting at `path`, or around `path` if a validator reports a place within a value."""
     return kind_at(path) or _kind(path[:-1])

@@ -1,4 +1,4 @@
-"""Everything that is wrong in a config file: unknown keys, wrong values, and names that are taken twice."""
+"""All mistakes in a config file: unknown keys, wrong values, and names given twice."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -17,28 +17,30 @@ from gpushare_plugin.model.slices.slice import Slice
 
 
 class Override(Struct, frozen=True):
-    """A value that replaces the file's; `source` names the option or variable it was given with."""
+    """A value that replaces a value of the file."""
 
     path: Path
+    """The path of the setting."""
     value: object
+    """The value."""
     source: str
+    """The option or environment variable that gives the value."""
 
 
 class Mistakes:
-    """Validates a file, and collects what is wrong with it.
-
-    No more than MOST_PROBLEMS are in `findings`; `left_out` counts the others.
-    """
+    """Validates a file, and collects the mistakes."""
 
     def __init__(self, root: PlacedValue, findings: Sequence[Finding]) -> None:
-        """Start with `root`, which is changed, and what is known to be wrong with it."""
+        """Start with the values in `root`, to be changed, and with the mistakes already known."""
         self.findings = list(findings)
+        """The mistakes: at most MOST_PROBLEMS, unless more were known at the start."""
         self.left_out = 0
+        """The number of mistakes left out of `findings`."""
         self._root = root
         self._unread: set[int] = set()
 
     def config(self, overrides: Sequence[Override]) -> Config | None:
-        """Return the config with these values put over it; None if there is any mistake."""
+        """Return the config, with `overrides` put over the file's values; None if there is any mistake."""
         self._rename_mig()
         self._check_keys(self._root, Kind(Config))
         for override in overrides:
@@ -49,13 +51,13 @@ class Mistakes:
         return None if self.findings else config
 
     def _rename_mig(self) -> None:
-        # NVIDIA's plugin reads `mig`, its documents and users also write `migs`.
+        # NVIDIA's plugin reads `mig`; NVIDIA's documents and users also write `migs`.
         for resources in self._root.at("resources"):
             if resources.section and "migs" not in resources.section and "mig" in resources.section:
                 resources.section["migs"] = resources.section.pop("mig")
 
     def _check_keys(self, node: PlacedValue, kind: Kind) -> None:
-        """Remove unknown keys; a misspelt one gets its right name, so that what stands below it is checked as well."""
+        """Remove unknown keys, but rename a misspelt key, so that the values below are checked as well."""
         if kind.item is not None:
             for item in node.items or ():
                 self._check_keys(item, kind.item)
@@ -84,7 +86,7 @@ class Mistakes:
         return None
 
     def _follows(self, error: ErrorDetails) -> bool:
-        """Return whether an error follows from another mistake: wrong items, or a key that may be misspelt."""
+        """Return whether an error follows from another mistake: wrong items, or a key possibly misspelt."""
         if error["type"] == "too_short":
             return bool(error["input"])
         return error["type"] == "missing" and id(self._root.along(error["loc"])[-1]) in self._unread
@@ -92,12 +94,12 @@ class Mistakes:
     def _place(self, error: ErrorDetails) -> SourcePlace:
         nodes = self._root.along(error["loc"])
         place = nodes[-1].place
-        # A validator may point into a value that is no list in the file; only what is missing has no node of its own.
+        # Only for a missing value, append the keys without a node: a validator may point into a value that is no list.
         absent = error["loc"][len(nodes) - 1 :] if error["type"] == "missing" else ()
         return replace(place, path=(*place.path, *absent))
 
     def _check_names(self) -> None:
-        """Find names that cannot be advertised, or are advertised twice."""
+        """Find names that cannot be advertised, and names advertised twice."""
         wrong = {finding.place for finding in self.findings}
         taken: dict[str, SourcePlace] = {}
         for place, name in _advertised(self._root):
@@ -112,7 +114,7 @@ class Mistakes:
                 self._find(place, partial('found "{}", already used at {}; choose another name'.format, name, first))
 
     def _check_mps(self) -> None:
-        """Find MIG instances that MPS should share."""
+        """Find entries for MIG instances among the resources of MPS."""
         instances = _declared(self._root, "migs")
         for node in self._root.at("sharing", "mps", "resources", ..., "name"):
             name = names.with_domain(node.text)
@@ -121,7 +123,7 @@ class Mistakes:
                 self._find(node.place, partial(message.format, name))
 
     def _find(self, place: SourcePlace, message: Callable[[], str]) -> bool:
-        """Note a mistake; False if there are so many that it is only counted, for messages take time."""
+        """Note a mistake; return False if the mistake is only counted, because too many messages would take long."""
         if len(self.findings) >= MOST_PROBLEMS:
             self.left_out += 1
             return False
@@ -130,7 +132,7 @@ class Mistakes:
 
 
 def _put(root: PlacedValue, override: Override) -> None:
-    """Put a value where it belongs, unless something else than a section is in its way, which is a mistake itself."""
+    """Put a value at its path, unless another value on the path is no section: validation reports this mistake."""
     node = root
     for depth, key in enumerate(override.path[:-1], start=1):
         if node.section is None:
@@ -143,12 +145,12 @@ def _put(root: PlacedValue, override: Override) -> None:
 
 
 def _declared(root: PlacedValue, kind: str) -> set[str]:
-    """Return the names that `resources` gives to GPUs or MIG instances, those of wrong entries included."""
+    """Return the names given to GPUs or MIG instances in `resources`, including the names of wrong entries."""
     return {names.with_domain(name.text) for name in root.at("resources", kind, ..., "name") if name.text}
 
 
 def _advertised(root: PlacedValue) -> Iterator[tuple[SourcePlace, str]]:
-    """Give every name that `sharing` advertises, with its place; also of entries that are wrong otherwise."""
+    """Yield every name advertised by `sharing`, with its place, including the names of wrong entries."""
     for way in ("timeSlicing", "mps"):
         by_default = any(node.value is True for node in root.at("sharing", way, "renameByDefault"))
         for entry in root.at("sharing", way, "resources", ...):
@@ -158,7 +160,7 @@ def _advertised(root: PlacedValue) -> Iterator[tuple[SourcePlace, str]]:
             else:
                 for name in entry.at("name"):
                     yield name.place, names.with_domain(name.text) + (".shared" if by_default else "")
-    # Several entries can cut their GPUs into the same size: those are one resource.
+    # Several entries can have slices of the same size: all slices of a size are one resource.
     sizes = {size.text: size.place for size in reversed(root.at("sharing", "mps", "sizes", ..., "slices", ..., "size"))}
     yield from ((place, Slice("mps", size).resource) for size, place in sizes.items())
     for name in root.at("sharing", "memory", "resources", ..., "name"):

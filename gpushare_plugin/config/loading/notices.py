@@ -1,4 +1,4 @@
-"""Settings that are accepted and have no effect."""
+"""Notices about settings that are accepted and have no effect."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from gpushare_plugin.config.schema.sections import Config, PluginFlags
 
 
 def notices(config: Config) -> Iterator[str]:
-    """Yield a notice for each setting that is accepted but has no effect here."""
+    """Yield a notice for each setting that is accepted and has no effect."""
     if config.flags.gfd is not None:
         yield "flags.gfd belongs to GPU feature discovery and has no effect here"
     if config.flags.use_node_feature_api is not None:

@@ -1,4 +1,4 @@
-"""What a file is that is no config: a manifest, Helm values, or simulated GPUs."""
+"""Recognises files that are no config: manifests, Helm values, and simulated GPUs."""
 
 from gpushare_plugin.config.loading.messages import sections_with
 from gpushare_plugin.config.places import Finding, PlacedValue
@@ -62,7 +62,7 @@ HELM_KEYS = frozenset(
         "usage",
     ]
 )
-"""Keys of the values of our chart, NVIDIA's and its GPU operator's that no config has at any place."""
+"""Keys in the Helm values of our chart, NVIDIA's chart and the GPU operator; no config has these keys anywhere."""
 
 
 VALUES_AND_FLAGS = frozenset(
@@ -82,11 +82,11 @@ VALUES_AND_FLAGS = frozenset(
         "sharedDevicesAllocationPolicy",
     ]
 )
-"""Keys of the chart's values that a config has, too, but not at the top level."""
+"""Keys at the top level of Helm values that a config has only inside sections."""
 
 
 def not_a_config(root: PlacedValue) -> Finding | None:
-    """Return what is wrong where somebody gave another file than a config, and which part of it is needed."""
+    """Return a finding, with the remedy, for a file that is clearly no config; None for any other file."""
     if kind := _kind(root):
         held = next((each for data in root.at("data") for each in data.section or {}), None)
         remedy = f"give only the text below data.{held}, as a file of its own" if _is_configmap(kind) and held else None
@@ -105,7 +105,7 @@ def not_a_config(root: PlacedValue) -> Finding | None:
 
 
 def without_a_config(root: PlacedValue) -> Finding | None:
-    """Return what a file is that is no config and has none inside; None for what may be a config."""
+    """Return a finding for a file that is no config and has no config inside; None for a possible config."""
     if kind := _kind(root):
         if _is_configmap(kind):
             return Finding(kind.key_place, "found a ConfigMap without a config: it has no text in data")
@@ -133,11 +133,11 @@ def _is_configmap(kind: PlacedValue) -> bool:
 
 
 def _key_of_values(root: PlacedValue) -> PlacedValue | None:
-    """Return the first key that only Helm values have."""
+    """Return the value at the first key that occurs only in Helm values."""
     section, config = root.section or {}, root.child("config")
     if config or section.keys() & {"version", "sharing"}:
         return config
-    # A config has `flags.gfd`, too, but nothing is enabled there.
+    # A config has `flags.gfd` and `sharing.mps`, but no key `enabled` there.
     return next((node for key, node in section.items() if key in HELM_KEYS or _enables(key, node)), None)
 
 
@@ -146,5 +146,5 @@ def _enables(key: str, node: PlacedValue) -> bool:
 
 
 def _simulated_gpus(root: PlacedValue) -> PlacedValue | None:
-    # Entries of `resources.gpus`, which may stand in the wrong place, have no memory.
+    # `memory` tells simulated GPUs from entries of `resources.gpus` in the wrong place.
     return root.child("gpus") if root.at("gpus", ..., "memory") and not root.at("sharing") else None

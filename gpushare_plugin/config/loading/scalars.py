@@ -1,4 +1,4 @@
-"""Plain scalars of YAML: which value unquoted text has, and how a value is written so that it reads back."""
+"""Plain scalars of YAML: the value of unquoted text, and the text of a value that reads back."""
 
 import re
 
@@ -11,7 +11,7 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     "tag:yaml.org,2002:float": (float, int),
     "tag:yaml.org,2002:null": type(None),
 }
-"""The type that a tag requires."""
+"""The required type of a value by tag."""
 
 _WORDS: dict[str, object] = {
     spelling: value
@@ -24,9 +24,9 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]{1,30}|[0-9]{1,30}(\.[0-9]{0,30})?)([eE][-+]?
 
 
 def resolved(text: str) -> object:
-    """Give the value of unquoted text, as the YAML reader of Kubernetes does.
+    """Return the value of unquoted text, like the YAML reader of Kubernetes.
 
-    That reader knows no sixties numbers: `1:0`, a MIG index, is text and not 60.
+    The reader of Kubernetes knows no base-60 numbers: `1:0`, a MIG index, is text and not 60.
     """
     if text in _WORDS:
         return _WORDS[text]
@@ -39,12 +39,12 @@ def resolved(text: str) -> object:
 
 
 def write(data: object) -> str:
-    """Spell plain data as YAML that reads back to the same."""
+    """Spell plain data as YAML; reading the YAML returns equal data."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that would be read back as something else."""
+    """Quotes every text that would be read back as another value."""
 
 
 def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:

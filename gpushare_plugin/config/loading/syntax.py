@@ -1,4 +1,4 @@
-"""What stops a text from being YAML, or from being read as it was meant, in plain words."""
+"""Messages in plain words for text that is not YAML, or is read with another meaning than intended."""
 
 import yaml
 
@@ -10,7 +10,7 @@ from gpushare_plugin.config.schema.sections import Config
 
 
 class TextError(yaml.MarkedYAMLError):
-    """A text that is no config file, for a `problem` in words for people."""
+    """A text is no config file; the `problem` is in words for people."""
 
     def __init__(self, problem: str, mark: yaml.Mark) -> None:
         """Report `problem` at `mark`."""
@@ -18,7 +18,7 @@ class TextError(yaml.MarkedYAMLError):
 
 
 def syntax_problem(error: yaml.YAMLError, text: str, origin: Origin) -> Finding:
-    """Return the problem with `text`, which stands at `origin`, that stopped the YAML parser."""
+    """Return a finding for the `error` by which the YAML parser stopped in `text`, a text at `origin`."""
     mark = getattr(error, "problem_mark", None)
     if mark is None:
         return _unprintable(error, text, origin)
@@ -32,7 +32,7 @@ def syntax_problem(error: yaml.YAMLError, text: str, origin: Origin) -> Finding:
 
 
 def without_indentation(root: PlacedValue, text: str) -> Finding | None:
-    """Return which config was meant by `text`, read as `root`, where keys of its sections are at the top level."""
+    """Return a finding with the intended config if `text`, read as `root`, has keys of sections at the top level."""
     known = keys(Config)
     if not any(key not in known and sections_with(key) for key in root.section or {}):
         return None

@@ -1,1 +1,1 @@
-"""The schema of the config, as frozen models."""
+"""The schema of the config: frozen models."""

@@ -1,4 +1,4 @@
-"""The setting at a path of the schema: its type, its allowed values, and the keys beside it."""
+"""The setting at a path of the schema: type, allowed values, and the other keys of the section."""
 
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -14,14 +14,16 @@ from gpushare_plugin.foundation.structs import Struct
 
 
 class Kind(Struct, frozen=True):
-    """What a setting accepts: its bare type, and the metadata of its annotation."""
+    """The kind of values accepted by a setting."""
 
     bare: Any
+    """The type, without metadata and without None."""
     metadata: tuple[object, ...] = ()
+    """The metadata of the setting's annotation."""
 
     @classmethod
     def of(cls, annotation: Any, metadata: tuple[object, ...] = ()) -> "Kind":
-        """Read an annotation; that a value may also be absent is left out."""
+        """Read an annotation; `X | None` is read as `X`."""
         if get_origin(annotation) is Annotated:
             inner, *more = get_args(annotation)
             return cls.of(inner, (*metadata, *more))
@@ -33,22 +35,22 @@ class Kind(Struct, frozen=True):
 
     @property
     def section(self) -> type[Section] | None:
-        """The model, if this is a section."""
+        """The model of a section; None for any other setting."""
         return self.bare if isinstance(self.bare, type) and issubclass(self.bare, Section) else None
 
     @property
     def item(self) -> "Kind | None":
-        """What each entry takes, if this is a list."""
+        """The kind of each entry of a list; None for any other setting."""
         return Kind.of(get_args(self.bare)[0]) if get_origin(self.bare) is tuple else None
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words to choose from, if the choice is between words."""
+        """The allowed words of a choice between words; empty for any other setting."""
         return get_args(self.bare) if get_origin(self.bare) is Literal else ()
 
     @property
     def allowed(self) -> str:
-        """What is accepted, in words."""
+        """The accepted values, in words."""
         for note in self.metadata:
             if isinstance(note, Allowed):
                 return note.text
@@ -72,18 +74,18 @@ class Kind(Struct, frozen=True):
 
 @cache
 def keys(section: type[Section]) -> Mapping[str, FieldInfo]:
-    """Return the fields of `section` by the key the file has for them."""
+    """Return the fields of `section` by their keys in the file."""
     return {str(field.alias): field for field in section.model_fields.values()}
 
 
 def field_at(path: Path) -> FieldInfo | None:
-    """Return the field whose value stands at `path`; None for entries of lists and paths the schema does not have."""
+    """Return the field with its value at `path`; None for entries of lists and paths outside the schema."""
     around = kind_at(path[:-1]) if path else None
     return keys(around.section).get(str(path[-1])) if around and around.section else None
 
 
 def kind_at(path: Path, root: type[Section] = Config) -> Kind | None:
-    """Return what stands at `path` below the section `root`, None for a path that it does not have."""
+    """Return the kind of the setting at `path` below the section `root`; None for a path outside the section."""
     kind = Kind(root)
     for key in path:
         if isinstance(key, int):
@@ -98,7 +100,7 @@ def kind_at(path: Path, root: type[Section] = Config) -> Kind | None:
 
 
 def sections(path: Path = (), section: type[Section] = Config) -> Iterator[tuple[Path, type[Section]]]:
-    """Yield every section of the schema with its path; the entries of a list have the index 0."""
+    """Yield the path and the model of every section of the schema; entries of lists have the index 0."""
     yield path, section
     for key, field in keys(section).items():
         kind = Kind.of(field.annotation)

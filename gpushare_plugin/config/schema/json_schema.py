@@ -1,7 +1,7 @@
 """The schema of the config as JSON Schema, for editors and for `values.schema.json` of the chart.
 
-Draft 7 is the newest that both Helm 3 and the editors know. Nothing is referred to by `$ref`, so the whole can stand
-inside another schema. It accepts every config that the loader accepts; rules between keys are for the loader alone.
+Draft 7 is the newest draft known to both Helm 3 and the editors. The schema has no `$ref`, and can therefore be part of
+another schema. The schema accepts every config accepted by the loader; only the loader checks rules between keys.
 """
 
 from annotated_types import Ge, Gt, Le, MinLen
@@ -12,17 +12,18 @@ from gpushare_plugin.config.schema.sections import Allowed, Config, Resources, S
 from gpushare_plugin.config.schema.values import JsonSchema
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
+"""The draft of JSON Schema."""
 
 _TYPES: dict[object, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 
 def config_schema() -> JsonSchema:
-    """Return the schema of a config file, for reading only."""
+    """Return the schema of a config file, for reading only: parts of the schema are shared."""
     return {"$schema": DRAFT, "title": "Config of gpushare", **section_schema(Config)}
 
 
 def section_schema(section: type[Section]) -> JsonSchema:
-    """Return the schema of a section and of all in it."""
+    """Return the schema of a section, with the schemas of all its settings."""
     defaults = section.model_construct().model_dump(mode="json", by_alias=True)
     schema: JsonSchema = {
         "type": "object",
@@ -31,7 +32,7 @@ def section_schema(section: type[Section]) -> JsonSchema:
     }
     if required := [key for key, field in keys(section).items() if field.is_required()]:
         schema["required"] = required
-    if section is Resources:  # the loader reads both spellings, as NVIDIA's documents use both
+    if section is Resources:  # the loader reads both spellings, because NVIDIA's documents use both
         schema["properties"]["mig"] = schema["properties"]["migs"]
         schema["not"] = {"required": ["mig", "migs"]}
     return schema
@@ -76,7 +77,7 @@ def _limits(kind: Kind, least_length: str) -> JsonSchema:
 
 
 def _or_null(schema: JsonSchema) -> JsonSchema:
-    """Let a value be absent, with as few `anyOf` as can be: validators report what is wrong below one badly."""
+    """Allow a missing value, too, without `anyOf` where possible: validators report mistakes below `anyOf` badly."""
     match schema:
         case {"type": list() as types}:
             return {**schema, "type": [*types, "null"]}

@@ -1,4 +1,4 @@
-"""Names of extended resources: which ones the API server and the kubelet accept, and which are misspelt."""
+"""Names of extended resources: which names the API server and the kubelet accept, and which names are misspelt."""
 
 import re
 from collections.abc import Collection
@@ -7,34 +7,37 @@ from gpushare_plugin.config.spelling import nearest, wrong
 from gpushare_plugin.foundation.text import some_of
 
 MEMORY = "aliyun.com/gpu-mem"
-"""The resource that pods of the Aliyun scheduler request; the default."""
+"""The resource requested by pods of the Aliyun scheduler; the default."""
 
 CORES = "aliyun.com/gpu-core.percentage"
-"""The resource by which pods request compute, in percent of a GPU."""
+"""The resource for requests of compute, in percent of a GPU."""
 
 MEMORY_IN_MIB = {
     "nvidia.com/gpumem": "HAMi",
     "volcano.sh/vgpu-memory": "Volcano",
     "volcano.sh/gpu-memory": "Volcano",
 }
-"""Resources that pods request in MiB, as the scheduler they were written for has it."""
+"""Resources requested in MiB, each with the scheduler that introduced the name."""
 
 WHOLE_GPU = "nvidia.com/gpu"
+"""The resource of whole GPUs."""
 
 CONTAINER_DRIVER_ROOT = "/driver-root"
-"""Where NVIDIA's plugin, and so this one, has the host's driver root mounted unless told otherwise."""
+"""The default mount point of the host's driver root in the container, for NVIDIA's plugin and for gpushare."""
 
 MIG_EXAMPLES = tuple(
     f"nvidia.com/mig-{profile}"
     for profile in ("1g.5gb", "1g.6gb", "1g.10gb", "2g.10gb", "2g.20gb", "3g.20gb", "3g.40gb", "4g.20gb", "7g.40gb")
 )
-"""MIG resources to suggest from; there are others."""
+"""Some MIG resources, for suggestions."""
 
 ALLOWED = "an extended-resource name <domain>/<name>, such as aliyun.com/gpu-mem"
+"""The allowed names, in words."""
 
 ALLOWED_WITHOUT_DOMAIN = "<domain>/<name>, such as nvidia.com/gpu.shared; without a domain it is nvidia.com's"
+"""The allowed names of a setting with the default domain nvidia.com, in words."""
 
-# apimachinery: IsDNS1123Subdomain and IsQualifiedName; 9 of the 253 characters go to the quota prefix "requests.".
+# apimachinery: IsDNS1123Subdomain and IsQualifiedName; the quota prefix "requests." takes up 9 of the 253 characters.
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _DOMAIN_LENGTH = 253 - len("requests.")
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
@@ -42,8 +45,9 @@ _NAME_LENGTH = 63
 _FORBIDDEN = re.compile(r"[^-A-Za-z0-9_.]+")
 
 PATTERN = f"{_DOMAIN.pattern}/{_NAME.pattern}"
+"""A pattern that matches every valid name, and also some invalid names."""
 PATTERN_WITHOUT_DOMAIN = f"({_DOMAIN.pattern}/)?{_NAME.pattern}"
-"""What names look like; not all that do can be registered."""
+"""Like `PATTERN`, with an optional domain."""
 
 _MIG = re.compile(r"nvidia\.com/mig-(\d+c\.)?\d+g\.\d+gb([-.][-a-z0-9.]*[a-z0-9])?")
 
@@ -53,11 +57,11 @@ _CLEARLY_MISSPELT = 0.9
 
 
 _NAMES_TO_CHOOSE_FROM = 20
-"""Declared names that a message suggests from; comparing each wrong name with hundreds would take seconds."""
+"""Declared names considered for suggestions; comparing each wrong name with hundreds would take seconds."""
 
 
 def extended_resource(name: str) -> str:
-    """Return `name` if a kubelet would register it as an extended resource.
+    """Return `name` if a kubelet would accept `name` as an extended resource.
 
     Follows `IsExtendedResourceName` of Kubernetes 1.36. Raises ValueError with the reason and the nearest right name.
     """
@@ -68,7 +72,10 @@ def extended_resource(name: str) -> str:
 
 
 def with_nvidia_domain(name: str) -> str:
-    """Return the full name of a resource that may be given without its domain, as in `mig-1g.5gb` or `gpu`."""
+    """Return the full name of a resource given with or without the domain, for example as `mig-1g.5gb` or `gpu`.
+
+    Raises ValueError with the reason and the nearest right name.
+    """
     full = with_domain(name)
     fault = _fault(full)
     if fault is None:
@@ -80,14 +87,14 @@ def with_nvidia_domain(name: str) -> str:
 
 
 def with_domain(name: str) -> str:
-    """Return `name` with the domain that it has where none is given."""
+    """Return `name`, with the domain nvidia.com if `name` has no domain."""
     return name if "/" in name or not name else f"nvidia.com/{name}"
 
 
 def shareable(name: str, declared: Collection[str]) -> str:
-    """Return `name` if whole devices can be advertised as it, for then replicas of them can be.
+    """Return `name` if whole devices can have this resource name: only such devices can have replicas.
 
-    `declared` are the names the config gives to devices. Raises ValueError with the nearest right name.
+    `declared` are the names given to devices by the config. Raises ValueError with the nearest right name.
     """
     if name == WHOLE_GPU or name in declared or is_mig(name):
         return name
@@ -97,14 +104,14 @@ def shareable(name: str, declared: Collection[str]) -> str:
 
 
 def is_mig(name: str) -> bool:
-    """Return whether `name` is a resource name of MIG instances of a profile."""
+    """Return whether `name` is the resource name of the MIG instances of a profile."""
     return _MIG.fullmatch(name) is not None
 
 
 def memory_resource(name: str) -> str:
-    """Return `name` if it can stand for GPU memory.
+    """Return `name` if a resource of GPU memory can have this name.
 
-    Raises ValueError for names that no kubelet accepts, for clear misspellings of `MEMORY`, and for `CORES`.
+    Raises ValueError for names rejected by the kubelet, for clear misspellings of `MEMORY`, and for `CORES`.
     """
     extended_resource(name)
     if name == CORES:

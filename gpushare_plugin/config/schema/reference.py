@@ -1,4 +1,4 @@
-"""The table of every key for `docs/configuration.md`: `python -m gpushare_plugin.config.schema.reference` prints it."""
+"""Tables of all keys for `docs/configuration.md`, printed by `python -m gpushare_plugin.config.schema.reference`."""
 
 import json
 
@@ -10,7 +10,7 @@ from gpushare_plugin.config.schema.sections import Section
 
 
 def reference() -> str:
-    """Return the tables in Markdown, one for each kind of section, in the order of the schema."""
+    """Return the tables in Markdown: a table per kind of section, in the order of the schema."""
     places: dict[type[Section], list[str]] = {}
     for path, section in sections():
         place = spelled(path).replace("[0]", "[]")
@@ -19,7 +19,7 @@ def reference() -> str:
 
 
 def _table(section: type[Section], title: str) -> str:
-    # Only values a section has without being given any are defaults, so what is required may well be missing.
+    # Defaults are the values of a section built without settings; a required setting has no default.
     defaults = section.model_construct().model_dump(mode="json", by_alias=True)
     rows = [_row(key, field, defaults.get(key)) for key, field in keys(section).items()]
     return "\n".join([f"### {title}", "", "| Key | Allowed | Default | Meaning |", "| --- | --- | --- | --- |", *rows])
@@ -37,4 +37,4 @@ def _row(key: str, field: FieldInfo, default: object) -> str:
 
 
 if __name__ == "__main__":
-    print(reference(), end="")  # noqa: T201 - printing is what it is for
+    print(reference(), end="")  # noqa: T201 - the purpose of the program

@@ -1,4 +1,4 @@
-"""The config as frozen models: NVIDIA's schema `v1`, and our own additions."""
+"""The config as frozen models: NVIDIA's schema `v1`, with additions of gpushare."""
 
 import re
 from typing import Annotated, Literal, get_args
@@ -94,17 +94,16 @@ __all__ = [
 
 
 _EXAMPLE_MIB = 3000
-"""What HAMi's and Volcano's examples request."""
+"""The request in the examples of HAMi and Volcano, in MiB."""
 
 
 class Allowed(Struct, frozen=True, eq=False):
-    """What a field takes; stands in the field's annotation.
-
-    `text` says it in words, for messages and the reference; `schema` in JSON Schema, where the type does not say it.
-    """
+    """The allowed values of a field, as a part of the field's annotation."""
 
     text: str
+    """The allowed values in words, for messages and the reference."""
     schema: JsonSchema | None = None
+    """The allowed values in JSON Schema; None if the type says enough."""
 
 
 _ANNOTATION_PREFIX = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-A-Za-z0-9_.]*"
@@ -150,14 +149,14 @@ def _channels(channels: tuple[int, ...]) -> tuple[int, ...]:
     raise ValueError(f"found [{found}], {_NO_CHANNELS} Allowed: []")
 
 
-def _no_channel_required(required: bool) -> bool:  # noqa: FBT001 - the value itself
+def _no_channel_required(required: bool) -> bool:  # noqa: FBT001 - the value to check
     if required:
         raise ValueError(f"found true, {_NO_CHANNELS} Allowed: false")
     return required
 
 
 def _shareable(name: str, info: ValidationInfo) -> str:
-    # The declared names depend on the rest of the file; its loader passes them.
+    # The declared names depend on the rest of the file. The loader passes the names.
     return names.shareable(name, info.context["declared"]) if info.context else name
 
 
@@ -198,7 +197,7 @@ _STRATEGY_SCHEMA: JsonSchema = {"enum": [*get_args(DeviceListStrategy)]}
 
 
 class Section(BaseModel):
-    """A mapping of the file: its keys are the camelCase aliases, exactly, and nothing else is accepted."""
+    """A section of the file: the keys are exactly the camelCase aliases, and other keys are rejected."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -210,12 +209,12 @@ class Section(BaseModel):
 
     @classmethod
     def may_be_empty(cls, setting: FieldInfo) -> bool:
-        """Return whether the key of `setting` may stand without a value."""
+        """Return whether the key of `setting` may be without a value."""
         return type(None) in get_args(setting.annotation)
 
 
 class _Optional(Section):
-    """A section where a key without a value is a key left out, as for NVIDIA's plugin."""
+    """A section in which a key without a value counts as left out; NVIDIA's plugin does the same."""
 
     @model_validator(mode="before")
     @classmethod
@@ -226,13 +225,13 @@ class _Optional(Section):
         return {key: value for key, value in data.items() if value is not None or key not in known}
 
     @classmethod
-    def may_be_empty(cls, setting: FieldInfo) -> bool:  # noqa: ARG003 - here every key may
-        """Return that it may."""
+    def may_be_empty(cls, setting: FieldInfo) -> bool:  # noqa: ARG003 - true for every key
+        """Return True."""
         return True
 
 
 class PluginFlags(_Optional):
-    """`flags.plugin`: how containers get access to allocated GPUs."""
+    """`flags.plugin`: the access of containers to allocated GPUs."""
 
     pass_device_specs: bool = Field(
         default=False,
@@ -281,7 +280,7 @@ class PluginFlags(_Optional):
 
 
 class FeatureDiscoveryFlags(_Optional):
-    """`flags.gfd`: settings of NVIDIA's GPU feature discovery, which may use the same file; without effect."""
+    """`flags.gfd`: settings of NVIDIA's GPU feature discovery, which may use the same file; no effect on gpushare."""
 
     oneshot: bool | None = Field(default=None, description="Label once and exit.")
     no_timestamp: bool | None = Field(default=None, description="Leave the timestamp label out.")
@@ -345,7 +344,7 @@ class Flags(_Optional):
 
 
 class ResourcePattern(Section):
-    """An entry of `resources.gpus` or `resources.migs`: what matching devices are advertised as."""
+    """An entry of `resources.gpus` or `resources.migs`: the resource name of matching devices."""
 
     pattern: Annotated[str, Field(min_length=1), Allowed("text, where * matches anything")] = Field(
         description="Product name of the GPU, or MIG profile; `*` matches anything, the first match wins.",
@@ -371,7 +370,7 @@ class Resources(_Optional):
 
 
 class ReplicatedResource(Section):
-    """What entries of `sharing.timeSlicing.resources` and `sharing.mps.resources` have in common."""
+    """The common settings of entries of `sharing.timeSlicing.resources` and `sharing.mps.resources`."""
 
     name: Annotated[NvidiaName, AfterValidator(_shareable)] = Field(
         description="Resource to replicate: `nvidia.com/gpu`, a MIG resource, or one of `resources`."
@@ -394,7 +393,7 @@ class TimeSlicedResource(ReplicatedResource):
 
 
 class MpsResource(ReplicatedResource):
-    """An entry of `sharing.mps.resources`: the share of each replica is equal, and MPS enforces it."""
+    """An entry of `sharing.mps.resources`: all replicas have equal shares, enforced by MPS."""
 
     replicas: Annotated[int, Field(ge=2, le=MOST_MPS_CLIENTS)] = Field(
         description="How many containers can use one device at the same time; MPS serves 48 clients, before Volta 16."
@@ -402,7 +401,7 @@ class MpsResource(ReplicatedResource):
 
 
 class ReplicatedResources(Section):
-    """What `sharing.timeSlicing` and `sharing.mps` have in common: devices allocated several times."""
+    """The common settings of `sharing.timeSlicing` and `sharing.mps`: devices allocated several times."""
 
     rename_by_default: bool = Field(
         default=False,
@@ -421,7 +420,7 @@ class ReplicatedResources(Section):
 
 
 class TimeSlicing(ReplicatedResources):
-    """`sharing.timeSlicing`: devices whose users take turns."""
+    """`sharing.timeSlicing`: devices shared by containers that take turns."""
 
     resources: Annotated[tuple[TimeSlicedResource, ...], Field(strict=False, min_length=1)] = Field(
         description="Resources to replicate, and how often.",
@@ -443,7 +442,7 @@ class Slices(Section):
 
 
 class SizedDevices(Section):
-    """An entry of `sharing.mps.sizes`: GPUs cut into slices of given sizes, as nos does."""
+    """An entry of `sharing.mps.sizes`: GPUs cut into slices of given sizes, as in nos."""
 
     devices: ChosenDevices = Field(default=AllDevices(), description="GPUs to divide into these slices.")
     slices: Annotated[tuple[Slices, ...], Field(strict=False, min_length=1)] = Field(
@@ -545,7 +544,7 @@ class MemoryResource(Section):
 
     @field_validator("allow_multi_gpu_shares")
     @classmethod
-    def _reject_what_is_allowed_anyway(cls, allowed: bool, info: ValidationInfo) -> bool:  # noqa: FBT001 - the value itself
+    def _reject_what_is_allowed_anyway(cls, allowed: bool, info: ValidationInfo) -> bool:  # noqa: FBT001 - the value to check
         isolation = info.data.get("isolation", "mps")
         if allowed and isolation != "mps":
             raise ValueError(
@@ -573,19 +572,19 @@ class Sharing(Section):
     @field_validator("time_slicing", "mps", "memory", mode="before")
     @classmethod
     def _reject_nothing(cls, value: object) -> object:
-        # The usual cause is a list that should be indented below the key, so "as if left out" would hide it.
+        # The usual cause is a list without the indentation below the key. Ignoring the key would hide the mistake.
         if value is None:
             raise ValueError("found nothing; allowed: a section with resources, indented below this key")
         return value
 
     @classmethod
-    def may_be_empty(cls, setting: FieldInfo) -> bool:  # noqa: ARG003 - here no key may
-        """Return that it may not."""
+    def may_be_empty(cls, setting: FieldInfo) -> bool:  # noqa: ARG003 - false for every key
+        """Return False."""
         return False
 
 
 class Imex(_Optional):
-    """`imex`: channels for GPUs on one fabric, which are not supported: what requests one is rejected."""
+    """`imex`: channels for GPUs on one fabric. Channels are not supported: a setting that requests one is rejected."""
 
     channel_ids: Annotated[
         tuple[int, ...],
@@ -599,7 +598,7 @@ class Imex(_Optional):
 
 
 class HamiCore(_Optional):
-    """`hamiCore`: the preload library of HAMi, which must be installed on the node."""
+    """`hamiCore`: HAMi's preload library, which must be installed on the node."""
 
     library_directory: AbsolutePath = Field(
         default="/usr/local/vgpu",
@@ -608,7 +607,7 @@ class HamiCore(_Optional):
 
 
 class Health(Section):
-    """`health`: which errors of a GPU make it unhealthy, and when it is healthy again."""
+    """`health`: the errors that make a GPU unhealthy, and the conditions under which a GPU is healthy again."""
 
     ignored_xids: ChosenXids = Field(
         default=(),
@@ -633,7 +632,7 @@ class Health(Section):
     rescan_seconds: Seconds = Field(default=30.0, description="Interval between scans of all GPUs otherwise.")
 
     def policy(self) -> XidPolicy:
-        """Return what each XID means for its GPU."""
+        """Return the meaning of each XID for a GPU."""
         return XidPolicy(
             ignored=None if self.ignored_xids == "all" else APPLICATION_XIDS | frozenset(self.ignored_xids),
             watched=None if self.watched_xids == "all" else frozenset(self.watched_xids),
@@ -642,7 +641,7 @@ class Health(Section):
 
 
 class Overuse(Section):
-    """`overuse`: what happens to pods that use more memory of a GPU than they hold."""
+    """`overuse`: the action against pods that use more memory of a GPU than their units allow."""
 
     action: Literal["report", "evict"] = Field(
         default="report",
@@ -653,7 +652,7 @@ class Overuse(Section):
 
 
 class Partitioning(Section):
-    """`partitioning`: how far GPUs are divided in another way while pods run."""
+    """`partitioning`: the permission to divide GPUs in another way while pods run."""
 
     mig_mode: Literal["keep", "manage"] = Field(
         default="keep",

@@ -18,20 +18,21 @@ JsonSchema = dict[str, Any]
 
 
 def text_like(pattern: str) -> JsonSchema:
-    """Return the schema of text that matches `pattern` as a whole, a regular expression that Go and JavaScript know."""
+    """Return the schema of text with a full match of `pattern`, a regular expression valid in Go and JavaScript."""
     return {"type": "string", "pattern": f"^(?:{pattern})$"}
 
 
 class MemoryUnit(Struct, frozen=True, order=True):
-    """The amount of GPU memory one unit of a resource stands for, in MiB."""
+    """The amount of GPU memory of one unit of a resource."""
 
     mib: int
+    """The amount, in MiB."""
 
     allowed = "GiB, MiB or a multiple of one such as 2GiB or 256MiB"
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """Read `GiB`, `MiB`, `2GiB` or `256MiB`; anything else raises ValueError with the nearest right spelling."""
+        """Read `GiB`, `MiB`, `2GiB` or `256MiB`; raise ValueError with the nearest right spelling for other values."""
         if isinstance(text, str) and (match := _UNIT.fullmatch(text)):
             return cls(int(match[1] or 1) * _MIB[match[2]])
         raise ValueError(wrong(text, cls.allowed, cls._nearest(text)))
@@ -47,13 +48,13 @@ class MemoryUnit(Struct, frozen=True, order=True):
         return str(cls(max(mib, 1))) if mib < _MORE_THAN_ANY_GPU_MIB else None
 
     def __str__(self) -> str:
-        """Spell the unit as short as it can be."""
+        """Spell the unit in the shortest form."""
         count, name = (self.mib, "MiB") if self.mib % MIB_PER_GIB else (self.mib // MIB_PER_GIB, "GiB")
         return name if count == 1 else f"{count}{name}"
 
 
 _MORE_THAN_ANY_GPU_MIB = MIB_PER_GIB**2
-"""A TiB: a unit of as much fits no GPU, so nobody is told to write one."""
+"""A TiB: more memory than any GPU has. No message suggests a unit of this size."""
 _MIB = {"MiB": 1, "GiB": MIB_PER_GIB}
 _UNIT = re.compile(r"([1-9][0-9]{0,8})?(MiB|GiB)", re.ASCII)
 _LOOSE_UNIT = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)?\s*([kmgt])?(i?b?|(?:bi)?bytes?)\s*", re.ASCII)
@@ -67,7 +68,7 @@ _LOOSE_SIZE = re.compile(r"\s*([1-9][0-9]{0,3})\s*g?i?b?\s*", re.ASCII)
 
 
 def parse_slice(value: object) -> Slice:
-    """Read the size of a slice such as `10gb`; anything else raises ValueError with the nearest right spelling."""
+    """Read a slice size, for example `10gb`; raise ValueError with the nearest right spelling for other values."""
     if isinstance(value, Slice):
         return value
     if isinstance(value, str) and SIZE.fullmatch(value):
@@ -79,9 +80,9 @@ def parse_slice(value: object) -> Slice:
 _ComputeWord = Literal["proportional", "unlimited", "requested"]
 _SliceComputeWord = Literal["proportional", "equal", "unlimited"]
 Compute = _ComputeWord | int
-"""How much of a GPU's compute a container gets: as much as of its memory, all, what it requests, or a percentage."""
+"""A container's limit of a GPU's compute: in proportion to memory, no limit, as requested, or a percentage."""
 SliceCompute = _SliceComputeWord | int
-"""The same for slices of a GPU; `equal` divides the compute by their number."""
+"""A slice's limit of a GPU's compute; `equal` divides the compute by the number of slices."""
 
 COMPUTE_ALLOWED = "proportional, unlimited, requested, or a percentage from 1 to 100"
 SLICE_COMPUTE_ALLOWED = "proportional, equal, unlimited, or a percentage from 1 to 100"
@@ -102,13 +103,16 @@ _Word = TypeVar("_Word", bound=str)
 def parse_compute(value: object) -> Compute:
     """Read `proportional`, `unlimited`, `requested` or a whole percentage.
 
-    Raises ValueError with the nearest right spelling.
+    Raises ValueError with the nearest right spelling for other values.
     """
     return _word_or_percentage(value, get_args(_ComputeWord), COMPUTE_ALLOWED)
 
 
 def parse_slice_compute(value: object) -> SliceCompute:
-    """Read what `parse_compute` does, or `equal`; raises ValueError with the nearest right spelling."""
+    """Read `proportional`, `equal`, `unlimited` or a whole percentage.
+
+    Raises ValueError with the nearest right spelling for other values.
+    """
     return _word_or_percentage(value, get_args(_SliceComputeWord), SLICE_COMPUTE_ALLOWED)
 
 
@@ -130,15 +134,17 @@ class AllDevices(Struct, frozen=True):
 
 
 class DeviceCount(Struct, frozen=True):
-    """A number of devices of the kind, any of them."""
+    """A number of devices of the kind, from the devices that no other entry selects."""
 
     count: int
+    """The number of devices."""
 
 
 class DeviceList(Struct, frozen=True):
-    """These devices: each an index (`0`), a MIG index (`0:1`) or a UUID (`GPU-…`, `MIG-…`), in the order given."""
+    """A list of devices."""
 
     references: tuple[str, ...]
+    """The devices in the given order, each by index (`0`), MIG index (`0:1`) or UUID (`GPU-…`, `MIG-…`)."""
 
 
 Devices = AllDevices | DeviceCount | DeviceList
@@ -167,7 +173,7 @@ DEVICES_SCHEMA: JsonSchema = {
 
 
 def parse_devices(value: object) -> Devices:
-    """Read `all`, a count, or a list of devices; raises ValueError, one for each wrong entry of a list."""
+    """Read `all`, a count, or a list of devices; raise ValueError with an error for each wrong entry of a list."""
     if isinstance(value, Devices):
         return value
     if value == "all":
@@ -182,7 +188,7 @@ def parse_devices(value: object) -> Devices:
 
 
 def plain_devices(devices: Devices) -> str | int | list[int | str]:
-    """Give `devices` as the file spells them."""
+    """Return `devices` in the spelling of the file."""
     match devices:
         case AllDevices():
             return "all"
@@ -221,7 +227,7 @@ def _meant(value: object) -> str | None:
 
 Xid = Annotated[int, Interval(ge=1, le=999_999)]
 Xids = Literal["all"] | tuple[Xid, ...]
-"""XIDs, the numbers of the driver's errors, in the order given."""
+"""XIDs, the numbers of the driver's errors, in the given order."""
 
 XID_ALLOWED = "an XID, a whole number from 1 to 999999"
 XIDS_ALLOWED = "all, or a list of XIDs, whole numbers from 1 to 999999"
@@ -235,7 +241,7 @@ _NUMBER = re.compile(r"[0-9]{1,20}", re.ASCII)
 
 
 def parse_xids(value: object) -> Xids:
-    """Read `all` or a list of XIDs; raises ValueError, one for each wrong entry of a list."""
+    """Read `all` or a list of XIDs; raise ValueError with an error for each wrong entry of a list."""
     if value == "all":
         return "all"
     if isinstance(value, (list, tuple)):
@@ -245,19 +251,19 @@ def parse_xids(value: object) -> Xids:
 
 
 def plain_xids(xids: Xids) -> str | list[int]:
-    """Give `xids` as the file spells them."""
+    """Return `xids` in the spelling of the file."""
     return xids if isinstance(xids, str) else list(xids)
 
 
 def number_or_word(text: str) -> int | str:
-    """Read a whole number; what is none, or has more digits than any number here, stays a word."""
+    """Return `text` as a whole number; return other text, or more than 20 digits, unchanged."""
     return int(text) if _NUMBER.fullmatch(text) else text
 
 
 def xids_in(text: str) -> object:
-    """Read XIDs as NVIDIA's variables have them: with commas between, or `all` or `xids`, in any case, for every one.
+    """Read XIDs in the form of NVIDIA's variables: numbers with commas between; `all` or `xids` means every XID.
 
-    Words that are none of that stay as they are, for `parse_xids` to reject.
+    Upper and lower case do not matter. Other words are returned unchanged, for `parse_xids` to reject.
     """
     words = [word.strip().lower() for word in text.split(",") if word.strip()]
     xids = tuple(number_or_word(word) for word in words if word not in _EVERY_XID)

@@ -1,1 +1,1 @@
-"""Where the config comes from: files, named configs, node labels; and when it changed."""
+"""The sources of the config: files, named configs and node labels, with a watch for changes."""

@@ -1,4 +1,4 @@
-"""Where the config comes from: one file, or a directory of named configs, as a mounted ConfigMap."""
+"""The choice of a config: from one file, or from a directory of named configs, for example a mounted ConfigMap."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,33 +10,37 @@ from gpushare_plugin.config.sources.watch import watch_content, watch_directory
 from gpushare_plugin.foundation.structs import Struct
 
 Fallback = Literal["named", "single", "empty"]
+"""A rule used if no config is requested.
+
+`named` takes the config `NAMED_FALLBACK`, `single` the only named config, and `empty` the config without a file.
+"""
 
 NAMED_FALLBACK = "default"
-"""The config that the fallback `named` takes."""
+"""The name of the config taken by the fallback `named`."""
 
 
 class Configs(Struct, frozen=True):
-    """Either `file`, None for the default config, or a `directory` whose files are the named configs.
-
-    `default` is the config where none is requested. Without a default, `fallbacks` are tried in turn: `named` takes the
-    one called "default", `single` the only one, `empty` the default config. `overrides` are put over
-    whatever is loaded. Names and order of these rules are those of NVIDIA's config-manager.
-    """
+    """The configs to choose from; the rules have the names and the order of NVIDIA's config-manager."""
 
     overrides: Sequence[Override] = ()
+    """Values put over every loaded config."""
     file: Path | None = None
+    """The file of the only config, if there is no `directory`; None for the default config."""
     directory: Path | None = None
+    """The directory of the named configs, with a file for each; None if there are no named configs."""
     default: str | None = None
+    """The name of the config to load if none is requested; None to try the `fallbacks`."""
     fallbacks: tuple[Fallback, ...] = ()
+    """The rules to try in turn if no config is requested and `default` is None."""
 
     def names(self) -> frozenset[str]:
-        """Return the names of the configs that can be requested now."""
+        """Return the names of the named configs that exist now."""
         return frozenset(_files(self.directory)) if self.directory else frozenset()
 
     def load(self, name: str | None = None) -> Loaded:
-        """Load the config of this name, or the default one.
+        """Load the named config `name`, or the config to use if none is requested.
 
-        Raises ConfigError when a file cannot be read; a config that does not exist is a problem in the result.
+        Raises ConfigError if a file cannot be read. A missing config is a problem in the result.
         """
         if self.directory is None:
             if name is not None:
@@ -52,7 +56,7 @@ class Configs(Struct, frozen=True):
         return load(files[requested], self.overrides)
 
     async def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` whenever another config may have to be loaded; never returns if there is a file."""
+        """Call `changed` whenever the files have changed; never returns if there is a file or a directory."""
         if self.directory is not None:
             await watch_directory(self.directory, changed)
         elif self.file is not None:
@@ -73,7 +77,7 @@ class Configs(Struct, frozen=True):
 
 
 def _files(directory: Path) -> dict[str, Path]:
-    """Return the files of a directory by name; names with a dot first are a ConfigMap mount's own."""
+    """Return the files of a directory by name, without hidden files, which belong to the mount of a ConfigMap."""
     try:
         return {path.name: path for path in sorted(directory.iterdir()) if path.name[:1] != "." and path.is_file()}
     except OSError:
@@ -81,7 +85,7 @@ def _files(directory: Path) -> dict[str, Path]:
 
 
 def _hint(requested: str, files: dict[str, Path]) -> str:
-    """Return a hint to a file that has the requested name but for a suffix, which is a part of the config's name."""
+    """Return a hint to a file with the requested name plus a suffix: the suffix is a part of the config's name."""
     meant = [name for name, file in files.items() if file.suffix and file.stem == requested]
     return f'did you mean "{meant[0]}"? The name of a config is that of its whole file; ' if meant else ""
 
@@ -91,6 +95,6 @@ def _listed(files: dict[str, Path]) -> str:
 
 
 def _nothing(message: str) -> Loaded:
-    """Return no config, but what is wrong with the choice."""
+    """Return a result without a config, with `message` as the problem of the choice."""
     place = SourcePlace("choice of a config")
     return Loaded(None, (Finding(place, message),), (), SettingPlaces(PlacedValue(place, place, {})))

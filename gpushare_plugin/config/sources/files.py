@@ -1,4 +1,4 @@
-"""The configs in files and directories that somebody wants to have checked."""
+"""The search for configs to check, in files and directories."""
 
 import os
 import re
@@ -14,38 +14,40 @@ from gpushare_plugin.foundation.structs import Struct, field
 
 _CONFIG_SUFFIXES = {".yaml", ".yml", ".json", ""}
 _OTHER_SUFFIXES = {".css", ".go", ".html", ".js", ".lock", ".md", ".png", ".py", ".rst", ".sh", ".svg", ".toml", ".tpl"}
-"""Those of documents, programs and templates. Any other may end the name of a config, such as `a100-v1.2`."""
+"""Suffixes of documents, programs and templates. The name of a config may end otherwise, like `a100-v1.2`."""
 
 _MOUNTED = "..data"
-"""The link that the kubelet makes in the directory of a mounted ConfigMap."""
+"""The link made by the kubelet in the directory of a mounted ConfigMap."""
 
 _MENTIONS_CONFIG = re.compile(r"""\bsharing["']?\s*:|\bversion\\?["']?\s*:\s*\\?["']?v1\b""")
 _OTHER_FORMATS = re.compile(r"""\{\{|^["']?(kind|swagger|openapi)["']?\s*:""", re.MULTILINE)
-"""What templates, and manifests of other kinds, have in their text."""
+"""Typical text of templates and of manifests of other kinds."""
 
 
 class DirectorySearch(Struct):
-    """What was found in a directory: configs, and the files `passed_over` that may be configs and do not look it."""
+    """The result of a search in a directory."""
 
     configs: list[FoundConfig] = field(default_factory=list)
+    """The configs, and the files and directories that cannot be read."""
     passed_over: list[Path] = field(default_factory=list)
+    """The files that may be configs but do not look like configs."""
 
 
 def configs_in_bytes(content: bytes, source: str) -> list[FoundConfig]:
-    """Return the configs in what was read from `source`."""
+    """Return the configs in `content`, read from `source`."""
     return _configs(decoded(content, source), source)
 
 
 def configs_in_file(file: Path) -> list[FoundConfig]:
-    """Return the configs in a file: at least one, with its mistakes if it is none."""
+    """Return the configs in a file: at least one, with the mistakes if the file is no config."""
     return _configs(_read(file), str(file))
 
 
 def configs_in_directory(directory: Path) -> DirectorySearch:
-    """Return the configs in all files below a directory that have any.
+    """Return the configs in all files below a directory.
 
-    A file that cannot be read is a mistake. Manifests, Helm values, templates, documents and programs without a config
-    are left out.
+    An unreadable file is a mistake. Manifests, Helm values, templates, documents and programs without a config are left
+    out.
     """
     search = DirectorySearch()
 
@@ -73,9 +75,9 @@ def _configs(text: str | Finding, source: str) -> list[FoundConfig]:
 
 
 def _files(directory: Path, refused: Callable[[OSError], None]) -> Iterator[Path]:
-    """Yield the files that may hold configs; names with a dot first are Git's or a ConfigMap mount's own.
+    """Yield the files that may hold configs, without hidden files, which belong to Git or the mount of a ConfigMap.
 
-    `refused` gets the error of each directory that cannot be read.
+    `refused` gets the error of each unreadable directory.
     """
     for folder, folders, files in os.walk(directory, onerror=refused):
         folders[:] = (name for name in folders if name[:1] != ".")
@@ -85,7 +87,7 @@ def _files(directory: Path, refused: Callable[[OSError], None]) -> Iterator[Path
 
 
 def _likely_configs(file: Path) -> list[FoundConfig] | None:
-    """Return the configs in a file, none where it is something else; None where that is not certain."""
+    """Return the configs in a file: none for a file of another kind, None if the kind is unclear."""
     try:
         text = read_text(file)
     except ConfigError as error:
@@ -99,7 +101,7 @@ def _likely_configs_in(text: str, file: Path) -> list[FoundConfig] | None:
     config = whole_config(text, str(file))
     if config.is_other or (not config.is_likely and _OTHER_FORMATS.search(text)):
         return []
-    # Text with a syntax error may be a config with a mistake.
+    # A text with a syntax error may be a config with a mistake.
     is_broken = config.root is None and _MENTIONS_CONFIG.search(text) and file.suffix.lower() in _CONFIG_SUFFIXES
     return [config] if config.is_likely or is_broken else None
 

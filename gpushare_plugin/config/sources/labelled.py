@@ -1,4 +1,4 @@
-"""The config that the labels of a node choose, with what else they request."""
+"""The config chosen by the labels of a node, with the other requests of the labels."""
 
 from gpushare_plugin.config.directives import CONFIG, Labels, apply_labels, spelled_label
 from gpushare_plugin.config.loading.load import Loaded
@@ -9,12 +9,13 @@ from gpushare_plugin.foundation.structs import replace
 def load_effective_config(
     labels: Labels, configs: Configs, *, partitioning: bool = False, starting: bool = False
 ) -> Loaded:
-    """Return the effective config of a node with these labels, with notices of requests that have no effect.
+    """Return the effective config of a node with these labels, and notices about requests without effect.
 
-    `partitioning` is as in `apply_labels`.
+    `partitioning` has the same meaning as for `apply_labels`.
 
-    A label that names a config which does not exist, or cannot be used, is a problem of the result, so that the current
-    config stays. While `starting` there is none, and the node starts as if it had no such label.
+    The label `nvidia.com/device-plugin.config` may name a config that is missing or unusable. The result then has a
+    problem, and the caller keeps the current config. While `starting`, there is no current config: the result
+    then has a notice, and the config to use if none is requested.
     """
     name = labels.get(CONFIG) or None
     notices = []

@@ -1,1 +1,1 @@
-"""Which devices the kubelet gave to which container."""
+"""The devices allocated to containers by the kubelet."""

@@ -1,7 +1,8 @@
-"""The kubelet's checkpoint: which devices it has allocated, readable before the kubelet answers and when it does not.
+"""The kubelet's checkpoint: the allocated devices, readable even while the kubelet does not answer.
 
-Facts: pkg/kubelet/cm/devicemanager/checkpoint in Kubernetes. Init containers, which pod-resources leaves out, are in
-it. The file is written at each allocation and each device list, so for a while it may show pods that have ended.
+Facts: pkg/kubelet/cm/devicemanager/checkpoint in Kubernetes. The checkpoint has the init containers, which
+pod-resources leaves out. The kubelet writes the file at each allocation and each device list. Until the next write, the
+file may show pods that have ended.
 """
 
 from collections.abc import Iterable
@@ -16,20 +17,22 @@ from gpushare_plugin.foundation.text import in_words
 from gpushare_plugin.model.holding import Holding, Holdings
 
 CHECKPOINT = "kubelet_internal_checkpoint"
+"""The name of the file in the plugin directory."""
 LARGEST_FILE = 32 << 20
-"""Bytes; eight resources with lists as long as the kubelet takes, 4 MiB each, and every unit allocated."""
+"""Bytes; enough for eight resources with the longest lists that the kubelet takes, 4 MiB each, all units allocated."""
 
 
 class CheckpointError(GpushareError):
-    """The kubelet's checkpoint is there and cannot be read."""
+    """The kubelet's checkpoint cannot be read, or the plugin directory is missing."""
 
 
 class _Recorded(Struct, frozen=True, gc=False):
-    """Devices of one resource that a container has, as the file has them: by NUMA node."""
+    """The devices of one resource allocated to one container."""
 
     resource: str = field(name="ResourceName")
     ids: dict[str, list[str] | None] | None = field(name="DeviceIDs")
-    # Who holds the devices matters less than that they are held.
+    """Device IDs by NUMA node."""
+    # Optional: a device without a known holder is held all the same.
     uid: str = field(name="PodUID", default="")
     container: str = field(name="ContainerName", default="")
 
@@ -48,9 +51,9 @@ _NOTHING = _Data(entries=None)
 
 
 def read_recorded(directory: Path) -> Holdings:
-    """Return what containers may hold, each with the UID of its pod; nothing where no kubelet wrote yet.
+    """Return the possible holdings of containers, with the UIDs of their pods; none before a kubelet's first write.
 
-    `directory` is the kubelet's plugin directory. Raises CheckpointError, also where the directory is missing.
+    `directory` is the kubelet's plugin directory. Raises CheckpointError, also if the directory is missing.
     """
     return tuple(
         Holding("", "", each.container, each.resource, frozenset(_every(each.ids)), each.uid)
@@ -59,10 +62,11 @@ def read_recorded(directory: Path) -> Holdings:
 
 
 def read_listed(directory: Path) -> frozenset[tuple[str, str]]:
-    """Return what plugins listed as healthy when the kubelet wrote last, as resource and ID; as `read_recorded`.
+    """Return the devices listed as healthy at the kubelet's last write, as resource and ID.
 
-    What is allocated of it can be missing among what containers hold until the kubelet writes the next time: then it
-    is there, whereas what a plugin that has ended had listed is here no longer.
+    Takes the same directory and raises the same error as `read_recorded`. An allocated device can be missing from the
+    holdings until the kubelet's next write. The next write adds the device to the holdings, and drops the listed
+    devices of a plugin that has ended.
     """
     by_resource = _read(directory).listed or {}
     return frozenset((resource, id_) for resource, ids in by_resource.items() for id_ in ids or ())

@@ -1,4 +1,4 @@
-"""What the kubelet allocated to which container, and what it can allocate, by its pod-resources API."""
+"""The kubelet's pod-resources API: the devices allocated to each container, and all devices that can be allocated."""
 
 import asyncio
 from collections import defaultdict
@@ -18,7 +18,7 @@ _SERVICE = api.DESCRIPTOR.services_by_name["PodResourcesLister"].full_name
 _TIMEOUT = 10.0
 """Seconds; the kubelet answers from memory."""
 _OPTIONS = (
-    # Every pod of the node with every unit it holds; the kubelet itself sends up to 16 MiB here.
+    # The answer has every pod of the node with every held unit. The kubelet sends up to 16 MiB.
     ("grpc.max_receive_message_length", 16 * 1024 * 1024),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
@@ -28,7 +28,7 @@ _OPTIONS = (
 Answer = TypeVar("Answer")
 
 Devices = Mapping[str, frozenset[str]]
-"""Device IDs by their resource."""
+"""Device IDs by resource."""
 
 
 class Listing(Struct, frozen=True):
@@ -37,24 +37,24 @@ class Listing(Struct, frozen=True):
     pods: frozenset[tuple[str, str]]
     """Every active pod, by namespace and name."""
     holdings: Holdings
-    """What their containers hold, init containers aside; no UID is known."""
+    """The units held by the pods' containers, without init containers and without pod UIDs."""
 
 
 class PodResourcesError(GpushareError):
-    """The pod-resources socket does not answer, or its answer is not a kubelet's."""
+    """The pod-resources socket does not answer, or the answer does not come from a kubelet."""
 
 
 async def list_pods(socket: Path) -> Listing:
-    """Return what every active pod of this node holds; raises PodResourcesError when the kubelet does not answer."""
+    """Return the units held by every active pod; raises PodResourcesError if the kubelet does not answer properly."""
     request = api.ListPodResourcesRequest().SerializeToString()
     return await _asked(socket, "List", request, _listing, "report which pods hold which units", "a list of pods")
 
 
 async def healthy_devices(socket: Path) -> Devices:
-    """Return all devices that the kubelet would allocate, held or not; raises PodResourcesError as `list_pods` does.
+    """Return all healthy devices, held or not; raises PodResourcesError in the same cases as `list_pods`.
 
-    Unlike a list of pods, that does not change what the kubelet takes to be allocated, so it may be asked at any time
-    (`GetAllocatableDevices` in pkg/kubelet/cm/devicemanager).
+    A list of pods makes the kubelet work out anew which devices are allocated. This call does not, and may be made at
+    any time (`GetAllocatableDevices` in pkg/kubelet/cm/devicemanager).
     """
     request = api.AllocatableResourcesRequest().SerializeToString()
     answer = "a list of devices"
@@ -68,13 +68,13 @@ async def _asked(  # noqa: PLR0913, PLR0917 - a question, and the words for its 
 ) -> Answer:
     try:
         async with grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS) as channel:
-            # As bytes: gRPC prints a traceback and goes on with None where it cannot decode an answer itself.
+            # As bytes: for an answer that gRPC cannot decode itself, it prints a traceback and goes on with None.
             ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{_SERVICE}/{method}")
             answer = await ask(request, timeout=_TIMEOUT)
     except grpc.aio.AioRpcError as error:
         raise PodResourcesError(_explain(socket, error, purpose)) from error
     try:
-        # In a thread: tens of thousands of units take half a second, and pods must be admitted meanwhile.
+        # In a thread: tens of thousands of units take half a second, and the kubelet's calls cannot wait.
         return await asyncio.to_thread(read, answer)
     except DecodeError as error:
         raise PodResourcesError(
@@ -83,8 +83,8 @@ async def _asked(  # noqa: PLR0913, PLR0917 - a question, and the words for its 
 
 
 def _listing(answer: bytes) -> Listing:
-    """Return what an answer says; raises DecodeError."""
-    # The kubelet sends an entry for each unit, one more for each NUMA node it has, and may send one twice.
+    """Decode an answer to `List`; raises DecodeError."""
+    # The kubelet sends an entry for each unit, one more for each NUMA node of the unit, and may send an entry twice.
     held: dict[tuple[str, str, str, str], set[str]] = defaultdict(set)
     pods = api.ListPodResourcesResponse.FromString(answer).pod_resources
     for pod in pods:
@@ -99,7 +99,7 @@ def _listing(answer: bytes) -> Listing:
 
 
 def _devices(answer: bytes) -> Devices:
-    """Return what an answer says; raises DecodeError."""
+    """Decode an answer to `GetAllocatableResources`; raises DecodeError."""
     found: dict[str, set[str]] = defaultdict(set)
     for devices in api.AllocatableResourcesResponse.FromString(answer).devices:
         found[devices.resource_name].update(devices.device_ids)

@@ -1,7 +1,8 @@
-"""Asks the kubelet what pods hold when it does not allocate anything, as far as that is known.
+"""Asks the kubelet for the units held by pods while the kubelet, as far as is known, allocates nothing.
 
-Asked while it allocates, the kubelet may offer the same units to another pod: see `model.choice.recent`. So nothing is
-asked while we answer one of its calls, nor after that until its checkpoint shows what it allocated.
+A question during an allocation can make the kubelet offer the same units to another pod: see `model.choice.recent`.
+Therefore the question waits until this process has answered all calls of the kubelet, and until the checkpoint shows
+the units allocated last.
 """
 
 import asyncio
@@ -12,20 +13,21 @@ from gpushare_plugin.adapters.kubelet.allocations.pod_resources import Listing, 
 from gpushare_plugin.model.choice.recent import RecentAllocations
 
 LONGEST_WAIT = 2.0
-"""Seconds to wait at most: a container that another plugin refuses is never written into the checkpoint."""
+"""Seconds to wait at most: the checkpoint never shows a container refused by another plugin."""
 
 _LOOK_EVERY = 0.05
 
 
 class QuietLister:
-    """Lists pod-resources of one kubelet for all parts of this process."""
+    """Lists the pods and their units, by one kubelet's pod-resources API, for all parts of this process."""
 
     def __init__(
         self, directory: Path, pod_resources: Path, recent: RecentAllocations, longest_wait: float = LONGEST_WAIT
     ) -> None:
-        """Ask at the socket `pod_resources`, `longest_wait` seconds late at most.
+        """Ask at the socket `pod_resources`, after at most `longest_wait` seconds.
 
-        The checkpoint is in `directory`, the kubelet's plugin directory.
+        `directory` is the kubelet's plugin directory, with the checkpoint. `recent` knows the calls being answered and
+        the units allocated last.
         """
         self._directory = directory
         self.socket = pod_resources
@@ -33,7 +35,7 @@ class QuietLister:
         self._longest_wait = longest_wait
 
     async def list(self) -> Listing:
-        """Return what every active pod of this node holds; raises PodResourcesError as `list_pods` does."""
+        """Return the units held by every active pod of this node; raises PodResourcesError like `list_pods`."""
         try:
             async with asyncio.timeout(self._longest_wait):
                 while self.recent.answering or not await self._is_written():  # noqa: ASYNC110 - a file sets no event
@@ -44,14 +46,14 @@ class QuietLister:
         return await list_pods(self.socket)
 
     async def _is_written(self) -> bool:
-        """Return whether the checkpoint shows what was allocated last, or cannot show anything."""
+        """Return whether the checkpoint shows the units allocated last, or does not exist."""
         if not self.recent.unwritten or not (self._directory / CHECKPOINT).exists():
             return True
         try:
-            # In a thread: it is long where pods hold many units.
+            # In a thread: the file is long if pods hold many units.
             recorded = await asyncio.to_thread(read_recorded, self._directory)
         except CheckpointError:
             return False
-        # What is allocated meanwhile may not be there yet.
+        # The checkpoint may lack units allocated during the reading.
         unwritten = self.recent.unwritten.difference(*(each.ids for each in recorded))
         return not self.recent.answering and not unwritten

@@ -1,14 +1,15 @@
-"""What containers of this node hold, by the kubelet's pod-resources API and its checkpoint: one reader for the daemon.
+"""The daemon's reader of holdings: the units held by containers of this node, by pod-resources and the checkpoint.
 
-A unit that either of them shows is held. A unit that neither shows is taken to be free
+A unit shown by pod-resources or by the kubelet's checkpoint is held. A unit shown by neither counts as free in two
+cases:
 
-- if the kubelet knows its pods. One that has just started, or that has not reached the API server yet, shows no pods
-  through pod-resources although their containers go on.
-- or if the checkpoint was written after the previous question, however short the kubelet has run: it drops pods from
-  the checkpoint only once it has heard from every source of pods (see `sourcesReady` in
-  pkg/kubelet/cm/devicemanager). An older checkpoint can lack what is in memory only, such as an allocation just made.
+- The kubelet knows its pods. A kubelet that has just started, or has not reached the API server yet, shows no pods
+  through pod-resources, although their containers run.
+- The checkpoint was written after the previous question. The kubelet may have started a moment ago: it drops pods from
+  the checkpoint only after every source of pods has answered (see `sourcesReady` in pkg/kubelet/cm/devicemanager). An
+  older checkpoint can lack a recent allocation that is only in the kubelet's memory.
 
-Both are long where units are many, so all that takes longer the more units are held is done in a thread.
+Answers and checkpoints grow with the number of held units. Therefore a thread does all work on them.
 """
 
 import asyncio
@@ -37,21 +38,21 @@ from gpushare_plugin.model.unit import is_slice
 _log = structlog.get_logger()
 
 GRACE = 10.0
-"""Seconds for which it may be unknown what pods hold before a warning."""
+"""Seconds for which the holdings may be unknown before a warning."""
 READ_EVERY = 60.0
-"""Seconds after which what containers hold is read again at the latest, for those that look at it at intervals."""
+"""Seconds after which `HoldingsReader.read` reads the holdings again at the latest."""
 RECORD_WITHIN = 1.0
-"""Seconds that the kubelet has to write its checkpoint again, which takes milliseconds."""
+"""Seconds to wait for the kubelet's next write of its checkpoint, which takes milliseconds."""
 REMIND_EVERY = 300.0
-"""Seconds between two reports of a record that cannot be read, for the same reason."""
+"""Seconds between two log messages about an unreadable record, for the same reason."""
 
 _LOOK_EVERY = 0.02
 
 
 class HoldingsReader:
-    """Reads what containers hold from the kubelet, for each of those that want to know it as fresh as they need it."""
+    """Reads the holdings of containers from the kubelet, with a method for each need of freshness."""
 
-    def __init__(  # noqa: PLR0913 - what holdings are read with
+    def __init__(  # noqa: PLR0913 - the sources of holdings, and settings
         self,
         directory: Path,
         pod_resources: Path,
@@ -63,8 +64,9 @@ class HoldingsReader:
     ) -> None:
         """Read the checkpoint in `directory`, the kubelet's plugin directory, and ask at the socket `pod_resources`.
 
-        Asks when nothing `recent` is still being allocated; `recent` learns what is read. `clock` is in seconds,
-        `own_pod` the pod this process runs in, None where that is not known.
+        The reader asks when none of the `recent` allocations is still in progress, and tells `recent` the holdings.
+        `clock` returns seconds. `own_pod` is the pod of this process, None if unknown. `delays` are the times after
+        which a kubelet is trusted to know its pods.
         """
         self._directory = directory
         self._pod_resources = pod_resources
@@ -76,23 +78,24 @@ class HoldingsReader:
         self._read: tuple[Identity | None, float, Holdings] | None = None
         self._seen: Identity | None = None
         self.complete = False
-        """Whether the last answer of `read` has all that was allocated when it was requested."""
+        """Whether the last answer of `read` has all units allocated before the call."""
         self._unknown_since: float | None = None
         self._changes = Reported()
         self._unread = Repeats(REMIND_EVERY, most_kinds=16)
 
     async def watch(self) -> None:
-        """Notice each new kubelet until cancelled: its delay counts from then, not from the first question."""
+        """Notice each new kubelet until cancelled: its delay counts from now on, not from the first question."""
         await self._trust.watch()
 
     # ------------------------------------------------------------------ what is free
 
     async def at_start(self) -> Holdings | Unknown:
-        """Return what containers may hold from before this process started.
+        """Return the holdings that containers may have from before the start of this process.
 
-        Reads the checkpoint; where that cannot be read, asks the kubelet, once it knows its pods. The kubelet writes
-        what a container gets only when that has all its devices, of other plugins, too. So each slice that was listed
-        counts: another one could now be in its place.
+        The source is the checkpoint. If the checkpoint cannot be read, the source is pod-resources, provided that the
+        kubelet knows its pods. The kubelet writes a container into the checkpoint only when the container has all its
+        devices, also the devices of other plugins. A listed slice may therefore be allocated already, and counts as
+        held: otherwise another slice could take its place.
         """
         try:
             return await asyncio.to_thread(_at_start, self._directory)
@@ -105,17 +108,18 @@ class HoldingsReader:
         return doubt
 
     async def confirmed(self, now: float) -> Confirmed | Unknown:
-        """Return all that containers hold, unless it cannot be confirmed that nothing is missing.
+        """Return all holdings of containers, or Unknown if some may be missing.
 
-        `now` is the time on the clock of the caller; what the checkpoint confirms is as of the question before.
+        `now` is the time on the clock of the caller. An answer confirmed by the checkpoint alone is as of the previous
+        question.
         """
         before, self._asked = self._asked, None
         shown, doubt = await self._ask()
         if doubt is not None and not doubt.answered:
             self._log_doubt(doubt)
             return doubt
-        # Before reading the file, so that what is read was written no earlier; and after asking the kubelet, which then
-        # forgets the pods that ended, so that what it writes from now on is without them.
+        # Before the file is read, so that the content read is at least as new. After the question, which makes the
+        # kubelet forget ended pods: the checkpoints written from now on are without these pods.
         written = identity(self._directory / CHECKPOINT)
         self._asked = written, now
         recorded = await self._recorded()
@@ -129,9 +133,9 @@ class HoldingsReader:
         return await asyncio.to_thread(lambda: Confirmed.of(combined(shown, recorded or ()), asked_at))
 
     async def next_record(self) -> None:
-        """Wait until the kubelet has written its checkpoint again since it was asked; not much longer than that takes.
+        """Wait until the kubelet has written its checkpoint after the last question, at most `RECORD_WITHIN` seconds.
 
-        What is read then is without the pods that had ended when it was asked.
+        The new checkpoint is without the pods that had ended before the question.
         """
         written = self._asked[0] if self._asked is not None else None
         with contextlib.suppress(TimeoutError):
@@ -142,10 +146,10 @@ class HoldingsReader:
     # ------------------------------------------------------------------ who holds what
 
     async def with_uids(self, uids: Mapping[PodName, str]) -> Holdings | Unknown:
-        """Return what each container holds now, init containers included, with the UID of its pod.
+        """Return the present holdings of each container, init containers included, with the UID of the pod.
 
-        From the checkpoint, which the kubelet writes with each allocation. Where that cannot be read, from
-        pod-resources, without init containers, for the pods whose `uids` are given.
+        The source is the checkpoint, which the kubelet writes at each allocation. If the checkpoint cannot be read, the
+        source is pod-resources: without init containers, and only for the pods with a UID in `uids`.
         """
         if (recorded := await self._recorded()) is not None:
             return recorded
@@ -156,13 +160,13 @@ class HoldingsReader:
         return tuple(each._replace(uid=uid) for each, uid in found if uid)
 
     async def read(self) -> Holdings | None:
-        """Return what containers of the pods that the kubelet shows hold; None where it shows nothing.
+        """Return the holdings of the pods shown by the kubelet; None if the kubelet does not answer.
 
-        Read again only when the kubelet wrote its checkpoint, as it does with each allocation, or after a while, since
-        it does not write it when a pod ends. What was allocated since the last call is read with the next one, once
-        nothing more was allocated. A pod whose UID the checkpoint does not show has none.
+        The holdings are read again when the kubelet has written its checkpoint, which happens at each allocation, and
+        also after `READ_EVERY` seconds, because the kubelet writes nothing when a pod ends. A new checkpoint is read as
+        soon as it has stayed the same between two calls. A pod without a UID in the checkpoint has an empty UID.
         """
-        # Before anything is read, so that what is written meanwhile is read the next time.
+        # Before anything is read: a checkpoint written during the reading is read the next time.
         written, now = identity(self._directory / CHECKPOINT), self._clock()
         if self._read is not None:
             before, read_at, holdings = self._read
@@ -171,7 +175,7 @@ class HoldingsReader:
                 self.complete = before == written
                 return holdings
         self.complete = False
-        if not self._pod_resources.exists():  # what gRPC takes its time to find out
+        if not self._pod_resources.exists():  # gRPC takes long to find out
             return None
         since = self.recent.now
         try:
@@ -186,7 +190,7 @@ class HoldingsReader:
         return holdings
 
     async def _recorded(self) -> Holdings | None:
-        """Return what the kubelet's checkpoint has; None where it cannot be read."""
+        """Return the holdings in the kubelet's checkpoint; None if the checkpoint cannot be read."""
         try:
             return await asyncio.to_thread(read_recorded, self._directory)
         except CheckpointError as error:
@@ -194,7 +198,7 @@ class HoldingsReader:
             return None
 
     async def _ask(self) -> tuple[Holdings, Unknown | None]:
-        """Ask the kubelet; return what pod-resources shows, and why that may not be all, None where it is."""
+        """Return the holdings by pod-resources, and the reason why some may be missing; None if all are there."""
         kubelet = self._trust.kubelet()
         try:
             listing = await self._lister.list()
@@ -203,7 +207,7 @@ class HoldingsReader:
         return listing.holdings, self._trust.doubt(listing, kubelet)
 
     def _log_doubt(self, doubt: Unknown | None) -> None:
-        """Warn of a doubt that lasts: a kubelet that restarts needs no attention."""
+        """Warn of a lasting doubt: the restart of a kubelet needs no attention."""
         now = self._clock()
         if doubt is None:
             self._unknown_since = None
@@ -214,22 +218,22 @@ class HoldingsReader:
             _log.warning("retired_units_kept", reason=lasting.reason)
 
     def _log_unread(self, event: str, reason: str) -> None:
-        # Again and again while it lasts: without its record, a node may offer nothing for as long as nobody sees this.
+        # Repeatedly: without a readable record, a node may offer nothing until somebody sees the message.
         if self._unread.untold(reason, self._clock()) is not None:
             _log.error(event, reason=reason)
 
 
 def _at_start(directory: Path) -> Holdings:
-    # In this order: what is written in between shows as held what it shows as listed no more.
+    # In this order: a checkpoint written in between shows as held the units no longer shown as listed.
     listed = read_listed(directory)
     slices = (Holding("", "", "", resource, frozenset({id_})) for resource, id_ in listed if is_slice(id_))
     return (*read_recorded(directory), *slices)
 
 
 def _of_pods(shown: Iterable[Holding], directory: Path) -> tuple[Holdings, frozenset[tuple[str, str]] | None]:
-    """Return what is `shown`, with UIDs, and all that containers of these pods hold, as resource and ID.
+    """Return the holdings `shown`, with UIDs, and all held units of the same pods, as resource and ID.
 
-    The latter is None where the checkpoint, which alone has init containers, cannot be read.
+    The second is None if the checkpoint cannot be read: only the checkpoint has init containers.
     """
     try:
         holdings = combined(shown, read_recorded(directory))

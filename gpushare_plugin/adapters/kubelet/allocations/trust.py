@@ -1,4 +1,4 @@
-"""Whether the kubelet shows every pod of this node, or may not know all of them yet."""
+"""Judges whether the kubelet shows every pod of this node, or may not know all its pods yet."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,31 +10,30 @@ from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.holding import Unknown
 
 LOOK_EVERY = 1.0
-"""Seconds between looks at which kubelet is there."""
+"""Seconds between looks at the kubelet's sockets."""
 
 PodName = tuple[str, str]
-"""Namespace and name."""
+"""Namespace and name of a pod."""
 
 Kubelet = tuple[Identity | None, ...]
-"""Which kubelet is there: each of its two sockets can be older than the other."""
+"""The identities of the kubelet's two sockets, which change with the kubelet; either socket can be the older one."""
 
 
 class TrustDelays(Struct, frozen=True):
-    """Seconds for which the same kubelet must have been there before a unit it does not show counts as free.
-
-    `own_pod_shown` counts from when it showed the pod this process runs in, and so knows the pods of the API server;
-    `unknown` from when it was first seen, where it is not known in which pod this process runs.
-    """
+    """Seconds of waiting for the same kubelet before a unit that it does not show counts as free."""
 
     own_pod_shown: float = 5.0
+    """Seconds since the kubelet first showed the pod of this process, which proves that it reached the API server."""
     unknown: float = 60.0
+    """Seconds since the first sight of the kubelet, if the pod of this process is unknown."""
 
 
 DELAYS = TrustDelays()
+"""The delays of the daemon."""
 
 
 class Trust:
-    """Notices when another kubelet starts, and decides when it knows its pods."""
+    """Notices the start of another kubelet, and decides when a kubelet knows its pods."""
 
     def __init__(
         self,
@@ -45,7 +44,7 @@ class Trust:
         delays: TrustDelays,
         clock: Callable[[], float],
     ) -> None:
-        """Look at the kubelet's sockets in `directory` and at `pod_resources`; `own_pod` is None where not known."""
+        """Look at the kubelet's sockets in `directory` and at `pod_resources`; an unknown `own_pod` is None."""
         self._directory = directory
         self._pod_resources = pod_resources
         self._own_pod = own_pod
@@ -55,19 +54,19 @@ class Trust:
         self._known_since: float | None = None if own_pod else clock()
 
     async def watch(self) -> None:
-        """Notice each new kubelet until cancelled: its delay counts from then, not from the first question."""
+        """Notice each new kubelet until cancelled: its delay counts from now on, not from the first question."""
         while True:
             self.kubelet()
             await asyncio.sleep(LOOK_EVERY)
 
     def kubelet(self) -> Kubelet:
-        """Return which kubelet is there, and note when it was first seen."""
+        """Return the identity of the present kubelet, and note the time of its first sight."""
         if (kubelet := self._identities()) != self._kubelet:
             self._kubelet, self._known_since = kubelet, None if self._own_pod else self._clock()
         return kubelet
 
     def doubt(self, listing: Listing, asked: Kubelet) -> Unknown | None:
-        """Return why `listing`, the answer of the kubelet `asked`, may not show every pod; None when it does."""
+        """Return why `listing`, the answer of the kubelet `asked`, may not show every pod; None if complete."""
         if self.kubelet() != asked or None in asked:
             return Unknown("the kubelet restarted while it was asked, or is not running", answered=True)
         if self._own_pod is not None and self._own_pod not in listing.pods:

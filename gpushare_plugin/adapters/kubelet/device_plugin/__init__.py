@@ -1,1 +1,1 @@
-"""The device-plugin API: one resource served, registered and kept registered."""
+"""The device-plugin API: a resource served, registered and kept registered."""

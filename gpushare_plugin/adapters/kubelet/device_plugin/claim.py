@@ -1,4 +1,4 @@
-"""The claim on a plugin directory: one daemon serves it at a time."""
+"""The claim on a plugin directory: one daemon at a time serves the directory."""
 
 from pathlib import Path
 
@@ -6,17 +6,18 @@ from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.files.lock import Lock, LockedError, lock
 
 LOCK_FILE = "gpushare.lock"
-"""Name of the file that is locked. It is never removed; a kubelet that starts removes sockets only."""
+"""Name of the locked file. The file is never removed: a starting kubelet removes only sockets."""
 
 
 class AlreadyServedError(GpushareError):
-    """Another gpushare has claimed the plugin directory; the message names both and what to do."""
+    """Another gpushare has claimed the plugin directory; the message names both, and the remedy."""
 
 
 def claim(directory: Path) -> Lock:
     """Claim the plugin directory for this process.
 
-    Raises AlreadyServedError when another daemon, or another part of this process, has it; and OSError as `lock` does.
+    Raises AlreadyServedError if another daemon, or another part of this process, has the claim, and OSError like
+    `lock`.
     """
     try:
         return lock(directory / LOCK_FILE)

@@ -1,4 +1,4 @@
-"""The device list of a resource as it goes over the wire, put together from one piece a GPU."""
+"""The serialised device list of a resource, put together from one piece per GPU."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
@@ -12,15 +12,15 @@ from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit
 _HEALTHY = "Healthy"
 _UNHEALTHY = "Unhealthy"
 _UNSAID = ""
-"""No health at all, which takes no bytes: to the kubelet a unit is healthy only if its health is `Healthy`.
+"""No health at all, which takes no bytes: for the kubelet, only a unit with the health `Healthy` is healthy.
 
-So says pkg/kubelet/cm/devicemanager/manager.go, of the units that it counts (`genericDeviceUpdateCallback`) and of
-those that the status of a pod shows (`UpdateAllocatedResourcesStatus`).
+Source: pkg/kubelet/cm/devicemanager/manager.go, for the units counted by the kubelet (`genericDeviceUpdateCallback`)
+and for the units shown in the status of a pod (`UpdateAllocatedResourcesStatus`).
 """
 
 
 class SerialisedDevices:
-    """Serialises the device lists of one resource; the units of a GPU are serialised once."""
+    """Serialises the device lists of one resource; unchanged units of a GPU are serialised only once."""
 
     def __init__(self) -> None:
         """Start with nothing serialised."""
@@ -29,11 +29,11 @@ class SerialisedDevices:
         self._retired_piece = _Piece(())
 
     def of(self, resource: Resource) -> bytes:
-        """Return a `ListAndWatchResponse`: all units with health and NUMA node, retired ones Unhealthy.
+        """Return a `ListAndWatchResponse`: all units with health and NUMA node, the retired units as Unhealthy.
 
-        `Unhealthy` is the longer word. Where it makes the list longer than the kubelet takes, the health of unhealthy
-        units is left out; no unit is, because the kubelet forgets who holds a unit that is not listed. So a list is
-        never longer than that of the same units when all of them are healthy, or than the limit.
+        `Unhealthy` is the longer word. If the word makes the list longer than the kubelet's limit, unhealthy units are
+        listed without a health. No unit is left out, because the kubelet forgets the holder of an unlisted unit. As a
+        result, a list is longer than the limit only if the list of the same units, all healthy, is too.
         """
         known, self._pieces = self._pieces, {}
         for gpu, units in resource.units.by_gpu.items():
@@ -45,30 +45,30 @@ class SerialisedDevices:
         return whole if len(whole) <= KUBELET_MESSAGE_LIMIT else self._joined(resource.unhealthy, _UNSAID)
 
     def _joined(self, unhealthy: Collection[str], word: str) -> bytes:
-        """Return the list in which units that are not healthy have this `word` for it."""
-        # The list is one repeated field, and such fields are joined by joining their bytes.
+        """Return the list, with `word` as the health of unhealthy units."""
+        # The list is one repeated field: joining the bytes of two lists joins the lists.
         pieces = (piece.saying(word if uuid in unhealthy else _HEALTHY) for uuid, piece in self._pieces.items())
         return b"".join((*pieces, self._retired_piece.saying(word)))
 
 
 class _Piece:
-    """Units as they stand in a list: those of one GPU, or the retired ones."""
+    """A part of a device list: the units of one GPU, or the retired units."""
 
     def __init__(self, units: Sequence[Unit]) -> None:
         self.units = units
         self._bytes: dict[str, bytes] = {}
 
     def saying(self, health: str) -> bytes:
-        """Return the entries of the units, which all have this health."""
+        """Return the entries of the units, all with this health."""
         if health not in self._bytes:
             self._bytes[health] = _serialised(self.units, health)
         return self._bytes[health]
 
 
 def _serialised(units: Iterable[Unit], health: str) -> bytes:
-    """Return the entries of `units`: what protobuf makes of them one by one, made of all that differ in the ID alone.
+    """Return the entries of `units` in the bytes of protobuf; units that differ only in the ID are built together.
 
-    Every length is one byte, see `model.unit.wire_size`.
+    Every length is one byte: see `model.unit.wire_size`.
     """
     entries = []
     for numa_node, alike in groupby(units, attrgetter("numa_node")):
@@ -80,11 +80,11 @@ def _serialised(units: Iterable[Unit], health: str) -> bytes:
 
 
 _FIELD_1 = "\x0a"
-"""What stands before the length of the first field of a message: of `devices` in the list, of `ID` in a device."""
+"""The tag before the length of a message's first field: `devices` in the list, `ID` in a device."""
 
 
 @cache
 def _all_but_id(health: str, numa_node: int | None) -> str:
-    """Return the bytes of a device after its ID, as text."""
+    """Return the bytes of a device after the ID, as text."""
     topology = None if numa_node is None else api.TopologyInfo(nodes=[api.NUMANode(ID=numa_node)])
     return api.Device(health=health, topology=topology).SerializeToString().decode("latin-1")

@@ -1,4 +1,4 @@
-"""The kubelet's plugin directory: calls listeners at once when a file in it is created, removed or replaced."""
+"""The kubelet's plugin directory: calls listeners at once when a file there is created, removed or replaced."""
 
 import asyncio
 import contextlib
@@ -16,17 +16,18 @@ from gpushare_plugin.foundation.files.socket_path import why_too_long
 _log = structlog.get_logger()
 
 Identity = tuple[int, int]
-"""Distinguishes files of the same name: inode, and modification time in ns, since inodes are reused."""
+"""Inode and modification time in ns: together they distinguish files of the same name, as inodes are reused."""
 
 LOOK_EVERY = 1.0
-"""Seconds between looks at a directory without inotify: no instance may be left, or the directory may be missing."""
+"""Seconds between looks at a directory without inotify: out of inotify instances, or the directory is missing."""
 
 LOOK_ANYWAY = 10.0
-"""Seconds between looks at a directory with inotify, which does not report that a file system is mounted there."""
+"""Seconds between looks at a directory with inotify, which does not report the mount of a file system."""
 
 _CHANGES = Mask.CREATE | Mask.DELETE | Mask.MOVE | Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.ONLYDIR
 
 KUBELET_SOCKET = "kubelet.sock"
+"""Name of the kubelet's own socket."""
 SOCKET_PREFIX = "gpushare-"
 """Prefix of the names of all our sockets."""
 
@@ -34,13 +35,13 @@ _LONGEST_NAME = "gpushare-0123456789abcdef-01234567.sock"
 
 
 def refuse_long_path(directory: Path) -> None:
-    """Raise GpushareError for a directory with too long a path for a socket in it."""
+    """Raise GpushareError if the path of a socket in `directory` would be too long."""
     if reason := why_too_long(directory, _LONGEST_NAME, "the plugin directory"):
         raise GpushareError(f"{reason}: mount it elsewhere")
 
 
 def identity(file: Path) -> Identity | None:
-    """Return the identity of `file`, mostly a socket, as it is now, None when there is none."""
+    """Return the present identity of `file`, mostly a socket; None for a missing file."""
     try:
         status = file.stat()
     except OSError:
@@ -49,7 +50,7 @@ def identity(file: Path) -> Identity | None:
 
 
 class PluginDirectory:
-    """The directory where the kubelet and its plugins keep their sockets."""
+    """The directory with the sockets of the kubelet and its plugins."""
 
     def __init__(self, path: Path) -> None:
         """Look at `path`, which need not exist yet."""
@@ -59,9 +60,9 @@ class PluginDirectory:
         self._swept = False
 
     def claim(self) -> None:
-        """Make sure that no other daemon serves this directory, from now until `close`.
+        """Claim this directory, until `close`, so that no other daemon serves it.
 
-        Raises AlreadyServedError when one does, and OSError when the directory is missing or cannot be used.
+        Raises AlreadyServedError if another daemon has the claim, and OSError if the directory is missing or unusable.
         """
         if self._claim is None or not self._claim.stands:
             self.close()
@@ -69,7 +70,7 @@ class PluginDirectory:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Remove, once, the sockets of a daemon that was killed: no other program makes sockets of these names."""
+        """Remove, once, the sockets of a killed daemon: no other program makes sockets of these names."""
         if self._swept:
             return
         self._swept = True
@@ -85,9 +86,9 @@ class PluginDirectory:
 
     @contextlib.contextmanager
     def notifying(self, listener: Callable[[], None]) -> Iterator[None]:
-        """Call `listener`, as long as the context lasts, whenever a socket may have been added, removed or replaced.
+        """Call `listener`, until the context ends, whenever a socket may have been added, removed or replaced.
 
-        What a listener knows may be newer than what was last seen here, so it is for the listener to compare.
+        A listener may know the change already: the listener has to compare.
         """
         self._listeners.append(listener)
         try:
@@ -96,15 +97,15 @@ class PluginDirectory:
             self._listeners.remove(listener)
 
     def identity(self, name: str) -> Identity | None:
-        """Return the identity of the file `name` as it is now, None when there is none."""
+        """Return the present identity of the file `name`; None for a missing file."""
         return identity(self.path / name)
 
     async def watch(self) -> None:
-        """Call the listeners on every change, and now and then without one, until cancelled."""
+        """Call the listeners at every change, and at intervals without a change, until cancelled."""
         with contextlib.ExitStack() as stack:
             inotify = self._notifications(stack)
             while True:
-                # Changes between look and wait must be reported, so the watch comes first.
+                # The watch comes first: changes between look and wait must be reported.
                 reported = inotify is not None and self._follow(inotify)
                 for listener in tuple(self._listeners):
                     listener()
@@ -122,9 +123,9 @@ class PluginDirectory:
             return None
 
     def _follow(self, inotify: Inotify) -> bool:
-        """Watch the directory that is there now; return whether that is possible."""
+        """Watch the directory, which may be a new one; return whether a watch is possible."""
         try:
-            # Adding a watch twice changes nothing; the directory may have been created again since.
+            # Adding a watch twice changes nothing. The directory may have been created again since the last time.
             inotify.add_watch(self.path, _CHANGES)
         except OSError:
             return False

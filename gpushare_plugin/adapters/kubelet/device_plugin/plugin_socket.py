@@ -1,4 +1,4 @@
-"""The socket that one resource is served on."""
+"""The socket of one resource."""
 
 import asyncio
 import contextlib
@@ -18,16 +18,16 @@ MOST_CONNECTIONS = 16
 """Connections to the socket of a resource at a time; one more is closed."""
 
 SERVER_OPTIONS = (
-    # The kubelet sends a whole device list back to us as `Available`, and it may be 4 MiB long.
+    # The kubelet sends a whole device list back as `Available`, up to 4 MiB.
     ("grpc.max_receive_message_length", 16 * 1024 * 1024),
     ("grpc.so_reuseport", 0),
-    # A kubelet has one connection to each socket, with a call on it at any time: ListAndWatch. Others, which only root
-    # of the node can open, keep no descriptor for long.
+    # A kubelet has one connection to each socket, with a ListAndWatch call at any time. Only root of the node can open
+    # more connections, and these keep no descriptor for long.
     ("grpc.max_allowed_incoming_connections", MOST_CONNECTIONS),
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.max_connection_idle_ms", 60_000),
 )
-"""How each resource's gRPC server is set up."""
+"""Options of each resource's gRPC server."""
 
 
 _CREDENTIALS = struct.Struct("3i")
@@ -38,7 +38,7 @@ class PluginSocket:
     """Serves one resource on a socket of its own in the plugin directory."""
 
     def __init__(self, service: DevicePluginService, directory: PluginDirectory) -> None:
-        """Prepare a socket for what `service` answers for; nothing is served yet."""
+        """Prepare a socket for the resource of `service`; nothing is served yet."""
         self.name = socket_name(service.resource.name, directory)
         self.path = directory.path / self.name
         self._service = service
@@ -48,25 +48,25 @@ class PluginSocket:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a socket of this name, be it ours or not."""
+        """Whether a socket of this name exists, bound by this process or not."""
         return self._directory.identity(self.name) is not None
 
     @property
     def bound(self) -> bool:
-        """Whether we have bound the socket and not stopped since; it may have been removed or replaced, though."""
+        """Whether this process has bound the socket and not stopped; the file may be gone or replaced by now."""
         return self._bound is not None
 
     @property
     def served(self) -> bool:
-        """Whether the socket that is there is the one we bound."""
+        """Whether the existing socket is the socket bound by this process."""
         return self._bound is not None and self._directory.identity(self.name) == self._bound
 
     async def serve(self) -> None:
-        """Serve, in place of what is there; raises AlreadyServedError and OSError."""
+        """Serve on the socket, in place of any existing socket; raises AlreadyServedError and OSError."""
         if not self._directory.path.is_dir():
             raise OSError(f"{self._directory.path} is not a directory; is the kubelet's plugin directory mounted here?")
         self._directory.claim()
-        # Stop fully first: a gRPC server removes its path when it stops, even if another has bound it since.
+        # Stop fully first: a stopping gRPC server removes its path, even if another server has bound the path since.
         await self.stop()
         server = grpc.aio.server(options=SERVER_OPTIONS)
         self._service.add_to(server)
@@ -81,7 +81,7 @@ class PluginSocket:
         finally:
             self._server = server
             bound = self._directory.identity(self.name)
-            # A kubelet that starts wipes the directory, just when daemons start, too.
+            # A starting kubelet wipes the directory, often at the same time as daemons start.
             ours = bound is not None and _listens_here(self.path) and self._directory.identity(self.name) == bound
             self._bound = bound if ours else None
         if self._bound is None:
@@ -89,24 +89,24 @@ class PluginSocket:
 
     @property
     def serving(self) -> bool:
-        """Whether a server runs; while one is being stopped, there is none any more."""
+        """Whether a server runs; a server that is being stopped does not count."""
         return self._server is not None
 
     async def stop(self) -> None:
-        """End every stream at once and remove the socket, if it is still ours; stopping twice is fine."""
+        """End every stream at once, and remove the socket if bound by this process; stopping twice is fine."""
         if self._server is None:
             return
         server, self._server = self._server, None
         bound, self._bound = self._bound, None
         await server.stop(grace=None)
         if bound is not None and self._directory.identity(self.name) == bound:
-            # In a directory that is read-only by now the socket has to stay; the next to serve replaces it.
+            # In a directory that has become read-only the socket stays; the next daemon replaces the socket.
             with contextlib.suppress(OSError):
                 self.path.unlink(missing_ok=True)
 
 
 async def _start(server: grpc.aio.Server) -> None:
-    """Start a server to the end: gRPC cannot stop one whose start was cancelled halfway."""
+    """Start a server to the end, also when cancelled: gRPC cannot stop a server in the middle of its start."""
     starting = asyncio.ensure_future(server.start())
     try:
         await asyncio.shield(starting)
@@ -122,7 +122,7 @@ def _listens_here(path: Path) -> bool:
         try:
             connection.connect(str(path))
         except BlockingIOError:
-            return True  # more connections wait there already than are accepted at once, so there is a listener
+            return True  # the queue of waiting connections is full, which means that somebody listens
         except OSError:
             return False
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -130,7 +130,7 @@ def _listens_here(path: Path) -> bool:
 
 
 def socket_name(resource_name: str, directory: PluginDirectory) -> str:
-    """Return the file name of a resource's socket: the resource's name, shortened where the path would be too long."""
+    """Return the file name of a resource's socket: the name of the resource, shortened if the path gets too long."""
     readable = f"{SOCKET_PREFIX}{resource_name.replace('/', '_')}"
     room = LONGEST_SOCKET_PATH - len(bytes(directory.path)) - len("/.sock")
     if len(readable) > room:

@@ -1,4 +1,4 @@
-"""The device-plugin RPCs of one resource: protobuf to units and back; every answer comes from memory."""
+"""The device-plugin RPCs of one resource: from protobuf to units and back; every answer comes from memory."""
 
 import asyncio
 import functools
@@ -26,7 +26,7 @@ _log = structlog.get_logger()
 
 _SERVICE = api.DESCRIPTOR.services_by_name["DevicePlugin"].full_name
 Refused = Callable[[str, str, str], None]
-"""Is called, in the event loop, with the call that was refused, the resource, and why; must return at once."""
+"""A function called in the event loop with the name of a refused call, the resource and the reason; returns at once."""
 
 _LONGEST_MESSAGE = 4096
 """Characters of an error message; gRPC carries it in a header, and headers end at 8 KiB."""
@@ -38,7 +38,7 @@ Call = Callable[["DevicePluginService", Q, Context], Awaitable[A]]
 
 
 def _counted(answer: Call[Q, A]) -> Call[Q, A]:
-    """Count what a call comes to and how long it takes; one that raises GpushareError is refused."""
+    """Count the status code and the duration of a call; refuse a call that raises GpushareError."""
     name = answer.__name__
 
     @functools.wraps(answer)
@@ -64,14 +64,9 @@ def _counted(answer: Call[Q, A]) -> Call[Q, A]:
 
 
 class DevicePluginService(rpc.DevicePluginServicer):
-    """Answers the kubelet for one resource, which can be replaced by another of the same name at any time.
+    """Answers the kubelet for one resource, which can be replaced by a resource of the same name at any time."""
 
-    `streams` is the number of `ListAndWatch` streams now open; `on_streams_changed` is called when it changes.
-    `allocations` is the number of `Allocate` calls that were granted, `refusals` that of calls refused, by their name;
-    `calls` counts all of them.
-    """
-
-    def __init__(  # noqa: PLR0913 - what a service answers with
+    def __init__(  # noqa: PLR0913 - everything that an answer depends on
         self,
         resource: Resource,
         on_streams_changed: Callable[[], None] = lambda: None,
@@ -81,34 +76,40 @@ class DevicePluginService(rpc.DevicePluginServicer):
         *,
         recent: RecentAllocations | None = None,
     ) -> None:
-        """Serve the units of `resource`; all resources of a node have the `pairing` in common, and what is `recent`.
+        """Serve the units of `resource`; all resources of a node share one `pairing` and one `recent`.
 
-        `steering` knows what pods were promised, None where nobody does. `refused` is called for each refusal.
+        `on_streams_changed` is called when the number of open streams changes. `steering` knows the promises to pods;
+        without `steering`, none are known. `refused` is called for each refusal.
         """
         self._refused = refused
         self.resource = resource
+        """The resource served now."""
         self._steering = steering or Unsteered()
         self._pairing = pairing or Pairing(lambda: None)
         self._recent = recent or RecentAllocations()
         self.streams = 0
+        """Number of open `ListAndWatch` streams."""
         self.allocations = 0
+        """Number of granted `Allocate` calls."""
         self.refusals = {"GetPreferredAllocation": 0, "Allocate": 0, "PreStartContainer": 0}
+        """Numbers of refused calls by name."""
         self.calls = Calls()
+        """Numbers and durations of all calls but `ListAndWatch`."""
         self._on_streams_changed = on_streams_changed
         self._list = SerialisedDevices()
         self._devices = Published(self._list.of(resource))
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Answer what `server`, which has not been started, is asked."""
+        """Answer the calls to `server`, which has not been started."""
         rpc.add_DevicePluginServicer_to_server(self, server)
-        # The generated handler would serialise a list once for each stream; the handler added last is the one used.
+        # The generated handler would serialise a list once per stream. Of two handlers, gRPC uses the last added.
         as_bytes: grpc.RpcMethodHandler[api.Empty, bytes] = grpc.unary_stream_rpc_method_handler(
             self.ListAndWatch, request_deserializer=api.Empty.FromString
         )
         server.add_registered_method_handlers(_SERVICE, {"ListAndWatch": as_bytes})
 
     def replace(self, resource: Resource) -> None:
-        """Answer for `resource` from now on; every open stream gets its device list, if that is another one."""
+        """Answer for `resource` from now on, and send its device list over every open stream if the list differs."""
         self.resource = resource
         devices = self._list.of(resource)
         if devices != self._devices.value:
@@ -120,12 +121,12 @@ class DevicePluginService(rpc.DevicePluginServicer):
 
     @_counted
     async def GetDevicePluginOptions(self, request: api.Empty, context: Context) -> api.DevicePluginOptions:  # noqa: ARG002, N802 - fixed by gRPC
-        """Ask for preferred-allocation calls, and for one before a container with compute starts."""
+        """Ask for preferred-allocation calls, and for a call before the start of each container with compute."""
         cores = self.resource.role == "cores"
         return api.DevicePluginOptions(get_preferred_allocation_available=True, pre_start_required=cores)
 
     async def ListAndWatch(self, request: api.Empty, context: Context) -> AsyncIterator[bytes]:  # type: ignore[override]  # noqa: ARG002, N802 - fixed by gRPC
-        """Send the whole device list, serialised, now and whenever it changes, until the kubelet hangs up."""
+        """Send the whole device list, serialised, now and after every change, until the kubelet hangs up."""
         self._count_stream(1)
         try:
             async for devices in self._devices.follow():
@@ -139,7 +140,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         request: api.PreferredAllocationRequest,
         context: Context,  # noqa: ARG002 - fixed by gRPC
     ) -> api.PreferredAllocationResponse:
-        """Choose units for each container of the request, those that its pod was promised where that is known."""
+        """Choose units for each container of the request, with preference for the promised units of a known pod."""
 
         async def prefer(
             container: api.ContainerPreferredAllocationRequest,
@@ -166,7 +167,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
 
     @_counted
     async def Allocate(self, request: api.AllocateRequest, context: Context) -> api.AllocateResponse:  # noqa: ARG002, N802 - fixed by gRPC
-        """Check the units of each container and say what it gets."""
+        """Check the units of each container, and return the grant of each container."""
         _refuse_empty(request.container_requests)
         ids = [id_ for container in request.container_requests for id_ in container.devices_ids]
         if len(set(ids)) != len(ids):
@@ -177,7 +178,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         for container in request.container_requests:
             self._steering.allocated(self.resource, container.devices_ids)
         self.allocations += 1
-        # The kubelet's answer need not wait for the log.
+        # The answer to the kubelet need not wait for the log.
         asyncio.get_running_loop().call_soon(_log_allocated, self.resource, ids)
         return api.AllocateResponse(container_responses=map(_to_message, grants))
 
@@ -187,7 +188,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         request: api.PreStartContainerRequest,
         context: Context,  # noqa: ARG002 - fixed by gRPC
     ) -> api.PreStartContainerResponse:
-        """Refuse containers that have compute and no GPU: only now all that a container requests is allocated."""
+        """Refuse containers with compute and no GPU: only now all requests of a container are allocated."""
         self._pairing.check_start(self.resource.name, request.devices_ids)
         return api.PreStartContainerResponse()
 
@@ -203,7 +204,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self._on_streams_changed()
 
     async def refuse(self, call: str, code: grpc.StatusCode, error: GpushareError, context: Context) -> NoReturn:
-        """End a call with the reason why it is refused."""
+        """End a call with the reason of its refusal."""
         if call != "PreStartContainer":
             self._pairing.failed()
         self.refusals[call] += 1

@@ -1,8 +1,9 @@
-"""One resource and the kubelet: serve, register, watch, and again after each change.
+"""One resource and the kubelet: serve, register, watch, and start over after each change.
 
-A session compares what is with what should be (our socket on disk, the kubelet's socket we registered at, an open
-`ListAndWatch` stream) and mends the first difference. It keeps no history that could be wrong after a restart of
-either side, and nothing that happens to one session touches another.
+A session compares the actual state with the wanted state, and mends the first difference. The state has three parts:
+our socket on disk, the kubelet's socket at the time of our registration, and an open `ListAndWatch` stream. A session
+keeps no history that a restart of either side could make wrong. The trouble of one session never touches another
+session.
 """
 
 import asyncio
@@ -27,15 +28,15 @@ from gpushare_plugin.model.resource import Resource, Standing
 _log = structlog.get_logger()
 
 _STREAM_TIMEOUT = 5.0
-"""Seconds the kubelet has after a registration to open its `ListAndWatch` stream."""
+"""Seconds for the kubelet to open its `ListAndWatch` stream after a registration."""
 _LASTING_STREAM = 10.0
-"""Seconds after which a stream counts as a success, so that the next failure is retried at once."""
+"""Seconds after which a stream counts as a success: the session retries at once after the next failure."""
 
 
 class Session:
     """Keeps one resource served on its own socket and registered with the kubelet."""
 
-    def __init__(  # noqa: PLR0913 - what a session knows of
+    def __init__(  # noqa: PLR0913 - everything that a session depends on
         self,
         resource: Resource,
         directory: PluginDirectory,
@@ -46,10 +47,10 @@ class Session:
         refused: Refused = lambda _call, _resource, _reason: None,
         recent: RecentAllocations | None = None,
     ) -> None:
-        """Prepare to serve `resource` on a socket in `directory`; trouble that lasts `grace` seconds is warned of.
+        """Prepare to serve `resource` on a socket in `directory`, and to warn of trouble after `grace` seconds.
 
-        `steering` knows what pods were promised, None where nobody does. All resources of a node have the `pairing` in
-        common, and what is `recent`. `refused` is called for each call of the kubelet that is refused.
+        `steering` knows the promises to pods; without `steering`, none are known. All resources of a node share one
+        `pairing` and one `recent`. `refused` is called for each refused call of the kubelet.
         """
         self._log = _log.bind(resource=resource.name)
         self._directory = directory
@@ -69,32 +70,32 @@ class Session:
 
     @property
     def resource(self) -> Resource:
-        """The resource as it is served now."""
+        """The resource served now."""
         return self._service.resource
 
     @property
     def socket_name(self) -> str:
-        """The file name of the socket it is served on."""
+        """The file name of the resource's socket."""
         return self._socket.name
 
     @property
     def streaming(self) -> bool:
-        """Whether the kubelet is listening to our device list now."""
+        """Whether the kubelet has a `ListAndWatch` stream open now."""
         return self._service.streams > 0
 
     @property
     def failures(self) -> int:
-        """How many attempts in a row have failed."""
+        """The number of attempts, failed or not, since a new kubelet appeared or a lasting stream ended."""
         return self._backoff.failures
 
     @property
     def registered(self) -> bool:
-        """Whether our socket is there, and the kubelet that is there took our registration and listens."""
+        """Whether our socket exists, and the present kubelet took our registration and has a stream open."""
         return self._registered and self.streaming and self._socket.served
 
     @property
     def standing(self) -> Standing:
-        """How the resource stands with the kubelet now."""
+        """The state of the resource's registration now, and the counters of the kubelet's calls."""
         service = self._service
         return Standing(
             self.registered,
@@ -106,11 +107,11 @@ class Session:
         )
 
     def replace(self, resource: Resource) -> None:
-        """Serve `resource`, of the same name, from now on, over the streams that are open."""
+        """Serve `resource`, of the same name, from now on, also over the open streams."""
         self._service.replace(resource)
 
     def resend(self) -> None:
-        """Send the device list once more, which makes the kubelet write its checkpoint again."""
+        """Send the device list once more: the kubelet then writes its checkpoint again."""
         self._service.resend()
 
     async def run(self) -> None:
@@ -136,7 +137,7 @@ class Session:
             return self._delay_next()
 
     async def _mend(self) -> float | None:
-        """Do what is missing to be served and registered; return the seconds until the next look, None for idle."""
+        """Serve and register if not done yet; return the seconds until the next look, None to wait for a change."""
         kubelet = self._directory.identity(KUBELET_SOCKET)
         if kubelet != self._kubelet:
             self._kubelet, self._registered, self._not_before = kubelet, False, 0.0
@@ -145,8 +146,8 @@ class Session:
             self._note("kubelet_missing", path=str(self._directory.path / KUBELET_SOCKET))
         if self.registered or (kubelet is None and self._socket.served):
             return None
-        # Whatever else happens in the directory, a kubelet that took our registration is not asked again meanwhile: of
-        # two registrations that overlap, the end of one stream can leave the units of the other healthy for ever.
+        # A kubelet that took our registration gets time to open its stream, whatever happens in the directory: of two
+        # overlapping registrations, the end of one stream can leave the units of the other healthy for ever.
         due = self._stream_due if self._registered and self._socket.served else 0.0
         if (wait := max(self._not_before, due) - asyncio.get_running_loop().time()) > 0:
             return wait
@@ -155,7 +156,7 @@ class Session:
         return None if kubelet is None else await self._register(kubelet)
 
     def _delay_next(self) -> float:
-        """Put off the next attempt, longer each time, until a stream has lasted or the kubelet's socket is another."""
+        """Put off the next attempt, longer each time, until a stream has lasted or the kubelet's socket is new."""
         wait = self._backoff.next()
         self._not_before = asyncio.get_running_loop().time() + wait
         return wait
@@ -166,7 +167,7 @@ class Session:
             self._note("socket_replaced" if self._socket.exists else "socket_removed", path=str(self._socket.path))
         await self._socket.serve()
         self._registered = False
-        log = self._log.debug if again else self._log.info  # the registration that follows is what matters then
+        log = self._log.debug if again else self._log.info  # the next registration is logged in any case
         log("resource_serving", path=str(self._socket.path), count=len(self.resource.units))
 
     async def _register(self, kubelet: Identity) -> float:
@@ -176,14 +177,14 @@ class Session:
         self._registrations += 1
         if not self.streaming:
             self._stream_due = asyncio.get_running_loop().time() + _STREAM_TIMEOUT
-        # A stream that breaks again and again (such as a list that the kubelet rejects) must not make a hot loop.
+        # A stream that always breaks, for example because the kubelet rejects the list, must not make a hot loop.
         self._delay_next()
         reason = {"reason": ", ".join(self._troubles.events)} if self._troubles.events else {}
         self._log.info("resource_registered", count=len(self.resource.units), **reason)
         return _STREAM_TIMEOUT
 
     def _note(self, event: str, **facts: str) -> None:
-        """Warn of this if it lasts."""
+        """Warn of a trouble if it lasts."""
         self._troubles.note(event, facts)
 
     def _warn(self, event: str, facts: Mapping[str, str]) -> None:
@@ -198,7 +199,7 @@ class Session:
             if now - self._stream_since > _LASTING_STREAM:
                 self._backoff.reset()
             self._stream_since = None
-            if self._socket.serving:  # while we stop, the end of streams is expected
+            if self._socket.serving:  # a socket being stopped ends its streams
                 self._note("device_list_stream_ended")
         self._wake.set()
 

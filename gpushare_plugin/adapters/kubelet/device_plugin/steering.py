@@ -1,4 +1,4 @@
-"""What somebody who knows pods can say of the kubelet's calls, which name none."""
+"""The interface to a source of facts about pods: the kubelet's calls name no pod."""
 
 from collections.abc import Collection, Sequence
 from typing import Protocol
@@ -8,37 +8,37 @@ from gpushare_plugin.model.resource import Resource, UnitsOf
 
 
 class Steering(Protocol):
-    """Knows which pods may be asking, and what a scheduler has promised them."""
+    """Knows the pods that may be asking, and the promises of a scheduler to these pods."""
 
     async def catch_up(self, resource: Resource, size: int) -> None:
-        """Wait a moment where no pod is known that could ask for so many units; other calls are answered meanwhile."""
+        """Wait a moment if no known pod could ask for `size` units; other calls are answered meanwhile."""
         ...
 
     def promises(self, resource: Resource, size: int) -> Sequence[UnitsOf]:
-        """Return what was promised to the pods that could ask for so many units, the likeliest first."""
+        """Return the units promised to the pods that could ask for `size` units, the likeliest promise first."""
         ...
 
     def recipient(self, resource: Resource, ids: Collection[str]) -> Recipient:
-        """Return what is known of the pod that the kubelet gives these units to."""
+        """Return the known facts about the pod to which the kubelet gives the units `ids`."""
         ...
 
     def allocated(self, resource: Resource, ids: Collection[str]) -> None:
-        """Take note that a container has these units now."""
+        """Take note that a container has the units `ids` now."""
         ...
 
 
 class Unsteered:
-    """Knows no pods: the node decides alone."""
+    """Knows no pods and no promises: the node decides alone."""
 
     async def catch_up(self, resource: Resource, size: int) -> None:
         """Return at once."""
 
-    def promises(self, resource: Resource, size: int) -> Sequence[UnitsOf]:  # noqa: ARG002 - as a `Steering` does
-        """Return that nothing is promised."""
+    def promises(self, resource: Resource, size: int) -> Sequence[UnitsOf]:  # noqa: ARG002 - as in `Steering`
+        """Return no promises."""
         return ()
 
-    def recipient(self, resource: Resource, ids: Collection[str]) -> Recipient:  # noqa: ARG002 - as a `Steering` does
-        """Return that the pod is not known."""
+    def recipient(self, resource: Resource, ids: Collection[str]) -> Recipient:  # noqa: ARG002 - as in `Steering`
+        """Return `UNKNOWN`, for an unknown pod."""
         return UNKNOWN
 
     def allocated(self, resource: Resource, ids: Collection[str]) -> None:

@@ -1,25 +1,25 @@
-"""Trouble between a resource and the kubelet: warned of where it lasts, and once."""
+"""Trouble between a resource and the kubelet: one warning of each lasting trouble."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 GRACE = 3.0
-"""Seconds that trouble must last to be warned of: when a kubelet restarts, all is well again within a second."""
+"""Seconds before a warning of trouble: after the restart of a kubelet, all is well again within a second."""
 
 _Trouble = tuple[str, tuple[tuple[str, str], ...]]
-"""An event of the log, and its facts."""
+"""An event of the log, with its facts."""
 
 
 class Troubles:
-    """Warns of each trouble that lasts longer than a grace period, once until all is well again.
+    """Warns of trouble not mended at the end of a grace period, and repeats no warning until all is well again.
 
-    A restart of the kubelet needs no attention, and a long time without a kubelet must not fill the disk.
+    The restart of a kubelet needs no attention. A long time without a kubelet must not fill the disk with warnings.
     """
 
     def __init__(
         self, warn: Callable[[str, Mapping[str, str]], None], is_well: Callable[[], bool], grace: float = GRACE
     ) -> None:
-        """Call `warn` for what has lasted `grace` seconds; `is_well` returns whether everything is mended."""
+        """Call `warn` for the trouble of the last `grace` seconds, unless `is_well` returns that all is mended."""
         self._warn = warn
         self._is_well = is_well
         self._grace = grace
@@ -29,11 +29,11 @@ class Troubles:
 
     @property
     def events(self) -> Sequence[str]:
-        """The troubles of which it is not decided yet whether they last."""
+        """The events of new trouble, not yet known to last."""
         return tuple(event for event, _ in self._noted)
 
     def note(self, event: str, facts: Mapping[str, str]) -> None:
-        """Warn of this, with its facts, if it lasts."""
+        """Warn of the event, with its facts, if the trouble lasts."""
         trouble = (event, tuple(facts.items()))
         if trouble in self._logged:
             return
@@ -42,7 +42,7 @@ class Troubles:
             self._judge_later()
 
     def close(self) -> None:
-        """Warn of nothing more."""
+        """Stop warning."""
         if self._judgement is not None:
             self._judgement.cancel()
 
@@ -50,7 +50,7 @@ class Troubles:
         self._judgement = asyncio.get_running_loop().call_later(self._grace, self._judge)
 
     def _judge(self) -> None:
-        """Warn of what has not been mended meanwhile; look again until all is well."""
+        """Warn of the trouble noted since the last look unless all is well; look again until all is well."""
         self._judgement = None
         if self._is_well():
             self._logged.clear()
