@@ -111,7 +111,7 @@ class Configuration:
 
     @property
     def standing(self) -> ConfigStanding:
-        """The name and load time of the config in effect, and whether a newer config was rejected or is unreadable."""
+        """The name and load time of the config in effect; whether a newer config was rejected or is unreadable."""
         source = self._accepted.loaded.places.root.place.source
         name = "" if source == NO_FILE else Path(source).name
         refused = self._rejected is not None or self._unreadable is not None
@@ -145,7 +145,7 @@ class Configuration:
         self._unreadable, self._rejected = reason, None
 
     def reload(self, loaded: Loaded, inventory: Inventory) -> bool:
-        """Put another config in effect, or reject a config with mistakes; return whether another config is in effect."""
+        """Put another config in effect, or reject a config with mistakes; return whether the config changed."""
         self._unreadable = None
         loaded = self._with_first_mps_root(loaded)
         before = self._accepted

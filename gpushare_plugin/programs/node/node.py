@@ -71,7 +71,7 @@ class Outside(Struct, frozen=True):
     ask_every: float = ASK_KUBELET_EVERY
     """Seconds between questions to the kubelet about holdings, while units are retired."""
     asked_for: Callable[[], AbstractSet[str]] = frozenset
-    """Returns the resources still requested by containers without units; empty without knowledge of pods."""
+    """Returns the resources that containers of this node request and have no units of yet, as far as known."""
 
 
 class ServedNode:

@@ -147,7 +147,7 @@ class Ending(Struct, frozen=True):
 
     @property
     def readiness(self) -> Readiness:
-        """The readiness, with the end of the daemon among the complaints."""
+        """Unknown: the next daemon may find the node in another state."""
         return readiness(self.snapshot, self.missing, self.complaints)
 
 
