@@ -135,7 +135,7 @@ class Configuration:
         if cut != self._cut and loaded.effective is not None:
             self._cut = cut
             decided = planned(loaded, loaded.effective, inventory, cut)
-            # A cut always fits the GPUs, but the config may not fit the GPUs left after others went away.
+            # A cut always fits the GPUs, but the config may not fit the remaining GPUs.
             if not decided.problems:
                 self._accepted = replace(self._accepted, plan=decided)
 

@@ -98,7 +98,7 @@ class Daemon(Struct, frozen=True):
     log_lines_dropped: Callable[[], int] = lambda: 0
     """Returns the number of lines lost by the log."""
     partitioning: bool = False
-    """Whether a node label can turn on partitioning: annotations of the Node then want the slices of the GPUs."""
+    """Whether a node label can turn on partitioning; annotations of the Node then name the wanted slices."""
     mig_root: Path = DEFAULT_MIG_ROOT
     """The directory shared with `gpushare mig`."""
     clock: Callable[[], float] = time.monotonic
@@ -150,6 +150,7 @@ class NodeDaemon:
         self._api_errors: Mapping[str, int] = {}
         self._recent = RecentAllocations()
         self.status = DaemonStatus(QuietLister(daemon.directory, daemon.pod_resources, self._recent), self._view)
+        """Answers probes, scrapes and `gpushare list`."""
 
     def _view(self, snapshot: Snapshot) -> "View":
         """Return the content of a scrape, with copies of all counters, because a thread makes the page."""
@@ -169,7 +170,7 @@ class NodeDaemon:
         )
 
     async def run(self) -> None:
-        """Find the GPUs and serve the GPUs until cancelled; raises the errors of `serve`."""
+        """Find and serve the GPUs until cancelled; raises the errors of `serve`."""
         # Until GPUs are found, the labels of the Node do not matter.
         loaded = load_effective_config({}, self._daemon.configs)
         source = self._daemon.source(loaded)

@@ -1,7 +1,7 @@
 """A node with GPUs: the parts of the node, and the consequences of changes of the config, the GPUs and the pods.
 
 Each part holds the current state of one changing thing. After any change the node computes the whole offer again and
-passes the offer to the sessions; the sessions send only the differences to the kubelet.
+passes the offer to the sessions; the sessions send changed resources to the kubelet.
 """
 
 import asyncio
@@ -92,13 +92,16 @@ class ServedNode:
         self._mps = NodeMps(MpsRoot(Path(self.config.flags.mps_root)), self.apply, news)
         self._mig = NodeMig(MigRoot(outside.mig_root), self._looks, news)
         self.withdrawals = NodeWithdrawals(outside.clock, outside.asked_for)
+        """The withdrawn slices, and the slices for the Node to show."""
         self._slices = NodeSlices(MpsSlices(news), self._mig, self.withdrawals)
         self._gpus.may_vanish = self._mig.may_vanish
         self._request = SliceRequest()
         self._pods_matter = asyncio.Event()
         self._ask_now = asyncio.Event()
         self.allocations_known = False
+        """Whether the holdings of pods were known once, and the node offers."""
         self.snapshot = Published(self._snapshot())
+        """The newest snapshot of the node."""
 
     @property
     def config(self) -> Config:
@@ -236,7 +239,7 @@ class ServedNode:
     # ------------------------------------------------------------------ what follows
 
     def apply(self) -> None:
-        """Compute the offer from the current state; the sessions send the differences to the kubelet."""
+        """Compute the offer from the current state; the sessions send changed resources to the kubelet."""
         if not self.allocations_known:
             return
         inventory = self._gpus.inventory

@@ -53,7 +53,7 @@ class Sessions:
         return tuple(self._tasks)
 
     def serve(self, resources: Mapping[str, Resource]) -> None:
-        """Serve exactly these resources, by name; running sessions send the differences to the kubelet."""
+        """Serve exactly these resources, by name; running sessions send changed resources to the kubelet."""
         for name, resource in resources.items():
             if name in self._by_resource:
                 self._by_resource[name].replace(resource)

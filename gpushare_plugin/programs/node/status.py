@@ -160,6 +160,7 @@ class DaemonStatus:
         `lister` asks the kubelet for the holdings of pods.
         """
         self.phase: Phase = WithoutGpus()
+        """The current phase of the daemon."""
         self._lister = lister
         self._view = view
         # The thread completes a page even after the client has gone; a single thread makes one page at a time.

@@ -64,7 +64,7 @@ class Looks:
         self._pause_changed.set()
 
     def reconsider(self) -> None:
-        """Read the pause before the next look again."""
+        """Read the length of the pause before the next look again."""
         self._pause_changed.set()
 
     async def run(self) -> None:

@@ -1,4 +1,4 @@
-"""The GPUs for MPS to serve on this node, and the GPUs without allocations because of MPS."""
+"""The GPUs to be served by MPS on this node, and the GPUs that cannot be allocated because of MPS."""
 
 from collections.abc import Callable, Mapping
 
@@ -20,6 +20,7 @@ class NodeMps:
     def __init__(self, root: MpsRoot, changed: Callable[[], None], news: News) -> None:
         """Exchange files with `gpushare mps` in `root`; call `changed` after each change of the GPUs served by MPS."""
         self.link = MpsLink(root, changed)
+        """The exchange with `gpushare mps`."""
         self._news = news
         self._wanted: MpsSettings | None = None
         self._published: frozenset[tuple[str, str]] = frozenset()

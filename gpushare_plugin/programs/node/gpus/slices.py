@@ -38,7 +38,7 @@ class NodeSlices:
     def cut(
         self, kind: Kind, known: PresentNode, resources: Mapping[str, Resource], *, manage: bool
     ) -> Mapping[str, Numbers]:
-        """Return the slices of GPUs, by UUID, after an offer of `resources`; see `divided` for `manage`."""
+        """Return the slices of GPUs, by UUID, on a node that offers `resources`; see `divided` for `manage`."""
         there = {id_: name for name, each in resources.items() if slice_of(name) for id_ in each.units}
         is_first, self._has_cut = not self._has_cut, True
         if kind == "mps":
@@ -58,7 +58,7 @@ class NodeSlices:
         return self._withdrawals.keep({id_: there[id_] for id_ in unwanted & there.keys()}, known.asked_at)
 
     def surplus(self, partitioning: Kind | None) -> AbstractSet[str]:
-        """Return the IDs of slices kept only because pods hold slices."""
+        """Return the IDs of slices present only because of held slices."""
         return self._mps.surplus if partitioning == "mps" else self._mig.surplus
 
     def notices(self, partitioning: Kind | None) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ class Gpus:
     def __init__(self, inventory: Inventory, health: Health, news: News) -> None:
         """Start with the result of the first look; `health` decides on the begin and the end of faults."""
         self.inventory = inventory
+        """The GPUs present now, including unresponsive GPUs."""
         self._health = health
         self._news = news
         self._missing: dict[str, FailedGpu] = {}

@@ -1,4 +1,4 @@
-"""The withdrawn idle slices of a partitioned node, and the slices for its Node to show; see `sharing.withdrawal`."""
+"""The withdrawn idle slices of a partitioned node, and the slices shown by the Node; see `sharing.withdrawal`."""
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
@@ -79,7 +79,7 @@ class NodeWithdrawals:
     def exceeded(self, excess: Mapping[str, int]) -> None:
         """Note that the Node shows too many slices; `excess` is the number by resource.
 
-        Slices not hidden yet are part of the number. A larger number means that hidden slices are visible again.
+        Slices not hidden yet are part of the excess. Any further excess means that hidden slices are visible again.
         """
         for resource, count in excess.items():
             of_resource = {id_: each for id_, each in self._withdrawn.items() if self._resources[id_] == resource}

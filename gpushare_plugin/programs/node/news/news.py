@@ -1,4 +1,4 @@
-"""The news of a node: a small type for each kind of news, and the way of news to subscribers.
+"""The news of a node: a small type for each kind of news, and the distribution to subscribers.
 
 The part of the node behind a change publishes the change, once, and knows nothing of logs, Events or counters.
 """
@@ -167,7 +167,7 @@ class PodWithinLimit(Struct, frozen=True):
 
 
 class PodEvicted(Struct, frozen=True):
-    """A pod was evicted for the use of more memory than its limit."""
+    """A pod was evicted because the pod used more memory than its limit."""
 
     usage: ContainerUsage
     """The usage by the container of the pod furthest over its limit."""
@@ -309,7 +309,7 @@ NewsItem = (
 )
 
 Subscriber = Callable[[NewsItem], None]
-"""A function for news items; the event loop calls the function, which must return at once."""
+"""Takes a news item; runs in the event loop, and must return at once."""
 
 
 class News:

@@ -1,8 +1,8 @@
 """The container behind a call of the kubelet, and the GPUs promised to the container; pure.
 
 The kubelet names no pod in a call. The kubelet admits one pod at a time, the containers of the pod in order. A call is
-therefore for a container that asks for exactly this number of units and has no units yet. Pods of equal size may swap:
-the followed promise counts as used, and the remaining promises are for the remaining pods.
+therefore for a container that asks for exactly the number of units in the call and has no units yet. Pods of equal
+size may swap their promises: the followed promise counts as used, and the unused promises are for the other pods.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ class Candidate(NamedTuple):
 def candidates(pods: Sequence[Pod], held: Held, resource: Resource, size: int, last: str | None) -> list[Candidate]:
     """Return the containers that may be asking for `size` units, the likeliest first.
 
-    `pods` are in the order of their bindings. The pod with the UID `last`, the last pod that got units, comes first.
+    `pods` are in the order of their bindings. The pod with the UID `last`, the latest pod to get units, comes first.
     """
     return [
         Candidate(pod, slot, promised(pod, resource).get(slot.container))

@@ -98,7 +98,7 @@ class UsageTracker:
             _log.debug("usage_not_read", reason=str(error))
             return
         looked_at = self._clock()
-        # Read after the GPUs: a process seen on a GPU had got units before.
+        # Holdings are read after the GPUs: a process seen on a GPU had got its units before.
         holdings = _with_ids(await self._holdings.read(), container_ids)
         usage = attribute(samples, snapshot, holdings)
         self._usage, self._looked_at = self._lasting(usage), looked_at
