@@ -1,4 +1,4 @@
-"""Which config is in effect, which one was rejected, and when it is read again."""
+"""The config in effect, the rejected config, and the reloads of the config."""
 
 import asyncio
 import time
@@ -33,17 +33,21 @@ from gpushare_plugin.sharing.ways.way import Numbers
 
 
 class Accepted(Struct, frozen=True):
-    """A config without mistakes, as it was loaded, and what it means for the GPUs that are present."""
+    """A config without mistakes for the present GPUs."""
 
     loaded: Loaded
+    """The result of loading the config."""
     config: Config
+    """The effective config."""
     plan: Plan
+    """The plan of the config for the present GPUs."""
 
 
 def accept(loaded: Loaded, inventory: Inventory, cut: Mapping[str, Numbers] | None = None) -> Accepted:
-    """Return what a config means for these GPUs; `cut` is as in `plan`.
+    """Return the config with its plan for these GPUs; see `plan` for `cut`.
 
-    Raises ConfigError with every mistake of the config or, when it has none, every mistake of the config on these GPUs.
+    Raises ConfigError with every mistake of the config itself or, without such a mistake, every conflict of the config
+    with these GPUs.
     """
     if loaded.effective is None:
         raise ConfigError(loaded.lines(loaded.problems))
@@ -56,28 +60,30 @@ def accept(loaded: Loaded, inventory: Inventory, cut: Mapping[str, Numbers] | No
 def planned(
     loaded: Loaded, effective: EffectiveConfig, inventory: Inventory, cut: Mapping[str, Numbers] | None = None
 ) -> Plan:
-    """Return what the effective config of `loaded` means for these GPUs, or every mistake of the config on them."""
+    """Return the plan of the effective config of `loaded` for these GPUs; conflicts are in the plan's `problems`."""
     present = tuple(path for path in CONTROL_DEVICES if Path(path).exists())
     return plan(effective, inventory, present, loaded.places.describe, cut=cut)
 
 
 def decide(loaded: Loaded, inventory: Inventory) -> Plan:
-    """Return what a node should share; raises as `accept` does."""
+    """Return the plan of a config for these GPUs; raises the errors of `accept`."""
     return accept(loaded, inventory).plan
 
 
 class _Rejected(NamedTuple):
-    """A config that was rejected, and its mistakes."""
+    """A rejected config."""
 
     loaded: Loaded
+    """The result of loading the config."""
     lines: tuple[str, ...]
+    """The mistakes of the config, one line each."""
 
 
 class Configuration:
-    """The config in effect, and the newest one where that was rejected."""
+    """The config in effect, and the newest config where that was rejected."""
 
     def __init__(self, accepted: Accepted, inventory: Inventory, news: News) -> None:
-        """Start with a config that was accepted for these GPUs."""
+        """Start with a config accepted for these GPUs."""
         self._accepted = accepted
         self._rejected: _Rejected | None = None
         self._unreadable: str | None = None
@@ -94,18 +100,18 @@ class Configuration:
 
     @property
     def partitioning(self) -> Kind | None:
-        """How the GPUs are cut as is wanted, None where the config says how they are shared."""
+        """The kind of slices of a partitioned node, None where the config itself says how GPUs are shared."""
         effective = self._accepted.loaded.effective
         return effective.partitioning if effective is not None else None
 
     @property
     def plan(self) -> Plan:
-        """What that means for the GPUs that are present."""
+        """The plan of the config in effect for the present GPUs."""
         return self._accepted.plan
 
     @property
     def standing(self) -> ConfigStanding:
-        """Which config is in effect, since when, and whether that is the newest."""
+        """The name and load time of the config in effect; whether a newer config was rejected or is unreadable."""
         source = self._accepted.loaded.places.root.place.source
         name = "" if source == NO_FILE else Path(source).name
         refused = self._rejected is not None or self._unreadable is not None
@@ -113,7 +119,7 @@ class Configuration:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Warnings about the config in effect, and about one that was rejected or cannot be read."""
+        """Warnings about the config in effect, and about a rejected or unreadable config."""
         rejected = self._rejected.lines if self._rejected else ()
         unreadable = [self._unreadable] if self._unreadable else []
         return (
@@ -124,27 +130,27 @@ class Configuration:
         )
 
     def cut(self, cut: Mapping[str, Numbers], inventory: Inventory) -> None:
-        """Have the GPUs of a partitioned node cut so, by UUID; the config stays."""
+        """Plan the GPUs of a partitioned node with these slices, by UUID; the config stays."""
         loaded = self._accepted.loaded
         if cut != self._cut and loaded.effective is not None:
             self._cut = cut
             decided = planned(loaded, loaded.effective, inventory, cut)
-            # A cut fits its GPUs whatever is wanted, but the config may not fit those that are left.
+            # A cut always fits the GPUs, but the config may not fit the remaining GPUs.
             if not decided.problems:
                 self._accepted = replace(self._accepted, plan=decided)
 
     def keep(self, reason: str) -> None:
-        """Keep the config in effect because there is no other: it cannot be read, for this `reason`."""
-        # Mistakes of a config that is there no longer help nobody.
+        """Keep the config in effect because the newest config is unreadable, for this `reason`."""
+        # The mistakes of an earlier rejected config help nobody any more.
         self._unreadable, self._rejected = reason, None
 
     def reload(self, loaded: Loaded, inventory: Inventory) -> bool:
-        """Put another config in effect, or keep the current one when anything is wrong; return whether it changed."""
+        """Put another config in effect, or reject a config with mistakes; return whether the config changed."""
         self._unreadable = None
         loaded = self._with_first_mps_root(loaded)
         before = self._accepted
         if loaded.effective is not None and loaded.effective == before.loaded.effective:
-            # The same config may have other warnings, and replaces one that was rejected.
+            # The same config may have other warnings, and replaces a rejected config.
             if self._rejected is not None:
                 self._news.publish(ConfigValidAgain())
             self._news.warn(notice for notice in loaded.notices if notice not in before.loaded.notices)
@@ -154,7 +160,7 @@ class Configuration:
         try:
             accepted = accept(loaded, inventory, self._cut)
         except ConfigError as error:
-            # One edit can be read several times: because the file has changed, on SIGHUP, with other node labels.
+            # One edit can be read several times: after the change of the file, on SIGHUP, after changes of node labels.
             if self._rejected is None or error.lines != self._rejected.lines:
                 self._news.publish(ConfigRejected(error.lines))
             self._rejected = _Rejected(loaded, error.lines)
@@ -166,7 +172,7 @@ class Configuration:
         return True
 
     def fit(self, inventory: Inventory) -> bool:
-        """Fit the config to other GPUs; return whether a config that was rejected before is in effect now."""
+        """Fit the config to other GPUs; return whether a formerly rejected config is in effect now."""
         if inventory.gpus == self._devices:
             return False
         self._devices = inventory.gpus
@@ -174,7 +180,7 @@ class Configuration:
         try:
             self._accepted = accept(self._accepted.loaded, inventory, self._cut)
         except ConfigError as error:
-            # The config was right for the previous GPUs; those that are left stay shared as they are.
+            # The config was right for the previous GPUs; the GPUs still present stay shared in the same way.
             self._news.publish(ConfigDoesNotFitGpus(error.lines))
             self._accepted = replace(self._accepted, plan=_left(self.plan, inventory.gpus))
         else:
@@ -182,7 +188,7 @@ class Configuration:
         return self._rejected is not None and self.reload(self._rejected.loaded, inventory)
 
     def _with_first_mps_root(self, loaded: Loaded) -> Loaded:
-        # Containers have it mounted, and `gpushare mps` uses it until it restarts.
+        # The first MPS root is mounted into containers, and `gpushare mps` uses the first root until a restart.
         effective, first = loaded.effective, self.config.flags.mps_root
         if effective is None or effective.config.flags.mps_root == first:
             return loaded
@@ -193,12 +199,12 @@ class Configuration:
 
 
 class Reloads:
-    """Reads the config again when it may have changed: one load at a time, so that the newest comes last."""
+    """Reads the config again after possible changes: one load at a time, so that the newest config comes last."""
 
     def __init__(
         self, load: Callable[[], Loaded], use: Callable[[Loaded], None], keep: Callable[[str], None], news: News
     ) -> None:
-        """Pass what `load` returns to `use`, or why it cannot be read to `keep`; `load` is called in a thread."""
+        """Pass the result of `load` to `use`, or the reason of a failure to `keep`; `load` runs in a thread."""
         self._load = load
         self._use = use
         self._keep = keep
@@ -208,7 +214,7 @@ class Reloads:
         self._requested = asyncio.Event()
 
     def request(self) -> None:
-        """Request a load, or another one if one is running; return at once."""
+        """Request a load, or another load after a running load; return at once."""
         self._requested.set()
 
     async def run(self) -> None:
@@ -219,10 +225,10 @@ class Reloads:
             await self._requested.wait()
 
     async def reload(self) -> None:
-        """Load the config and use it; when it cannot be read, publish that and keep the current one."""
+        """Load the config and use it; publish an unreadable config, and keep the config in effect."""
         async with self._loading:
             try:
-                # In a thread: a large file takes a while, and calls of the kubelet must not wait for it.
+                # In a thread: a large file takes a while, and calls of the kubelet must not wait for the load.
                 loaded = await asyncio.to_thread(self._load)
             except GpushareError as error:
                 self._unreadable = True
@@ -236,13 +242,13 @@ class Reloads:
 
 
 def _left(before: Plan, devices: Iterable[Gpu]) -> Plan:
-    """Return a plan without the GPUs that are no longer present."""
+    """Return a plan without the units of absent GPUs; `devices` are the present GPUs."""
     present = {gpu.uuid: gpu for gpu in devices}
     resources = tuple(replace(resource, units=_units_of(present, resource)) for resource in before.resources)
     return replace(before, resources=resources)
 
 
 def _units_of(present: Mapping[str, Gpu], resource: Resource) -> Units:
-    """Return the units of a resource on the GPUs that are present, by UUID."""
+    """Return the units of a resource on the GPUs in `present`, which is by UUID."""
     by_gpu = resource.units.by_gpu.items()
     return Units({present[gpu.uuid]: units for gpu, units in by_gpu if gpu.uuid in present})

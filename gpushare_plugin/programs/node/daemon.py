@@ -1,4 +1,4 @@
-"""The composition root: builds every part of the daemon, and runs them until a signal ends it."""
+"""The composition root: builds every part of the daemon, and runs the parts until a signal ends the daemon."""
 
 import asyncio
 import contextlib
@@ -54,63 +54,69 @@ if TYPE_CHECKING:
 
 
 class Membership(Struct, frozen=True):
-    """This node as a member of a cluster: its name, and whether gpushare writes NVIDIA's node labels.
-
-    `kubeconfig` says where the API server is; None in a pod of its cluster. `cordon_configmap` says whether the
-    ConfigMap that cordons GPUs is read, `follow_pods` whether the pods of the node are followed, which takes rights on
-    pods, and `events` whether there are Kubernetes Events, which takes rights on these.
-    """
+    """This node as a member of a cluster."""
 
     node_name: str
+    """The name of the Node."""
     kubeconfig: Path | None = None
+    """The file with the address of the API server; None in a pod of the cluster."""
     node_labels: bool = True
+    """Whether gpushare writes NVIDIA's node labels."""
     cordon_configmap: bool = True
+    """Whether the daemon reads the ConfigMap that cordons GPUs."""
     follow_pods: bool = False
+    """Whether the daemon follows the pods of the node; requires rights on pods."""
     events: bool = False
+    """Whether the daemon sends Kubernetes Events; requires rights on Events."""
 
 
 class Daemon(Struct, frozen=True):
-    """All that one daemon is made of.
-
-    `configs` is where the config comes from, read again after each change. `source` finds the GPUs where the config
-    says. `http_address` is where probes and scrapes are answered, None for nowhere. `own_pod` is the pod of this
-    process, None where it is unknown; `trust_delays` is how long the kubelet must have been there before it is trusted
-    that no pod holds a unit. `membership` is None without an API server. `container_metrics` says whether
-    containers have metrics of their own, `hami_metrics` and `aliyun_metrics` whether gauges have those names, too.
-    `log_lines_dropped` counts the lines that the log has lost. `partitioning` is whether a node label can have the GPUs
-    cut into the slices that annotations of the Node want, and `mig_root` the directory shared with `gpushare mig`.
-    `clock` (seconds) measures how long units have been retired; while some are, the kubelet is asked every `ask_every`
-    seconds what pods hold.
-    """
+    """The options of one daemon."""
 
     configs: Configs
+    """The source of the config; the daemon reads the config again after each change."""
     source: Callable[[Loaded], GpuSource]
+    """Returns the source of the GPUs for a config."""
     directory: Path = DEFAULT_PLUGIN_DIRECTORY
+    """The device plugin directory of the kubelet."""
     pod_resources: Path = DEFAULT_POD_RESOURCES_SOCKET
+    """The pod-resources socket of the kubelet."""
     http_address: str | None = None
+    """The address for probes and scrapes, None for no HTTP server."""
     own_pod: PodName | None = None
+    """The pod of this process, None where the pod is unknown."""
     trust_delays: TrustDelays = field(default_factory=TrustDelays)
+    """How long the same kubelet must have run before a unit without a holder in its answers counts as free."""
     membership: Membership | None = None
+    """The node in its cluster, None without an API server."""
     container_metrics: bool = False
+    """Whether there are metrics for each container."""
     hami_metrics: bool = False
+    """Whether gauges also have the names of HAMi."""
     aliyun_metrics: bool = False
+    """Whether gauges also have the names of Aliyun."""
     log_lines_dropped: Callable[[], int] = lambda: 0
+    """Returns the number of lines lost by the log."""
     partitioning: bool = False
+    """Whether a node label can turn on partitioning; annotations of the Node then name the wanted slices."""
     mig_root: Path = DEFAULT_MIG_ROOT
+    """The directory shared with `gpushare mig`."""
     clock: Callable[[], float] = time.monotonic
+    """Measures, in seconds, how long units have been retired."""
     ask_every: float = ASK_KUBELET_EVERY
+    """Seconds between questions to the kubelet about the units held by pods, while units are retired."""
 
 
 async def run(daemon: Daemon) -> None:
-    """Serve this node's GPUs until a signal ends it; raises as `serve` does."""
+    """Serve this node's GPUs until a signal ends the process; raises the errors of `serve`."""
     await until_stopped(serve(daemon))
 
 
 async def serve(daemon: Daemon) -> None:
     """Serve this node's GPUs until cancelled.
 
-    Raises ConfigError when the config cannot be used, NoGpuLibraryError when there is no GPU and `failOnInitError` is
-    set, and AlreadyServedError when another daemon serves the directory; all before anything is registered. Raises
+    Raises before any registration with the kubelet: ConfigError for an unusable config, NoGpuLibraryError without a GPU
+    where `failOnInitError` is set, AlreadyServedError when another daemon serves the directory. Raises
     DriverChangedError, at any time, when only a new process can use the driver.
     """
     root = NodeDaemon(daemon)
@@ -121,15 +127,15 @@ async def serve(daemon: Daemon) -> None:
 
 
 async def look(source: GpuSource) -> Inventory:
-    """Read the GPUs once, outside a daemon; raises NoGpuLibraryError when none answers."""
+    """Read the GPUs once, outside a daemon; raises NoGpuLibraryError when no GPU answers."""
     return await looks.first_look(source, News(NewsLog().log))
 
 
 class NodeDaemon:
-    """Builds the parts of one daemon and runs them, phase by phase."""
+    """Builds the parts of one daemon and runs the parts, phase by phase."""
 
     def __init__(self, daemon: Daemon) -> None:
-        """Prepare to run this daemon."""
+        """Prepare to run a daemon with these options."""
         self._daemon = daemon
         self._xids = XidCounts()
         self._backlog, subscribers = _events(daemon.membership)
@@ -137,9 +143,10 @@ class NodeDaemon:
         self._api_errors: Mapping[str, int] = {}
         self._recent = RecentAllocations()
         self.status = DaemonStatus(QuietLister(daemon.directory, daemon.pod_resources, self._recent), self._view)
+        """Answers probes, scrapes and `gpushare list`."""
 
     def _view(self, snapshot: Snapshot) -> "View":
-        """Return what a scrape shows; its own copies, because pages are made in a thread."""
+        """Return the content of a scrape, with copies of all counters, because a thread makes the page."""
         from gpushare_plugin.telemetry.metrics.node import View  # noqa: PLC0415 - needed for scrapes only
 
         daemon = self._daemon
@@ -156,12 +163,12 @@ class NodeDaemon:
         )
 
     async def run(self) -> None:
-        """Find the GPUs and serve them until cancelled; raises as `serve` does."""
-        # What a node without GPUs should do does not depend on its labels.
+        """Find and serve the GPUs until cancelled; raises the errors of `serve`."""
+        # Until GPUs are found, the labels of the Node do not matter.
         loaded = load_effective_config({}, self._daemon.configs)
         source = self._daemon.source(loaded)
         refuse_long_path(self._daemon.directory)
-        # The driver and the API server take their time side by side; a driver without a usable GPU ends both waits.
+        # The waits for the driver and for the API server run side by side; an error of the driver ends both waits.
         async with (
             beside(self._look(source, loaded)) as looking,
             joined(self._daemon.membership) as cluster,
@@ -187,7 +194,7 @@ class NodeDaemon:
     async def _wait_for_gpus(
         self, source: GpuSource, loaded: Loaded, found: NoGpu, cluster: "Member | None"
     ) -> Inventory:
-        """Look at intervals; meanwhile publish that the node has no GPU."""
+        """Look for GPUs at intervals, and meanwhile publish a node without GPUs; return the first GPUs."""
         backoff = Backoff(first=1.0, most=30.0)
         async with background() as spawn:
             if cluster is not None:
@@ -203,16 +210,16 @@ class NodeDaemon:
     async def serving(
         self, source: GpuSource, inventory: Inventory, cluster: "Member | None"
     ) -> AsyncIterator[Serving]:
-        """Serve these GPUs; every task of the node runs in this context and ends with it.
+        """Serve these GPUs; every task of the node runs in this context and ends with the context.
 
-        `cluster` is None on a node without an API server: nothing is requested of that node, and nothing published.
+        `cluster` is None without an API server: the node then gets no requests from a cluster and publishes nothing.
         """
         daemon, labels = self._daemon, cluster.labels if cluster is not None else {}
         accepted = self._accept(labels, inventory)
         if daemon.partitioning:  # otherwise nothing is exchanged with `gpushare mig`
             refuse_one_directory(MpsRoot(Path(accepted.config.flags.mps_root)), MigRoot(daemon.mig_root))
         with contextlib.closing(PluginDirectory(daemon.directory)) as directory:
-            with contextlib.suppress(OSError):  # missing or not usable yet: sessions claim it once it is
+            with contextlib.suppress(OSError):  # missing or not usable yet: sessions claim the directory later
                 directory.claim()
             own_pod, delays = daemon.own_pod, daemon.trust_delays
             reader = HoldingsReader(
@@ -241,7 +248,7 @@ class NodeDaemon:
                     node.cordon(cluster.cordon(inventory))
                     node.request_slices(cluster.requested_slices(node.snapshot.value))
                 if pods is not None:
-                    # Before the kubelet can ask: what was promised is known, and so must be who has got it.
+                    # Before the first call of the kubelet, the promises and the holdings of pods must be known.
                     await pods.learn()
                     spawn("pods", partial(pods.run, lambda: node.resources))
                 await node.start()
@@ -267,7 +274,7 @@ class NodeDaemon:
                 yield phase
 
     def _take_part(self, spawn: Spawn, cluster: "Member", serving: Serving, labels: Labels) -> None:
-        """Do what the cluster requests of the node, whose `labels` the config followed, and publish on the Node."""
+        """Follow the requests of the cluster and publish on the Node; the config already follows these `labels`."""
         node = serving.node
         follow_requests = cluster.follow_requests
         spawn("node requests", partial(follow_requests, labels, node.snapshot, node.cordon, serving.reloads.request))
@@ -278,7 +285,7 @@ class NodeDaemon:
         spawn("own Node", partial(cluster.publish_node, node.snapshot))
 
     def _pods(self, cluster: "Member | None", reader: HoldingsReader) -> "PromiseReconciler | None":
-        """Return what compares pods with their promises, None where pods are not followed."""
+        """Return the part that compares holdings with promises, None where the daemon does not follow pods."""
         if cluster is None or cluster.pods is None:
             return None
         from gpushare_plugin.programs.node.pods.reconciler import PromiseReconciler  # noqa: PLC0415 - only where pods are followed
@@ -288,12 +295,12 @@ class NodeDaemon:
     async def _follow_usage(
         self, source: GpuSource, node: ServedNode, cluster: "Member | None", reader: HoldingsReader
     ) -> None:
-        """Look at who uses what, at intervals."""
-        # In a thread: registering must not wait for this import.
+        """Look at the usage of the GPUs at intervals."""
+        # In a thread: registration with the kubelet must not wait for this import.
         track = await asyncio.to_thread(_usage_tracker)
         evict = cluster.evict if cluster is not None else _refuse_eviction
         tracker = track(source, reader, self._news, evict, self._daemon.clock)
-        # Work that breaks is started again, with another tracker.
+        # After a failure, this method runs again, with another tracker.
         if isinstance(self.status.phase, Serving):
             self.status.phase = replace(self.status.phase, usage=tracker)
         await tracker.run(
@@ -303,7 +310,7 @@ class NodeDaemon:
         )
 
     def _accept(self, labels: Labels, inventory: Inventory) -> Accepted:
-        """Return the config to start with; raises ConfigError when it cannot be served."""
+        """Return the config for the start; raises ConfigError when the config cannot be served."""
         load = partial(load_effective_config, configs=self._daemon.configs, partitioning=self._daemon.partitioning)
         loaded = load(labels, starting=True)
         try:
@@ -311,7 +318,7 @@ class NodeDaemon:
         except ConfigError as error:
             if CONFIG not in labels:
                 raise
-            # One label must not take the node's GPUs away: a running daemon would reject that config, too.
+            # A label must not take the node's GPUs away: a running daemon would only reject the config of the label.
             self._news.publish(LabelConfigRejected(error.lines))
             return accept(load({**labels, CONFIG: ""}, starting=True), inventory)
 
@@ -320,7 +327,7 @@ class NodeDaemon:
         return load_effective_config(labels, self._daemon.configs, partitioning=self._daemon.partitioning)
 
     async def _rescan(self, node: ServedNode) -> None:
-        """Look at the GPUs at intervals; DriverChangedError ends that, and the daemon."""
+        """Look at the GPUs at intervals; DriverChangedError ends the looks and the daemon."""
         try:
             await node.rescan()
         except DriverChangedError as error:
@@ -328,7 +335,7 @@ class NodeDaemon:
             raise
 
     async def _follow_configs(self, reloads: Reloads) -> None:
-        # The config may have changed after it was read and before it was watched.
+        # The config may have changed between the first load and the start of the watch.
         reloads.request()
         await self._daemon.configs.watch(reloads.request)
 
@@ -349,7 +356,7 @@ async def _refuse_eviction(namespace: str, pod: str, uid: str) -> bool:  # noqa:
 
 
 def _events(membership: Membership | None) -> "tuple[Backlog | None, tuple[Subscriber, ...]]":
-    """Return where Events wait to be sent, and who makes them of news; nothing where there are to be none."""
+    """Return the backlog of Events and the subscriber that makes Events of news, or neither without Events."""
     if membership is None or not membership.events:
         return None, ()
     from gpushare_plugin.adapters.cluster.events.backlog import Backlog  # noqa: PLC0415 - only where requested
@@ -361,9 +368,9 @@ def _events(membership: Membership | None) -> "tuple[Backlog | None, tuple[Subsc
 
 @contextlib.asynccontextmanager
 async def joined(membership: Membership | None) -> "AsyncIterator[Member | None]":
-    """Follow what node labels, annotations and ConfigMaps request; yields None where there is no API server.
+    """Follow the requests in node labels, annotations and ConfigMaps; yields None without an API server.
 
-    Waits a little for the first answer of the API server.
+    Waits for the first answers of the API server, for a limited time (`own_node.member.FIRST_ANSWER`).
     """
     if membership is None:
         yield None

@@ -1,7 +1,7 @@
-"""A node with GPUs: its parts, and what follows from changes of the config, the GPUs and the pods.
+"""A node with GPUs: the parts of the node, and the consequences of changes of the config, the GPUs and the pods.
 
-Each part holds the current state of one thing that can change. After any change the whole offer is computed again and
-passed to the sessions, which send what changed.
+Each part holds the current state of one changing thing. After any change the node computes the whole offer again and
+passes the offer to the sessions; the sessions send changed resources to the kubelet.
 """
 
 import asyncio
@@ -43,37 +43,42 @@ from gpushare_plugin.programs.node.sessions import Sessions
 from gpushare_plugin.programs.node.snapshot import snapshot
 
 ASK_KUBELET_EVERY = 2.0
-"""Seconds between requests for what pods hold, while units are retired; otherwise there are none."""
+"""Seconds between questions to the kubelet about holdings while units are retired; otherwise there are no questions."""
 
 RETRY_START_EVERY = 1.0
-"""Seconds between attempts to start, until it is known what pods hold."""
+"""Seconds between attempts to start, until the holdings of pods are known."""
 
 
 class Outside(Struct, frozen=True):
-    """What a node uses: its GPUs and the kubelet, what runs its sessions, and where its news go.
-
-    `reader` reads what pods hold, `clock` (seconds) measures how long units have been retired. `steering` knows what
-    pods were promised, None where nobody does. `mig_root` is the directory shared with `gpushare mig`. `asked_for`
-    returns the resources of which a pod of this node still has to be given something, as far as that is known.
-    """
+    """The surroundings of a node: the driver, the kubelet, the background tasks and the news."""
 
     source: GpuSource
+    """The source of the GPUs."""
     directory: PluginDirectory
+    """The device plugin directory of the kubelet."""
     reader: HoldingsReader
+    """Reads the holdings of pods."""
     spawn: Spawn
+    """Runs the sessions in the background."""
     news: News
+    """Takes the news of the node."""
     clock: Callable[[], float]
+    """Measures, in seconds, how long units have been retired."""
     steering: Steering | None = None
+    """Knows the promises to pods, None without knowledge of pods."""
     mig_root: Path = DEFAULT_ROOT
+    """The directory shared with `gpushare mig`."""
     ask_every: float = ASK_KUBELET_EVERY
+    """Seconds between questions to the kubelet about holdings, while units are retired."""
     asked_for: Callable[[], AbstractSet[str]] = frozenset
+    """Returns the resources that containers of this node request and have no units of yet, as far as known."""
 
 
 class ServedNode:
     """The GPUs of this node and the sessions that offer them."""
 
     def __init__(self, accepted: Accepted, inventory: Inventory, outside: Outside) -> None:
-        """Prepare to offer what a config means for the GPUs of a first look; nothing is offered before `start`."""
+        """Prepare to offer the GPUs of a first look by an accepted config; the node offers nothing before `start`."""
         news = outside.news
         self._reader = outside.reader
         self._clock = outside.clock
@@ -83,17 +88,20 @@ class ServedNode:
         self._looks = Looks(outside.source, self._gpus, self._looked)
         self._offer = NodeOffer(news, outside.clock)
         self._sessions = Sessions(outside.directory, outside.spawn, news, outside.steering, outside.reader.recent)
-        # Containers have its root mounted, so it stays until this process restarts.
+        # The MPS root is mounted into containers, and therefore stays the same until this process restarts.
         self._mps = NodeMps(MpsRoot(Path(self.config.flags.mps_root)), self.apply, news)
         self._mig = NodeMig(MigRoot(outside.mig_root), self._looks, news)
         self.withdrawals = NodeWithdrawals(outside.clock, outside.asked_for)
+        """The withdrawn slices, and the slices for the Node to show."""
         self._slices = NodeSlices(MpsSlices(news), self._mig, self.withdrawals)
         self._gpus.may_vanish = self._mig.may_vanish
         self._request = SliceRequest()
         self._pods_matter = asyncio.Event()
         self._ask_now = asyncio.Event()
         self.allocations_known = False
+        """Whether the holdings of pods were known once, and the node offers."""
         self.snapshot = Published(self._snapshot())
+        """The newest snapshot of the node."""
 
     @property
     def config(self) -> Config:
@@ -102,17 +110,17 @@ class ServedNode:
 
     @property
     def sessions(self) -> Mapping[str, Session]:
-        """The sessions by the name of their resource."""
+        """The sessions, by the name of the resource."""
         return self._sessions.by_resource
 
     @property
     def resources(self) -> tuple[Resource, ...]:
-        """The resources as they are served now."""
+        """The resources served now."""
         return tuple(session.resource for session in self._sessions.by_resource.values())
 
     @property
     def tasks(self) -> tuple[asyncio.Task[None], ...]:
-        """The tasks of the sessions, those that are ending included."""
+        """The tasks of the sessions, including ending tasks."""
         return self._sessions.tasks
 
     @property
@@ -123,7 +131,7 @@ class ServedNode:
     # ------------------------------------------------------------------ what pods hold
 
     async def start(self) -> None:
-        """Start to offer once it is known what pods hold; they keep what they hold in another mode."""
+        """Start to offer once the holdings of pods are known; pods keep their units of an earlier mode."""
         held = await self._reader.at_start()
         if isinstance(held, Unknown):
             return
@@ -133,7 +141,7 @@ class ServedNode:
         self.apply()
 
     async def track_allocations(self) -> None:
-        """Ask the kubelet what pods hold: until that is known, while units are retired, and for other slices."""
+        """Ask the kubelet for the holdings of pods: until the first answer, while units are retired, for new slices."""
         while not self.allocations_known:
             await asyncio.sleep(RETRY_START_EVERY)
             await self.start()
@@ -146,16 +154,16 @@ class ServedNode:
                     await self._ask_now.wait()
 
     async def ask_kubelet(self) -> None:
-        """Ask the kubelet once what pods hold, and stop listing retired units that no pod holds."""
-        # What is requested from here on waits for the next answer: this one may have been given before.
+        """Ask the kubelet once for the holdings of pods, and stop listing retired units without a holder."""
+        # A later slice request waits for the next answer: the kubelet may have given this answer before the request.
         request = self._request
         held = await self._reader.confirmed(self._clock())
         if isinstance(held, Unknown) and held.answered:
-            # Until the kubelet is trusted, only its record shows what is free; without it, all would count as held.
+            # Until the kubelet is trusted, only the renewed checkpoint shows free units; otherwise all count as held.
             held = await self._read_renewed()
         self._offer.update_holdings(held)
         if self._slices.is_new(request) and self._offer.waits_for_record(self._known.units.offered.keys()):
-            # Pods that have ended must not seem to be in the way of what is requested.
+            # Holdings of ended pods must not seem to block the requested slices.
             self._offer.update_holdings(await self._read_renewed())
         self._slices.follow(request)
         self.apply()
@@ -164,7 +172,7 @@ class ServedNode:
             self.apply()
 
     async def _read_renewed(self) -> Confirmed | Unknown:
-        """Have the kubelet write its checkpoint again, without pods that have ended, and read that."""
+        """Make the kubelet write a new checkpoint, without ended pods, and return the holdings of pods."""
         self._sessions.refresh_record()
         await self._reader.next_record()
         return await self._reader.confirmed(self._clock())
@@ -172,7 +180,7 @@ class ServedNode:
     # ------------------------------------------------------------------ what else changes
 
     def reload(self, loaded: Loaded) -> None:
-        """Put another config in effect, or reject it and keep the current one."""
+        """Put another config in effect, or reject the config and keep the current config."""
         if self._configuration.reload(loaded, self._gpus.inventory):
             self._follow_config()
             self.apply()
@@ -180,7 +188,7 @@ class ServedNode:
             self._publish()
 
     def keep_config(self, reason: str) -> None:
-        """Keep the config in effect because no other can be read, and let people see why."""
+        """Keep the config in effect because the new config is unreadable, and show people the reason."""
         self._configuration.keep(reason)
         self._publish()
 
@@ -190,24 +198,24 @@ class ServedNode:
         if self._gpus.event(event) == "ignore":
             return
         self._looks.reconsider()
-        # There can be thousands of events; only the first of a GPU changes what is offered.
+        # There can be thousands of events; only the first event of a GPU changes the offer.
         if self._gpus.faulty != before:
             self.apply()
 
     def cordon(self, cordon: Cordon) -> None:
-        """Cordon exactly these GPUs: none of their units is allocated."""
+        """Cordon exactly these GPUs: the kubelet allocates no unit of a cordoned GPU."""
         if self._gpus.cordon(cordon):
             self.apply()
 
     def request_slices(self, request: SliceRequest) -> None:
-        """Have these slices, where the node is partitioned, as soon as the kubelet has said what pods hold."""
+        """Cut a partitioned node into the requested slices, after the next answer of the kubelet about holdings."""
         if request != self._request:
             self._request = request
             self._ask_now.set()
             self._pods_matter.set()
 
     async def follow_mig(self) -> None:
-        """Look at the GPUs whenever `gpushare mig` has changed something, until cancelled."""
+        """Look at the GPUs after each change by `gpushare mig`, until cancelled."""
         await self._mig.watch()
 
     async def rescan(self) -> None:
@@ -231,7 +239,7 @@ class ServedNode:
     # ------------------------------------------------------------------ what follows
 
     def apply(self) -> None:
-        """Offer what follows from the current state; sessions send what changed."""
+        """Compute the offer from the current state; the sessions send changed resources to the kubelet."""
         if not self.allocations_known:
             return
         inventory = self._gpus.inventory

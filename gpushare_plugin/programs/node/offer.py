@@ -1,4 +1,4 @@
-"""What a node offers: what follows from the plan, the GPUs and what pods hold."""
+"""The offer of a node, computed from the plan, the GPUs and the holdings of pods."""
 
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
@@ -20,11 +20,11 @@ from gpushare_plugin.sharing.transition import (
 )
 
 _MOST_PODS = 5
-"""Pods that are named where a GPU waits for some."""
+"""The most pods named in the reason why a GPU waits for pods."""
 
 
 class NodeOffer:
-    """What a node lists now, and what keeps it from listing what it should."""
+    """The units listed by a node now, and the reasons why GPUs are not shared by the plan yet."""
 
     def __init__(self, news: News, clock: Callable[[], float]) -> None:
         """Offer nothing yet; `clock` (seconds) measures how long units have been retired."""
@@ -36,15 +36,15 @@ class NodeOffer:
         """Why GPUs are not shared as configured yet, by UUID."""
 
     def start(self, held: Iterable[Holding], inventory: Inventory, modes: Mapping[str, Mode]) -> None:
-        """Start with what containers may hold, in these modes by UUID."""
+        """Start with the possible holdings of containers; `modes` are the earlier modes of GPUs, by UUID."""
         self._offer = resumed(held, inventory.gpus, modes, self._clock())
 
     def update_holdings(self, held: Confirmed | Unknown) -> None:
-        """Record what containers hold now."""
+        """Record the current holdings of containers."""
         self._held = None if isinstance(held, Unknown) else held
 
     def advance(self, plan: Plan, inventory: Inventory) -> None:
-        """Offer the part of a plan that can be offered now."""
+        """Offer the part of a plan that is possible now; publish the GPUs that begin or cease to wait."""
         wanted = WantedOffer(plan.resources, plan.modes, inventory.parts)
         self._offer, waiting = advance(self._offer, wanted, self._held, self._clock())
         before, self.waiting = self.waiting, {each.gpu: _why(each, self._held) for each in waiting}
@@ -56,11 +56,11 @@ class NodeOffer:
 
     @property
     def resources(self) -> Mapping[str, Resource]:
-        """The resources that are listed, by name."""
+        """The listed resources, by name."""
         return self._offer.resources
 
     def units(self, inventory: Inventory) -> PresentUnits:
-        """Return the units that are listed and those that pods hold; where that is not known, as if they held all."""
+        """Return the listed units and the held units; with unknown holdings, all listed units count as held."""
         gpus = inventory.numa_nodes
         offered = {id_: unit for each in self.resources.values() for id_, unit in each.units.items()}
         retired = {id_: unit.on(gpus) for each in self._offer.retired for id_, unit in each.units.items()}
@@ -72,39 +72,39 @@ class NodeOffer:
 
     @property
     def asked_at(self) -> float | None:
-        """When the kubelet said last what pods hold, None where that is unknown."""
+        """The time of the question behind the known holdings, None while the holdings are unknown."""
         return self._held.asked_at if self._held is not None else None
 
     def pause(self, most: float) -> float:
-        """Return how long to wait, `most` seconds, until what pods hold can free a unit."""
+        """Return the seconds until an answer of the kubelet can free a retired unit, at most `most`."""
         now = self._clock()
         coming = (each.since + MINIMUM_RETIRED_SECONDS - now for each in self._offer.retired if each.listed)
         return min([most, *(seconds for seconds in coming if seconds > 0)])
 
     @property
     def modes_in_use(self) -> dict[str, Mode]:
-        """The mode of each GPU that has units listed, by its UUID."""
+        """The mode of each shared GPU, by UUID; a waiting GPU still has the earlier mode."""
         return self._offer.modes_in_use
 
     @property
     def depends_on_pods(self) -> bool:
-        """Whether what is listed changes when pods end."""
+        """Whether the list of units changes when pods end."""
         return bool(self.waiting) or any(each.listed for each in self._offer.retired)
 
     def waits_for_record(self, surplus: AbstractSet[str]) -> bool:
-        """Return whether only the kubelet's checkpoint shows a pod that holds a retired unit, or one of `surplus`."""
+        """Return whether the kubelet's checkpoint alone shows a retired unit, or a unit of `surplus`, to be held."""
         recorded = self._held.only_recorded if self._held is not None else frozenset[str]()
         waited_for = (surplus, *(each.units.keys() for each in self._offer.retired))
         return bool(recorded) and not all(ids.isdisjoint(recorded) for ids in waited_for)
 
 
 def _why(waiting: Waiting, held: Confirmed | None) -> str:
-    """Return what a GPU waits for."""
+    """Return the reason why a GPU waits, for people."""
     if held is None:
         return "it is not known yet which units pods hold"
     pods = sorted(held.holders(waiting.units))
     more = f" and {len(pods) - _MOST_PODS} more" if len(pods) > _MOST_PODS else ""
-    # Without a pod, only the next answer of the kubelet is missing.
+    # Without a holder, the GPU waits only for the next answer of the kubelet.
     return (
         f"changes its mode when its pods end: {', '.join(pods[:_MOST_PODS])}{more}" if pods else "changes its mode soon"
     )

@@ -1,4 +1,4 @@
-"""One session for each resource: start it, replace its units, end it."""
+"""One session for each resource: starting sessions, replacing the units of sessions, ending sessions."""
 
 import asyncio
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from gpushare_plugin.programs.node.news.news import News, RequestRejected, Resou
 
 
 class Sessions:
-    """The sessions of the resources that are offered."""
+    """The sessions of the offered resources."""
 
     def __init__(
         self,
@@ -27,9 +27,9 @@ class Sessions:
         steering: Steering | None = None,
         recent: RecentAllocations | None = None,
     ) -> None:
-        """Serve on sockets in `directory`; `spawn` runs the sessions, `steering` knows what pods were promised.
+        """Serve on sockets in `directory`; `spawn` runs the sessions, `steering` knows the promises to pods.
 
-        All that is allocated is among what is `recent`.
+        `recent` remembers the allocations of all sessions.
         """
         self._recent = recent or RecentAllocations()
         self._directory = directory
@@ -44,16 +44,16 @@ class Sessions:
 
     @property
     def by_resource(self) -> Mapping[str, Session]:
-        """The sessions by the name of their resource."""
+        """The sessions, by the name of the resource."""
         return self._by_resource
 
     @property
     def tasks(self) -> tuple[asyncio.Task[None], ...]:
-        """The tasks of the sessions, those that are ending included."""
+        """The tasks of the sessions, including ending tasks."""
         return tuple(self._tasks)
 
     def serve(self, resources: Mapping[str, Resource]) -> None:
-        """Serve exactly these resources, by name; sessions that run already send what changed."""
+        """Serve exactly these resources, by name; running sessions send changed resources to the kubelet."""
         for name, resource in resources.items():
             if name in self._by_resource:
                 self._by_resource[name].replace(resource)
@@ -65,7 +65,7 @@ class Sessions:
             end(self._running.pop(name))
 
     def refresh_record(self) -> None:
-        """Send a device list, upon which the kubelet writes its checkpoint again, without pods that have ended."""
+        """Send a device list again: the kubelet then writes a new checkpoint, without ended pods."""
         for session in self._by_resource.values():
             if session.streaming:
                 session.resend()
@@ -94,6 +94,6 @@ class Sessions:
 
     @staticmethod
     async def _in_turn(turn: asyncio.Lock, session: Session) -> None:
-        # Two servers must never share a path, so the previous session of this name has to end first.
+        # Two servers must never share a socket path: the previous session of this name has to end first.
         async with turn:
             await session.run()

@@ -1,4 +1,4 @@
-"""The node at one moment, as metrics, tables and the API server show it."""
+"""The snapshot of the node for metrics, tables and the API server."""
 
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.snapshot import Snapshot
@@ -15,7 +15,7 @@ from gpushare_plugin.sharing.snapshot import planned_snapshot
 def snapshot(  # noqa: PLR0913, PLR0917 - every part of a node
     configuration: Configuration, gpus: Gpus, offer: NodeOffer, mps: NodeMps, slices: NodeSlices, mig: NodeMig
 ) -> Snapshot:
-    """Return the node as it is now."""
+    """Return the current state of the node."""
     partitioning = configuration.partitioning
     notices = slices.notices(partitioning)
     planned = planned_snapshot(configuration.config, gpus.inventory, configuration.plan)

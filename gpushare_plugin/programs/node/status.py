@@ -22,28 +22,28 @@ if TYPE_CHECKING:
     from gpushare_plugin.telemetry.metrics.node import View
 
 KUBELET_TIMEOUT = 3.0
-"""Seconds that the kubelet has to say what pods hold, when somebody asks; it answers from memory."""
+"""Seconds for the kubelet to answer a question about holdings for `gpushare list`; the kubelet answers from memory."""
 
 NO_GPU = Snapshot(notices=("no GPU of this node has answered yet",))
 """The node while there is no GPU."""
 
 
 class Phase(Protocol):
-    """The phase the daemon is in."""
+    """A phase of the daemon, with the answers to probes and the state of the node."""
 
     @property
     def complaints(self) -> list[str]:
-        """What is wrong with the process itself."""
+        """The faults of the process itself."""
         ...
 
     @property
     def missing(self) -> list[str]:
-        """What is missing until every resource is registered with the kubelet."""
+        """The reasons why not every resource is registered with the kubelet."""
         ...
 
     @property
     def snapshot(self) -> Snapshot:
-        """The node at this moment."""
+        """The current state of the node."""
         ...
 
     @property
@@ -53,18 +53,19 @@ class Phase(Protocol):
 
 
 class WithoutGpus(Struct, frozen=True):
-    """No GPU has answered yet; GPUs are `expected` unless the node has none and the config allows that."""
+    """No GPU has answered yet."""
 
     expected: bool = True
+    """False only where the node has no GPU and the config allows a node without GPUs."""
 
     @property
     def complaints(self) -> list[str]:
-        """Nothing is wrong."""
+        """No faults."""
         return []
 
     @property
     def missing(self) -> list[str]:
-        """A node that may have no GPU has nothing to register, and must not block a rollout."""
+        """Nothing where the node may have no GPU: such a node registers nothing, and must not block a rollout."""
         return ["no GPU of this node has answered yet"] if self.expected else []
 
     @property
@@ -74,32 +75,32 @@ class WithoutGpus(Struct, frozen=True):
 
     @property
     def readiness(self) -> Readiness:
-        """There is nothing to get."""
+        """The node has no GPU for pods."""
         return NOT_READY
 
 
 class Serving(Struct, frozen=True):
-    """GPUs are offered."""
+    """The daemon offers GPUs."""
 
     node: ServedNode
-    """The node that offers the GPUs."""
+    """The node with its sessions."""
     reloads: Reloads
     """The reloads of the config."""
     events: EventThread
     """The thread that waits for events of the driver."""
     pods: "PromiseReconciler | None" = None
-    """What compares pods with their promises, None where pods are not followed."""
+    """Compares holdings with promises; None where the daemon does not follow pods."""
     usage: "UsageTracker | None" = None
-    """What looks at who uses the GPUs, None before the first look."""
+    """Looks at the usage of the GPUs; None until the tracker is loaded."""
 
     @property
     def complaints(self) -> list[str]:
-        """What is wrong with the thread that waits for events."""
+        """The faults of the thread that waits for events."""
         return self.events.complaints
 
     @property
     def missing(self) -> list[str]:
-        """The resources that are not registered."""
+        """The resources without a registration, or the unknown holdings that delay every registration."""
         if not self.node.allocations_known:
             return ["it is not known yet which units pods hold"]
         return [
@@ -110,7 +111,7 @@ class Serving(Struct, frozen=True):
 
     @property
     def snapshot(self) -> Snapshot:
-        """The node as it is now, with how resources stand with the kubelet, what is held against promises, and used."""
+        """The node now, with the standing of resources at the kubelet, units beyond promises, and the usage."""
         standings = {name: session.standing for name, session in self.node.sessions.items()}
         excess = self.pods.excess if self.pods is not None else None
         usage = self.usage.usage if self.usage is not None else None
@@ -118,36 +119,38 @@ class Serving(Struct, frozen=True):
 
     @property
     def readiness(self) -> Readiness:
-        """Whether new pods can get GPUs, once it is known what pods hold."""
+        """Whether new pods can get GPUs; starting until the holdings of pods are known."""
         if not self.node.allocations_known:
             return STARTING
         return readiness(self.node.snapshot.value, self.missing, self.complaints)
 
 
 class Ending(Struct, frozen=True):
-    """The daemon ends for a `reason`; all else is as it was in the phase `before`."""
+    """The daemon is about to end; the node stays as in the phase before."""
 
     reason: str
+    """Why the daemon ends, for people."""
     before: Phase
+    """The phase before the end."""
 
     @property
     def complaints(self) -> list[str]:
-        """Why the daemon ends."""
+        """The reason why the daemon ends."""
         return [self.reason]
 
     @property
     def missing(self) -> list[str]:
-        """As before."""
+        """The reasons of the phase before."""
         return self.before.missing
 
     @property
     def snapshot(self) -> Snapshot:
-        """As before."""
+        """The node of the phase before."""
         return self.before.snapshot
 
     @property
     def readiness(self) -> Readiness:
-        """It is not known what the next daemon finds."""
+        """Unknown: the next daemon may find the node in another state."""
         return readiness(self.snapshot, self.missing, self.complaints)
 
 
@@ -155,32 +158,33 @@ class DaemonStatus:
     """Answers probes, scrapes and `gpushare list` for the current `phase` of the daemon."""
 
     def __init__(self, lister: QuietLister, view: "Callable[[Snapshot], View]") -> None:
-        """Start without GPUs; `view` returns what a scrape shows of the node and of what else is counted.
+        """Start without GPUs; `view` returns the content of a scrape for a snapshot of the node.
 
-        `lister` asks the kubelet what pods hold.
+        `lister` asks the kubelet for the holdings of pods.
         """
         self.phase: Phase = WithoutGpus()
+        """The current phase of the daemon."""
         self._lister = lister
         self._view = view
-        # A page is completed though its client has gone; with one thread, the next page waits for that.
+        # The thread completes a page even after the client has gone; a single thread makes one page at a time.
         self._page_thread = ThreadPoolExecutor(1, "metrics")
 
     async def serve(self, address: str) -> None:
         """Answer `/healthz`, `/readyz` and `/metrics` at `address` until cancelled."""
-        # In a thread: the import takes half as long as the whole start, and registering must not wait for it.
+        # In a thread: the import takes half as long as the whole start, and registration must not wait for the import.
         serve_http = await asyncio.to_thread(_serve_http)
-        # That a probe is answered at all shows that the event loop runs.
+        # An answer to a probe shows that the event loop runs.
         await serve_http(address, lambda: self.phase.complaints, lambda: self.phase.missing, self._metrics)
 
     async def report(self) -> bytes:
-        """Return the node as `gpushare list` shows it, as JSON, with what pods hold at this moment."""
+        """Return the report of the node for `gpushare list`, in JSON, with the current holdings of pods."""
         holdings = await self._holdings()
         snapshot = replace(self.phase.snapshot, holdings=holdings)
         problems = [*self.phase.complaints, *self.phase.missing]
         return await asyncio.get_running_loop().run_in_executor(self._page_thread, _report, snapshot, problems)
 
     async def _holdings(self) -> Holdings | Unknown:
-        """Return what pod-resources shows that containers hold."""
+        """Return the holdings of containers shown by pod-resources."""
         try:
             async with asyncio.timeout(KUBELET_TIMEOUT):
                 return (await self._lister.list()).holdings
@@ -190,8 +194,8 @@ class DaemonStatus:
             return Unknown(f"the kubelet has not answered at {self._lister.socket} for {KUBELET_TIMEOUT:g} s")
 
     async def _metrics(self, accept: str) -> tuple[str, bytes]:
-        """Return content type and body of the current metrics, in the format that is accepted."""
-        # With many GPUs the page is long, and calls of the kubelet must not wait for it.
+        """Return content type and body of the current metrics, in a format accepted by the client."""
+        # With many GPUs the page is long, and calls of the kubelet must not wait for the page.
         view = self._view(self.phase.snapshot)
         return await asyncio.get_running_loop().run_in_executor(self._page_thread, _exposition, view, accept)
 

@@ -1,1 +1,1 @@
-"""The GPUs of a node: which are present, their health, and the looks at them."""
+"""The GPUs of a node: presence, health, looks, slices, and the needs for MPS and MIG."""

@@ -23,13 +23,13 @@ class EventThread:
         self._heard_at: float | None = None
 
     def start(self) -> None:
-        """Start to wait."""
+        """Start the thread."""
         arguments = (self._from_driver, self._beat)
         threading.Thread(target=self._source.watch_events, args=arguments, name="gpu-events", daemon=True).start()
 
     @property
     def complaints(self) -> list[str]:
-        """What is wrong with the thread; a source without events never has a heartbeat."""
+        """The faults of the thread; a source without events has no heartbeat, and therefore no fault."""
         if self._heard_at is None or self._loop.time() - self._heard_at < EVENT_THREAD_SILENCE:
             return []
         return [f"the thread that waits for GPU events has not been active for more than {EVENT_THREAD_SILENCE:g} s"]

@@ -1,4 +1,4 @@
-"""Looks at the GPUs: the first one, and those that follow."""
+"""Looks at the GPUs: the first look, and the later looks at intervals."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,17 +17,20 @@ from gpushare_plugin.programs.node.gpus.state import Gpus
 from gpushare_plugin.programs.node.news.news import DriverSlow, GpuLeftOut, News
 
 SLOW_DRIVER = 10.0
-"""Seconds without an answer to the first look after which that is published."""
+"""Seconds without an answer to the first look before a slow driver is published."""
 
 DRIVER_TIMEOUT = 30.0
 """Seconds without an answer after which a driver counts as unresponsive."""
 
 
 async def first_look(source: GpuSource, news: News) -> Inventory:
-    """Read the GPUs once; raises NoGpuLibraryError when none answers, UnresponsiveGpusError when there are some."""
+    """Read the GPUs once.
+
+    Raises UnresponsiveGpusError when the node has GPUs and no GPU is usable, NoGpuLibraryError when no GPU is found.
+    """
 
     def overdue() -> None:
-        # While the driver is slow, the daemon must not look as if it did nothing.
+        # Without this news, a daemon with a slow driver would seem to do nothing.
         news.publish(DriverSlow(SLOW_DRIVER))
 
     inventory = await read_inventory(source, patience=SLOW_DRIVER, overdue=overdue)
@@ -46,26 +49,26 @@ class Looks:
     """Looks at the GPUs at intervals."""
 
     def __init__(self, source: GpuSource, gpus: Gpus, changed: Callable[[], None]) -> None:
-        """Record what a look at `source` finds in `gpus`, then call `changed`."""
+        """Record the results of looks at `source` in `gpus`, and call `changed` after each look."""
         self._source = source
         self._gpus = gpus
         self._changed = changed
         self._pause_changed = asyncio.Event()
         self._requested = False
         self.begun = 0
-        """How many looks have begun."""
+        """The number of begun looks."""
 
     def request(self) -> None:
-        """Look at once; where a look is under way, again after it."""
+        """Look at once, or again after a look under way."""
         self._requested = True
         self._pause_changed.set()
 
     def reconsider(self) -> None:
-        """Read again how long to wait for the next look."""
+        """Read the length of the pause before the next look again."""
         self._pause_changed.set()
 
     async def run(self) -> None:
-        """Look at intervals, more often while a GPU is unhealthy; raises as `look` does."""
+        """Look at intervals, more often while a GPU is unhealthy; raises the errors of `look`."""
         clock = asyncio.get_running_loop().time
         looked_at = clock()
         while True:
@@ -80,7 +83,7 @@ class Looks:
                 looked_at = clock()
 
     async def look(self) -> None:
-        """Look at the GPUs once: which answer, which do not, which were added or removed.
+        """Look at the GPUs once, and record answering, unresponsive, added and removed GPUs.
 
         Raises DriverChangedError when only a new process can use the driver.
         """

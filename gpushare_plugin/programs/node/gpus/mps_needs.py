@@ -1,4 +1,4 @@
-"""What MPS should serve on this node, and which GPUs cannot be allocated because of it."""
+"""The GPUs to be served by MPS on this node, and the GPUs that cannot be allocated because of MPS."""
 
 from collections.abc import Callable, Mapping
 
@@ -15,17 +15,18 @@ _NOT_RELEASED = "the MPS control daemon has not released it yet"
 
 
 class NodeMps:
-    """What a node needs of MPS."""
+    """Requests MPS for the GPUs of a node, and knows the GPUs not served or not released by MPS."""
 
     def __init__(self, root: MpsRoot, changed: Callable[[], None], news: News) -> None:
-        """Exchange files with `gpushare mps` in `root`; `changed` is called when what MPS serves changes."""
+        """Exchange files with `gpushare mps` in `root`; call `changed` after each change of the GPUs served by MPS."""
         self.link = MpsLink(root, changed)
+        """The exchange with `gpushare mps`."""
         self._news = news
         self._wanted: MpsSettings | None = None
         self._published: frozenset[tuple[str, str]] = frozenset()
 
     def modes_before(self, plan: Plan) -> dict[str, Mode]:
-        """Return the modes of GPUs before this process started: only MPS leaves a trace, others count as unchanged."""
+        """Return the modes of GPUs before this process: only MPS leaves a trace, other modes count as unchanged."""
         under_mps = plan.mps.gpus
         modes: dict[str, Mode] = {uuid: mode for uuid, mode in plan.modes.items() if uuid not in under_mps}
         for gpu in self.link.wanted_before().gpus:
@@ -34,10 +35,10 @@ class NodeMps:
         return modes
 
     def want(self, plan: Plan, modes_in_use: Mapping[str, Mode], inventory: Inventory) -> None:
-        """Request MPS for GPUs with listed units under MPS, also where those units are retired."""
+        """Request MPS for the GPUs with MPS as the mode in use, including GPUs with only retired units."""
         modes = {uuid: mode for uuid, mode in modes_in_use.items() if isinstance(mode, UnderMps)}
         present = [gpu.uuid for gpu in inventory.cards if gpu.uuid in modes]
-        order = [*present, *sorted(modes.keys() - present)]  # an unresponsive GPU keeps what its pods hold
+        order = [*present, *sorted(modes.keys() - present)]  # an unresponsive GPU stays under MPS for its pods
         settings = MpsSettings(
             gpus=tuple(MpsGpu(uuid=uuid, memory_limit_mib=modes[uuid].memory_limit_mib) for uuid in order),
             active_thread_percentage=plan.mps.active_thread_percentage if modes else None,
@@ -49,13 +50,13 @@ class NodeMps:
 
     @property
     def in_use(self) -> bool:
-        """Whether GPUs are to be under MPS, or still are; before the first `want`, what an earlier plugin requested."""
+        """Whether GPUs should be, or still are, under MPS; before the first `want`, by an earlier plugin's request."""
         wanted = self.link.wanted_before() if self._wanted is None else self._wanted
         return bool(wanted.gpus or self.link.view.lingering)
 
     @property
     def unserved(self) -> dict[str, str]:
-        """The GPUs that cannot be allocated because of MPS, by UUID, each with the reason."""
+        """The reasons why MPS prevents the allocation of GPUs, by UUID."""
         return {
             uuid: f"not served by MPS: {reason}" for uuid, reason in self.link.view.unserved.items()
         } | dict.fromkeys(self.link.view.lingering, f"not released by MPS: {_NOT_RELEASED}")
@@ -65,7 +66,7 @@ class NodeMps:
         return dict(self.link.view.unserved) | dict.fromkeys(self.link.view.lingering, _NOT_RELEASED)
 
     def _publish(self) -> None:
-        """Publish which GPUs MPS does not serve, and which it serves again."""
+        """Publish the GPUs not served by MPS, and the GPUs served again."""
         unserved = self._reasons
         before, self._published = self._published, frozenset(unserved.items())
         for uuid, reason in sorted(self._published - before):

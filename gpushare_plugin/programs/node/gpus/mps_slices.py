@@ -1,4 +1,4 @@
-"""The slices under MPS of a partitioned node: how its GPUs are cut for what is wanted."""
+"""The slices under MPS of a partitioned node: the cut of the GPUs into wanted slices."""
 
 from collections.abc import Mapping
 
@@ -10,25 +10,25 @@ from gpushare_plugin.sharing.ways.way import Numbers
 
 
 class MpsSlices:
-    """Keeps the GPUs cut as is wanted, as far as what pods hold leaves room for it."""
+    """Keeps the GPUs cut into the wanted slices, as far as held slices leave room."""
 
     def __init__(self, news: News) -> None:
-        """Start with nothing wanted."""
+        """Start without wanted slices."""
         self.requested = RequestedSlices("mps", news)
         self._cut = Cut()
 
     def cut(self, inventory: Inventory, units: PresentUnits) -> Mapping[str, Numbers]:
-        """Return how GPUs are cut now, by UUID, where these units are there."""
+        """Return the slices of GPUs, by UUID, for the wanted slices and the present units."""
         self._cut = cut(self.requested.wanted, inventory.cards, units)
         self.requested.warn(self.notices)
         return self._cut.numbers
 
     @property
     def surplus(self) -> frozenset[str]:
-        """Slices that are there only because pods hold them."""
+        """The IDs of slices kept only because pods hold slices of the same size."""
         return self._cut.surplus
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What cannot be followed, and what does not fit."""
+        """Warnings about unusable requests, and about wanted slices without room."""
         return (*self.requested.request.notices, *self._cut.notices)

@@ -1,4 +1,4 @@
-"""The slices that are requested of a partitioned node."""
+"""The slices requested of a partitioned node."""
 
 from collections.abc import Mapping
 
@@ -9,24 +9,24 @@ from gpushare_plugin.programs.node.news.news import News
 
 
 class RequestedSlices:
-    """The slices of one kind that are requested of a node: those that were last, as far as that could be read."""
+    """The slices of one kind requested of a node, by the newest readable request."""
 
     def __init__(self, kind: Kind, news: News) -> None:
-        """Start with nothing wanted."""
+        """Start without wanted slices."""
         self._news = news
         self.request = SliceRequest(kind=kind)
-        """What was requested last."""
+        """The newest request, readable or not."""
         self._warned: tuple[str, ...] = ()
         self.wanted: Mapping[str, Counts] = {}
-        """How many slices of each name are wanted of each GPU, by its UUID."""
+        """The wanted number of slices by name, for GPUs by UUID."""
 
     def follow(self, request: SliceRequest) -> None:
-        """Have what is requested from now on; where that cannot be read, what was requested before stays."""
+        """Follow a new request; with an unreadable request, the slices wanted before stay wanted."""
         self.request = request
         if request.gpus is not None:
             self.wanted = request.gpus
 
     def warn(self, notices: tuple[str, ...]) -> None:
-        """Warn of those that were not among the notices before."""
+        """Publish the new notices as warnings, without the notices of the previous call."""
         before, self._warned = self._warned, notices
         self._news.warn(notice for notice in notices if notice not in before)

@@ -1,4 +1,4 @@
-"""What a partitioned node is divided into: slices under MPS, or MIG instances."""
+"""The slices of a partitioned node: slices under MPS, or MIG instances."""
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -15,21 +15,21 @@ from gpushare_plugin.sharing.ways.way import Numbers
 
 
 class NodeSlices:
-    """Both ways to divide GPUs; a node is divided in one of them, or not at all."""
+    """Divides GPUs into slices under MPS or into MIG instances; a node has slices of at most one kind."""
 
     def __init__(self, mps: MpsSlices, mig: NodeMig, withdrawals: NodeWithdrawals) -> None:
-        """Pass on what is requested to either; slices that are no longer wanted are withdrawn before they go."""
+        """Pass requests on to `mps` or `mig`; `withdrawals` keeps unwanted slices for a while."""
         self._mps = mps
         self._mig = mig
         self._withdrawals = withdrawals
         self._has_cut = False
 
     def is_new(self, request: SliceRequest) -> bool:
-        """Return whether other slices are requested than before."""
+        """Return whether a request differs from the previous request of the same kind."""
         return request != self._requested(request.kind).request
 
     def follow(self, request: SliceRequest) -> None:
-        """Have what is requested from now on."""
+        """Follow a request from now on."""
         self._requested(request.kind).follow(request)
 
     def _requested(self, kind: Kind) -> RequestedSlices:
@@ -38,7 +38,7 @@ class NodeSlices:
     def cut(
         self, kind: Kind, known: PresentNode, resources: Mapping[str, Resource], *, manage: bool
     ) -> Mapping[str, Numbers]:
-        """Return how GPUs are cut now, by UUID, where these resources are offered; `manage` is as in `divided`."""
+        """Return the slices of GPUs, by UUID, on a node that offers `resources`; see `divided` for `manage`."""
         there = {id_: name for name, each in resources.items() if slice_of(name) for id_ in each.units}
         is_first, self._has_cut = not self._has_cut, True
         if kind == "mps":
@@ -47,20 +47,20 @@ class NodeSlices:
             withdrawn = self._withdraw(unwanted(numbers, units), known, there)
             return keeping(numbers, cards, units, withdrawn)
         if is_first:
-            # Until a moment ago an earlier daemon offered what is there, and the Node may still show it.
+            # An earlier daemon offered the present instances a moment ago, and the Node may still show the instances.
             there = {**self._mig.left_by_another(known.inventory), **there}
         offered = self._mig.cut(known, manage=manage)
         going = frozenset(id_ for id_ in there if known.gpu_of(id_) not in offered)
         return offered | {known.gpu_of(id_): {} for id_ in self._withdraw(going, known, there)}
 
     def _withdraw(self, unwanted: AbstractSet[str], known: PresentNode, there: Mapping[str, str]) -> AbstractSet[str]:
-        """Return which of those that are not wanted stay for the time being; only slices do, `there` by their IDs."""
+        """Return the unwanted slices to keep for now; `there` are the present slices: resources by ID."""
         return self._withdrawals.keep({id_: there[id_] for id_ in unwanted & there.keys()}, known.asked_at)
 
     def surplus(self, partitioning: Kind | None) -> AbstractSet[str]:
-        """Return the slices that are there only because pods hold them."""
+        """Return the IDs of slices present only because of held slices."""
         return self._mps.surplus if partitioning == "mps" else self._mig.surplus
 
     def notices(self, partitioning: Kind | None) -> tuple[str, ...]:
-        """Return what cannot be followed, and what does not fit."""
+        """Return warnings about unusable requests, and about wanted slices without room or without `gpushare mig`."""
         return {None: (), "mps": self._mps.notices, "mig": self._mig.notices}[partitioning]

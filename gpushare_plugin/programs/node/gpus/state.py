@@ -1,4 +1,4 @@
-"""Which GPUs are present, and which of them must not be allocated: faults and cordons."""
+"""The present GPUs, and the GPUs closed to allocations by faults and cordons."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -17,18 +17,19 @@ from gpushare_plugin.programs.node.news.news import (
 )
 
 MEMORY_DRIFT = 0.01
-"""Fraction of a GPU's memory by which the driver's reserve may change without a change of its units."""
+"""Fraction of a GPU's memory: the driver's reserve may change by this fraction without a change of units."""
 
 MOST_ABSENT = 256
-"""GPUs that are remembered though not present: more than come and go, and not all that a faulty driver reports."""
+"""The most absent GPUs to remember: more than usually come and go, and a bound for a faulty driver."""
 
 
 class Gpus:
-    """The GPUs of a node, as looks, events and cordons report them."""
+    """The GPUs of a node, with health and cordons, by the reports of looks, events and people."""
 
     def __init__(self, inventory: Inventory, health: Health, news: News) -> None:
-        """Start with what the first look found; `health` says what a fault is, and when it is over."""
+        """Start with the result of the first look; `health` decides on the begin and the end of faults."""
         self.inventory = inventory
+        """The GPUs present now, including unresponsive GPUs."""
         self._health = health
         self._news = news
         self._missing: dict[str, FailedGpu] = {}
@@ -38,7 +39,7 @@ class Gpus:
         self._known_unhealthy: frozenset[str] = frozenset()
         self._known_cordoned: frozenset[str] = frozenset()
         self.may_vanish: Callable[[str], bool] = lambda _uuid: False
-        """Says of the UUID of a MIG instance whether it may be destroyed: then nothing is wrong if it is gone."""
+        """Whether the MIG instance with a UUID may be destroyed: the absence of such an instance is no fault."""
         for gpu in inventory.gpus:
             self._card(gpu.uuid).probed(self._probe(inventory, gpu))
         self._publish()
@@ -46,13 +47,13 @@ class Gpus:
     # ------------------------------------------------------------------ what changes
 
     def follow(self, health: Health) -> None:
-        """Use other settings of what a fault is, and when it is over."""
+        """Use other settings for the begin and the end of faults."""
         self._health = health
         for card in self._cards.values():
             card.good_probes = health.good_probes
 
     def event(self, event: GpuEvent) -> Verdict:
-        """Record an event of the driver; return what it means."""
+        """Record an event of the driver; return the consequence for the GPU."""
         verdict = self._verdict(event)
         self._news.publish(GpuEventReported(event, verdict))
         if verdict != "ignore":
@@ -66,10 +67,10 @@ class Gpus:
         policy = self._health.policy()
         if event.xid is not None:
             return policy.verdict(event.xid)
-        return "ignore" if policy.watches_nothing else "until recovery"  # events cannot be watched
+        return "ignore" if policy.watches_nothing else "until recovery"  # no XID: events cannot be watched
 
     def cordon(self, cordon: Cordon) -> bool:
-        """Cordon exactly these GPUs; return whether that changed anything."""
+        """Cordon exactly these GPUs; return whether the cordon changed."""
         if cordon == self._cordon:
             return False
         self._news.warn(notice for notice in cordon.notices if notice not in self._cordon.notices)
@@ -78,13 +79,13 @@ class Gpus:
         return True
 
     def doubt(self, probe: Probe) -> None:
-        """Record what a look found that concerns all GPUs."""
+        """Record a probe, the result of a failed look, for all GPUs."""
         for gpu in self.inventory.gpus:
             self._card(gpu.uuid).probed(probe)
         self._publish()
 
     def merge(self, fresh: Inventory) -> None:
-        """Take over what a look found: an unresponsive GPU stays known, one that is no longer present does not."""
+        """Take over the result of a look: unresponsive GPUs stay in the inventory, absent GPUs leave the inventory."""
         for gpu in fresh.gpus:
             self._card(gpu.uuid).probed(self._probe(fresh, gpu))
             self._missing.pop(gpu.uuid, None)
@@ -113,7 +114,7 @@ class Gpus:
         self._publish()
 
     def _leave_out(self, cards: Iterable[FailedGpu]) -> None:
-        """Record GPUs that fail and were never offered, which nothing else reports."""
+        """Record failing GPUs without any offer so far, and publish the new ones; no other news reports such GPUs."""
         known = {_named(card) for card in self._left_out}
         self._left_out = tuple(cards)
         for card in self._left_out:
@@ -121,7 +122,7 @@ class Gpus:
                 self._news.publish(GpuLeftOut(card))
 
     def _steady(self, gpu: Gpu) -> Gpu:
-        """Return a GPU with the memory it had before where the difference is small, so that its units stay the same."""
+        """Return a GPU with its previous memory where the difference is small, so that the units stay the same."""
         for known in self.inventory.cards:
             if known.uuid == gpu.uuid and drifted(known.memory_mib, gpu.memory_mib):
                 return replace(gpu, memory_mib=known.memory_mib)
@@ -138,7 +139,7 @@ class Gpus:
         return self._cards[uuid]
 
     def _forget_absent(self) -> None:
-        """Make room for one more GPU: of too many that are not present, forget the one known first."""
+        """Make room for another GPU: with too many absent GPUs, forget the absent GPU known longest."""
         absent = self._cards.keys() - self._present()
         if len(absent) >= MOST_ABSENT:
             first = next(uuid for uuid in self._cards if uuid in absent)
@@ -149,26 +150,26 @@ class Gpus:
 
     @property
     def seconds_between_looks(self) -> float:
-        """How long to wait after a look before the next one: less while something is at fault."""
+        """The seconds between looks: fewer while a GPU is at fault or left out."""
         return self._health.probe_seconds if self._at_fault() or self._left_out else self._health.rescan_seconds
 
     @property
     def faulty(self) -> frozenset[str]:
-        """The UUIDs of GPUs at fault: a fault of a card is one of its instances, and vice versa."""
+        """The UUIDs of faulty GPUs: a fault of a card counts for the instances of the card, and vice versa."""
         return self.inventory.affected(self._at_fault())
 
     @property
     def faults(self) -> dict[str, str]:
-        """Why GPUs are faulty, by UUID."""
+        """The reasons of faulty GPUs, by UUID."""
         return self._with_affected({uuid: fault.reason for uuid, fault in sorted(self._at_fault().items())})
 
     @property
     def cordons(self) -> dict[str, str]:
-        """What cordons GPUs, by UUID; with a card its instances are cordoned, and vice versa."""
+        """The reasons of cordoned GPUs, by UUID; the cordon of a card covers the instances, and vice versa."""
         return self._with_affected({uuid: self._cordon.gpus[uuid] for uuid in sorted(self._cordoned())})
 
     def _with_affected(self, reasons: Mapping[str, str]) -> dict[str, str]:
-        """Return these reasons by UUID, also for the instances of a card and for the card of an instance."""
+        """Return reasons by UUID, extended to the instances of a card and to the card of an instance."""
         names = {gpu.uuid: gpu for gpu in self.inventory.gpus}
         affected = dict(reasons)
         for instance, card in self.inventory.parts.items():
@@ -179,7 +180,7 @@ class Gpus:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Warnings about the cordon, and about GPUs that were never offered."""
+        """Warnings about the cordon, and about left-out GPUs."""
         return (*self._cordon.notices, *(f"{_named(card)} is left out: {card.reason}" for card in self._left_out))
 
     def _present(self) -> frozenset[str]:
@@ -193,7 +194,7 @@ class Gpus:
         return self._present() & self._cordon.gpus.keys()
 
     def _publish(self) -> None:
-        """Publish which GPUs became unhealthy or cordoned, and which no longer are."""
+        """Publish the GPUs with a new fault or cordon, and the GPUs without a fault or cordon any more."""
         present, faults, cordoned = self._present(), self._at_fault(), self._cordoned()
         unhealthy = frozenset(faults)
         for uuid in unhealthy - self._known_unhealthy:
@@ -209,7 +210,7 @@ class Gpus:
 
 
 def drifted(before: int, now: int) -> bool:
-    """Return whether two amounts of memory differ by no more than the driver's reserve may change."""
+    """Return whether two amounts of memory differ by at most the usual change of the driver's reserve."""
     return abs(before - now) <= MEMORY_DRIFT * before
 
 
@@ -218,7 +219,7 @@ def _named(card: FailedGpu) -> str:
 
 
 def _trouble(gpu: Gpu, failed: Iterable[FailedGpu]) -> FailedGpu:
-    """Return why a known GPU is not among those that answer."""
+    """Return the reason why a known GPU is missing from a look."""
     number = gpu.mig.number if gpu.mig else None
     for each in failed:
         if each.uuid in {gpu.uuid, gpu.card}:

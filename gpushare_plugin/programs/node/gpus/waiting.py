@@ -1,4 +1,4 @@
-"""A first look at GPUs where a node is allowed to have none yet."""
+"""The first look at the GPUs of a node; the node may have no GPU yet."""
 
 import math
 
@@ -12,19 +12,19 @@ from gpushare_plugin.programs.node.news.news import GpusFound, News, NoGpuYet
 
 
 class NoGpu(Struct, frozen=True):
-    """A look found no GPU that can be used.
-
-    They are `unresponsive` where there are some; `longest_pause` is the most seconds until the next look.
-    """
+    """A look found no usable GPU."""
 
     unresponsive: bool
+    """Whether the node has GPUs that do not answer."""
     longest_pause: float
+    """The most seconds until the next look."""
 
 
 async def look_or_wait(source: GpuSource, loaded: Loaded, news: News) -> Inventory | NoGpu:
-    """Read the GPUs once; where there is none, raises NoGpuLibraryError unless the config allows that.
+    """Read the GPUs once; return NoGpu where the config allows a node without a usable GPU.
 
-    Raises ConfigError where there is none and the config has mistakes.
+    Without a usable GPU, raises ConfigError for a config with mistakes, and otherwise NoGpuLibraryError where
+    `failOnInitError` is set.
     """
     try:
         inventory = await first_look(source, news)
@@ -37,7 +37,7 @@ async def look_or_wait(source: GpuSource, loaded: Loaded, news: News) -> Invento
         if loaded.config is None or loaded.config.flags.fail_on_init_error:
             raise
         news.publish(NoGpuYet(str(error)))
-        # Unresponsive GPUs are looked at as often as unhealthy ones.
+        # Looks at unresponsive GPUs are as frequent as looks at unhealthy GPUs.
         unresponsive = isinstance(error, UnresponsiveGpusError)
         return NoGpu(unresponsive, loaded.config.health.probe_seconds if unresponsive else math.inf)
     news.publish(GpusFound(inventory))

@@ -1,4 +1,4 @@
-"""Which idle slices of a partitioned node are withdrawn, and which its Node may show; see `sharing.withdrawal`."""
+"""The withdrawn idle slices of a partitioned node, and the slices shown by the Node; see `sharing.withdrawal`."""
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
@@ -10,16 +10,16 @@ from gpushare_plugin.model.slices.slice import Kind, SchedulableSlices, slice_of
 from gpushare_plugin.sharing.withdrawal import WITHDRAWN_SECONDS, Withdrawals, withdrawn
 
 LOOK_AGAIN = 0.25
-"""Seconds until it is looked again at a withdrawn slice that something holds back."""
+"""Seconds until the next check of a withdrawn slice whose time is over and that still cannot be retired."""
 
 
 class NodeWithdrawals:
-    """Keeps `schedulable` as the Node is to show it, and slices withdrawn until the Node has shown that for a while."""
+    """Withdraws unwanted slices: the Node hides a withdrawn slice first, and after a while the slice may be retired."""
 
     def __init__(self, clock: Callable[[], float], asked_for: Callable[[], AbstractSet[str]]) -> None:
-        """Withdraw nothing yet; the Node can be written until something shows that it cannot.
+        """Start without withdrawn slices; the Node counts as writable until a failure.
 
-        `asked_for` returns the resources of which a pod of this node still has to be given something.
+        `asked_for` returns the resources that containers of this node request and have no units of yet.
         """
         self._clock = clock
         self._asked_for = asked_for
@@ -27,22 +27,22 @@ class NodeWithdrawals:
         self._resources: Mapping[str, str] = {}
         self._is_written = True
         self.schedulable: Published[SchedulableSlices | None] = Published(None)
-        """The slices that the Node may show, None where it is not partitioned."""
+        """The slices for the Node to show, and the withdrawn slices; None where the node is not partitioned."""
 
     @property
     def ids(self) -> frozenset[str]:
-        """The IDs of what is withdrawn."""
+        """The IDs of the withdrawn slices."""
         return frozenset(self._withdrawn)
 
     @property
     def hidden(self) -> frozenset[str]:
-        """The IDs of what is withdrawn, as far as the Node does not show it any more."""
+        """The IDs of the withdrawn slices hidden by the Node."""
         return frozenset(id_ for id_, each in self._withdrawn.items() if each.hidden_since is not None)
 
     def keep(self, unwanted: Mapping[str, str], asked_at: float | None) -> frozenset[str]:
-        """Return the IDs of those that stay; arguments are as for `withdrawn`.
+        """Return the IDs of the unwanted slices to keep as withdrawn; see `withdrawn` for the arguments.
 
-        Where the Node cannot be written, nothing more is withdrawn.
+        While the Node cannot be written, no further slice is withdrawn.
         """
         before = self._withdrawn
         known = {id_: resource for id_, resource in unwanted.items() if self._is_written or id_ in before}
@@ -52,13 +52,13 @@ class NodeWithdrawals:
         return self.ids
 
     def pause(self, most: float) -> float:
-        """Return how long to wait, `most` seconds, until something that is withdrawn may be retired."""
+        """Return the seconds until a withdrawn slice may be retired, at most `most`."""
         now = self._clock()
         ends = ((each.hidden_since or each.since) + WITHDRAWN_SECONDS for each in self._withdrawn.values())
         return min([most, *(end - now if end > now else LOOK_AGAIN for end in ends)])
 
     def publish(self, kind: Kind | None, resources: Mapping[str, Resource]) -> None:
-        """Have the Node show the slices that can be allocated, those that are withdrawn aside."""
+        """Publish the slices for the Node: all allocatable slices without the withdrawn slices."""
         if kind is None:
             self._withdrawn = {}
         schedulable = None if kind is None else SchedulableSlices(kind, _ids(kind, resources, self.ids), self.ids)
@@ -68,7 +68,7 @@ class NodeWithdrawals:
     # ------------------------------------------------------------------ what the Node shows
 
     def shown(self, slices: SchedulableSlices) -> None:
-        """Take note that the Node shows no more than these slices."""
+        """Note that the Node shows only these slices, and hides the slices withdrawn in `slices`."""
         self._is_written = True
         now = self._clock()
         self._withdrawn = {
@@ -77,9 +77,9 @@ class NodeWithdrawals:
         }
 
     def exceeded(self, excess: Mapping[str, int]) -> None:
-        """Take note of how many more slices of each resource the Node shows than it is to show.
+        """Note that the Node shows too many slices; `excess` is the number by resource.
 
-        Those that it is yet to hide are among them.
+        Slices not hidden yet are part of the excess. Any further excess means that hidden slices are visible again.
         """
         for resource, count in excess.items():
             of_resource = {id_: each for id_, each in self._withdrawn.items() if self._resources[id_] == resource}
@@ -88,7 +88,7 @@ class NodeWithdrawals:
                 self._withdrawn = {**self._withdrawn, **visible}
 
     def failed(self) -> None:
-        """Take note that the Node cannot be written, or that the kubelet does not confirm what to write."""
+        """Note that the Node cannot be written, or that the kubelet does not confirm the slices to write."""
         self._is_written = False
 
 

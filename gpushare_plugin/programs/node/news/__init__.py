@@ -1,1 +1,1 @@
-"""What happens on a node, as typed news for subscribers."""
+"""News of a node: typed items about changes, and the subscribers of the items."""

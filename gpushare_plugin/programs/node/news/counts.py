@@ -1,22 +1,23 @@
-"""Counts what metrics show of the news."""
+"""Counts of news for the metrics."""
 
 from collections import Counter
 
 from gpushare_plugin.programs.node.news.news import GpuEventReported, NewsItem
 
 MOST_XIDS = 256
-"""GPUs and XIDs that are counted apart; a driver has fewer, and others are counted as `other`."""
+"""The most pairs of GPU and XID with a count; drivers report fewer. Further pairs are counted as `other`."""
 
 
 class XidCounts:
-    """The errors that the driver reported, by the UUID of the GPU, empty where it did not say, and their XID."""
+    """Counts the XID errors reported by the driver."""
 
     def __init__(self) -> None:
-        """Start without any."""
+        """Start without counts."""
         self.counts: Counter[tuple[str, str]] = Counter()
+        """The number of errors by the UUID of the GPU and the XID; the UUID is empty where the driver names no GPU."""
 
     def count(self, item: NewsItem) -> None:
-        """Count an item that is about an XID."""
+        """Count an item about an XID; ignore any other item."""
         if not isinstance(item, GpuEventReported) or item.event.xid is None:
             return
         key = item.event.uuid or "", str(item.event.xid)

@@ -1,4 +1,4 @@
-"""News as Kubernetes Events about the Node or a pod."""
+"""Makes Kubernetes Events about the Node or a pod from news."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ from gpushare_plugin.telemetry import events as kinds
 from gpushare_plugin.telemetry.events import EventKind
 
 _MOST_GPUS = 4
-"""GPUs that a message names."""
+"""The most GPUs named in a message."""
 
 Flush = Callable[[], None]
 
@@ -24,15 +24,16 @@ def _soon(flush: Flush) -> None:
 
 
 class NewsEvents:
-    """Makes Events of the news that people who look at Nodes and pods need; the log has all news.
+    """Makes Events of the news for people who look at Nodes and pods; the log has all news.
 
-    The same of several GPUs at once is one Event: a change of a node with many would use up what the Node may have.
+    The same news about several GPUs at once makes one Event: on a node with many GPUs, a change would otherwise exhaust
+    the number of Events allowed for the Node.
     """
 
     def __init__(self, node_name: str, put: Callable[[Event], None], soon: Callable[[Flush], None] = _soon) -> None:
-        """Pass Events to `put`; those about no pod are about the Node of this name.
+        """Pass Events to `put`; Events without a pod are about the Node of this name.
 
-        `soon` calls what it is given once everything that happens at the same time is told.
+        `soon` calls a function after all simultaneous news has arrived.
         """
         self._node = of_node(node_name)
         self._put = put
@@ -41,7 +42,7 @@ class NewsEvents:
 
     @singledispatchmethod
     def publish(self, item: news.NewsItem) -> None:
-        """Make the Event of one thing that happened, if it has one."""
+        """Make the Event of a news item; ignore news of a type without an Event."""
 
     # ------------------------------------------------------------------ GPUs
 

@@ -1,4 +1,4 @@
-"""News as lines of the log."""
+"""Writes news to the log."""
 
 import time
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from gpushare_plugin.programs.node.news import news
 _log = structlog.get_logger()
 
 REPEAT_EVENT = 60.0
-"""Seconds before an event that repeats, as the XIDs of a program can, is logged again."""
+"""Seconds before a repeated event of the driver is logged again; a program can cause the same XID many times."""
 
 _MOST_EVENT_KINDS = 256
-"""Kinds of events that are counted separately: the usual ones of every GPU, not all that a broken driver reports."""
+"""The most kinds of driver events counted apart: enough for usual events of all GPUs, a bound for a broken driver."""
 
 
 class NewsLog:
@@ -30,7 +30,7 @@ class NewsLog:
 
     @singledispatchmethod
     def log(self, item: news.NewsItem) -> None:
-        """Write one thing that happened; raises TypeError for a type of news without a line."""
+        """Write the log line of a news item; raises TypeError for a type of news without a line."""
         raise TypeError(f"found news that the log has no line for: {item!r}")
 
     # ------------------------------------------------------------------ GPUs

@@ -1,1 +1,1 @@
-"""The pods of this node: which one is asking, what it was promised, and what it really has."""
+"""The pods of this node: calls of the kubelet for pods, promises, holdings, usage and evictions."""

@@ -1,4 +1,4 @@
-"""Evicts pods that use more than they may: one at a time on a GPU, each once, after its grace period."""
+"""Evicts pods over their limit: after a grace period, every pod once, and one pod at a time on a GPU."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
@@ -8,10 +8,10 @@ from gpushare_plugin.model.usage.usage import ContainerUsage
 from gpushare_plugin.programs.node.news.news import EvictionRefused, News, PodEvicted
 
 Evict = Callable[[str, str, str], Awaitable[bool]]
-"""Evicts the pod of a namespace, a name and a UID; returns False where there is none, raises EvictionError."""
+"""Evicts the pod with a namespace, a name and a UID; returns False where no such pod exists, raises EvictionError."""
 
 ENDED_WITHIN = 90.0
-"""Seconds within which a pod that the API server does not have ends; one that is on its way out usually does."""
+"""Seconds for which a pod without an object in the API server counts as ending; ending pods usually take less time."""
 
 NO_SUCH_POD = (
     "the API server has no pod of this name and UID, as for a static pod: it cannot be evicted; "
@@ -20,10 +20,10 @@ NO_SUCH_POD = (
 
 
 class Evictions:
-    """Knows which pods were evicted, and when refused ones are tried again."""
+    """Remembers the evicted pods, and the refused evictions with the times of the next try."""
 
     def __init__(self, evict: Evict, news: News) -> None:
-        """Evict by `evict`."""
+        """Evict pods through `evict`."""
         self._evict = evict
         self._news = news
         self._evicted: set[str] = set()
@@ -34,10 +34,10 @@ class Evictions:
     async def consider(
         self, episodes: Collection[Episode], containers: Sequence[ContainerUsage], now: float, grace: float
     ) -> None:
-        """Evict whoever has to go now; of a refusal, the reason is published once.
+        """Evict the pods due for eviction now; publish the reason of a refused eviction once.
 
-        While one cannot be evicted, those less far over their limit on its GPUs wait for it; but for one that the API
-        server does not have only as long as it may be ending.
+        While the eviction of a pod is refused, pods on the same GPUs less far over their limit wait. For a pod unknown
+        to the API server, other pods wait only while the unknown pod may be ending.
         """
         self._forget({usage.uid for usage in containers}, {episode.usage.uid for episode in episodes})
         ending = {uid for uid, since in self._missing_since.items() if now - since < ENDED_WITHIN}
@@ -66,7 +66,7 @@ class Evictions:
             self._news.publish(EvictionRefused(usage, reason))
 
     def _forget(self, there: Collection[str], over: Collection[str]) -> None:
-        """Forget pods that hold nothing any more, and refusals of episodes that are over."""
+        """Forget pods without holdings, and the refusals of pods without an episode."""
         self._evicted.intersection_update(there)
         for of_pods, kept in ((self._missing_since, there), (self._not_before, over), (self._refused, over)):
             for uid in of_pods.keys() - kept:

@@ -1,8 +1,8 @@
-"""Which container a call of the kubelet is for, and which GPUs it was promised; pure.
+"""The container behind a call of the kubelet, and the GPUs promised to the container; pure.
 
-The kubelet names no pod. It admits one pod at a time, its containers in order, so a call is for a container that asks
-for just so many units and has not got them. Pods of equal size may swap: the promise that counts as used is the one
-that was followed, and what is left of the promises is for the others.
+The kubelet names no pod in a call. The kubelet admits one pod at a time, the containers of the pod in order. A call is
+therefore for a container that asks for exactly the number of units in the call and has no units yet. Pods of equal
+size may swap their promises: the followed promise counts as used, and the unused promises are for the other pods.
 """
 
 from collections import Counter
@@ -16,24 +16,27 @@ from gpushare_plugin.model.holding import Slot
 from gpushare_plugin.model.resource import Resource, UnitsOf
 
 Held = Mapping[Slot, frozenset[str]]
-"""The IDs of the units in each place that has some."""
+"""The IDs of units by the place of the units in a container; places without units are missing."""
 
 _Spread = tuple[tuple[str, int], ...]
-"""Units of each GPU, sorted, to be counted."""
+"""Numbers of units by GPU, sorted, as a key for counts."""
 
 
 class Candidate(NamedTuple):
-    """A container that may be asking, and what it was promised, None for nothing."""
+    """A container possibly behind a call of the kubelet."""
 
     pod: Pod
+    """The pod of the container."""
     slot: Slot
+    """The place for the units in the container."""
     promise: UnitsOf | None
+    """The units promised to the container, by GPU; None without a promise."""
 
 
 def candidates(pods: Sequence[Pod], held: Held, resource: Resource, size: int, last: str | None) -> list[Candidate]:
-    """Return the containers that may be asking for so many units, the likeliest first.
+    """Return the containers that may be asking for `size` units, the likeliest first.
 
-    `pods` are in the order in which they were bound; the one of the UID `last`, which got something last, comes first.
+    `pods` are in the order of their bindings. The pod with the UID `last`, the latest pod to get units, comes first.
     """
     return [
         Candidate(pod, slot, promised(pod, resource).get(slot.container))
@@ -50,17 +53,18 @@ def _slots(pod: Pod, resource: str, size: int) -> Iterator[Slot]:
 
 
 def promised(pod: Pod, resource: Resource) -> dict[str, UnitsOf]:
-    """Return what each container of a pod was promised of a resource."""
+    """Return the units of a resource promised to the containers of a pod, by the name of the container."""
     indexes = {str(gpu.index): uuid for uuid, gpu in resource.gpus.items()}
     kind = "cores" if resource.role == "cores" else ""
     return {**account_pod.promised(pod, resource.name, kind, indexes)}
 
 
 def promises(pods: Sequence[Pod], held: Held, resource: Resource, asking: Sequence[Candidate]) -> list[UnitsOf]:
-    """Return what those that are `asking` could be given, the best first.
+    """Return the units to try for the candidates in `asking`, the best first.
 
-    First what each was promised, unless another one has that; then what is left of the like promises of those that have
-    something else; and in the end what each was promised, although another one has that, too: there may be room.
+    First come the promises to the candidates, except promises used up by other containers. Then come unused promises of
+    the same shape to containers that hold other units. Last come the used-up promises to the candidates: the GPUs may
+    still have room.
     """
     own = [each.promise for each in asking if each.promise is not None]
     if not own:
@@ -77,7 +81,7 @@ def promises(pods: Sequence[Pod], held: Held, resource: Resource, asking: Sequen
 
 
 def _left(pods: Iterable[Pod], held: Held, resource: Resource, size: int) -> Counter[_Spread]:
-    """Return how often promises of one size are left: those made less those that promised pods make use of."""
+    """Return how many equal promises of `size` units are unused: all promises less the units held by promised pods."""
     left: Counter[_Spread] = Counter()
     for pod in pods:
         slots = [] if pod.ended else list(_slots(pod, resource.name, size))
@@ -91,7 +95,7 @@ def _left(pods: Iterable[Pod], held: Held, resource: Resource, size: int) -> Cou
 
 
 def recipient(pods: Sequence[Pod], held: Held, resource: Resource, ids: Collection[str], last: str | None) -> Recipient:
-    """Return what is known of the pod that gets these units."""
+    """Return the known facts about the pod that gets these units."""
     asking = candidates(pods, held, resource, len(ids), last)
     reusing = _reusing(asking, held, ids)
     likely = reusing or [each for each in asking if each.pod.uid == last] or asking
@@ -102,9 +106,9 @@ def recipient(pods: Sequence[Pod], held: Held, resource: Resource, ids: Collecti
 
 
 def served(asking: Sequence[Candidate], held: Held, resource: Resource, ids: Collection[str]) -> Slot | None:
-    """Return which of those that are asking counts as having got these units, None where none is asking.
+    """Return the place of the container that counts as the recipient of these units, None without candidates.
 
-    That is the pod that has them already, or else one to which they were promised.
+    First choice is a pod that already has the units, then a container with a promise of the units, then any candidate.
     """
     units = resource.gpus_of(ids)
     kept = [each for each in asking if each.promise == units]
@@ -112,7 +116,7 @@ def served(asking: Sequence[Candidate], held: Held, resource: Resource, ids: Col
 
 
 def _reusing(asking: Sequence[Candidate], held: Held, ids: Collection[str]) -> list[Candidate]:
-    """Return those whose pod has all these units for an init container: the kubelet reuses any of them."""
+    """Return the candidates whose pod has all these units in an init container: the kubelet reuses such units."""
     return [
         each
         for each in asking
@@ -124,7 +128,7 @@ def _reusing(asking: Sequence[Candidate], held: Held, ids: Collection[str]) -> l
 
 
 def compared(pods: Iterable[Pod], held: Held, resource: Resource) -> Iterator[Comparison]:
-    """Compare what pods that have not ended were promised of a resource with what they hold."""
+    """Yield a comparison of promised and held units of a resource for every promised pod that has not ended."""
     for pod in pods:
         if not pod.ended and (promise := promised(pod, resource)):
             slots = {container: Slot(pod.uid, container, resource.name) for container in promise}
@@ -137,5 +141,5 @@ def _spread(units: UnitsOf) -> _Spread:
 
 
 def _shape(units: UnitsOf) -> tuple[int, ...]:
-    """Return the numbers of units without their GPUs: only containers that were promised alike can swap."""
+    """Return the numbers of units without the GPUs: only containers with promises of equal shape can swap."""
     return tuple(sorted(filter(None, units.values())))

@@ -1,4 +1,4 @@
-"""Compares what containers have with what their pods were promised, and publishes what is true."""
+"""Compares the holdings of containers with the promises to their pods, and publishes the real holdings."""
 
 import asyncio
 import time
@@ -16,21 +16,21 @@ from gpushare_plugin.programs.node.pods.matching import Held, compared
 from gpushare_plugin.programs.node.pods.steering import PodSteering, Watched
 
 LOOK_EVERY = 30.0
-"""Seconds between looks at what pods have, where nothing happens."""
+"""Seconds between looks at the holdings of pods while nothing happens."""
 
 PAUSE = 1.0
-"""Seconds before each look: the containers of a pod get their units one by one, and the kubelet writes them down."""
+"""Seconds before a look: the containers of a pod get units one by one, and the kubelet records the units afterwards."""
 
 Excess = Mapping[str, UnitsOf]
-"""By how many units each GPU has more of a resource than was promised there."""
+"""The number of units held beyond the promises, by resource and GPU."""
 
 
 PodAnnotations = Mapping[str, Mapping[str, str]]
-"""Annotations by the UID of their pod."""
+"""The annotations of pods, by the UID of the pod."""
 
 
 class PromiseReconciler:
-    """Keeps `annotations` and `excess` as the kubelet shows what pods have, and the `steering` informed of it."""
+    """Follows the holdings shown by the kubelet, for the annotations of pods, the excess and the steering."""
 
     def __init__(
         self,
@@ -39,20 +39,24 @@ class PromiseReconciler:
         news: News,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Compare what `reader` finds with the pods of a watch."""
+        """Compare the holdings found by `reader` with the pods of a watch."""
         self.watched = watched
+        """The pods of the node."""
         self._reader = reader
         self.steering = PodSteering(watched, clock)
+        """Steers the calls of the kubelet by the newest holdings."""
         self._news = news
         self._clock = clock
         self._drifted: Mapping[tuple[str, str], Comparison] = {}
         self.annotations: Published[PodAnnotations] = Published({})
+        """The annotations with the real holdings of pods."""
         self.excess: Excess = {}
+        """The units held beyond the promises at the newest look."""
 
     async def run(self, resources: Callable[[], Iterable[Resource]]) -> None:
-        """Look after each allocation and each change of the pods, and from time to time; runs until cancelled.
+        """Look after every allocation and every change of the pods, and at intervals; runs until cancelled.
 
-        `resources` returns what the node offers now.
+        `resources` returns the resources offered by the node now.
         """
         async for _ in changes(self.steering.given, self.watched.changed, every=LOOK_EVERY):
             await asyncio.sleep(PAUSE)
@@ -60,7 +64,7 @@ class PromiseReconciler:
             self.publish(resources())
 
     async def learn(self) -> None:
-        """Have the steering learn what containers have; where that is not known, it goes by what it knew."""
+        """Tell the steering the holdings of containers; with unknown holdings, the steering keeps its state."""
         asked_at = self._clock()
         uids = {(pod.namespace, pod.name): pod.uid for pod in self.watched.in_order}
         holdings = await self._reader.with_uids(uids)
@@ -68,7 +72,7 @@ class PromiseReconciler:
             self.steering.learn({each.slot: each.ids for each in holdings}, asked_at)
 
     def publish(self, resources: Iterable[Resource]) -> None:
-        """Publish what pods have, and whose units are not where they were promised."""
+        """Publish the holdings of pods, and the pods with units of other GPUs than the promised GPUs."""
         offered = {resource.name: resource for resource in resources}
         indexes = {uuid: gpu.index for resource in offered.values() for uuid, gpu in resource.gpus.items()}
         pods = [pod for pod in self.watched.in_order if not pod.ended]
@@ -93,7 +97,7 @@ class PromiseReconciler:
 
 
 def _shares(held: Held, resources: Mapping[str, Resource]) -> dict[str, Shares]:
-    """Return the units of each GPU that containers have of our resources, by the UID of their pod."""
+    """Return the shares of containers in our resources, by the UID of the pod."""
     shares: defaultdict[str, list[Share]] = defaultdict(list)
     for slot, ids in sorted(held.items()):
         if (resource := resources.get(slot.resource)) is not None:

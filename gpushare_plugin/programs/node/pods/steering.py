@@ -1,4 +1,4 @@
-"""Steers the kubelet's calls to the GPUs that pods were promised; from memory alone."""
+"""Steers the kubelet's calls to the GPUs promised to pods, from memory alone."""
 
 import asyncio
 import time
@@ -13,64 +13,68 @@ from gpushare_plugin.model.resource import Resource, UnitsOf
 from gpushare_plugin.programs.node.pods.matching import Held, candidates, promises, recipient, served
 
 LONGEST_WAIT = 0.25
-"""Seconds that a call of the kubelet waits at most for the watch: no other pod of the node is admitted meanwhile."""
+"""The most seconds that a call of the kubelet waits for the watch: the kubelet admits no other pod meanwhile."""
 
 CONFIRMED_WITHIN = 10.0
-"""Seconds after which what a container was given counts as given back, unless the kubelet shows it."""
+"""Seconds after which allocated units count as given back, unless the kubelet shows the units."""
 
 
 class Watched(Protocol):
-    """The pods that are bound to this node, as the API server has them."""
+    """The pods bound to this node, by a watch of the API server."""
 
     @property
     def in_order(self) -> Sequence[Pod]:
-        """The pods, in the order in which they were bound."""
+        """The pods, in the order of their bindings."""
         ...
 
     @property
     def live(self) -> bool:
-        """Whether changes arrive, as far as is known."""
+        """Whether changes arrive, as far as known."""
         ...
 
     @property
     def changed(self) -> Published[int]:
-        """Is replaced whenever a pod comes, goes or changes."""
+        """A value replaced whenever a pod comes, goes or changes."""
         ...
 
 
 class _Given(NamedTuple):
+    """Units given to a container since the last answer of the kubelet."""
+
     ids: frozenset[str]
+    """The IDs of the units."""
     at: float
+    """The time of the allocation, on the clock of the steering."""
 
 
 class PodSteering:
-    """Knows the pods of this node, what they were promised, and who has got something.
+    """Knows the pods of this node, the promises to pods, and the units of containers.
 
-    What containers have is what the kubelet showed last, and what it was given since. `given` is replaced with each
-    allocation.
+    Containers have the units shown by the kubelet last, and the units allocated since.
     """
 
     def __init__(
         self, watched: Watched, clock: Callable[[], float] = time.monotonic, longest_wait: float = LONGEST_WAIT
     ) -> None:
-        """Steer by the pods of a watch, for which a call waits `longest_wait` seconds at most."""
+        """Steer by the pods of a watch; a call waits at most `longest_wait` seconds for the watch."""
         self._watched = watched
         self._clock = clock
         self._longest_wait = longest_wait
         self.shown: Held = {}
-        """What the kubelet showed last."""
+        """The units of containers in the last answer of the kubelet."""
         self._since: dict[Slot, _Given] = {}
         self._last: str | None = None
         self.given = Published(0)
+        """The number of allocations, replaced with every allocation."""
 
     @property
     def held(self) -> Held:
-        """The units that containers have."""
+        """The IDs of the units of containers, by place."""
         return {**{slot: given.ids for slot, given in self._since.items()}, **self.shown}
 
     @property
     def asked_for(self) -> frozenset[str]:
-        """The resources of which a container of this node still has to be given something."""
+        """The resources that containers of this node request and have no units of yet."""
         held = self.held
         return frozenset(
             resource
@@ -82,9 +86,10 @@ class PodSteering:
         )
 
     def learn(self, shown: Mapping[Slot, frozenset[str]], asked_at: float) -> None:
-        """Take what the kubelet showed when it was asked, a time on our clock.
+        """Take over the units shown by the kubelet; `asked_at` is the time of the question, on our clock.
 
-        Where pods have swapped, what was given to one is shown as another's; then the first has nothing yet.
+        After a swap of pods, the kubelet shows units counted for one pod as the units of another pod; the first pod
+        then has no units yet.
         """
         self.shown = shown
         confirmed = {
@@ -98,7 +103,10 @@ class PodSteering:
         }
 
     async def catch_up(self, resource: Resource, size: int) -> None:
-        """Wait, where no pod is known that could ask for so many units and the watch is alive, for it to bring one."""
+        """Wait for the watch to bring a pod that could ask for `size` units.
+
+        Returns at once when such a pod is known or the watch is not alive, and after the longest wait in any case.
+        """
         try:
             async with asyncio.timeout(self._longest_wait):
                 while not self._is_known(resource, size) and self._watched.live:
@@ -110,16 +118,16 @@ class PodSteering:
         return bool(candidates(self._watched.in_order, self.held, resource, size, self._last))
 
     def promises(self, resource: Resource, size: int) -> Sequence[UnitsOf]:
-        """Return what was promised to the pods that could ask for so many units, the likeliest first."""
+        """Return the promises to the pods that could ask for `size` units, the likeliest first."""
         pods, held = self._watched.in_order, self.held
         return promises(pods, held, resource, candidates(pods, held, resource, size, self._last))
 
     def recipient(self, resource: Resource, ids: Collection[str]) -> Recipient:
-        """Return what is known of the pod that the kubelet gives these units to."""
+        """Return the known facts about the pod that the kubelet gives these units to."""
         return recipient(self._watched.in_order, self.held, resource, ids, self._last)
 
     def allocated(self, resource: Resource, ids: Collection[str]) -> None:
-        """Take note that a container has these units now, until the kubelet shows which one."""
+        """Count these units as given to the likeliest container, until the kubelet shows the real container."""
         held = self.held
         asking = candidates(self._watched.in_order, held, resource, len(ids), self._last)
         slot = served(asking, held, resource, ids)

@@ -1,4 +1,4 @@
-"""Looks at who uses what, at intervals, and publishes which containers exceed their limit and what is out of place."""
+"""Looks at the usage of GPUs at intervals, and publishes containers over their limit and stowaway processes."""
 
 import asyncio
 import time
@@ -32,19 +32,19 @@ from gpushare_plugin.programs.node.pods.evictions import Evict, Evictions
 _log = structlog.get_logger()
 
 LOOK_EVERY = 10.0
-"""Seconds between looks at who uses what, where the GPUs themselves are looked at less often."""
+"""The most seconds between looks at usage; a shorter `health.rescan_seconds` takes precedence."""
 LEAST_PAUSE = 1.0
-"""Seconds between looks at least."""
+"""The fewest seconds between looks at usage."""
 
 MOST_STOWAWAYS = 64
-"""Processes out of place that are published one by one at a time; a program can start any number."""
+"""The most published stowaways at a time; a program can start any number of processes."""
 
 ContainerIds = Mapping[tuple[str, str, str], str]
-"""The IDs of containers, by namespace, pod and container."""
+"""The IDs of containers, by namespace, name of the pod and name of the container."""
 
 
 class UsageTracker:
-    """Keeps `usage` as it was at the last look, None before the first."""
+    """Looks at the usage of GPUs, and keeps the usage found by the last look."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class UsageTracker:
         evict: Evict,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Look at the GPUs of `source`; `evict` evicts a pod, `clock` (seconds) measures how long episodes last."""
+        """Look at the GPUs of `source`; `evict` evicts a pod, `clock` (seconds) measures the length of episodes."""
         self._source = source
         self._holdings = holdings
         self._news = news
@@ -70,7 +70,7 @@ class UsageTracker:
 
     @property
     def usage(self) -> Usage | None:
-        """Who uses what, with the age of that in seconds."""
+        """The usage at the last look, with the age of the look in seconds; None before the first look."""
         if self._usage is None:
             return None
         return replace(self._usage, age=max(0.0, self._clock() - self._looked_at))
@@ -83,21 +83,22 @@ class UsageTracker:
     ) -> None:
         """Look at intervals until cancelled.
 
-        `snapshot` returns the node as it is, `config` the one in effect, and `container_ids` what is known of them.
+        `snapshot` returns the current node, `config` the config in effect, and `container_ids` the known IDs of
+        containers.
         """
         while True:
             await self.look(snapshot(), config().overuse, container_ids())
             await asyncio.sleep(max(LEAST_PAUSE, min(LOOK_EVERY, config().health.rescan_seconds)))
 
     async def look(self, snapshot: Snapshot, overuse: Overuse, container_ids: ContainerIds) -> None:
-        """Look once; where the GPUs cannot be looked at, the last look stays."""
+        """Look once; after a failed look, the usage of the previous look stays."""
         try:
             samples = await read_sample(self._source)
         except GpushareError as error:
             _log.debug("usage_not_read", reason=str(error))
             return
         looked_at = self._clock()
-        # After the GPUs: whoever was seen there had been allocated its units before.
+        # Holdings are read after the GPUs: a process seen on a GPU had got its units before.
         holdings = _with_ids(await self._holdings.read(), container_ids)
         usage = attribute(samples, snapshot, holdings)
         self._usage, self._looked_at = self._lasting(usage), looked_at
@@ -106,10 +107,10 @@ class UsageTracker:
             await self._follow_episodes(self._usage, overuse, looked_at)
 
     def _lasting(self, usage: Usage) -> Usage:
-        """Return the same with those out of place that were so at the look before, too.
+        """Return the usage with only the stowaways that the previous look also found.
 
-        A pod that is about to end is not shown by the kubelet any more while its processes still are. One that has just
-        begun is not shown yet: an unknown pod is not judged by an answer that may lack it.
+        The kubelet no longer shows an ending pod while processes of the pod still run. The kubelet does not show a new
+        pod yet: an incomplete answer does not make the processes of an unknown pod stowaways.
         """
         before, found = self._stowaways, frozenset(map(_identity, usage.stowaways))
         late = frozenset() if self._holdings.complete else {each for each in found if each.pod_uid and not each.pod}
@@ -128,7 +129,10 @@ class UsageTracker:
         self._publish_unknown(usage, at_once=any(sample.unknown for sample in samples))
 
     def _publish_unknown(self, usage: Usage, *, at_once: bool) -> None:
-        """Publish why it is not known who uses a GPU; what a restart of the kubelet causes, at the second look only."""
+        """Publish why the containers on a GPU are unknown, or that the containers are known again.
+
+        A reason is published either `at_once` or at the second look: a restart of the kubelet causes a passing reason.
+        """
         before, reason = self._unknown, next((gpu.unknown for gpu in usage.gpus if gpu.unknown), None)
         self._unknown = reason
         settled = reason is None or at_once or reason == before
@@ -155,7 +159,7 @@ def _with_ids(holdings: Holdings | None, ids: ContainerIds) -> Holdings | None:
 
 
 def _identity(stowaway: Stowaway) -> Stowaway:
-    """Return what makes it the same at another look."""
+    """Return the stowaway without its memory: the part that stays equal at another look."""
     return replace(stowaway, memory=None)
 
 
