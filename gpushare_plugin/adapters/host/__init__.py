@@ -1,1 +1,1 @@
-"""The host: GPUs as NVML, or a file, describes them."""
+"""The host: GPUs described by NVML or by a file, and the files exchanged with `gpushare mps` and `gpushare mig`."""

@@ -1,8 +1,8 @@
-"""Which container a process of the host is in, by its cgroup.
+"""The container of a host process, found by the cgroup of the process.
 
-Facts: cgroups(7), proc_pid_cgroup(5), proc_pid_stat(5); how the kubelet names the cgroups of pods, from
-pkg/kubelet/cm in Kubernetes (cgroup_manager_linux.go, pod_container_manager_linux.go); how runtimes name those of
-containers: containerd and Docker `<ID>` or `<runtime>-<ID>.scope`, CRI-O `crio-<ID>.scope`.
+Facts: cgroups(7), proc_pid_cgroup(5), proc_pid_stat(5). The kubelet's names for the cgroups of pods: pkg/kubelet/cm in
+Kubernetes (cgroup_manager_linux.go, pod_container_manager_linux.go). The runtimes' names for the cgroups of containers:
+`<ID>` or `<runtime>-<ID>.scope` with containerd and Docker, `crio-<ID>.scope` with CRI-O.
 """
 
 import os
@@ -16,32 +16,36 @@ from gpushare_plugin.foundation.text import in_words
 from gpushare_plugin.model.usage.sample import HOST, Owner
 
 _HOST_NAMESPACE = "pid:[4026531836]"
-"""The PID namespace that the kernel starts with, which has the same number everywhere (PROC_PID_INIT_INO)."""
+"""The kernel's first PID namespace, with the same number on every host (PROC_PID_INIT_INO)."""
 
 _UID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}"
-"""The second form is that of static pods, the hash of their manifest."""
+"""The UID of a pod; the second form is the UID of a static pod, the hash of the pod's manifest."""
 _POD_FOLDER = re.compile(rf"pod({_UID})")
 _POD_SLICE = re.compile(r"(?:[\w-]+-)?kubepods(?:-burstable|-besteffort)?-pod(\w+)\.slice")
-"""With the systemd driver: dashes of the UID are underscores, because a dash leads to the parent slice."""
+"""The cgroup of a pod with the systemd driver. A dash separates parent slices, so the UID has underscores instead of
+dashes."""
 _CONTAINER = re.compile(r"(?:.*-)?([0-9a-f]{64})(?:\.scope)?")
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _STATE, _START = 0, 19
-"""Fields of /proc/PID/stat, counted from the one behind the name."""
+"""Positions of the state and the start time in /proc/PID/stat, counted after the program's name."""
 _ENDED = {"Z", "X"}
 
 
 class HostProcess(NamedTuple):
-    """What the kernel knows of a process: the name of its program, and whose it is."""
+    """A process of the host, as described by the kernel."""
 
     program: str
+    """The name of the program, with `?` for unprintable characters."""
     owner: Owner
+    """The pod and the container of the process."""
 
 
 def why_unknown(procfs: Path) -> str | None:
-    """Return why process IDs of the host mean others here, or nothing; None where they mean the same.
+    """Return why host process IDs mean other processes here; None if gpushare is in the host's PID namespace.
 
-    The driver reports IDs of the host's PID namespace. A node that is itself a container, as with kind, has another.
+    The driver reports process IDs of the host's PID namespace. A node inside a container, for example with kind, has
+    another PID namespace.
     """
     try:
         namespace = str((procfs / "self/ns/pid").readlink())
@@ -56,14 +60,14 @@ def why_unknown(procfs: Path) -> str | None:
 
 
 def now() -> float:
-    """Return the time on the clock that the kernel notes the start of processes by, in seconds."""
+    """Return the seconds on the boot-time clock, which the kernel uses for the start times of processes."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def look_up(pids: Iterable[int], seen_at: float, procfs: Path) -> Mapping[int, HostProcess]:
-    """Return the processes of the host that had these IDs at a time of `now`; those that ended since are left out.
+    """Return the host processes with these IDs at the time `seen_at`, a value of `now`; ended processes are left out.
 
-    A process that began later only has the ID of another one.
+    A process that began later only reuses the ID of an ended process, and is left out, too.
     """
     found = {}
     for pid in pids:
@@ -77,7 +81,7 @@ def _process(folder: Path, seen_at: float) -> HostProcess | None:
         before = (folder / "stat").read_text(errors="backslashreplace")
         cgroups = (folder / "cgroup").read_text(errors="backslashreplace")
         after = (folder / "stat").read_text(errors="backslashreplace")
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return None
     program, began = _identity(before)
     if began is None or began > seen_at or _identity(after)[1] != began:
@@ -86,7 +90,10 @@ def _process(folder: Path, seen_at: float) -> HostProcess | None:
 
 
 def _identity(stat: str) -> tuple[str, float | None]:
-    """Return the name of a process, and when it began, None once it has ended; a process chooses its name itself."""
+    """Return the name and the start time of a process; the start time of an ended process is None.
+
+    A process chooses its own name, so unprintable characters become `?`.
+    """
     name, _, rest = stat.partition("(")[2].rpartition(")")
     name = "".join(character if character.isprintable() else "?" for character in name)
     fields = rest.split()
@@ -96,18 +103,19 @@ def _identity(stat: str) -> tuple[str, float | None]:
 
 
 def owner(cgroups: str) -> Owner:
-    """Return whose a process is, by the text of its /proc/PID/cgroup.
+    """Return the owner of a process, given the text of /proc/PID/cgroup.
 
-    With version 1 each hierarchy has a line, and a container may be in some of them only. The outermost pod of a path
-    counts: whatever is below, a container may have made itself, under the name of any other pod.
+    With cgroup version 1, every hierarchy has a line, and a container may be in only some hierarchies. The outermost
+    pod of a path counts: further inside, a container can create cgroups, even under the name of another pod.
 
-    So it is where the node itself is a container: its cgroup is no pod's, as in `/docker/<ID>/kubelet/kubepods/pod…`,
-    or is not shown at all, since paths begin at the cgroup namespace of the reader and lead out of it by `/../..`
-    (cgroup_namespaces(7)). Only where the node is a pod of another cluster, and its container has neither a cgroup nor
-    a PID namespace of its own, its processes would be those of that pod: of one that this kubelet does not know, and
-    never of a wrong one.
+    A node may itself be a container. The cgroup of such a node belongs to no pod, as in
+    `/docker/<ID>/kubelet/kubepods/pod…`, or is not shown at all: paths begin at the cgroup namespace of the reader, and
+    lead out of the namespace by `/../..` (cgroup_namespaces(7)). One case remains: the node is a pod of another
+    cluster, and the node's container has neither a cgroup namespace nor a PID namespace of its own. Then the node's
+    processes count as processes of the outer pod, a pod unknown to this kubelet. They never count as processes of a
+    wrong pod of the node.
     """
-    # By what the kernel ends lines with, and forbids in names: others, such as U+2028, may be in them.
+    # Split only at newlines: the kernel forbids newlines in names, but not other line separators such as U+2028.
     owners = [_owner(line.split(":", maxsplit=2)[-1]) for line in cgroups.split("\n")]
     in_pods = (each for each in owners if each.pod_uid)
     return next(in_pods, None) or next((each for each in owners if each.container_id), HOST)
@@ -115,7 +123,7 @@ def owner(cgroups: str) -> Owner:
 
 def _owner(path: str) -> Owner:
     uid = container = ""
-    # A runtime that has another driver than the kubelet writes `<slice>:<runtime>:<ID>`.
+    # A runtime with another cgroup driver than the kubelet's writes `<slice>:<runtime>:<ID>`.
     for part in re.split("[/:]", path):
         if not uid and (pod := _pod(part)):
             uid, container = pod, ""

@@ -1,8 +1,8 @@
-"""How two daemons of a node meet: files in a directory that both see, of which each is written by one of them.
+"""Files exchanged by two daemons of a node through a shared directory; each file has a single writer.
 
-`gpushare run` writes what is wanted, and the other one what it has done, which counts while that one holds the lock.
-Either may be of another version than the other, so keys that are not known are passed over; a change of meaning takes
-another `version`.
+`gpushare run` writes the desired state. The other daemon, `gpushare mps` or `gpushare mig`, writes its status, which
+counts while the daemon holds its lock. The versions of the two daemons may differ: a reader ignores unknown keys, and a
+change of meaning needs another `version`.
 """
 
 import os
@@ -19,56 +19,60 @@ from gpushare_plugin.foundation.files.regular_file import read_regular
 from gpushare_plugin.foundation.structs import Struct
 
 LARGEST_FILE = 1 << 18
-"""Bytes; more than a node of any size needs."""
+"""The size limit of a file in bytes; no node of any size needs more."""
 
 UUID = r"^GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
+"""A regular expression for the UUID of a card."""
 
 Uuid = Annotated[str, Field(pattern=UUID)]
+"""The UUID of a card."""
 
 
 class ExchangeError(GpushareError):
-    """A file of the exchange cannot be read or written; the message says which, why and what to do."""
+    """A file or directory of the exchange cannot be used; the message gives its path and the reason."""
 
 
 class AlreadyRunningError(GpushareError):
-    """Another process of the same kind has the directory; the message names both and what to do."""
+    """Another process of gpushare uses the directory; the message names process, directory and remedy."""
 
 
 class SharedDirectory(Struct, frozen=True):
     """A directory of the host in which `gpushare run` and another daemon exchange files."""
 
     path: Path
+    """The path of the directory."""
 
     @property
     def wanted(self) -> Path:
-        """What `gpushare run` desires."""
+        """The file with the desired state, written by `gpushare run`."""
         return self.path / "wanted.json"
 
     @property
     def status(self) -> Path:
-        """What the other daemon has done."""
+        """The file with the status, written by the other daemon."""
         return self.path / "status.json"
 
     @property
     def ready(self) -> Path:
-        """There while everything that is desired is done, for the readiness probe of the pod."""
+        """A file present while the desired state is reached, for the readiness probe of the other daemon's pod."""
         return self.path / "ready"
 
     @property
     def only(self) -> Path:
-        """Locked while any program but `gpushare run` uses the directory."""
+        """The lock file of the directory, locked while any program except `gpushare run` uses the directory."""
         return self.path / "gpushare.lock"
 
     @property
     def alive(self) -> Path:
-        """Touched every few seconds while the other daemon works, for the liveness probe of its pod."""
+        """A file touched regularly while the other daemon works, for the liveness probe of the daemon's pod."""
         return self.path / "alive"
 
 
 def take(directory: SharedDirectory, lock_file: Path, program: str, what: str) -> AbstractContextManager[object]:
-    """Take the locks of a directory, which is made if need be, for `program`; `what` is its name in messages.
+    """Create the directory if needed, and take its locks for `program`; `what` is the directory's name in messages.
 
-    Raises AlreadyRunningError, and ExchangeError where the directory cannot be used.
+    The locks last until the context ends. Raises AlreadyRunningError, and ExchangeError where the directory cannot be
+    used.
     """
     with ExitStack() as locks:
         try:
@@ -82,7 +86,7 @@ def take(directory: SharedDirectory, lock_file: Path, program: str, what: str) -
         except OSError as error:
             raise ExchangeError(f"the {what} {directory.path} cannot be used: {error}") from error
         try:
-            # Whatever path leads here, and whichever program it is.
+            # The second lock is the same for all programs and for all paths to the directory.
             locks.enter_context(lock(directory.only))
         except LockedError as error:
             raise AlreadyRunningError(
@@ -94,7 +98,7 @@ def take(directory: SharedDirectory, lock_file: Path, program: str, what: str) -
 
 
 def refuse_one_directory(one: SharedDirectory, other: SharedDirectory) -> None:
-    """Raise ExchangeError where two directories are one, or one is within the other, by whatever links."""
+    """Raise ExchangeError if two directories are the same, or one contains the other; links are followed."""
     first, second = one.path.resolve(), other.path.resolve()
     if first.is_relative_to(second) or second.is_relative_to(first) or _same(first, second):
         raise ExchangeError(
@@ -109,34 +113,36 @@ _ONE_DIRECTORY = (
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Return whether two paths are one directory, such as one that is mounted twice."""
+    """Return whether two paths lead to the same directory, for example a directory mounted twice."""
     try:
         return one.samefile(other)
     except OSError:
-        return False  # what is not there yet is not mounted
+        return False  # a missing directory is not mounted
 
 
 class Message(BaseModel):
-    """What a file of the exchange has."""
+    """The content of a file of the exchange."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
     version: Literal[1] = 1
+    """The version of the meaning of the content; a reader rejects any other version."""
 
 
 class AgentStatus(Message):
-    """What a daemon has done; `since` is when this came to be so, as ISO 8601 in UTC."""
+    """The status of the other daemon."""
 
     since: str = ""
+    """The time of the last change of the status, in UTC by ISO 8601."""
 
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 
 def read_message(file: Path, kind: type[AnyMessage]) -> AnyMessage | None:
-    """Return what `file` says, None where there is no such file; raises ExchangeError for anything else there."""
+    """Return the content of `file`, None if the file does not exist; raises ExchangeError for any other problem."""
     try:
-        # Whatever else lies there must neither make us wait (a pipe) nor lead us elsewhere (a link).
+        # Regular files only: a pipe would make the reader wait, and a link would lead to another file.
         content = read_regular(file, LARGEST_FILE + 1)
     except FileNotFoundError:
         return None
@@ -157,7 +163,7 @@ def read_message(file: Path, kind: type[AnyMessage]) -> AnyMessage | None:
 
 
 def write_message(file: Path, message: Message) -> None:
-    """Write `message` so that no reader sees half of it; raises ExchangeError."""
+    """Replace `file` in one step, so that no reader sees half of `message`; raises ExchangeError."""
     new = file.with_name(f".{file.name}.new")
     try:
         new.unlink(missing_ok=True)
@@ -170,7 +176,7 @@ def write_message(file: Path, message: Message) -> None:
 
 
 class StatusFile:
-    """The status of a daemon, written when it is another than before, and a file that is there while all is done."""
+    """Writes the status of a daemon after every change, and keeps the file `ready` while all work is done."""
 
     def __init__(self, directory: SharedDirectory) -> None:
         """Write to `status` and `ready` of `directory`."""
@@ -178,7 +184,10 @@ class StatusFile:
         self._written: AgentStatus | None = None
 
     def write(self, status: AgentStatus, *, ready: bool) -> None:
-        """Report a status; raises ExchangeError or OSError, and tries again the next time."""
+        """Write `status` if changed, and create or remove the file `ready`.
+
+        Raises ExchangeError or OSError; then the next call tries again.
+        """
         if self._written is not None and status == self._written.model_copy(update={"since": ""}):
             return
         status = status.model_copy(update={"since": datetime.now(UTC).isoformat(timespec="seconds")})
@@ -190,7 +199,7 @@ class StatusFile:
         self._written = status
 
     def withdraw(self) -> None:
-        """Report nothing any more."""
+        """Remove the status and the file `ready`."""
         for file in (self._directory.status, self._directory.ready):
             file.unlink(missing_ok=True)
         self._written = None

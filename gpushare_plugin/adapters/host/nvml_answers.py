@@ -1,4 +1,4 @@
-"""What NVML answers, and whether that can be: a driver that is broken answers anything."""
+"""Checks of NVML's answers: a broken driver may answer anything."""
 
 import re
 from collections import defaultdict
@@ -10,18 +10,18 @@ from gpushare_plugin.model.gpu import MOST_MEMORY_MIB, FailedGpu, Gpu
 _DIGITS = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _CARD = re.compile(rf"GPU-{_DIGITS}")
 _INSTANCE = re.compile(rf"MIG-{_DIGITS}|MIG-GPU-{_DIGITS}/[0-9]{{1,3}}/[0-9]{{1,3}}")
-"""The second form is that of drivers before 470."""
+"""The UUID of a MIG instance; drivers before 470 use the second form."""
 
 
 def why(error: Exception) -> str:
-    """Return in words what NVML, or an invalid answer of it, raised."""
+    """Return the reason for an error of NVML, or for an invalid answer of NVML, in words."""
     if isinstance(error, UnicodeDecodeError):
         return f"NVML reports {error.object!r}, which is not text; UTF-8 expected"
     return str(error)
 
 
 def shown(ask: Callable[[], str]) -> str:
-    """Return a text that is only shown; bytes that are no text are shown as their numbers."""
+    """Return a text for display only; bytes that are not text are shown by their numbers."""
     try:
         return ask()
     except UnicodeDecodeError as error:
@@ -29,15 +29,15 @@ def shown(ask: Callable[[], str]) -> str:
 
 
 def card_uuid(text: str) -> str:
-    """Return the UUID of a card; raises ValueError for a text that is none.
+    """Return the UUID of a card; raises ValueError for any other text.
 
-    IDs of units are made of it and read back, and containers get it in a variable.
+    Unit IDs are made from the UUID and parsed again, and containers get the UUID in a variable.
     """
     return _uuid(text, _CARD, "GPU-")
 
 
 def instance_uuid(text: str) -> str:
-    """Return the UUID of a MIG instance; raises ValueError as `card_uuid`."""
+    """Return the UUID of a MIG instance; raises ValueError for any other text."""
     return _uuid(text, _INSTANCE, "MIG-")
 
 
@@ -48,7 +48,7 @@ def _uuid(text: str, form: re.Pattern[str], begin: str) -> str:
 
 
 def usable_mib(total: int, reserved: int) -> int:
-    """Return how many MiB can be used of `total` bytes; raises ValueError for an amount that no GPU has."""
+    """Return the MiB of `total` bytes that are not `reserved`; raises ValueError for an impossible amount."""
     usable = (total - reserved) // MIB
     if not 0 < usable <= total // MIB <= MOST_MEMORY_MIB:
         raise ValueError(
@@ -59,7 +59,7 @@ def usable_mib(total: int, reserved: int) -> int:
 
 
 def clashes(gpus: Iterable[Gpu]) -> dict[str, list[FailedGpu]]:
-    """Return the GPUs that share a UUID, by that: it would be unknown which of them a container gets."""
+    """Return the GPUs with the same UUID, by UUID: a container with the UUID could get any of the GPUs."""
     by_uuid: defaultdict[str, list[Gpu]] = defaultdict(list)
     for gpu in gpus:
         by_uuid[gpu.uuid].append(gpu)

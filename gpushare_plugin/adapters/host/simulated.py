@@ -1,6 +1,6 @@
-"""GPUs described by a YAML file, for clusters and laptops that have none.
+"""GPUs described by a YAML file, for clusters and laptops without GPUs.
 
-driverVersion: "570.86.15"      # all keys but gpus and memory may be left out
+driverVersion: "570.86.15"      # only the keys gpus and memory are required
 cudaVersion: "12.8"
 machine: DGX A100
 gpus:
@@ -10,13 +10,13 @@ gpus:
   computeCapability: "8.0"
   numaNode: 0
   mode: compute                 # compute or graphics
-  processes:                    # what uses each of these cards
+  processes:                    # the processes on each card
   - pod: default/trainer        # without a pod, a process of the host
     container: main
     memory: 6GiB
     utilization: 40             # percent
 - memory: 40GiB
-  mig: [3g.20gb, 1g.5gb]        # a card in MIG mode, with these instances
+  mig: [3g.20gb, 1g.5gb]        # a card in MIG mode, and its instances
 """
 
 import re
@@ -55,7 +55,7 @@ from gpushare_plugin.model.usage.sample import GpuSample, Owner, Process
 
 _SAME_NUMA_NODE = 20
 _OTHER_NUMA_NODE = 10
-"""Closeness as NVML's levels NODE and SYSTEM give it (see `host.nvml`)."""
+"""The closeness scores of NVML's levels NODE and SYSTEM (see `host.nvml.gpus`)."""
 
 _WHAT = "the file of simulated GPUs"
 _SMALLEST = 'the smallest file has the one line "gpus: [{memory: 16GiB}]"'
@@ -63,12 +63,13 @@ _SMALLEST = 'the smallest file has the one line "gpus: [{memory: 16GiB}]"'
 _MIG_PROFILE = re.compile(r"([1-7]c\.)?[1-7]g\.[1-9][0-9]{0,2}gb([-+][a-z]+(\.[a-z]+)?)?", re.ASCII)
 _PROFILES = "a MIG profile such as 1g.5gb, 1c.3g.20gb or 1g.5gb+me"
 _MULTIPROCESSORS_PER_SLICE = 14
-"""As an A100 has."""
+"""The number of an A100."""
 _PCI_CLASSES = {"compute": 0x030200, "graphics": 0x030000}
 _MOST_INSTANCES = 7
 _GPU_INSTANCES = 15
 _COMPUTE_INSTANCES = 8
-"""How many IDs of each kind the driver has capabilities for, used or not."""
+"""The driver has capabilities for this many IDs of GPU instances on a card, and of compute instances on a GPU instance,
+used or not."""
 
 
 def _profile(text: str) -> str:
@@ -97,16 +98,21 @@ def _one_line(text: str) -> str:
 CardMemory = Annotated[
     MemoryUnit, Allowed(MemoryUnit.allowed, MEMORY_UNIT_SCHEMA), PlainValidator(_card_memory), PlainSerializer(str)
 ]
+"""The usable memory of a card."""
 Profile = Annotated[str, Allowed(_PROFILES, text_like(_MIG_PROFILE.pattern)), AfterValidator(_profile)]
+"""A MIG profile."""
 Version = Annotated[
     str, Allowed('a version such as "8.0", in quotes', text_like(_VERSION)), Field(pattern=f"^{_VERSION}$")
 ]
+"""A version with a major and a minor number."""
 Uuid = Annotated[
     str,
     Allowed("GPU- and 36 hexadecimal digits and dashes", text_like(_UUID)),
     Field(pattern=f"^{_UUID}$"),
 ]
+"""The UUID of a card."""
 OneLine = Annotated[str, AfterValidator(_one_line)]
+"""Text on one line, without control characters."""
 
 
 class SimulatedProcess(Section):
@@ -174,18 +180,18 @@ class SimulatedNode(Section):
 
 
 class SimulatedSource:
-    """The GPUs that a file describes."""
+    """The GPUs described by a file."""
 
     def __init__(self, file: Path) -> None:
-        """Describe the node by `file`, which is read at each look."""
+        """Take the GPUs from `file`; every call reads the file again."""
         self._file = file
 
     def read(self) -> Inventory:
-        """Return the GPUs of the file; raises ConfigError with every mistake in it."""
+        """Return the GPUs of the file; raises ConfigError with all mistakes in the file."""
         return _inventory(self._node())
 
     def sample(self) -> tuple[GpuSample, ...]:
-        """Return what the processes of the file use; raises ConfigError as `read`."""
+        """Return the use of the GPUs by the processes of the file; raises ConfigError like `read`."""
         node = self._node()
         cards = [entry for entry in node.gpus for _ in range(entry.count)]
         return tuple(map(_sample, _inventory(node).cards, cards))
@@ -216,7 +222,7 @@ class SimulatedSource:
 
 
 _SECTIONS: Mapping[int, type[Section]] = {1: SimulatedNode, 3: SimulatedGpus, 5: SimulatedProcess}
-"""The section of a key, by how deep the key is."""
+"""The section of an unknown key, by the depth of the key."""
 
 
 def _message(error: ErrorDetails) -> str:
@@ -232,7 +238,7 @@ def _message(error: ErrorDetails) -> str:
 
 
 def _kind(path: Place) -> Kind:
-    """Return what stands at `path` of the file."""
+    """Return the kind of value allowed at `path` of the file."""
     return kind_at(path, SimulatedNode) or _kind(path[:-1])
 
 
@@ -278,7 +284,7 @@ def _gpu(index: int, entry: SimulatedGpus) -> Gpu:
 
 
 def _sample(gpu: Gpu, entry: SimulatedGpus) -> GpuSample:
-    """Return how a card is used; processes have the numbers from 1 on."""
+    """Return the use of a card; process IDs begin at 1."""
     return GpuSample(
         gpu.uuid,
         gpu.memory_mib * MIB,
@@ -298,9 +304,12 @@ def _sample(gpu: Gpu, entry: SimulatedGpus) -> GpuSample:
 
 
 def _instance(card: Gpu, number: int, profile: str) -> Gpu:
-    """Return an instance that is a GPU instance of its own; UUID and memory follow from its place and profile."""
+    """Return a MIG instance with a GPU instance of its own.
+
+    The memory follows from the profile. The UUID follows from the card, the number and the profile.
+    """
     gpu_instance = number + 1
-    # The driver numbers its capabilities in one row: "config" and "monitor", then those of every ID there can be.
+    # The driver numbers all capabilities in one row: "config", "monitor", then the capabilities of every possible ID.
     first = 3 + (card.minor * _GPU_INSTANCES + gpu_instance) * (1 + _COMPUTE_INSTANCES)
     gigabytes = int(profile.partition("gb")[0].rpartition(".")[2])
     return replace(

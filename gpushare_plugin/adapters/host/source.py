@@ -1,4 +1,4 @@
-"""Where GPUs come from: NVML or a file; asked in a thread, because a driver can take its time."""
+"""Reading GPUs from NVML or from a file, in a thread, because a driver can be slow."""
 
 import asyncio
 import contextlib
@@ -15,23 +15,24 @@ T = TypeVar("T")
 
 
 class GpuSource(Protocol):
-    """Something that knows the GPUs of this node."""
+    """Reads the GPUs of the node."""
 
     def read(self) -> Inventory:
         """Return all GPUs; may block.
 
-        Raises NoGpuLibraryError when there is nothing to ask, DriverChangedError when only a new process can ask.
+        Raises NoGpuLibraryError without a usable library, and DriverChangedError when only a new process can read the
+        GPUs.
         """
         ...
 
     def sample(self) -> tuple[GpuSample, ...]:
-        """Return how the GPUs that were read are used now; may block. One that does not answer is left out."""
+        """Return the current use of the GPUs last read; may block. A GPU that does not answer is left out."""
         ...
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
         """Call `report` for every event of a GPU, and `beat` every few seconds as a heartbeat; blocks.
 
-        Returns at once where there are no events to wait for. Both are called in the thread that called this.
+        Returns at once where no events can come. Calls `report` and `beat` in the thread of the caller.
         """
         ...
 
@@ -39,19 +40,22 @@ class GpuSource(Protocol):
 async def read_inventory(
     source: GpuSource, *, patience: float | None = None, overdue: Callable[[], None] = lambda: None
 ) -> Inventory:
-    """Read `source` without blocking the event loop; `overdue` is called when `patience` seconds were not enough."""
+    """Read `source` without blocking the event loop; call `overdue` if `patience` seconds were not enough."""
     return await in_thread(source.read, "gpu-inventory", patience, overdue)
 
 
 async def read_sample(source: GpuSource) -> tuple[GpuSample, ...]:
-    """Return how the GPUs of `source` are used, without blocking the event loop."""
+    """Return the current use of the GPUs of `source`, without blocking the event loop."""
     return await in_thread(source.sample, "gpu-usage")
 
 
 async def in_thread(
     ask: Callable[[], T], name: str, patience: float | None = None, overdue: Callable[[], None] = lambda: None
 ) -> T:
-    """Ask in a daemon thread of this name, so that a call which never returns does not keep the process from ending."""
+    """Call `ask` in a daemon thread called `name`, and return the answer; call `overdue` after `patience` seconds.
+
+    A call that never returns does not keep the process from ending.
+    """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 
@@ -66,9 +70,9 @@ async def in_thread(
     def work() -> None:
         try:
             done = partial(deliver, ask())
-        except Exception as error:  # noqa: BLE001 - whatever happens in the thread belongs to the caller
+        except Exception as error:  # noqa: BLE001 - the caller gets every error of the thread
             done = partial(fail, error)
-        # The loop may have closed while the driver took its time; then nothing waits for it.
+        # The loop may have closed during a slow call; then nobody waits for the answer.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(done)
 

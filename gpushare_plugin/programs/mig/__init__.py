@@ -1,1 +1,1 @@
-"""`gpushare mig`: makes and destroys MIG instances as `gpushare run` wants them."""
+"""`gpushare mig`: creates and destroys MIG instances as ordered by `gpushare run`."""

@@ -1,4 +1,4 @@
-"""What `gpushare run` wants of the cards, from the last file that could be read."""
+"""The order of `gpushare run`, from the last readable file."""
 
 from pathlib import Path
 
@@ -11,18 +11,18 @@ _log = structlog.get_logger()
 
 
 class DesiredLayouts:
-    """The order in a file, read again and again; one that cannot be read changes nothing."""
+    """The order in a file, read again and again; an unreadable file leaves the order unchanged."""
 
     def __init__(self, file: Path) -> None:
-        """Read `file`, which need not be there: then nothing is wanted."""
+        """Read the order from `file`; a missing file is an empty order."""
         self._file = file
         self.order: MigOrder | None = None
-        """None until the file could be read once."""
+        """The last order read; None before the first successful read."""
         self.problem: str | None = None
-        """Why the file cannot be read now."""
+        """Why the file cannot be read now; None without a problem."""
 
     def read(self) -> bool:
-        """Read the file; return whether there is another order than before."""
+        """Read the file; return whether the order has changed."""
         try:
             found = read_message(self._file, MigOrder)
         except ExchangeError as error:

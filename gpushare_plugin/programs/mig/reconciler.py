@@ -1,4 +1,4 @@
-"""Brings cards to what is wanted, one at a time, again and again, and reports how that goes."""
+"""Divides cards as ordered, one card at a time, again and again, and reports the result."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,21 +24,23 @@ T = TypeVar("T")
 
 
 class MigPace(Struct, frozen=True):
-    """How often things happen, in seconds.
-
-    `look` is between looks at what is wanted, `ask` between looks at a card that is as wanted. What failed is tried
-    again after `first`, then ever later up to `most`. At the end, `patience` is how long a call of the driver may take.
-    """
+    """The pace of the work, in seconds."""
 
     look: float = 0.5
+    """The time between two reads of the order."""
     ask: float = 15.0
+    """The time between two reads of a card divided as ordered, two listings of the cards, and two touches of `alive`.
+    """
     first: float = 1.0
+    """The wait after a first failure; every further failure doubles the wait."""
     most: float = 10.0
+    """The longest wait after a failure."""
     patience: float = 10.0
+    """The longest wait for a running call of the driver at the end of the process."""
 
 
 class _CardAttempts:
-    """What was wanted of a card at the last attempt, what came of it, and when the next one is due."""
+    """The last attempt at a card: what was ordered, the result, and the time of the next attempt."""
 
     def __init__(self, uuid: str, pace: MigPace) -> None:
         self.wanted: WantedCard | None = None
@@ -47,15 +49,15 @@ class _CardAttempts:
         self.status = CardStatus(uuid=uuid)
 
     def is_due(self, wanted: WantedCard | None, now: float) -> bool:
-        """Return whether it is time for the next attempt, or something else is wanted."""
+        """Return whether the time for the next attempt has come, or the order for the card has changed."""
         return wanted != self.wanted or now >= self.next_at
 
 
 class Reconciler:
-    """Divides the cards as `wanted.json` says, and reports in `status.json` how that goes."""
+    """Divides the cards as ordered in `wanted.json`, and reports the result in `status.json`."""
 
     def __init__(self, root: MigRoot, driver: MigDriver, pace: MigPace | None = None) -> None:
-        """Divide with `driver`; no other reconciler uses `root`."""
+        """Divide the cards with `driver`; no other reconciler may use `root`."""
         self._driver = driver
         self._pace = pace or MigPace()
         self._desired = DesiredLayouts(root.wanted)
@@ -68,18 +70,18 @@ class Reconciler:
         self._now: Callable[[], float] = asyncio.get_running_loop().time
 
     async def run(self) -> None:
-        """Divide the cards until cancelled; raises DriverChangedError where only a new process can go on."""
+        """Divide the cards until cancelled; raises DriverChangedError where only a new process can continue."""
         while True:
             try:
                 await self._step()
             except DriverChangedError:
                 raise
-            except Exception:  # noqa: BLE001 - nothing may end it for one card
+            except Exception:  # noqa: BLE001 - an error at one card must not end the work
                 _log.exception("mig_step_failed", remedy="report this as a defect of gpushare")
             await asyncio.sleep(self._pace.look)
 
     def stop(self) -> None:
-        """Withdraw the status; instances stay as they are."""
+        """Withdraw the status; the instances stay unchanged."""
         self._file.withdraw()
 
     async def _step(self) -> None:
@@ -87,7 +89,7 @@ class Reconciler:
         if (order := self._desired.order) is not None:
             await self._list(order)
             wanted = {each.uuid: each for each in order.gpus}
-            # Whoever wrote the order reads first that it counts, and no older one any more.
+            # First of all, publish the new revision: `gpushare run` waits for the end of older orders.
             self._publish(order)
             for uuid, card in self._cards.items():
                 if not card.is_due(wanted.get(uuid), self._now()):
@@ -100,7 +102,7 @@ class Reconciler:
             self._publish(MigOrder())
 
     async def _list(self, order: MigOrder) -> None:
-        """Find the cards, now and then."""
+        """Update the list of cards: ask the driver every `ask` seconds, and at once after a failure."""
         if self._listed_at is None or self._now() >= self._listed_at + self._pace.ask or self._trouble is not None:
             self._listed_at = self._now()
             try:
@@ -116,7 +118,7 @@ class Reconciler:
         self._cards = {uuid: self._cards.get(uuid) or _CardAttempts(uuid, self._pace) for uuid in uuids}
 
     async def _attempt(self, uuid: str, card: _CardAttempts, wanted: WantedCard | None) -> None:
-        """Do what is wanted of a card, or only look at it; remember when to do so again."""
+        """Divide a card as ordered, or only read a card outside the order; set the time of the next attempt."""
         driver = self._driver
         if wanted is None:
             outcome = await self._ask(lambda: _look(driver, uuid))
@@ -141,7 +143,7 @@ class Reconciler:
             card.status = card.status.model_copy(update=changes)
 
     async def _ask(self, work: Callable[[], T]) -> T:
-        """Have the driver do something; what has begun is waited for when this process is to end, but not for long."""
+        """Call the driver in a thread; when cancelled, wait for the running call, at most `patience` seconds."""
         begun = asyncio.create_task(in_thread(work, "mig"))
         try:
             return await asyncio.shield(begun)
@@ -162,7 +164,7 @@ class Reconciler:
 
 
 def _look(driver: MigDriver, uuid: str) -> Outcome:
-    """Return how a card of which nothing is wanted is divided; nothing of it is changed."""
+    """Return the division of a card outside the order; the card stays unchanged."""
     try:
         return Outcome(card=driver.read(uuid))
     except MigError as error:
@@ -170,7 +172,7 @@ def _look(driver: MigDriver, uuid: str) -> Outcome:
 
 
 def card_status(card: MigCard, reason: str | None, created: int, destroyed: int) -> CardStatus:
-    """Return the status of a card that was read."""
+    """Return the status of a card from a read of the card."""
     return CardStatus(
         uuid=card.uuid,
         mig_mode=card.enabled,

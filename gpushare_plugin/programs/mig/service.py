@@ -1,4 +1,4 @@
-"""`gpushare mig`: one process a node that makes and destroys MIG instances until a signal ends it."""
+"""`gpushare mig`: one process per node, which creates and destroys MIG instances until a signal ends the process."""
 
 import asyncio
 
@@ -11,21 +11,21 @@ from gpushare_plugin.programs.mig.reconciler import MigPace, Reconciler
 
 
 async def run(root: MigRoot, driver: MigDriver) -> None:
-    """Do what `wanted.json` in `root` says, until a signal ends it; instances stay as they are then.
+    """Carry out the orders in `wanted.json` of `root` until a signal; the instances then stay unchanged.
 
-    Raises AlreadyRunningError, and ExchangeError when the root cannot be used; then nothing was touched. Raises
-    DriverChangedError where only a new process can go on.
+    Raises AlreadyRunningError, and ExchangeError when the root cannot be used; in both cases no card was touched.
+    Raises DriverChangedError where only a new process can continue.
     """
     await until_stopped(serve(root, driver))
 
 
 async def serve(root: MigRoot, driver: MigDriver, pace: MigPace | None = None) -> None:
-    """Do what `run` does, until cancelled."""
+    """Do the work of `run` until cancelled."""
     pace = pace or MigPace()
     with take(root, root.lock, "gpushare mig", "MIG root"):
         try:
             for file in (root.status, root.ready):
-                file.unlink(missing_ok=True)  # what an earlier run read may have changed
+                file.unlink(missing_ok=True)  # the status of an earlier run may be outdated
             root.path.chmod(0o755)
         except OSError as error:
             raise ExchangeError(f"the MIG root {root.path} cannot be used: {error}") from error

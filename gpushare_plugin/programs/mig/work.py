@@ -1,6 +1,6 @@
-"""What is done to one card, step by step: nothing is remembered, all follows from what the driver shows.
+"""The steps of work on one card: no step remembers anything, and every step follows from the driver's answers.
 
-So a step that failed, or a process that was killed between two, leaves nothing that the next attempt does not see.
+Therefore the next attempt sees all that a failed step, or a killed process, left behind.
 """
 
 from collections.abc import Iterator
@@ -16,24 +16,28 @@ _log = structlog.get_logger()
 
 
 class Outcome(Struct):
-    """What became of an attempt: the card as it is read at the end, why something is not done, and what was done."""
+    """The result of an attempt at a card."""
 
     card: MigCard | None = None
-    reasons: list[str] = []  # noqa: RUF012 - msgspec makes a list for each
+    """The card, read at the end of the attempt; None if the card cannot be read."""
+    reasons: list[str] = []  # noqa: RUF012 - msgspec makes a new list for each object
+    """Why parts of the order are not done."""
     created: int = 0
+    """The number of created instances."""
     destroyed: int = 0
+    """The number of destroyed instances."""
 
     @property
     def reason(self) -> str | None:
-        """Why something is not done, None where all is."""
+        """All reasons in one text; None if the order is done."""
         return "; ".join(self.reasons) or None
 
 
 def divide(driver: MigDriver, wanted: WantedCard) -> Outcome:
-    """Bring a card to what is wanted as far as that is possible; may block.
+    """Divide a card as ordered, as far as possible; may block.
 
-    What may be removed and is not in use goes first, then what is missing is made. One instance that cannot be made
-    does not keep another from being made.
+    First switches MIG mode, then destroys the removable instances that are not in use, then creates the missing
+    instances. A failure to create one instance does not stop the creation of another.
     """
     outcome = Outcome()
     try:
@@ -50,7 +54,7 @@ def divide(driver: MigDriver, wanted: WantedCard) -> Outcome:
 
 
 def _switch(driver: MigDriver, wanted: WantedCard, card: MigCard, outcome: Outcome) -> MigCard:
-    """Switch MIG mode as wanted, if nothing uses the card; return the card as it is then."""
+    """Switch MIG mode as ordered, unless the card is in use or divided; return the card after the switch."""
     if wanted.mig_mode is None or wanted.mig_mode == card.enabled:
         return card
     how = "on" if wanted.mig_mode else "off"
@@ -67,7 +71,7 @@ def _switch(driver: MigDriver, wanted: WantedCard, card: MigCard, outcome: Outco
 
 
 def _remove(driver: MigDriver, wanted: WantedCard, card: MigCard, outcome: Outcome) -> MigCard:
-    """Destroy what may be destroyed, and is neither wanted nor in use; return the card as it is then."""
+    """Destroy removable instances, unless wanted or in use; return the card after the removal."""
     gone = [part for part in card.parts if part.place not in wanted.places and _removable(part, wanted)]
     for part in gone:
         if part.users:
@@ -85,12 +89,12 @@ def _remove(driver: MigDriver, wanted: WantedCard, card: MigCard, outcome: Outco
 
 
 def _removable(part: MigPart, wanted: WantedCard) -> bool:
-    """Return whether all its MIG instances may be destroyed; without any, nobody can use it."""
+    """Return whether all MIG instances of a GPU instance may be destroyed; an incomplete GPU instance has none."""
     return set(part.uuids) <= set(wanted.removable)
 
 
 def _make(driver: MigDriver, wanted: WantedCard, card: MigCard, outcome: Outcome) -> MigCard:
-    """Make what is missing; return the card as it is then."""
+    """Create the missing instances; return the card after the creation."""
     missing = [place for place in wanted.places if (part := card.at(place)) is None or not part.uuids]
     for place in missing:
         if (reason := next(_obstacles(card, place), None)) is not None:
@@ -114,7 +118,7 @@ def _make_one(driver: MigDriver, card: MigCard, place: MigPlace) -> None:
 
 
 def _obstacles(card: MigCard, place: MigPlace) -> Iterator[str]:
-    """Yield why an instance cannot be made, as far as that is plain without the driver."""
+    """Yield the reasons why an instance cannot be created, as far as known without asking the driver."""
     if (profile := card.profile(place.profile)) is None:
         names = ", ".join(each.name for each in card.profiles) or "none"
         yield f"{place} is not possible: the driver lists these profiles for the GPU: {names}"

@@ -1,1 +1,1 @@
-"""MIG instances, made and destroyed: `gpushare mig` does it, `gpushare run` says which; files are between them."""
+"""MIG instances: `gpushare run` writes orders to a file, and `gpushare mig` creates and destroys the instances."""

@@ -1,4 +1,4 @@
-"""What `gpushare mig` needs of a driver: how a card is divided and can be, and to divide it in another way."""
+"""The driver's interface for `gpushare mig`: reads and changes the GPU instances of a card."""
 
 from typing import Protocol
 
@@ -9,30 +9,30 @@ from gpushare_plugin.model.slices.slice import MigPlace
 
 
 class MigError(GpushareError):
-    """The driver did not do it; the message says why and what to do."""
+    """The driver did not carry out a call; the message gives the reason and, where known, the remedy."""
 
 
 class MigPart(Struct, frozen=True):
-    """A GPU instance that a card has."""
+    """A GPU instance on a card."""
 
     number: int
     """The driver's ID of the GPU instance."""
     place: MigPlace
-    """Its profile and first memory slice."""
+    """The profile and the first memory slice."""
     size: int
-    """Its memory slices."""
+    """The number of memory slices."""
     uuids: tuple[str, ...] = ()
-    """Its MIG instances, which are its compute instances: one, several, or none where it was left incomplete."""
+    """The UUIDs of the MIG instances, one for every compute instance; empty for an incomplete GPU instance."""
     users: tuple[int, ...] = ()
-    """The IDs of the processes that use its MIG instances."""
+    """The IDs of the processes on the MIG instances."""
 
     def overlaps(self, start: int, size: int) -> bool:
-        """Return whether it has any of `size` memory slices from `start` on."""
+        """Return whether the GPU instance has any of the `size` memory slices from `start` on."""
         return start < self.place.start + self.size and self.place.start < start + size
 
 
 class MigCard(Struct, frozen=True):
-    """How a card that knows MIG mode is divided."""
+    """The GPU instances of a MIG-capable card."""
 
     uuid: str
     """The UUID of the card."""
@@ -41,42 +41,45 @@ class MigCard(Struct, frozen=True):
     pending: bool
     """Whether the card will be in MIG mode after a reset."""
     profiles: tuple[MigProfile, ...] = ()
-    """The profiles that its driver lists; none without MIG mode."""
+    """The profiles listed by the driver; empty without MIG mode."""
     parts: tuple[MigPart, ...] = ()
-    """The GPU instances that are there; none without MIG mode."""
+    """The existing GPU instances; empty without MIG mode."""
     users: tuple[int, ...] = ()
-    """The IDs of the processes that use the card itself."""
+    """The IDs of the processes listed for the card itself."""
 
     def profile(self, name: str) -> MigProfile | None:
-        """Return the profile of this name, None where the card has none."""
+        """Return the profile called `name`, None if the card lacks the profile."""
         return next((each for each in self.profiles if each.name == name), None)
 
     def at(self, place: MigPlace) -> MigPart | None:
-        """Return the GPU instance of this profile at this place, None where there is none."""
+        """Return the GPU instance with the profile and the first memory slice of `place`, None without a match."""
         return next((each for each in self.parts if each.place == place), None)
 
 
 class MigDriver(Protocol):
-    """Something that divides cards. All methods may block and raise MigError; without rights they only read."""
+    """Divides cards; every method may block, and may raise MigError.
+
+    Without the needed rights, a process can at most read.
+    """
 
     def cards(self) -> tuple[str, ...]:
-        """Return the UUIDs of the cards that know MIG mode."""
+        """Return the UUIDs of the MIG-capable cards."""
         ...
 
     def read(self, uuid: str) -> MigCard:
-        """Return how a card is divided."""
+        """Return the GPU instances and the profiles of a card."""
         ...
 
     def create(self, uuid: str, place: MigPlace) -> None:
-        """Create a GPU instance at a place, with one compute instance that has all of it."""
+        """Create a GPU instance at `place`, and a compute instance with all compute slices of the GPU instance."""
         ...
 
     def complete(self, uuid: str, number: int) -> None:
-        """Create the compute instance of a GPU instance that has none."""
+        """Create the missing compute instance of a GPU instance."""
         ...
 
     def destroy(self, uuid: str, number: int) -> None:
-        """Destroy a GPU instance and its compute instances, unless a program uses them."""
+        """Destroy a GPU instance and its compute instances, unless a program uses the instances."""
         ...
 
     def set_mode(self, uuid: str, *, enabled: bool) -> None:

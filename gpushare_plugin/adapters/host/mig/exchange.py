@@ -1,11 +1,13 @@
-"""Where `gpushare run` and `gpushare mig` meet: files that say which MIG instances are wanted, and which there are.
+"""The files exchanged by `gpushare run` and `gpushare mig`: the desired and the existing MIG instances.
 
-`gpushare run` alone decides and writes `wanted.json`; `gpushare mig` only does it and writes `status.json`.
+`gpushare run` alone decides, and writes `wanted.json`. `gpushare mig` only carries the order out, and writes
+`status.json`.
 
-An order has a revision, and the status names the last one that was read: `gpushare mig` does nothing any more for an
-older one. So before `gpushare run` lets a pod have an instance that an order named `removable`, it writes an order that
-does not, and waits until the status names that. An instance that is made again at the same place has the same UUID; one
-that is wanted is therefore never removed, whatever `removable` says, and `removable` names none that is gone.
+Every order has a revision. The status names the revision of the last order read: from then on, `gpushare mig` ignores
+older orders. Instances listed as `removable` may be destroyed. Before a pod gets a formerly removable instance,
+`gpushare run` writes an order without the instance in `removable`, and waits until the status names the new revision.
+An instance created again at the same place has the same UUID. Therefore `gpushare mig` never removes a desired
+instance, even if listed as `removable`, and `removable` lists only existing instances.
 """
 
 from pathlib import Path
@@ -17,14 +19,15 @@ from gpushare_plugin.adapters.host.exchange import AgentStatus, Message, SharedD
 from gpushare_plugin.model.slices.slice import MigPlace, SliceError, mig_place
 
 DEFAULT_ROOT = Path("/run/gpushare/mig")
+"""The default path of the MIG root."""
 
 
 class MigRoot(SharedDirectory, frozen=True):
-    """The directory that `gpushare run` and `gpushare mig` share."""
+    """The MIG root, the directory shared by `gpushare run` and `gpushare mig`."""
 
     @property
     def lock(self) -> Path:
-        """Locked while `gpushare mig` lives."""
+        """The lock file of `gpushare mig`, locked while the process lives."""
         return self.path / "gpushare-mig.lock"
 
 
@@ -36,8 +39,9 @@ def _place(text: str) -> str:
 
 
 Place = Annotated[str, AfterValidator(_place)]
-"""Profile and first memory slice of an instance, such as `3g.20gb@4`."""
+"""The profile and the first memory slice of an instance, for example `3g.20gb@4`."""
 InstanceUuid = Annotated[str, Field(pattern=r"^MIG-[-0-9A-Za-z/]{1,80}$")]
+"""The UUID of a MIG instance."""
 
 
 class _Item(BaseModel):
@@ -45,16 +49,16 @@ class _Item(BaseModel):
 
 
 class WantedCard(_Item):
-    """What a card is to be divided into; what is there besides stays, unless its UUID is in `removable`.
-
-    `removable` are instances that no pod holds and that are not listed any more. `mig_mode` is whether the card is to
-    be in MIG mode; None leaves that as it is.
-    """
+    """The desired division of a card; other existing instances stay, unless listed in `removable`."""
 
     uuid: Uuid
+    """The UUID of the card."""
     instances: tuple[Place, ...] = ()
+    """The desired instances."""
     removable: tuple[InstanceUuid, ...] = ()
+    """The UUIDs of instances held by no pod and no longer offered: `gpushare mig` may destroy the instances."""
     mig_mode: bool | None = None
+    """Whether the card is to be in MIG mode; None leaves the mode unchanged."""
 
     @model_validator(mode="after")
     def _refuse_twice(self) -> Self:
@@ -64,15 +68,17 @@ class WantedCard(_Item):
 
     @property
     def places(self) -> tuple[MigPlace, ...]:
-        """Where the wanted instances are."""
+        """The profiles and the first memory slices of the desired instances."""
         return tuple(map(mig_place, self.instances))
 
 
 class MigOrder(Message):
-    """What is wanted of the cards; one that is not named stays as it is. A later order has a larger `revision`."""
+    """The desired division of the cards; a card without an entry stays unchanged."""
 
     revision: Annotated[int, Field(ge=0)] = 0
+    """The number of the order; a later order has a larger number."""
     gpus: tuple[WantedCard, ...] = ()
+    """The cards with a desired division."""
 
     @model_validator(mode="after")
     def _refuse_twice(self) -> Self:
@@ -82,51 +88,64 @@ class MigOrder(Message):
 
 
 class Profile(_Item):
-    """A `MigProfile` of a card as the file has it."""
+    """A `MigProfile` of a card, in the form of the file."""
 
     name: str
+    """The name, for example `3g.20gb`."""
     memory_mib: int
+    """The memory of an instance in MiB."""
     compute: int
+    """The compute slices of an instance."""
     most: int
+    """The most instances of the profile on the card at once."""
     size: int
+    """The memory slices of an instance."""
     starts: tuple[int, ...]
+    """The possible first memory slices of an instance."""
 
 
 class Instance(_Item):
-    """A GPU instance that is there, with the MIG instances in it: none where it was left incomplete."""
+    """An existing GPU instance."""
 
     place: str
+    """The profile and the first memory slice."""
     size: int
+    """The number of memory slices."""
     uuids: tuple[str, ...] = ()
+    """The UUIDs of the MIG instances; empty for an incomplete GPU instance."""
 
 
 class CardStatus(_Item):
-    """How a card is divided, and why something that is wanted of it is not done.
-
-    `mig_mode` is None where the card could not be read. `pending` is the mode that it has after a reset. `created` and
-    `destroyed` count instances since `gpushare mig` started.
-    """
+    """The division of a card, and the reason for unfinished work."""
 
     uuid: str
+    """The UUID of the card."""
     mig_mode: bool | None = None
+    """Whether the card is in MIG mode; None until the first successful read of the card."""
     pending: bool | None = None
+    """Whether the card will be in MIG mode after a reset; None until the first successful read."""
     profiles: tuple[Profile, ...] = ()
+    """The profiles listed by the driver."""
     instances: tuple[Instance, ...] = ()
+    """The existing GPU instances, sorted by first memory slice."""
     reason: str | None = None
+    """Why the card is not divided as desired, or cannot be read; None without a problem."""
     created: int = 0
+    """The number of instances created since the start of `gpushare mig`."""
     destroyed: int = 0
+    """The number of instances destroyed since the start of `gpushare mig`."""
 
 
 class MigStatus(AgentStatus):
-    """What `gpushare mig` has done: the order that it follows, and every card that knows MIG mode.
-
-    `trouble` is what keeps it from reading what is wanted, or the cards.
-    """
+    """The status of `gpushare mig`."""
 
     revision: int = 0
+    """The revision of the last order read."""
     gpus: tuple[CardStatus, ...] = ()
+    """The MIG-capable cards, and the cards named by the order."""
     trouble: str | None = None
+    """Why `gpushare mig` cannot read the order or list the cards; None without a problem."""
 
     def card(self, uuid: str) -> CardStatus | None:
-        """Return the status of a card, None where it is not known."""
+        """Return the status of a card, None for an unknown card."""
         return next((each for each in self.gpus if each.uuid == uuid), None)

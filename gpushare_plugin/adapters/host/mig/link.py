@@ -1,7 +1,7 @@
-"""The daemon's end of the exchange with `gpushare mig`: orders, and which of them counts.
+"""The side of `gpushare run` in the exchange with `gpushare mig`: writes orders, and tracks the orders in effect.
 
-An instance that an order named `removable` may be destroyed until `gpushare mig` has read an order that does not name
-it, or does not run: what starts later reads the newest one.
+An instance listed by an order as `removable` may be destroyed until `gpushare mig` has read a later order without the
+entry, or does not run: after a start, `gpushare mig` reads the newest order.
 """
 
 from collections.abc import Sequence
@@ -18,21 +18,21 @@ _log = structlog.get_logger()
 
 
 class MigView(Struct, frozen=True):
-    """What `gpushare mig` says now: `status` is None while it does not run, or cannot be read; `trouble` says why.
-
-    `confirmed` is the revision of the newest order that counts, and no older one does.
-    """
+    """The state of `gpushare mig` at one moment."""
 
     status: MigStatus | None = None
+    """The status; None while `gpushare mig` does not run, or without a readable status."""
     confirmed: int = -1
+    """The revision of the newest order if older orders no longer have any effect, otherwise -1."""
     trouble: str | None = None
+    """Why orders cannot be written or are not carried out; None without a problem."""
 
 
 class MigLink:
-    """Writes orders, and reads what became of them."""
+    """Writes orders for `gpushare mig`, and reads the status."""
 
     def __init__(self, root: MigRoot) -> None:
-        """Go on from the order that an earlier daemon wrote; one that cannot be read may have named any instance."""
+        """Continue from the order of an earlier daemon; an unreadable order may have named any instance removable."""
         self._root = root
         self._changes = Reported()
         self._written: MigOrder | None = None
@@ -53,22 +53,22 @@ class MigLink:
 
     @property
     def in_use(self) -> bool:
-        """Whether an order wants anything, or an older one may still count."""
+        """Whether the last order names any card, or an older order may still have an effect."""
         return bool(self._written and self._written.gpus) or len(self._orders) > 1 or not self._known
 
     def may_be_destroyed(self, uuid: str) -> bool:
-        """Return whether an order that may still count names this instance as removable."""
+        """Return whether an order that may still have an effect names the instance as removable."""
         return not self._known or any(uuid in removable for removable in self._orders.values())
 
     def order(self, gpus: Sequence[WantedCard]) -> None:
-        """Have cards divided like this; what cannot be written now is written the next time."""
+        """Write an order for these cards if anything changed; after a failed write, the next call tries again."""
         gpus = tuple(gpus)
         first = not self._known and not self._orders
         if not first and self._trouble is None and gpus == (self._written.gpus if self._written else ()):
             return
         self._revision += 1
         order = MigOrder(revision=self._revision, gpus=gpus)
-        # Before it is written: even an attempt that fails may leave it to be read.
+        # Remember the order before the write: even after a failed write, the file may have the order.
         self._orders[self._revision] = _removable(order)
         try:
             self._root.path.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ class MigLink:
             self._changes.is_new("wanted", None)
 
     def look(self) -> MigView:
-        """Return what `gpushare mig` says now."""
+        """Return the current state of `gpushare mig`."""
         status, confirmed, trouble = None, -1, self._trouble
         newest = self._revision if trouble is None else -1
         try:
@@ -101,7 +101,7 @@ class MigLink:
         return MigView(status, confirmed, trouble)
 
     def confirm(self, view: MigView) -> None:
-        """Believe that no order older than the one that `view` confirms counts any more."""
+        """Forget the orders older than the order confirmed by `view`: they no longer have any effect."""
         if view.confirmed in self._orders:
             self._orders = {revision: each for revision, each in self._orders.items() if revision >= view.confirmed}
             self._known = True

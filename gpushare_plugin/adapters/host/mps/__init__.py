@@ -1,1 +1,1 @@
-"""CUDA MPS: one control daemon for the GPUs shared that way; `gpushare mps` runs it, files say what is desired."""
+"""CUDA MPS: `gpushare run` writes the desired settings to a file, and `gpushare mps` runs the control daemon."""

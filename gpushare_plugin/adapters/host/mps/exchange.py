@@ -1,6 +1,7 @@
-"""Where `gpushare run` and `gpushare mps` meet: files in the MPS root say what is desired and what is served.
+"""The files exchanged by `gpushare run` and `gpushare mps` in the MPS root: desired settings and served GPUs.
 
-The plugin alone decides and writes `wanted.json`; `gpushare mps` only does it and writes `status.json`.
+`gpushare run` alone decides, and writes `wanted.json`. `gpushare mps` only carries the settings out, and writes
+`status.json`.
 """
 
 import re
@@ -14,65 +15,66 @@ from gpushare_plugin.adapters.host.exchange import UUID, AgentStatus, ExchangeEr
 from gpushare_plugin.foundation.files.socket_path import why_too_long
 
 _LONGEST_SOCKET_NAME = "control_privileged"
-"""The longest of the sockets that nvidia-cuda-mps-control makes (seen with version 535)."""
+"""The longest name of a socket of nvidia-cuda-mps-control (seen with version 535)."""
 
 
 def is_uuid(text: str) -> bool:
-    """Return whether a text is the UUID of a GPU."""
+    """Return whether `text` is the UUID of a card."""
     return re.fullmatch(UUID, text) is not None
 
 
 class MpsRoot(SharedDirectory, frozen=True):
-    """The MPS root directory, `flags.mpsRoot`, which both processes and all containers see at the same path."""
+    """The MPS root directory, `flags.mpsRoot`, at the same path for both processes and for all containers."""
 
     @property
     def modes(self) -> Path:
-        """The compute modes that GPUs had before."""
+        """The file with the compute modes of the GPUs before MPS."""
         return self.path / "modes.json"
 
     @property
     def lock(self) -> Path:
-        """Locked while `gpushare mps` lives."""
+        """The lock file of `gpushare mps`, locked while the process lives."""
         return self.path / "gpushare-mps.lock"
 
     @property
     def pipe(self) -> Path:
-        """Sockets of the control daemon, which containers of pods need to see."""
+        """The folder with the sockets of the control daemon, which containers of pods need to see."""
         return self.path / "pipe"
 
     @property
     def log(self) -> Path:
-        """Logs of the control daemon and its servers."""
+        """The folder with the logs of the control daemon and the MPS servers."""
         return self.path / "log"
 
     @property
     def shm(self) -> Path:
-        """What servers and their clients share: /dev/shm of either."""
+        """The folder with the memory shared by MPS servers and clients: /dev/shm of both."""
         return self.path / "shm"
 
     def refuse_long_path(self) -> None:
-        """Raise ExchangeError for a root with too long a path for the control daemon's sockets."""
+        """Raise ExchangeError if the path of the root is too long for the sockets of the control daemon."""
         if reason := why_too_long(self.path, f"pipe/{_LONGEST_SOCKET_NAME}", "the MPS root"):
             raise ExchangeError(f"{reason}: choose a shorter one")
 
 
 class MpsGpu(BaseModel):
-    """One GPU under MPS; no process gets more than `memory_limit_mib` MiB of it, None for no limit."""
+    """A GPU under MPS."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
     uuid: Uuid
+    """The UUID of the GPU."""
     memory_limit_mib: Annotated[int, Field(ge=1)] | None = None
+    """The memory that each process may use at most, in MiB; None for no limit."""
 
 
 class MpsSettings(Message):
-    """The GPUs that are to be under MPS, or are.
-
-    `active_thread_percentage` is the most of a GPU's threads that a process may use; None is the same as 100.
-    """
+    """The GPUs under MPS, desired or in effect, and the limits of processes."""
 
     gpus: tuple[MpsGpu, ...] = ()
+    """The GPUs, each with its memory limit."""
     active_thread_percentage: Annotated[int, Field(ge=1, le=100)] | None = None
+    """The percentage of a GPU's threads that a process may use at most; None is the same as 100."""
 
     @model_validator(mode="after")
     def _refuse_twice(self) -> Self:
@@ -86,23 +88,23 @@ class MpsSettings(Message):
         return frozenset(gpu.uuid for gpu in self.gpus)
 
     def without(self, uuids: Iterable[str]) -> "MpsSettings":
-        """Return the same less these GPUs."""
+        """Return a copy of the settings without these GPUs."""
         gone = frozenset(uuids)
         return self.model_copy(update={"gpus": tuple(gpu for gpu in self.gpus if gpu.uuid not in gone)})
 
 
 class MpsStatus(AgentStatus):
-    """What `gpushare mps` serves: the GPUs under MPS with their limits, and why a GPU that is desired is not served.
-
-    `trouble` is what keeps `gpushare mps` from reading what is desired.
-    """
+    """The GPUs served by `gpushare mps`, and the reasons for GPUs not served as desired."""
 
     in_force: MpsSettings = MpsSettings()
+    """The GPUs under MPS, and the limits in effect."""
     not_served: dict[Uuid, str] = Field(default_factory=dict)
+    """The reason for every GPU not served as desired, by UUID."""
     trouble: str | None = None
+    """Why `gpushare mps` cannot read the desired settings; None without a problem."""
 
     def why_not(self, gpu: MpsGpu, active_thread_percentage: int | None) -> str | None:
-        """Return why a GPU is not served as desired, None if it is."""
+        """Return why a GPU is not served as desired, None for a GPU served as desired."""
         if gpu.uuid in self.not_served:
             return self.not_served[gpu.uuid]
         if gpu in self.in_force.gpus and self.in_force.active_thread_percentage == active_thread_percentage:
@@ -114,6 +116,7 @@ class MpsStatus(AgentStatus):
 
 
 class RememberedModes(Message):
-    """The compute mode, as NVML numbers them, that each GPU had before it came under MPS."""
+    """The compute modes of GPUs before MPS."""
 
     modes: dict[Uuid, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
+    """NVML's number of the compute mode, by the UUID of the GPU."""

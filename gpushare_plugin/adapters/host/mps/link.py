@@ -1,4 +1,4 @@
-"""The plugin's end of the exchange: publishes the desired settings, and follows what is served."""
+"""The side of `gpushare run` in the exchange with `gpushare mps`: publishes desired settings, tracks served GPUs."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -15,23 +15,21 @@ _log = structlog.get_logger()
 
 
 class MpsView(Struct, frozen=True):
-    """Which of the GPUs that are desired under MPS are served.
-
-    `unserved` are those that are not served as desired, by UUID, each with the reason. `lingering` are GPUs that are no
-    longer desired, but that MPS has not released: they are exclusive to it, whether it runs or not.
-    """
+    """The difference between the desired settings and the served GPUs."""
 
     unserved: Mapping[str, str] = field(default_factory=dict)
+    """The reason for every GPU not served as desired, by UUID."""
     lingering: frozenset[str] = frozenset()
+    """The UUIDs of GPUs that are no longer desired, but still exclusive to MPS, whether MPS runs or not."""
 
 
 class MpsLink:
-    """Publishes the desired settings, and follows what is served while there is anything to follow."""
+    """Publishes the desired settings, and tracks the served GPUs while any GPU is desired or not yet released."""
 
     def __init__(self, root: MpsRoot, changed: Callable[[], None], every: float = 2.0) -> None:
-        """Look every `every` seconds, and call `changed` when `view` is another than before.
+        """Read the status every `every` seconds, and call `changed` after every change of `view`.
 
-        Nothing is desired until `want` is called; what an earlier plugin desired counts until then.
+        Nothing is desired before the first call of `want`; until then, the settings of an earlier process count.
         """
         self._root = root
         self._changed = changed
@@ -41,20 +39,22 @@ class MpsLink:
         self._trouble: str | None = None
         self._changes = Reported()
         self.view = MpsView()
+        """The difference found by the last read."""
 
     def wanted_before(self) -> MpsSettings:
-        """Return what was desired last, by an earlier plugin too.
+        """Return the last desired settings, even of an earlier process.
 
-        What MPS has not released was desired in any case; where no more can be read, its limits are not known.
+        A GPU not yet released by MPS was desired in any case. If the file does not list the GPU, the memory limit is
+        unknown.
         """
         written = self._written() or MpsSettings()
         others = sorted(self._exclusive() - written.uuids)
         return written.model_copy(update={"gpus": (*written.gpus, *(MpsGpu(uuid=uuid) for uuid in others))})
 
     def want(self, settings: MpsSettings) -> None:
-        """Have these GPUs under MPS with these limits; `view` has at once which are not served so yet.
+        """Set the desired GPUs and limits; `view` lists at once the GPUs not yet served as desired.
 
-        What cannot be written now is written later, and `view` says why meanwhile.
+        After a failed write, `watch` tries again later; meanwhile `view` has the reason.
         """
         self._wanted = settings
         self._asked.set()
@@ -62,7 +62,7 @@ class MpsLink:
         self.view = self._look()
 
     async def watch(self) -> None:
-        """Keep `view` up to date until cancelled; where nothing is desired, nothing is read."""
+        """Keep `view` up to date until cancelled; read no files while no GPU is desired or waits to be released."""
         while True:
             await self._asked.wait()
             await asyncio.sleep(self._every)
@@ -75,7 +75,7 @@ class MpsLink:
                 self._changed()
 
     def _write(self) -> None:
-        """Write the desired settings unless they are written; a node that never had MPS gets no file."""
+        """Write the desired settings unless already written; a node that never had MPS gets no file."""
         try:
             if self._written() != self._wanted:
                 self._root.path.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,7 @@ class MpsLink:
         )
 
     def _exclusive(self) -> frozenset[str]:
-        """Return the GPUs whose compute mode is still to be put back."""
+        """Return the GPUs whose compute mode is still to be restored."""
         try:
             remembered = read_message(self._root.modes, RememberedModes)
         except ExchangeError as error:

@@ -1,1 +1,1 @@
-"""NVML, the driver's library; the only importer of pynvml."""
+"""NVML, the management library of NVIDIA's driver; only this package imports pynvml."""

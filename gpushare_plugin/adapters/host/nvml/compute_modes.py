@@ -11,10 +11,10 @@ from gpushare_plugin.foundation.errors import NoGpuLibraryError
 
 
 class NvmlComputeModes:
-    """The compute modes of this node's GPUs."""
+    """The compute modes of the node's GPUs, through NVML."""
 
     def __init__(self, driver_root: Path, sysfs: Path = Path("/sys"), procfs: Path = Path("/proc")) -> None:
-        """Look for the library below `driver_root` first, for what the kernel knows in `sysfs` and `procfs`."""
+        """Look for the library below `driver_root` first; read the kernel's list of cards from `sysfs` and `procfs`."""
         self._library = NvmlLibrary(driver_root, sysfs, procfs)
 
     def read(self, uuid: str) -> ComputeMode:
@@ -26,7 +26,7 @@ class NvmlComputeModes:
             raise ComputeModeError(f"the compute mode of {uuid} cannot be read: {error}") from error
 
     def set(self, uuid: str, mode: ComputeMode) -> None:
-        """Change the mode of a GPU, which only root may; raises ComputeModeError."""
+        """Change the mode of a GPU, which requires root; raises ComputeModeError."""
         handle = self._handle(uuid)
         try:
             pynvml.nvmlDeviceSetComputeMode(handle, mode)

@@ -1,7 +1,7 @@
-"""Waiting for what GPUs report by themselves: XIDs and double-bit ECC errors.
+"""Waiting for the events of GPUs: XIDs and double-bit ECC errors.
 
-Facts: nvml.h of the CUDA toolkit. An event reaches only sets that its GPU was registered with before; what happens
-while a set is recreated is not reported, so probes of the cards have to find it.
+Facts: nvml.h of the CUDA toolkit. A GPU reports an event only to the event sets with which the GPU is registered.
+Events are lost while a set is recreated, so probes of the cards have to find the faults.
 """
 
 import ctypes
@@ -20,16 +20,16 @@ from gpushare_plugin.model.health import GpuEvent
 _log = structlog.get_logger()
 
 _WAIT_SECONDS = 2.0
-"""How long one wait lasts: a new card is registered, and a heartbeat given, at least so often."""
+"""The length of a wait in seconds. Between two waits, new cards are registered and a heartbeat is given."""
 _TOLERATED_FAILURES = 2
 _EVENTS = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
 _DOUBLE_BIT_ECC_XID = 48
 _NO_INSTANCE = 0xFFFFFFFF
-"""What NVML writes for an instance where there is none."""
+"""NVML's number for no instance."""
 
 
 class EventWatch:
-    """The one thread that waits for the events of all GPUs."""
+    """Waits for the events of all GPUs, in a single thread."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class EventWatch:
         beat: Callable[[], None],
         pause: Callable[[float], None],
     ) -> None:
-        """Call `report` for every event, `beat` every few seconds, and `pause` to wait before trying again."""
+        """Call `report` for every event, `beat` every few seconds, and `pause` to wait before the next attempt."""
         self._library = library
         self._report = report
         self._beat = beat
@@ -51,7 +51,7 @@ class EventWatch:
         self._backoff = Backoff(first=1.0, most=60.0)
 
     def run(self) -> NoReturn:
-        """Wait for events; ends only with what `report` or `beat` raise."""
+        """Wait for events forever; only an exception of `report`, `beat` or `pause` ends the wait."""
         while True:
             self._beat()
             with self._library.lent(_WAIT_SECONDS) as cards:
@@ -59,7 +59,7 @@ class EventWatch:
             self._rest(rest)
 
     def unwatched(self, uuids: Iterable[str]) -> dict[str, str]:
-        """Return which of these cards are not watched, each with the reason; any thread may ask."""
+        """Return the cards of `uuids` that are not watched, each with the reason; any thread may ask."""
         blind, refused = self._blind, self._refused
         return {uuid: reason for uuid in uuids if (reason := blind or refused.get(uuid))}
 
@@ -71,11 +71,11 @@ class EventWatch:
             seconds -= step
 
     def _wait(self, cards: KnownCards) -> float:
-        """Wait once, and return the seconds to rest before the next time."""
+        """Wait once, and return the seconds to rest before the next wait."""
         try:
             events = self._events_of(cards)
             if not events.registered:
-                self._blind = None  # there is nothing to hear
+                self._blind = None  # no registered card, so no event can be missed
                 return _WAIT_SECONDS
             before = time.monotonic()
             event = events.next()
@@ -89,11 +89,11 @@ class EventWatch:
             _log.debug("gpu_event_received", uuid=event.uuid, xid=event.xid, reason=event.detail)
             self._report(event)
             return 0.0
-        # A driver that answers "nothing yet" without having waited must not keep a processor busy.
+        # A driver that times out without waiting must not keep a processor busy.
         return _WAIT_SECONDS if time.monotonic() - before < _WAIT_SECONDS / 2 else 0.0
 
     def _events_of(self, cards: KnownCards) -> "_EventSet":
-        """Return the event set, recreated where NVML was restarted, with every card registered that can be."""
+        """Return the event set with every possible card registered; recreate the set after a restart of NVML."""
         if self._set is None or self._set.initialisation != cards.initialisation:
             self._set = _EventSet(cards.initialisation)
             self._seen = None
@@ -103,7 +103,7 @@ class EventWatch:
         return self._set
 
     def _register(self, events: "_EventSet", cards: KnownCards) -> None:
-        # Whatever was known of a card that has gone does not hold for one that comes back.
+        # Forget removed cards: a card may return in another state.
         self._too_old &= cards.uuids
         refused = {uuid: reason for uuid, reason in self._refused.items() if uuid in cards.uuids}
         events.registered &= cards.uuids
@@ -135,17 +135,17 @@ class EventWatch:
 
 
 class _EventSet:
-    """An event set of NVML, and the cards registered with it."""
+    """An event set of NVML, and the cards registered with the set."""
 
     def __init__(self, initialisation: int) -> None:
-        """Make a set, which lives as long as this initialisation of NVML."""
+        """Create an event set, which lives until NVML is initialised again."""
         self.initialisation = initialisation
         self.registered: set[str] = set()
         self._set = pynvml.nvmlEventSetCreate()
         self._uuids: dict[int | None, str] = {}
 
     def register(self, uuid: str) -> None:
-        """Have the events of a card reported; raises NVMLError_NotSupported for a card that has none."""
+        """Register a card for events; raises NVMLError, NVMLError_NotSupported for a card without events."""
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         types = _EVENTS & pynvml.nvmlDeviceGetSupportedEventTypes(handle)
         if not types:
@@ -155,7 +155,7 @@ class _EventSet:
         self.registered.add(uuid)
 
     def next(self) -> GpuEvent | None:
-        """Wait for an event; None if none came."""
+        """Wait for an event, and return None if no event came."""
         try:
             data = pynvml.nvmlEventSetWait_v2(self._set, int(_WAIT_SECONDS * 1000))
         except pynvml.NVMLError_Timeout:
@@ -171,7 +171,7 @@ class _EventSet:
         return GpuEvent(self._uuid_of(data.device), xid, f"{what}{where}", gpu_instance, compute_instance)
 
     def free(self) -> None:
-        """Give the set back, if NVML takes it."""
+        """Free the event set, and ignore a refusal of NVML."""
         with suppress(pynvml.NVMLError):
             pynvml.nvmlEventSetFree(self._set)
 
@@ -181,7 +181,7 @@ class _EventSet:
         try:
             return str(pynvml.nvmlDeviceGetUUID(handle))
         except (pynvml.NVMLError, ValueError):
-            # A card that fell off the bus has no UUID, or a wrong one, but its handle is still the same.
+            # A card off the bus has no UUID or a wrong UUID, but still the same handle.
             return self._uuids.get(_address(handle))
 
 

@@ -1,6 +1,6 @@
-"""GPUs as NVIDIA's management library reports them; only the modules `nvml…` of this package import `pynvml`.
+"""GPUs, read through NVML, NVIDIA's management library.
 
-Facts: nvml.h of the CUDA toolkit; closeness scores follow the order of links that NVIDIA's gpuallocator uses
+Facts: nvml.h of the CUDA toolkit. Closeness scores follow the order of links in NVIDIA's gpuallocator
 (github.com/NVIDIA/go-gpuallocator, gpuallocator/besteffort_policy.go).
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 _NVLINK_SCORE = 100
-"""Points for one NVLink: more than any PCI path gives."""
+"""Points for one NVLink: more than for any PCI path."""
 _PCI_SCORE = {
     pynvml.NVML_TOPOLOGY_INTERNAL: 60,
     pynvml.NVML_TOPOLOGY_SINGLE: 50,
@@ -46,17 +46,17 @@ _PCI_SCORE = {
 }
 _SWITCH = "NVSwitch"
 _LOST = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
-"""Errors of a card that is off the bus, or that only a reset brings back."""
+"""Errors of a card off the bus, and of a card that needs a reset."""
 _RECOVERY_ACTION_FIELD = 230
 _NO_RECOVERY_ACTION = 0
-"""nvml.h: NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, NVML_GPU_RECOVERY_ACTION_NONE; older versions of pynvml lack them."""
+"""nvml.h: NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, NVML_GPU_RECOVERY_ACTION_NONE; older versions of pynvml lack both."""
 
 Handle = Any
 """An opaque pointer of NVML."""
 
 
 class NvmlSource:
-    """The GPUs of this node, asked through NVML, which is initialised once while the kernel knows the same cards."""
+    """The GPUs of the node, read through NVML; NVML stays initialised while the kernel lists the same cards."""
 
     def __init__(
         self,
@@ -65,11 +65,11 @@ class NvmlSource:
         procfs: Path = PROCFS,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Look for the library below `driver_root` first, then where the loader looks.
+        """Look for the library below `driver_root` first, then in the loader's search path.
 
-        NUMA nodes, PCI classes and the model of the host come from `sysfs`, capabilities of MIG instances and the
-        containers of processes from `procfs`, which cards the kernel knows from both. The watch for events calls
-        `pause` with the seconds to wait before it tries again.
+        `sysfs` has the NUMA nodes, the PCI classes and the model of the host. `procfs` has the capabilities of MIG
+        instances and the containers of processes. Both have the kernel's list of cards. The watch for events calls
+        `pause` with the seconds to wait before the next attempt.
         """
         self._library = NvmlLibrary(driver_root, sysfs, procfs)
         self._sysfs = sysfs
@@ -84,9 +84,10 @@ class NvmlSource:
         self._watch: EventWatch | None = None
 
     def read(self) -> Inventory:
-        """Return every GPU that answers, MIG instances included, and those that do not with the reason.
+        """Return all GPUs, MIG instances included; a GPU that does not answer is returned with the reason.
 
-        Raises NoGpuLibraryError when NVML cannot be used at all, DriverChangedError when only another process can.
+        Raises NoGpuLibraryError when NVML cannot be used at all, DriverChangedError when only another process can use
+        NVML.
         """
         with self._reading:
             inventory = self._read()
@@ -94,17 +95,17 @@ class NvmlSource:
         return inventory
 
     def sample(self) -> tuple[GpuSample, ...]:
-        """Return how the GPUs that `read` found are used now; one that does not answer is left out."""
-        from gpushare_plugin.adapters.host.nvml.processes import ProcessReader  # noqa: PLC0415 - nothing to register needs it
+        """Return the current use of the GPUs found by `read`; a GPU that does not answer is left out."""
+        from gpushare_plugin.adapters.host.nvml.processes import ProcessReader  # noqa: PLC0415 - registration does not need the reader
 
-        with self._reading:  # which may shut NVML down and start it again
+        with self._reading:  # `read` takes the same lock, and may restart NVML
             self._processes = self._processes or ProcessReader(self._procfs)
             return self._processes.read(self._gpus)
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
-        """Wait for the XIDs and double-bit ECC errors of all cards that `read` found, until the process ends.
+        """Wait for XIDs and double-bit ECC errors of all cards found by `read`, until the process ends.
 
-        Ends only with what `report` or `beat` raise. Meanwhile `read` may be called in another thread.
+        Only an exception of `report`, `beat` or `pause` ends the wait. Meanwhile another thread may call `read`.
         """
         self._watch = EventWatch(self._library, report, beat, self._pause)
         self._watch.run()
@@ -122,7 +123,7 @@ class NvmlSource:
             refuse_mismatch(error)
             raise NoGpuLibraryError(f"NVML cannot list the GPUs: {error}; see nvidia-smi") from error
         if count == 0:
-            # Where the kernel does not list cards either, only an NVML that is restarted sees the first one.
+            # Where the kernel lists no cards, either, only a restart of NVML reveals the first card.
             self._library.close()
         found = [self._card(index) for index in range(count)]
         failed = [card for card in found if isinstance(card, FailedGpu)]
@@ -153,7 +154,10 @@ class NvmlSource:
                 yield from read_instances(gpu, handle, capabilities)
 
     def _closeness_of(self, cards: Sequence[tuple[Gpu, Handle]]) -> Closeness:
-        """Ask for the ways between the cards, which takes hundreds of calls, only when these are not last time's."""
+        """Return the closeness of the cards.
+
+        Asks the driver, in hundreds of calls, only after the cards have changed.
+        """
         placed = frozenset((gpu.uuid, gpu.pci_bus_id) for gpu, _ in cards)
         if placed != self._placed:
             self._closeness = _closeness(cards)
@@ -165,7 +169,7 @@ class NvmlSource:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         except pynvml.NVMLError as error:
             refuse_mismatch(error)
-            # NVML's numbers last from one initialisation to the next, so a card that is lost is still known by its own.
+            # NVML's numbers last until the next initialisation, so the number of a lost card still leads to its UUID.
             lost = error.value in _LOST or error.value == pynvml.NVML_ERROR_NOT_FOUND
             return FailedGpu(index, str(error), self._uuids.get(index), lost)
         try:
@@ -195,7 +199,7 @@ class NvmlSource:
 
 
 def _mig_enabled(handle: Handle) -> bool | None:
-    """Return whether MIG is switched on, None for a card that has none."""
+    """Return whether MIG mode is on, None for a card without MIG mode."""
     try:
         current, _pending = pynvml.nvmlDeviceGetMigMode(handle)
     except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotSupported):
@@ -204,7 +208,7 @@ def _mig_enabled(handle: Handle) -> bool | None:
 
 
 def _needs_reset(handle: Handle) -> bool | None:
-    """Return whether the driver wants anything done to the card before it is used again; None where it does not say."""
+    """Return whether the driver demands a recovery action before the card is used again; None without an answer."""
     try:
         (answer,) = pynvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY_ACTION_FIELD])
     except pynvml.NVMLError:
@@ -215,7 +219,7 @@ def _needs_reset(handle: Handle) -> bool | None:
 
 
 def _closeness(cards: Sequence[tuple[Gpu, Handle]]) -> Closeness:
-    """Score every pair of GPUs by its NVLinks and its way through PCI; what the driver does not report scores 0."""
+    """Score every pair of GPUs by NVLinks and PCI path; a link or path unknown to the driver scores 0."""
     links = {gpu.uuid: Counter(_nvlink_peers(handle)) for gpu, handle in cards}
     scores = {}
     for (one, one_handle), (other, other_handle) in combinations(cards, 2):
@@ -231,7 +235,7 @@ def _closeness(cards: Sequence[tuple[Gpu, Handle]]) -> Closeness:
 
 
 def _nvlink_peers(handle: Handle) -> Iterator[str]:
-    """Yield, for each active NVLink of a card, the PCI bus ID of the GPU at its other end, or that it is a switch."""
+    """Yield the other end of each active NVLink of a card: the PCI bus ID of a GPU, or `NVSwitch`."""
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
             if pynvml.nvmlDeviceGetNvLinkState(handle, link) != pynvml.NVML_FEATURE_ENABLED:
@@ -241,4 +245,4 @@ def _nvlink_peers(handle: Handle) -> Iterator[str]:
             else:
                 yield pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId
         except pynvml.NVMLError:
-            return  # the card has no link of this number, or none at all
+            return  # the card has no link with this number, or no links at all

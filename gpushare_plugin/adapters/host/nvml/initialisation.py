@@ -1,6 +1,7 @@
-"""Loading NVML's library and initialising it, which `begin` can start before the rest of the daemon is imported.
+"""Loads NVML's library and initialises NVML; `begin` starts early, before the rest of the daemon is imported.
 
-Drivers of many cards take a second and more for it. So this module imports only what is there at once, besides pynvml.
+With many cards, the driver takes a second or more to initialise. Therefore this module imports only pynvml and modules
+that load at once.
 """
 
 import ctypes
@@ -25,40 +26,45 @@ _LIBRARY_FOLDERS = (
     "usr/lib",
 )
 SYSFS, PROCFS = Path("/sys"), Path("/proc")
+"""The usual paths of the kernel's file systems."""
 
 KernelView = frozenset[tuple[str, int]]
-"""The cards the driver is bound to, by path and inode: a card that went and came back between two looks is another."""
+"""The cards bound to the driver, by path and inode: a card removed and added again has another inode."""
 
 
 class LibraryFile(NamedTuple):
-    """Which file is found under a path; an upgrade puts another one there."""
+    """The identity of the file at a path; an upgrade of the driver puts another file there."""
 
     path: Path
+    """The path of the file."""
     device: int
+    """The number of the file system's device."""
     inode: int
+    """The inode of the file."""
 
 
 class Initialisation:
-    """One attempt to load the library and to initialise NVML."""
+    """An attempt to load the library and to initialise NVML."""
 
     def __init__(self, driver_root: Path, kernel_view: KernelView) -> None:
-        """Prepare to load the library below `driver_root` or, where there is none, the one that the loader finds.
+        """Prepare to load the library below `driver_root`, or else the library found by the loader.
 
-        `kernel_view` are the cards that the kernel knows now: NVML may not see any that come later.
+        `kernel_view` has the cards currently listed by the kernel: NVML may not see cards added later.
         """
         self.driver_root = driver_root
         self.kernel_view = kernel_view
         self.file: LibraryFile | None = None
+        """The loaded library; None before the attempt, or if unknown."""
         self._error: Exception | None = None
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Make the attempt in a daemon thread: the process can end while a driver hangs in it."""
+        """Start the attempt in a daemon thread, so that the process can end while the driver hangs."""
         self._thread = threading.Thread(target=self._attempt, name="nvml", daemon=True)
         self._thread.start()
 
     def finish(self) -> None:
-        """Make the attempt, or wait for the one that was begun; raises NoGpuLibraryError or DriverChangedError."""
+        """Make the attempt, or wait for a started attempt; raises NoGpuLibraryError or DriverChangedError."""
         if self._thread is None:
             self._attempt()
         else:
@@ -71,26 +77,26 @@ class Initialisation:
             self.file = _load(self.driver_root)
             _initialise()
             self.file = self.file or _loaded_file()
-        except Exception as error:  # noqa: BLE001 - whatever happens in the thread belongs to whoever waits for it
+        except Exception as error:  # noqa: BLE001 - `finish` raises every error of the thread
             self._error = error
 
 
 class _Ahead:
-    """What was begun ahead, until it is taken over; one for the whole process, as NVML is."""
+    """The attempt started ahead, until `initialisation` takes it over; like NVML, only one in a process."""
 
     begun: Initialisation | None = None
 
 
 def begin(driver_root: Path) -> None:
-    """Begin to initialise NVML in a thread; the first `initialisation` of this process takes it over."""
+    """Begin to initialise NVML in a thread; the first call of `initialisation` takes the attempt over."""
     _Ahead.begun = Initialisation(driver_root, look_at_kernel(kernel_folders(SYSFS, PROCFS)))
     _Ahead.begun.begin()
 
 
 def initialisation(driver_root: Path, kernel_view: KernelView) -> Initialisation:
-    """Return the initialisation that was begun ahead, or a new one.
+    """Return the attempt started ahead, or a new attempt.
 
-    Raises DriverChangedError where the library below another driver root was begun with: a process keeps the first.
+    Raises DriverChangedError if the started attempt has another driver root: a process keeps the first library.
     """
     ahead, _Ahead.begun = _Ahead.begun, None
     if ahead is None:
@@ -104,18 +110,18 @@ def initialisation(driver_root: Path, kernel_view: KernelView) -> Initialisation
 
 
 def kernel_folders(sysfs: Path, procfs: Path) -> tuple[Path, ...]:
-    """Return where the kernel lists the cards of the driver."""
-    # A container may see only those cards in /proc that it was started with; /sys is never filtered.
+    """Return the folders in which the kernel lists the cards of the driver."""
+    # In a container, /proc may show only the cards given to the container at its start; /sys shows all cards.
     return procfs / "driver/nvidia/gpus", sysfs / "bus/pci/drivers/nvidia"
 
 
 def look_at_kernel(folders: Sequence[Path]) -> KernelView:
-    """Return the cards that are listed in these folders of the kernel's."""
+    """Return the cards listed in these folders of the kernel."""
     return frozenset(entry for folder in folders for entry in _devices(folder))
 
 
 def refuse_mismatch(error: Exception) -> None:
-    """Raise DriverChangedError where NVML said that the library is not the driver's, whatever it was asked."""
+    """Raise DriverChangedError if `error`, possible in any call, says that library and driver differ in version."""
     if isinstance(error, pynvml.NVMLError_LibRmVersionMismatch):
         raise DriverChangedError(
             "NVML reports different versions of the driver and its library: the NVIDIA driver was upgraded. Only "
@@ -125,7 +131,7 @@ def refuse_mismatch(error: Exception) -> None:
 
 
 def library_file(path: Path) -> LibraryFile | None:
-    """Return the file that is found under a path now, None where there is none."""
+    """Return the file that is now at `path`, or None without a file."""
     try:
         found = path.stat()
     except OSError:
@@ -134,7 +140,10 @@ def library_file(path: Path) -> LibraryFile | None:
 
 
 def _load(driver_root: Path) -> LibraryFile | None:
-    """Load the driver's own library, so that pynvml, which asks for it by name, gets this one; None without one."""
+    """Load the library below the driver root and return its file, or None without a library there.
+
+    pynvml asks for the library by name, and then gets the library already loaded.
+    """
     for folder in _LIBRARY_FOLDERS:
         path = driver_root / folder / _LIBRARY
         if (file := library_file(path)) is not None:
@@ -158,18 +167,18 @@ def _initialise() -> None:
 
 
 def _loaded_file() -> LibraryFile | None:
-    """Return the library that the loader chose for this process, by the name it would be found by again."""
+    """Return the library chosen by the loader for this process, under the name that an upgrade keeps."""
     try:
         mappings = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
         return None
-    # The name ends with the version there, and the new library has another: only the link to it keeps its name.
+    # A mapped file's name ends with the version of the driver. After an upgrade, only the link keeps its name.
     files = (Path(fields[-1]) for line in mappings if len(fields := line.split(maxsplit=5)) > 5)  # noqa: PLR2004
     return next((library_file(file.with_name(_LIBRARY)) for file in files if file.name.startswith(_LIBRARY_STEM)), None)
 
 
 def _devices(folder: Path) -> Iterator[tuple[str, int]]:
-    """Yield the PCI devices in a folder of the kernel's, which may not be there, or change under us."""
+    """Yield the PCI devices in a folder of the kernel; the folder may be missing, and may change meanwhile."""
     try:
         for entry in folder.iterdir():
             if ":" in entry.name:

@@ -1,7 +1,7 @@
-"""NVML as a whole: loaded, initialised once, and again only when the kernel knows other cards than it did then.
+"""NVML as a whole: loaded and initialised once, and initialised again only when the kernel's list of cards changes.
 
-NVML lists the cards when it is initialised (nvml.h, `nvmlInit_v2`), and an initialisation ends every event set, so the
-thread that waits for events steps aside for it.
+NVML lists the cards at initialisation (nvml.h, `nvmlInit_v2`). An initialisation ends every event set, so the thread
+that waits for events steps aside meanwhile.
 """
 
 import threading
@@ -27,20 +27,22 @@ _log = structlog.get_logger()
 
 
 class KnownCards(Struct, frozen=True):
-    """The GPUs that answered the last look, and how often NVML had been initialised by then."""
+    """The GPUs that answered the last read."""
 
     initialisation: int
+    """The number of initialisations of NVML up to the read."""
     uuids: frozenset[str]
+    """The UUIDs of the GPUs."""
 
 
 class NvmlLibrary:
-    """NVML for one thread that looks at the cards, and one that waits for their events."""
+    """NVML, shared by a thread that reads the cards and a thread that waits for their events."""
 
     def __init__(self, driver_root: Path, sysfs: Path, procfs: Path, patience: float = 10.0) -> None:
-        """Look for the library below `driver_root`, for what the kernel knows in `sysfs` and `procfs`.
+        """Look for the library below `driver_root`, and for the kernel's list of cards in `sysfs` and `procfs`.
 
-        `patience` is how many seconds to wait for NVML to be given back: more than a wait for events lasts, unless the
-        driver hangs.
+        `patience` is the longest wait, in seconds, for NVML to be given back: more than a wait for events lasts, unless
+        the driver hangs.
         """
         self._patience = patience
         self._driver_root = driver_root
@@ -55,11 +57,11 @@ class NvmlLibrary:
         self._reserved = False
 
     def open(self) -> bool:
-        """Initialise NVML unless it is, and the kernel knows the same cards; return whether it was (re)started.
+        """Initialise NVML for the first time or after a change of the cards; return whether NVML was (re)started.
 
-        Raises NoGpuLibraryError.
+        While a call of the driver hangs, NVML is not restarted. Raises NoGpuLibraryError.
         """
-        # What comes while NVML is being initialised is not in this view, so the next look restarts it.
+        # This view lacks any card added during the initialisation, so the next call restarts NVML.
         view = look_at_kernel(self._kernel_folders)
         if self._initialised and view == self._kernel_view:
             return False
@@ -80,15 +82,15 @@ class NvmlLibrary:
         return True
 
     def close(self) -> None:
-        """Shut NVML down, so that the next look restarts it; it stays as it is while a call of the driver hangs."""
+        """Shut NVML down, so that the next `open` restarts NVML; do nothing while a call of the driver hangs."""
         with self._alone() as alone:
             if alone:
                 self._shut_down()
 
     def refuse_replaced(self) -> None:
-        """Raise DriverChangedError where the library is another file by now: pynvml keeps the one it loaded first."""
+        """Raise DriverChangedError if the library's file was replaced: pynvml keeps the library loaded first."""
         there = self._file and library_file(self._file.path)
-        # An upgrade may leave a while without any.
+        # During an upgrade, the file may be missing for a while.
         if there is not None and there != self._file:
             raise DriverChangedError(
                 f"{there.path} is not the file that this process has loaded: the NVIDIA driver was upgraded or "
@@ -96,14 +98,14 @@ class NvmlLibrary:
             )
 
     def publish(self, uuids: Iterable[str]) -> None:
-        """Publish to the thread that waits for events which GPUs there are."""
+        """Publish the UUIDs of the cards to the thread that waits for events."""
         with self._turn:
             self._cards = KnownCards(self._initialisations, frozenset(uuids))
             self._turn.notify_all()
 
     @contextmanager
     def lent(self, patience: float) -> Iterator[KnownCards | None]:
-        """Yield the GPUs, and keep NVML initialised meanwhile; None if there are none within `patience` seconds."""
+        """Yield the cards, and keep NVML initialised meanwhile; None if no card can be lent in `patience` seconds."""
         with self._turn:
             self._lent = self._turn.wait_for(self._can_be_lent, patience)
             cards = self._cards if self._lent else None
@@ -119,7 +121,7 @@ class NvmlLibrary:
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:
-        """Yield whether NVML is not lent, nor will be until the end of the block."""
+        """Yield whether NVML is not lent; lend NVML to nobody until the end of the block."""
         with self._turn:
             self._reserved = True
             alone = self._turn.wait_for(lambda: not self._lent, self._patience)

@@ -1,4 +1,4 @@
-"""The memory of a GPU, as NVML reports it."""
+"""The memory of a GPU, reported by NVML."""
 
 from typing import Any, NamedTuple
 
@@ -9,17 +9,20 @@ Handle = Any
 
 
 class Memory(NamedTuple):
-    """Bytes of a GPU: all, those that the driver keeps for itself, and those in use besides."""
+    """The memory of a GPU in bytes."""
 
     total: int
+    """The total memory."""
     reserved: int
+    """The memory reserved by the driver for itself; 0 if the driver is too old to report this."""
     used: int
+    """The memory in use, without the reserved memory; an old driver includes the reserved memory."""
 
 
 def read_memory(handle: Handle) -> Memory:
     """Return the memory of a GPU; raises NVMLError.
 
-    An old driver does not report what it keeps: that is 0 then, and counts as used.
+    An old driver does not report the reserved memory: `reserved` is then 0, and `used` includes the reserved memory.
     """
     try:
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)

@@ -1,6 +1,6 @@
-"""The MIG instances of a card, as NVML reports them.
+"""The MIG instances of a card, reported by NVML.
 
-Facts: nvml.h of the CUDA toolkit; how a profile is spelled, from github.com/NVIDIA/go-nvlib,
+Facts: nvml.h of the CUDA toolkit; the spelling of profiles, from github.com/NVIDIA/go-nvlib,
 pkg/nvlib/device/mig_profile.go; `/proc/driver/nvidia-caps/mig-minors`, from NVIDIA's "MIG User Guide", Device Nodes.
 """
 
@@ -30,7 +30,8 @@ ATTRIBUTES = {
     0x10: "+me.all",
     0x11: "+gfx",
 }
-"""What the profiles beyond the plain ones add to a name, by NVML_GPU_INSTANCE_PROFILE_…; older pynvml lack some."""
+"""Suffixes of profile names, by NVML_GPU_INSTANCE_PROFILE_…; plain profiles have no suffix. Older pynvml lacks some
+constants."""
 
 _CAPABILITY = re.compile(r"(gpu[0-9]+/gi[0-9]+(?:/ci[0-9]+)?)/access ([0-9]+)", re.ASCII)
 
@@ -42,7 +43,7 @@ Handle = Any
 
 
 def read_capabilities(procfs: Path) -> Capabilities:
-    """Return the numbers of capability device nodes that the driver lists: none where it is too old, or not loaded."""
+    """Return the numbers of capability device nodes; empty where the driver is too old or not loaded."""
     try:
         text = (procfs / "driver/nvidia-caps/mig-minors").read_text()
     except OSError:
@@ -51,7 +52,7 @@ def read_capabilities(procfs: Path) -> Capabilities:
 
 
 def read_instances(card: Gpu, handle: Handle, capabilities: Capabilities) -> Iterator[Gpu | FailedGpu]:
-    """Yield the MIG instances of a card in MIG mode, by number, and those that fail to say what they are."""
+    """Yield the MIG instances of a card in MIG mode, by number; an unreadable instance comes as a FailedGpu."""
     try:
         attributes = _attributes(handle)
         numbers = range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle))
@@ -62,7 +63,7 @@ def read_instances(card: Gpu, handle: Handle, capabilities: Capabilities) -> Ite
         try:
             mig = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
         except (pynvml.NVMLError_NotFound, pynvml.NVMLError_InvalidArgument):
-            continue  # numbers need not be without gaps
+            continue  # the numbers may have gaps
         except pynvml.NVMLError as error:
             yield FailedGpu(card.index, str(error), number=number)
             continue
@@ -97,10 +98,10 @@ def read_instances(card: Gpu, handle: Handle, capabilities: Capabilities) -> Ite
 
 
 def _attributes(handle: Handle) -> dict[int, str]:
-    """Return what the profiles of this card add to a name, by the profiles' IDs."""
+    """Return the suffixes of the card's profile names, by profile ID."""
     found = {}
     for profile, attribute in ATTRIBUTES.items():
-        # A card has some of the profiles; an older driver does not know them all.
+        # A card has only some of the profiles, and an older driver does not know every profile.
         with suppress(pynvml.NVMLError_NotSupported, pynvml.NVMLError_InvalidArgument):
             info = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, profile, version=1)
             found[int(info.id)] = attribute
@@ -126,7 +127,7 @@ def _slices(size: Any) -> str:
 
 
 def gigabytes(memory_mib: int, card_mib: int) -> int:
-    """Return the memory in a profile's name: so many eighths of the card's GiB, rounded."""
+    """Return the gigabytes in a profile's name: the instance's eighths of the card, times the card's GiB, rounded."""
     eighths = -(-memory_mib * _EIGHTHS // card_mib)
     card_gib = -(-card_mib // MIB_PER_GIB)
     return (eighths * card_gib + _EIGHTHS // 2) // _EIGHTHS

@@ -1,8 +1,8 @@
 """Divides cards into MIG instances through NVML.
 
-Facts: nvml.h of the CUDA toolkit, "Multi Instance GPU Management"; NVIDIA's "MIG User Guide", Getting Started. Profiles
-and places are the driver's; how a profile is spelled is as in `mig`. UUIDs of MIG instances are of version
-5, that is derived from names: one that is made again at the same place can have the same.
+Facts: nvml.h of the CUDA toolkit, "Multi Instance GPU Management"; NVIDIA's "MIG User Guide", Getting Started. The
+driver defines profiles and placements; profiles are spelled as in `mig`. UUIDs of MIG instances are of version 5, which
+is derived from names: an instance created again at the same place can have the same UUID.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,9 +25,9 @@ from gpushare_plugin.model.slices.mig import MigProfile
 from gpushare_plugin.model.slices.slice import MigPlace
 
 _PLAIN = (0x0, 0x1, 0x2, 0x3, 0x4, 0x5, 0x6, 0x9)
-"""NVML_GPU_INSTANCE_PROFILE_… of the profiles that add nothing to a name."""
+"""NVML_GPU_INSTANCE_PROFILE_… of the profiles without a suffix."""
 _LEAST_ROOM = 8
-"""Places in a list that the driver fills without knowing its length: as many as any card has instances."""
+"""The least length of a list that the driver fills without knowing the length: no card has more instances."""
 _ABSENT = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_InvalidArgument, pynvml.NVMLError_FunctionNotFound)
 _RIGHTS = (
     "gpushare mig needs root, the capability SYS_ADMIN and, in a container, NVIDIA_MIG_CONFIG_DEVICES=all: the chart "
@@ -43,14 +43,14 @@ Handle = Any
 
 
 class NvmlPartitions:
-    """Divides the cards of this node."""
+    """Divides the cards of the node into MIG instances."""
 
     def __init__(self, driver_root: Path, sysfs: Path = SYSFS, procfs: Path = PROCFS) -> None:
-        """Look for the library below `driver_root` first, for what the kernel knows in `sysfs` and `procfs`."""
+        """Look for the library below `driver_root` first; read the kernel's list of cards from `sysfs` and `procfs`."""
         self._library = NvmlLibrary(driver_root, sysfs, procfs)
 
     def cards(self) -> tuple[str, ...]:
-        """Return the UUIDs of the cards that know MIG mode; one that does not answer is left out."""
+        """Return the UUIDs of the MIG-capable cards; a card that does not answer is left out."""
         self._open()
         found = []
         with _said("the GPUs cannot be listed"):
@@ -62,11 +62,11 @@ class NvmlPartitions:
         return tuple(found)
 
     def read(self, uuid: str) -> MigCard:
-        """Return how a card is divided."""
+        """Return the GPU instances and the profiles of a card."""
         with _said(f"how {uuid} is divided cannot be read"):
             handle = self._handle(uuid)
             current, pending = map(bool, pynvml.nvmlDeviceGetMigMode(handle))
-            # Only later versions of nvml.h promise places while the mode is off, and nobody needs them then.
+            # Only newer versions of nvml.h promise placements without MIG mode, and a card without MIG mode needs none.
             kinds = _kinds(handle) if current else {}
             profiles = tuple(_profile(handle, name, info) for name, info in kinds.items())
             parts = tuple(_parts(handle, kinds)) if current else ()
@@ -74,7 +74,7 @@ class NvmlPartitions:
         return MigCard(uuid, current, pending, profiles, parts, users)
 
     def create(self, uuid: str, place: MigPlace) -> None:
-        """Create a GPU instance at a place, with one compute instance that has all of it."""
+        """Create a GPU instance at `place`, and a compute instance with all compute slices of the GPU instance."""
         with _said(f"MIG instance {place} of {uuid} cannot be created"):
             handle = self._handle(uuid)
             if (info := _kinds(handle).get(place.profile)) is None:
@@ -88,7 +88,7 @@ class NvmlPartitions:
             _create_compute(made, info.sliceCount)
 
     def complete(self, uuid: str, number: int) -> None:
-        """Create the compute instance of a GPU instance that has none."""
+        """Create the missing compute instance of a GPU instance."""
         with _said(f"GPU instance {number} of {uuid} cannot be completed"):
             handle = self._handle(uuid)
             part = pynvml.nvmlDeviceGetGpuInstanceById(handle, number)
@@ -97,7 +97,7 @@ class NvmlPartitions:
             _create_compute(part, slices)
 
     def destroy(self, uuid: str, number: int) -> None:
-        """Destroy a GPU instance and its compute instances; the driver destroys none that a program uses."""
+        """Destroy a GPU instance and its compute instances; the driver refuses while a program uses the instances."""
         with _said(f"GPU instance {number} of {uuid} cannot be destroyed"):
             part = pynvml.nvmlDeviceGetGpuInstanceById(self._handle(uuid), number)
             for compute in _computes(part):
@@ -105,7 +105,7 @@ class NvmlPartitions:
             pynvml.nvmlGpuInstanceDestroy(part)
 
     def set_mode(self, uuid: str, *, enabled: bool) -> None:
-        """Switch MIG mode on or off; the driver resets the card for it where it can, and it may have another minor."""
+        """Switch MIG mode on or off; the driver resets the card if possible, which may change the minor number."""
         what = f"MIG mode of {uuid} cannot be switched {'on' if enabled else 'off'}"
         with _said(what):
             activation = pynvml.nvmlDeviceSetMigMode(self._handle(uuid), int(enabled))
@@ -134,7 +134,7 @@ class NvmlPartitions:
 
 @contextmanager
 def _said(what: str) -> Iterator[None]:
-    """Raise MigError, with what cannot be done, for what NVML raises."""
+    """Turn an error of NVML into a MigError that begins with `what`, or into a DriverChangedError."""
     try:
         yield
     except pynvml.NVMLError_InUse as error:
@@ -149,11 +149,11 @@ def _said(what: str) -> Iterator[None]:
 
 
 def _kinds(handle: Handle) -> dict[str, Any]:
-    """Return what the driver says of each profile of a card, by the profile's name."""
+    """Return the driver's description of every profile of a card, by the profile's name."""
     total = read_memory(handle).total // MIB
     found: dict[str, Any] = {}
     for number in sorted({*_PLAIN, *ATTRIBUTES}):
-        # A card has some of the profiles; an older driver does not know them all.
+        # A card has only some of the profiles, and an older driver does not know every profile.
         with suppress(*_ABSENT):
             info = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, number, version=1)
             gib = gigabytes(int(info.memorySizeMB), total)
@@ -174,7 +174,7 @@ def _profile(handle: Handle, name: str, info: Any) -> MigProfile:
 
 
 def _placements(handle: Handle, kind: int) -> list[tuple[int, int]]:
-    """Return where instances of a profile can be, as start and size, whatever there is."""
+    """Return all placements of a profile, free or not, as start and size."""
     ask = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
     count = pynvml.c_uint(0)
     ask(handle, kind, None, pynvml.byref(count))
@@ -200,20 +200,20 @@ def _parts(handle: Handle, kinds: dict[str, Any]) -> Iterator[MigPart]:
 
 
 def _instances(handle: Handle) -> list[tuple[int, str, tuple[int, ...]]]:
-    """Return the MIG instances of a card: the ID of the GPU instance, the UUID, and which processes use it."""
+    """Return the MIG instances of a card: the ID of the GPU instance, the UUID, and the IDs of the processes."""
     found = []
     for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
             mig = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
         except (pynvml.NVMLError_NotFound, pynvml.NVMLError_InvalidArgument):
-            continue  # numbers need not be without gaps
+            continue  # the numbers may have gaps
         owner = int(pynvml.nvmlDeviceGetGpuInstanceId(mig))
         found.append((owner, instance_uuid(pynvml.nvmlDeviceGetUUID(mig)), tuple(users_of(mig).memory)))
     return found
 
 
 def _create_compute(part: Handle, slices: int) -> None:
-    """Create the compute instance that has all compute slices of a GPU instance."""
+    """Create a compute instance with all compute slices of a GPU instance."""
     for info in _compute_kinds(part):
         if info.sliceCount == slices:
             pynvml.nvmlGpuInstanceCreateComputeInstance(part, info.id)

@@ -1,8 +1,8 @@
-"""Which processes use the GPUs, and how much, as NVML reports it.
+"""The processes on GPUs, and the use of the GPUs, reported by NVML.
 
-Facts: nvml.h of the CUDA toolkit; "Type" of processes in the manual page of nvidia-smi. Clients of MPS stand in a list
-of their own, their server in that of processes that compute. A process ID is one of the host's PID namespace. Of a MIG
-instance NVML reports memory and processes, but not how busy it is.
+Facts: nvml.h of the CUDA toolkit; "Type" of processes in the manual page of nvidia-smi. NVML lists the clients of MPS
+separately, and the MPS server with the compute processes. Process IDs are IDs of the host's PID namespace. For a MIG
+instance, NVML reports memory and processes, but not the utilization.
 """
 
 from collections import defaultdict
@@ -26,23 +26,26 @@ Handle = Any
 _COMPUTING = pynvml.nvmlDeviceGetComputeRunningProcesses_v3
 _DRAWING = pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3
 _MPS_CLIENTS = pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3
-"""Without their version they raise what is no NVMLError where the driver lacks them; drivers since 510 have them."""
+"""Calls with explicit versions: if the driver lacks a call, the name without a version raises an error other than
+NVMLError. Drivers since 510 have the calls."""
 _ABSENT = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound)
 _NO_SAMPLES = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS})
-"""What pynvml raises where no process has computed lately: it takes success without a sample for an error."""
+"""Errors of pynvml if no process has computed lately: pynvml takes success without a sample for an error."""
 _ALL = 100
 """Percent."""
 
 
 class Users(NamedTuple):
-    """The bytes that each process uses, by its ID, and which are clients of MPS; None where that is not known."""
+    """The processes on a GPU."""
 
     memory: dict[int, int | None]
+    """The bytes used by each process, by process ID; None where the driver does not say."""
     mps_clients: frozenset[int] | None
+    """The IDs of the processes that are clients of MPS; None where the driver does not say."""
 
 
 class ProcessReader:
-    """Reads how GPUs are used; knows until when the work of each process was read before."""
+    """Reads the use of GPUs; remembers the time of the last utilization sample of each GPU."""
 
     def __init__(self, procfs: Path) -> None:
         """Look for the containers of processes in `procfs`."""
@@ -50,7 +53,7 @@ class ProcessReader:
         self._read_until: dict[str, int] = {}
 
     def read(self, gpus: Iterable[Gpu]) -> tuple[GpuSample, ...]:
-        """Return how these GPUs are used; one that does not answer is left out."""
+        """Return the use of these GPUs; a GPU that does not answer is left out."""
         unknown = containers.why_unknown(self._procfs)
         samples = []
         for gpu in gpus:
@@ -65,7 +68,7 @@ class ProcessReader:
         busy = _utilization(handle)
         processes: tuple[Process, ...] = ()
         clients: int | None = None
-        # With the privilege for it, a card in MIG mode reports the processes of its instances once more.
+        # To a privileged process, NVML reports the processes of MIG instances again for the card.
         if unknown is None and (gpu.mig is not None or not gpu.mig_enabled):
             try:
                 processes, clients = self._processes(gpu, handle)
@@ -74,7 +77,7 @@ class ProcessReader:
         return GpuSample(gpu.uuid, _usable(memory), memory.used, busy, processes, unknown, clients)
 
     def _processes(self, gpu: Gpu, handle: Handle) -> tuple[tuple[Process, ...], int | None]:
-        """Return the processes, and how many of them are clients of MPS."""
+        """Return the processes, and the number of MPS clients among the processes."""
         seen_at = containers.now()
         memory, clients = users_of(handle)
         found = containers.look_up(memory, seen_at, self._procfs)
@@ -86,7 +89,7 @@ class ProcessReader:
         return processes, None if clients is None else len(clients & found.keys())
 
     def _utilization_by_pid(self, uuid: str, handle: Handle) -> Mapping[int, float] | None:
-        """Return how busy each process that computed kept the GPU since the last time; None where that is not known."""
+        """Return the utilization (0 to 1) of the GPU by each process since the last read; None if unknown."""
         try:
             samples = pynvml.nvmlDeviceGetProcessUtilization(handle, self._read_until.get(uuid, 0))
         except pynvml.NVMLError as error:
@@ -116,12 +119,12 @@ def _remedy(error: pynvml.NVMLError) -> str:
 
 
 def users_of(handle: Handle) -> Users:
-    """Return who uses a GPU; raises NVMLError where the driver does not list the processes that compute."""
+    """Return the processes on a GPU; raises NVMLError where the driver does not list compute processes."""
     clients = _listed_if_any(_MPS_CLIENTS, handle)
     found: dict[int, int | None] = {}
     for listed in (_listed(_COMPUTING, handle), _listed_if_any(_DRAWING, handle), clients):
         for pid, memory in listed or ():
-            # A process can be in several lists, with all its memory in each.
+            # A process can be in several lists, and each list gives all memory of the process.
             found[pid] = max((each for each in (found.get(pid), memory) if each is not None), default=None)
     return Users(found, None if clients is None else frozenset(pid for pid, _ in clients))
 

@@ -1,25 +1,25 @@
-"""What the kernel knows of a host and its PCI devices, read below `/sys`; containers see the host's.
+"""The kernel's description of a host and its PCI devices, read below `/sys`; a container sees the host's `/sys`.
 
-Facts: `numa_node` and `class` from the kernel's Documentation/ABI/testing/sysfs-bus-pci; the file for the model is the
-one that NVIDIA's GPU feature discovery reads by default.
+Facts: `numa_node` and `class` from the kernel's Documentation/ABI/testing/sysfs-bus-pci; for the model, the default
+file of NVIDIA's GPU feature discovery.
 """
 
 from pathlib import Path
 
 
 def machine(sysfs: Path) -> str:
-    """Return the model of the host by its firmware (DMI), empty where there is none, as on many ARM machines."""
+    """Return the model of the host from the firmware (DMI); empty without DMI, as on many ARM machines."""
     return _text(sysfs / "class/dmi/id/product_name")
 
 
 def numa_node(sysfs: Path, bus_id: str) -> int | None:
-    """Return the NUMA node of a PCI device, None where the kernel knows none (-1, or no such file)."""
+    """Return the NUMA node of a PCI device, None where the kernel knows no node (-1, or no such file)."""
     node = _number(_device(sysfs, bus_id) / "numa_node")
     return None if node is None or node < 0 else node
 
 
 def pci_class(sysfs: Path, bus_id: str) -> int | None:
-    """Return the class of a PCI device, such as 0x030200, None where the kernel does not say."""
+    """Return the class of a PCI device, for example 0x030200; None where the kernel does not say."""
     return _number(_device(sysfs, bus_id) / "class")
 
 
