@@ -78,7 +78,7 @@ class Snapshot(Struct, frozen=True):
     partitioning: Kind | None = None
     """The kind of slices that the node is divided into; None where the config decides how GPUs are shared."""
     mig_rooms: Mapping[str, MigRoom] = field(default_factory=dict)
-    """The places for MIG instances on cards of a node that is divided by MIG, by UUID."""
+    """The places for MIG instances on cards of a node that is divided by MIG, by UUID, as `gpushare mig` reports."""
     unsuitable: Mapping[str, str] = field(default_factory=dict)
     """The cards that MPS cannot divide on a node that is divided by MPS, by UUID, with the reason."""
     most_slices: Mapping[str, int] = field(default_factory=dict)
