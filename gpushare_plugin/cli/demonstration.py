@@ -33,6 +33,7 @@ gpus:
   memory: 46068MiB
   computeCapability: "8.9"
 """
+"""The file that describes the simulated GPUs."""
 
 CONFIG = """\
 version: v1
@@ -49,6 +50,7 @@ sharing:
       devices: [2]
       replicas: 4
 """  # the fourth GPU is named nowhere and is therefore advertised whole
+"""The config of the node."""
 
 PODS = (
     Pod("inference", [Container("model", {"aliyun.com/gpu-mem": 5})]),
@@ -59,6 +61,7 @@ PODS = (
     Pod("notebook-b", [Container("jupyter", {"nvidia.com/gpu.shared": 1})]),
     Pod("training", [Container("trainer", {"nvidia.com/gpu": 1})]),
 )
+"""The sample pods, admitted in order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The part that a command of a node takes in its cluster, if any."""
+"""The decision whether and how a command of a node joins the cluster."""
 
 import os
 from pathlib import Path

@@ -70,6 +70,7 @@ SETTING_OPTIONS = (
     SettingOption(("health", "ignoredXids"), ("--dp-disable-healthchecks",)),
     SettingOption(("health", "watchedXids"), ("--dp-enable-healthchecks",)),
 )
+"""The options for settings, in the order of the help."""
 
 
 _KUBELET_SOCKET = "kubelet.sock"
@@ -99,7 +100,7 @@ def overrides(context: click.Context) -> list[Override]:
 
 
 def with_nvidias_options(command: Command) -> Command:
-    """Add NVIDIA's options without a setting; values without support in gpushare are refused with the reason."""
+    """Add NVIDIA's options without a setting; options for features that gpushare lacks are refused with the reason."""
     for name, allowed, reason in (
         ("--cdi-disable-hooks", (), _NO_SPECS),
         ("--cdi-feature-flags", (), _NO_SPECS),
@@ -180,7 +181,7 @@ def _help(field: FieldInfo) -> str:
 
 
 def _boolean(context: click.Context, parameter: click.Parameter, value: str | None) -> object:
-    """Return a boolean for a word of click's; the schema rejects any other text, together with further mistakes."""
+    """Return the boolean that `value` spells, or else `value`, which the schema rejects with all other mistakes."""
     if value is None:
         return None
     try:
@@ -194,7 +195,7 @@ def _split(context: click.Context, parameter: click.Parameter, value: tuple[str,
 
 
 def _numbers(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[int | str, ...]:
-    """Return whole numbers for digits; the schema rejects any other text, together with further mistakes."""
+    """Return words that spell whole numbers as numbers; the schema rejects the other words with all other mistakes."""
     return tuple(number_or_word(word) for word in _split(context, parameter, value))
 
 

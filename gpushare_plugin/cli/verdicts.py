@@ -44,7 +44,7 @@ class Verdict:
 
     @property
     def mistakes(self) -> list[str]:
-        """Lines with a mistake and its place."""
+        """The mistakes with their places, one mistake a line."""
         return self.loaded.lines(self._problems)
 
     @property
@@ -54,7 +54,7 @@ class Verdict:
 
     @property
     def warning_lines(self) -> list[str]:
-        """Lines with the config's name and a warning."""
+        """The warnings with the config's name, one warning a line."""
         return [f"{self.found}: warning: {warning}" for warning in self.warnings]
 
     @property

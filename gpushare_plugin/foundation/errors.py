@@ -9,7 +9,7 @@ Path = tuple[str | int, ...]
 
 
 MOST_PROBLEMS = 100
-"""The most mistakes in a report: more of them are most likely one mistake, made many times."""
+"""The most mistakes that are told at once: more mistakes are most likely one mistake, made many times."""
 
 
 class GpushareError(Exception):

@@ -1,4 +1,4 @@
-"""Memory of reports: report a value only after a change, or not again within a pause."""
+"""The memory of earlier reports: a value is reported only after a change, or only once within a pause."""
 
 import math
 from collections.abc import Container, Hashable

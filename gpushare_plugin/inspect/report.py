@@ -188,7 +188,7 @@ class NodeReport(_ReportPart):
     source: str = "config"
     """The maker of the report, a word of `Source`."""
     gpushare: str = ""
-    """The version of the gpushare that made the report."""
+    """The version of the program that made the report."""
     driver_version: str = ""
     """The version of the driver."""
     cuda_version: str = ""

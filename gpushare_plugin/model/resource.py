@@ -71,7 +71,7 @@ class Durations(Struct, frozen=True):
 
 
 class Standing(Struct, frozen=True):
-    """The standing of a resource with the kubelet, and the calls answered since the resource is offered."""
+    """The standing of a resource with the kubelet, and the calls answered since the beginning of the offer."""
 
     registered: bool
     """Whether the present kubelet accepted the registration and watches the device list."""
@@ -104,7 +104,7 @@ class Resource(Struct, frozen=True, eq=False):
     retired: Mapping[str, Unit] = field(default_factory=dict)
     """Units outside the offer by ID, listed only while a pod may hold the unit; never allocated."""
     role: Role | None = None
-    """The role in a pair of resources, memory and compute, that a container gets from the same GPU; None alone."""
+    """Memory or compute, where containers request both separately and get both from the same GPU; None elsewhere."""
     withdrawn: AbstractSet[str] = frozenset()
     """The IDs of units about to go, preferred only where no other choice works."""
     single_gpu: bool = False

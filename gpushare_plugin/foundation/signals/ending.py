@@ -1,4 +1,4 @@
-"""The end by a signal of a program that otherwise runs on: once, and in good order."""
+"""The orderly end, by a signal, of a program that otherwise runs without end."""
 
 import asyncio
 import contextlib
@@ -21,11 +21,13 @@ _log = structlog.get_logger()
 
 
 async def until_stopped(work: Awaitable[None], *, interactive: bool = False) -> None:
-    """Do `work` until the first ending signal cancels `work`; raise any error of `work`.
+    """Do `work` until the first signal of ENDING cancels `work`; raise any error of `work`.
 
-    Only the first signal cancels, so `work` can end in good order. The process should end after `work`; no later signal
-    changes how. SIGHUP does nothing unless `work` handles SIGHUP. SIGHUP ends an interactive program, too. After a
-    signal, an interactive program ends within seconds in any case: its output may be a pipe that nobody reads.
+    Only the first signal cancels, so `work` can end in good order. The process is expected to end after `work`, and
+    no later signal changes the end.
+
+    SIGHUP does nothing to a daemon, unless `work` sets a handler. SIGHUP ends an interactive program. An interactive
+    program ends within seconds of a signal in any case: its output may be a pipe that nobody reads.
     """
     working = asyncio.current_task()
     assert working is not None  # noqa: S101 - a coroutine runs in a task

@@ -129,9 +129,10 @@ def command(context: click.Context, /, **options: Any) -> None:
 
 
 def _begin_nvml(configs: Configs, given_root: str | None) -> None:
-    """Begin to initialise NVML in a thread: a driver of eight GPUs takes over a second, the imports take a third.
+    """Begin to initialise NVML in a thread, beside the imports.
 
-    The function uses the config chosen without labels; the daemon begins with the same config.
+    A driver of eight GPUs takes over a second, the imports take a third of a second. The config is chosen without
+    labels; the daemon begins with the same config.
     """
     # A failure here repeats in the daemon, and the daemon logs the failure.
     with contextlib.suppress(Exception):
