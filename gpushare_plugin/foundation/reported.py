@@ -33,7 +33,7 @@ class Repeats:
     """Remembers when news of a kind were last told, and how many have been kept back since."""
 
     def __init__(self, pause: float, most_kinds: int) -> None:
-        """Tell a kind once in `pause` seconds; further kinds than `most_kinds` at a time count as one kind together."""
+        """Tell a kind once in `pause` seconds; kinds beyond `most_kinds` at a time count together as a single kind."""
         self._pause = pause
         self._most_kinds = most_kinds
         self._told: dict[Hashable, tuple[float, int]] = {}

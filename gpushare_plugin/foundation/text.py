@@ -19,7 +19,7 @@ def visible(text: str) -> str:
     """Return text from outside gpushare, safe within a line: every invisible character is replaced by its escape.
 
     Invisible are controls (C0, C1), changes of the direction of writing, separators except the space, and characters
-    without a width. A person sees only their effect on the text around them, up to a line that nobody wrote.
+    without a width. A person sees only the effect of the character on other text, up to a line that nobody wrote.
     """
     if _is_seen(text):
         return text

@@ -49,11 +49,11 @@ class MigInstance(Struct, frozen=True):
     number: int
     """NVML's number of the instance on the card."""
     profile: str
-    """The profile, such as `1g.5gb`."""
+    """The profile, for example `1g.5gb`."""
     gpu_instance: int
-    """The ID of the GPU instance by which events name it."""
+    """The ID of the GPU instance in events of the driver."""
     compute_instance: int
-    """The ID of the compute instance by which events name it."""
+    """The ID of the compute instance in events of the driver."""
     capabilities: tuple[int, int] | None = None
     """The numbers in `/dev/nvidia-caps/nvidia-cap<N>` that let a container use the instance, beside the card's own
     device node; None where the driver does not list the numbers."""

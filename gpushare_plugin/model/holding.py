@@ -16,7 +16,7 @@ ONLY_RECORDED = "a pod that only the kubelet's checkpoint shows"
 
 
 class Slot(NamedTuple):
-    """The place for the units of one resource requested by one container of a pod."""
+    """The place for the units of a resource that a container of a pod requests."""
 
     uid: str
     """The kubelet's UID of the pod."""

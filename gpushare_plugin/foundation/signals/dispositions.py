@@ -31,7 +31,7 @@ _TO_END = 5.0
 def set_early(end: Handler, *, stays: bool) -> None:
     """Call `end` at every signal of ENDING, and do nothing at every signal of IGNORED.
 
-    SIGHUP does nothing to a program that `stays` when its terminal is gone, and ends any other program at once.
+    SIGHUP does nothing to a program that `stays` without its terminal, and ends any other program at once.
     """
     set_ending(end)
     disregard((*IGNORED, *((signal.SIGHUP,) if stays else ())))

@@ -14,7 +14,7 @@ from gpushare_plugin.cli.output import show
 from gpushare_plugin.foundation.errors import GpushareError
 
 Cleaned = AsyncIterator[tuple[str, ClusterError | None]]
-"""The names of objects, each with the error that kept it from being cleaned, None after a success."""
+"""The names of objects with the error of an object that could not be cleaned, None after a success."""
 
 
 @click.command("cleanup", short_help="Remove what gpushare wrote to Nodes.")
