@@ -1,3 +1,3 @@
-"""Many pods on one GPU: the node daemon of gpushare."""
+"""gpushare: many pods on one GPU of a Kubernetes node."""
 
 __version__ = "0.1.0"

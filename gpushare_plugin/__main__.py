@@ -1,4 +1,4 @@
-"""The way in, also for `python -m gpushare_plugin`: ready for signals before anything heavy is imported."""
+"""The entry point, also of `python -m gpushare_plugin`: handles signals before the heavy imports."""
 
 import atexit
 import gc
@@ -17,21 +17,21 @@ from gpushare_plugin.foundation.signals.dispositions import (
 )
 
 _DAEMONS = (["run"], ["mps"], ["mig"], ["extender"], ["partition"])
-"""Commands that run until they are told to end, without a terminal."""
+"""Commands that run without a terminal until a signal ends them."""
 
 
 def main() -> None:
     """Run the command line.
 
-    The first process of a container does not even notice SIGTERM unless it handles it, and the pod would wait out its
-    grace period. A daemon installs its own handlers once it runs; until then SIGHUP, with which it may be told to read
-    its settings, must not end it.
+    The kernel drops a SIGTERM that the first process of a container does not handle, and the pod would wait for the
+    end of its grace period. A daemon installs its own handlers once it runs. Until then SIGHUP, which can tell a daemon
+    to read its settings, must not end the daemon.
     """
     set_early(_end_at_once, stays=sys.argv[1:2] in _DAEMONS)
     atexit.register(ignore_signals)
-    # Imported modules are never garbage: the collector need not look at them now, and not later.
+    # Imported modules are never garbage: the collector need not look at modules now or later.
     gc.disable()
-    # pydantic would look for plugins in every package that is installed; gpushare has none, and wants nobody else's.
+    # pydantic would look for plugins in all installed packages; gpushare has no plugin and wants none.
     os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
     from gpushare_plugin.cli.main import main as run  # noqa: PLC0415 - imports take most of the time to start
 
@@ -39,26 +39,26 @@ def main() -> None:
 
 
 def kubectl_inspect_gpushare() -> None:
-    """Run `gpushare inspect`: kubectl starts this for `kubectl inspect gpushare`, as Aliyun's tool is called."""
+    """Run `gpushare inspect`; kubectl starts the function for `kubectl inspect gpushare`, the name of Aliyun's tool."""
     sys.argv.insert(1, "inspect")
     main()
 
 
 def _imported() -> None:
-    """Go on as any process does: the modules of the command have been imported, and the command is about to begin."""
+    """Return to normal garbage collection and an orderly end by signals, after imports and before the command."""
     gc.freeze()
     gc.enable()
     set_ending(_leave)
 
 
 def _end_at_once(_number: int, _frame: FrameType | None) -> None:
-    # Nothing is begun yet, and what is raised in the middle of an import may be caught there.
+    # Nothing has begun yet, and an exception raised in the middle of an import may be caught by the import.
     os._exit(0)
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
     disregard((*ENDING, signal.SIGHUP))
-    end_in_any_case()  # what is raised may be caught where it is raised
+    end_in_any_case()  # the exception may be caught by the interrupted code
     raise SystemExit(0)
 
 

@@ -1,1 +1,1 @@
-"""The outside worlds, one package each: the kubelet, the host and the cluster; they never import each other."""
+"""Access to the outside world: packages for the kubelet, the host and the cluster, which never import one another."""

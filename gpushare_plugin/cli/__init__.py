@@ -1,1 +1,1 @@
-"""The command line: a lazy group, one module a command, and what commands have in common."""
+"""The command line: a lazy group, a module for every command, and the common parts of commands."""

@@ -33,6 +33,7 @@ gpus:
   memory: 46068MiB
   computeCapability: "8.9"
 """
+"""The file that describes the simulated GPUs."""
 
 CONFIG = """\
 version: v1
@@ -48,7 +49,8 @@ sharing:
       rename: nvidia.com/gpu.shared
       devices: [2]
       replicas: 4
-"""  # the fourth GPU is named nowhere, so it is advertised whole
+"""  # the fourth GPU is named nowhere and is therefore advertised whole
+"""The config of the node."""
 
 PODS = (
     Pod("inference", [Container("model", {"aliyun.com/gpu-mem": 5})]),
@@ -59,20 +61,25 @@ PODS = (
     Pod("notebook-b", [Container("jupyter", {"nvidia.com/gpu.shared": 1})]),
     Pod("training", [Container("trainer", {"nvidia.com/gpu": 1})]),
 )
+"""The sample pods, admitted in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """What the demonstration came to: a node's GPUs, the resources that were registered, and what each pod got."""
+    """The result of the demonstration."""
 
     inventory: Inventory
+    """The simulated GPUs."""
     resources: tuple[Resource, ...]
+    """The resources registered with the embedded kubelet."""
     pods: tuple[AdmittedPod, ...]
+    """The admitted pods with everything that their containers got."""
     node: NodeReport
+    """The report on the node after all pods were admitted."""
 
 
 async def run() -> Demonstration:
-    """Run the daemon on simulated GPUs with an embedded kubelet until the pods are admitted; ends by itself."""
+    """Run the daemon on simulated GPUs with an embedded kubelet until the pods are admitted, and return the result."""
     with tempfile.TemporaryDirectory(prefix="gs-") as folder:
         files = Path(folder)
         (files / "gpus.yaml").write_text(GPUS)
@@ -94,7 +101,7 @@ async def run() -> Demonstration:
 
 
 async def _admit_when_ready(kubelet: EmbeddedKubelet, daemon: asyncio.Task[None], plan: Plan) -> list[AdmittedPod]:
-    """Wait until the kubelet counts every unit, then let the pods in; raises what a daemon raises that ends first."""
+    """Wait until the kubelet counts every unit, then admit the pods; raise the error of a daemon that ends first."""
     expected = {resource.name: len(resource.units) for resource in plan.resources}
     ready = asyncio.create_task(kubelet.wait_for(lambda node: node.allocatable() == expected), name="ready")
     await asyncio.wait([ready, daemon], return_when=asyncio.FIRST_COMPLETED)
@@ -106,7 +113,7 @@ async def _admit_when_ready(kubelet: EmbeddedKubelet, daemon: asyncio.Task[None]
 
 
 def show(demonstration: Demonstration, console: Console | None = None) -> None:
-    """Print what each pod got and how full each GPU is."""
+    """Print the units and limits of the pods, and the held units of the GPUs."""
     console = console or Console()
     first, *_ = demonstration.pods
     console.print(
@@ -127,7 +134,7 @@ def show(demonstration: Demonstration, console: Console | None = None) -> None:
 
 
 def _pods(demonstration: Demonstration) -> list[list[str]]:
-    """Return a row for each container."""
+    """Return a row for every container."""
     gpus = {gpu.uuid: gpu for gpu in demonstration.inventory.gpus}
     rows = []
     for pod in demonstration.pods:

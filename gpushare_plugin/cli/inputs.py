@@ -1,4 +1,4 @@
-"""Inputs of several commands: the configs and the options that choose them, and the source of the GPUs."""
+"""Common inputs of several commands: the configs, the options that choose a config, and the source of the GPUs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -57,7 +57,7 @@ def with_config_options(command: Command) -> Command:
 
 
 def chosen_configs(context: click.Context, options: dict[str, Any]) -> Configs:
-    """Return the configs that the options of `with_config_options` and `with_setting_options` choose."""
+    """Return the configs chosen by the options of `with_config_options` and `with_setting_options`."""
     if options["config_file"] is not None and options["config_directory"] is not None:
         raise click.UsageError("found both --config-file and --config-directory; expected one of them")
     return Configs(
@@ -70,18 +70,18 @@ def chosen_configs(context: click.Context, options: dict[str, Any]) -> Configs:
 
 
 def driver_root(given: str | None, loaded: Loaded) -> Path:
-    """Return the directory below which NVML's library is looked for: that of the config, `given` if it has mistakes.
+    """Return the directory to search for NVML's library: the config's or, for a config with mistakes, `given`.
 
-    `given` is the value of the option or the environment, which a config without mistakes has taken over.
+    `given` is the value of the option or of the environment; a config without mistakes has taken the value over.
     """
     root = loaded.config.flags.plugin.container_driver_root if loaded.config else given
     return Path(root or CONTAINER_DRIVER_ROOT)
 
 
 def gpu_source(simulate: Path | None, given_root: str | None, loaded: Loaded) -> GpuSource:
-    """Return the GPUs of the file `simulate` or, where it is None, those that NVML finds with this config.
+    """Return the source of the simulated GPUs in the file `simulate` or, for None, of the GPUs that NVML finds.
 
-    `given_root` is as for `driver_root`.
+    `loaded` and `given_root` choose the driver root, see `driver_root`.
     """
     if simulate is not None:
         from gpushare_plugin.adapters.host.simulated import SimulatedSource  # noqa: PLC0415 - only for simulated GPUs

@@ -1,4 +1,4 @@
-"""How commands log: daemons through a queue, other commands to standard error."""
+"""The log of commands: daemons log through a queue, other commands directly to standard error."""
 
 import asyncio
 import contextlib
@@ -23,17 +23,17 @@ from gpushare_plugin.foundation.log import LoopErrors, QueuedLog, queued_log
 from gpushare_plugin.foundation.text import visible, visible_json
 
 _STYLES = ("\x1b[1m", "\x1b[2m", "\x1b[0m")
-"""Bold, faint, and their end, for terminals (ECMA-48, SGR)."""
+"""The control sequences of terminals for bold, faint and normal text (ECMA-48, SGR)."""
 
 _stacks = ExceptionRenderer(ExceptionDictTransformer(show_locals=False))
-"""Writes stacks as JSON without the values of variables: they can be large, secret, or what an attacker sent."""
+"""Writes stacks in JSON without the values of variables: a value can be large, secret, or sent by an attacker."""
 
 _WORD = re.compile(r"""[^\s"'=]+""")
 
 
 @contextlib.contextmanager
 def daemon_log(form: str, level: str) -> Iterator[QueuedLog]:
-    """Log start and stop of a daemon, which never waits for its log; a failure is logged, with exit status 1."""
+    """Log start and stop of a daemon, which never waits for its log; log a failure and exit with status 1."""
     with queued_log() as lines:
         configure_log(form, level, lines)
         log = structlog.get_logger()
@@ -58,14 +58,14 @@ def daemon_log(form: str, level: str) -> Iterator[QueuedLog]:
 
 
 def run_daemon(daemon: Coroutine[Any, Any, None]) -> None:
-    """Run a daemon until it ends; errors in its event loop are logged."""
+    """Run a daemon to its end in an event loop whose errors are logged."""
     with asyncio.Runner() as runner:
         runner.get_loop().set_exception_handler(LoopErrors())
         runner.run(daemon)
 
 
 def configure_log(form: str, level: str, lines: QueuedLog | None = None) -> None:
-    """Log from this level on, to `lines` or, without one, directly to standard error."""
+    """Log in the format `form` from `level` on, to `lines` or, without `lines`, directly to standard error."""
     json_lines = form == "json"
     renderer: Any = structlog.processors.JSONRenderer() if json_lines else console_renderer(colours=_colours())
     structlog.configure(
@@ -83,9 +83,9 @@ def configure_log(form: str, level: str, lines: QueuedLog | None = None) -> None
 
 
 def console_renderer(*, colours: bool) -> ConsoleRenderer:
-    """Return what writes a line for people: time, level, event, then what was logged with it, in the order of the code.
+    """Return a renderer of lines for people: time, level, event, then the event's values in the order of the code.
 
-    Sentences come last there. Values that are absent are left out.
+    The code puts sentences last. Absent values are left out.
     """
     bold, dim, end = _STYLES if colours else ("", "", "")
     levels = ConsoleRenderer.get_default_level_styles(colours)
@@ -102,13 +102,13 @@ def console_renderer(*, colours: bool) -> ConsoleRenderer:
 
 
 def _write_stack(stream: TextIO, error: ExcInfo) -> None:
-    """Write the stack of a defect; the message of its error may repeat text of others."""
+    """Write the stack of a defect with escapes: the message of the error may repeat text from outside gpushare."""
     lines = "".join(traceback.format_exception(*error)).splitlines()
     stream.write("".join(f"\n{visible(line)}" for line in lines))
 
 
 def _spelled(value: object) -> str:
-    """Spell a value on one line: a word as it is, anything else as in JSON."""
+    """Return a value on one line: a plain word unchanged, any other value in JSON."""
     if isinstance(value, str) and _WORD.fullmatch(value) and visible(value) == value:
         return value
     return visible_json(json.dumps(value, ensure_ascii=False, default=str))
@@ -116,6 +116,6 @@ def _spelled(value: object) -> str:
 
 def _colours() -> bool:
     """Return whether the log goes to a terminal and NO_COLOR is not set (no-color.org)."""
-    # Where a queue writes the log, sys.stderr is what libraries print to; a process may have been started without any.
+    # With a queue, sys.stderr is the catcher of lines from libraries. A process may have no standard error at all.
     terminal = sys.__stderr__ is not None and sys.__stderr__.isatty()
     return terminal and not os.environ.get("NO_COLOR")

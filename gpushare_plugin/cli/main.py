@@ -1,4 +1,4 @@
-"""The `gpushare` command: imports only the command that runs; the only place that ends the process."""
+"""The `gpushare` command: imports only the command that runs, and turns the errors of commands into an exit status."""
 
 import errno
 import os
@@ -29,27 +29,27 @@ COMMANDS = {
     "schema": "Print the JSON Schema of the config.",
     "version": "Print the version.",
 }
-"""Short help by command; a command is `command` in the module of its name in `commands`, see `FOLDERS`."""
+"""The short help of every command. A command is `command` in the module of its name below `commands`, see FOLDERS."""
 
 FOLDERS = {
     "cluster": ("cleanup", "explain", "extender", "inspect", "partition"),
     "config": ("check-config", "schema"),
     "node": ("list", "mig", "mps", "run"),
 }
-"""The folders of `commands`; commands that are in none are in `commands` itself."""
+"""The commands in the folders of `commands`; all other commands are in `commands` itself."""
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command only when it runs; until then name and short help are known."""
+    """A click group that imports a command only when the command runs, and knows names and short helps before."""
 
     def __init__(self, *, short_helps: Mapping[str, str], **attributes: Any) -> None:
-        """Have a command for each of the `short_helps`; `attributes` are those of any click group."""
-        # Enough for the help of the group, for completion and for the nearest name to a wrong one.
+        """Make a command for every name in `short_helps`; `attributes` are the arguments of any click group."""
+        # Enough for the help of the group, for completion, and for the nearest name to a wrong name.
         names = {name: click.Command(name, short_help=text) for name, text in short_helps.items()}
         super().__init__(commands=names, **attributes)
 
     def load(self, name: str) -> click.Command:
-        """Import the command of this name and return it."""
+        """Import the command `name` and return the command."""
         folder = next((f"{folder}." for folder, names in FOLDERS.items() if name in names), "")
         module = f"gpushare_plugin.cli.commands.{folder}{name.replace('-', '_')}"
         command: click.Command = import_module(module).command
@@ -58,7 +58,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that `args` begin with, import it, and return its name, it, and its own arguments."""
+        """Import the command that `args` begin with, and return the name, the command, and the command's arguments."""
         name, found, rest = super().resolve_command(ctx, args)
         return name, self.load(name) if name and found else None, rest
 
@@ -78,15 +78,15 @@ def commands(imported: Callable[[], None] | None) -> None:
 
 
 _OUTPUT_LOST = {errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC}
-"""Errors of a standard output that is full or closed; a reader that ended (EPIPE) is click's to handle."""
+"""Errors of a full or closed standard output; click handles a reader that has ended (EPIPE)."""
 
 
 def main(imported: Callable[[], None]) -> None:
-    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage; `list` has 3 besides.
+    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage; `list` also exits with 3.
 
-    `imported` is called once what the command needs has been imported, before it begins; not if there is no command.
+    `imported` is called after the imports of the command and before the command begins; never without a command.
     """
-    # gRPC prints lines of its own format beside our log, which has the same content.
+    # gRPC would print lines in its own format beside our log, and our log has the same content.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     open_missing_streams()
     write_utf8()

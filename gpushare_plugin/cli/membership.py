@@ -1,4 +1,4 @@
-"""Whether a command of a node takes part in its cluster, and how."""
+"""The decision whether and how a command of a node joins the cluster."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/toke
 """The token of a pod's service account."""
 
 
-def cluster_membership(  # noqa: PLR0913 - what taking part means
+def cluster_membership(  # noqa: PLR0913 - the settings of a membership
     node_name: str | None,
     kubeconfig: Path | None,
     *,
@@ -20,7 +20,7 @@ def cluster_membership(  # noqa: PLR0913 - what taking part means
     follow_pods: bool = False,
     events: bool = False,
 ) -> Membership | None:
-    """Return how to join the cluster, None where the Node's name or the API server is not known."""
+    """Return the membership in the cluster, None without the Node's name or a way to the API server."""
     in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and SERVICE_ACCOUNT_TOKEN.exists()
     if not node_name or not (kubeconfig or in_pod):
         reason = "no kubeconfig and no service account" if node_name else "no --node-name"

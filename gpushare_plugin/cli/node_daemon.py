@@ -1,4 +1,4 @@
-"""The daemon of a node, built from the options of `gpushare run`; its imports take most of the time to start."""
+"""The daemon of a node, built from the options of `gpushare run`; the imports take most of the start."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -15,9 +15,9 @@ from gpushare_plugin.telemetry.http.address import parse_address
 
 
 def run_node_daemon(configs: Configs, directory: Path, options: Mapping[str, Any]) -> None:
-    """Run the daemon until a signal ends it; `directory` has the kubelet's plugin sockets, `options` are the command's.
+    """Run the daemon until a signal; `directory` has the kubelet's plugin sockets, `options` are the command's options.
 
-    Raises GpushareError for options that cannot be used.
+    Exits with status 1 for options that cannot be used, and for any other error, which is logged.
     """
     with daemon_log(options["log_format"], options["log_level"]) as log:
         daemon = Daemon(

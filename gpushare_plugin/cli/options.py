@@ -1,4 +1,4 @@
-"""Options that several commands have; those for configs are in `inputs` and `setting_options`."""
+"""Common options of several commands; the options for configs are in `inputs` and `setting_options`."""
 
 import os
 from collections.abc import Callable
@@ -14,32 +14,33 @@ from gpushare_plugin.telemetry.http.address import parse_address
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+"""The levels of the log, from the least to the most important."""
 
 
 class _GivenPath(click.Path):
-    """A path that is not empty, which Python would take for the current directory."""
+    """A path that is not empty; Python would take an empty path for the current directory."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path; fails where it is empty."""
+        """Return the path; fail for an empty path."""
         if value == "":
             self.fail("found an empty path; is a variable of a script not set?", param, ctx)
         return super().convert(value, param, ctx)
 
 
 A_PATH = _GivenPath(path_type=Path, readable=False)
-"""Whether the file can be read is found out where it is read, and told in our own words."""
+"""A path in the file system. The reader of the file, not click, reports a file that cannot be read."""
 
 
 def option(name: str, meaning: str, **kind: Any) -> Callable[[Command], Command]:
-    """Return a click option whose environment variable has the same name in capitals."""
+    """Return a click option with the help `meaning`; the environment variable has the option's name in capitals."""
     variable = name.removeprefix("--").replace("-", "_").upper()
     if isinstance(default := kind.get("default"), bool):
-        kind["default"] = str(default).lower()  # as it is given on the command line
+        kind["default"] = str(default).lower()  # in the spelling of the command line
     return click.option(name, envvar=variable, show_envvar=True, show_default="default" in kind, help=meaning, **kind)
 
 
 def an_address(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
-    """Return an address to listen at as it was given; raises click.BadParameter."""
+    """Return an address to listen at unchanged; raise click.BadParameter for a text that is no address."""
     if text is not None:
         try:
             parse_address(text)
@@ -68,7 +69,7 @@ kubeconfig_option = option(
 
 
 def _person_kubeconfig(_context: click.Context, _option: click.Parameter, file: Path | None) -> Path | None:
-    """Return the kubeconfig of whoever runs the command, None for the service account of a pod."""
+    """Return the kubeconfig of the user, None for the service account of a pod; raise GpushareError without either."""
     usual = Path("~/.kube/config").expanduser()
     if file is not None or os.environ.get("KUBERNETES_SERVICE_HOST"):
         return file

@@ -1,4 +1,4 @@
-"""How commands print: text of others never as control sequences. And standard streams that cannot be written."""
+"""The output of commands, with control sequences from outside escaped; and standard streams that cannot be written."""
 
 import io
 import os
@@ -12,18 +12,19 @@ from gpushare_plugin.foundation.text import visible_json
 from gpushare_plugin.inspect.cluster.columns import Style
 
 STANDARD_STREAMS = (0, 1, 2)
+"""The descriptors of standard input, output and error."""
 
 
 def open_missing_streams() -> None:
-    """Point standard streams that this process was started without to /dev/null.
+    """Point standard streams that are missing since the start of the process to /dev/null.
 
-    Otherwise the next file or socket to be opened gets the number of one of them, and a library writes into it.
+    Otherwise the next opened file or socket gets the descriptor of a standard stream, and a library writes to the file.
     """
     for descriptor in STANDARD_STREAMS:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is `descriptor`
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.dup(0))
     if sys.stdout is None:
@@ -33,7 +34,7 @@ def open_missing_streams() -> None:
 
 
 def output_style() -> Style:
-    """Return how standard output is written: a pipe has lines as long as they have to be, and neither bold nor bars."""
+    """Return the style of standard output: lines in a pipe have any length, and neither bold text nor bars."""
     if not sys.stdout.isatty():
         return Style()
     bars = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
@@ -41,25 +42,25 @@ def output_style() -> Style:
 
 
 def write_utf8() -> None:
-    """Write UTF-8 in any locale, as Kubernetes' own programs do; what is no text in a file's name is escaped."""
+    """Write UTF-8 in any locale, like Kubernetes' own programs; bytes of a file's name that are no text are escaped."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def show(lines: Iterable[str], style: Style | None = None, *, error: bool = False) -> None:
-    """Print each of these lines as one; the text may be of others."""
+    """Print `lines`, to standard error with `error`; characters that would break a line are escaped."""
     style = style or Style()
     click.echo("\n".join(map(style.shown, lines)), err=error)
 
 
 def show_json(text: str) -> None:
-    """Print JSON; its texts may be of others."""
+    """Print JSON with invisible characters escaped."""
     click.echo(visible_json(text))
 
 
 def warn(message: str) -> None:
-    """Print a line to standard error; if that cannot be written, the result of the command still counts."""
+    """Print a line to standard error; where the write fails, the result of the command still counts."""
     try:
         show([message], error=True)
     except OSError:
@@ -67,14 +68,14 @@ def warn(message: str) -> None:
 
 
 def exit_without_output(error: OSError) -> None:
-    """End with status 1 because standard output cannot be written."""
+    """End the process with status 1, because standard output cannot be written."""
     _discard(1)
     warn(f"gpushare: cannot write the output: {error.strerror}")
     sys.exit(1)
 
 
 def _discard(descriptor: int) -> None:
-    """Point a stream to /dev/null, so that what is left of it does not fail again when the process ends."""
+    """Point a stream to /dev/null: the rest of the output must not fail again when the process ends."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, descriptor)
     os.close(null)

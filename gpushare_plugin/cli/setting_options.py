@@ -1,8 +1,8 @@
-"""The command-line options of NVIDIA's plugin, each with its environment variable, and ours in the same form.
+"""The command-line options of NVIDIA's plugin with their environment variables, and our options in the same form.
 
-Most stand for a setting of the config file: meaning and allowed values are read from the schema, so that help and file
-always agree. The others only `gpushare run` has. Facts: `cmd/nvidia-device-plugin` and `cmd/config-manager` of
-NVIDIA/k8s-device-plugin, 0.17 to 0.20.
+Most options stand for a setting of the config file. Their meaning and allowed values are read from the schema, so the
+help and the file always agree. Only `gpushare run` has the options without a setting. Sources:
+`cmd/nvidia-device-plugin` and `cmd/config-manager` of NVIDIA/k8s-device-plugin, 0.17 to 0.20.
 """
 
 from collections.abc import Callable
@@ -27,16 +27,18 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class SettingOption:
-    """An option for the setting at `path`; the first of `names` is shown as the source of a value."""
+    """An option for a setting of the config."""
 
     path: Place
+    """The place of the setting in the config."""
     names: tuple[str, ...]
+    """The names of the option; messages show the first name for the source of a value."""
 
     @property
     def environment(self) -> list[str]:
-        """The variables that set the same: NVIDIA's names, which are the option's in capitals."""
+        """The environment variables for the same setting: NVIDIA's names, which are the option's names in capitals."""
         names = (name.removeprefix("--").replace("-", "_").upper() for name in self.names)
-        # NVIDIA's plugin reads NVIDIA_DRIVER_ROOT, not DRIVER_ROOT, which other software sets.
+        # NVIDIA's plugin reads NVIDIA_DRIVER_ROOT, not DRIVER_ROOT; other software sets DRIVER_ROOT.
         return [name for name in names if name not in {"DRIVER_ROOT", "DEV_ROOT"}]
 
     @property
@@ -68,23 +70,24 @@ SETTING_OPTIONS = (
     SettingOption(("health", "ignoredXids"), ("--dp-disable-healthchecks",)),
     SettingOption(("health", "watchedXids"), ("--dp-enable-healthchecks",)),
 )
+"""The options for settings, in the order of the help."""
 
 
 _KUBELET_SOCKET = "kubelet.sock"
-"""The name that every kubelet gives its socket; those of plugins are beside it."""
+"""The name of the kubelet's own socket, always the same; the sockets of plugins are in the same directory."""
 
 _NO_SPECS = "gpushare generates no CDI specs; give this to `nvidia-ctk cdi generate`"
 
 
 def with_setting_options(command: Command) -> Command:
-    """Add an option for each setting to a click command."""
+    """Add an option for every setting in SETTING_OPTIONS to a click command."""
     for each in reversed(SETTING_OPTIONS):
         command = _click_option(each)(command)
     return command
 
 
 def overrides(context: click.Context) -> list[Override]:
-    """Return the settings given on the command line of `context` or, less strong, in the environment."""
+    """Return the settings given on the command line of `context` or, where not given there, in the environment."""
     given = []
     for each in SETTING_OPTIONS:
         value = context.params[each.parameter]
@@ -97,7 +100,7 @@ def overrides(context: click.Context) -> list[Override]:
 
 
 def with_nvidias_options(command: Command) -> Command:
-    """Add NVIDIA's options that stand for no setting; what is not done here is refused with the reason."""
+    """Add NVIDIA's options without a setting; options for features that gpushare lacks are refused with the reason."""
     for name, allowed, reason in (
         ("--cdi-disable-hooks", (), _NO_SPECS),
         ("--cdi-feature-flags", (), _NO_SPECS),
@@ -120,7 +123,7 @@ def with_nvidias_options(command: Command) -> Command:
 
 
 def plugin_directory(context: click.Context) -> Path:
-    """Return the directory of the kubelet's plugin sockets, by --device-plugin-path or --kubelet-socket."""
+    """Return the directory of the kubelet's plugin sockets, from --device-plugin-path or --kubelet-socket."""
     directory: Path = context.params["device_plugin_path"]
     socket: Path | None = context.params["kubelet_socket"]
     if socket is None:
@@ -155,7 +158,7 @@ def _click_option(setting: SettingOption) -> Callable[[Command], Command]:
     kind = Kind.of(field.annotation)
     form: dict[str, Any] = {"metavar": f"[{'|'.join(kind.words)}]" if kind.words else "TEXT"}
     if kind.bare is bool:
-        # As in NVIDIA's plugin, --option alone means true and --option=false is possible.
+        # As in NVIDIA's plugin, --option alone means true, and --option=false is possible.
         form = {"callback": _boolean, "is_flag": False, "flag_value": "true", "metavar": "[true|false]"}
     elif kind.item and kind.item.bare is int:
         form = {"callback": _numbers, "multiple": True, "metavar": "[NUMBER],…"}
@@ -178,7 +181,7 @@ def _help(field: FieldInfo) -> str:
 
 
 def _boolean(context: click.Context, parameter: click.Parameter, value: str | None) -> object:
-    """Read what is a boolean; the schema rejects anything else, together with all other mistakes."""
+    """Return the boolean that `value` spells, or else `value`, which the schema rejects with all other mistakes."""
     if value is None:
         return None
     try:
@@ -192,7 +195,7 @@ def _split(context: click.Context, parameter: click.Parameter, value: tuple[str,
 
 
 def _numbers(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[int | str, ...]:
-    """Read whole numbers; the schema rejects anything else, together with all other mistakes."""
+    """Return words that spell whole numbers as numbers; the schema rejects the other words with all other mistakes."""
     return tuple(number_or_word(word) for word in _split(context, parameter, value))
 
 

@@ -1,4 +1,4 @@
-"""What `gpushare check-config` found out about each config, for people and as data."""
+"""The verdicts of `gpushare check-config` on configs, for people and in JSON."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,20 +17,23 @@ from gpushare_plugin.sharing.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A config, what is wrong with it, and what it means for GPUs; `plan` is None where there are no GPUs to ask."""
+    """The verdict on a config: its mistakes, warnings and resources."""
 
     found: FoundConfig
+    """The config and its place."""
     loaded: Loaded
+    """The validated config with its mistakes."""
     plan: Plan | None = None
+    """The plan for the GPUs of a node; None without GPUs."""
 
     @classmethod
     def on(cls, found: FoundConfig, overrides: Sequence[Override]) -> "Verdict":
-        """Check a config as it is, with values put over it."""
+        """Return the verdict on a config with the values of `overrides`, before any look at GPUs."""
         root = found.root or nothing_at(found.source)
         return cls(found, validated(root, found.findings, overrides))
 
     def with_gpus(self, inventory: Inventory) -> "Verdict":
-        """Return the verdict on the config on a node with these GPUs."""
+        """Return the verdict on the config for a node with the GPUs of `inventory`."""
         if self.loaded.effective is None:
             return self
         return Verdict(self.found, self.loaded, planned(self.loaded, self.loaded.effective, inventory))
@@ -41,26 +44,26 @@ class Verdict:
 
     @property
     def mistakes(self) -> list[str]:
-        """Each mistake on one line, with its place."""
+        """The mistakes with their places, one mistake a line."""
         return self.loaded.lines(self._problems)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is accepted and has no effect, or another than one may think; none of a config with mistakes."""
+        """Settings that are accepted without effect, or with an unexpected effect; empty for a config with mistakes."""
         return () if self._problems else (*self.loaded.notices, *(self.plan.notices if self.plan else ()))
 
     @property
     def warning_lines(self) -> list[str]:
-        """Each warning on one line, with the config's name."""
+        """The warnings with the config's name, one warning a line."""
         return [f"{self.found}: warning: {warning}" for warning in self.warnings]
 
     @property
     def resources(self) -> tuple[Resource, ...]:
-        """What the node would advertise."""
+        """The resources that the node would advertise; empty without GPUs."""
         return self.plan.resources if self.plan else ()
 
     def lines(self, gpus: str | None) -> Iterator[str]:
-        """Yield the verdict for people; `gpus` says which GPUs the config was checked on, if on any."""
+        """Yield the lines of the verdict for people; `gpus` names the GPUs of the check, None without GPUs."""
         if mistakes := self.mistakes:
             yield f"{self.found}: {_counted(len(mistakes), 'mistake')}"
             yield from mistakes
@@ -73,7 +76,7 @@ class Verdict:
         yield from self.warning_lines
 
     def data(self, *, settings: bool) -> dict[str, Any]:
-        """Return the verdict for programs, the effective settings with it if they are wanted."""
+        """Return the verdict for programs, with `settings` including the effective settings."""
         config, problems = self.loaded.config, self.loaded.places.placed(self._problems)[:MOST_PROBLEMS]
         data: dict[str, Any] = {
             "file": self.found.source,
@@ -89,7 +92,7 @@ class Verdict:
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:
-    """Count the verdicts."""
+    """Return the numbers of valid configs, of configs with warnings, and of configs with mistakes, in words."""
     wrong = sum(bool(verdict.mistakes) for verdict in verdicts)
     warned = sum(bool(verdict.warnings) for verdict in verdicts)
     counts = [f"{len(verdicts) - wrong} valid"]

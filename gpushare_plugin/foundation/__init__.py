@@ -1,1 +1,1 @@
-"""What knows nothing of GPUs: errors, locks, signals, values that are published."""
+"""Parts without knowledge of GPUs: errors, locks, signals, published values, tasks, the log."""

@@ -1,68 +1,68 @@
-"""The errors gpushare raises on purpose; each message says what was found, what was expected and what to do."""
+"""The errors that gpushare raises on purpose; a message names the finding, the expectation and the remedy."""
 
 from collections.abc import Sequence
 
 from gpushare_plugin.foundation.structs import Struct
 
 Path = tuple[str | int, ...]
-"""Where a value stands in the settings, such as `("sharing", "memory", "resources", 0, "unit")`."""
+"""The place of a value in the settings, for example `("sharing", "memory", "resources", 0, "unit")`."""
 
 
 MOST_PROBLEMS = 100
-"""Mistakes that are told at once: whoever has made more has most likely made one many times."""
+"""The most mistakes that are told at once: more mistakes are most likely one mistake, made many times."""
 
 
 class GpushareError(Exception):
-    """Base of every error gpushare raises on purpose."""
+    """Base of every error that gpushare raises on purpose."""
 
 
 class NoGpuLibraryError(GpushareError):
-    """NVML cannot be loaded or initialised: no driver on this node, or none that this process can see."""
+    """NVML cannot be loaded or initialised: the node has no driver, or the process cannot see the driver."""
 
 
 class DriverChangedError(NoGpuLibraryError):
-    """The driver is another than the one whose library this process has loaded; only a new process can use it."""
+    """The driver changed after the process had loaded NVML's library; only a new process can use the new driver."""
 
 
 class UnresponsiveGpusError(NoGpuLibraryError):
-    """There are GPUs, and all of them are unresponsive."""
+    """The node has GPUs, and all of them are unresponsive."""
 
 
 class Problem(Struct, frozen=True):
-    """One thing wrong with the settings.
-
-    `path` says where, `message` what was found, what is allowed and, where it is known, the nearest right value.
-    """
+    """One mistake in the settings."""
 
     path: Path
+    """The place of the mistake."""
     message: str
+    """The value found, the allowed values and, where known, the nearest allowed value."""
 
 
 class ConfigError(GpushareError):
-    """The config cannot be used; `lines` holds every problem, each with its place, ready to print.
+    """The config cannot be used.
 
-    `what` is the file that is wrong, where it is another than the config.
+    `lines` holds every mistake with its place, ready to print. `what` names the file with the mistakes, `the config`
+    by default.
     """
 
     def __init__(self, lines: Sequence[str], what: str = "the config") -> None:
-        """Keep `lines`, one readable line a problem."""
+        """Keep `lines`, one readable line for each mistake."""
         self.lines = tuple(lines)
         self.what = what
         super().__init__("\n".join(self.lines))
 
 
 class PlacementError(GpushareError):
-    """No set of units can satisfy a request; the message names the request, what is free and what would fit."""
+    """No set of units can meet a request; the message names the request, the free units and a size that would fit."""
 
 
 class RequestError(GpushareError):
-    """The kubelet, or somebody in its place, asked for something that makes no sense."""
+    """The kubelet, or a program in the place of the kubelet, sent a request without sense."""
 
 
 class EvictionError(GpushareError):
-    """A pod was not evicted; the message says why, and `retry_after` in how many seconds it may be tried again."""
+    """A pod was not evicted; the message says why, and `retry_after` gives the seconds until the next attempt."""
 
     def __init__(self, message: str, retry_after: float) -> None:
-        """Keep why, and when to try again."""
+        """Keep the reason, and the seconds until the next attempt."""
         super().__init__(message)
         self.retry_after = retry_after

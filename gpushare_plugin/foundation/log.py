@@ -1,7 +1,7 @@
-"""The log of a daemon: lines wait in a bounded queue and one thread writes them, so that no other part waits or fails.
+"""The log of a daemon: a thread writes the lines from a bounded queue, so that no caller waits or fails.
 
-The QueueHandler and QueueListener of the standard library do not fit: the one prints a stack when its queue is full,
-and the other, when it ends, waits for its writer without limit.
+The QueueHandler and QueueListener of the standard library do not fit. A QueueHandler prints a stack when its queue is
+full. A QueueListener that ends waits for its writer without limit.
 """
 
 import asyncio
@@ -22,40 +22,40 @@ from gpushare_plugin.foundation.reported import Repeats
 _log = structlog.get_logger()
 
 CAPACITY = 1 << 20
-"""Bytes of the lines that may wait to be written; what comes when there is no room is dropped."""
+"""The most bytes of lines in the queue; a line without room is dropped."""
 LAST_WORDS = 1.0
-"""Seconds that the end waits for lines to be written."""
+"""Seconds that `close` waits for the last lines to be written."""
 LOOP_ERROR_PAUSE = 60.0
-"""Seconds between two lines about errors of one kind that the event loop meets."""
+"""Seconds between two lines about errors of the same kind in the event loop."""
 MOST_LOOP_ERRORS = 32
-"""Kinds of them that are told apart at a time."""
+"""The most kinds of errors in the event loop that are told apart at a time."""
 
 
 class QueuedLog:
-    """A logger for structlog, from whose methods every call returns at once, and none raises."""
+    """A logger for structlog; every call of a method returns at once and raises nothing."""
 
     def __init__(self, descriptor: int, capacity: int = CAPACITY) -> None:
-        """Start the thread that writes to the file `descriptor`; at most `capacity` bytes wait for it."""
+        """Start the thread that writes to the file `descriptor`; at most `capacity` bytes wait in the queue."""
         self._descriptor = descriptor
         self._capacity = capacity
         self._lines = SimpleQueue[bytes]()
-        # A destructor may log while its thread is in here already.
+        # Reentrant: a destructor may log while its own thread holds the lock.
         self._account = threading.RLock()
         self._waiting = 0
         self._dropped = 0
         self._cut = False
         self._ending = False
-        # A daemon thread: a file that takes nothing must not keep the process from ending.
+        # A daemon thread: a blocked file must not keep the process from ending.
         self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
         self._thread.start()
 
     @property
     def dropped(self) -> int:
-        """Lines so far that could not be written, or for which there was no room."""
+        """The number of lines so far that could not be written, or had no room in the queue."""
         return self._dropped
 
     def info(self, line: str) -> None:
-        """Have a line written; of every level, for structlog has done the choosing."""
+        """Queue a line, whatever its level: structlog has filtered by level already."""
         data = line.encode(errors="backslashreplace") + b"\n"
         with self._account:
             if self._waiting + len(data) > self._capacity:
@@ -67,7 +67,7 @@ class QueuedLog:
     debug = warning = error = critical = info
 
     def close(self, patience: float = LAST_WORDS) -> None:
-        """Write what waits, for at most `patience` seconds; what is logged from now on is lost."""
+        """Write the queued lines, for at most `patience` seconds; lines logged afterwards are lost."""
         self._ending = True
         self._lines.put(b"")
         self._thread.join(patience)
@@ -80,20 +80,20 @@ class QueuedLog:
             with self._account:
                 self._waiting -= len(line)
                 self._dropped += not written
-            # While lines are being lost, this line would take the place of others.
+            # Only with an empty queue: while lines are being lost, the warning would take the room of another line.
             if written and self._dropped > reported and self._lines.empty():
                 lost, reported = self._dropped - reported, self._dropped
                 _log.warning("log_lines_lost", count=lost, reason="they could not be written in time")
 
     def _write(self, line: bytes) -> bool:
-        """Write a line whole, on a line of its own; return whether that was possible."""
+        """Write a whole line, after a line end where the line before was cut; return whether the write succeeded."""
         rest = b"\n" + line if self._cut and line else line
         whole = len(rest)
         while rest:
             try:
                 rest = rest[os.write(self._descriptor, rest) :]
             except BlockingIOError:
-                # Whoever shares the file has chosen not to wait; this thread has nothing else to do.
+                # Another user of the file has made it non-blocking; the thread has nothing else to do and can wait.
                 select.select((), (self._descriptor,), ())
             except OSError:
                 self._cut = self._cut or len(rest) < whole
@@ -103,14 +103,14 @@ class QueuedLog:
 
 
 class LoopErrors:
-    """An exception handler of an event loop: a line now and then, where asyncio prints a stack each time."""
+    """An exception handler of an event loop: logs a line from time to time, where asyncio prints a stack every time."""
 
     def __init__(self) -> None:
-        """Have logged nothing yet."""
+        """Begin without logged errors."""
         self._repeats = Repeats(LOOP_ERROR_PAUSE, MOST_LOOP_ERRORS)
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log an error, with its stack unless it is the system's, or count it if one like it was logged lately."""
+        """Log an error, with a stack unless it is an OSError; only count an error whose type was logged lately."""
         error = context.get("exception")
         kept_back = self._repeats.untold(str(type(error)), loop.time())
         if kept_back is None:
@@ -125,7 +125,7 @@ class LoopErrors:
 
 
 class _Printed(io.TextIOBase):
-    """Standard error as libraries see it: each line they print is an event of the log."""
+    """Standard error for libraries: every line that a library prints becomes an event of the log."""
 
     def __init__(self) -> None:
         self._rest = ""
@@ -139,8 +139,8 @@ class _Printed(io.TextIOBase):
 
 @contextlib.contextmanager
 def queued_log() -> Iterator[QueuedLog]:
-    """Write to standard error through a queue until the end of the block, also what others print there."""
-    # In a process that was started without, its number soon belongs to some other file.
+    """Yield a log to standard error for the block; lines that libraries print to `sys.stderr` are logged, too."""
+    # In a process started without standard error, descriptor 2 soon belongs to another file.
     descriptor = sys.stderr.fileno() if sys.stderr is not None else os.open(os.devnull, os.O_WRONLY)
     log = QueuedLog(descriptor)
     try:

@@ -1,4 +1,4 @@
-"""A value that is published whole: whoever follows it sees the newest, and may miss those between."""
+"""A value that is published whole: a follower sees the newest value, and may miss values in between."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Published(Generic[T]):
-    """The newest value of something, and a way to wait for a newer one."""
+    """The newest value of a thing, and a way to wait for a newer value."""
 
     def __init__(self, value: T) -> None:
         """Start with `value`."""
@@ -21,18 +21,18 @@ class Published(Generic[T]):
         return self._value
 
     def publish(self, value: T) -> None:
-        """Replace the value and wake everybody who follows it."""
+        """Replace the value and wake every follower."""
         self._value = value
         replaced, self._replaced = self._replaced, asyncio.Event()
         replaced.set()
 
     @property
     def replaced(self) -> asyncio.Event:
-        """Set once the value there is now has been replaced."""
+        """The event that is set when the present value is replaced."""
         return self._replaced
 
     async def follow(self) -> AsyncIterator[T]:
-        """Yield the value now, and then the newest each time it was replaced, without end."""
+        """Yield the present value at once, and the newest value after every replacement, without end."""
         while True:
             replaced = self._replaced
             yield self._value
@@ -40,7 +40,7 @@ class Published(Generic[T]):
 
 
 async def changes(*values: Published[Any], every: float | None = None) -> AsyncIterator[None]:
-    """Yield now, and then each time one of `values` was replaced or `every` seconds have passed, without end."""
+    """Yield at once, and whenever any of `values` was replaced or `every` seconds have passed, without end."""
     while True:
         events = [value.replaced for value in values]
         yield

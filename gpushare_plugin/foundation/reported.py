@@ -1,18 +1,18 @@
-"""What was reported before: nothing new until it has changed, or not again so soon."""
+"""The memory of earlier reports: a value is reported only after a change, or only once within a pause."""
 
 import math
 from collections.abc import Container, Hashable
 
 
 class Reported:
-    """Remembers the value that was last reported of each topic; before the first report that is None."""
+    """Remembers the last reported value of every topic; None before the first report."""
 
     def __init__(self) -> None:
         """Remember nothing yet."""
         self._last: dict[Hashable, object] = {}
 
     def is_new(self, topic: Hashable, value: object) -> bool:
-        """Return whether `value` differs from the one reported before, and remember it."""
+        """Return whether `value` differs from the last value of the topic, and remember `value`."""
         before, self._last[topic] = self._last.get(topic), value
         return before != value
 
@@ -21,31 +21,31 @@ class Reported:
         self._last.pop(topic, None)
 
     def keep(self, topics: Container[Hashable]) -> None:
-        """Forget all other topics."""
+        """Forget all topics that are not among `topics`."""
         self._last = {topic: value for topic, value in self._last.items() if topic in topics}
 
 
 _OTHERS = object()
-"""All kinds of news that there is no room for, counted as one."""
+"""The kind that stands for all kinds of news without room, counted together."""
 
 
 class Repeats:
-    """Remembers when which kind of news was last told, and how often it was kept back since."""
+    """Remembers when news of a kind were last told, and how many have been kept back since."""
 
     def __init__(self, pause: float, most_kinds: int) -> None:
-        """Tell each kind once in `pause` seconds; beyond `most_kinds` at a time, all others count as one kind."""
+        """Tell a kind once in `pause` seconds; kinds beyond `most_kinds` at a time count together as a single kind."""
         self._pause = pause
         self._most_kinds = most_kinds
         self._told: dict[Hashable, tuple[float, int]] = {}
 
     def __len__(self) -> int:
-        """Return how many kinds are remembered."""
+        """Return the number of remembered kinds."""
         return len(self._told)
 
     def untold(self, kind: Hashable, now: float) -> int | None:
-        """Return how often news of this kind were kept back since they were last told; None where these are, too.
+        """Return the number of news of `kind` kept back since the last told; None to keep back the present news, too.
 
-        `now` is in seconds, of any clock.
+        `now` is the time in seconds, of any clock.
         """
         if kind not in self._told and not self._has_room(now):
             kind = _OTHERS

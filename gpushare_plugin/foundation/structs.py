@@ -1,7 +1,7 @@
-"""How value types are declared, and how equal values become one object.
+"""The base of value types, and a way to make equal values one object.
 
-Value types are the classes of msgspec, which are made when their module is imported. Making a dataclass takes 0.65 ms,
-such a class 0.02 ms; the daemon imports over a hundred of them before it registers.
+Value types are Structs of msgspec. Python makes a class when its module is imported: a dataclass takes 0.65 ms, a
+Struct 0.02 ms. The daemon imports over a hundred value types before it registers with the kubelet.
 """
 
 from collections.abc import Callable
@@ -19,10 +19,11 @@ T = TypeVar("T")
 
 
 def kept_while_used(make: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that gives the one object for equal arguments, as long as anybody has it.
+    """Return a function that returns the same object for equal arguments, as long as the object is in use.
 
-    Unlike `functools.lru_cache`, it keeps nothing of those who are gone: what others wrote goes with them. The
-    arguments must be hashable and must not hold the value; its class must allow weak references.
+    Unlike `functools.lru_cache`, the function keeps neither unused objects nor their arguments: text from pods that are
+    gone does not stay in memory. The arguments must be hashable and must not refer to the object. The class of the
+    object must allow weak references.
     """
     kept: WeakValueDictionary[object, T] = WeakValueDictionary()
 

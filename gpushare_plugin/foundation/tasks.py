@@ -1,4 +1,4 @@
-"""Work in the background, by name: what breaks is logged and started again."""
+"""Named work in the background: work that fails is logged and started again."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
@@ -14,19 +14,20 @@ from gpushare_plugin.foundation.errors import DriverChangedError, GpushareError
 _log = structlog.get_logger()
 
 Work = Callable[[], Awaitable[None]]
+"""A function that starts the work, and can be called again after a failure."""
 
 Spawn = Callable[[str, Work], asyncio.Task[None]]
-"""Runs work under a name, in the background, and starts it again should it break."""
+"""Runs work under a name, in the background, and starts the work again after a failure."""
 
 
 _ending: WeakSet[asyncio.Task[None]] = WeakSet()
-"""Work that was ended before its background."""
+"""Tasks that `end` has cancelled before their background ends."""
 
 Result = TypeVar("Result")
 
 
 def end(work: asyncio.Task[None]) -> None:
-    """Cancel work, once, before its background ends."""
+    """Cancel `work` before its background ends; a second call does nothing."""
     if work not in _ending:
         _ending.add(work)
         work.cancel()
@@ -34,22 +35,23 @@ def end(work: asyncio.Task[None]) -> None:
 
 @asynccontextmanager
 async def beside(work: Coroutine[Any, Any, Result]) -> AsyncIterator[asyncio.Task[Result]]:
-    """Do `work`, once, beside the body of the context, which may await it; both have ended at the end.
+    """Do `work` once beside the body of the context, which may await the task; both have ended when the context ends.
 
-    Raises what either raises, upon which the other is cancelled.
+    An error of the work cancels the body, and an error of the body cancels the work; the context raises the error.
     """
     with _unwrapped():
         async with asyncio.TaskGroup() as group:
             task = group.create_task(work)
-            await asyncio.sleep(0)  # it begins before a body that may do much before it waits
+            await asyncio.sleep(0)  # the work begins before the body, which may do much before it first waits
             yield task
 
 
 @asynccontextmanager
 async def background() -> AsyncIterator[Spawn]:
-    """Yield what runs work beside the body of the context; all of it is cancelled, and has ended, at the end.
+    """Yield a function that runs work beside the body of the context; the end of the context cancels all work.
 
-    Raises what the body raises, and DriverChangedError, which ends the body, when work raises that.
+    The context ends when all work has ended. Raises the error of the body. DriverChangedError from work cancels the
+    body, and the context raises the error.
     """
     running: set[asyncio.Task[None]] = set()
     with _unwrapped():
@@ -63,30 +65,30 @@ async def background() -> AsyncIterator[Spawn]:
 
             yield spawn
             for task in running:
-                # A second cancellation would interrupt the cleanup of one that is ending already. `cancelling` does not
-                # say so: a timeout that expires cancels its task as well, and takes that back.
+                # A second cancellation would interrupt the cleanup of a task that is ending already. `cancelling` does
+                # not tell: a timeout that expires cancels its task as well, and takes the cancellation back.
                 if task not in _ending:
                     task.cancel()
 
 
 @contextmanager
 def _unwrapped() -> Iterator[None]:
-    """Raise what ended a group of tasks, which wraps it, where that is one error."""
+    """Unwrap the ExceptionGroup of a group of tasks where the group ended with a single error."""
     try:
         yield
     except ExceptionGroup as errors:
-        # An error of a task that the body awaits is in there twice.
+        # The error of a task that the body awaits is in the group twice.
         if len(set(errors.exceptions)) > 1:
             raise
         raise errors.exceptions[0] from None
 
 
 _LONGEST_WAIT = 60.0
-"""Seconds between two attempts at most. Work that ran for as long ran well: its next failure is a first one."""
+"""The most seconds between two attempts. After a run of at least the same length, a failure counts as the first."""
 
 
 async def _restarted(work: Work) -> None:
-    """Run `work`; log when it fails or breaks, and start it again, unless that takes another process."""
+    """Run `work`, log its failures and start it again; raise DriverChangedError, which only a new process mends."""
     backoff = Backoff(first=1.0, most=_LONGEST_WAIT)
     clock = asyncio.get_running_loop().time
     began = clock()

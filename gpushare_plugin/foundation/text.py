@@ -1,4 +1,4 @@
-"""Wording that messages of every part have in common, and how text of others is shown."""
+"""Wording common to the messages of all parts, and the safe display of text from outside gpushare."""
 
 import json
 import re
@@ -7,19 +7,19 @@ from functools import lru_cache
 from typing import TypeVar
 
 _DEFECTS = (AttributeError, LookupError, NameError, TypeError, UnicodeError)
-"""Errors whose text speaks of code: what people report of them is of use with the class only."""
+"""Errors with a text about code, which helps nobody without the name of the class."""
 
 _UNSEEN = re.compile(
     "[\\u034f\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u3164\\ufe00-\\ufe0f\\uffa0\\U000e0100-\\U000e01ef]"
 )
-"""Letters and marks that show nothing (Unicode: Default_Ignorable_Code_Point), which Python takes for printable."""
+"""Invisible letters and marks (Unicode: Default_Ignorable_Code_Point) that Python takes for printable."""
 
 
 def visible(text: str) -> str:
-    """Return text of others as it may stand in a line, with each character that is not seen as its escape.
+    """Return text from outside gpushare, safe within a line: every invisible character is replaced by its escape.
 
-    Those are controls (C0, C1), what changes the direction of writing, separators other than the space, and characters
-    without a width: of each a person sees only what it does to the text beside it, up to a line that nobody wrote.
+    Invisible are controls (C0, C1), changes of the direction of writing, separators except the space, and characters
+    without a width. A person sees only the effect of the character on other text, up to a line that nobody wrote.
     """
     if _is_seen(text):
         return text
@@ -27,7 +27,7 @@ def visible(text: str) -> str:
 
 
 def visible_json(text: str) -> str:
-    """Return JSON of the same meaning, with such characters escaped; line ends are those between its values."""
+    """Return JSON with the same meaning and its invisible characters escaped, except line ends between values."""
     return "\n".join([line if _is_seen(line) else _visible_json(line) for line in text.split("\n")])
 
 
@@ -45,11 +45,11 @@ def _is_seen(text: str) -> bool:
 
 
 def in_words(error: BaseException) -> str:
-    """Return what an error says, on one line; with its class only where that says more than the text."""
+    """Return the text of an error on one line; with the class of the error where the text alone says too little."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     text = " ".join(str(error).split())
-    # A lone word, such as the key that was not found, does not say what is wrong with it.
+    # A lone word, for example a missing key, does not say what is wrong.
     if " " in text and not isinstance(error, _DEFECTS):
         return text
     return f"{type(error).__name__}{text and ': '}{text}"
@@ -59,6 +59,6 @@ T = TypeVar("T")
 
 
 def some_of(names: Sequence[T], most: int, shown: Callable[[T], str] = str, between: str = ", ") -> str:
-    """Return the first `most` of `names`, as `shown` spells them, and how many more there are."""
+    """Return the first `most` of `names`, spelled by `shown`, and the number of further names."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return between.join(map(shown, names[:most])) + more

@@ -1,1 +1,1 @@
-"""What is where, as data and as tables."""
+"""Reports and tables about shared GPUs and the pods on them."""

@@ -1,4 +1,4 @@
-"""What a node shares and who holds what, as data: a projection of its snapshot, which can be exchanged as JSON."""
+"""The offer and the holdings of a node as data: a projection of a snapshot, exchanged as JSON."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,152 +16,193 @@ from gpushare_plugin.model.snapshot import SharingMode, Snapshot
 from gpushare_plugin.model.usage.usage import GpuUsage, Stowaway, Usage
 
 Source = Literal["daemon", "config"]
-"""Who made a report: the running daemon, or `gpushare list` itself from the config, the GPUs and the kubelet."""
+"""The maker of a report: the running daemon, or `gpushare list` from the config, the GPUs and the kubelet."""
 
 _MOST_FOREIGN = 16
-"""Processes out of place of one GPU that are shown; a program can start any number."""
+"""The most foreign processes in the report of a GPU; a program can start any number of processes."""
 
 _WELL = {"available", "planned", "not offered"}
 """States that need no attention."""
 
 
 class ReportError(GpushareError):
-    """An answer is not a report of a version that can be read."""
+    """An answer is not a report of a readable version."""
 
 
 class _ReportPart(BaseModel):
-    """A part of a report; other versions may have more fields, or lack some that have a default here."""
+    """A part of a report; another version may have more fields, or lack fields with a default here."""
 
     model_config = ConfigDict(frozen=True, alias_generator=key, populate_by_name=True, extra="ignore")
 
 
 class Use(_ReportPart):
-    """The units of one resource on one GPU that one container holds, and what it uses there.
-
-    `memory_used_mib` and `utilization` (0 to 1) are None where it is not known what the container uses,
-    `memory_limit_mib` where nothing limits it. `over_limit` is whether it uses too much.
-    """
+    """The units of one resource on one GPU held by one container, and the container's use of the GPU."""
 
     namespace: str
+    """The namespace of the pod; empty where only the kubelet's checkpoint shows the pod."""
     pod: str
+    """The name of the pod; empty where only the kubelet's checkpoint shows the pod."""
     container: str
+    """The name of the container."""
     units: int
+    """The number of held units."""
     memory_limit_mib: int | None = None
+    """The limit of GPU memory in MiB; None without a limit."""
     memory_used_mib: int | None = None
+    """The GPU memory in use in MiB; None where unknown."""
     utilization: float | None = None
+    """The part of the time in which the container computed on the GPU, from 0 to 1; None where unknown."""
     over_limit: bool = False
+    """Whether the container uses more memory than its limit and the tolerance."""
 
 
 class ForeignProcess(_ReportPart):
-    """A process on an offered GPU whose pod holds no units of it, or that is in no pod; `whose` says where it is."""
+    """A process on an offered GPU that is in no pod, or whose pod holds no units of the GPU."""
 
     pid: int
+    """The number of the process on the host."""
     program: str = ""
+    """The name of the program."""
     whose: str = ""
+    """The pod, container or host of the process, in words."""
     memory_used_mib: int | None = None
+    """The GPU memory in use in MiB; None where unknown."""
 
 
 class MigReport(_ReportPart):
-    """What makes a GPU a MIG instance, as in `MigInstance`."""
+    """The description of a MIG instance, with values of `MigInstance`."""
 
     parent: str
+    """The UUID of the card."""
     number: int
+    """NVML's number of the instance on the card."""
     profile: str
+    """The profile, for example `1g.5gb`."""
     gpu_instance: int
+    """The ID of the GPU instance."""
     compute_instance: int
+    """The ID of the compute instance."""
 
 
 class GpuReport(_ReportPart):
-    """One GPU in one resource; `resource` is None where it is in none.
+    """One GPU in one resource, or a GPU in no resource.
 
-    A GPU has one of these for each resource that it is offered as, or that pods still hold units of. `units` are those
-    offered now, `retired` those that pods may hold although they are offered no more; `used` counts what containers
-    hold of both, None where that is not known. `mode` is how the GPU is shared, as in the Node's annotation and in
-    metrics, `isolation` what limits the containers, `unit_mib` the MiB of memory that one unit stands for.
-
-    `health` is healthy, unhealthy, or unknown where no daemon watches the GPU. `state` is what new pods can expect:
-    available, unavailable (the GPU is unhealthy), cordoned, waiting (for pods to end, until it is shared as
-    configured), retired (all units are), unregistered (with the kubelet), planned (no daemon says so), not offered.
-    `reason` is why it is not available; `cordon` and `waiting` are what cordons it and what it waits for.
-
-    `memory_used_mib`, `utilization` (0 to 1) and `processes` are those of the whole GPU, None where they are not known.
-    `foreign_processes` are some of those that should not be there. `usage_unknown` says why it is not known who uses
-    the GPU, None where it is.
+    A GPU has a report for every resource in its offer, and for every other resource whose units pods still hold.
     """
 
     index: int
+    """NVML's number of the card."""
     uuid: str
+    """The UUID of the GPU."""
     name: str
+    """The product name of the card."""
     minor: int | None = None
+    """The number in the device node `/dev/nvidia<minor>`."""
     compute_capability: str = ""
+    """The CUDA compute capability, for example `8.0`."""
     memory_mib: int = 0
+    """The memory in MiB that containers can use."""
     pci_bus_id: str = ""
+    """The PCI address of the card."""
     numa_node: int | None = None
+    """The NUMA node; None where the host does not tell."""
     mig_enabled: bool = False
+    """Whether the card is in MIG mode."""
     mig: MigReport | None = None
+    """The description of a MIG instance; None for a card."""
     resource: str | None = None
+    """The name of the resource; None for a GPU in no resource."""
     mode: str | None = None
+    """The mode in which the GPU is shared, with the words of the Node's annotation and of metrics."""
     isolation: str | None = None
+    """The isolation that limits the containers; `none` for a GPU without isolation, None without offered units."""
     units: int = 0
+    """The number of units offered now."""
     unit_mib: int | None = None
+    """The memory of a unit in MiB; None for units that do not stand for memory."""
     retired: int = 0
+    """The number of retired units, which are listed or held but no longer offered."""
     used: int | None = None
+    """The number of held units, retired units included; None where unknown."""
     uses: tuple[Use, ...] | None = None
+    """The containers that hold the units; None where unknown."""
     health: str = "unknown"
+    """The health: healthy, unhealthy, or unknown without a daemon that watches the GPU."""
     state: str = "planned"
+    """The state for new pods: available, unavailable (the GPU is unhealthy), cordoned, waiting (for pods to end, until
+    the GPU is shared as configured), retired (all units are retired), unregistered (with the kubelet), planned (by the
+    config, without a daemon), or not offered."""
     reason: str | None = None
+    """The reason why the GPU is not available, or not shared as configured."""
     cordon: str | None = None
+    """The source of a cordon; None without a cordon."""
     waiting: str | None = None
+    """The reason why the GPU is not shared as configured yet."""
     memory_used_mib: int | None = None
+    """The memory of the whole GPU in use in MiB; None where unknown."""
     utilization: float | None = None
+    """The part of the time in which the whole GPU computed, from 0 to 1; None where unknown."""
     processes: int | None = None
+    """The number of processes on the whole GPU; None where unknown."""
     foreign_processes: tuple[ForeignProcess, ...] = ()
+    """Processes that should not be on the GPU; at most 16 processes are reported."""
     usage_unknown: str | None = None
+    """The reason why the users of the GPU are unknown; None where known."""
 
     @property
     def label(self) -> str:
-        """The number by which people name it, see `gpu_label`."""
+        """The number by which people name the GPU, see `gpu_label`."""
         return gpu_label(self.index, self.mig.number if self.mig else None)
 
     @property
     def product(self) -> str:
-        """What it is, in words, with the profile of an instance."""
+        """The product in words, with the profile of a MIG instance."""
         return f"{self.name} MIG {self.mig.profile}" if self.mig else self.name
 
 
 class FailedReport(_ReportPart):
-    """A GPU that does not respond, as in `FailedGpu`."""
+    """An unresponsive GPU, with the values of `FailedGpu`."""
 
     index: int
+    """NVML's number of the card."""
     reason: str
+    """The failure in words."""
     uuid: str | None = None
+    """The UUID; None where the UUID could not be read."""
     lost: bool = False
+    """Whether the card is off the bus, or was reset while in use."""
     number: int | None = None
+    """The number of a MIG instance on its card; None for a card."""
 
     @property
     def label(self) -> str:
-        """The number by which people name it, see `gpu_label`."""
+        """The number by which people name the failed GPU, see `gpu_label`."""
         return gpu_label(self.index, self.number)
 
 
 class NodeReport(_ReportPart):
-    """Everything that `gpushare list` shows; `version` changes when readers of the old one would be wrong.
-
-    `gpushare` is the version that made it, `source` as in `Source`. `gpus` has MIG instances after their card, without
-    those of a card that is offered itself; `failed` has the GPUs that are not among `gpus`. `uses_unknown` says why it
-    is not known what containers hold, None where it is. `problems` are what keeps the daemon from being ready.
-    """
+    """The report on a node: everything that `gpushare list` shows."""
 
     version: Literal[1] = 1
+    """The version of the format, which changes when a change would mislead readers of the old version."""
     source: str = "config"
+    """The maker of the report, a word of `Source`."""
     gpushare: str = ""
+    """The version of the program that made the report."""
     driver_version: str = ""
+    """The version of the driver."""
     cuda_version: str = ""
+    """The CUDA version of the driver, for example `12.4`."""
     gpus: tuple[GpuReport, ...]
+    """The GPUs, MIG instances after their card, without instances of a card that is offered itself."""
     failed: tuple[FailedReport, ...] = ()
+    """The unresponsive GPUs that are not among `gpus`."""
     uses_unknown: str | None = None
+    """The reason why the holdings of containers are unknown; None where known."""
     problems: tuple[str, ...] = ()
+    """The reasons why the daemon is not ready."""
     notices: tuple[str, ...] = ()
+    """The warnings of the node."""
 
     @property
     def as_configured(self) -> bool:
@@ -176,7 +217,7 @@ def encode(node: NodeReport, indent: int | None = None) -> str:
 
 
 def decode(text: bytes) -> NodeReport:
-    """Return the report in a JSON text; raises ReportError for anything but version 1."""
+    """Return the report in a JSON text; raise ReportError for anything but a report of version 1."""
     try:
         return NodeReport.model_validate_json(text)
     except ValidationError as error:
@@ -184,7 +225,7 @@ def decode(text: bytes) -> NodeReport:
 
 
 def _mistake(error: ValidationError) -> str:
-    """Return what is wrong first, in our words: pydantic's name its own types."""
+    """Return the first mistake in our own words: pydantic's words name pydantic's types."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return "it is not JSON, or not all of it"
@@ -200,9 +241,9 @@ def _place_in(location: tuple[int | str, ...]) -> str:
 
 
 def report(snapshot: Snapshot, source: Source = "config", problems: Iterable[str] = ()) -> NodeReport:
-    """Bring together the GPUs of a node, what they are offered as, and what containers hold.
+    """Return the report on a node: the GPUs, their resources, and the holdings of containers.
 
-    `problems` say what keeps the daemon from being ready.
+    `problems` are the reasons why the daemon is not ready.
     """
     inventory, holdings = snapshot.inventory, snapshot.holdings
     known = {(gpu.uuid, gpu.place) for gpu in inventory.gpus}
@@ -216,7 +257,7 @@ def report(snapshot: Snapshot, source: Source = "config", problems: Iterable[str
         failed=tuple(
             FailedReport(index=card.index, reason=card.reason, uuid=card.uuid, lost=card.lost, number=card.number)
             for card in inventory.failed
-            # A GPU that responded once is still among those of the node.
+            # A GPU that responded once is still among the GPUs of the node.
             if card.uuid not in uuids and (card.uuid is not None or _place(card) not in places)
         ),
         uses_unknown=(holdings.reason or None) if isinstance(holdings, Unknown) else None,
@@ -234,7 +275,7 @@ _On = tuple[str, str]
 
 
 class _NodeReporter:
-    """Puts together what is in several parts of a snapshot; a held unit that nothing lists is counted as retired."""
+    """Builds the GPU reports from several parts of a snapshot; a held unit that is not listed counts as retired."""
 
     def __init__(self, snapshot: Snapshot, source: Source) -> None:
         self._snapshot = snapshot
@@ -262,7 +303,7 @@ class _NodeReporter:
             self._uses[place] = (*self._uses.get(place, ()), self._with_usage(use, place))
 
     def _with_usage(self, use: Use, place: _On) -> Use:
-        """Return the same with what the container uses; compute, which goes with memory, uses none itself."""
+        """Return `use` with limit and use of the container; units of compute beside memory have no use of their own."""
         resource, gpu = place
         for each in self._usage.containers:
             holder = each.gpu, each.namespace, each.pod, each.container
@@ -277,11 +318,14 @@ class _NodeReporter:
         return use
 
     def gpus(self) -> Iterator[GpuReport]:
-        """Yield each GPU in each resource; what is not offered and not held once, but instances of such a card not."""
+        """Yield every GPU in every resource, and once a GPU in no resource.
+
+        Instances of a card that is offered itself are left out, unless an instance has retired units.
+        """
         offered = {uuid for resource in self._snapshot.resources for uuid in resource.gpus}
         held = {uuid for _, uuid in self._retired}
         for gpu in self._snapshot.inventory.gpus:
-            # With a card, a container gets its instances.
+            # A container that gets the card gets the instances with it.
             if not (gpu.mig and gpu.card in offered and gpu.uuid not in held):
                 yield from self._in_resources(gpu)
 

@@ -1,7 +1,7 @@
-"""What a node shares and who holds what, as tables and sentences for people.
+"""The offer and the holdings of a node, as tables and sentences for people.
 
-No name is ever broken or shortened: a table that is too wide for a terminal leaves columns out, or has a line for each
-value.
+Names are never broken or shortened: a table too wide for the terminal leaves columns out, or puts every value on a line
+of its own.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,14 +16,16 @@ from gpushare_plugin.inspect.report import FailedReport, GpuReport, NodeReport
 
 _BAR_CELLS = 10
 _UNLIMITED = 1 << 16
-"""Columns of a table that is measured: more than any row needs."""
+"""The width in which a table is measured, in columns of text: more than any row needs."""
 
 _Row = GpuReport | FailedReport
+"""The data of a row in a table of GPUs."""
 _Cell = Callable[[_Row], RenderableType]
+"""Returns the cell of a column for a row."""
 
 
 def show(console: Console, node: NodeReport, *, wide: bool = False) -> None:
-    """Print the GPUs, why some of them are out, and the containers that hold units; `wide` has every column."""
+    """Print the GPUs, remarks, and the containers that hold units; `wide` has every column."""
     print_fitted(console, gpu_tables(node, wide=wide))
     sentences = list(remarks(node))
     if sentences:
@@ -37,7 +39,7 @@ def show(console: Console, node: NodeReport, *, wide: bool = False) -> None:
 
 
 def gpu_tables(node: NodeReport, *, wide: bool = False) -> Iterator[Table]:
-    """Yield tables of the GPUs, each one narrower than the one before."""
+    """Yield tables of the GPUs, from the widest to the narrowest."""
     headers = ["GPU", "NAME", "MEMORY", "UNIT", "RESOURCE", "USED", "HEALTH", "STATE"]
     if wide:
         headers += ["IN USE", "BUSY", "MODE", "UUID"]
@@ -46,7 +48,7 @@ def gpu_tables(node: NodeReport, *, wide: bool = False) -> Iterator[Table]:
 
 
 def usage_tables(node: NodeReport) -> Iterator[Table]:
-    """Yield tables of how full each GPU is, with a bar, each one narrower than the one before."""
+    """Yield tables of the held units of every GPU, with a bar, from the widest to the narrowest."""
     headers = ["GPU", "NAME", "MEMORY", "RESOURCE", "USED", ""]
     return narrower(headers, _rows(node, headers), ("MEMORY", "NAME"))
 
@@ -54,9 +56,9 @@ def usage_tables(node: NodeReport) -> Iterator[Table]:
 def narrower(
     headers: Sequence[str], rows: Sequence[Sequence[RenderableType]], least: Sequence[str] = ()
 ) -> Iterator[Table]:
-    """Yield a table with all columns, others with fewer, and one with a line for each value.
+    """Yield a table with all columns, tables with ever fewer columns, and a table with a line for every value.
 
-    `least` are the columns that are left out, the least important one first.
+    `least` names the columns to leave out, the least important column first.
     """
     for count in range(len(least) + 1):
         kept = [number for number, header in enumerate(headers) if header not in least[:count]]
@@ -71,7 +73,7 @@ def _rows(node: NodeReport, headers: Sequence[str]) -> list[list[RenderableType]
 
 
 def _cells(node: NodeReport) -> Mapping[str, _Cell]:
-    """Return what stands in each column."""
+    """Return, by header, the function that makes the cells of a column."""
     divided = {each.mig.parent for each in node.gpus if each.mig and each.resource}
 
     def of_gpu(cell: Callable[[GpuReport], RenderableType], failed: str = "") -> _Cell:
@@ -114,7 +116,7 @@ def _mode(gpu: GpuReport) -> str:
 
 
 def remarks(node: NodeReport) -> Iterator[str]:
-    """Yield a sentence for each GPU that needs attention, and the node's warnings."""
+    """Yield sentences about the GPUs that need attention, the daemon's problems, and the node's warnings."""
     for uuid in dict.fromkeys(gpu.uuid for gpu in node.gpus):
         reports = [gpu for gpu in node.gpus if gpu.uuid == uuid]
         gpu = reports[0]
@@ -140,7 +142,7 @@ def remarks(node: NodeReport) -> Iterator[str]:
 
 
 def _excesses(name: str, reports: Sequence[GpuReport]) -> Iterator[str]:
-    """Yield a sentence for each container that uses too much, and for each process that should not be there."""
+    """Yield a sentence for every container over its memory limit, and for every foreign process."""
     for use in (use for each in reports for use in each.uses or () if use.over_limit):
         holder = f"{use.namespace}/{use.pod} ({use.container})"
         yield f"{name}: {holder} uses {use.memory_used_mib} MiB, and may use {use.memory_limit_mib} MiB"
@@ -150,7 +152,7 @@ def _excesses(name: str, reports: Sequence[GpuReport]) -> Iterator[str]:
 
 
 def use_rows(node: NodeReport, *, wide: bool = False) -> tuple[Sequence[str], list[list[RenderableType]]]:
-    """Return headers, and a row for each container that holds units, GPU by GPU; `wide` has what it uses."""
+    """Return headers, and a row for every container with units, GPU by GPU; `wide` adds limit and use."""
     headers = ("GPU", "NAMESPACE", "POD", "CONTAINER", "RESOURCE", "UNITS")
     rows: list[list[RenderableType]] = [
         [
@@ -164,7 +166,7 @@ def use_rows(node: NodeReport, *, wide: bool = False) -> tuple[Sequence[str], li
 
 
 def bar(used: int, total: int) -> Text:
-    """Return a bar for `used` out of `total`: empty only at 0, full only at `total`."""
+    """Return a bar for `used` out of `total`: empty only at 0, full only from `total` on."""
     filled = min(_BAR_CELLS, _BAR_CELLS * used // total) if total else 0
     if used:
         filled = max(1, filled)
@@ -172,7 +174,7 @@ def bar(used: int, total: int) -> Text:
 
 
 def _table(headers: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> Table:
-    """Return a table whose cells never break."""
+    """Return a table with unbroken cells."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for header in headers:
         table.add_column(header, no_wrap=True, overflow="ignore")
@@ -182,7 +184,7 @@ def _table(headers: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> 
 
 
 def _expanded(headers: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> Table:
-    """Return the same with a line for each value, and an empty line after each row."""
+    """Return a table with a line for every value, and an empty line after every row."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(no_wrap=True, overflow="ignore")
@@ -194,12 +196,12 @@ def _expanded(headers: Sequence[str], rows: Iterable[Sequence[RenderableType]]) 
 
 
 def _literal(cell: RenderableType) -> RenderableType:
-    # A name in brackets is a name, and no markup; text of others is no control sequence.
+    # A name in brackets must not become markup, and text from outside gpushare no control sequence.
     return Text(visible(cell)) if isinstance(cell, str) else cell
 
 
 def print_fitted(console: Console, tables: Iterable[Table]) -> None:
-    """Print the first of these tables that fits, or else the last one, with lines as long as they have to be."""
+    """Print the first of `tables` that fits the console, or else the last table, with lines of any length."""
     unbroken = console.options.update(max_width=_UNLIMITED)
     width = console.width
     needed = [(table, Measurement.get(console, unbroken, table).maximum) for table in tables]

@@ -1,1 +1,1 @@
-"""GPUs, the units they are cut into, and where a request goes; no input or output."""
+"""GPUs, their units, and the choice of GPUs for a request; no input or output."""

@@ -1,4 +1,4 @@
-"""What is known of the GPUs of one node; read once by `host`, never changed."""
+"""The facts about the GPUs of a node, read at a look by `adapters.host`; values never change."""
 
 from collections.abc import Collection, Mapping
 
@@ -7,177 +7,199 @@ from gpushare_plugin.model.health import GpuEvent, Probe
 from gpushare_plugin.model.slices.slice import MigPlace
 
 MOST_MEMORY_MIB = 16 * 1024 * 1024
-"""The most memory that a GPU is believed to have, in MiB: 16 TiB, some fifty times that of the largest there is."""
+"""The most memory in MiB that a GPU can plausibly have: 16 TiB, some fifty times the memory of the largest GPU."""
 
 
 def gpu_label(index: int, number: int | None = None) -> str:
-    """Return the number by which people and configs name a GPU: `0` for a card, `0:1` for MIG instance 1 on it."""
+    """Return the number by which people and configs name a GPU: `0` for card 0, `0:1` for MIG instance 1 on card 0."""
     return str(index) if number is None else f"{index}:{number}"
 
 
 def gpu_identity(label: str, uuid: str | None) -> str:
-    """Return a GPU as messages name it: `GPU 0 (GPU-…)`, only `GPU 0` where its UUID is not known."""
+    """Return the name of a GPU in messages: `GPU 0 (GPU-…)`, or `GPU 0` without a known UUID."""
     return f"GPU {label} ({uuid})" if uuid else f"GPU {label}"
 
 
 class MigAttributes(Struct, frozen=True):
-    """How much of its card a MIG instance has: slices of each kind, multiprocessors, and engines of each kind."""
+    """The part of a card that a MIG instance has."""
 
     gpu_slices: int
+    """The number of slices of the GPU instance."""
     compute_slices: int
+    """The number of slices of the compute instance."""
     multiprocessors: int = 0
+    """The number of streaming multiprocessors."""
     copy_engines: int = 0
+    """The number of copy engines."""
     decoders: int = 0
+    """The number of video decoders."""
     encoders: int = 0
+    """The number of video encoders."""
     jpeg_decoders: int = 0
+    """The number of JPEG decoders."""
     optical_flow_accelerators: int = 0
+    """The number of optical flow accelerators."""
 
 
 class MigInstance(Struct, frozen=True):
-    """What makes a GPU a MIG instance: where it is on its card, and what it has of the card."""
+    """The description of a MIG instance: its place on a card, and its part of the card."""
 
     parent: str
     """The UUID of the card."""
     number: int
     """NVML's number of the instance on the card."""
     profile: str
-    """The profile, such as `1g.5gb`."""
+    """The profile, for example `1g.5gb`."""
     gpu_instance: int
-    """The ID of the GPU instance by which events name it."""
+    """The ID of the GPU instance in events of the driver."""
     compute_instance: int
-    """The ID of the compute instance by which events name it."""
+    """The ID of the compute instance in events of the driver."""
     capabilities: tuple[int, int] | None = None
     """The numbers in `/dev/nvidia-caps/nvidia-cap<N>` that let a container use the instance, beside the card's own
-    device node; None where the driver does not list them."""
+    device node; None where the driver does not list the numbers."""
     attributes: MigAttributes | None = None
-    """How much of the card it has, None where that is not known."""
+    """The instance's part of the card; None where unknown."""
     start: int | None = None
-    """The first memory slice of the card that it has, None where that is not known."""
+    """The first memory slice of the instance on the card; None where unknown."""
 
 
 class Gpu(Struct, frozen=True):
-    """One GPU: a card, or a MIG instance of one, which `mig` describes.
+    """A GPU: a card, or a MIG instance of a card.
 
-    `index` is NVML's number (it can change over a reboot), `uuid` the lasting name (`GPU-…` or `MIG-…`), `minor` the
-    number in `/dev/nvidia<minor>`. `memory_mib` is what containers can use, in MiB: the total less what the driver
-    keeps; `total_mib` is that total, 0 where it is not known. `numa_node` and `pci_class` (such as 0x030200) are None
-    where the host does not say. An instance has a UUID and memory of its own; all else, `index` and `mig_enabled`
-    included, is its card's.
+    A MIG instance has its own UUID and memory; all other values, `index` and `mig_enabled` included, are the card's.
     """
 
     index: int
+    """NVML's number of the card, which can change over a reboot."""
     uuid: str
+    """The lasting name: `GPU-…` for a card, `MIG-…` for an instance."""
     minor: int
+    """The number in the device node `/dev/nvidia<minor>`."""
     name: str
+    """The product name of the card, for example `NVIDIA A100-SXM4-40GB`."""
     compute_capability: tuple[int, int]
+    """The CUDA compute capability, as major and minor number."""
     memory_mib: int
+    """The memory in MiB that containers can use: the total without the driver's own part."""
     pci_bus_id: str
+    """The PCI address of the card."""
     numa_node: int | None = None
+    """The NUMA node; None where the host does not tell."""
     mig_enabled: bool = False
+    """Whether the card is in MIG mode."""
     mig_capable: bool = False
+    """Whether the card supports MIG."""
     total_mib: int = 0
+    """The total memory in MiB; 0 where unknown."""
     pci_class: int | None = None
+    """The PCI class, for example 0x030200; None where the host does not tell."""
     mig: MigInstance | None = None
+    """The description of a MIG instance; None for a card."""
 
     @property
     def label(self) -> str:
-        """The number by which people and configs name it, see `gpu_label`."""
+        """The number by which people and configs name the GPU, see `gpu_label`."""
         return gpu_label(self.index, self.mig.number if self.mig else None)
 
     @property
     def identity(self) -> str:
-        """Its name in messages, see `gpu_identity`."""
+        """The name of the GPU in messages, see `gpu_identity`."""
         return gpu_identity(self.label, self.uuid)
 
     @property
     def description(self) -> str:
-        """Its name in messages, and what it is: `GPU 0 (GPU-…, NVIDIA A100)`."""
+        """The name of the GPU in messages with its product: `GPU 0 (GPU-…, NVIDIA A100)`."""
         return f"GPU {self.label} ({self.uuid}, {self.product})"
 
     @property
     def product(self) -> str:
-        """What it is, in words: the card's name, and the profile of an instance."""
+        """The product in words: the name of the card, with the profile of a MIG instance."""
         return f"{self.name} MIG {self.mig.profile}" if self.mig else self.name
 
     @property
     def card(self) -> str:
-        """The UUID of the card that it is, or is a part of."""
+        """The UUID of the card; for a MIG instance, of the card below."""
         return self.mig.parent if self.mig else self.uuid
 
     @property
     def mig_place(self) -> MigPlace | None:
-        """The place of a MIG instance on its card, None where that is not known."""
+        """The place of a MIG instance on its card; None for a card, and where unknown."""
         return None if self.mig is None or self.mig.start is None else MigPlace(self.mig.profile, self.mig.start)
 
     @property
     def place(self) -> tuple[int, int]:
-        """What GPUs are sorted by: cards in index order, each before its instances."""
+        """The sort key of GPUs: cards in index order, a card before its instances."""
         return self.index, self.mig.number if self.mig else -1
 
 
 class FailedGpu(Struct, frozen=True):
-    """An unresponsive GPU, which did not answer when it was asked; `uuid` is None when not even that could be read.
-
-    `lost` is whether the card is off the bus, or was reset while we used it: once it answers again, it has been reset.
-    `number` is that of a MIG instance on its card, None for a card.
-    """
+    """An unresponsive GPU: a card or MIG instance that did not answer, is gone, or has the UUID of another GPU."""
 
     index: int
+    """NVML's number of the card."""
     reason: str
+    """The failure in words."""
     uuid: str | None = None
+    """The UUID; None where not even the UUID could be read."""
     lost: bool = False
+    """Whether the card is off the bus, or was reset while in use: a lost card that answers again has been reset."""
     number: int | None = None
+    """The number of a MIG instance on its card; None for a card."""
 
     @property
     def label(self) -> str:
-        """The number by which people name it, see `gpu_label`."""
+        """The number by which people name the failed GPU, see `gpu_label`."""
         return gpu_label(self.index, self.number)
 
     @property
     def identity(self) -> str:
-        """Its name in messages, see `gpu_identity`."""
+        """The name of the failed GPU in messages, see `gpu_identity`."""
         return gpu_identity(self.label, self.uuid)
 
 
 Closeness = Mapping[frozenset[str], int]
-"""How close two GPUs are, by the pair of their UUIDs; more is closer, an absent pair is 0."""
+"""The closeness of two GPUs by the pair of their UUIDs: a higher number is closer, an absent pair counts as 0."""
 
 
 class Inventory(Struct, frozen=True):
-    """All cards of a node, in index order, their MIG instances, and what is unresponsive.
-
-    `cuda_version` is (major, minor). `closeness` is filled for nodes of two GPUs or more. `needs_reset` is the driver's
-    own word on each card, by UUID, where it is new enough to say. `unwatched` is, by UUID, why the errors of a
-    card that answers are not reported. `machine` is the model of the host, empty where it is not known.
-    """
+    """The GPUs of a node at one look."""
 
     cards: tuple[Gpu, ...]
+    """The cards that answer, in index order."""
     failed: tuple[FailedGpu, ...] = ()
+    """The unresponsive cards and MIG instances."""
     driver_version: str = ""
+    """The version of the driver."""
     cuda_version: tuple[int, int] = (0, 0)
+    """The CUDA version of the driver, as major and minor number."""
     closeness: Closeness = field(default_factory=dict)
+    """The closeness of pairs of GPUs; filled on nodes with two GPUs or more."""
     needs_reset: Mapping[str, bool] = field(default_factory=dict)
+    """Whether a card needs a reset by the driver's own word, by UUID; empty where the driver is too old to tell."""
     unwatched: Mapping[str, str] = field(default_factory=dict)
+    """Why the errors of a card that answers are not reported, by UUID."""
     instances: tuple[Gpu, ...] = ()
+    """The MIG instances of the cards."""
     machine: str = ""
+    """The model of the host; empty where unknown."""
 
     def probe(self, gpu: Gpu) -> Probe:
-        """Return what this look found of a GPU that answers; an instance is as well as its card."""
+        """Return the findings of the look about a GPU that answers; an instance has the findings of its card."""
         return Probe(self.unwatched.get(gpu.card), needs_reset=self.needs_reset.get(gpu.card))
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """Cards and instances, each card before its own."""
+        """Cards and MIG instances, a card before its own instances."""
         return tuple(sorted((*self.cards, *self.instances), key=lambda gpu: gpu.place))
 
     @property
     def numa_nodes(self) -> dict[str, int | None]:
-        """The NUMA node of each card and instance, by UUID."""
+        """The NUMA nodes of cards and instances, by UUID."""
         return {gpu.uuid: gpu.numa_node for gpu in self.gpus}
 
     @property
     def parts(self) -> Mapping[str, str]:
-        """The card of each instance, both by UUID."""
+        """The UUID of the card by the UUID of the MIG instance."""
         return {gpu.uuid: gpu.card for gpu in self.instances}
 
     def instances_of(self, card: Gpu) -> tuple[Gpu, ...]:
@@ -185,9 +207,9 @@ class Inventory(Struct, frozen=True):
         return tuple(gpu for gpu in self.instances if gpu.card == card.uuid)
 
     def concerned(self, event: GpuEvent) -> frozenset[str]:
-        """Return the UUIDs of those an event is about: the instances it names, or else the card, or else every card.
+        """Return the UUIDs of the GPUs concerned by an event: the named instances, or the card, or else all cards.
 
-        An instance that is not known, for the layout has just changed, leaves it to the card.
+        An event of an unknown instance concerns the card: the layout has just changed.
         """
         if event.uuid is None:
             return frozenset(gpu.uuid for gpu in self.cards)
@@ -195,10 +217,10 @@ class Inventory(Struct, frozen=True):
         return concerned or frozenset({event.uuid})
 
     def affected(self, faulty: Collection[str]) -> frozenset[str]:
-        """Return the UUIDs of those that must not be allocated while `faulty` are at fault.
+        """Return the UUIDs of the GPUs that must not be allocated while the GPUs `faulty` have faults.
 
-        A card takes all its instances with it, and an instance the card, for a card in MIG mode that is allocated
-        whole is its instances.
+        A faulty card affects all its instances. A faulty instance affects the card, because a container that gets a
+        whole card in MIG mode gets the instances of the card.
         """
         affected = set(faulty)
         for gpu in self.instances:

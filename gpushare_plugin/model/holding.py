@@ -1,7 +1,7 @@
-"""What containers of a node hold, as the kubelet shows it: one type, for whoever wants to know what is free or whose.
+"""The holdings of the containers of a node, as the kubelet shows them: a single type for free and held units.
 
-The kubelet has two records. Pod-resources names pods, and has neither UIDs nor init containers; its checkpoint has
-both, and for a while pods that have ended, and names no pod. `combined` makes one of them.
+The kubelet has two records. The pod-resources API names pods, but has neither UIDs nor init containers. The checkpoint
+has UIDs and init containers, and for a while pods that have ended, but names no pod. `combined` joins the two records.
 """
 
 from collections import defaultdict
@@ -12,14 +12,14 @@ from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.unit import Unit, parse_unit
 
 ONLY_RECORDED = "a pod that only the kubelet's checkpoint shows"
-"""What people are told of a pod that has no name there: of an init container, one not shown yet, or one that ended."""
+"""The words for a pod without a name: the unit is an init container's, or the pod is not shown yet or has ended."""
 
 
 class Slot(NamedTuple):
-    """The place for the units of one resource that a container of a pod asks for."""
+    """The place for the units of a resource that a container of a pod requests."""
 
     uid: str
-    """The UID of the pod, as the kubelet has it."""
+    """The kubelet's UID of the pod."""
     container: str
     """The name of the container."""
     resource: str
@@ -27,7 +27,7 @@ class Slot(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """The units of one resource that one container holds."""
+    """The units of one resource held by one container."""
 
     namespace: str
     """The namespace of the pod; empty where only the checkpoint shows the pod."""
@@ -40,13 +40,13 @@ class Holding(NamedTuple):
     ids: frozenset[str]
     """The IDs of the units."""
     uid: str = ""
-    """The UID of the pod, as the kubelet has it; empty where it is not known."""
+    """The kubelet's UID of the pod; empty where unknown."""
     container_id: str = ""
-    """The ID of the container, as its runtime has it; empty where it is not known."""
+    """The container runtime's ID of the container; empty where unknown."""
 
     @property
     def slot(self) -> Slot:
-        """The place that the units are in."""
+        """The place of the units."""
         return Slot(self.uid, self.container, self.resource)
 
     @property
@@ -56,67 +56,67 @@ class Holding(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The pod, as people name it."""
+        """The name of the pod for people: `namespace/name`, or ONLY_RECORDED."""
         return ONLY_RECORDED if self.only_recorded else f"{self.namespace}/{self.pod}"
 
     def units(
         self, gpus: Mapping[str, int | None], listed: Callable[[str], Unit | None] = lambda _: None
     ) -> Iterator[Unit]:
-        """Yield the units, on GPUs with these NUMA nodes by UUID: as they are `listed`, by ID, or as their IDs say.
+        """Yield the held units: the unit that `listed` returns for an ID, or else the unit parsed from the ID.
 
-        IDs that are no unit's are left out.
+        `gpus` are the NUMA nodes of GPUs by UUID. IDs that name no unit are left out.
         """
-        # Thousands of units are looked up; only those that are listed no more are parsed, which takes 40 times as long.
+        # Thousands of units are looked up; only units no longer listed are parsed, which takes 40 times as long.
         found = (listed(id_) or parse_unit(id_, gpus) for id_ in self.ids)
         return (unit for unit in found if unit is not None)
 
 
 Holdings = tuple[Holding, ...]
-"""What containers of a node hold."""
+"""The holdings of all containers of a node."""
 
 
 class Unknown(Struct, frozen=True):
-    """That it is not known what containers hold, or whether they hold no more than is known."""
+    """A lack of knowledge: the holdings of containers are unknown, or possibly incomplete."""
 
     reason: str = ""
-    """Why, for people; empty where nobody has asked."""
+    """The reason, for people; empty where nobody has asked the kubelet."""
     answered: bool = False
-    """Whether the kubelet answers: a checkpoint that it writes from now on confirms what is free."""
+    """Whether the kubelet answers: then the next checkpoint of the kubelet confirms the free units."""
 
 
 class Confirmed(Struct, frozen=True):
-    """All that containers held at a time: a unit that is not among it was free."""
+    """All holdings of containers at a time: every other unit was free."""
 
     holdings: Holdings
-    """What containers held; of units that several have, such as init containers, each is there once."""
+    """The holdings. A unit held by several containers of a pod, for example by an init container, appears once."""
     asked_at: float
     """The time, in seconds of any clock."""
     ids: frozenset[str]
-    """The IDs of all units that were held."""
+    """The IDs of all held units."""
 
     @classmethod
     def of(cls, holdings: Holdings, asked_at: float) -> "Confirmed":
-        """Return that these are all holdings."""
+        """Return `holdings` as all holdings at the time `asked_at`."""
         return cls(holdings, asked_at, _ids(holdings))
 
     @property
     def only_recorded(self) -> frozenset[str]:
-        """The IDs of the units that only the checkpoint shows to be held."""
+        """The IDs of the units that are held according to the checkpoint only."""
         return _ids(each for each in self.holdings if each.only_recorded)
 
     def holders(self, ids: frozenset[str]) -> frozenset[str]:
-        """Return the pods that hold units with these IDs, as people name them."""
+        """Return the names, for people, of the pods that hold units with IDs in `ids`."""
         return frozenset(each.label for each in self.holdings if not each.ids.isdisjoint(ids))
 
 
 def combined(shown: Iterable[Holding], recorded: Iterable[Holding]) -> Holdings:
-    """Return what containers hold by both records of the kubelet.
+    """Return the holdings of containers from both records of the kubelet.
 
-    First what the checkpoint has `recorded` and pod-resources has not `shown`, which has no names of pods; then what it
-    has shown, with the UIDs that the checkpoint has, empty where it has none.
+    Holdings only `recorded` by the checkpoint come first and have no pod name. Then come the holdings `shown` by
+    pod-resources, with UIDs from the checkpoint, or empty UIDs where the checkpoint has none.
     """
     shown, recorded = [each for each in shown if each.ids], tuple(recorded)
-    # No two containers have a unit at a time, but for those of one pod.
+    # No two containers hold a unit at the same time, except containers of one pod.
     uids: defaultdict[tuple[str, str], dict[str, str]] = defaultdict(dict)
     for each in recorded:
         uids[each.container, each.resource].update(dict.fromkeys(each.ids, each.uid))
@@ -127,7 +127,7 @@ def combined(shown: Iterable[Holding], recorded: Iterable[Holding]) -> Holdings:
 
 
 def held_by_shown(holdings: Iterable[Holding]) -> frozenset[tuple[str, str]]:
-    """Return all that pods hold which pod-resources shows, init containers included, as resource and ID."""
+    """Return the resource and ID of every unit held by pods in pod-resources, init containers included."""
     holdings = tuple(holdings)
     uids = {each.uid for each in holdings if not each.only_recorded}
     return frozenset((each.resource, id_) for each in holdings if each.uid in uids for id_ in each.ids)

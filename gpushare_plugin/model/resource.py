@@ -1,7 +1,7 @@
-"""One advertised resource: its units, and the rules for requests, whatever the way of sharing.
+"""An advertised resource: its units, and the rules for requests, whatever the way of sharing.
 
-What makes one way different is two values: a chooser, which decides over counts, and a granter, which says what a
-container gets.
+Two values make the difference between ways of sharing: a chooser, which decides over counts of units, and a granter,
+which decides what a container gets.
 """
 
 from collections import Counter, defaultdict
@@ -21,33 +21,33 @@ from gpushare_plugin.model.grant import UNKNOWN, AllocatedGpu, Allocation, Grant
 from gpushare_plugin.model.unit import Unit
 
 UnitsByGpu = Mapping[Gpu, Sequence[Unit]]
-"""GPUs and the units each is cut into."""
+"""The units of every GPU."""
 
 UnitsOf = Mapping[str, int]
-"""How many units of each GPU, by its UUID."""
+"""A number of units by the UUID of the GPU."""
 
 _IDS_IN_A_MESSAGE = 3
 
 
 class Units(Mapping[str, Unit]):
-    """Units by ID and by GPU, never changed: found once, however often the resource around them is replaced.
+    """Units by ID and by GPU, never changed; a new resource with the same units keeps the same object.
 
-    `gpus` are their GPUs and `counts` the number of units of each, both by the GPU's UUID.
+    `gpus` are the GPUs and `counts` the numbers of their units, both by the UUID of the GPU.
     """
 
     def __init__(self, by_gpu: UnitsByGpu) -> None:
-        """Hold the units of each GPU."""
+        """Hold the units `by_gpu`."""
         self.by_gpu = by_gpu
         self.by_id: Mapping[str, Unit] = {unit.id: unit for units in by_gpu.values() for unit in units}
         self.gpus: Mapping[str, Gpu] = {gpu.uuid: gpu for gpu in by_gpu}
         self.counts: Mapping[str, int] = {gpu.uuid: len(units) for gpu, units in by_gpu.items()}
 
     def of(self, uuid: str) -> Sequence[Unit]:
-        """Return the units of a GPU."""
+        """Return the units of the GPU `uuid`."""
         return self.by_gpu.get(self.gpus[uuid], ())
 
     def __getitem__(self, id_: str) -> Unit:
-        """Return the unit that an ID names."""
+        """Return the unit named by an ID."""
         return self.by_id[id_]
 
     def __iter__(self) -> Iterator[str]:
@@ -60,57 +60,55 @@ class Units(Mapping[str, Unit]):
 
 
 class Durations(Struct, frozen=True):
-    """How long calls took.
-
-    `bounds` are the seconds up to which calls are counted together.
-    `counts` are the calls within each bound and beyond the one before; the last are beyond all.
-    `seconds` is the sum of all calls.
-    """
+    """The durations of calls, as a histogram."""
 
     bounds: tuple[float, ...]
+    """The upper bounds of the buckets in seconds, in ascending order."""
     counts: tuple[int, ...]
+    """The number of calls in every bucket; the last number counts calls beyond all bounds."""
     seconds: float
+    """The sum of the durations of all calls in seconds."""
 
 
 class Standing(Struct, frozen=True):
-    """How a resource stands with the kubelet, and what was answered for the resource since it was offered.
-
-    `registered` tells whether the kubelet that is there took our registration and watches the device list.
-    `allocations` is the number of `Allocate` calls that were granted.
-    `refusals` is the number of refused calls, by name.
-    `calls` are the durations of all answered calls, by name and code of gRPC.
-    `registrations` is the number of registrations that the kubelet accepted.
-    `registration_failures` is the number of attempts to register that failed.
-    """
+    """The standing of a resource with the kubelet, and the calls answered since the beginning of the offer."""
 
     registered: bool
+    """Whether the present kubelet accepted the registration and watches the device list."""
     allocations: int
+    """The number of granted `Allocate` calls."""
     refusals: Mapping[str, int]
+    """The number of refused calls, by the name of the call."""
     calls: Mapping[tuple[str, str], Durations] = field(default_factory=dict)
+    """The durations of all answered calls, by the name of the call and the gRPC code."""
     registrations: int = 0
+    """The number of registrations accepted by the kubelet."""
     registration_failures: int = 0
+    """The number of failed attempts to register."""
 
 
 class Resource(Struct, frozen=True, eq=False):
-    """A resource as the kubelet sees it: a name and units, each on one GPU; never changed, only replaced.
+    """A resource for the kubelet: a name and units on GPUs; never changed, only replaced."""
 
-    `unhealthy` holds the GPUs whose units must not be allocated, by UUID, each with the reason. `retired` are units
-    that belong to the resource no more but must stay listed while a pod may hold them; they are never allocated.
-    `withdrawn` are the IDs of units that are about to go: they are preferred only where nothing else works.
-    With `single_gpu` no container gets units of several GPUs, even where a scheduler promised them.
-    `role` is set where containers request memory and compute of a GPU separately; they get both from the same GPU.
-    """
-
-    # Compared by identity: going over thousands of units costs more than it would save.
+    # Compared by identity: a comparison of thousands of units costs more than it would save.
     name: str
+    """The name of the resource."""
     units: Units
+    """The offered units, also of unhealthy GPUs."""
     chooser: Chooser
+    """Decides which GPUs a request gets units of."""
     granter: Granter
+    """Decides what a container with units gets."""
     unhealthy: Mapping[str, str] = field(default_factory=dict)
+    """The GPUs whose units must not be allocated, by UUID, with the reason."""
     retired: Mapping[str, Unit] = field(default_factory=dict)
+    """Units outside the offer by ID, listed only while a pod may hold the unit; never allocated."""
     role: Role | None = None
+    """Memory or compute, where containers request both separately and get both from the same GPU; None elsewhere."""
     withdrawn: AbstractSet[str] = frozenset()
+    """The IDs of units about to go, preferred only where no other choice works."""
     single_gpu: bool = False
+    """Whether no container gets units of several GPUs, not even by a scheduler's promise."""
 
     @property
     def gpus(self) -> Mapping[str, Gpu]:
@@ -119,7 +117,7 @@ class Resource(Struct, frozen=True, eq=False):
 
     @property
     def units_of(self) -> Mapping[str, int]:
-        """The number of units of each GPU, by its UUID."""
+        """The number of units of every GPU, by UUID."""
         return self.units.counts
 
     def prefer(  # noqa: PLR0913 - what a choice depends on
@@ -132,12 +130,12 @@ class Resource(Struct, frozen=True, eq=False):
         *,
         doubtful: AbstractSet[str] = frozenset(),
     ) -> list[str]:
-        """Choose `size` units out of `available`, `must_include` among them.
+        """Choose `size` units out of `available`, with all units of `must_include`.
 
-        `partner` is what the container has of the other resource of a pair: the units are on the same GPUs. The first
-        of `promises` that can be kept there says of which GPUs; where none can, the chooser does. Of the available,
-        those that are `doubtful` may be held: they are chosen only where nothing else works. Raises
-        RequestError for input that makes no sense and PlacementError when no choice can work.
+        The first of `promises` that can be kept decides the GPUs; without a promise to keep, the chooser decides.
+        `partner` is the container's allocation of the other resource of a pair: then all units are on the GPUs of
+        `partner`. `doubtful` units may be held already and are chosen only where no other choice works. Raises
+        RequestError for input without sense, and PlacementError where no choice works.
         """
         if self.retired:
             available = [id_ for id_ in available if id_ not in self.retired]
@@ -169,7 +167,7 @@ class Resource(Struct, frozen=True, eq=False):
         promises: Iterable[UnitsOf],
         doubtful: AbstractSet[str],
     ) -> list[str]:
-        """Return `must`, and the lowest-numbered `free` units of the GPUs that a promise or the chooser names."""
+        """Return `must` and the lowest-numbered `free` units of the GPUs named by a promise or by the chooser."""
         taken = {uuid: len(units) for uuid, units in _by_gpu(must.values()).items()}
         request = self._request(free, size, taken)
         kept = next((promise for promise in promises if _can_keep(promise, request)), None)
@@ -191,7 +189,7 @@ class Resource(Struct, frozen=True, eq=False):
     def _chosen_first(
         self, request: Request, free: Mapping[str, Sequence[Unit]], doubtful: AbstractSet[str]
     ) -> Mapping[str, int]:
-        """Return what is chosen among units that are certainly free; where that does not work, among all."""
+        """Return the choice among certainly free units or, where that fails, among all `free` units."""
         if doubtful:
             certain = {uuid: [unit for unit in units if unit.id not in doubtful] for uuid, units in free.items()}
             try:
@@ -204,30 +202,31 @@ class Resource(Struct, frozen=True, eq=False):
         try:
             return self.chooser.choose(request)
         except PlacementError as error:
-            # The kubelet has not seen yet that these cannot be allocated, so the pod shows this message only.
+            # The kubelet has not seen yet that units of unhealthy GPUs cannot be allocated. The pod shows only this
+            # message, so the message names the GPUs and the reasons.
             excluded = self._excluded(free)
             raise PlacementError(f"{error}; {excluded}" if excluded else str(error)) from error
 
     def listed(self, id_: str) -> Unit | None:
-        """Return the unit that an ID names, retired ones included; None for an ID that is not listed."""
+        """Return the unit named by an ID, also a retired unit; None for an ID that is not listed."""
         return self.units.by_id.get(id_) or self.retired.get(id_)
 
     def gpus_of(self, ids: Iterable[str]) -> UnitsOf:
-        """Return how many of these units each GPU has, retired ones included; what are no units is left out."""
+        """Return the number of units in `ids` by GPU, retired units included; IDs that are not listed are left out."""
         return Counter(unit.gpu for id_ in ids if (unit := self.listed(id_)))
 
     def allocated(self, ids: Collection[str]) -> Allocated | None:
-        """Return what a container that holds exactly `ids` has of a pair of resources, None where this is of none."""
+        """Return the allocation of a container with exactly `ids` for the pair of resources; None without a pair."""
         if self.role is None:
             return None
         gpus = sorted((self.gpus[uuid] for uuid in self.gpus_of(ids)), key=attrgetter("place"))
         return Allocated(self.role, self.name, tuple(gpus), frozenset(ids))
 
     def allocate(self, ids: Collection[str], recipient: Recipient = UNKNOWN, partner: Allocated | None = None) -> Grant:
-        """Return what a container of `recipient` that holds exactly `ids` gets, and `partner` of the other of a pair.
+        """Return the grant for a container of `recipient` with exactly `ids` and, from a paired resource, `partner`.
 
-        The kubelet may have ignored the preferred units, so everything is checked again. Raises RequestError for IDs
-        that are not this resource's and PlacementError for a set that cannot work.
+        The kubelet may have ignored the preferred units, so everything is checked again. Raises RequestError for IDs of
+        no unit of the resource, and PlacementError for a set of units that cannot work.
         """
         held = _by_gpu(self._known(ids, "requested").values())
         if not held:
@@ -244,7 +243,10 @@ class Resource(Struct, frozen=True, eq=False):
         return self.granter.grant(Allocation(self.name, tuple(gpus), frozenset(ids), recipient))
 
     def _known(self, ids: Collection[str], what: str) -> dict[str, Unit]:
-        """Return the units of `ids`, which the kubelet sends by the thousand: they are gone over only once."""
+        """Return the units of `ids` in one pass, because the kubelet sends thousands; `what` names `ids` in errors.
+
+        Raises PlacementError for retired units, and RequestError for other IDs without a unit and for repeated IDs.
+        """
         known = self.units.by_id
         try:
             units = {id_: known[id_] for id_ in ids}
@@ -263,7 +265,7 @@ class Resource(Struct, frozen=True, eq=False):
         return units
 
     def _excluded(self, uuids: Collection[str]) -> str:
-        """Return which of these GPUs cannot be allocated, and why; empty where there is none."""
+        """Return, in words, the GPUs among `uuids` that cannot be allocated, with the reasons; empty without a GPU."""
         reasons = [
             f"{gpu.identity} cannot be allocated: {self.unhealthy[uuid]}"
             for uuid, gpu in self.gpus.items()
@@ -273,7 +275,7 @@ class Resource(Struct, frozen=True, eq=False):
 
 
 def _by_gpu(units: Iterable[Unit]) -> Mapping[str, list[Unit]]:
-    """Return the units of each GPU that has one among `units`, by its UUID."""
+    """Return `units` grouped by the UUID of their GPU."""
     groups: defaultdict[str, list[Unit]] = defaultdict(list)
     for unit in units:
         groups[unit.gpu].append(unit)
@@ -281,14 +283,14 @@ def _by_gpu(units: Iterable[Unit]) -> Mapping[str, list[Unit]]:
 
 
 def _lowest(count: int, units: Iterable[Unit], doubtful: AbstractSet[str]) -> list[Unit]:
-    """Return the lowest-numbered units, those that may be held last."""
+    """Return the `count` lowest-numbered units; doubtful units come last."""
     if not doubtful:
         return nsmallest(count, units, key=attrgetter("number"))
     return nsmallest(count, units, key=lambda unit: (unit.id in doubtful, unit.number))
 
 
 def _can_keep(promise: UnitsOf, request: Request) -> bool:
-    """Return whether a request can get exactly what was promised: there is room, and nothing is taken elsewhere."""
+    """Return whether a request can get exactly the promised units: all are free, and none is taken on another GPU."""
     return (
         sum(promise.values()) == request.size
         and all(uuid in request.gpus and units <= request.gpus[uuid].free for uuid, units in promise.items())

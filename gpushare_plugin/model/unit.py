@@ -1,8 +1,8 @@
-"""The unit: what the kubelet counts and allocates, and the ID that names it.
+"""The unit, which the kubelet counts and allocates, and the ID of the unit.
 
-The ID is the only thing that comes back from the kubelet, and it outlives our process in the kubelet's checkpoint:
-whatever must be known of a unit later (its GPU, its size) is read from the ID, never from pods or annotations. An ID is
-parsed where it comes in; from there on the unit knows its form.
+The kubelet returns only the ID, and keeps the ID in its checkpoint longer than our process lives. Every later fact
+about a unit (the GPU, the size) is therefore read from the ID, never from pods or annotations. An ID is parsed where
+it comes in; from then on the unit knows its form.
 """
 
 import re
@@ -17,16 +17,16 @@ from gpushare_plugin.foundation.structs import Meta, Struct
 from gpushare_plugin.model.slices.slice import Slice
 
 Amount = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-"""A number that is read from a record: no GPU has more MiB or units, and none has fewer than none."""
+"""A number read from a record, from 0 to more MiB or units than any GPU has."""
 
 KUBELET_MESSAGE_LIMIT = 4 * MIB
-"""Bytes of the largest message the kubelet's gRPC client takes (the default of grpc-go)."""
+"""Bytes of the largest message that the kubelet's gRPC client accepts (the default of grpc-go)."""
 
 MOST_UNITS = KUBELET_MESSAGE_LIMIT // 16
-"""Units of a resource that a node can have: no list of more of them fits, for a unit takes 16 bytes at the least."""
+"""The most units of a resource on a node: a longer list does not fit, because a unit takes at least 16 bytes."""
 
 UnitKind = Literal["whole", "replica", "memory", "slice", "cores"]
-"""What a unit is: a GPU, one of its replicas, some of its memory, a slice, or a percent of its compute."""
+"""The kind of a unit: a whole GPU, a replica of a GPU, an amount of memory, a slice, or a percent of compute."""
 
 _SHORT_UUID_DIGITS = 8
 _UUID = r"(?P<gpu>(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})"
@@ -41,33 +41,33 @@ _FORMS: Mapping[UnitKind, re.Pattern[str]] = {
 
 
 class Form(Struct, frozen=True, gc=False):
-    """What the units of one kind on one GPU have in common: all of them share one object."""
+    """The common facts about the units of one kind on one GPU, in one object for all the units."""
 
     kind: UnitKind
-    """What the units are."""
+    """The kind of the units."""
     gpu: str
-    """What their IDs hold of the name of the GPU: its UUID, or the first digits of it."""
+    """The part of the IDs that names the GPU: the UUID, or the first digits of the UUID."""
     prefix: str
-    """What their IDs begin with; a number follows, but for a whole GPU."""
+    """The beginning of the IDs; a number follows, except for a whole GPU."""
     slice: Slice | None = None
-    """The slice that each unit is, None for units of other kinds."""
+    """The slice for which a unit stands; None for units of another kind."""
 
     @classmethod
     def whole(cls, uuid: str) -> "Form":
-        """Return the form of the one unit of a GPU that is not shared."""
+        """Return the form of the single unit of an unshared GPU."""
         return cls("whole", uuid, uuid)
 
     @classmethod
     def replica(cls, uuid: str) -> "Form":
-        """Return the form of the replicas of a GPU, as NVIDIA's plugin and dcgm-exporter have it."""
+        """Return the form of the replicas of a GPU; NVIDIA's plugin and dcgm-exporter use the same IDs."""
         return cls("replica", uuid, f"{uuid}::")
 
     @classmethod
     def memory(cls, short_uuid: str, unit_mib: int) -> "Form":
-        """Return the form of units of so many MiB of memory.
+        """Return the form of units of `unit_mib` MiB of memory.
 
-        Short, because a list of thousands goes over the wire, and with the size in it, so that an ID which a pod still
-        holds never comes to mean another amount after the unit in the config was changed.
+        The prefix is short, because lists of thousands of units go over the wire. The prefix names the size: after a
+        change of the unit in the config, the ID of a held unit still means the same amount.
         """
         size = f"{unit_mib // MIB_PER_GIB}Gi" if unit_mib % MIB_PER_GIB == 0 else f"{unit_mib}Mi"
         return cls("memory", short_uuid, f"{short_uuid}-{size}-")
@@ -83,29 +83,29 @@ class Form(Struct, frozen=True, gc=False):
         return cls("cores", short_uuid, f"{short_uuid}-core-")
 
     def units(self, gpu: str, numa_node: int | None, numbers: Iterable[int], mib: int = 0) -> "list[Unit]":
-        """Return units of this form with these numbers, each with so many MiB of memory."""
+        """Return units of the form on the GPU `gpu` with the given numbers, of `mib` MiB of memory apiece."""
         prefix = self.prefix
         return [Unit(f"{prefix}{number}", gpu, number, self, numa_node, mib) for number in numbers]
 
 
 class Unit(Struct, frozen=True):
-    """One thing the kubelet can allocate."""
+    """The smallest part of a GPU that the kubelet counts and allocates."""
 
     id: str
-    """The device ID, which the kubelet knows it by."""
+    """The device ID for the kubelet."""
     gpu: str
-    """The UUID of its GPU; of a GPU that is not known, what the ID holds of the name."""
+    """The UUID of the GPU; for an unknown GPU, the part of the ID that names the GPU."""
     number: int
-    """Its place among the units of that GPU."""
+    """The number of the unit among the units of the same form."""
     form: Form
-    """What it has in common with the units beside it."""
+    """The common facts about the units of the same kind on the GPU."""
     numa_node: int | None = None
-    """The NUMA node of the GPU, None where the host does not say."""
+    """The NUMA node of the GPU; None where the host does not tell."""
     mib: int = 0
-    """The GPU memory it stands for in MiB, 0 where it does not stand for memory."""
+    """The GPU memory of the unit in MiB; 0 for a unit that does not stand for memory."""
 
     def on(self, gpus: Mapping[str, int | None]) -> "Unit":
-        """Return the unit on its GPU among `gpus`, which are NUMA nodes by UUID, where that is one of these."""
+        """Return the unit with the UUID and NUMA node of its GPU where `gpus`, NUMA nodes by UUID, has the GPU."""
         gpu, name = self.gpu, self.form.gpu
         if gpu not in gpus:
             gpu = next((uuid for uuid in gpus if _all_digits(uuid).startswith(name)), name)
@@ -116,9 +116,9 @@ class Unit(Struct, frozen=True):
 
 
 def short_uuids(uuids: Iterable[str]) -> dict[str, str]:
-    """Return a short name for each GPU UUID: its first eight digits, as `nvidia-smi -L` shows them.
+    """Return a short name for every GPU UUID: the first eight digits, as in the output of `nvidia-smi -L`.
 
-    GPUs that share those digits are named by all their digits instead, so names never clash.
+    GPUs with the same first digits are named by all their digits, so that names never clash.
     """
     digits = {uuid: _all_digits(uuid) for uuid in uuids}
     prefixes = [name[:_SHORT_UUID_DIGITS] for name in digits.values()]
@@ -133,10 +133,10 @@ def _all_digits(uuid: str) -> str:
 
 
 def parse_unit(id_: str, gpus: Mapping[str, int | None]) -> Unit | None:
-    """Return the unit that `id_` names, None for an ID that is no unit's; `gpus` are NUMA nodes by UUID.
+    """Return the unit named by `id_`, None for an ID that names no unit; `gpus` are NUMA nodes by UUID.
 
-    The config may have changed since the ID was allocated, so nothing but the ID itself says what it stands for. A
-    slice has its nominal memory.
+    The config may have changed since the allocation, so only the ID itself tells the meaning of the ID. A slice has
+    its nominal memory.
     """
     for kind, form in _FORMS.items():
         if (match := form.fullmatch(id_)) is not None:
@@ -154,16 +154,16 @@ def _form(kind: UnitKind, gpu: str, prefix: str, gib: int) -> Form:
 
 
 def is_slice(id_: str) -> bool:
-    """Return whether an ID is that of a slice, without parsing it: the kubelet's checkpoint lists thousands."""
+    """Return whether `id_` names a slice, without parsing the ID: the kubelet's checkpoint lists thousands of IDs."""
     return _FORMS["slice"].fullmatch(id_) is not None
 
 
 def wire_size(id_prefix: str, count: int, numa_node: int | None) -> int:
-    """Return the bytes that `count` units, named `id_prefix` plus a number from 0 up, take in a device list.
+    """Return the bytes in a device list of `count` units with IDs of `id_prefix` and a number from 0 up.
 
     Follows the protobuf encoding of `ListAndWatchResponse` (proto/gpushare_plugin/kubelet/api/deviceplugin.proto) with
-    every unit Healthy: every length stays below 128, so each tag and each length is one byte. A list in which units are
-    unhealthy is not longer than that, or can be made so (`adapters.kubelet.device_plugin.device_list`).
+    all units Healthy. Every length stays below 128, so a tag or a length takes one byte. A list with unhealthy units is
+    not longer, or can be made no longer (`adapters.kubelet.device_plugin.device_list`).
     """
     return count * _entry_size(len(id_prefix), numa_node) + _digits_up_to(count)
 
@@ -174,7 +174,7 @@ def _entry_size(id_length: int, numa_node: int | None) -> int:
 
 
 def listed_size(units: Iterable[Unit]) -> int:
-    """Return the bytes that `units`, of any kind, take in a device list; see `wire_size`."""
+    """Return the bytes of `units`, of any kind, in a device list; see `wire_size`."""
     every = list(units)
     nodes = Counter(map(attrgetter("numa_node"), every))
     return sum(map(len, map(attrgetter("id"), every))) + sum(
@@ -183,7 +183,7 @@ def listed_size(units: Iterable[Unit]) -> int:
 
 
 def _digits_up_to(count: int) -> int:
-    """Return how many digits the numbers 0 … count-1 have in all."""
+    """Return the number of digits of the numbers 0 … count-1 together."""
     total, first, width = 0, 0, 1
     while first < count:
         beyond = min(count, 10**width)

@@ -1,1 +1,1 @@
-"""The programs, one package each: the daemon of a node, and the process that runs MPS."""
+"""The programs: the daemon of a node, the supervisors of MPS and MIG, the extender and the partitioner."""

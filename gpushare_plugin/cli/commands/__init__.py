@@ -1,1 +1,1 @@
-"""The commands, each `command` in the module of its name; `cli.main` says in which folder."""
+"""The commands: a command is `command` in the module of its name; `cli.main` names the folder."""

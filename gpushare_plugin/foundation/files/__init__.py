@@ -1,1 +1,1 @@
-"""Files, locks on them and sockets in the file system, where others may have made what is there."""
+"""Files, file locks and sockets in directories where other programs may have made the files."""

@@ -1,6 +1,7 @@
-"""What the liveness probe of the pod looks at: a file that is touched while the event loop runs.
+"""The file for the liveness probe of the pod, touched while the event loop runs.
 
-A probe that started Python each time would cost more than the process itself; `find` can tell how old a file is.
+A probe that starts Python would cost more than the process itself. The probe uses `find`, which can tell the age of a
+file.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ async def show_alive(file: Path, every: float) -> None:
 
 
 def _touch(file: Path) -> str | None:
-    """Touch a file; return why that is not possible, None if it is."""
+    """Touch a file; return the reason of a failure, None after a success."""
     try:
         file.touch()
     except OSError as error:
@@ -36,6 +37,6 @@ def _touch(file: Path) -> str | None:
 
 
 def _remove(file: Path) -> None:
-    # A file that stays grows old, which the probe sees, and must not hide why the process ends.
+    # A file that cannot be removed grows old, and the probe sees the age; the error must not hide why the process ends.
     with contextlib.suppress(OSError):
         file.unlink()

@@ -1,4 +1,4 @@
-"""A lock on a file that lasts as long as the process that took it, however that ends."""
+"""A lock on a file that lasts until the locking process ends, in any way."""
 
 import contextlib
 import errno
@@ -14,11 +14,11 @@ from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.files.regular_file import open_regular
 
 _FLOCK = struct.Struct("hhqqi0q")
-"""`struct flock` of a 64-bit Linux: kind, whence, start, length (0: the whole file) and process, 0 for these locks."""
+"""`struct flock` of 64-bit Linux: kind, whence, start, length (0: whole file), process (0: open-file-description)."""
 
 
 class LockedError(GpushareError):
-    """Another process has the lock; `holder` says who, ready for a message, and is empty where that is not known."""
+    """The file is locked already; `holder` names the holder, ready for a message, empty for an unknown holder."""
 
     def __init__(self, path: Path, holder: str) -> None:
         """Report that the file at `path` is locked by `holder`."""
@@ -27,20 +27,21 @@ class LockedError(GpushareError):
 
 
 class Lock:
-    """A lock that is ours alone until `close`, or until this process ends, however it ends.
+    """An exclusive lock of this process until `close`, or until the process ends in any way.
 
-    The kernel keeps it (an open-file-description lock, see fcntl(2)), so it holds between containers that share the
-    directory, too, where neither sees the other's processes. A program that this process runs does not inherit it.
+    The kernel keeps the lock (an open-file-description lock, see fcntl(2)). The lock therefore also holds between
+    containers that share the directory but cannot see the processes of one another. Programs run by this process do
+    not inherit the lock.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        """Own `descriptor`, which has the lock on the file at `path`."""
+        """Own `descriptor`, the holder of the lock on the file at `path`."""
         self._path = path
         self._descriptor: int | None = descriptor
 
     @property
     def stands(self) -> bool:
-        """Whether the lock is on the file that is there now: not closed, and the file not created again."""
+        """Whether the lock is open and on the present file at the path, not on a file that was replaced."""
         if self._descriptor is None:
             return False
         try:
@@ -49,12 +50,12 @@ class Lock:
             return False
 
     def close(self) -> None:
-        """Give the lock up; nothing happens the second time."""
+        """Give the lock up; a second call does nothing."""
         if self._descriptor is None:
             return
         descriptor, self._descriptor = self._descriptor, None
         try:
-            # Closing alone would leave the lock to a forked child that still has the descriptor.
+            # Closing alone would leave the lock to a forked child with a copy of the descriptor.
             _set(descriptor, fcntl.F_UNLCK)
         finally:
             os.close(descriptor)
@@ -73,9 +74,9 @@ class Lock:
 def lock(path: Path) -> Lock:
     """Lock the file at `path` for this process; the lock can also be used as a context manager.
 
-    Raises LockedError when it is locked already, also by another part of this process; and OSError when the file can be
-    neither opened for writing nor made (no such directory, one that is read-only, a full disk), or is not a file of its
-    own: what a link leads to is never touched.
+    Raises LockedError when the file is locked already, also by another part of this process. Raises OSError when the
+    file can be neither opened for writing nor made (no directory, a read-only directory, a full disk), and for a
+    symbolic link or a file with a second name: the target of a link is never touched.
     """
     descriptor = _open(path)
     try:
@@ -92,13 +93,13 @@ def lock(path: Path) -> Lock:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether the file at `path` is locked; raises OSError when that cannot be found out."""
+    """Return whether the file at `path` is locked; raise OSError when the file cannot be opened or asked."""
     try:
         descriptor = open_regular(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
-        # Asking takes no lock, so it does not block anybody.
+        # F_OFD_GETLK takes no lock and blocks nobody.
         found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
     finally:
         os.close(descriptor)
@@ -106,7 +107,7 @@ def is_locked(path: Path) -> bool:
 
 
 def _open(path: Path) -> int:
-    # Nobody else may open it, for whoever can may lock it.
+    # No other user may open the file: whoever can open a file can lock the file.
     descriptor = open_regular(path, os.O_RDWR | os.O_CREAT, 0o600)
     if os.fstat(descriptor).st_nlink > 1:
         os.close(descriptor)
@@ -115,20 +116,20 @@ def _open(path: Path) -> int:
 
 
 def _set(descriptor: int, kind: int) -> None:
-    """Lock or unlock the whole file; raises BlockingIOError where another has locked it."""
+    """Lock or unlock the whole file; raise BlockingIOError where the file is locked already."""
     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0))
 
 
 def _sign(descriptor: int) -> None:
-    """Write who we are: the process, and the host, since process numbers mean little between containers."""
-    # For people only: a lock that cannot be signed is a lock.
+    """Write the process number and the host into the file: the number alone means little between containers."""
+    # For people only: a lock holds without a signature, too.
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n{socket.gethostname()}\n".encode(), 0)
 
 
 def _holder(descriptor: int) -> str:
-    """Return who signed the file, ready for a message; nothing where it does not say."""
+    """Return the process and host in the file, ready for a message; empty for a file without a signature."""
     try:
         number, host = os.pread(descriptor, 512, 0).decode().splitlines()
     except (OSError, ValueError):

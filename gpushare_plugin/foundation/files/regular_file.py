@@ -1,4 +1,4 @@
-"""Opening and reading files that others may have made: regular files only, never waited for, and not without end."""
+"""Safe opening and reading of files made by other programs: only regular files, no waiting, no endless read."""
 
 import errno
 import os
@@ -7,10 +7,11 @@ from pathlib import Path
 
 
 def open_regular(path: Path, flags: int, mode: int = 0o600, *, follow_links: bool = False) -> int:
-    """Open the regular file at `path` as open(2) does with these flags, and return the descriptor.
+    """Open the regular file at `path` with `flags` and `mode` of open(2), and return the descriptor.
 
-    Raises OSError, also for anything that is no regular file: a pipe would make us wait, a link without `follow_links`
-    lead us to a file that another user chose. Programs that this process runs do not get the descriptor (PEP 446).
+    Raises OSError, also for anything but a regular file: a pipe would make the process wait, and a symbolic link,
+    refused without `follow_links`, could lead to a file chosen by another user. Programs run by this process do not
+    inherit the descriptor (PEP 446).
     """
     if not follow_links:
         flags |= os.O_NOFOLLOW
@@ -28,13 +29,13 @@ def open_regular(path: Path, flags: int, mode: int = 0o600, *, follow_links: boo
 
 
 def read_regular(path: Path, most: int, *, follow_links: bool = False) -> bytes:
-    """Return what the file at `path` holds, of a larger one its first `most` bytes; raises as `open_regular`."""
+    """Return the content of the file at `path`, at most its first `most` bytes; raise the errors of `open_regular`."""
     with os.fdopen(open_regular(path, os.O_RDONLY, follow_links=follow_links), "rb") as stream:
         return stream.read(most)
 
 
 def _clearer(error: OSError, path: Path, *, follow_links: bool) -> OSError:
-    """Return the same error in words that fit, where the kernel's do not."""
+    """Return the error in fitting words where the words of the kernel do not fit."""
     if error.errno == errno.ELOOP and not follow_links:
         return OSError(errno.ELOOP, "is a symbolic link, a regular file expected", str(path))
     if error.errno == errno.ENXIO:  # a socket

@@ -1,4 +1,4 @@
-"""How long the path of a Unix socket may be, and what to say of a directory that leaves no room for one."""
+"""The longest path of a Unix socket, and the message for a directory whose path leaves no room for a socket."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ LONGEST_SOCKET_PATH = 107
 
 
 def why_too_long(directory: Path, longest_name: str, what: str) -> str | None:
-    """Return why no socket of this name fits below `directory`, which is called `what`; None where it does."""
+    """Return why a socket named `longest_name` does not fit below `directory`, called `what`; None where it fits."""
     found, most = len(bytes(directory)), LONGEST_SOCKET_PATH - len(f"/{longest_name}")
     if found <= most:
         return None

@@ -1,1 +1,1 @@
-"""What signals do to a program, and how they end it."""
+"""The effects of signals on a program, and the orderly end of a program by a signal."""

@@ -1,6 +1,6 @@
-"""What each signal does to our programs, as far as a program can say; docs/reliability.md has the whole table.
+"""The effect of every signal that a program can handle; docs/reliability.md has the whole table.
 
-Imports nothing large, because it takes effect before anything else of a program is imported.
+The module imports nothing large, because signals are set before the rest of a program is imported.
 """
 
 import _thread
@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 
 Handler = Callable[[int, FrameType | None], None]
+"""A signal handler, called with the number of the signal and the interrupted frame."""
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
-"""These end every program in good order."""
+"""Signals that end every program in good order."""
 
 _MEANINGLESS = ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR", "SIGSTKFLT")
 
@@ -21,55 +22,55 @@ IGNORED = (
     *(signal.Signals[name] for name in _MEANINGLESS if name in signal.Signals.__members__),
     *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
 )
-"""These mean nothing to any program, and would end it in the middle of its work."""
+"""Signals without a meaning for our programs, whose default effect would end a program in the middle of its work."""
 
 _TO_END = 5.0
-"""Seconds that a program for people has to end in good order."""
+"""Seconds that an interactive program has to end in good order."""
 
 
 def set_early(end: Handler, *, stays: bool) -> None:
-    """Have `end` called at what ends a program, and nothing happen at what is ignored.
+    """Call `end` at every signal of ENDING, and do nothing at every signal of IGNORED.
 
-    SIGHUP is among the latter for a program that `stays` when its terminal is gone; others it ends at once.
+    SIGHUP does nothing to a program that `stays` without its terminal, and ends any other program at once.
     """
     set_ending(end)
     disregard((*IGNORED, *((signal.SIGHUP,) if stays else ())))
 
 
 def set_ending(end: Handler) -> None:
-    """Have `end` called at what ends a program."""
+    """Call `end` at every signal of ENDING."""
     for number in ENDING:
         signal.signal(number, end)
 
 
 def disregard(numbers: Iterable[int]) -> None:
-    """Have nothing happen at these signals.
+    """Do nothing at the signals `numbers`.
 
-    A handler is not handed down to programs that this one starts, unlike SIG_IGN, and one that has come already and is
-    not handled yet is not complained about.
+    The signals get an empty handler instead of SIG_IGN. Programs started by this process do not inherit a handler,
+    and the interpreter does not complain about a signal that has come already but is not handled yet.
     """
     for number in numbers:
         signal.signal(number, _nothing)
 
 
 def end_in_any_case() -> None:
-    """Have this process end with status 0 in five seconds, whatever holds it up: output that nobody takes, for example.
+    """End the process with status 0 in five seconds, whatever holds it up, for example output without a reader.
 
-    A handler may call this: no lock is taken, as a thread of `threading` would take.
+    A signal handler may call the function: unlike `threading`, `_thread` takes no lock.
     """
     _thread.start_new_thread(_end_later, ())
 
 
 def ignore_signals() -> None:
-    """Let no signal change how this process ends: the interpreter takes handlers away well before it is gone.
+    """Ignore all signals until the process is gone: the interpreter removes handlers well before the process ends.
 
-    Not to be called by a handler, during which signals that have come wait.
+    A signal handler must not call the function: signals that have come wait while a handler runs.
     """
     from ctypes import c_int, c_void_p, pythonapi  # noqa: PLC0415 - at the end of a program, which starts without it
 
     numbers = (*ENDING, *IGNORED, signal.SIGHUP)
-    # The kernel first: the interpreter complains about a signal that has come where it finds no handler any more, and
-    # looks for those that have come before it changes the first handler below.
+    # The kernel first. The interpreter looks for signals that have come before it changes the first handler below, and
+    # complains about a signal whose handler is gone.
     for number in numbers:
         pythonapi.PyOS_setsig(c_int(number), c_void_p(signal.SIG_IGN))
     for number in numbers:

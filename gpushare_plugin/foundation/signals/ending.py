@@ -1,4 +1,4 @@
-"""How signals end a program that goes on until then: once, and in good order."""
+"""The orderly end, by a signal, of a program that otherwise runs without end."""
 
 import asyncio
 import contextlib
@@ -21,11 +21,13 @@ _log = structlog.get_logger()
 
 
 async def until_stopped(work: Awaitable[None], *, interactive: bool = False) -> None:
-    """Do `work` until a signal that ends cancels it; raises what `work` raises. SIGHUP means nothing but to `work`.
+    """Do `work` until the first signal of ENDING cancels `work`; raise any error of `work`.
 
-    It is cancelled once: however many signals come, it ends in good order. The process is taken to end after that, and
-    no signal changes how. An interactive program ends at SIGHUP, too, and in any case within seconds of a signal:
-    its output may be a pipe that nobody reads.
+    Only the first signal cancels, so `work` can end in good order. The process is expected to end after `work`, and
+    no later signal changes the end.
+
+    SIGHUP does nothing to a daemon, unless `work` sets a handler. SIGHUP ends an interactive program. An interactive
+    program ends within seconds of a signal in any case: its output may be a pipe that nobody reads.
     """
     working = asyncio.current_task()
     assert working is not None  # noqa: S101 - a coroutine runs in a task
@@ -39,7 +41,7 @@ async def until_stopped(work: Awaitable[None], *, interactive: bool = False) -> 
         working.cancel()
 
     def arrived(number: int, _frame: FrameType | None) -> None:
-        disregard(ENDING)  # the first one counts
+        disregard(ENDING)  # the first signal counts
         if interactive:
             end_in_any_case()
         _call(loop, partial(stop, signal.Signals(number).name))
@@ -47,7 +49,8 @@ async def until_stopped(work: Awaitable[None], *, interactive: bool = False) -> 
     set_ending(arrived)
     if not interactive:
         on_signal(signal.SIGHUP, lambda: None)
-    # Signals wake a loop only while it has a handler of its own; this one is of no use, and its default does nothing.
+    # Signals wake an event loop only while the loop has a handler of its own. SIGURG is ignored by default and serves
+    # no other purpose here.
     loop.add_signal_handler(signal.SIGURG, lambda: None)
     try:
         await work
@@ -60,9 +63,9 @@ async def until_stopped(work: Awaitable[None], *, interactive: bool = False) -> 
 
 
 def on_signal(number: signal.Signals, call: Callable[[], None]) -> None:
-    """Have the running event loop call `call` at each signal of this number; once the loop has ended, nothing happens.
+    """Have the running event loop call `call` at every signal `number`; after the loop has ended, do nothing.
 
-    A handler of asyncio's is taken away with the loop, and a signal that comes after that ends the process.
+    A handler of asyncio would be removed with the loop, and a later signal would end the process.
     """
     loop = asyncio.get_running_loop()
     signal.signal(number, lambda _number, _frame: _call(loop, call))

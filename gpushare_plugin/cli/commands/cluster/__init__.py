@@ -1,1 +1,1 @@
-"""Commands for a whole cluster, which talk to the API server."""
+"""Commands for a whole cluster, all of which talk to the API server."""

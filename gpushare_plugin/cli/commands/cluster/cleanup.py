@@ -1,4 +1,4 @@
-"""`gpushare cleanup`: removes what gpushare wrote to Nodes, and its Leases."""
+"""`gpushare cleanup`: removes everything that gpushare wrote to Nodes, and the Leases of gpushare."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,6 +14,7 @@ from gpushare_plugin.cli.output import show
 from gpushare_plugin.foundation.errors import GpushareError
 
 Cleaned = AsyncIterator[tuple[str, ClusterError | None]]
+"""The names of objects with the error of an object that could not be cleaned, None after a success."""
 
 
 @click.command("cleanup", short_help="Remove what gpushare wrote to Nodes.")
@@ -44,7 +45,7 @@ def command(node_name: str | None, lease_namespace: str, kubeconfig: Path | None
 
 
 async def _told(cleaned: Cleaned, done: str) -> list[str]:
-    """Say of each object that it is `done`, or why not; return those that are not."""
+    """Print for every object `done`, or the error; return the names of the objects with errors."""
     failed = []
     async for name, error in cleaned:
         show([f"{name}: {error or done}"], error=error is not None)

@@ -135,14 +135,14 @@ def command(
             service=options["service_name"],
             pod=pod,
             pod_address=options["pod_ip"] or "",
-            # Garbage is not looked for among the objects of the cluster, which stay; that took 0.15 s each time.
+            # The objects of the cluster stay, so the collector need not look at them: a look took 0.15 s.
             listed=gc.freeze,
         )
         run_daemon(run(extender))
 
 
 def _check_addresses(listen_address: str, probe_address: str | None) -> None:
-    """Reject one port for both: only one of them could be served, and the other would be tried again and again."""
+    """Reject the same port for both: the process could serve one address, and would retry the other again and again."""
     if probe_address is None:
         return
     (host, port), (probe_host, probe_port) = parse_address(listen_address), parse_address(probe_address)
@@ -154,7 +154,7 @@ def _check_addresses(listen_address: str, probe_address: str | None) -> None:
 
 
 def _own_pod(namespace: str, options: Mapping[str, Any]) -> ObjectIdentity | None:
-    """Return the pod of this process, None where options do not name it; raises click.UsageError."""
+    """Return the pod of the process, None where options do not name the pod; raise click.UsageError."""
     if None not in {options["pod_name"], options["pod_uid"], options["pod_ip"]}:
         return ObjectIdentity(namespace, options["pod_name"], options["pod_uid"])
     if options["service_name"] is not None:
@@ -163,7 +163,7 @@ def _own_pod(namespace: str, options: Mapping[str, Any]) -> ObjectIdentity | Non
 
 
 def _own_certificates(namespace: str, options: Mapping[str, Any]) -> OwnCertificates | None:
-    """Return what the extender makes itself, None where it is not to; raises click.UsageError."""
+    """Return the certificates that the extender makes itself, None without --tls-secret; raise click.UsageError."""
     name, service = options["tls_secret"], options["service_name"]
     if not name:
         return None

@@ -1,4 +1,4 @@
-"""`gpushare partition`: makes the slices of GPUs that waiting pods ask for."""
+"""`gpushare partition`: decides the slices of GPUs for waiting pods."""
 
 import math
 from pathlib import Path
@@ -20,10 +20,10 @@ from gpushare_plugin.programs.partitioning.service import Partitioner, run
 
 
 class _SecondsRange(click.FloatRange):
-    """A number in a range, which `nan` is in none of; click takes it to be in every one."""
+    """A number of seconds in a range, never `nan`; click takes `nan` to be within every range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number; fails where it is none."""
+        """Return the number; fail for `nan`."""
         found = super().convert(value, param, ctx)
         if math.isnan(found):
             self.fail(f"found {value!r}, a number of seconds expected", param, ctx)

@@ -1,4 +1,4 @@
-"""`gpushare check-config`: whether configs are valid, what a node would offer with them, and what they change."""
+"""`gpushare check-config`: the mistakes in configs, the offer of a node with a config, and the changes to a config."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ _STANDARD_INPUT = Path("-")
 _STANDARD_INPUT_NAME = "stdin"
 _FILES_TO_NAME = 10
 _JSON_VERSION = 1
-"""Grows when a key of the JSON output goes or means something else."""
+"""The version of the JSON output, which grows when a key goes or changes its meaning."""
 
 
 @click.command("check-config", short_help="Validate configs and show what a node would advertise.")
@@ -115,9 +115,9 @@ def _configs_in_standard_input() -> list[FoundConfig]:
 
 
 def _inventory(simulate: Path | None, verdicts: Sequence[Verdict], *, quiet: bool) -> Inventory | None:
-    """Return the GPUs, None where NVML is not available or no config can use them.
+    """Return the GPUs; None where NVML is not available, or where no config is valid and no GPUs are simulated.
 
-    Raises ConfigError with the mistakes in the file `simulate`, once those of the configs are told.
+    Raises ConfigError for mistakes in the file `simulate`, after printing the mistakes in the configs.
     """
     usable = [verdict.loaded for verdict in verdicts if verdict.loaded.config]
     if simulate is None and not usable:
@@ -169,7 +169,7 @@ def _lines(verdicts: Sequence[Verdict], gpus: str | None) -> Iterator[str]:
 
 
 def _which(inventory: Inventory | None, simulate: Path | None) -> str | None:
-    """Say which GPUs the configs were checked on."""
+    """Return the name, in words, of the GPUs used for the check; None without GPUs."""
     if inventory is None:
         return None
     count = len(inventory.cards)
@@ -178,7 +178,7 @@ def _which(inventory: Inventory | None, simulate: Path | None) -> str | None:
 
 
 def _print_changes(verdicts: Sequence[Verdict], others: Sequence[Verdict]) -> None:
-    """Print what one config changes in another; both are valid."""
+    """Print the changes from the config in `others` to the config in `verdicts`; both configs are valid."""
     if len(verdicts) != 1 or len(others) != 1:
         raise click.UsageError(f"--against compares two configs; found {len(verdicts)} in FILE, {len(others)} in OLD")
     (new,), (old,) = verdicts, others

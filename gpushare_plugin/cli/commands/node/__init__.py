@@ -1,1 +1,1 @@
-"""Commands that run on a node: its daemons, and what they report."""
+"""Commands that run on a node: the daemons of the node, and the list of the GPUs."""

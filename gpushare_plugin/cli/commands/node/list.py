@@ -1,4 +1,4 @@
-"""`gpushare list`: the GPUs of a node as its daemon shares them, and the pods that use them."""
+"""`gpushare list`: the GPUs of a node, their sharing by the daemon, and the pods with units."""
 
 import asyncio
 import sys
@@ -34,10 +34,11 @@ from gpushare_plugin.sharing.snapshot import planned_snapshot
 from gpushare_plugin.telemetry.daemon_socket import DaemonSocketError, ask, socket_path
 
 NEEDS_ATTENTION = 3
-"""Exit status where no daemon answers, or a GPU is unhealthy, unresponsive, cordoned, or not shared as configured."""
+"""Exit status without an answer of the daemon, for a daemon that is not ready, or for a GPU that needs attention:
+unhealthy, unresponsive, cordoned, or not shared as configured."""
 
 _PIPE_WIDTH = 1 << 16
-"""Columns of a table that goes to a pipe: more than any row needs."""
+"""The width of a table for a pipe, in columns of text: more than any row needs."""
 
 _NOT_PLANNING = {"device_plugin_path", "pod_resources_socket", "node_name", "kubeconfig", "output"}
 """Options that choose neither a config nor GPUs."""
@@ -76,7 +77,7 @@ def command(context: click.Context, /, device_plugin_path: Path, output: str, **
     if not _plan_is_chosen(context):
         node, failure = _asked(device_plugin_path)
     if failure:
-        # Before the plan is made: if that fails, too, both reasons are known.
+        # Before the plan is made: if the plan fails, too, both reasons have been printed.
         warn(f"Source: the config; {failure}")
     if node is None:
         node = _planned(context, options)
@@ -93,7 +94,7 @@ def command(context: click.Context, /, device_plugin_path: Path, output: str, **
 
 
 def _plan_is_chosen(context: click.Context) -> bool:
-    """Return whether an option on the command line chooses a config or GPUs; variables are the daemon's own."""
+    """Return whether the command line chooses a config or GPUs; environment variables are the daemon's own."""
     on_command_line = {
         name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
@@ -101,7 +102,7 @@ def _plan_is_chosen(context: click.Context) -> bool:
 
 
 def _asked(device_plugin_path: Path) -> tuple[NodeReport | None, str | None]:
-    """Return the daemon's report, or why there is none."""
+    """Return the daemon's report, or the reason why no report could be read."""
     try:
         return decode(ask(socket_path(device_plugin_path))), None
     except DaemonSocketError as error:
@@ -123,7 +124,7 @@ def _without_kubelet(options: dict[str, Any]) -> bool:
 
 
 def _planned(context: click.Context, options: dict[str, Any]) -> NodeReport:
-    """Return what the config means for the GPUs, and what pods hold; raises GpushareError where there is neither."""
+    """Return the config's plan for the GPUs, with the holdings of pods; raise GpushareError without config or GPUs."""
     labels = asyncio.run(_labels(cluster_membership(options["node_name"], options["kubeconfig"], node_labels=False)))
     loaded = load_effective_config(labels, chosen_configs(context, options), starting=True)
     inventory = asyncio.run(look(gpu_source(options["simulate"], options["container_driver_root"], loaded)))
@@ -141,7 +142,7 @@ def _print(node: NodeReport, *, wide: bool) -> None:
 
 
 async def _labels(membership: Membership | None) -> Labels:
-    """Return the labels of this Node, none where they cannot be read."""
+    """Return the labels of the Node; no labels outside a cluster, or where the labels cannot be read."""
     if membership is None:
         return {}
     from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError  # noqa: PLC0415 - only in a cluster

@@ -119,7 +119,7 @@ def command(context: click.Context, /, **options: Any) -> None:
     directory = plugin_directory(context)
     if options["simulate"] is None:
         _begin_nvml(configs, options["container_driver_root"])
-    # As in `__main__`: imported modules are never garbage, so the collector looks at them neither now nor later.
+    # As in `__main__`: imported modules are never garbage, so the collector need not look at modules now or later.
     gc.disable()
     from gpushare_plugin.cli.node_daemon import run_node_daemon  # noqa: PLC0415 - takes long, and NVML needs no import
 
@@ -129,11 +129,12 @@ def command(context: click.Context, /, **options: Any) -> None:
 
 
 def _begin_nvml(configs: Configs, given_root: str | None) -> None:
-    """Begin to initialise NVML in a thread: a driver of eight GPUs takes a second and more, the imports a third of one.
+    """Begin to initialise NVML in a thread, beside the imports.
 
-    The daemon, too, begins with the config that is chosen without labels.
+    A driver of eight GPUs takes over a second, the imports take a third of a second. The config is chosen without
+    labels; the daemon begins with the same config.
     """
-    # Whatever fails here fails again in the daemon, and is logged there.
+    # A failure here repeats in the daemon, and the daemon logs the failure.
     with contextlib.suppress(Exception):
         from gpushare_plugin.adapters.host.nvml import initialisation  # noqa: PLC0415 - a simulated node needs no pynvml
 
