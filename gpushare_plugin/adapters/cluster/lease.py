@@ -64,7 +64,7 @@ async def read_lease(client: Client, namespace: str, name: str) -> Lease:
 
 
 def silence(lease: Lease, now: datetime) -> str | None:
-    """Return the reason why nobody holds a Lease at the aware time `now`, None for a held Lease.
+    """Return the reason why nobody holds a Lease at the aware time `now`, None if held or if its time is unreadable.
 
     The reason is the start of a sentence, completed by the name of the Lease. A Lease counts as held for twice its
     duration, so clocks may differ by up to the duration.
@@ -122,7 +122,7 @@ class _SeenLease:
         return True
 
     async def write(self, spec: Object, *, exists: bool) -> None:
-        """Write the Lease if it has not changed since it was last seen; raises ClusterError."""
+        """Write the Lease if its last seen version is still the newest; raises ClusterError."""
         if not exists or self.lease is None:
             identity = {"name": self._name, "annotations": self._annotations}
             body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": identity, "spec": spec}
@@ -268,7 +268,7 @@ class Election:
             with suppress(ClusterError):
                 await self._take(exists=True)
                 return
-        # The last holder relies on the Lease, even on a deleted Lease.
+        # The last holder relies on the Lease, even after somebody deleted the Lease.
         exists = await self._record.read()
         if self.holder not in {"", self._identity}:
             self._until = -math.inf
@@ -277,7 +277,7 @@ class Election:
         await self._take(exists=exists)
 
     async def _take(self, *, exists: bool) -> None:
-        """Write this process as the holder if the Lease has not changed since it was last seen."""
+        """Write this process as the holder if the last seen version of the Lease is still the newest."""
         began = self._clock()
         now = _now()
         spec: dict[str, str | int] = {
