@@ -31,7 +31,7 @@ PATIENT = Timing(request=60.0)
 """The API server's own time limit: a page can have 20 MiB, and a person's connection can be slow."""
 
 _NOT_OVER = "status.phase!=Succeeded"
-"""Selects all pods except succeeded pods, without a running container; a failed pod may have a running container."""
+"""Selects all pods except succeeded pods, which run no container any more; a failed pod may still run containers."""
 
 
 class Overview:
@@ -82,7 +82,7 @@ async def read(client: Client, names: Collection[str] = (), *, empty: Callable[[
     except ClusterError as error:
         if error.status != HTTPStatus.GONE:
             raise
-        # The server has forgotten the version of the first page; a list without pages needs no earlier version.
+        # The server has forgotten the version of the first page; only a list in one piece is sure to have one version.
         return await _read(client, names, empty(), 0)
 
 
