@@ -19,7 +19,7 @@ MOST_KEYS = 4096
 Beyond this number, the entries not used for the longest time are forgotten.
 """
 MOST_SIMILAR = 10
-"""Number of different messages of similar Events from which on further messages become one combined Event."""
+"""The tenth different message of similar Events, and every further message, become one combined Event."""
 SIMILAR_WITHIN = 600.0
 """Seconds without a similar Event after which the count of messages starts again."""
 COMBINED = "(combined from similar events): "
