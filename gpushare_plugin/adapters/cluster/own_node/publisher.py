@@ -85,7 +85,10 @@ class Publisher:
         return {key: value for key, value in labels.items() if key not in left}
 
     def _stamped(self, node: Object, labels: Mapping[str, str]) -> dict[str, str]:
-        """Add the time of the first write of these labels: a later time alone is no reason for another write."""
+        """Add the time of the first write of these labels, unless another manager writes the time label.
+
+        The time of the first write stays, because a later time alone is no reason for another write.
+        """
         if TIMESTAMP in labels_of_others(node):
             return dict(labels)
         there = owned_fields(node).labels
