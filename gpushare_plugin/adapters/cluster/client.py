@@ -1,7 +1,7 @@
 """The only access to the API server: list, watch and apply, with timeouts, in plain JSON objects.
 
-The `kubernetes` package serves for the server address, credentials and requests only. The generated API of the package
-has a class for every kind, takes seconds to import, and needs twice the memory.
+gpushare uses only the plumbing of the `kubernetes` package: server address, credentials and requests. The generated API
+of the package has a class for every kind, takes seconds to import, and needs twice the memory.
 """
 
 import asyncio
@@ -43,13 +43,13 @@ NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
 
 LONGEST_WAIT = 300.0
-"""Longest wait before another attempt, in seconds, even if the server requests a longer wait."""
+"""Longest wait at the server's request, in seconds: a longer requested wait is shortened."""
 
 LONGEST_LINE = 16 * 1024 * 1024
 """Largest size of a line, in bytes; the API server takes objects of up to 3 MiB (apiserver: MaxRequestBodyBytes)."""
 
 _NO_LIMIT = aiohttp.ClientTimeout(total=None)
-"""Turns off the time limit of aiohttp (3.14), which takes back a cancellation in the same turn of the event loop."""
+"""No time limit of aiohttp (3.14): its limit takes back a cancellation in the same turn of the event loop."""
 
 
 def configmaps(namespace: str) -> str:
@@ -99,13 +99,13 @@ class Timing:
     request: float = 15.0
     """The time limit for the answer to a request."""
     watch: float = 240.0
-    """The length of a watch, which then starts again, so that the client notices a dead connection."""
+    """The length of a watch; the next watch notices a dead connection."""
     first_wait: float = 1.0
     """The wait after the first failed attempt; the wait doubles with each further failure."""
     longest_wait: float = 60.0
     """The longest wait between two attempts."""
     longest_outage: float = 10.0
-    """The longest wait while the server is silent or faulty: the interval of the kubelet's reports of its Node."""
+    """The longest wait while the server is silent or faulty, equal to the interval of the kubelet's Node reports."""
 
     def backoff(self) -> Backoff:
         """Return a new count of failures, with the waits of this timing."""
@@ -214,7 +214,7 @@ class Client:
         everything until it knows the RBAC rights.
         """
         longer = min(backoff.next("outage"), self.timing.longest_outage) if error.is_outage else backoff.next()
-        # Many nodes lose the server at the same moment; they must not all come back at the same moment, too.
+        # Many nodes lose the server at the same moment; random waits spread their return.
         requested = min(error.retry_after or 0.0, LONGEST_WAIT)
         wait = max(longer * random.uniform(0.5, 1.0), requested)  # noqa: S311 - no secret
         _log.warning(
@@ -277,7 +277,7 @@ class Client:
             raise ClusterError(f"{method} {path}: no answer within {self.timing.request:g} s") from error
 
     async def _connected(self) -> ApiClient:
-        # Two requests at the same time must not make two clients: nobody would close the first client.
+        # Two requests at the same time must not make two clients: nobody would close one of the clients.
         async with self._connecting:
             if self._api is None:
                 self._api = await self._made()

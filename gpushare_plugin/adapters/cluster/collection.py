@@ -50,7 +50,7 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A list is complete: all of its objects have been yielded."""
+    """A list is complete: all of its differences from the known objects have been yielded."""
 
 
 class Collection(Generic[T]):
@@ -94,7 +94,7 @@ class Collection(Generic[T]):
 
     @property
     def live(self) -> bool:
-        """Whether the list is complete and changes arrive, without a known failure."""
+        """Whether the list is complete and no failure of the watch is known."""
         return self._version is not None and not self._failing
 
     async def changes(self) -> AsyncGenerator[Put[T] | Gone | Listed, None]:
@@ -221,8 +221,8 @@ class Collection(Generic[T]):
     async def _wait_out(self, error: ClusterError) -> None:
         """Wait before the next attempt, longer after each failure of the same step.
 
-        The steps are resuming the watch and listing again. Failed lists count as failures until a list has lasted for
-        `longest_wait` seconds.
+        The steps are resuming the watch and listing again. The waits before a list are short again if the last list is
+        at least `longest_wait` seconds old.
         """
         timing = self._client.timing
         if error.status is not None and 400 <= error.status < 500 and error.status != HTTPStatus.TOO_MANY_REQUESTS:  # noqa: PLR2004 - HTTP's errors of clients

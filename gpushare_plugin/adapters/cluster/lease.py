@@ -1,6 +1,6 @@
 """Elects a leader among processes by a Lease of coordination.k8s.io, with the rules of client-go's leaderelection.
 
-A leader is certain to lead for `deadline` seconds from the begin of its last successful renewal. Another candidate
+A leader is certain to lead for `deadline` seconds from the start of its last successful renewal. Another candidate
 takes over after seeing no renewal for the `duration` of the Lease. Both measure with their own monotonic clocks, so
 wrong wall clocks do no harm; the times in the Lease are for people. Candidates watch the Lease, so they see a renewal
 or a release by the holder at once, and not only at the next attempt.
@@ -128,7 +128,7 @@ class _SeenLease:
             body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": identity, "spec": spec}
             answer = await self._client.request("POST", self._collection, body=body)
         else:
-            # A merge patch keeps foreign fields of the Lease; the version makes it fail after another write.
+            # A merge patch keeps fields of other programs; with the version, the patch fails after any other write.
             metadata = {"resourceVersion": self.lease.metadata.resource_version, "annotations": self._annotations}
             merged, body = "application/merge-patch+json", {"metadata": metadata, "spec": spec}
             answer = await self._client.request("PATCH", self.path, body=body, content_type=merged)

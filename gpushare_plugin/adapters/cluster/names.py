@@ -1,4 +1,4 @@
-"""Names on a Node, and of objects beside a Node, that people and programs outside gpushare also use.
+"""Names of labels, annotations, resources and objects that people and programs outside gpushare also use.
 
 The module `account.node_record` describes the content of the annotation `gpushare/gpus`. Keys of gpushare begin with
 `gpushare/`, a prefix that is nobody's domain.
@@ -23,7 +23,7 @@ EXTENDER_LEASE = "gpushare-extender"
 
 CLIENTS = "gpushare/clients"
 VERIFIED, ANYONE = "verified", "anyone"
-"""Annotation of the extenders' Lease, and its values: whether the extender answers only clients with a certificate."""
+"""Annotation of the extenders' Lease, and its values: the extender answers clients with a certificate, or anyone."""
 
 WHAT_ANYONE_CAN_DO = (
     "the extender does not verify who asks it: any program that reaches its port, such as one in a pod of the cluster, "

@@ -83,7 +83,7 @@ def _wanted(record: NodeRecord | None, text: str | None) -> tuple[Wanted | None,
 
 
 def _cordons(node: str, annotation: str, configmap: str) -> dict[str, str]:
-    """Return the reasons for cordoned GPUs on a node of Aliyun's plugin, by index: the API has no UUIDs of its GPUs."""
+    """Return the reasons for cordoned GPUs on a node of Aliyun's plugin, by index: the API has no UUIDs there."""
     there = f"ConfigMap {names.CORDON_NAMESPACE}/{names.cordon_configmap(node)}"
     lists = ((f"annotation {names.UNHEALTHY_GPUS}", annotation), (there, configmap))
     return {gpu: f"cordoned by {who}" for who, text in lists for gpu in names.cordoned_gpus(text)}

@@ -1,4 +1,4 @@
-"""Objects of the API as JSON has them, with only the fields that gpushare uses: decoding skips all other fields."""
+"""The wire form of API objects, with only the fields used by gpushare: decoding skips all other fields."""
 
 import msgspec
 
@@ -140,7 +140,7 @@ class PodSpec(Kept, frozen=True):
     node_name: str = ""
     """The node of the pod, empty until the pod is bound."""
     scheduler_name: str = ""
-    """The scheduler to bind the pod."""
+    """The name of the scheduler responsible for the pod."""
     priority: int | None = None
     """The priority, None if no priority is set."""
     containers: tuple[Container, ...] = ()
@@ -188,7 +188,7 @@ class ContainerStatus(Kept, frozen=True):
 
 
 class Condition(Kept, frozen=True):
-    """A condition of an object, kept up to date by some program."""
+    """A condition of an object, kept up to date by the program responsible for the condition."""
 
     type: str = ""
     """The name of the condition, for example `Ready`."""

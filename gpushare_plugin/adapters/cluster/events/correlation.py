@@ -1,4 +1,4 @@
-"""Combines similar Events into one Event, and drops too many Events; pure.
+"""Combines similar Events into one Event, and drops Events that come too often; pure.
 
 Facts: the rules and numbers of `EventCorrelator` in client-go (tools/record/events_cache.go), used by every component
 of Kubernetes for its own Events.
@@ -35,7 +35,7 @@ Value = TypeVar("Value")
 
 
 class Series(Struct, frozen=True):
-    """An Event in the form for the API server, with its repetitions."""
+    """An Event for the API server, with the count and the times of its repetitions."""
 
     event: Event
     """The Event, with the newest message."""

@@ -1,4 +1,4 @@
-"""A Kubernetes Event before sending: an occurrence, and the object concerned."""
+"""A Kubernetes Event about an object, before sending."""
 
 from typing import Literal
 
@@ -18,7 +18,7 @@ class Reporter(Struct, frozen=True):
 
 
 class Event(Struct, frozen=True):
-    """An occurrence with an object."""
+    """A report about an object."""
 
     regarding: ObjectIdentity
     """The object."""

@@ -37,7 +37,7 @@ EVENT_COMPONENT = "gpushare"
 EVENT_REMEDY = "grant create and patch of events (in the chart: cluster.events)"
 
 FIRST_ANSWER = 10.0
-"""Seconds that the start waits for the API server; after the wait, the node starts as if it had no labels."""
+"""Seconds that the start waits for the API server; without an answer, the node starts without labels and cordons."""
 
 
 class Member:

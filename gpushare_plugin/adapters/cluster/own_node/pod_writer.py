@@ -1,4 +1,4 @@
-"""Writes annotations of this node into its pods: desired and present annotations are compared, and changes applied."""
+"""Writes annotations of the pods of this node, after comparing the desired and the present annotations."""
 
 import asyncio
 import time

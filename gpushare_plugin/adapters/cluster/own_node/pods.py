@@ -78,7 +78,7 @@ class OwnPods:
 
     @property
     def live(self) -> bool:
-        """Whether the list is complete and changes arrive, without a known failure."""
+        """Whether the list is complete and no failure of the watch is known."""
         return self._collection.live
 
     @property
@@ -140,8 +140,8 @@ class OwnPods:
     def _take(self) -> None:
         """Take in the arrived pods, and publish a change if any kept value of a pod has changed.
 
-        Most changes of a pod change no kept value. A list is sorted by name, so the pods are sorted by age, in which
-        order the kubelet, too, takes pods that it hears of at the same time.
+        Most changes of a pod change no kept value. A list is sorted by name. This method sorts the pods by age, as the
+        kubelet does with pods that arrive together.
         """
         arrived = sorted(self._arriving.values(), key=lambda pod: pod.created)
         self._arriving.clear()

@@ -1,7 +1,7 @@
 """The target of a Service without a selector: one of several pods writes its own address into the EndpointSlice.
 
 With a selector, a Service would reach all ready pods. A standby pod would then either get requests that it cannot
-answer, or count as not ready, and no rolling update and no drain of a node would finish.
+answer, or count as not ready. With a pod that is not ready, no rolling update and no drain of a node would finish.
 """
 
 import asyncio

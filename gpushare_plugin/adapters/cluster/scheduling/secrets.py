@@ -34,10 +34,10 @@ class Secrets:
         return found.data, found.metadata.resource_version
 
     async def write(self, name: str, values: Mapping[str, bytes], version: str | None) -> bool:
-        """Replace a Secret of the given version, or create the Secret for None; return False after a foreign write.
+        """Replace a Secret of this version, or create a Secret for None; return False if another process was faster.
 
-        A foreign write is a creation, change or deletion since the read. Raises ClusterError, also for a missing
-        namespace.
+        The faster process has created, changed or deleted the Secret since the read. Raises ClusterError, also for a
+        missing namespace.
         """
         metadata = {"name": name, "labels": LABELS} | ({} if version is None else {"resourceVersion": version})
         data = {key: b64encode(value).decode() for key, value in values.items()}

@@ -70,9 +70,10 @@ class ClusterFollower:
 
     @property
     def pods_in_order(self) -> bool:
-        """Whether changes of Pods are passed on in the order in which the changes happened, without a known failure.
+        """Whether changes of Pods are passed on in the order in which the changes happened.
 
-        A watch keeps the order. A list sorts the pods by name, and lacks some changes until its end.
+        A watch keeps the order, as long as no failure is known. A list sorts the pods by name, and some changes are
+        missing until the end of the list.
         """
         return self._pods.live
 

@@ -28,7 +28,7 @@ LONGEST_PAUSE = 10.0
 """Longest wait between two requests, in seconds, because people wait. The API server itself requests one second."""
 
 PATIENT = Timing(request=60.0)
-"""The API server's own time limit: a page can have 20 MiB, and a person's connection can be slow."""
+"""The API server's own time limit for a request: a page can have 20 MiB, and a person's connection can be slow."""
 
 _NOT_OVER = "status.phase!=Succeeded"
 """Selects all pods except succeeded pods, which run no container any more; a failed pod may still run containers."""

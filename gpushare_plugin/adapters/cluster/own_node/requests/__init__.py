@@ -1,1 +1,1 @@
-"""Requests of people and of gpushare partition to this node: cordoned GPUs, and slices."""
+"""Requests of people and of `gpushare partition` to this node: cordoned GPUs, and slices."""

@@ -78,7 +78,7 @@ def _of_nos(annotations: Mapping[str, str], inventory: Inventory, kind: Kind, no
 
 
 def _possible(by_hand: Mapping[str, Counts], notices: list[str]) -> dict[str, Counts]:
-    """Return the slices wanted by nos annotations without GPUs that cannot have as many, and add notices."""
+    """Return the slices wanted by nos annotations, without GPUs with too many slices, and add notices."""
     found: dict[str, Counts] = {}
     for uuid, counts in by_hand.items():
         try:
