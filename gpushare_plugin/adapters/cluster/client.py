@@ -40,7 +40,9 @@ Object = Mapping[str, Any]
 """An object of the API, decoded from JSON."""
 
 NODES = "/api/v1/nodes"
+"""The path of all Nodes."""
 PODS = "/api/v1/pods"
+"""The path of all Pods."""
 
 LONGEST_WAIT = 300.0
 """Longest wait at the server's request, in seconds: a longer requested wait is shortened."""
@@ -120,6 +122,7 @@ class Client:
     ) -> None:
         """Connect later, with the first request; `context` names a context of `kubeconfig`, None the current one."""
         self.timing = timing or Timing()
+        """The time limits and waits."""
         self._kubeconfig = kubeconfig
         self._context = context
         self._namespace = ""

@@ -111,7 +111,7 @@ def _host_ports(spec: PodSpec) -> list[HostPort]:
 
 
 def _amounts(quantities: Mapping[str, str], only: frozenset[str] | None = None) -> dict[str, int]:
-    """Return quantities in thousandths, by resource, if given of the resources in `only`.
+    """Return quantities in thousandths by resource: of the resources in `only`, or of all resources for None.
 
     An unreadable quantity, which no API server takes, becomes an amount that fits on no node.
     """

@@ -95,7 +95,9 @@ class _SeenLease:
         self._clock = clock
         self._seen_at = -math.inf
         self.path = f"{self._collection}/{name}"
+        """The path of the Lease."""
         self.lease: Lease | None = None
+        """The Lease when it was last seen, None before."""
         self.freed = asyncio.Event()
         """Set when the watch shows a released Lease."""
 

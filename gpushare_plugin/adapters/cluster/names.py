@@ -29,6 +29,7 @@ WHAT_ANYONE_CAN_DO = (
     "the extender does not verify who asks it: any program that reaches its port, such as one in a pod of the cluster, "
     "can see which pods have GPUs, and have pods that wait for GPUs bound to nodes that kube-scheduler did not choose"
 )
+"""The risk of an extender that answers anyone, in words for people."""
 
 PARTITIONER_LEASE = "gpushare-partitioner"
 """Lease of the partitioners; its annotations `gpushare/placement` and `PATIENCE` name the settings of the leader."""

@@ -6,6 +6,7 @@ from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 from gpushare_plugin.foundation.structs import Struct
 
 EventType = Literal["Normal", "Warning"]
+"""The type of an Event: Normal, or Warning for a problem."""
 
 
 class Reporter(Struct, frozen=True):
@@ -25,7 +26,7 @@ class Event(Struct, frozen=True):
     reason: str
     """The reason for the Event, a word in CamelCase."""
     type: EventType
-    """Normal, or Warning for a problem."""
+    """The type of the Event."""
     action: str
     """The action of the reporter, a word in CamelCase."""
     message: str

@@ -33,6 +33,7 @@ ASK_AGAIN = 300.0
 """Seconds until the next attempt if RBAC forbids Events: rights can be granted while this process runs."""
 
 CONSEQUENCE = "Events are kept back, and the oldest are dropped when there are too many"
+"""The consequence of a failure to send, for the log."""
 
 _QUERY = {"fieldManager": FIELD_MANAGER}
 

@@ -24,8 +24,10 @@ HEARTBEAT = 300.0
 """Seconds until an unchanged state is written again, as with the kubelet's conditions."""
 
 CONSEQUENCE = f"condition {READY_CONDITION} of this Node is not up to date"
+"""The consequence of a failure to write, for the log."""
 
 Condition = Mapping[str, str]
+"""A condition as in the API, by field name."""
 
 
 class State(Protocol):

@@ -35,6 +35,7 @@ _log = structlog.get_logger()
 EVENT_COMPONENT = "gpushare"
 """The reporter of a node's Events."""
 EVENT_REMEDY = "grant create and patch of events (in the chart: cluster.events)"
+"""The remedy for a missing right to send Events, for the log."""
 
 FIRST_ANSWER = 10.0
 """Seconds that the start waits for the API server; without an answer, the node starts without labels and cordons."""
@@ -85,9 +86,9 @@ class Member:
         return {key: labels[key] for key in sorted(READ & labels.keys())}
 
     async def answered(self, within: float = FIRST_ANSWER) -> bool:
-        """Wait up to `within` seconds for the requests of the cluster to this node; return whether they are known.
+        """Wait up to `within` seconds for the requests of the cluster to this node; return whether all are answered.
 
-        A refusal of the server counts as an answer.
+        A refusal of the API server counts as an answer.
         """
         try:
             async with asyncio.timeout(within):
@@ -137,9 +138,9 @@ class Member:
         set_cordon: Callable[[Cordon], None],
         reload: Callable[[], None],
     ) -> None:
-        """Call `set_cordon` with the cordoned GPUs, and `reload` after each change of the labels, first from `labels`.
+        """Call `set_cordon` with the cordoned GPUs, and `reload` after each change of the labels.
 
-        Runs until cancelled.
+        The first change is compared with `labels`. Runs until cancelled.
         """
         # Snapshots matter, too: after a change of the GPUs, an index in a cordon can mean another GPU.
         async for _ in changes(self._node, self._configmap, snapshots):

@@ -17,6 +17,7 @@ from gpushare_plugin.model.account.pod import Pod
 _log = structlog.get_logger()
 
 Annotations = Mapping[str, str]
+"""The values of annotations, by key."""
 
 BETWEEN_WRITES = 1.0
 """Seconds between two rounds of writes; the time between two writes into one pod is at least as long."""
@@ -25,6 +26,7 @@ WRITE_AGAIN = 60.0
 """Seconds until the same annotations are written into the same pod again, whatever the result of the last write."""
 
 CONSEQUENCE = "annotations of pods do not show which GPUs the pods have"
+"""The consequence of a failure to write, for the log."""
 
 _OF_ONE_POD = frozenset({400, HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, 413, HTTPStatus.UNPROCESSABLE_ENTITY})
 """Statuses that concern a single pod; annotations of other pods can still be written."""

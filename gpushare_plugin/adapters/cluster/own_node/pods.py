@@ -166,7 +166,7 @@ def _forbidden() -> None:
 def _own(found: ApiPod) -> Pod:
     """Return a pod of this node, with the annotations written by gpushare, and the IDs of the pod's containers."""
     annotations = found.metadata.annotations
-    # An annotation longer than any annotation of gpushare comes from another program, and is overwritten.
+    # An annotation longer than any annotation of gpushare is overwritten in any case, so the first part is enough.
     written = tuple((key, annotations[key][: MOST_CHARACTERS + 1]) for key in _WRITTEN if key in annotations)
     statuses = (*found.status.init_container_statuses, *found.status.container_statuses)
     # `<runtime>://<ID>`

@@ -29,11 +29,13 @@ BETWEEN_WRITES = 0.2
 """Seconds between two writes, because slices of several sizes come one after another."""
 
 CONSEQUENCE = "kube-scheduler sees changes of slices only when the kubelet writes the status of this Node"
+"""The consequence of a failure to write, for the log."""
 
 Healthy = Callable[[], Awaitable[Mapping[str, AbstractSet[str]]]]
 """Returns the IDs of all healthy devices, allocated ones included, by resource; raises GpushareError."""
 
 Status = Mapping[str, Mapping[str, str]]
+"""A part of a Node's status: quantities by resource, under `capacity` and `allocatable`."""
 
 
 class Observer(Protocol):

@@ -54,7 +54,7 @@ class BindingError(ClusterError):
 
 
 async def bind(client: Client, pod: ObjectIdentity, node: str, annotations: Mapping[str, str], within: float) -> bool:
-    """Bind a pod to a node with these annotations, within `within` seconds.
+    """Bind a pod to a node with these annotations, in at most `within` seconds.
 
     The API server binds the pod within this time or never, even if this process has ended by then. Returns False if
     the pod was bound to the node before, perhaps with other annotations, so a caller may ask again after a lost
@@ -107,7 +107,7 @@ async def pods_on(client: Client, node: str) -> list[str]:
 
 
 def _deadline(within: float) -> dict[str, str]:
-    """Return the query that makes the API server give up a request in time for an answer within `within` seconds.
+    """Return the query that makes the API server give up a request in time for an answer in `within` seconds.
 
     Without the query, the API server may carry out a request after the client has gone, up to its --request-timeout:
     60 s (kubernetes: apiserver/pkg/endpoints/filters/request_deadline.go).

@@ -18,6 +18,7 @@ class Secrets:
         """Read nothing yet."""
         self._client = client
         self.path = f"/api/v1/namespaces/{namespace}/secrets"
+        """The path of the Secrets of the namespace."""
 
     async def read(self, name: str) -> tuple[dict[str, bytes], str | None]:
         """Return the values and the version of a Secret; raises ClusterError.

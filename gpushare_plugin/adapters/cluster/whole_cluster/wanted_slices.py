@@ -13,7 +13,7 @@ PARTITIONER = "gpushare-partitioner"
 async def write_wanted(  # noqa: PLR0913, PLR0917 - the Node, its expected state, and the wanted slices
     client: Client, name: str, uid: str, version: str, wanted: Wanted, within: float
 ) -> str:
-    """Write the wanted slices of a Node of this UID and version within `within` seconds; return the new version.
+    """Write the wanted slices of a Node of this UID and version, in at most `within` seconds; return the new version.
 
     Raises ClusterError, with the status 409 if the Node has changed or if a new Node has the name.
     """

@@ -13,9 +13,10 @@ _MOST_NAMES = 10
 
 
 def cordon(node: str, annotation: str, configmap: Mapping[str, str] | None, gpus: Iterable[Gpu]) -> Cordon:
-    """Return the cordon of a node, from the value of the annotation and the data of the ConfigMap, None without one.
+    """Return the cordon of a node, from the value of the annotation and the data of the ConfigMap.
 
-    Both list indices or UUIDs, separated by commas, spaces or line breaks. Unknown GPUs become notices of the cordon.
+    Both list indices or UUIDs, separated by commas, spaces or line breaks. `configmap` is None without a ConfigMap. An
+    unknown GPU becomes a notice of the cordon.
     """
     known = {name: gpu.uuid for gpu in gpus for name in (gpu.uuid, str(gpu.index))}
     there = f"ConfigMap {names.CORDON_NAMESPACE}/{names.cordon_configmap(node)}"
