@@ -105,7 +105,7 @@ class Timing:
     first_wait: float = 1.0
     """The wait after the first failed attempt; the wait doubles with each further failure."""
     longest_wait: float = 60.0
-    """The longest wait between two attempts."""
+    """The longest wait between two attempts, unless the server requests more."""
     longest_outage: float = 10.0
     """The longest wait while the server is silent or faulty, equal to the interval of the kubelet's Node reports."""
 
@@ -398,6 +398,6 @@ async def _failure(method: str, path: str, response: aiohttp.ClientResponse) -> 
     except (*UNREADABLE, KeyError, TypeError):
         message = text.strip()[:200] or response.reason
     delay = response.headers.get("Retry-After", "")
-    # RFC 9110 allows only digits; `float` also takes -1 and nan, which are no times to wait.
+    # RFC 9110 writes a delay in digits only; `float` also takes -1 and nan, which are no times to wait.
     retry_after = float(delay) if delay.isascii() and delay.isdecimal() else None
     return ClusterError(f"{method} {path}: {response.status}: {message}", response.status, retry_after)
