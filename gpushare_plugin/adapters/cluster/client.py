@@ -1,7 +1,7 @@
-"""The one door to the API server: list, watch and apply, with timeouts, in plain JSON objects.
+"""The only access to the API server: list, watch and apply, with timeouts, in plain JSON objects.
 
-Only the plumbing of the `kubernetes` package is used (server address, credentials, requests): its generated API, with
-a class for each kind, takes seconds to import and twice the memory.
+gpushare uses only the plumbing of the `kubernetes` package: server address, credentials and requests. The generated API
+of the package has a class for every kind, takes seconds to import, and needs twice the memory.
 """
 
 import asyncio
@@ -37,19 +37,21 @@ _log = structlog.get_logger()
 T = TypeVar("T")
 
 Object = Mapping[str, Any]
-"""An object of the API, as JSON."""
+"""An object of the API, decoded from JSON."""
 
 NODES = "/api/v1/nodes"
+"""The path of all Nodes."""
 PODS = "/api/v1/pods"
+"""The path of all Pods."""
 
 LONGEST_WAIT = 300.0
-"""Seconds to wait at most, whatever the server requests."""
+"""Longest wait at the server's request, in seconds: a longer requested wait is shortened."""
 
 LONGEST_LINE = 16 * 1024 * 1024
-"""Bytes of a line at most; the API server takes no object of more than 3 MiB (apiserver: MaxRequestBodyBytes)."""
+"""Largest size of a line, in bytes; the API server takes objects of up to 3 MiB (apiserver: MaxRequestBodyBytes)."""
 
 _NO_LIMIT = aiohttp.ClientTimeout(total=None)
-"""Of aiohttp (3.14), whose limit takes back a cancellation that comes in the same turn of the event loop."""
+"""No time limit of aiohttp (3.14): its limit takes back a cancellation in the same turn of the event loop."""
 
 
 def configmaps(namespace: str) -> str:
@@ -58,11 +60,7 @@ def configmaps(namespace: str) -> str:
 
 
 class ClusterError(GpushareError):
-    """A request to the API server failed; the message says which, and why.
-
-    `status` is the HTTP status, None where there was no answer. `retry_after` are the seconds the server requests us
-    to wait. `sent` is False where the request cannot have reached the server.
-    """
+    """A request to the API server failed; the message names the request and the reason."""
 
     def __init__(
         self, message: str, status: int | None = None, retry_after: float | None = None, *, sent: bool = True
@@ -70,67 +68,71 @@ class ClusterError(GpushareError):
         """Keep the answer of the server."""
         super().__init__(message)
         self.status = status
+        """The HTTP status, None without an answer."""
         self.retry_after = retry_after
+        """The seconds to wait that the server requests, None if the server requests no wait."""
         self.sent = sent
+        """Whether the request may have reached the server."""
 
     @property
     def is_outage(self) -> bool:
-        """Whether there was no answer, or the server has a fault of its own: what was asked may well be right."""
+        """Whether the answer is missing or names a fault of the server, so the request itself may be right."""
         return self.status is None or self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
     @property
     def lacks_right(self) -> bool:
         """Whether RBAC forbids the request: "User … cannot create resource …" (k8s.io/apiserver, ForbiddenMessage).
 
-        Any other 403 is of the object or its namespace: one that is being terminated or has a quota, or a webhook.
+        Any other 403 concerns the object or its namespace: a terminating namespace, a quota, or a webhook.
         """
         return self.status == HTTPStatus.FORBIDDEN and "cannot " in str(self)
 
 
 ERROR_KINDS = ("unanswered", "forbidden", "conflict", "throttled", "rejected", "server")
-"""The kinds of errors that a client counts: no answer; 401 and 403; 409; 429; any other 4xx; 5xx."""
+"""The kinds of errors that a client counts: no answer; 401 and 403; 409; 429; the remaining 4xx; 5xx."""
 
 _KINDS = {401: "forbidden", 403: "forbidden", 409: "conflict", 429: "throttled"}
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long things may take, in seconds.
-
-    A `request` must be answered; a watch is ended and started again after `watch`, so that a dead connection is
-    noticed. Failed attempts are `first_wait` apart, then twice as much, up to `longest_wait`, or `longest_outage` while
-    the server gives no answer or has a fault: that is as often as the kubelet reports the status of its Node.
-    """
+    """The time limits and waits of a client, in seconds."""
 
     request: float = 15.0
+    """The time limit for the answer to a request."""
     watch: float = 240.0
+    """The length of a watch; the next watch notices a dead connection."""
     first_wait: float = 1.0
+    """The wait after the first failed attempt; the wait doubles with each further failure."""
     longest_wait: float = 60.0
+    """The longest wait between two attempts, unless the server requests more."""
     longest_outage: float = 10.0
+    """The longest wait while the server is silent or faulty, equal to the interval of the kubelet's Node reports."""
 
     def backoff(self) -> Backoff:
-        """Return a new count of failures."""
+        """Return a new count of failures, with the waits of this timing."""
         return Backoff(first=self.first_wait, most=self.longest_wait)
 
 
 class Client:
-    """A client of the API server of `kubeconfig`, or, without one, of the cluster this pod runs in."""
+    """A client of the API server in a kubeconfig, or, without a kubeconfig, of the cluster of this pod."""
 
     def __init__(
         self, kubeconfig: Path | None = None, timing: Timing | None = None, *, context: str | None = None
     ) -> None:
-        """Connect later, with the first request; `context` is one of the kubeconfig, None for its current one."""
+        """Connect later, with the first request; `context` names a context of `kubeconfig`, None the current one."""
         self.timing = timing or Timing()
+        """The time limits and waits."""
         self._kubeconfig = kubeconfig
         self._context = context
         self._namespace = ""
         self._api: ApiClient | None = None
         self._connecting = asyncio.Lock()
         self.errors = Counter(dict.fromkeys(ERROR_KINDS, 0))
-        """The requests that failed, by kind."""
+        """The number of failed requests, by kind."""
 
     async def __aenter__(self) -> Self:
-        """Close with the end of the context."""
+        """Return the client, which closes at the end of the context."""
         return self
 
     async def __aexit__(
@@ -141,27 +143,27 @@ class Client:
             await self._api.close()  # type: ignore[no-untyped-call]
 
     async def configure(self) -> None:
-        """Read where the API server is, and with which credentials; raises ClusterError where that is not possible.
+        """Read the address of the API server and the credentials; raises ClusterError if they cannot be read.
 
-        Without it, the first request does, and raises the same.
+        A client without this call reads them with its first request, and raises the same error.
         """
         await self._connected()
 
     async def namespace(self) -> str:
-        """Return the namespace that people mean who name none: that of the context; raises ClusterError."""
+        """Return the namespace of the context, for people who name no namespace; raises ClusterError."""
         await self._connected()
         return self._namespace or "default"
 
     async def list(self, path: str, name: str | None = None) -> tuple[list[Object], str]:
-        """Return the objects of `path`, or the one of this name, and the version of the list to watch from."""
+        """Return the objects of `path`, or only the object with this name, and the version to start a watch from."""
         found = decoded(await self._answered("GET", path, named(name)), dict[str, Any], path)
         return found.get("items") or [], found.get("metadata", {}).get("resourceVersion", "")
 
     async def apply(self, path: str, manager: str, body: Object) -> None:
         """Apply `body` as the field manager `manager`, by server-side apply.
 
-        Fields that this manager applied before and that are no longer in `body` are removed, unless another manager
-        owns them too.
+        Fields applied by this manager before and missing from `body` now are removed, unless another manager also owns
+        them.
         """
         query = {"fieldManager": manager, "force": "true"}
         await self._answered("PATCH", path, query, body, "application/apply-patch+yaml")
@@ -180,10 +182,10 @@ class Client:
     async def lines(
         self, path: str, query: Mapping[str, str], lasting: float, accepted: Callable[[], None]
     ) -> AsyncGenerator[bytes, None]:
-        """Yield each line of an answer that goes on for `lasting` seconds at most, however long the line is.
+        """Yield each line of an answer for at most `lasting` seconds; a line may have up to `LONGEST_LINE` bytes.
 
-        `accepted` is called when the server begins to answer. What the server left unfinished at its end is dropped.
-        Raises ClusterError, also where the connection breaks.
+        `accepted` is called when the server begins to answer. An unfinished last line is dropped. Raises ClusterError,
+        also when the connection breaks or a line is too long.
         """
         deadline = asyncio.get_running_loop().time() + lasting
         api = await self._connected()
@@ -191,7 +193,7 @@ class Client:
             response = await self._request(api, "GET", path, query)
         accepted()
         try:
-            # The line reader of aiohttp takes no more than 128 KiB; an object with its annotations is larger.
+            # The line reader of aiohttp takes lines of up to 128 KiB; an object with its annotations can be larger.
             begun = bytearray()
             while chunk := await _before(deadline, response.content.readany()):
                 *finished, rest = chunk.split(b"\n")
@@ -202,20 +204,20 @@ class Client:
                 if len(begun) > LONGEST_LINE:
                     raise ClusterError(f"GET {path}: a line has more than {LONGEST_LINE} bytes", HTTPStatus.OK)
         except TimeoutError:
-            return  # it went on for longer than the server should have let it
+            return  # the server did not end the answer in time
         except (aiohttp.ClientError, OSError) as error:
             raise ClusterError(f"GET {path}: the connection broke: {in_words(error)}") from error
         finally:
             response.close()
 
     async def wait_out(self, error: ClusterError, backoff: Backoff, path: str, consequence: str) -> None:
-        """Log a failure and wait before the next attempt: as long as the server requests, or longer each time.
+        """Log a failure and wait before the next attempt: longer each time, and at least as the server requests.
 
-        How long the server was away says nothing of the failures that follow: one that has just started forbids
-        everything until it knows the rights.
+        Failures during an outage do not lengthen the waits after the outage: a server that has just started forbids
+        everything until it knows the RBAC rights.
         """
         longer = min(backoff.next("outage"), self.timing.longest_outage) if error.is_outage else backoff.next()
-        # Many nodes lose the server in the same moment; they must not all come back in the same one.
+        # Many nodes lose the server at the same moment; random waits spread their return.
         requested = min(error.retry_after or 0.0, LONGEST_WAIT)
         wait = max(longer * random.uniform(0.5, 1.0), requested)  # noqa: S311 - no secret
         _log.warning(
@@ -239,7 +241,7 @@ class Client:
                 self.errors["unanswered"] += 1
                 raise ClusterError(f"the answer to {method} {path} is not valid: {in_words(error)}") from error
 
-    async def _request(  # noqa: PLR0913, PLR0917 - what a request is made of
+    async def _request(  # noqa: PLR0913, PLR0917 - the parts of a request
         self,
         api: ApiClient,
         method: str,
@@ -248,7 +250,7 @@ class Client:
         body: Object | None = None,
         content_type: str = "",
     ) -> aiohttp.ClientResponse:
-        """Return the response where its status is no error; raises ClusterError for anything else."""
+        """Return the response if its status is no error; raises ClusterError for an error status or a failure."""
         headers = {"Accept": "application/json", **({"Content-Type": content_type} if content_type else {})}
         try:
             request = await api.param_serialize(
@@ -269,7 +271,7 @@ class Client:
 
     @contextlib.asynccontextmanager
     async def _in_time(self, method: str, path: str) -> AsyncGenerator[None, None]:
-        """Limit what a request may take; raises ClusterError."""
+        """Limit the time of a request; raises ClusterError."""
         try:
             async with asyncio.timeout(self.timing.request):
                 yield
@@ -278,7 +280,7 @@ class Client:
             raise ClusterError(f"{method} {path}: no answer within {self.timing.request:g} s") from error
 
     async def _connected(self) -> ApiClient:
-        # Two requests at the same time must not make two clients, one of which nobody closes.
+        # Two requests at the same time must not make two clients: nobody would close one of the clients.
         async with self._connecting:
             if self._api is None:
                 self._api = await self._made()
@@ -286,7 +288,7 @@ class Client:
 
     async def _made(self) -> ApiClient:
         configuration = Configuration()
-        # Python 3.13 and newer reject authorities without key identifiers, such as those of many EKS clusters.
+        # Python 3.13 and newer reject certificate authorities without key identifiers, as many EKS clusters have.
         configuration.disable_strict_ssl_verification = True
         if (problem := _problem(self._kubeconfig)) is not None:
             raise ClusterError(f"cannot find an API server: {self._kubeconfig} is not usable: {problem}", sent=False)
@@ -302,7 +304,7 @@ class Client:
                 configuration.client_session_kwargs = {"trust_env": False}
             return ApiClient(configuration)
         except Exception as error:
-            # For an invalid kubeconfig, several libraries raise many kinds of errors.
+            # Several libraries raise many kinds of errors for an invalid kubeconfig.
             where = self._kubeconfig or "the pod's service account"
             raise ClusterError(
                 f"cannot find an API server: {where} is not usable: {in_words(error)}", sent=False
@@ -310,10 +312,11 @@ class Client:
 
 
 def asked_directly(server: str, environment: Mapping[str, str]) -> bool:
-    """Whether a proxy of the environment is not to be used for the API server of this address.
+    """Return whether requests to the API server at this address bypass the proxy of the environment.
 
-    As kubectl and client-go decide (golang.org/x/net/http/httpproxy): a loopback address is never reached through a
-    proxy, and an entry of NO_PROXY can be a network, such as `10.96.0.0/12`. aiohttp knows the names of NO_PROXY.
+    The rules are the rules of kubectl and client-go (golang.org/x/net/http/httpproxy): a loopback address never uses a
+    proxy, and an entry of NO_PROXY can be a network, for example `10.96.0.0/12`. aiohttp itself handles host names in
+    NO_PROXY.
     """
     host = urlsplit(server).hostname or ""
     try:
@@ -333,7 +336,10 @@ def _networks(environment: Mapping[str, str]) -> list[ipaddress.IPv4Network | ip
 
 
 def _problem(kubeconfig: Path | None) -> str | None:
-    """Return why files, separated as in KUBECONFIG, cannot hold a kubeconfig: the library speaks of keys in them."""
+    """Return the problem if all files of `kubeconfig`, separated as in KUBECONFIG, are missing or empty, else None.
+
+    The error of the library would name missing keys instead.
+    """
     if kubeconfig is None:
         return None
     there = [file for name in str(kubeconfig).split(os.pathsep) if (file := Path(name)).exists()]
@@ -343,28 +349,28 @@ def _problem(kubeconfig: Path | None) -> str | None:
 
 
 async def _before(deadline: float, coming: Awaitable[T]) -> T:
-    """Return what comes before a time of the event loop; raises TimeoutError."""
+    """Await a result until a deadline, a time of the event loop, and return the result; raises TimeoutError."""
     async with asyncio.timeout_at(deadline):
         return await coming
 
 
 def _reload_authorities(api: ApiClient) -> None:
-    """Load the file of certificate authorities again: a cluster can get new ones while we run."""
+    """Load the file of certificate authorities again: a cluster can get new authorities while this process runs."""
     file = api.configuration.ssl_ca_cert
-    with contextlib.suppress(OSError):  # if it cannot be read now, it is read again after the next failure
+    with contextlib.suppress(OSError):  # the next failure reads the file again
         if file:
             api.rest_client.ssl_context.load_verify_locations(cafile=file)
 
 
 UNREADABLE = (ValueError, RecursionError)
-"""What decoding raises: for text that is no JSON or no Unicode, for another type, and for what is nested too deep.
+"""The errors of decoding: text is no JSON or no Unicode, a value has another type, or values are nested too deep.
 
-Whoever may write an object can nest fields that nobody reads, such as those in `managedFields`.
+Everybody with the right to write an object can nest unused fields in the object, for example in `managedFields`.
 """
 
 
 def decoded(answer: bytes, kind: type[T], path: str, method: str = "GET") -> T:
-    """Return the object in the answer to a request at `path`; raises ClusterError where it is none of this kind."""
+    """Return the object in the answer to a request at `path`; raises ClusterError unless it is of this kind."""
     try:
         return msgspec.json.decode(answer, type=kind)
     except UNREADABLE as error:
@@ -372,12 +378,12 @@ def decoded(answer: bytes, kind: type[T], path: str, method: str = "GET") -> T:
 
 
 def named(name: str | None) -> dict[str, str]:
-    """Return the query for one object; with its name, RBAC can permit a list or a watch of this one only."""
+    """Return the query for one object by its name: RBAC can permit a list or a watch of a single named object."""
     return {} if name is None else {"fieldSelector": f"metadata.name={name}"}
 
 
 def _kind(status: int) -> str:
-    """Return which of ERROR_KINDS an error status is."""
+    """Return the kind of an error status, an element of `ERROR_KINDS`."""
     return _KINDS.get(status, "server" if status >= 500 else "rejected")  # noqa: PLR2004 - HTTP's errors of servers
 
 
@@ -392,6 +398,6 @@ async def _failure(method: str, path: str, response: aiohttp.ClientResponse) -> 
     except (*UNREADABLE, KeyError, TypeError):
         message = text.strip()[:200] or response.reason
     delay = response.headers.get("Retry-After", "")
-    # Digits, as RFC 9110 has them: what `float` also takes, such as -1 and nan, are no times to wait.
+    # RFC 9110 writes a delay in digits only; `float` also takes -1 and nan, which are no times to wait.
     retry_after = float(delay) if delay.isascii() and delay.isdecimal() else None
     return ClusterError(f"{method} {path}: {response.status}: {message}", response.status, retry_after)

@@ -1,7 +1,7 @@
-"""Follows a collection of objects: lists it in pages, watches it from there, and lists it again where that must be.
+"""Follows a collection of objects: lists the objects in pages, watches them, and lists them again if necessary.
 
-A watch that breaks is resumed from the last version seen, so that a server that restarts is not asked for everything by
-everybody. Lists are consistent reads: what was written before a list began is in it.
+A broken watch is resumed from the last version seen, so a restarted server does not get a full list request from every
+client. Lists are consistent reads: a list contains everything written before the list began.
 """
 
 import asyncio
@@ -25,34 +25,38 @@ _log = structlog.get_logger()
 T = TypeVar("T")
 
 PAGE = 500
-"""Objects that are asked for at a time, as kubectl and client-go do."""
+"""Number of objects in a page, the same as with kubectl and client-go."""
 
 
 @dataclass(frozen=True, slots=True)
 class Put(Generic[T]):
-    """An object is there, or is there as another version."""
+    """An object was created, or has changed."""
 
     object: T
+    """The object in its newest version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """An object is there no more, or does not match the selector any more."""
+    """An object was deleted, or does not match the selector any more."""
 
     uid: str
+    """The UID of the object."""
     namespace: str
+    """The namespace of the object, empty for an object without a namespace."""
     name: str
+    """The name of the object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Everything that was there when the list began has been given; comes after each list."""
+    """A list is complete: all of its differences from the known objects have been yielded."""
 
 
 class Collection(Generic[T]):
-    """A collection for one consumer; keeps the identity and version of each object, not the objects."""
+    """A collection for one consumer; keeps the identities and versions of objects, not the objects."""
 
-    def __init__(  # noqa: PLR0913 - what a collection is followed with
+    def __init__(  # noqa: PLR0913 - the settings of a followed collection
         self,
         client: Client,
         path: str,
@@ -63,11 +67,11 @@ class Collection(Generic[T]):
         page: int = PAGE,
         forbidden: Callable[[], None] = lambda: None,
     ) -> None:
-        """Follow the objects of `path`, perhaps those of a field selector, decoded as `kind`, `page` at a time.
+        """Follow the objects of `path`, decoded as `kind`, in lists of `page` objects.
 
-        Each failure is logged with its `consequence`, a sentence that says what does not happen meanwhile. `forbidden`
-        is called when the server says that we may not read the collection. An object that is not as `kind` describes it
-        is logged, and otherwise as if it had not changed.
+        With a field `selector`, follow the matching objects only. `consequence` is a clause for the log of failures: it
+        names the work that stops during a failure. `forbidden` is called when the server forbids reading the
+        collection. An object that cannot be decoded as `kind` is logged, and its former version stays.
         """
         self._client = client
         self._path = path
@@ -77,26 +81,26 @@ class Collection(Generic[T]):
         self._page_size = page
         self._forbidden = forbidden
         self._object = msgspec.json.Decoder(kind)
-        # Namespace and name -> UID and version.
+        # From namespace and name to UID and version.
         self._known: dict[tuple[str, str], tuple[str, str]] = {}
-        # The version to watch from; None where a list is due.
+        # The version to watch from; None before a list.
         self._version: str | None = None
         self._listed_at: float | None = None
         self.heard_at: float | None = None
-        """When the server last confirmed what is known, by the clock of the loop; None before the first list."""
+        """The time of the last list or watch data, by the clock of the event loop; None before the first list."""
         self._failing = False
         self._failures = client.timing.backoff()
         self._relists = client.timing.backoff()
 
     @property
     def live(self) -> bool:
-        """Whether everything was listed and changes arrive, as far as is known."""
+        """Whether the list is complete and no failure of the watch is known."""
         return self._version is not None and not self._failing
 
     async def changes(self) -> AsyncGenerator[Put[T] | Gone | Listed, None]:
-        """Yield what is there, and then each change; never ends.
+        """Yield all objects, and then all changes; never ends.
 
-        A list that is not the first yields what differs from what was yielded before, and no more.
+        A later list yields only the differences from the objects yielded before.
         """
         while True:
             try:
@@ -112,7 +116,7 @@ class Collection(Generic[T]):
                 await self._wait_out(error)
 
     async def _list(self) -> AsyncGenerator[Put[T] | Gone, None]:
-        """Yield what differs from what is known."""
+        """List the collection and yield the differences from the known objects."""
         missing, version = set(self._known), ""
         async with aclosing(pages(self._client, self._path, self._query, self._page_size)) as listing:
             async for page in listing:
@@ -150,12 +154,12 @@ class Collection(Generic[T]):
                     raise ClusterError(message, HTTPStatus.OK) from error
                 for change in changes:
                     yield change
-        # A server that ends every watch at once must not be asked without a pause.
+        # If the server ends every watch at once, there must be a pause between requests.
         if asyncio.get_running_loop().time() - started < timing.first_wait:
             await asyncio.sleep(timing.first_wait)
 
     def _changes(self, event: WatchEvent) -> Iterator[Put[T] | Gone]:
-        """Yield what an event means; raises what decoding does, and ClusterError where the watch cannot go on."""
+        """Yield the changes of an event; raises decoding errors, and ClusterError if the watch cannot go on."""
         if event.type == "ERROR":
             self._version = None
             status = msgspec.json.decode(event.object, type=Status)
@@ -170,7 +174,7 @@ class Collection(Generic[T]):
         self.heard_at = asyncio.get_running_loop().time()
 
     def _put(self, item: msgspec.Raw, metadata: Metadata) -> Iterator[Put[T] | Gone]:
-        """Yield an object, unless this version of it is known, or it cannot be read: then the former one stays."""
+        """Yield an object in a new version; after an unreadable version, the former version stays."""
         key = (metadata.namespace, metadata.name)
         known = self._known.get(key)
         if known == (metadata.uid, metadata.resource_version):
@@ -186,7 +190,7 @@ class Collection(Generic[T]):
         yield Put(found)
 
     def _identified(self, item: msgspec.Raw) -> Metadata | None:
-        """Return the metadata of an object, None where there is none that makes sense."""
+        """Return the metadata of an object, None for unreadable metadata."""
         try:
             return msgspec.json.decode(item, type=Identified).metadata
         except UNREADABLE as error:
@@ -194,7 +198,7 @@ class Collection(Generic[T]):
             return None
 
     def _ignore(self, label: str, error: Exception) -> None:
-        """Log that an object cannot be read; the others must not suffer from it."""
+        """Log an unreadable object; the other objects must not suffer from the error."""
         _log.error(
             "object_ignored",
             path=self._shown,
@@ -215,7 +219,11 @@ class Collection(Generic[T]):
         self._failures.reset()
 
     async def _wait_out(self, error: ClusterError) -> None:
-        """Wait until the next attempt: to resume, soon; to list again, longer each time, unless that was long ago."""
+        """Wait before the next attempt, longer after each failure of the same step.
+
+        The steps are resuming the watch and listing again. The waits before a list are short again if the last list is
+        at least `longest_wait` seconds old.
+        """
         timing = self._client.timing
         if error.status is not None and 400 <= error.status < 500 and error.status != HTTPStatus.TOO_MANY_REQUESTS:  # noqa: PLR2004 - HTTP's errors of clients
             self._version = None
@@ -229,7 +237,7 @@ class Collection(Generic[T]):
             self._relists.reset()
         self._listed_at = None
         if error.status == HTTPStatus.GONE and not self._relists.failures:
-            # The version has become too old to watch from, which is no failure.
+            # The version has become too old for a watch, which is no failure.
             await asyncio.sleep(self._relists.next() * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
             return
         self._failing = True
@@ -237,9 +245,9 @@ class Collection(Generic[T]):
 
 
 async def pages(client: Client, path: str, query: Mapping[str, str], size: int = PAGE) -> AsyncGenerator[Page, None]:
-    """Yield the objects of a path and a query, `size` at a time; raises ClusterError.
+    """Yield the objects of a path and a query in pages of `size` objects; raises ClusterError.
 
-    They are never in memory all at once: the Nodes of a large cluster take some hundred MiB.
+    Only one page is in memory at a time: all Nodes of a large cluster would take some hundred MiB.
     """
     token = ""
     while True:
@@ -253,9 +261,9 @@ async def pages(client: Client, path: str, query: Mapping[str, str], size: int =
 async def follow_object(
     client: Client, path: str, name: str, consequence: str, forbidden: Callable[[], None] = lambda: None
 ) -> AsyncGenerator[Object | None, None]:
-    """Yield one object, whole, as it is now, None where there is none, and again after each change; never ends.
+    """Yield one whole object, None for a missing object, now and again after each change; never ends.
 
-    `consequence` and `forbidden` are those of a Collection.
+    `consequence` and `forbidden` have the same meaning as in Collection.
     """
     kind: type[dict[str, Any]] = dict
     selector = f"metadata.name={name}"

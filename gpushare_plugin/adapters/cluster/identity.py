@@ -1,4 +1,4 @@
-"""Which pod or Node of the API is meant, where its name alone is not enough."""
+"""The identity of a pod or Node of the API, for uses in which the name alone is not enough."""
 
 from typing import Literal
 from urllib.parse import quote
@@ -7,21 +7,19 @@ from gpushare_plugin.foundation.structs import Struct
 
 
 class ObjectIdentity(Struct, frozen=True):
-    """One pod or Node: another object of the same name has another UID.
-
-    - `namespace`: empty for a Node
-    - `name`: unique in the namespace at any time
-    - `uid`: empty where the UID is not known
-    - `kind`: as the API names the type of the object
-    """
+    """The identity of a pod or Node."""
 
     namespace: str
+    """The namespace, empty for a Node."""
     name: str
+    """The name, unique in the namespace at any time."""
     uid: str
+    """The UID, different for a later object of the same name; empty for an unknown UID."""
     kind: Literal["Node", "Pod"] = "Pod"
+    """The type of the object, as in the API."""
 
     def __str__(self) -> str:
-        """Return the pod in words."""
+        """Return the pod in words, for messages."""
         return f"pod {self.label}"
 
     @property

@@ -1,4 +1,4 @@
-"""What pods of the API require of nodes, as `model.account.scheduling` judges that."""
+"""The requirements of pods of the API on nodes, in the types of `model.account.scheduling`."""
 
 from collections.abc import Collection, Iterator, Mapping
 
@@ -29,9 +29,9 @@ _FITS_NOWHERE = LARGEST_AMOUNT * 1000
 
 
 def requirements_of(pod: ApiPod, held: Collection[str] = ()) -> Requirements:
-    """Return what a pod requires of a node; a request whose quantity cannot be read fits on no node.
+    """Return the requirements of a pod on a node; a request with an unreadable quantity fits on no node.
 
-    `held` are the extended resources that are kept of a pod which asks for too many.
+    `held` are the extended resources to keep first if the pod requests too many resources.
     """
     spec, constraints = pod.spec, constraints_of(pod)
     names = {name for _, each in _started(spec) for name in (*each.resources.limits, *each.resources.requests)}
@@ -42,7 +42,7 @@ def requirements_of(pod: ApiPod, held: Collection[str] = ()) -> Requirements:
 
 
 def constraints_of(pod: ApiPod) -> Constraints:
-    """Return everything that a pod requires of a node but room, be it more than is kept."""
+    """Return all requirements of a pod on a node except resources and ports, even if they are too many to keep."""
     spec = pod.spec
     return Constraints(tuple(sorted(spec.node_selector.items())), _terms(spec.affinity), spec.tolerations)
 
@@ -55,9 +55,9 @@ def _terms(affinity: Affinity | None) -> tuple[Term, ...] | None:
 
 
 def _demand(pod: ApiPod, only: frozenset[str] | None) -> Demand:
-    """Return what a pod takes; while it is resized in place, what kube-scheduler counts for it.
+    """Return the demand of a pod; during a resize in place, the demand in kube-scheduler's count.
 
-    Of a pod with too many resources, `only` those are read that are kept.
+    `only` names the resources to read of a pod with too many resources, None all resources.
     """
     spec, status = pod.spec, pod.status
     infeasible = any(each.type == _RESIZE_PENDING and each.reason == _INFEASIBLE for each in status.conditions)
@@ -74,7 +74,7 @@ def _demand(pod: ApiPod, only: frozenset[str] | None) -> Demand:
 
 
 def _started(spec: PodSpec) -> Iterator[tuple[ContainerKind, Container]]:
-    """Yield the containers in the order in which the kubelet starts them."""
+    """Yield the containers of a pod, with their kinds, in the order in which the kubelet starts the containers."""
     for container in spec.init_containers:
         yield "sidecar" if container.restart_policy == "Always" else "init", container
     for container in spec.containers:
@@ -88,7 +88,7 @@ def _taken(
     *,
     infeasible: bool,
 ) -> dict[str, int]:
-    """Return what a container takes: its limit where it has no request, which the API server adds to what it stores."""
+    """Return the amounts of a container: its requests, or the limits without a request, as in the API server."""
     resources: Resources = container.resources
     if only is not None and only.isdisjoint(resources.limits) and only.isdisjoint(resources.requests):
         return {}
@@ -100,7 +100,7 @@ def _taken(
 
 
 def _host_ports(spec: PodSpec) -> list[HostPort]:
-    """Return the ports that containers take of the node as long as the pod runs, which init containers do not."""
+    """Return the node ports of all containers except init containers, which end before the pod runs."""
     return [
         HostPort(port.host_port, port.protocol or "TCP", port.host_ip or ANY_ADDRESS)
         for kind, container in _started(spec)
@@ -111,7 +111,10 @@ def _host_ports(spec: PodSpec) -> list[HostPort]:
 
 
 def _amounts(quantities: Mapping[str, str], only: frozenset[str] | None = None) -> dict[str, int]:
-    """Return quantities in thousandths, `only` those if it is given; the API server takes none that cannot be read."""
+    """Return quantities in thousandths by resource: of the resources in `only`, or of all resources for None.
+
+    An unreadable quantity, which no API server takes, becomes an amount that fits on no node.
+    """
     return {name: _amount(quantity) for name, quantity in quantities.items() if only is None or name in only}
 
 

@@ -1,9 +1,9 @@
-"""Which of several processes leads, by a Lease of coordination.k8s.io, under the rules of client-go's leaderelection.
+"""Elects a leader among processes by a Lease of coordination.k8s.io, with the rules of client-go's leaderelection.
 
-A leader is certain of it for `deadline` seconds after it began its last successful renewal; another one takes over once
-it has seen no renewal for the Lease's `duration`. Both measure by their own monotonic clock, so wrong wall clocks do
-no harm; the times in the Lease are for people. Candidates watch the Lease: so they know when it is renewed, not only
-when they look next, and at once where its holder releases it.
+A leader is certain to lead for `deadline` seconds from the start of its last successful renewal. Another candidate
+takes over after seeing no renewal for the `duration` of the Lease. Both measure with their own monotonic clocks, so
+wrong wall clocks do no harm; the times in the Lease are for people. Candidates watch the Lease, so they see a renewal
+or a release by the holder at once, and not only at the next attempt.
 """
 
 import asyncio
@@ -33,19 +33,22 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class LeaseTiming:
-    """Seconds: how long a Lease counts after a renewal, how long its holder relies on it, and between two attempts.
-
-    `deadline` must be well below `duration`: the difference is what clocks may differ in speed, and what a leader's
-    last requests may take.
-    """
+    """The times of an election, in seconds."""
 
     duration: int = 15
+    """The time for which a Lease counts after a renewal."""
     deadline: float = 10.0
+    """The time for which the holder relies on a renewal.
+
+    It must be well below `duration`: the difference allows for clocks of different speed, and for the last requests of
+    a leader.
+    """
     retry: float = 2.0
+    """The time between two attempts."""
 
 
 def own_identity() -> str:
-    """Return a name that no other process has, not even the next one in the same pod."""
+    """Return a unique name for this process, different even from the next process in the same pod."""
     return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}"
 
 
@@ -55,15 +58,16 @@ def leases(namespace: str) -> str:
 
 
 async def read_lease(client: Client, namespace: str, name: str) -> Lease:
-    """Return a Lease; raises ClusterError."""
+    """Read and return a Lease; raises ClusterError."""
     path = f"{leases(namespace)}/{name}"
     return decoded(await client.request("GET", path), Lease, path)
 
 
 def silence(lease: Lease, now: datetime) -> str | None:
-    """Return why nobody holds a Lease at an aware time, in words that its name completes; None where somebody does.
+    """Return the reason why nobody holds a Lease at the aware time `now`, None if held or if its time is unreadable.
 
-    Clocks that differ less than it lasts do no harm.
+    The reason is the start of a sentence, completed by the name of the Lease. A Lease counts as held for twice its
+    duration, so clocks may differ by up to the duration.
     """
     spec = lease.spec
     if not spec.holder_identity:
@@ -78,12 +82,12 @@ def silence(lease: Lease, now: datetime) -> str | None:
 
 
 class _SeenLease:
-    """A Lease as the API server was last seen to have it, and when another one was first seen there."""
+    """The last seen state of a Lease, and the time at which its last change was seen."""
 
     def __init__(
         self, client: Client, namespace: str, name: str, annotations: Mapping[str, str], clock: Callable[[], float]
     ) -> None:
-        """Have seen nothing yet; whoever writes the Lease leaves these annotations in it."""
+        """Have seen nothing yet; each write sets `annotations` on the Lease."""
         self._client = client
         self._collection = leases(namespace)
         self._name = name
@@ -91,24 +95,26 @@ class _SeenLease:
         self._clock = clock
         self._seen_at = -math.inf
         self.path = f"{self._collection}/{name}"
+        """The path of the Lease."""
         self.lease: Lease | None = None
+        """The Lease when it was last seen, None before."""
         self.freed = asyncio.Event()
-        """Set when the watch shows that nobody holds the Lease any more."""
+        """Set when the watch shows a released Lease."""
 
     @property
     def holder(self) -> str:
-        """Who held the Lease when it was last seen; empty for nobody."""
+        """The holder of the Lease when the Lease was last seen, empty for nobody."""
         return "" if self.lease is None else self.lease.spec.holder_identity or ""
 
     @property
     def seconds_left(self) -> float:
-        """How long whoever holds the Lease may rely on it without another renewal; 0 where nobody holds it."""
+        """Seconds until the Lease runs out without another renewal, 0 for a free Lease."""
         if self.lease is None or not self.holder:
             return 0.0
         return max(0.0, self._seen_at + (self.lease.spec.lease_duration_seconds or 0) - self._clock())
 
     async def read(self) -> bool:
-        """See the Lease; return whether it exists. Raises ClusterError."""
+        """Read the Lease and return whether it exists; raises ClusterError."""
         try:
             self._see(decoded(await self._client.request("GET", self.path), Lease, self.path))
         except ClusterError as error:
@@ -118,22 +124,22 @@ class _SeenLease:
         return True
 
     async def write(self, spec: Object, *, exists: bool) -> None:
-        """Write the Lease, provided that it still is as it was seen; raises ClusterError."""
+        """Write the Lease if its last seen version is still the newest; raises ClusterError."""
         if not exists or self.lease is None:
             identity = {"name": self._name, "annotations": self._annotations}
             body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": identity, "spec": spec}
             answer = await self._client.request("POST", self._collection, body=body)
         else:
-            # A merge patch leaves what others may have in the Lease; with the version, it is refused if anybody wrote.
+            # A merge patch keeps fields of other programs; with the version, the patch fails after any other write.
             metadata = {"resourceVersion": self.lease.metadata.resource_version, "annotations": self._annotations}
             merged, body = "application/merge-patch+json", {"metadata": metadata, "spec": spec}
             answer = await self._client.request("PATCH", self.path, body=body, content_type=merged)
         self._see(decoded(answer, Lease, self.path))
 
     async def follow(self, *, unless: Callable[[], bool]) -> None:
-        """See each change of the Lease when it happens, `unless` what the watch shows does not count then; never ends.
+        """Follow the changes of the Lease with a watch, but ignore changes while `unless` returns True; never ends.
 
-        A watch can be behind what was read: the Lease then seems to be renewed later than it was, and is taken later.
+        A watch can be behind a read. The Lease then seems to be renewed later, and this process takes the Lease later.
         """
         consequence = "a Lease that its holder releases is not taken at once, and one that runs out is taken later"
         named = f"metadata.name={self._name}"
@@ -154,12 +160,11 @@ class _SeenLease:
 class Election:
     """One candidate for one Lease.
 
-    `leading` is the number of the term in which this process leads, 0 where it does not lead; another one may have led
-    between two terms. Before each step that only the leader may take, ask `term` or `seconds_left`: they look at the
-    clock, and are right also where this process was stopped for a while.
+    Before each step reserved for the leader, ask `term` or `seconds_left`: both look at the clock, and are right even
+    after this process was stopped for a while.
     """
 
-    def __init__(  # noqa: PLR0913 - what an election is about
+    def __init__(  # noqa: PLR0913 - the settings of an election
         self,
         client: Client,
         namespace: str,
@@ -170,11 +175,15 @@ class Election:
         timing: LeaseTiming | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Be a candidate under `identity`, which no other process has, not even the next one in the same pod.
+        """Be a candidate under the name `identity`, unique to this process, see `own_identity`.
 
-        Who leads writes `annotations` into the Lease, for those who want to know how it was configured.
+        The leader writes `annotations` into the Lease: its settings, for other programs.
         """
         self.leading = Published(0)
+        """The number of the term in which this process leads, 0 without the lead.
+
+        Another process may have led between two terms.
+        """
         self._record = _SeenLease(client, namespace, name, annotations or {}, clock)
         self._identity = identity
         self._timing = timing or LeaseTiming()
@@ -186,40 +195,40 @@ class Election:
 
     @property
     def leads(self) -> bool:
-        """Whether this process leads, for certain."""
+        """Whether this process is certain to lead."""
         return self.seconds_left > 0
 
     @property
     def term(self) -> int:
-        """The number of the term in which this process leads, for certain; 0 where it does not lead."""
+        """The number of the term in which this process is certain to lead, 0 without the lead."""
         return self._terms if self.leads else 0
 
     @property
     def seconds_left(self) -> float:
-        """How long this process leads without another renewal; 0 where it does not lead."""
+        """Seconds for which this process leads without another renewal, 0 without the lead."""
         return max(0.0, self._until - self._clock())
 
     @property
     def holder(self) -> str:
-        """Who held the Lease when it was last seen; empty for nobody."""
+        """The holder of the Lease when the Lease was last seen, empty for nobody."""
         return self._record.holder
 
     async def run(self) -> None:
-        """Take the Lease when it is free, and renew it, until cancelled; then release it for the others.
+        """Take the Lease when it is free and renew it, until cancelled; then release it for other candidates.
 
-        Whatever only the leader may do must have ended before this is cancelled.
+        All work reserved for the leader must have ended before the cancellation.
         """
         try:
-            # Of its own Lease a leader knows more than the watch.
+            # A leader knows more of its own Lease than the watch.
             async with beside(self._record.follow(unless=lambda: self.leads)):
                 await self._attempt_again_and_again()
         except asyncio.CancelledError:
-            # After a defect it is not released: what the leader has begun may still go on.
+            # After a defect the Lease is not released: work begun by the leader may still go on.
             await self._release()
             raise
 
     def seconds_left_in(self, term: int) -> float:
-        """Return how long this process leads in a term without another renewal; 0 where it does not lead in it."""
+        """Return the seconds for which this process leads in `term` without another renewal, 0 in any other term."""
         return self.seconds_left if self.term == term else 0.0
 
     async def _attempt_again_and_again(self) -> None:
@@ -231,8 +240,8 @@ class Election:
             self._publish()
 
     async def _stand_by(self) -> None:
-        """Wait for the next attempt: until the Lease is free, which the watch shows, or has run out."""
-        # Candidates that look because time has passed must not all come in the same moment.
+        """Wait before the next attempt: until the watch shows a free Lease, the Lease runs out, or time has passed."""
+        # A random time keeps the candidates from coming all at the same moment.
         wait = self._timing.retry * random.uniform(1.0, 2.0)  # noqa: S311 - no secret
         if (left := self._record.seconds_left) > 0 and self.holder != self._identity:
             wait = min(wait, left)
@@ -241,8 +250,8 @@ class Election:
                 await self._record.freed.wait()
 
     async def _attempt_in_time(self) -> str:
-        """Try to take or renew the Lease, no longer than we lead; return why that failed, if it did."""
-        # After an attempt that the server never answers, there is time for another one.
+        """Try to take or renew the Lease, no longer than this process leads; return the failure, empty on success."""
+        # Half the deadline leaves time for another attempt if the server never answers.
         within = self._timing.deadline / 2
         try:
             async with asyncio.timeout(min(within, self.seconds_left or within)):
@@ -255,13 +264,13 @@ class Election:
         return ""
 
     async def _attempt(self) -> None:
-        """Take or renew the Lease where it is free or ours; raises ClusterError."""
+        """Take a free Lease, or renew the own Lease; raises ClusterError."""
         if self.leads and self._record.lease is not None:
-            # Where nobody else wrote, which is the rule, one request is enough.
+            # Usually nobody else has written the Lease, and a single request is enough.
             with suppress(ClusterError):
                 await self._take(exists=True)
                 return
-        # Whoever held the Lease relies on it, also where somebody deleted it.
+        # The last holder relies on the Lease, even after somebody deleted the Lease.
         exists = await self._record.read()
         if self.holder not in {"", self._identity}:
             self._until = -math.inf
@@ -270,7 +279,7 @@ class Election:
         await self._take(exists=exists)
 
     async def _take(self, *, exists: bool) -> None:
-        """Write that the Lease is ours, provided that it still is as it was seen."""
+        """Write this process as the holder if the last seen version of the Lease is still the newest."""
         began = self._clock()
         now = _now()
         spec: dict[str, str | int] = {
@@ -289,7 +298,7 @@ class Election:
         self._until = began + self._timing.deadline
 
     def _report(self, failure: str) -> None:
-        """Log why an attempt failed, once until it is something else."""
+        """Log the failure of an attempt, unless the last attempt failed in the same way."""
         if failure not in {"", self._failure}:
             _log.warning(
                 "api_request_failed",
@@ -309,7 +318,7 @@ class Election:
         if term == self.leading.value:
             return
         if self.leading.value:
-            # After a pause of this process the Lease still names it.
+            # After a pause of this process, the Lease may still name this process.
             late = "this process could not renew the Lease in time"
             why = late if self.holder == self._identity else f"the Lease is held by {self.holder or 'nobody'}"
             _log.warning("leadership_lost", path=self._record.path, reason=self._failure or why)
@@ -318,7 +327,7 @@ class Election:
         self.leading.publish(term)
 
     async def _release(self) -> None:
-        """Leave the Lease to the others at once, if it is ours."""
+        """Release the Lease at once for other candidates if this process holds it."""
         led, self._until = self.leads, -math.inf
         if led:
             _log.info("leadership_released", path=self._record.path)
@@ -329,18 +338,19 @@ class Election:
         self.leading.publish(0)
 
     async def _give_up(self) -> None:
-        # The end may have come in the middle of taking or renewing it.
+        # The cancellation may have come in the middle of taking or renewing the Lease.
         exists = await self._record.read() if self._writing else True
         if exists and self.holder == self._identity:
-            # Its duration is for clients that do not look at the holder.
+            # The short duration is for clients that do not look at the holder.
             spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()}
             await self._record.write(spec, exists=True)
 
 
 async def in_each_term(leading: Published[int], work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
-    """Do `work`, given the number of the term, in each term that `leading` says; runs until cancelled.
+    """Run `work` with the number of the term in every term of `leading`; runs until cancelled.
 
-    It is cancelled at the end of the term, and has ended before the next one begins. What it raises, this raises.
+    The work is cancelled at the end of its term, and has ended before the next term begins. Raises the errors of the
+    work.
     """
     async for term in leading.follow():
         if term:

@@ -1,4 +1,4 @@
-"""Nodes of the API: the one door through which programs get what they know of a node."""
+"""Nodes of the API: the only conversion to the nodes that programs work with."""
 
 from collections.abc import Mapping
 
@@ -23,18 +23,19 @@ from gpushare_plugin.model.slices.wanted import WANTED_SLICES, Wanted, WantedErr
 
 
 def node_of(found: ApiNode, cordoned: str = "") -> Node:
-    """Return what a node offers, by its record or, where it has none, its plain capacity as with Aliyun's plugin.
+    """Return a node with its offer, from its record or, without a record, from the plain capacity of Aliyun's plugin.
 
-    `cordoned` is what Aliyun's ConfigMap lists; the daemon of a node with a record reads that itself. A record that
-    cannot be read offers nothing: its plain capacity would not say which GPUs are healthy.
+    `cordoned` is the list of GPUs in Aliyun's ConfigMap; on a node with a record, the daemon itself reads the
+    ConfigMap. A node with an unreadable record offers nothing, because its plain capacity does not name the healthy
+    GPUs.
     """
     return _offering(found, cordoned)[0]
 
 
 def judged_node(found: ApiNode) -> Node:
-    """Return everything that is known of a node, which only programs that judge or show nodes read.
+    """Return a node with all known facts, for programs that judge or show nodes.
 
-    A resource whose quantity cannot be read is not there.
+    An allocatable resource with an unreadable quantity counts as 0.
     """
     node, record = _offering(found)
     metadata, spec, status = found.metadata, found.spec, found.status
@@ -56,7 +57,7 @@ def judged_node(found: ApiNode) -> Node:
 
 
 def _offering(found: ApiNode, cordoned: str = "") -> tuple[Node, NodeRecord | None]:
-    """Return a node with what it offers, and its record, None where it has none that can be read."""
+    """Return a node with its offer, and its record, None for a missing or unreadable record."""
     metadata, status = found.metadata, found.status
     name, policy = metadata.name, metadata.labels.get(PLACEMENT_LABEL)
     text = metadata.annotations.get(GPUS_ANNOTATION)
@@ -72,7 +73,7 @@ def _offering(found: ApiNode, cordoned: str = "") -> tuple[Node, NodeRecord | No
 
 
 def _wanted(record: NodeRecord | None, text: str | None) -> tuple[Wanted | None, str | None]:
-    """Return the slices that are wanted of a node that is partitioned, or why the annotation cannot be read."""
+    """Return the slices wanted on a partitioned node, or the reason why the annotation cannot be read."""
     if text is None or record is None or record.partitioning is None:
         return None, None
     try:
@@ -82,14 +83,14 @@ def _wanted(record: NodeRecord | None, text: str | None) -> tuple[Wanted | None,
 
 
 def _cordons(node: str, annotation: str, configmap: str) -> dict[str, str]:
-    """Return who cordons which GPUs of a node of Aliyun's plugin, by index: a UUID belongs to no GPU there."""
+    """Return the reasons for cordoned GPUs on a node of Aliyun's plugin, by index: the API has no UUIDs there."""
     there = f"ConfigMap {names.CORDON_NAMESPACE}/{names.cordon_configmap(node)}"
     lists = ((f"annotation {names.UNHEALTHY_GPUS}", annotation), (there, configmap))
     return {gpu: f"cordoned by {who}" for who, text in lists for gpu in names.cordoned_gpus(text)}
 
 
 def _amounts(quantities: Mapping[str, str]) -> dict[str, int]:
-    """Return the units of each extended resource of a node; one that is no whole number is left out."""
+    """Return the units of all extended resources of a node; a quantity that is no whole number is left out."""
     amounts = {}
     for name, quantity in quantities.items():
         if is_extended(name):
@@ -101,7 +102,7 @@ def _amounts(quantities: Mapping[str, str]) -> dict[str, int]:
 
 
 def _counted(resource: str, quantity: str) -> int:
-    """Return a quantity as kube-scheduler counts it."""
+    """Return a quantity in the numbers of kube-scheduler, 0 for an unreadable quantity."""
     try:
         return counted(resource, thousandths(quantity))
     except QuantityError:

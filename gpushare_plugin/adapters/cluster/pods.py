@@ -1,4 +1,4 @@
-"""Pods of the API: the one door through which programs get what they know of a pod."""
+"""Pods of the API: the only conversion to the pods that programs work with."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,28 +35,28 @@ from gpushare_plugin.model.account.scheduling.quantity import QuantityError, uni
 from gpushare_plugin.model.account.scheduling.requirements import NOT_READ, Requirements
 
 _LONGEST_UID = 64
-"""Characters of the UID of an owner that is believed: Kubernetes' have 36, and anybody may name an owner."""
+"""Longest accepted UID of an owner, in characters: Kubernetes' UIDs have 36, and anybody may write a longer UID."""
 _LONGEST_CONTAINER = 63
-"""Characters of names, as many as an API server takes; whoever reaches the extender's port can send any number."""
+"""Longest container name, in characters, as in an API server; a client of the extender can send longer names."""
 _LONGEST_TIME = 64
-"""Characters of a time that are read; no time has as many."""
+"""Number of characters read of a time; every valid time is shorter."""
 
 _MOST_GATES = 8
-"""Scheduling gates of a pod whose names are kept: one is enough to hold the pod back."""
+"""Largest number of scheduling gates kept of a pod: a single gate is enough to hold the pod back."""
 
 
 def pod_of(found: ApiPod, *, evictable: bool = False) -> Pod:
-    """Return what is known of a pod, but for its requirements; nothing that a pod can hold is an error.
+    """Return a pod without its requirements; no content of a pod is an error.
 
-    Start and labels are there if the pod is to be `evictable`: they change while nothing else of the pod does.
+    Only an `evictable` pod has its start and its labels, because labels change while everything else of a pod stays.
     """
     return _pod(found, request_of(found), NOT_READ, evictable=evictable)
 
 
 def judged_pod(found: ApiPod) -> Pod:
-    """Return what is known of a pod, with its requirements, which only programs that judge nodes read.
+    """Return a pod with its requirements, for programs that judge nodes.
 
-    A request whose quantity cannot be read fits on no node.
+    A request with an unreadable quantity fits on no node.
     """
     request = request_of(found)
     return _pod(found, request, requirements_of(found, request.amounts.keys()), evictable=False)
@@ -91,7 +91,7 @@ def _pod(found: ApiPod, request: PodRequest, requirements: Requirements, *, evic
 
 @lru_cache(maxsize=1024)
 def _time(text: str) -> datetime:
-    """Return the time of a text, the same object for replicas that were created together."""
+    """Return the time of a text, the same object for replicas created at the same time."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -105,7 +105,7 @@ def _labels(metadata: Metadata) -> Labels:
 
 @lru_cache(maxsize=1024)
 def _started(text: str) -> float:
-    """Return the time of a text in seconds since 1970; infinite for a time that cannot be read, or is empty."""
+    """Return the time of a text in seconds since 1970, infinite for an unreadable or empty text."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
@@ -114,7 +114,7 @@ def _started(text: str) -> float:
 
 # Plain loops here and below: a large cluster has tens of thousands of pods.
 def _controller(owners: Iterable[Owner]) -> str | None:
-    """Return the UID of the controller among the owners of a pod, None where it has none that makes sense."""
+    """Return the UID of the controller among the owners of a pod, None for no controller or an overlong UID."""
     for owner in owners:
         if owner.controller:
             return owner.uid if len(owner.uid) <= _LONGEST_UID else None
@@ -122,7 +122,7 @@ def _controller(owners: Iterable[Owner]) -> str | None:
 
 
 def _runs(status: PodStatus) -> bool:
-    """Return whether a status shows a container that runs."""
+    """Return whether a status shows a running container."""
     for statuses in (status.container_statuses, status.init_container_statuses):
         for each in statuses:
             if each.state.running is not None:
@@ -131,7 +131,7 @@ def _runs(status: PodStatus) -> bool:
 
 
 def asks(pod: ApiPod) -> bool:
-    """Return whether a pod asks for any extended resource, be it in a quantity that makes no sense."""
+    """Return whether a pod requests any extended resource, even in an unreadable quantity."""
     for containers in (pod.spec.containers, pod.spec.init_containers):
         for container in containers:
             resources = container.resources
@@ -145,7 +145,7 @@ def asks(pod: ApiPod) -> bool:
 
 
 def request_of(pod: ApiPod) -> PodRequest:
-    """Return what a pod asks for; a quantity that no API server takes is a problem of the request."""
+    """Return the request of a pod; an unreadable quantity is noted as the problem of the request."""
     metadata, problem = pod.metadata, None
     asked = list(_asked(pod))
     if len(asked) > MOST_CONTAINERS or sum([len(each.quantities) for each in asked]) > MOST_READ:
@@ -158,17 +158,20 @@ def request_of(pod: ApiPod) -> PodRequest:
 
 
 class _Asked(NamedTuple):
-    """What a container asks for, as it is written."""
+    """The request of a container, with quantities as text."""
 
     name: str
+    """The name of the container, shortened to the longest valid name."""
     kind: ContainerKind
+    """Whether the container is an app container, an init container or a sidecar."""
     quantities: Mapping[str, str]
+    """The Kubernetes quantities, by resource."""
 
 
 def _asked(pod: ApiPod) -> Iterator[_Asked]:
-    """Yield what containers ask for, in the order in which the kubelet starts them.
+    """Yield the requests of containers in the order in which the kubelet starts the containers.
 
-    Limits and requests of an extended resource are equal where both are given; either may be left out.
+    A container gives a limit or a request of an extended resource, or both with the same quantity.
     """
     for each in pod.spec.init_containers:
         kind: ContainerKind = "sidecar" if each.restart_policy == "Always" else "init"
@@ -178,7 +181,10 @@ def _asked(pod: ApiPod) -> Iterator[_Asked]:
 
 
 def _within_bounds(asked: Sequence[_Asked], annotations: Mapping[str, str]) -> tuple[list[_Asked], str | None]:
-    """Return what is kept of far too many containers or amounts, before any is read, and what is too much."""
+    """Return the requests for the kept resources of a far too large pod, and the exceeded bounds in words.
+
+    Removing the other resources before any quantity is read bounds the work; the words are None within the bounds.
+    """
     names = {name for each in asked for name in each.quantities if is_extended(name)}
     amounts = sum([len(names.intersection(each.quantities)) for each in asked])
     kept = kept_resources(names, held_resources(annotations))
@@ -192,6 +198,6 @@ def _within_bounds(asked: Sequence[_Asked], annotations: Mapping[str, str]) -> t
 
 @kept_while_used
 def _container_request(name: str, kind: ContainerKind, asked: tuple[tuple[str, str], ...]) -> ContainerRequest:
-    """Return what a container asks for, made once for all replicas of a pod; raises QuantityError."""
+    """Return the request of a container, one object for all replicas of a pod; raises QuantityError."""
     amounts = [(resource, amount) for resource, text in asked if is_extended(resource) and (amount := units(text))]
     return ContainerRequest(name, kind, tuple(sorted(amounts)))

@@ -1,1 +1,1 @@
-"""Kubernetes Events of one program: their form, those not sent yet, which become one, and how they are sent."""
+"""Kubernetes Events of one program: their form, the backlog of unsent Events, combining, and sending."""

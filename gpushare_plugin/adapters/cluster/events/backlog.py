@@ -1,4 +1,4 @@
-"""Events that are not sent yet: whoever adds one never waits, and there are never too many."""
+"""The backlog of unsent Events: adding an Event never waits, and the number of Events is bounded."""
 
 import asyncio
 import time
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from gpushare_plugin.adapters.cluster.events.event import Event
 
 MOST = 1000
-"""Events that wait to be sent at most, as in client-go; of more the oldest are dropped."""
+"""Largest number of unsent Events, as in client-go; beyond this number, the oldest Events are dropped."""
 
 
 class Backlog:
-    """Keeps Events with the time at which each happened, in their order; `dropped` counts those lost."""
+    """Keeps Events in their order, each with its time."""
 
     def __init__(self, clock: Callable[[], float] = time.time, most: int = MOST) -> None:
         """Take the time of day, in seconds since 1970, from `clock`."""
@@ -21,9 +21,10 @@ class Backlog:
         self._waiting: deque[tuple[Event, float]] = deque()
         self._filled = asyncio.Event()
         self.dropped = 0
+        """The number of dropped Events."""
 
     def put(self, event: Event) -> None:
-        """Add an Event that happens now."""
+        """Add an Event, with the current time as its time."""
         if len(self._waiting) == self._most:
             self._waiting.popleft()
             self.dropped += 1
@@ -31,7 +32,7 @@ class Backlog:
         self._filled.set()
 
     async def take(self) -> tuple[Event, float]:
-        """Wait for the oldest Event, and take it out, with the time at which it happened."""
+        """Wait for the oldest Event, remove the Event from the backlog, and return it with its time."""
         while not self._waiting:
             self._filled.clear()
             await self._filled.wait()

@@ -1,7 +1,7 @@
-"""Which Events become one, and which are too many; pure.
+"""Combines similar Events into one Event, and drops Events that come too often; pure.
 
-Facts: the rules and numbers of `EventCorrelator` in client-go (tools/record/events_cache.go), which every component of
-Kubernetes has for its own Events.
+Facts: the rules and numbers of `EventCorrelator` in client-go (tools/record/events_cache.go), used by every component
+of Kubernetes for its own Events.
 """
 
 import secrets
@@ -14,17 +14,20 @@ from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 from gpushare_plugin.foundation.structs import Struct, field, replace
 
 MOST_KEYS = 4096
-"""Objects, and Events, that are remembered; those not seen for longest are forgotten."""
+"""Number of remembered Events, of remembered groups of similar Events, and of remembered objects.
+
+Beyond this number, the entries not used for the longest time are forgotten.
+"""
 MOST_SIMILAR = 10
-"""Messages of one reason about one object within `SIMILAR_WITHIN` from which on they become one Event."""
+"""The tenth different message of similar Events, and every further message, become one combined Event."""
 SIMILAR_WITHIN = 600.0
-"""Seconds without such a message after which that counts from the start."""
+"""Seconds without a similar Event after which the count of messages starts again."""
 COMBINED = "(combined from similar events): "
-"""What the message of such an Event begins with."""
+"""The beginning of the message of a combined Event."""
 BURST = 25
-"""Events about one object that may come at once."""
+"""Number of Events about one object that may come at once."""
 REFILL = 300.0
-"""Seconds after which one more may come."""
+"""Seconds until one more Event about an object may come."""
 
 _LONGEST_NAME = 253
 
@@ -32,34 +35,40 @@ Value = TypeVar("Value")
 
 
 class Series(Struct, frozen=True):
-    """An Event as the API server is to have it: how often it happened, and when first and last.
-
-    `name` stays the same while `count` is raised. Times are in seconds since 1970.
-    """
+    """An Event for the API server, with the count and the times of its repetitions."""
 
     event: Event
+    """The Event, with the newest message."""
     name: str
+    """The name of the Event object, the same for all counts."""
     first: float
+    """The time of the first occurrence, in seconds since 1970."""
     last: float
+    """The time of the last occurrence, in seconds since 1970."""
     count: int = 1
+    """The number of occurrences."""
 
 
 class _Similar(Struct):
-    """The messages of Events that differ in nothing else."""
+    """Similar Events, which differ in their messages only."""
 
     last: float
+    """The time of the last Event, in seconds since 1970."""
     messages: set[str] = field(default_factory=set)
+    """The different messages."""
 
 
 class _Bucket(Struct):
-    """How many Events about an object may still come."""
+    """The number of Events about an object that may still come."""
 
     tokens: float
+    """The number of Events, which may be a fraction."""
     at: float
+    """The time at which the number was right, in seconds since 1970."""
 
 
 class _Recent(Generic[Value]):
-    """The values of the keys that were used last."""
+    """The values of the `MOST_KEYS` most recently used keys."""
 
     def __init__(self) -> None:
         self._values: OrderedDict[Hashable, Value] = OrderedDict()
@@ -79,25 +88,25 @@ class _Recent(Generic[Value]):
 
 
 def unique_name(regarding: str) -> str:
-    """Return a new name for an Event about an object of this name."""
+    """Return a new, unique name for an Event about the object named `regarding`."""
     ending = f".{secrets.token_hex(8)}"
     return regarding[: _LONGEST_NAME - len(ending)].rstrip("-.") + ending
 
 
 class Correlator:
-    """Remembers which Events there were."""
+    """Remembers Events, and decides on sending new Events."""
 
     def __init__(self, name: Callable[[str], str] = unique_name) -> None:
-        """Begin without any; `name` returns another name for each new one, by that of the object."""
+        """Begin without Events; `name` returns a new name for an Event, from the name of the object."""
         self._name = name
         self._series = _Recent[Series]()
         self._similar = _Recent[_Similar]()
         self._buckets = _Recent[_Bucket]()
 
     def observe(self, event: Event, at: float) -> Series | None:
-        """Take in an Event that happened at this time; return what to send, None where there were too many.
+        """Take in an Event with its time; return the series to send, or None after too many Events.
 
-        Those that are not sent count nevertheless.
+        Unsent Events also raise the count of their series.
         """
         key, event = self._combined(event, at)
         before = self._series.get(key)
@@ -109,7 +118,7 @@ class Correlator:
         return series if self._accepted(event.regarding, at) else None
 
     def _combined(self, event: Event, at: float) -> tuple[Event, Event]:
-        """Return what the Event is counted as, and as what it is sent."""
+        """Return the key for counting the Event, and the Event to send, with a combined message if necessary."""
         kind = replace(event, message="")
         similar = self._similar.get(kind)
         if similar is None or at - similar.last > SIMILAR_WITHIN:
@@ -121,7 +130,7 @@ class Correlator:
         return event, event
 
     def _accepted(self, regarding: ObjectIdentity, at: float) -> bool:
-        """Return whether one more Event about this object may come, and count it then."""
+        """Return whether one more Event about an object may come, and count an accepted Event."""
         bucket = self._buckets.get(regarding) or self._buckets.put(regarding, _Bucket(BURST, at))
         bucket.tokens = min(BURST, bucket.tokens + max(0.0, at - bucket.at) / REFILL)
         bucket.at = max(bucket.at, at)

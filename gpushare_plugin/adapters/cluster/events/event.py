@@ -1,4 +1,4 @@
-"""A Kubernetes Event before it is sent: what happened to which object."""
+"""A Kubernetes Event about an object, before sending."""
 
 from typing import Literal
 
@@ -6,36 +6,42 @@ from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 from gpushare_plugin.foundation.structs import Struct
 
 EventType = Literal["Normal", "Warning"]
+"""The type of an Event: Normal, or Warning for a problem."""
 
 
 class Reporter(Struct, frozen=True):
-    """Who reports Events: the name of the program, and the node it runs on.
-
-    `kubectl describe` shows `component` in the column From. `host` is empty where the node is not known.
-    """
+    """The reporter of Events."""
 
     component: str
+    """The name of the program, shown by `kubectl describe` in the column From."""
     host: str
+    """The node of the program, empty for an unknown node."""
 
 
 class Event(Struct, frozen=True):
-    """What happened to the object `regarding`: `reason` and `action` are words in CamelCase, `message` a sentence."""
+    """A report about an object."""
 
     regarding: ObjectIdentity
+    """The object."""
     reason: str
+    """The reason for the Event, a word in CamelCase."""
     type: EventType
+    """The type of the Event."""
     action: str
+    """The action of the reporter, a word in CamelCase."""
     message: str
+    """A sentence for people."""
 
 
 def of_node(name: str) -> ObjectIdentity:
-    """Return the Node of this name; like the kubelet's Events, with its name as the UID.
+    """Return the identity of a Node, with its name as the UID, as in the kubelet's Events.
 
-    `kubectl describe node` finds Events of either UID, and its older versions only those of the name.
+    `kubectl describe node` finds Events with the name or the real UID as the UID; older versions find only Events with
+    the name.
     """
     return ObjectIdentity("", name, uid=name, kind="Node")
 
 
 def of_pod(namespace: str, name: str, uid: str) -> ObjectIdentity:
-    """Return a pod; `uid` as the kubelet has it."""
+    """Return the identity of a pod; `uid` is the UID that the kubelet uses."""
     return ObjectIdentity(namespace, name, uid)

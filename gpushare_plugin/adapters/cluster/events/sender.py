@@ -1,7 +1,7 @@
-"""Sends Events to the API server, in a task of its own.
+"""Sends Events to the API server, in a separate task.
 
-They are Events of core/v1, as the kubelet's are: all tools read their `count`, `firstTimestamp` and `lastTimestamp`,
-and the rules of `correlation` were made for them. Clients of events.k8s.io/v1 see the same objects.
+The sender uses Events of core/v1, as the kubelet does: all tools read `count`, `firstTimestamp` and `lastTimestamp`,
+and the rules of `correlation` were made for Events of core/v1. Clients of events.k8s.io/v1 see the same objects.
 """
 
 import asyncio
@@ -24,31 +24,32 @@ from gpushare_plugin.foundation.text import visible
 _log = structlog.get_logger()
 
 NODE_NAMESPACE = "default"
-"""Where Events about objects without a namespace are (kubernetes: pkg/apis/core/validation/events.go)."""
+"""The namespace of Events about objects without a namespace (kubernetes: pkg/apis/core/validation/events.go)."""
 
 LONGEST_MESSAGE = 1024
-"""Characters of a message at most, as events.k8s.io/v1 allows."""
+"""Longest message, in characters, as in events.k8s.io/v1."""
 
 ASK_AGAIN = 300.0
-"""Seconds until the next attempt where RBAC forbids Events: rights can be granted while we run."""
+"""Seconds until the next attempt if RBAC forbids Events: rights can be granted while this process runs."""
 
 CONSEQUENCE = "Events are kept back, and the oldest are dropped when there are too many"
+"""The consequence of a failure to send, for the log."""
 
 _QUERY = {"fieldManager": FIELD_MANAGER}
 
 _TERMINATING = "being terminated"
-"""Words of a 403 that nobody has to see: a namespace that is deleted takes no new object."""
+"""Words of a 403 that is not logged: a namespace in deletion accepts no new objects."""
 _OF_ONE_EVENT = frozenset({400, 403, 404, 409, 413, 422})
-"""Statuses that say something of one Event or its object, while others may be sent."""
+"""Statuses that concern a single Event or its object; further Events can still be sent."""
 
 
 class EventSender:
     """Sends the Events of one program."""
 
     def __init__(self, client: Client, reporter: Reporter, remedy: str, ask_again: float = ASK_AGAIN) -> None:
-        """Send as `reporter`; `remedy` says where its rights on Events are granted.
+        """Send as `reporter`; `remedy` is a log text on granting the rights on Events.
 
-        What is forbidden is tried again after `ask_again` seconds.
+        A forbidden Event is sent again after `ask_again` seconds.
         """
         self._client = client
         self._reporter = reporter
@@ -59,7 +60,7 @@ class EventSender:
         self._changes = Reported()
 
     async def send(self, backlog: Backlog) -> None:
-        """Send what is and comes into the backlog; runs until cancelled."""
+        """Send all present and future Events of the backlog; runs until cancelled."""
         while True:
             event, at = await backlog.take()
             series = self._correlator.observe(event, at)
@@ -69,7 +70,7 @@ class EventSender:
                 _log.warning("events_dropped", count=backlog.dropped)
 
     async def _sent(self, series: Series) -> bool:
-        """Send it once; return whether that is done, after a wait where it may succeed later."""
+        """Try to send a series; return whether no further attempt is needed, after a wait if one is needed."""
         path = f"/api/v1/namespaces/{quote(_namespace(series.event.regarding), safe='')}/events"
         try:
             if series.count == 1 or not await self._raised(path, series):
@@ -81,7 +82,7 @@ class EventSender:
         return True
 
     async def _raised(self, path: str, series: Series) -> bool:
-        """Raise the count of an Event; return whether it is still there: the API server deletes them after an hour."""
+        """Raise the count of an Event; return False if the API server has deleted the Event, usually after an hour."""
         change = {"count": series.count, "lastTimestamp": _time(series.last), "message": _message(series.event)}
         try:
             await self._client.request("PATCH", f"{path}/{series.name}", _QUERY, change, "application/merge-patch+json")
@@ -92,9 +93,9 @@ class EventSender:
         return True
 
     async def _given_up(self, error: ClusterError, path: str, event: Event) -> bool:
-        """Return whether there is no point in sending an Event again; otherwise wait until the next attempt."""
+        """Return True if sending an Event again is pointless; otherwise wait until the next attempt."""
         if error.status in _OF_ONE_EVENT and not error.lacks_right:
-            # Its namespace is gone, or an attempt without an answer had made it; else somebody has to see why.
+            # Not logged: the namespace is gone, or an earlier attempt without an answer has created the Event.
             if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT} and _TERMINATING not in str(error):
                 _log.warning("event_rejected", event_reason=event.reason, reason=str(error))
             return True

@@ -1,1 +1,1 @@
-"""This node in the cluster: what its Node and a ConfigMap request, and what is published on its Node."""
+"""This node in the cluster: requests from its Node and a ConfigMap, and the state published on its Node."""

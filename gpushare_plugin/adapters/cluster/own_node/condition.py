@@ -1,7 +1,7 @@
-"""The condition `GpuSharingReady` of our Node: kept up to date, and removed again.
+"""The condition `GpuSharingReady` of the own Node: kept up to date, and removed again.
 
-It is written as the kubelet and the node problem detector write theirs: by a strategic merge patch of the Node's
-status, in which conditions are merged by their type, and with a heartbeat that shows that the writer is alive.
+The condition is written in the same way as by the kubelet and the node problem detector: by a strategic merge patch of
+the Node's status, which merges conditions by type, and with a heartbeat as a sign of life of the writer.
 """
 
 import asyncio
@@ -15,32 +15,37 @@ from gpushare_plugin.adapters.cluster.names import FIELD_MANAGER, READY_CONDITIO
 from gpushare_plugin.foundation.published import Published
 
 LOOK_EVERY = 1.0
-"""Seconds between looks at the state, which must be the same twice: a restart of the kubelet is not worth a write."""
+"""Seconds between two looks at the state.
+
+A state is written only after two equal looks, because a restart of the kubelet is not worth a write.
+"""
 
 HEARTBEAT = 300.0
-"""Seconds after which the same state is written again, as with the kubelet's conditions."""
+"""Seconds until an unchanged state is written again, as with the kubelet's conditions."""
 
 CONSEQUENCE = f"condition {READY_CONDITION} of this Node is not up to date"
+"""The consequence of a failure to write, for the log."""
 
 Condition = Mapping[str, str]
+"""A condition as in the API, by field name."""
 
 
 class State(Protocol):
-    """What a condition says: `status` is True, False or Unknown."""
+    """The content of a condition."""
 
     @property
     def status(self) -> str:
-        """Whether it holds."""
+        """The status of the condition: True, False or Unknown."""
         ...
 
     @property
     def reason(self) -> str:
-        """Why, in one word."""
+        """The reason for the status, in one word."""
         ...
 
     @property
     def message(self) -> str:
-        """Why, for people."""
+        """The reason for the status, for people."""
         ...
 
 
@@ -48,7 +53,7 @@ class ConditionWriter:
     """Keeps the condition of one Node."""
 
     def __init__(self, client: Client, node_name: str, clock: Callable[[], float] = time.time) -> None:
-        """Write to the Node of this name; `clock` returns the time of day, in seconds since 1970."""
+        """Write to the Node `node_name`; `clock` returns the time of day, in seconds since 1970."""
         self._client = client
         self._path = f"{NODES}/{node_name}"
         self._clock = clock
@@ -59,7 +64,7 @@ class ConditionWriter:
     async def keep(
         self, nodes: Published[Object | None], state: Callable[[], State], look_every: float = LOOK_EVERY
     ) -> None:
-        """Keep the condition of the newest of `nodes` as `state` says; runs until cancelled."""
+        """Keep the condition of the newest Node in line with `state`; runs until cancelled."""
         backoff = self._client.timing.backoff()
         before = None
         while True:
@@ -96,18 +101,18 @@ class ConditionWriter:
 
 
 def condition(node: Object) -> Condition | None:
-    """Return our condition of a Node, None where it has none."""
+    """Return the condition `GpuSharingReady` of a Node, None if the Node has no such condition."""
     conditions = (node.get("status") or {}).get("conditions") or ()
     return next((each for each in conditions if each.get("type") == READY_CONDITION), None)
 
 
 async def remove_condition(client: Client, node: Object) -> None:
-    """Remove our condition from a Node; raises ClusterError."""
+    """Remove the condition `GpuSharingReady` from a Node; raises ClusterError."""
     await _patch(client, node, {"$patch": "delete", "type": READY_CONDITION})
 
 
 async def _patch(client: Client, node: Object, change: Mapping[str, Any]) -> None:
-    # With its UID, a patch never changes another Node of the name.
+    # With the UID, a patch never changes a new Node of the same name.
     metadata = node["metadata"]
     body = {"metadata": {"uid": metadata["uid"]}, "status": {"conditions": [change]}}
     path, query = f"{NODES}/{metadata['name']}/status", {"fieldManager": FIELD_MANAGER}

@@ -1,7 +1,7 @@
-"""Evicts pods of this node through the API server, which keeps to PodDisruptionBudgets.
+"""Evicts pods of this node through the API server, which respects PodDisruptionBudgets.
 
-Facts: the subresource `pods/eviction` of policy/v1 (kubernetes: pkg/registry/core/pod/storage/eviction.go): 429 where a
-budget forbids it, 404 where there is no such pod, 409 where another pod has its name.
+Facts: the subresource `pods/eviction` of policy/v1 (kubernetes: pkg/registry/core/pod/storage/eviction.go): 429 if a
+budget forbids the eviction, 404 if the pod does not exist, 409 if another pod has the name.
 """
 
 from http import HTTPStatus
@@ -11,15 +11,15 @@ from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 from gpushare_plugin.foundation.errors import EvictionError
 
 ASK_AGAIN = 60.0
-"""Seconds until the next attempt, where the API server does not say when."""
+"""Seconds until the next attempt, unless the API server requests a longer wait."""
 FORBIDDEN_AGAIN = 300.0
-"""Seconds until the next attempt where RBAC forbids it: rights can be granted while we run."""
+"""Seconds until the next attempt if RBAC forbids evictions: rights can be granted while this process runs."""
 
 _GONE = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT})
 
 
 async def evict(client: Client, pod: ObjectIdentity) -> bool:
-    """Evict a pod; return False where it is gone already. Raises EvictionError."""
+    """Evict a pod; return False if the pod is already gone. Raises EvictionError."""
     body = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",

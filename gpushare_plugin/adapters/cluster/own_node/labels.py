@@ -1,7 +1,7 @@
-"""The node labels other tools select on, as NVIDIA's GPU feature discovery names and spells them; pure.
+"""The node labels for the selectors of other tools, with the names and values of NVIDIA's GPU feature discovery; pure.
 
-Facts: `internal/lm` of NVIDIA/k8s-device-plugin and its table of labels. Not written: the fabric `gpu.clique`, and the
-labels of virtual GPUs, `vgpu`.
+Facts: `internal/lm` of NVIDIA/k8s-device-plugin and its table of labels. Not written: the fabric label `gpu.clique`,
+and the `vgpu` labels of virtual GPUs.
 """
 
 import re
@@ -14,7 +14,7 @@ from gpushare_plugin.model.slices.slice import Slice
 from gpushare_plugin.model.snapshot import SharingMode, Snapshot
 
 TIMESTAMP = "nvidia.com/gfd.timestamp"
-"""When the labels were written; where it is another writer's, NVIDIA's feature discovery labels the node."""
+"""Label with the time of writing; if another manager owns the label, NVIDIA's feature discovery labels the node."""
 
 _FAMILIES = {
     1: "tesla",
@@ -34,18 +34,22 @@ _STRATEGIES: dict[SharingMode, str] = {
     "memory": "memory",
     "exclusive": "none",
 }
-"""Values of `gpu.sharing-strategy`, the mode with the most sharing first; `memory` is ours: `none` would be wrong."""
+"""Values of `gpu.sharing-strategy`, the mode with the most sharing first.
+
+NVIDIA has no value `memory`; gpushare adds the value, because `none` would be wrong.
+"""
 
 
 _MODES = {0x030000: "graphics", 0x030200: "compute"}
-"""Values of `gpu.mode` by PCI class: a controller of displays (VGA), and one that is none (3D)."""
+"""Values of `gpu.mode` by PCI class: a VGA controller, which drives displays, and a 3D controller, without displays."""
 
 
 def node_labels(snapshot: Snapshot) -> dict[str, str]:
-    """Return the labels that are true of a node, none where it has no GPU; the timestamp is not among them.
+    """Return the labels of a node without the timestamp; a node without GPUs has no labels.
 
-    The labels of a resource can describe one product only: of several, the one of most GPUs, with its own count. Under
-    the MIG strategy `single` they describe the MIG instances; `mixed` adds labels for each profile.
+    The labels of a resource can describe only one product. If a node has several, the labels describe the product with
+    the most GPUs, and count only GPUs of this product. Under the MIG strategy `single`, the labels describe the MIG
+    instances; `mixed` adds labels for every profile.
     """
     inventory, strategy = snapshot.inventory, snapshot.mig_strategy
     gpus = inventory.instances if strategy == "single" and inventory.instances else inventory.cards
@@ -55,7 +59,7 @@ def node_labels(snapshot: Snapshot) -> dict[str, str]:
     values = {
         **_versions(inventory),
         "mig.capable": _word(any(gpu.mig_capable for gpu in gpus)),
-        # False unless GPUs are shared through MPS, as in feature discovery; here also where others are in MIG mode.
+        # True only if GPUs are shared through MPS, as in feature discovery; here even if some GPUs are in MIG mode.
         "mps.capable": _word(snapshot.needs_mps and not all(gpu.mig_enabled for gpu in inventory.cards)),
         "gpu.machine": _label_value(inventory.machine) or "unknown",
         "gpu.mode": _mode(inventory.cards),
@@ -73,7 +77,7 @@ def node_labels(snapshot: Snapshot) -> dict[str, str]:
 
 
 def own_labels(snapshot: Snapshot) -> dict[str, str]:
-    """Return the labels of our own: whether `gpushare mps` has work on the node."""
+    """Return gpushare's own labels: whether `gpushare mps` has work on the node."""
     return {NEEDS_MPS: "true"} if snapshot.needs_mps else {}
 
 
@@ -137,7 +141,7 @@ def _sharing(snapshot: Snapshot, alike: Sequence[Gpu]) -> dict[str, str]:
     mode = next((mode for mode in _STRATEGIES if mode in modes.values()), None)
     product = _product(alike[0])
     if mode is None:
-        # As feature discovery has it for cards of which only the instances are offered.
+        # As in feature discovery for a card that offers only its MIG instances.
         cut = snapshot.mig_strategy == "mixed" and alike[0].mig_enabled and not alike[0].mig
         return {"product": product, **({"replicas": "0", "sharing-strategy": "none"} if cut else {})}
     values = {"sharing-strategy": _STRATEGIES[mode]}
@@ -184,7 +188,7 @@ def _family(capability: tuple[int, int]) -> str:
 
 
 def _label_value(text: str) -> str:
-    """Spell text as the value of a label: at most 63 characters, with words joined by dashes."""
+    """Return text as the value of a label: at most 63 characters, with words joined by dashes."""
     allowed = re.sub(r"[^-A-Za-z0-9_. ]", "", text)
     return "-".join(allowed.split())[: 63 - len("-SHARED")].strip("-_.")
 

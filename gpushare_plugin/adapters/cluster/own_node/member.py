@@ -1,4 +1,4 @@
-"""This node as a member of the cluster: what its Node and a ConfigMap request, and the way to publish on its Node."""
+"""This node as a member of the cluster: requests from its Node and a ConfigMap, and publishing on its Node."""
 
 import asyncio
 import time
@@ -33,17 +33,18 @@ from gpushare_plugin.model.snapshot import Snapshot
 _log = structlog.get_logger()
 
 EVENT_COMPONENT = "gpushare"
-"""Who reports the Events of a node."""
+"""The reporter of a node's Events."""
 EVENT_REMEDY = "grant create and patch of events (in the chart: cluster.events)"
+"""The remedy for a missing right to send Events, for the log."""
 
 FIRST_ANSWER = 10.0
-"""Seconds the start waits for the API server: without an answer, GPUs are offered as on a node without labels."""
+"""Seconds that the start waits for the API server; without an answer, the node starts without labels and cordons."""
 
 
 class Member:
     """One node's part in the cluster."""
 
-    def __init__(  # noqa: PLR0913 - what taking part means
+    def __init__(  # noqa: PLR0913 - the settings of a member
         self,
         client: Client,
         node_name: str,
@@ -53,41 +54,41 @@ class Member:
         follow_pods: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Take part as the node of this name; `node_labels` says whether NVIDIA's labels are ours to write.
+        """Take part as the node `node_name`; `node_labels` says whether to write NVIDIA's labels.
 
-        `cordon_configmap` says whether the ConfigMap that cordons GPUs is read, `follow_pods` whether to follow the
-        node's pods. `clock` returns the time of day, in seconds since 1970.
+        `cordon_configmap` says whether to read the ConfigMap for cordoned GPUs, `follow_pods` whether to follow the
+        pods of the node. `clock` returns the time of day, in seconds since 1970.
         """
         self._client = client
         self._name = node_name
         self._publisher = Publisher(client, node_name, node_labels=node_labels, clock=clock)
         self._condition = ConditionWriter(client, node_name, clock)
         self._node: Published[Object | None] = Published(None)
-        # A kubelet creates its Node again after it was deleted: until then, what the last one requested stays in force.
+        # A kubelet creates a deleted Node again; until then, the requests of the last Node stay in force.
         self._last_node: Object | None = None
         self._configmap: Published[Object | None] = Published(None)
         self._answered = {"node": asyncio.Event(), "configmap": asyncio.Event()}
         self._reads_configmap = cordon_configmap
         self.pods = OwnPods(client, node_name) if follow_pods else None
-        """The pods of this node, None where they are not followed."""
+        """The pods of this node, None if pods are not followed."""
         if self.pods is not None:
             self._answered["pods"] = self.pods.answered
 
     @property
     def api_errors(self) -> Mapping[str, int]:
-        """The requests to the API server that failed, by kind."""
+        """The number of failed requests to the API server, by kind."""
         return self._client.errors
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """The labels of the node that the config depends on, none before the API server has answered."""
+        """The labels of the node that affect the config, empty before the first answer of the API server."""
         labels = metadata(self._last_node, "labels")
         return {key: labels[key] for key in sorted(READ & labels.keys())}
 
     async def answered(self, within: float = FIRST_ANSWER) -> bool:
-        """Wait until it is known what the cluster requests of this node, or `within` seconds; return whether it is.
+        """Wait up to `within` seconds for the requests of the cluster to this node; return whether all are answered.
 
-        A server that forbids us to know has answered.
+        A refusal of the API server counts as an answer.
         """
         try:
             async with asyncio.timeout(within):
@@ -101,7 +102,7 @@ class Member:
         return True
 
     async def follow_node(self) -> None:
-        """Follow our Node; runs until cancelled."""
+        """Follow the own Node; runs until cancelled."""
         consequence = "labels and cordon annotation of this Node are not followed, and nothing is published on it"
         answered = self._answered["node"].set
         async for node in follow_object(self._client, NODES, self._name, consequence, forbidden=answered):
@@ -112,7 +113,7 @@ class Member:
             answered()
 
     async def follow_configmap(self) -> None:
-        """Follow the ConfigMap that cordons GPUs; runs until cancelled, or returns where it is not to be read."""
+        """Follow the ConfigMap for cordoned GPUs until cancelled, or return at once if it is not to be read."""
         path, name = configmaps(names.CORDON_NAMESPACE), names.cordon_configmap(self._name)
         consequence = "changes to the ConfigMap that cordons GPUs are not followed"
         answered = self._answered["configmap"].set
@@ -124,7 +125,7 @@ class Member:
             answered()
 
     def cordon(self, inventory: Inventory) -> Cordon:
-        """Return which of these GPUs people have cordoned."""
+        """Return the GPUs of `inventory` that people have cordoned."""
         annotation = metadata(self._last_node, "annotations").get(names.UNHEALTHY_GPUS, "")
         configmap = self._configmap.value
         data = None if configmap is None else configmap.get("data") or {}
@@ -137,11 +138,11 @@ class Member:
         set_cordon: Callable[[Cordon], None],
         reload: Callable[[], None],
     ) -> None:
-        """Call `set_cordon` with the GPUs that are cordoned, and `reload` once the labels are others than `labels`.
+        """Call `set_cordon` with the cordoned GPUs, and `reload` after each change of the labels.
 
-        Runs until cancelled.
+        The first change is compared with `labels`. Runs until cancelled.
         """
-        # The GPUs themselves can change, and with them which one an index means.
+        # Snapshots matter, too: after a change of the GPUs, an index in a cordon can mean another GPU.
         async for _ in changes(self._node, self._configmap, snapshots):
             set_cordon(self.cordon(snapshots.value.inventory))
             if self.labels != labels:
@@ -150,43 +151,46 @@ class Member:
                 reload()
 
     def requested_slices(self, snapshot: Snapshot) -> SliceRequest:
-        """Return which slices the annotations of the Node request of a node as it is."""
+        """Return the slices requested by the annotations of the Node, for a node in the state of `snapshot`."""
         annotations = metadata(self._last_node, "annotations")
         return requested_slices(annotations, snapshot.inventory, snapshot.partitioning or "mps")
 
     async def follow_slices(self, snapshots: Published[Snapshot], request: Callable[[SliceRequest], None]) -> None:
-        """Call `request` with the slices that the annotations of the Node request; runs until cancelled."""
+        """Call `request` with the slices requested by the annotations of the Node; runs until cancelled."""
         async for _ in changes(self._node, snapshots):
             request(self.requested_slices(snapshots.value))
 
     async def publish_node(self, snapshots: Published[Snapshot]) -> None:
-        """Keep labels, annotation and capacity on our Node as the newest snapshot says; runs until cancelled."""
+        """Keep labels, annotation and capacity of the own Node in line with `snapshots`; runs until cancelled."""
         await self._publisher.publish(self._node, snapshots)
 
     async def publish_slices(
         self, slices: Published[SchedulableSlices | None], healthy: Healthy, observer: Observer
     ) -> None:
-        """Keep slices in the status of our Node as soon as they are confirmed as `healthy`; runs until cancelled."""
+        """Keep slices in the status of the own Node once `healthy` confirms the slices; runs until cancelled."""
         await SliceStatus(self._client, self._name, healthy, observer).keep(self._node, slices)
 
     async def keep_condition(self, state: Callable[[], State]) -> None:
-        """Keep the condition `GpuSharingReady` of our Node as `state` says; runs until cancelled."""
+        """Keep the condition `GpuSharingReady` of the own Node in line with `state`; runs until cancelled."""
         await self._condition.keep(self._node, state)
 
     async def send_events(self, backlog: Backlog) -> None:
-        """Send the Events that come into the backlog; runs until cancelled."""
+        """Send the Events of the backlog; runs until cancelled."""
         await EventSender(self._client, Reporter(EVENT_COMPONENT, self._name), EVENT_REMEDY).send(backlog)
 
     async def evict(self, namespace: str, pod: str, uid: str) -> bool:
-        """Evict a pod; return False where it is gone already. Raises EvictionError."""
+        """Evict a pod; return False if the pod is already gone. Raises EvictionError."""
         return await evict(self._client, ObjectIdentity(namespace, pod, uid))
 
     @property
     def container_ids(self) -> Mapping[tuple[str, str, str], str]:
-        """The IDs of the containers of this node, by namespace, pod and container; none where pods are not followed."""
+        """The container IDs of this node, by namespace, pod and container; empty if pods are not followed."""
         return {} if self.pods is None else self.pods.container_ids
 
     async def publish_pods(self, annotations: Published[Mapping[str, Mapping[str, str]]]) -> None:
-        """Keep our annotations on the pods of this node, by UID, as the newest value says; runs until cancelled."""
+        """Keep gpushare's annotations on the pods of this node in line with `annotations`; runs until cancelled.
+
+        `annotations` has the annotations of each pod by the pod's UID. If pods are not followed, return at once.
+        """
         if self.pods is not None:
             await PodWriter(self._client, self.pods).write(annotations)

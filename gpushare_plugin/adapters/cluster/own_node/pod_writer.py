@@ -1,4 +1,4 @@
-"""What this node writes into the annotations of its pods: compared with what is there, applied where they differ."""
+"""Writes annotations of the pods of this node, after comparing the desired and the present annotations."""
 
 import asyncio
 import time
@@ -17,24 +17,26 @@ from gpushare_plugin.model.account.pod import Pod
 _log = structlog.get_logger()
 
 Annotations = Mapping[str, str]
+"""The values of annotations, by key."""
 
 BETWEEN_WRITES = 1.0
-"""Seconds between two rounds of writes, and so at least between two writes into one pod."""
+"""Seconds between two rounds of writes; the time between two writes into one pod is at least as long."""
 
 WRITE_AGAIN = 60.0
-"""Seconds before the same is written into the same pod again, whatever became of it."""
+"""Seconds until the same annotations are written into the same pod again, whatever the result of the last write."""
 
 CONSEQUENCE = "annotations of pods do not show which GPUs the pods have"
+"""The consequence of a failure to write, for the log."""
 
 _OF_ONE_POD = frozenset({400, HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, 413, HTTPStatus.UNPROCESSABLE_ENTITY})
-"""Statuses that say something of one pod, while others may be written."""
+"""Statuses that concern a single pod; annotations of other pods can still be written."""
 
 
 class PodWriter:
-    """Keeps our annotations on the pods of this node as they should be."""
+    """Keeps gpushare's annotations on the pods of this node up to date."""
 
     def __init__(self, client: Client, pods: OwnPods, clock: Callable[[], float] = time.monotonic) -> None:
-        """Write into these pods."""
+        """Write into the pods of `pods`; `clock` returns a monotonic time in seconds."""
         self._client = client
         self._pods = pods
         self._clock = clock
@@ -44,14 +46,14 @@ class PodWriter:
         self._told = False
 
     async def write(self, desired: Published[Mapping[str, Annotations]]) -> None:
-        """Keep the annotations of each pod, by UID, as the newest value says; runs until cancelled."""
+        """Keep the annotations of pods in line with the newest value, by UID of the pods; runs until cancelled."""
         async for _ in changes(desired, self._pods.changed):
             while not await self._round(desired):
                 pass
             await asyncio.sleep(BETWEEN_WRITES)
 
     async def _round(self, desired: Published[Mapping[str, Annotations]]) -> bool:
-        """Write what differs; return whether everything was tried, after a wait where the API server failed."""
+        """Write the differences; return whether all pods were tried, or False after a failure and a wait."""
         self._written = {uid: each for uid, each in self._written.items() if uid in desired.value}
         for uid, annotations in desired.value.items():
             pod = self._pods.get(uid)
@@ -73,13 +75,13 @@ class PodWriter:
         if pod.ended or annotations.items() <= set(pod.written):
             return False
         before = self._written.get(pod.uid)
-        # Where it was written, the watch may not have shown it yet, or somebody else writes the same keys.
+        # After a write, the watch may not have shown the annotations yet, or another program writes the same keys.
         return before is None or before[0] != annotations or self._clock() - before[1] >= WRITE_AGAIN
 
     async def _apply(self, pod: Pod, annotations: Annotations) -> None:
-        """Apply exactly these annotations of ours to a pod.
+        """Apply exactly these annotations to a pod, and remove any further annotations owned by gpushare.
 
-        By its status: the right to write that does not include the right to change what a pod runs.
+        The apply goes to the status of the pod: the right to write the status excludes changes to the spec.
         """
         identity = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": {**identity, "annotations": dict(annotations)}}
@@ -87,7 +89,7 @@ class PodWriter:
         await self._client.apply(f"{path}/status", FIELD_MANAGER, body)
 
     async def _wait_out(self, error: ClusterError) -> None:
-        """Wait until the next attempt; where writing is forbidden, that is logged once, and tried ever less."""
+        """Wait until the next attempt; a missing right to write is logged once, with longer and longer waits."""
         if error.status != HTTPStatus.FORBIDDEN:
             await self._client.wait_out(error, self._backoff, PODS, CONSEQUENCE)
             return
@@ -98,9 +100,9 @@ class PodWriter:
 
 
 def _is_gone(error: ClusterError) -> bool:
-    """Return whether a pod is no more; with its UID, an apply never touches another pod of its name.
+    """Return whether an error means that the pod is gone; with the UID, an apply never touches a new pod of its name.
 
-    For the API server an apply with another UID is an attempt to change it, which is invalid, and no conflict.
+    To the API server, an apply with another UID is an attempt to change the UID: invalid, and not a conflict.
     """
     if error.status == HTTPStatus.UNPROCESSABLE_ENTITY:
         return "metadata.uid" in str(error)

@@ -1,4 +1,4 @@
-"""The pods of this node, as the API server has them."""
+"""The pods of this node, followed at the API server."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -25,17 +25,17 @@ from gpushare_plugin.model.account.pod import Pod
 _log = structlog.get_logger()
 
 ASK_AGAIN = 300.0
-"""Seconds between two attempts at most where RBAC forbids us something: rights can be granted while we run."""
+"""Longest wait between two attempts after a refusal by RBAC, in seconds: rights can be granted at any time."""
 
 CONSEQUENCE = "promises of a scheduler extender are not followed"
 REMEDY = "grant list and watch of pods, and patch of pods/status (in the chart: cluster.followPods)"
-"""What follows where pods are not known, and what helps where we may not know them."""
+"""The consequence of unknown pods, and the remedy for a missing right, for the log."""
 
 _WRITTEN = (ALLOCATION, ALIYUN_INDEX, ALIYUN_ASSIGNED, ACK_ALLOCATION)
 
 
 class Patience:
-    """Waits where RBAC forbids something: longer each time, until that was permitted for a while.
+    """Waits after refusals by RBAC: longer each time, and short again after `ASK_AGAIN` seconds without a refusal.
 
     An API server that has just started forbids everything until it knows the rights.
     """
@@ -55,14 +55,14 @@ class Patience:
 
 
 class OwnPods:
-    """Follows the pods that are bound to one node."""
+    """Follows the pods bound to one node."""
 
     def __init__(self, client: Client, node_name: str) -> None:
-        """Follow the pods of the node of this name."""
+        """Follow the pods of the node `node_name`."""
         self._forbidden = Patience(client.timing)
         self._pods: dict[str, Pod] = {}
         self._order: tuple[Pod, ...] = ()
-        self._arriving: dict[str, Pod] = {}  # by UID, while a list is not complete
+        self._arriving: dict[str, Pod] = {}  # by UID, until the first list is complete
         self._collection = Collection(
             client,
             PODS,
@@ -72,21 +72,25 @@ class OwnPods:
             forbidden=_forbidden,
         )
         self.changed = Published(0)
+        """A number that is raised after each change of the pods."""
         self.answered = asyncio.Event()
-        """Set once the pods are known, or the API server has forbidden us to know them."""
+        """Set once the pods are known, or the API server has refused to list them."""
 
     @property
     def live(self) -> bool:
-        """Whether changes arrive, as far as is known."""
+        """Whether the list is complete and no failure of the watch is known."""
         return self._collection.live
 
     @property
     def in_order(self) -> Sequence[Pod]:
-        """The pods in the order in which they were bound, those that are being deleted at the end."""
+        """The pods in the order in which they were bound, terminating pods last.
+
+        The pods of the first list are in the order of their creation.
+        """
         return self._order
 
     def get(self, uid: str) -> Pod | None:
-        """Return the pod of a UID, None where it is not known."""
+        """Return the pod with a UID, None for an unknown pod."""
         return self._pods.get(uid)
 
     @property
@@ -99,7 +103,7 @@ class OwnPods:
         }
 
     async def follow(self) -> None:
-        """Follow the pods; runs until cancelled. Without the right to it, that is logged once, and tried ever less."""
+        """Follow the pods; runs until cancelled. A missing right is logged once, with longer and longer waits."""
         told = False
         while True:
             try:
@@ -134,9 +138,10 @@ class OwnPods:
                         self._take()
 
     def _take(self) -> None:
-        """Take what has come; most changes of a pod are none of what is kept.
+        """Take in the arrived pods, and publish a change if any kept value of a pod has changed.
 
-        A list is sorted by name. The kubelet, too, takes those that it hears of at once by their age.
+        Most changes of a pod change no kept value. A list is sorted by name. This method sorts the pods by age, as the
+        kubelet does with pods that arrive together.
         """
         arrived = sorted(self._arriving.values(), key=lambda pod: pod.created)
         self._arriving.clear()
@@ -151,7 +156,7 @@ class OwnPods:
 
 
 class _ForbiddenError(Exception):
-    """The API server says that we may not read pods."""
+    """The API server forbids reading pods."""
 
 
 def _forbidden() -> None:
@@ -159,9 +164,9 @@ def _forbidden() -> None:
 
 
 def _own(found: ApiPod) -> Pod:
-    """Return a pod of this node, with the annotations that are ours to write, and the IDs of its containers."""
+    """Return a pod of this node, with the annotations written by gpushare, and the IDs of the pod's containers."""
     annotations = found.metadata.annotations
-    # An annotation that is longer than any of ours is none of ours, and is written over whatever else it says.
+    # An annotation longer than any annotation of gpushare is overwritten in any case, so the first part is enough.
     written = tuple((key, annotations[key][: MOST_CHARACTERS + 1]) for key in _WRITTEN if key in annotations)
     statuses = (*found.status.init_container_statuses, *found.status.container_statuses)
     # `<runtime>://<ID>`

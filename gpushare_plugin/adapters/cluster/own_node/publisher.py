@@ -1,6 +1,6 @@
-"""What this node publishes on its own Node: labels, annotation and capacity, as projections of its snapshot.
+"""Publishes labels, an annotation and capacity on the own Node, computed from the snapshot of the node.
 
-All of it is computed, compared with what is there, and applied as a whole where they differ.
+All fields are computed, compared with the present fields, and applied as a whole after a difference.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ from gpushare_plugin.model.snapshot import Snapshot
 _log = structlog.get_logger()
 
 BETWEEN_WRITES = 1.0
-"""Seconds between two writes, so that a GPU that comes and goes does not flood the API server."""
+"""Seconds between two writes, because a GPU that comes and goes must not flood the API server."""
 
 
 class Publisher:
-    """Keeps our fields on one Node up to date."""
+    """Keeps the fields of gpushare on one Node up to date."""
 
     def __init__(self, client: Client, node_name: str, *, node_labels: bool, clock: Callable[[], float]) -> None:
-        """Publish on the Node of this name; `node_labels` says whether NVIDIA's labels are ours to write.
+        """Publish on the Node `node_name`; `node_labels` says whether to write NVIDIA's labels.
 
         `clock` returns the time of day, in seconds since 1970.
         """
@@ -45,7 +45,7 @@ class Publisher:
         self._changes = Reported()
 
     async def publish(self, nodes: Published[Object | None], snapshots: Published[Snapshot]) -> None:
-        """Keep the newest of `nodes` as the newest of `snapshots` says; runs until cancelled."""
+        """Keep the fields of the newest Node in line with the newest snapshot; runs until cancelled."""
         backoff = self._client.timing.backoff()
         async for _ in changes(nodes, snapshots):
             while node := nodes.value:
@@ -70,7 +70,7 @@ class Publisher:
         )
 
     def _without_others(self, node: Object, labels: Mapping[str, str]) -> dict[str, str]:
-        """Leave out labels that another manager sets to another value: two that take turns help nobody."""
+        """Return `labels` without labels set to another value by another manager: taking turns helps nobody."""
         present = metadata(node, "labels")
         left = {key for key in labels_of_others(node) if key in labels and labels[key] != present.get(key)}
         if self._changes.is_new("others", left) and left:
@@ -85,7 +85,10 @@ class Publisher:
         return {key: value for key, value in labels.items() if key not in left}
 
     def _stamped(self, node: Object, labels: Mapping[str, str]) -> dict[str, str]:
-        """Add the time at which these labels were written first: a later time alone is no reason to write again."""
+        """Add the time of the first write of these labels, unless another manager writes the time label.
+
+        The time of the first write stays, because a later time alone is no reason for another write.
+        """
         if TIMESTAMP in labels_of_others(node):
             return dict(labels)
         there = owned_fields(node).labels
@@ -93,7 +96,7 @@ class Publisher:
         return {**labels, TIMESTAMP: there[TIMESTAMP] if same else str(int(self._clock()))}
 
     async def _write(self, node: Object, desired: OwnedFields) -> bool:
-        """Apply what differs from what is there; return whether anything did."""
+        """Apply the fields if they differ from the present fields; return whether they differed."""
         there = owned_fields(node)
         differs = (desired.labels, desired.annotations) != (there.labels, there.annotations)
         capacity_differs = desired.capacity != there.capacity

@@ -1,8 +1,8 @@
-"""The slices in the status of our Node: written as soon as the kubelet confirms which can be allocated.
+"""The slices in the status of the own Node: written as soon as the kubelet confirms the allocatable slices.
 
-The kubelet writes the same, but only every ten seconds (`nodeStatusUpdateFrequency`), and kube-scheduler sees slices
-only there. What is written is never more than the kubelet confirms; slices to which no pod is to be scheduled any more
-are left out. Where the kubelet then writes another number, ours is written again.
+The kubelet writes the same status, but only every ten seconds (`nodeStatusUpdateFrequency`), and kube-scheduler sees
+slices only in the status. The written numbers never exceed the slices confirmed by the kubelet, and leave out slices
+closed to new pods. If the kubelet writes another number afterwards, this module writes its own number again.
 """
 
 import asyncio
@@ -24,31 +24,33 @@ from gpushare_plugin.model.slices.slice import SchedulableSlices, slice_of
 _log = structlog.get_logger()
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
-"""Seconds until the kubelet is asked again for what it has not confirmed yet, at first and at most."""
+"""Seconds until the kubelet is asked again about unconfirmed slices: the first wait and the longest wait."""
 BETWEEN_WRITES = 0.2
-"""Seconds between two writes: slices of several sizes come one after another."""
+"""Seconds between two writes, because slices of several sizes come one after another."""
 
 CONSEQUENCE = "kube-scheduler sees changes of slices only when the kubelet writes the status of this Node"
+"""The consequence of a failure to write, for the log."""
 
 Healthy = Callable[[], Awaitable[Mapping[str, AbstractSet[str]]]]
 """Returns the IDs of all healthy devices, allocated ones included, by resource; raises GpushareError."""
 
 Status = Mapping[str, Mapping[str, str]]
+"""A part of a Node's status: quantities by resource, under `capacity` and `allocatable`."""
 
 
 class Observer(Protocol):
-    """Wants to know what the Node shows."""
+    """Follows the slices shown by the Node."""
 
     def shown(self, slices: SchedulableSlices) -> None:
-        """Take note that the Node shows no more than these slices."""
+        """Take note that the Node shows no more than `slices`."""
         ...
 
     def exceeded(self, excess: Mapping[str, int]) -> None:
-        """Take note of how many more slices of each resource the Node shows than it is to show."""
+        """Take note of the number of slices shown in excess by the Node, by resource."""
         ...
 
     def failed(self) -> None:
-        """Take note that the Node cannot be written, or that the kubelet does not confirm what to write."""
+        """Take note that the Node cannot be written, or that the kubelet gives no answer about the slices."""
         ...
 
 
@@ -56,7 +58,7 @@ class SliceStatus:
     """Keeps the slices in the status of one Node."""
 
     def __init__(self, client: Client, node_name: str, healthy: Healthy, observer: Observer) -> None:
-        """Write to the Node of this name what is confirmed as `healthy`, and tell the `observer` what it shows."""
+        """Write the slices confirmed by `healthy` to the Node `node_name`, and tell `observer` the shown slices."""
         self._client = client
         self._path = f"{NODES}/{node_name}/status"
         self._healthy = healthy
@@ -65,7 +67,10 @@ class SliceStatus:
         self._written: tuple[Object, Object] | None = None
 
     async def keep(self, nodes: Published[Object | None], slices: Published[SchedulableSlices | None]) -> None:
-        """Keep the newest of `nodes` as the newest of `slices` says, None for none; runs until cancelled."""
+        """Keep the status of the newest Node in line with the newest slices; runs until cancelled.
+
+        With the slices None, or without a Node, nothing is written.
+        """
         backoff = self._client.timing.backoff()
         async for _ in changes(nodes, slices):
             pauses = Backoff(first=FIRST_PAUSE, most=LONGEST_PAUSE)
@@ -86,11 +91,11 @@ class SliceStatus:
                 replaced = slices.replaced
 
     def _newest(self, node: Object) -> Object:
-        """Return the Node as we wrote it, as long as the watch has not shown another one."""
+        """Return the Node from the answer to the last write, until the watch shows a new version, else `node`."""
         return self._written[1] if self._written is not None and self._written[0] is node else node
 
     async def _update(self, node: Object, wanted: SchedulableSlices) -> bool:
-        """Write what differs; return whether the kubelet has confirmed all that is wanted. Raises ClusterError."""
+        """Write the differences; return whether the kubelet confirms all wanted slices. Raises ClusterError."""
         try:
             healthy = await self._healthy()
         except GpushareError as error:
@@ -109,7 +114,7 @@ class SliceStatus:
         return all(ids <= healthy.get(name, frozenset()) for name, ids in wanted.ids.items())
 
     async def _write(self, node: Object, change: Status) -> None:
-        # A JSON merge patch, as others write extended resources; with its UID, it never changes another Node.
+        # A JSON merge patch, as usual for extended resources; with the UID, it never changes a new Node of this name.
         body = {"metadata": {"uid": node["metadata"]["uid"]}, "status": change}
         query = {"fieldManager": FIELD_MANAGER}
         answer = await self._client.request("PATCH", self._path, query, body, "application/merge-patch+json")
@@ -122,10 +127,10 @@ class SliceStatus:
 
 
 def difference(node: Object, counts: Mapping[str, int], wanted: SchedulableSlices) -> Status:
-    """Return what to change in the status of a Node, so that so many slices of each resource are allocatable.
+    """Return the changes to the status of a Node that make `counts` slices of each resource allocatable.
 
-    Of slices of the kind that the node does not offer there are none. The capacity, which the kubelet writes with the
-    unhealthy ones, is only kept from being less.
+    Slices of the wanted kind without a count become 0. The kubelet writes the capacity, including unhealthy slices, so
+    the change only raises a capacity below the allocatable number.
     """
     there, capacity = _amounts(node, "allocatable"), _amounts(node, "capacity")
     gone = {name: 0 for name in there if (meant := slice_of(name)) and meant.kind == wanted.kind}
@@ -136,13 +141,13 @@ def difference(node: Object, counts: Mapping[str, int], wanted: SchedulableSlice
 
 
 def excess(node: Object, change: Status) -> Mapping[str, int]:
-    """Return how many more slices of each resource a Node shows than after the change."""
+    """Return the number of slices that a change removes from a Node, by resource."""
     there = _amounts(node, "allocatable")
     more = {name: there.get(name, 0) - int(count) for name, count in change["allocatable"].items()}
     return {name: count for name, count in more.items() if count > 0}
 
 
 def _amounts(node: Object, part: str) -> dict[str, int]:
-    """Return the whole numbers in a part of a Node's status; what is none is as if it were not there."""
+    """Return the whole numbers in a part of a Node's status, without values that are no whole numbers."""
     found: Mapping[str, Any] = (node.get("status") or {}).get(part) or {}
     return {name: int(text) for name, text in found.items() if str(text).isdecimal()}

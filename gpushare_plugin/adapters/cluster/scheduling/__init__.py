@@ -1,1 +1,1 @@
-"""What a program that takes part in scheduling needs of the cluster."""
+"""Parts of the API for programs that take part in scheduling."""

@@ -1,7 +1,7 @@
-"""Binds a pod to a node, and annotates it, in one step.
+"""Binds a pod to a node and annotates the pod in one step.
 
-The API server sets the node and copies the Binding's annotations to the pod in one write, so a pod never has the one
-without the other (kubernetes: pkg/registry/core/pod/storage, setPodNodeAndMetadata).
+The API server sets the node and copies the Binding's annotations to the pod in one write, so a pod never has the node
+without the annotations (kubernetes: pkg/registry/core/pod/storage, setPodNodeAndMetadata).
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 T = TypeVar("T")
 
 _OF_THE_SERVER = 0.75
-"""The part of a Binding's time that the API server has; the rest is for the way there and back."""
+"""The fraction of a Binding's time for the API server; the rest is for the way to the server and back."""
 
 
 class Unbound(Enum):
-    """Why a pod was not bound to the node it was to be bound to."""
+    """The reason why a pod was not bound to the intended node."""
 
     ELSEWHERE = "it is bound to another node"
     GONE = "it does not exist any more"
@@ -35,28 +35,30 @@ class Unbound(Enum):
     REJECTED = "the API server rejected the Binding"
     BUSY = "the API server takes no requests now"
     UNKNOWN = "it is not known whether the API server did it"
-    """Binding it again tells; until then it may be bound to the node, or become so."""
+    """Another Binding shows the outcome; until then the pod may be bound to the node, or may become bound."""
 
 
 class BindingError(ClusterError):
-    """A pod was not bound; `why` says what follows from it, and `node` where the pod is bound instead."""
+    """A pod was not bound."""
 
     def __init__(self, message: str, why: Unbound, cause: ClusterError | None = None, node: str = "") -> None:
-        """Keep why, and what the API server answered."""
+        """Keep the reason, the API server's answer in `cause`, and the actual node of the pod, empty if unknown."""
         status, retry_after, sent = (
             (None, None, True) if cause is None else (cause.status, cause.retry_after, cause.sent)
         )
         super().__init__(message, status, retry_after, sent=sent)
         self.why = why
+        """The reason, for callers to decide on the next step."""
         self.node = node
+        """The node that the pod is bound to instead, empty if the pod has no other node."""
 
 
 async def bind(client: Client, pod: ObjectIdentity, node: str, annotations: Mapping[str, str], within: float) -> bool:
-    """Bind a pod to a node with these annotations, within so many seconds.
+    """Bind a pod to a node with these annotations, in at most `within` seconds.
 
-    The API server does it before they have passed, or never, also where we are gone by then. Returns False where the
-    pod was bound to this node before, perhaps with other annotations; so it can be asked for again when the first
-    answer was lost. Raises BindingError.
+    The API server binds the pod within this time or never, even if this process has ended by then. Returns False if
+    the pod was bound to the node before, perhaps with other annotations, so a caller may ask again after a lost
+    answer. Raises BindingError.
     """
     identity = {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
     binding = {
@@ -81,19 +83,19 @@ async def bind(client: Client, pod: ObjectIdentity, node: str, annotations: Mapp
 
 
 async def read_pod(client: Client, pod: ObjectIdentity) -> ApiPod | None:
-    """Return the pod of this name as it is now, whatever its UID; raises ClusterError."""
+    """Read and return the pod with this name, of any UID, None for a missing pod; raises ClusterError."""
     return await _read(client, pod.path, ApiPod)
 
 
 async def read_node(client: Client, name: str) -> ApiNode | None:
-    """Return the Node of this name as it is now; raises ClusterError."""
+    """Read and return the Node with this name, None for a missing Node; raises ClusterError."""
     return await _read(client, f"{NODES}/{quote(name, safe='')}", ApiNode)
 
 
 async def pods_on(client: Client, node: str) -> list[str]:
-    """Return the UIDs of the pods that are bound to a node at this moment; raises ClusterError.
+    """Return the UIDs of all pods bound to a node now; raises ClusterError.
 
-    Pods that cannot be read are left out, as a Collection leaves them out.
+    Unreadable pods are left out, as in a Collection.
     """
     found: list[str] = []
     async with aclosing(pages(client, PODS, {"fieldSelector": f"spec.nodeName={node}"})) as listing:
@@ -105,16 +107,16 @@ async def pods_on(client: Client, node: str) -> list[str]:
 
 
 def _deadline(within: float) -> dict[str, str]:
-    """Return the query with which the API server gives up a request in time for its answer to come within seconds.
+    """Return the query that makes the API server give up a request in time for an answer in `within` seconds.
 
-    Otherwise it may carry the request out after its client has gone, for as long as --request-timeout says: 60 s
-    (kubernetes: apiserver/pkg/endpoints/filters/request_deadline.go).
+    Without the query, the API server may carry out a request after the client has gone, up to its --request-timeout:
+    60 s (kubernetes: apiserver/pkg/endpoints/filters/request_deadline.go).
     """
     return {"timeout": f"{max(1, int(within * 1000 * _OF_THE_SERVER))}ms"}
 
 
 async def _read(client: Client, path: str, kind: type[T]) -> T | None:
-    """Return an object, None where there is none; raises ClusterError."""
+    """Read and return an object, None for a missing object; raises ClusterError."""
     try:
         answer = await client.request("GET", path)
     except ClusterError as error:
@@ -130,7 +132,7 @@ def _failure(pod: ObjectIdentity, node: str, error: ClusterError) -> BindingErro
     elif error.status == HTTPStatus.TOO_MANY_REQUESTS:
         why = Unbound.BUSY
     elif error.status is None or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        # Also behind a server's error there can be a write that took its time.
+        # A server error may hide a write that was only slow.
         why = Unbound.UNKNOWN if error.sent else Unbound.BUSY
     else:
         why = Unbound.REJECTED
@@ -138,9 +140,9 @@ def _failure(pod: ObjectIdentity, node: str, error: ClusterError) -> BindingErro
 
 
 async def _explain_conflict(client: Client, pod: ObjectIdentity, node: str, conflict: ClusterError) -> None:
-    """Return where the pod is bound to this node; else raise what stands against it.
+    """Read a pod after a conflict and raise BindingError with the reason, unless the pod is bound to this node.
 
-    All conflicts have one status, so the pod itself is asked, not the words of the message.
+    All conflicts have the same status, so the pod itself tells the reason, not the words of the message.
     """
     try:
         found = await read_pod(client, pod)

@@ -1,6 +1,6 @@
-"""PodDisruptionBudgets of the API, where they may be read.
+"""PodDisruptionBudgets of the API, if RBAC permits reading them.
 
-They matter to a preemption alone, so nothing waits for them.
+Only preemption uses the budgets, so nothing waits for them.
 """
 
 import asyncio
@@ -19,42 +19,50 @@ from gpushare_plugin.model.account.search.disruption import Budget, Disruptions
 _log = structlog.get_logger()
 
 BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
-"""The collection of all PodDisruptionBudgets."""
+"""The path of all PodDisruptionBudgets."""
 
 _AGAIN = 300.0
-"""Seconds until it is tried again whether the API server lets us read them."""
+"""Seconds until the next attempt to read the budgets after a refusal of the API server."""
 
 
 class LabelSelector(Kept, frozen=True):
-    """Requirements of labels, all of which have to be met."""
+    """Requirements on the labels of a pod; a matching pod meets all of them."""
 
     match_labels: dict[str, str] = msgspec.field(default_factory=dict)
+    """The required values, by label."""
     match_expressions: tuple[Requirement, ...] = ()
+    """The requirements with operators."""
 
 
 class BudgetSpec(Kept, frozen=True):
-    """Which pods a budget covers; without a selector, none."""
+    """The scope of a budget."""
 
     selector: LabelSelector | None = None
+    """The selector of the covered pods; None covers no pod."""
 
 
 class BudgetStatus(Kept, frozen=True):
-    """How many evictions are allowed now, and which pods, by name, are being evicted already."""
+    """The current state of a budget."""
 
     disruptions_allowed: int = 0
+    """The number of evictions allowed now."""
     disrupted_pods: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
+    """The pods with an eviction in progress, by name."""
 
 
 class PodDisruptionBudget(Kept, frozen=True):
     """A PodDisruptionBudget."""
 
     metadata: Metadata = Metadata()
+    """The metadata of the budget."""
     spec: BudgetSpec = BudgetSpec()
+    """The covered pods."""
     status: BudgetStatus = BudgetStatus()
+    """The allowed and current evictions."""
 
 
 def budget(found: PodDisruptionBudget) -> Budget:
-    """Return a budget as evictions are judged by it."""
+    """Return a budget in the form used to judge evictions."""
     selector = found.spec.selector
     return Budget(
         namespace=found.metadata.namespace,
@@ -72,21 +80,21 @@ def _requirements(selector: LabelSelector) -> Iterator[Requirement]:
 
 
 class _ForbiddenError(Exception):
-    """The API server does not let us read them."""
+    """The API server does not permit reading the budgets."""
 
 
 class BudgetFollower:
-    """Keeps the budgets equal to those of the cluster."""
+    """Keeps the known budgets equal to the budgets of the cluster."""
 
     def __init__(self, client: Client, disruptions: Disruptions) -> None:
-        """Fill `disruptions`, which has no budget yet."""
+        """Fill `disruptions`, which has no budgets yet."""
         self._client = client
         self._disruptions = disruptions
 
     async def follow(self) -> None:
-        """Follow all of them; runs until cancelled.
+        """Follow all budgets; runs until cancelled.
 
-        Without the right to read them, which charts before this one did not give, it says so once.
+        A missing right to read the budgets is logged once: charts before this version did not grant the right.
         """
         told = False
         while True:
@@ -100,7 +108,7 @@ class BudgetFollower:
                 await asyncio.sleep(_AGAIN)
 
     async def _follow(self) -> None:
-        """Follow them from a first list on; raises _ForbiddenError."""
+        """Follow the budgets from a first list on; raises _ForbiddenError."""
         collection = Collection(
             self._client,
             BUDGETS,

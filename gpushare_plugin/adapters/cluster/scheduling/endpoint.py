@@ -1,7 +1,7 @@
-"""Where a Service leads to: an EndpointSlice that one of several pods points at itself.
+"""The target of a Service without a selector: one of several pods writes its own address into the EndpointSlice.
 
-With a selector a Service would reach all ready pods. A pod that stands by would then either be asked what it cannot
-answer, or count as not ready, so that no rolling update and no drain of a node would come to an end.
+With a selector, a Service would reach all ready pods. A standby pod would then either get requests that it cannot
+answer, or count as not ready. With a pod that is not ready, no rolling update and no drain of a node would finish.
 """
 
 import asyncio
@@ -15,15 +15,15 @@ from gpushare_plugin.adapters.cluster.client import Client, ClusterError, Object
 from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 
 WRITE_AGAIN = 10.0
-"""Seconds after which the same is written again: a pod that pointed at itself before may have written late."""
+"""Seconds until the EndpointSlice is written again: a former leader may have written its own address late."""
 
 _LOOK_AGAIN = 0.5
 
 
 class Endpoint:
-    """The only endpoint of the Service `service`, which has no selector; the slice has its name."""
+    """The only endpoint of a Service without a selector; the EndpointSlice has the name of the Service."""
 
-    def __init__(  # noqa: PLR0913 - what an endpoint is
+    def __init__(  # noqa: PLR0913 - the parts of an endpoint
         self,
         client: Client,
         service: str,
@@ -33,9 +33,9 @@ class Endpoint:
         port: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Point the Service at `port` of this pod when asked to; raises ValueError where `address` is no IP address.
+        """Prepare an endpoint at `address` and `port` of `pod`; raises ValueError if `address` is no IP address.
 
-        The EndpointSlice is in the namespace of the pod, and deleted with it.
+        The EndpointSlice is in the namespace of the pod, and is deleted together with the pod.
         """
         self._client = client
         self._collection = f"/apis/discovery.k8s.io/v1/namespaces/{pod.namespace}/endpointslices"
@@ -47,7 +47,7 @@ class Endpoint:
         self._family = f"IPv{ipaddress.ip_address(address).version}"
 
     async def publish(self, answers: Callable[[], bool]) -> None:
-        """Point the Service at this pod while it `answers`; runs until cancelled."""
+        """Point the Service at this pod while `answers` returns True; runs until cancelled."""
         path = f"{self._collection}/{self._service}"
         backoff = self._client.timing.backoff()
         written_at = -math.inf
@@ -61,7 +61,7 @@ class Endpoint:
                     await self._client.wait_out(error, backoff, path, "the Service does not lead to this pod")
                     continue
                 backoff.reset()
-                written_at = now  # others may have written while the answer was on its way
+                written_at = now  # another pod may have written while the answer was on its way
             await asyncio.sleep(_LOOK_AGAIN)
 
     async def _write(self, path: str) -> None:

@@ -1,4 +1,4 @@
-"""Secrets of one namespace, which several processes write: each write names the version that it was decided on."""
+"""Secrets of one namespace, written by several processes: each write names the version that the writer has read."""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -8,18 +8,23 @@ from gpushare_plugin.adapters.cluster.client import Client, ClusterError, Object
 from gpushare_plugin.adapters.cluster.objects import Secret
 
 LABELS = {"app.kubernetes.io/managed-by": "gpushare"}
+"""The labels of the written Secrets."""
 
 
 class Secrets:
-    """The Secrets of a namespace, each read and written by its name alone."""
+    """The Secrets of a namespace, read and written by name, never listed."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         """Read nothing yet."""
         self._client = client
         self.path = f"/api/v1/namespaces/{namespace}/secrets"
+        """The path of the Secrets of the namespace."""
 
     async def read(self, name: str) -> tuple[dict[str, bytes], str | None]:
-        """Return what a Secret has, and its version: nothing and None where there is none; raises ClusterError."""
+        """Return the values and the version of a Secret; raises ClusterError.
+
+        A missing Secret has no values and the version None.
+        """
         path = f"{self.path}/{name}"
         try:
             found = decoded(await self._client.request("GET", path), Secret, path)
@@ -30,9 +35,10 @@ class Secrets:
         return found.data, found.metadata.resource_version
 
     async def write(self, name: str, values: Mapping[str, bytes], version: str | None) -> bool:
-        """Write a Secret where it has this version, None for none; return False where another one wrote it meanwhile.
+        """Replace a Secret of this version, or create a Secret for None; return False if another process was faster.
 
-        Raises ClusterError, also where there is no such namespace.
+        The faster process has created, changed or deleted the Secret since the read. Raises ClusterError, also for a
+        missing namespace.
         """
         metadata = {"name": name, "labels": LABELS} | ({} if version is None else {"resourceVersion": version})
         data = {key: b64encode(value).decode() for key, value in values.items()}
@@ -40,7 +46,7 @@ class Secrets:
         if version is None:
             request, meanwhile = ("POST", self.path), {HTTPStatus.CONFLICT}
         else:
-            # One that is not found was deleted meanwhile; of a POST, the namespace is what is not found.
+            # A Secret that is not found was deleted since the read; a POST misses the namespace, not the Secret.
             request, meanwhile = ("PUT", f"{self.path}/{name}"), {HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND}
         try:
             await self._client.request(*request, body=body)

@@ -1,4 +1,4 @@
-"""Removes what gpushare wrote to Nodes, and its Leases."""
+"""Removes the fields written by gpushare on Nodes, and the Leases of gpushare."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -23,9 +23,9 @@ from gpushare_plugin.model.slices.wanted import WANTED_SLICES
 
 
 async def clean_nodes(client: Client, node_name: str | None = None) -> AsyncIterator[tuple[str, ClusterError | None]]:
-    """Remove everything of ours on one Node, or on every one; yield each that had any, and the error where it failed.
+    """Remove all fields of gpushare from one Node or from all Nodes; yield each affected Node with its error or None.
 
-    Raises ClusterError when the Nodes cannot be listed, or there is none of that name.
+    Raises ClusterError if the Nodes cannot be listed, or if no Node has the name.
     """
     found = False
     async with aclosing(pages(client, NODES, named(node_name))) as listing:
@@ -43,7 +43,7 @@ async def clean_nodes(client: Client, node_name: str | None = None) -> AsyncIter
 
 
 async def _clean(client: Client, node: Object) -> bool:
-    """Remove everything of ours on a Node; return whether there was any."""
+    """Remove all fields of gpushare from a Node; return whether the Node had any."""
     owned = owned_fields(node) != OwnedFields()
     has_condition = condition(node) is not None
     has_wanted = WANTED_SLICES in metadata(node, "annotations")
@@ -58,7 +58,7 @@ async def _clean(client: Client, node: Object) -> bool:
 
 
 async def delete_leases(client: Client, namespace: str) -> AsyncIterator[tuple[str, ClusterError | None]]:
-    """Delete the Leases of extenders and partitioners; yield each that there was, and the error where it failed."""
+    """Delete the Leases of extenders and partitioners; yield each existing Lease with its error or None."""
     for name in (EXTENDER_LEASE, PARTITIONER_LEASE):
         try:
             await client.request("DELETE", f"{leases(namespace)}/{name}")

@@ -1,4 +1,4 @@
-"""Follows every Node and every Pod of a cluster, for whoever fills an account of it."""
+"""Follows all Nodes and Pods of a cluster, for programs that keep an account of the cluster."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,27 +17,28 @@ PodT = TypeVar("PodT")
 
 @dataclass(frozen=True, slots=True)
 class Objects(Generic[T]):
-    """What is followed of one kind: every object, or those of a field selector, each decoded as `kind`.
-
-    `put` is called with each object as it is now, `remove` for each that is there no more. `consequence` is a sentence
-    for the log: what does not happen while the API server cannot be followed.
-    """
+    """The followed objects of one kind, and the functions to call."""
 
     kind: type[T]
+    """The type to decode objects as."""
     put: Callable[[T], None]
+    """Called with every new or changed object."""
     remove: Callable[[Gone], None]
+    """Called for every object that was deleted or left the selector."""
     consequence: str
+    """A clause for the log: the work that stops while the API server cannot be followed."""
     selector: str = ""
+    """The field selector of the objects, empty for all objects of the kind."""
 
 
 class ClusterFollower:
-    """Passes on what there is and then each change, and knows when everything that there was has been passed on.
+    """Passes on all Nodes and Pods and then all changes, and knows when the first lists are complete.
 
-    It can be used once: it says what changed since the first list, so another attempt would not remove what went in
-    between. After a defect, another follower fills another account from the beginning.
+    A follower can be used once: a second run would not remove objects that were deleted between the runs. After a
+    defect, a new follower fills a new account from the beginning.
     """
 
-    def __init__(  # noqa: PLR0913 - what a cluster is followed with
+    def __init__(  # noqa: PLR0913 - the settings of a followed cluster
         self,
         client: Client,
         nodes: Objects[NodeT],
@@ -47,50 +48,51 @@ class ClusterFollower:
         changed: Callable[[], None] = lambda: None,
         forbidden: Callable[[str], None] = lambda _what: None,
     ) -> None:
-        """Follow Nodes and Pods, listed `page` at a time; `changed` is called after each that was passed on.
+        """Follow Nodes and Pods in lists of `page` objects; `changed` is called after each object passed on.
 
-        `forbidden` is called with `nodes` or `pods` each time the server says that we may not read these.
+        `forbidden` is called with `nodes` or `pods` each time the server forbids reading the Nodes or the Pods.
         """
         self._nodes = _Following(client, NODES, nodes, page, changed, partial(forbidden, "nodes"))
         self._pods = _Following(client, PODS, pods, page, changed, partial(forbidden, "pods"))
 
     @property
     def missing(self) -> list[str]:
-        """What has not been listed yet."""
+        """The kinds without a complete list yet: `nodes`, `pods`, or both."""
         listed = {"nodes": self._nodes.listed, "pods": self._pods.listed}
         return [name for name, event in listed.items() if not event.is_set()]
 
     @property
     def age(self) -> float | None:
-        """Seconds since the API server last sent anything of the one it was silent about longer; None before a list."""
+        """Seconds since the last data on Nodes or on Pods, whichever is longer ago; None before the first lists."""
         heard = [self._nodes.heard_at, self._pods.heard_at]
         now = asyncio.get_running_loop().time()
         return None if None in heard else max(now - at for at in heard if at is not None)
 
     @property
     def pods_in_order(self) -> bool:
-        """Whether changes of Pods are passed on in the order in which they happened, as far as is known.
+        """Whether changes of Pods are passed on in the order in which the changes happened.
 
-        A watch does that. While pods are listed, they come by name, and some changes are missing until the end.
+        A watch keeps the order, as long as no failure is known. A list sorts the pods by name, and some changes are
+        missing until the end of the list.
         """
         return self._pods.live
 
     async def listed(self) -> None:
-        """Wait until Nodes and Pods have been listed."""
+        """Wait for the first lists of Nodes and Pods."""
         await self._nodes.listed.wait()
         await self._pods.listed.wait()
 
     async def follow(self) -> None:
-        """Follow both; runs until cancelled, and raises what `put` and `remove` do."""
+        """Follow Nodes and Pods; runs until cancelled, and raises the errors of `put` and `remove`."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._nodes.follow())
             group.create_task(self._pods.follow())
 
 
 class _Following(Generic[T]):
-    """Follows one kind."""
+    """Follows the objects of one kind."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what one kind is followed with
+    def __init__(  # noqa: PLR0913, PLR0917 - the settings of a followed kind
         self,
         client: Client,
         path: str,

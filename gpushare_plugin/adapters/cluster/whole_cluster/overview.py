@@ -1,4 +1,4 @@
-"""The cluster as people want to see it: every Node and Pod, read once or followed, and the account of both."""
+"""The cluster for display to people: all Nodes and Pods, read once or followed, and the account of both."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
@@ -18,33 +18,34 @@ from gpushare_plugin.model.choice.policies import DEFAULT_POLICY
 T = TypeVar("T")
 
 PAGE = 1000
-"""Objects that are asked for at a time: twice as many as kubectl asks for, for each page is a round trip."""
+"""Number of objects in a page: twice as many as with kubectl, because each page takes a round trip."""
 
 
 ATTEMPTS = 5
-"""Requests for one answer, where the API server says that it has too much to do (429)."""
+"""Largest number of requests for one answer while the API server is overloaded (429)."""
 
 LONGEST_PAUSE = 10.0
-"""Seconds between two of them at most: people wait. The API server itself requests one second."""
+"""Longest wait between two requests, in seconds, because people wait. The API server itself requests one second."""
 
 PATIENT = Timing(request=60.0)
-"""As long as the API server works on a request: a page can have 20 MiB, and the way to a person be slow."""
+"""The API server's own time limit for a request: a page can have 20 MiB, and a person's connection can be slow."""
 
 _NOT_OVER = "status.phase!=Succeeded"
-"""Selects all pods but those of which no container runs any more; containers of one that has failed may."""
+"""Selects all pods except succeeded pods, which run no container any more; a failed pod may still run containers."""
 
 
 class Overview:
-    """What is known of a cluster: the account of it, and which pods wait for slices."""
+    """The account of a cluster, and the pods that wait for slices."""
 
     def __init__(self, policy: str = DEFAULT_POLICY) -> None:
-        """Know nothing yet; `policy` is the default of the scheduler extender."""
+        """Start empty; `policy` is the default policy of the scheduler extender."""
         self.account = ClusterAccount(policy)
+        """The account of the cluster's GPUs."""
         self.waiting: dict[str, Pod] = {}
-        """The pods that wait for slices, by UID."""
+        """The pods waiting for slices, by UID."""
 
     def put_node(self, node: Node) -> None:
-        """Take in a node as it is now."""
+        """Take in a new or changed node."""
         self.account.put_node(node)
 
     def remove_node(self, name: str) -> None:
@@ -52,7 +53,7 @@ class Overview:
         self.account.remove_node(name)
 
     def put_pod(self, found: ApiPod) -> None:
-        """Take in a Pod as it is now; one that asks for no extended resource does not matter."""
+        """Take in a new or changed Pod, and ignore a Pod without a request for extended resources."""
         if not asks(found):
             return
         pod = pod_of(found)
@@ -72,16 +73,16 @@ OverviewT = TypeVar("OverviewT", bound=Overview)
 
 
 async def read(client: Client, names: Collection[str] = (), *, empty: Callable[[], OverviewT]) -> OverviewT:
-    """Return the whole cluster or, with names, these Nodes and their Pods, in what `empty` returns.
+    """Read the whole cluster or, with `names`, the named Nodes and their Pods, into the overview made by `empty`.
 
-    Raises ClusterError in words for people.
+    Returns the overview. Raises ClusterError in words for people.
     """
     try:
         return await _read(client, names, empty(), PAGE)
     except ClusterError as error:
         if error.status != HTTPStatus.GONE:
             raise
-        # The server has forgotten the moment of the first page; only a list in one piece is sure to be of one moment.
+        # The server has forgotten the version of the first page; only a list in one piece is sure to have one version.
         return await _read(client, names, empty(), 0)
 
 
@@ -106,16 +107,16 @@ def _no_node(name: str) -> ClusterError:
 
 
 def _selectors(names: Collection[str]) -> list[tuple[str, str]]:
-    """Return the field selectors of Nodes and of Pods, a pair for each name; those of everything for no names."""
+    """Return a pair of field selectors of Nodes and Pods for each name, or one pair for the whole cluster."""
     of_names = [(f"metadata.name={name}", f"spec.nodeName={name},{_NOT_OVER}") for name in names]
     return of_names or [("", _NOT_OVER)]
 
 
 async def follow(client: Client, names: Collection[str], every: float) -> AsyncGenerator[Overview, None]:
-    """Yield the cluster, or these Nodes and their Pods, and again after changes, at most once in `every` seconds.
+    """Yield the cluster, or the named Nodes and their Pods, and again after changes, at most once in `every` seconds.
 
-    Raises ClusterError where it cannot be read at first, or may not be watched; other failures are logged, and tried
-    again.
+    Raises ClusterError if the first read fails or if the server forbids the watch. Further failures are logged, and
+    followed by another attempt.
     """
     await _try(client, names)
     overview, news = Overview(), asyncio.Event()
@@ -157,7 +158,7 @@ def _follower(
     changed: Callable[[], None],
     forbidden: Callable[[str], None],
 ) -> ClusterFollower:
-    """Return what keeps an overview of the Nodes and Pods of two field selectors up to date."""
+    """Return a follower that keeps an overview up to date with the Nodes and Pods of two field selectors."""
     consequence = "what is shown is as old as the last answer"
     of_node, of_pods = selectors
     nodes = Objects(
@@ -172,7 +173,7 @@ def _follower(
 
 
 async def _try(client: Client, names: Collection[str]) -> None:
-    """Read one object of each kind; raises ClusterError in words for people."""
+    """Read one Node and one Pod per selector as a test; raises ClusterError in words for people."""
     for name, (of_node, of_pods) in zip(names or (None,), _selectors(names), strict=True):
         found = decoded(await _answered(client, NODES, _query(of_node, 1)), _Page[ApiNode], NODES)
         if name is not None and not found.items:
@@ -181,8 +182,8 @@ async def _try(client: Client, names: Collection[str]) -> None:
 
 
 async def read_pod(client: Client, namespace: str, name: str) -> ApiPod:
-    """Return a pod; raises ClusterError in words for people."""
-    # A list of one name, so that nobody needs another right than the one to list pods.
+    """Read and return a pod; raises ClusterError in words for people."""
+    # A list with one name, because the right to list pods is then enough.
     path, query = f"/api/v1/namespaces/{namespace}/pods", {"fieldSelector": f"metadata.name={name}"}
     answer = await _answered(client, path, query)
     found = decoded(answer, _Page[ApiPod], path).items
@@ -196,14 +197,16 @@ async def read_pod(client: Client, namespace: str, name: str) -> ApiPod:
 
 
 class _Page(Kept, Generic[T], frozen=True):
-    """A page of a list, decoded at once: people wait, and a broken object is theirs to see."""
+    """A page of a list, decoded in one step: people wait, and should see the error of a broken object."""
 
     metadata: ListMetadata = ListMetadata()
+    """The version of the list and the token of the next page."""
     items: list[T] | None = None
+    """The decoded objects."""
 
 
 class _Reading(Generic[T]):
-    """Reads a collection once, `page` objects at a time, or all at once where that is 0."""
+    """Reads a collection once, in pages of `page` objects, or in one piece for 0."""
 
     def __init__(self, client: Client, path: str, kind: type[T], selector: str, page: int) -> None:
         self._client = client
@@ -212,14 +215,14 @@ class _Reading(Generic[T]):
         self._kind = _Page[kind]  # type: ignore[valid-type]
 
     async def into(self, put: Callable[[T], None]) -> None:
-        """Pass every object on, while the next page is on its way; raises ClusterError."""
+        """Pass all objects to `put` while the next page is on its way; raises ClusterError."""
         asked: asyncio.Task[_Page[T]] | None = asyncio.create_task(self._page({}))
         try:
             while asked is not None:
                 page = await asked
                 token = page.metadata.continue_
                 asked = asyncio.create_task(self._page({"continue": token})) if token else None
-                await asyncio.sleep(0)  # the request goes out before this page takes its time
+                await asyncio.sleep(0)  # the next request goes out before the work on this page
                 for each in page.items or ():
                     put(each)
         finally:
@@ -235,7 +238,7 @@ def _query(selector: str, page: int) -> dict[str, str]:
 
 
 async def _answered(client: Client, path: str, query: Mapping[str, str]) -> bytes:
-    """Return an answer; raises ClusterError with what a person can do about it."""
+    """Return the answer to a request; raises ClusterError with a remedy for people."""
     try:
         return await _in_turn(client, path, query)
     except ClusterError as error:
@@ -254,7 +257,7 @@ async def _answered(client: Client, path: str, query: Mapping[str, str]) -> byte
 
 
 async def _in_turn(client: Client, path: str, query: Mapping[str, str]) -> bytes:
-    """Return an answer, asking again where the API server has too much to do; raises ClusterError."""
+    """Return the answer to a request, asking an overloaded API server again; raises ClusterError."""
     for _ in range(ATTEMPTS - 1):
         try:
             return await client.request("GET", path, query)

@@ -1,4 +1,4 @@
-"""Writes the slices that are wanted of a node on its Node, and removes them again."""
+"""Writes the wanted slices of a node into an annotation of its Node, and removes the annotation."""
 
 import asyncio
 
@@ -10,12 +10,12 @@ PARTITIONER = "gpushare-partitioner"
 """The field manager of the annotation."""
 
 
-async def write_wanted(  # noqa: PLR0913, PLR0917 - what is written, and provided what
+async def write_wanted(  # noqa: PLR0913, PLR0917 - the Node, its expected state, and the wanted slices
     client: Client, name: str, uid: str, version: str, wanted: Wanted, within: float
 ) -> str:
-    """Write what is wanted of a Node that is still as it was read, in `within` seconds; return its version then.
+    """Write the wanted slices of a Node of this UID and version, in at most `within` seconds; return the new version.
 
-    Raises ClusterError, with the status 409 where the Node has changed, or is another one of that name.
+    Raises ClusterError, with the status 409 if the Node has changed or if a new Node has the name.
     """
     path = f"{NODES}/{name}"
     metadata = {"uid": uid, "resourceVersion": version, "annotations": {WANTED_SLICES: encode(wanted)}}
@@ -34,7 +34,7 @@ async def write_wanted(  # noqa: PLR0913, PLR0917 - what is written, and provide
 
 
 async def remove_wanted(client: Client, node: Object) -> None:
-    """Remove what is wanted of a Node, whoever wrote that; raises ClusterError."""
+    """Remove the wanted slices of a Node, whoever wrote the annotation; raises ClusterError."""
     metadata = {"uid": node["metadata"]["uid"], "annotations": {WANTED_SLICES: None}}
     path, query = f"{NODES}/{node['metadata']['name']}", {"fieldManager": PARTITIONER}
     await client.request("PATCH", path, query, {"metadata": metadata}, "application/merge-patch+json")

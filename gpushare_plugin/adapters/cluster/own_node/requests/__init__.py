@@ -1,1 +1,1 @@
-"""What people and gpushare partition request of this node: cordoned GPUs, and slices."""
+"""Requests of people and of `gpushare partition` to this node: cordoned GPUs, and slices."""

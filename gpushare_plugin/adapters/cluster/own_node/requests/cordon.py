@@ -1,4 +1,4 @@
-"""Which GPUs people have cordoned, by an annotation of the Node or by Aliyun's ConfigMap; pure."""
+"""The GPUs cordoned by people, in an annotation of the Node or in Aliyun's ConfigMap; pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,13 +9,14 @@ from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.health import Cordon
 
 _MOST_NAMES = 10
-"""Names that a warning repeats: there may be thousands."""
+"""Largest number of names in a warning: a list may have thousands."""
 
 
 def cordon(node: str, annotation: str, configmap: Mapping[str, str] | None, gpus: Iterable[Gpu]) -> Cordon:
-    """Return which GPUs of a node are cordoned by the annotation's value, and the ConfigMap's data where it exists.
+    """Return the cordon of a node, from the value of the annotation and the data of the ConfigMap.
 
-    Both list indices or UUIDs, separated by commas, spaces or line breaks.
+    Both list indices or UUIDs, separated by commas, spaces or line breaks. `configmap` is None without a ConfigMap. An
+    unknown GPU becomes a notice of the cordon.
     """
     known = {name: gpu.uuid for gpu in gpus for name in (gpu.uuid, str(gpu.index))}
     there = f"ConfigMap {names.CORDON_NAMESPACE}/{names.cordon_configmap(node)}"

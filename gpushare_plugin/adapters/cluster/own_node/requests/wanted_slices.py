@@ -1,4 +1,4 @@
-"""Which slices the annotations of a Node want of its GPUs: ours, and those of nos that people write by hand; pure."""
+"""The slices wanted by annotations of a Node: by gpushare's annotation, and by nos annotations from people; pure."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,21 +11,24 @@ from gpushare_plugin.model.slices.slice import Kind, SliceError, named_slice, sl
 from gpushare_plugin.model.slices.wanted import MOST_SLICES, WANTED_SLICES, Counts, WantedError, check_counts, decode
 
 NOS_PREFIX = "nos.nebuly.com/spec-gpu-"
-"""Annotation of nos, followed by the index of a GPU and a size, such as 0-10gb; its value is how many are wanted."""
+"""Prefix of nos annotations, followed by the index of a GPU and a size, for example 0-10gb.
+
+The value of the annotation is the number of wanted slices.
+"""
 
 _NOS_KEY = re.compile(r"(?P<index>[0-9]{1,4})-(?P<size>.+)", re.ASCII)
 _RESOURCES: Mapping[Kind, str] = {"mps": "nvidia.com/gpu-", "mig": "nvidia.com/mig-"}
 _EXPECTED: Mapping[Kind, str] = {"mps": "size such as 10gb", "mig": "profile such as 3g.20gb"}
 _MOST_NAMES = 10
-"""Names that a warning repeats: there may be thousands."""
+"""Largest number of names in a warning: a list may have thousands."""
 _MOST_NOTICES = 20
-"""Warnings of all annotations together."""
+"""Largest number of warnings on all annotations together."""
 
 
 def requested_slices(annotations: Mapping[str, str], inventory: Inventory, kind: Kind = "mps") -> SliceRequest:
-    """Return what a Node's annotations want of GPUs that are divided in this way; ours counts where both name a GPU.
+    """Return the slices of this kind wanted by a Node's annotations; gpushare's annotation wins if both name a GPU.
 
-    What is wrong with the slices of one GPU concerns no other.
+    A mistake in the slices of one GPU does not affect the remaining GPUs.
     """
     try:
         ours = decode(annotations[WANTED_SLICES]).gpus if WANTED_SLICES in annotations else {}
@@ -49,7 +52,7 @@ def requested_slices(annotations: Mapping[str, str], inventory: Inventory, kind:
 
 
 def _of_nos(annotations: Mapping[str, str], inventory: Inventory, kind: Kind, notices: list[str]) -> dict[str, Counts]:
-    """Return what the annotations of nos want, by UUID; a GPU with one that makes no sense is left out."""
+    """Return the slices wanted by nos annotations, by UUID, without GPUs with a bad annotation, and add notices."""
     uuids = {str(failed.index): failed.uuid for failed in inventory.failed}
     uuids |= {str(gpu.index): gpu.uuid for gpu in inventory.cards}
     found: dict[str, dict[str, int]] = {}
@@ -75,7 +78,7 @@ def _of_nos(annotations: Mapping[str, str], inventory: Inventory, kind: Kind, no
 
 
 def _possible(by_hand: Mapping[str, Counts], notices: list[str]) -> dict[str, Counts]:
-    """Return what annotations of nos want but of GPUs that cannot have as much."""
+    """Return the slices wanted by nos annotations, without GPUs with too many slices, and add notices."""
     found: dict[str, Counts] = {}
     for uuid, counts in by_hand.items():
         try:
@@ -87,7 +90,7 @@ def _possible(by_hand: Mapping[str, Counts], notices: list[str]) -> dict[str, Co
 
 
 def _few(notices: Sequence[str]) -> Sequence[str]:
-    """Return the first notices, and how many more there are."""
+    """Return the first notices, followed by the number of further notices."""
     if (more := len(notices) - _MOST_NOTICES) <= 0:
         return notices
     return [*notices[:_MOST_NOTICES], f"{more:,} more annotations, or GPUs in them, make no sense"]
