@@ -16,7 +16,7 @@ from gpushare_plugin.model.slices.slice import Slice, named_slice
 from gpushare_plugin.model.slices.wanted import Failure, KeptSlice
 
 UNSEEN = timedelta(seconds=10)
-"""How long facts about an unseen pod are remembered: another partitioner may have seen the pod earlier."""
+"""How long facts about an unseen pod are remembered: another partitioner may have seen the pod before this process."""
 
 DEFAULT_PATIENCE = 60.0
 """Seconds for a pod to take the slices made for the pod, unless configured otherwise."""
@@ -61,7 +61,7 @@ class Rules(Struct, frozen=True):
 
 
 class TakenBack(Struct, frozen=True):
-    """Slices no longer kept for a pod that still waits; the slices are idle from then on."""
+    """Slices no longer kept for a pod that still waits: the slices are idle, unless lost or taken by another pod."""
 
     uid: str
     """The UID of the pod."""
@@ -167,7 +167,7 @@ class Review:
         return self._rank.get(uid, -1), since(kept), number, uid
 
     def _remembered(self, node: PartitionNode) -> dict[str, Failure]:
-        """Return the failures of waiting pods, and of unseen pods that may be waiting."""
+        """Return the failures of waiting pods, and of unseen pods that may wait."""
         return {
             uid: failure if failure.at <= self._now else replace(failure, at=self._now)
             for uid, failure in node.wanted.failed.items()

@@ -64,7 +64,7 @@ class _Scheduling:
 
 
 class Losses:
-    """Slices lost together with the Node or annotation that kept them.
+    """Slices lost because a Node, its partitioning or its annotation is gone.
 
     Losses are noted only during a term: outside a term, another partitioner reports them.
     """
@@ -205,7 +205,7 @@ class Known:
         self._changed()
 
     def lost(self) -> list[TakenBack]:
-        """Return the slices lost since the last call by pods that still wait: their Node or annotation is gone."""
+        """Return the slices lost since the last call by pods that still wait; see `Losses`."""
         return [each for each in self.losses.taken() if each.uid in self._waiting]
 
     def _lose(self, name: str, reason: str) -> None:
@@ -236,7 +236,7 @@ class Known:
     def conflicted(self, name: str, before: Node) -> None:
         """Record that the API server has a newer version of the node than `before`.
 
-        The next version shown by the watch counts as a change, whatever the difference.
+        The newer version counts as a change, whatever the difference: at once if the watch has shown it, or else later.
         """
         if self.is_as(name, before):
             self._conflicts.add(name)
@@ -296,7 +296,7 @@ class Known:
         return node is not None and (node.partitioning is not None or self._elsewhere.has(node.name))
 
     def _standing(self, name: str) -> Node | None:
-        """Return a node without facts that no decision depends on; None if it is not partitioned and offers no slices."""
+        """Return a node without facts that affect no decision; None if it is not partitioned and offers no slices."""
         return replace(self._nodes[name], version="", wanted_unreadable=None) if self._has_slices(name) else None
 
     def _partition_node(self, name: str) -> PartitionNode | None:

@@ -153,7 +153,7 @@ class NodeState:
                 self.scarce[meant] -= 1
 
     def release(self, uid: str) -> None:
-        """Keep slices no longer for a pod: the slices become idle."""
+        """Stop keeping slices for a pod: the slices become idle."""
         for each in self.kept.pop(uid):
             for number, state in enumerate(self.gpus):
                 if state.gpu.uuid == each.gpu:
@@ -203,7 +203,7 @@ class NodeState:
     def wanted(self) -> Wanted:
         """Return the slices wanted of the node from now on.
 
-        A GPU that the annotation does not name keeps its slices without being named, until the slices change for a pod.
+        A GPU that the annotation does not name stays unnamed, and keeps its slices, until a slice changes for a pod.
         On a usable GPU that the annotation names, exactly the slices of the layout are wanted, without the slices that
         `Opening.state` dropped.
         """
