@@ -142,7 +142,7 @@ def _one(state: NodeState, wanted: Slice, pricing: _Pricing, numbers: Sequence[i
 
 
 def _may_fit(state: NodeState, slices: Sequence[Slice], numbers: Sequence[int]) -> bool:
-    """Return whether the GPUs have room for the n largest slices, all counted with the size of the nth, for every n.
+    """Return whether, for every n, the GPUs have room for n slices of the size of the nth largest slice.
 
     Otherwise the slices cannot fit together.
     """
@@ -291,7 +291,7 @@ class Search:
         self._heap = ranking.heap()
 
     def best(self, pod: Pod, skipped: Container[int]) -> tuple[NodeState, Choice] | None:
-        """Return the best node for a pod with the choice there, except for the numbers `skipped`; None for no node."""
+        """Return the best node for a pod, not numbered in `skipped`, and the choice there; None if no node has room."""
         self._catch_up()
         aside, found = list[_Entry](), None
         while self._heap and found is None:

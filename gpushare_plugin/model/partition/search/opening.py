@@ -55,7 +55,7 @@ class Opening:
         return None
 
     def keep(self, uid: str, kept: Sequence[KeptSlice], pod: Pod | None = None) -> None:
-        """Keep slices, which must not be `lost`, further for a pod; `pod` is None for an unseen pod."""
+        """Keep slices that are not `lost` for a pod; `pod` is None for an unseen pod."""
         for each in kept:
             self._fixed[each.gpu].append(each.slice)
             self._idle[each.gpu][each.slice] -= 1

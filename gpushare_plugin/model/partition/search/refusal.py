@@ -90,7 +90,7 @@ class Refusals:
     """The refusals of one round; the refusals of like pods are found once."""
 
     def __init__(self, states: Sequence[NodeState], now: datetime, rules: Rules) -> None:
-        """Refuse slices that `states` do not give, in the state of the nodes when a refusal is read."""
+        """Refuse slices that `states` do not give; a refusal judges the states when the refusal is first read."""
         self._states = states
         self._now = now
         self._rules = rules
