@@ -1,4 +1,4 @@
-"""Automatic partitioning, decided: which GPU gets which slices for the pods that wait; pure.
+"""The decisions of automatic partitioning: the slices that GPUs get for waiting pods. All code here is pure.
 
-No clock and no input or output: the time is passed in, and what is decided is written by others.
+The package has no clock, no input and no output: callers pass the time in and write the decisions.
 """

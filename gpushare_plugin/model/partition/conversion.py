@@ -1,6 +1,6 @@
-"""A node as the decision knows it, made of its account.
+"""Converts the account of a node into the node of a decision.
 
-A node of which the record cannot be true is left out, with the reason: it keeps no other one from being served.
+A node with a record that cannot be true is left out, with the reason, and the decision serves all remaining nodes.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from gpushare_plugin.model.slices.slice import Kind, MigPlace, slice_of
 from gpushare_plugin.model.slices.wanted import MOST_SLICES, Wanted
 
 MOST_GPUS = 64
-"""GPUs of a node that are believed to be partitioned; no machine has as many."""
+"""The most GPUs in the record of a node; a record with more GPUs cannot be true, since no machine has more."""
 
 
 class _UntrueError(GpushareError):
@@ -27,19 +27,19 @@ class _UntrueError(GpushareError):
 
 
 class MigLayout(Struct, frozen=True):
-    """What is known of the MIG cards of a node.
+    """The rooms of the MIG cards of a node, and the places of the MIG instances.
 
-    Instances at no place of their room are left alone, and take what is theirs from it.
+    An instance at no place of the room of the card is left alone, and takes memory and compute slices from the room.
     """
 
     rooms: Mapping[str, MigRoom]
-    """The room of each card, by UUID; a card without a room is not partitioned."""
+    """The rooms of the cards, by the UUID of the card; a card without a room is not partitioned."""
     places: Mapping[str, tuple[str, MigPlace]]
-    """The card and the place of each instance, by UUID."""
+    """The card and the place of an instance, by the UUID of the instance."""
 
 
 def mig_layout(record: NodeRecord) -> MigLayout:
-    """Return what the record of a node says of its MIG cards."""
+    """Return the rooms and places of the MIG cards in the record of a node."""
     rooms = {each.uuid: MigRoom.of(each.profiles) for each in record.gpus if each.profiles}
     cards = {each.index: each.uuid for each in record.gpus if each.profile is None}
     places: dict[str, tuple[str, MigPlace]] = {}
@@ -56,7 +56,10 @@ def mig_layout(record: NodeRecord) -> MigLayout:
 
 
 def partition_node(account: NodeAccount) -> PartitionNode | None:
-    """Return a node whose daemon follows the annotation of wanted slices; None for any other node."""
+    """Return the node for the decision, None if the daemon of the node does not follow the annotation of wanted slices.
+
+    A node with a record that cannot be true is returned as a node that is left out.
+    """
     record = account.node.record
     if record is None or record.partitioning is None:
         return None
@@ -90,7 +93,7 @@ def _partition_node(account: NodeAccount, record: NodeRecord, partitioning: Kind
 def _mps_gpu(
     records: list[GpuRecord], record: NodeRecord, _mig: MigLayout, held: Mapping[str, int]
 ) -> PartitionGpu | None:
-    """Return a card whose memory is divided under MPS, None for one that is divided into MIG instances."""
+    """Return a card with memory divided under MPS, None for a card that has MIG instances."""
     card = records[0]
     if any(each.profile is not None and each.index == card.index for each in record.gpus):
         return None
@@ -114,7 +117,7 @@ def _mps_gpu(
 def _mig_gpu(
     records: list[GpuRecord], record: NodeRecord, mig: MigLayout, held: Mapping[str, int]
 ) -> PartitionGpu | None:
-    """Return a card that is divided into MIG instances, None for one that is not."""
+    """Return a card divided into MIG instances, None for a card without a MIG room."""
     card = records[0]
     if (room := mig.rooms.get(card.uuid)) is None:
         return None
@@ -132,7 +135,7 @@ def _reason(card: GpuRecord, other: str | None) -> str | None:
 
 
 def _replicas(account: NodeAccount, mig: MigLayout) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Return the cards of each pod of each owner; a pod whose GPU is not known has none."""
+    """Return the cards of pods, by the UIDs of owner and pod; a pod on an unknown GPU has no cards."""
     replicas: dict[str, dict[str, tuple[str, ...]]] = {}
     for pod in account.pods:
         if pod.owner is not None:
@@ -146,7 +149,7 @@ def _replicas(account: NodeAccount, mig: MigLayout) -> dict[str, dict[str, tuple
 
 
 def _holders(account: NodeAccount, mig: MigLayout) -> tuple[dict[str, Counter[str]], Counter[str]]:
-    """Return the slices that pods hold on each GPU, and those that they hold on a GPU that is not known."""
+    """Return the slices held by pods on known GPUs, by the UUID of the card, and the slices held on unknown GPUs."""
     held: dict[str, Counter[str]] = {}
     unplaced: Counter[str] = Counter()
     for resource, each in account.resources.items():
@@ -164,7 +167,7 @@ def _holders(account: NodeAccount, mig: MigLayout) -> tuple[dict[str, Counter[st
         for somewhere in each.unplaced:
             unplaced[meant.name] += somewhere.units
     for pod in account.pods:
-        # What the node offers no more, and nothing places, is in no account.
+        # A resource that the node no longer offers, and that is placed on no GPU, has no entry in the account.
         for resource, amount in pod.request.amounts.items():
             if (meant := slice_of(resource)) is not None and meant.resource not in account.resources:
                 unplaced[meant.name] += min(amount, MOST_SLICES_OF_A_POD + 1)

@@ -1,6 +1,6 @@
-"""One round of decisions: which slices are wanted of which GPU, for all pods that wait.
+"""One round of decisions: the slices wanted of every GPU, for all waiting pods.
 
-The same input has the same result, and nothing is remembered but what the annotations say.
+The same input has the same result. A round remembers nothing: all memory is in the annotations of the Nodes.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -23,51 +23,65 @@ from gpushare_plugin.model.slices.wanted import KeptSlice, Wanted, bounded
 
 
 class Assigned(Struct, frozen=True):
-    """Slices that are kept for a pod on a node; `how` each comes to be, in the order of `kept`.
-
-    `created` is when the pod was. `how` is empty where they were kept before this round.
-    """
+    """The slices kept for one pod on one node."""
 
     uid: str
+    """The UID of the pod."""
     pod: str
+    """The pod, as `namespace/name`."""
     created: datetime
+    """The time at which the pod was created."""
     node: str
+    """The name of the node."""
     kept: tuple[KeptSlice, ...]
+    """The kept slices."""
     indexes: tuple[int, ...]
+    """The indexes of the GPUs of the slices, in the order of `kept`."""
     how: tuple[How, ...] = ()
+    """The origins of the slices, in the order of `kept`; empty for slices kept since an earlier round."""
 
 
 class LeftOut(Struct, frozen=True):
-    """A node for which nothing is decided, why, and the defect of gpushare that was met, if that is why."""
+    """A node without decisions."""
 
     node: str
+    """The name of the node."""
     reason: str
+    """Why the round decides nothing for the node."""
     error: Exception | None = None
+    """The defect of gpushare behind the reason, None if the reason is no defect."""
 
 
 class Decisions(Struct, frozen=True):
-    """What one round decided.
-
-    `changes` are the nodes whose annotation is to change. It may be written only where the annotation still is what
-    was decided on, so that of two who decide at once one has to decide again. `assigned` and `refused` are by the UIDs
-    of the pods that wait, and so are those that are `offered` slices which need not be made. `next_at` is when time
-    alone may decide otherwise. `broken` are pods that met a defect, `left_out` nodes for which nothing is decided.
-    """
+    """The decisions of one round."""
 
     changes: Mapping[str, Wanted]
+    """The slices wanted from now on, by the name of the node, for annotations that have to change.
+
+    A writer replaces only the annotation that the round has read: if two partitioners decide at once, one partitioner
+    has to decide again.
+    """
     assigned: Mapping[str, Assigned]
+    """The slices kept for waiting pods, by the UID of the pod."""
     refused: Mapping[str, Refusal]
+    """The refusals of waiting pods, by the UID of the pod."""
     taken_back: tuple[TakenBack, ...]
+    """The slices no longer kept for waiting pods."""
     next_at: datetime | None
+    """The time from which decisions can differ although nothing else has changed; None for never."""
     broken: tuple[Broken, ...] = ()
+    """The pods with a defect in their decision."""
     offered: Mapping[str, Offer] = field(default_factory=dict)
+    """The offers of existing slices to waiting pods, by the UID of the pod: no slices are made for the pod."""
     left_out: tuple[LeftOut, ...] = ()
+    """The nodes without decisions."""
 
 
 def decide(nodes: Sequence[PartitionNode], pods: Iterable[Pod], now: datetime, rules: Rules) -> Decisions:
-    """Decide for pods that wait, at an aware time; nothing is given that pods hold.
+    """Decide for waiting pods, at an aware time; slices held by pods are never given to another pod.
 
-    Where one node meets a defect, it is decided again without it: one node must not stop the slices of all others.
+    After a defect in one node, the round begins again without the node: one node must not stop the slices of all nodes.
+    Raises NodeDefectError after a defect in a node that is left out already.
     """
     taking_part, waiting, now = list(nodes), in_order(pods), now.replace(microsecond=0)
     rules = replace(rules, offered=_asked_once(rules.offered))
@@ -85,7 +99,7 @@ def decide(nodes: Sequence[PartitionNode], pods: Iterable[Pod], now: datetime, r
 
 
 def _asked_once(offered: Offered) -> Offered:
-    """Return what says the same of a pod if it is decided again."""
+    """Return `offered` with a memory: when a round begins again, a pod gets the same answer."""
     known: dict[str, Offer | None] = {}
 
     def remembered(pod: Pod) -> Offer | None:
@@ -146,7 +160,7 @@ class _Round:
         return Decisions(self._wanted(), self._assigned, refused, taken_back, self._next(), broken, self._offered)
 
     def _wanted(self) -> dict[str, Wanted]:
-        """Return what is wanted of each node whose annotation is to change."""
+        """Return the wanted slices of every node with an annotation that has to change, by the name of the node."""
         changes: dict[str, Wanted] = {}
         for state in self._states:
             with blaming(state.number):
@@ -155,13 +169,13 @@ class _Round:
         return changes
 
     def _swapped(self, taken: TakenBack) -> TakenBack:
-        """Return what was taken back, marked where another pod took it and idle slices are kept instead."""
+        """Return slices taken back, marked as swapped if another pod has them and the pod gets idle slices instead."""
         assigned = self._assigned.get(taken.uid)
         swapped = taken.taken and assigned is not None and set(assigned.how) == {"idle"}
         return replace(taken, swapped=True) if swapped else taken
 
     def _serve(self, pod: Pod) -> Refusal | None:
-        """Give a pod its slices, unless it need not have any made; return why it gets none."""
+        """Give slices to a pod, unless a node offers existing slices; return the refusal if the pod gets no slices."""
         if (offer := self._rules.offered(pod)) is not None:
             self._offered[pod.uid] = offer
             return None
@@ -178,7 +192,7 @@ class _Round:
         return None
 
     def _search(self, pod: Pod, ask: Ask) -> Search:
-        """Return the search for a pod and those like it."""
+        """Return the search shared by a pod and all like pods."""
         owner = self._separated_owner(pod)
         if (search := self._searches.get((pod.alike, owner))) is None:
             largest = self._asks.largest(pod)
@@ -189,7 +203,10 @@ class _Round:
         return search
 
     def _separated_owner(self, pod: Pod) -> str | None:
-        """Return the owner of a pod where it can make a difference: it has other pods, and a policy separates them."""
+        """Return the owner of a pod, None if the owner makes no difference.
+
+        The owner matters if a policy separates replicas and the owner has pods on nodes or pods with kept slices.
+        """
         policy = pod.request.policy
         separates = POLICIES[policy].separates_replicas if policy else self._separates
         return pod.owner if separates and pod.owner in self._owners else None
@@ -202,7 +219,7 @@ class _Round:
 
     @cached_property
     def _owners(self) -> set[str | None]:
-        """The owners that have pods on nodes, or for which slices are kept."""
+        """The owners of pods on nodes, and of waiting pods with kept slices."""
         owners = {owner for state in self._states for owner in state.node.replicas}
         return owners | {pod.owner for state in self._states for pod in state.beside}
 
@@ -229,7 +246,7 @@ class _Round:
         )
 
     def _again(self, pod: Pod, ask: Ask) -> tuple[NodeState, Choice] | None:
-        """Return the node where the pod failed longest ago, if it is time to try that again."""
+        """Return a node to try again, the oldest failure of the pod first; None if no attempt is due or possible."""
         failed = sorted(self._failed_on.get(pod.uid, ()), key=lambda each: (each.failed[pod.uid].at, each.number))
         for state in failed:
             if self._rules.retry_at(state.failed[pod.uid]) <= self._now:
@@ -239,9 +256,12 @@ class _Round:
         return None
 
     def _displacing(self, pod: Pod, ask: Ask, failed: set[int]) -> tuple[NodeState, Choice] | None:
-        """Take slices that are not offered yet from less important pods, as few as are enough."""
+        """Take slices that are not offered yet from less important pods, and return the node and the choice there.
+
+        As few pods as needed lose slices. Return None, and take no slices, if no node would have enough room.
+        """
         for state in self._contested:
-            # Many pods may ask for the same, and not get it.
+            # Many like pods may ask for the same slices in vain.
             tried = pod.alike, pod.priority, state.number, state.version
             if state.number in failed or tried in self._not_displacing:
                 continue
@@ -261,7 +281,7 @@ class _Round:
         return None
 
     def _needed(self, pod: Pod, ask: Ask, state: NodeState) -> list[Pod]:
-        """Return the less important pods whose slices have to go so that a pod can come; none if that does not help."""
+        """Return less important pods that have to lose slices to a pod; none if the loss would not help the pod."""
 
         def helps(trial: NodeState) -> bool:
             return ask.choose(trial) is not None and self._refusal(pod, trial) is None
@@ -275,14 +295,17 @@ class _Round:
             needed.append(victim)
             if helps(trial):
                 break
-        # What the first ones have may be on another GPU than that which has room now.
+        # The first victims may have slices on GPUs that the choice does not need.
         choice = ask.choose(trial)
         gpus = {trial.gpus[number].gpu.uuid for number, _ in choice.picks} if choice is not None else set()
         there = [each for each in needed if any(kept.gpu in gpus for kept in state.kept[each.uid])]
         return there if helps(_without(state, there)) else needed
 
     def _next(self) -> datetime | None:
-        """Return when slices that are kept now would be taken back, or a node be tried again."""
+        """Return the earliest time to take slices back, try a node again, end an offer or forget an unseen pod.
+
+        None stands for never.
+        """
         times = [] if self._forgets_at is None else [self._forgets_at]
         times += [self._rules.gives_up_at(each.kept) for each in self._assigned.values()]
         times += [offer.until for offer in self._offered.values()]
@@ -297,7 +320,7 @@ class _Round:
 
 
 def _without(state: NodeState, victims: Sequence[Pod]) -> NodeState:
-    """Return a node as it is without the slices that are kept for some pods."""
+    """Return a node without the slices kept for some pods."""
     trial = state.copy()
     for victim in victims:
         trial.release(victim.uid)

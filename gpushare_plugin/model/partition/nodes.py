@@ -1,4 +1,4 @@
-"""The nodes whose GPUs are partitioned, as the decision knows them: what they have, offer, and what pods hold there."""
+"""The partitioned nodes of a decision: GPUs, offered slices and held slices."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,46 +11,49 @@ from gpushare_plugin.model.slices.wanted import Counts, KeptSlice, Wanted
 
 
 class PartitionGpu(Struct, frozen=True, gc=False):
-    """A GPU that is partitioned; slices are counted by their names in annotations (`10gb`, `3g.20gb@4`).
-
-    `listed` are those that the node's daemon offers now, `held` those that pods have. `reason` says why it cannot be
-    used, None where it can.
-    """
+    """A partitioned GPU; slices are counted by their names in annotations (`10gb`, `3g.20gb@4`)."""
 
     uuid: str
+    """The UUID of the GPU."""
     index: int
+    """The index of the GPU on the node."""
     room: Room
+    """The room of the GPU: the memory under MPS, or the places of MIG instances."""
     product: str = ""
+    """The product name of the GPU, empty if unknown."""
     listed: Counts = field(default_factory=dict)
+    """The slices that the daemon of the node offers now."""
     held: Counts = field(default_factory=dict)
+    """The slices held by pods."""
     reason: str | None = None
+    """Why the GPU cannot be used, None for a usable GPU."""
 
     @property
     def label(self) -> str:
-        """Its name in messages."""
+        """The name of the GPU in messages."""
         return f"GPU {gpu_label(self.index)}"
 
 
 class PartitionNode(Struct, frozen=True, gc=False):
-    """A node that is partitioned, as a round begins with it; made once for each account of the node."""
+    """A partitioned node at the beginning of a round, made once for every account of the node."""
 
     name: str
     """The name of the node."""
     gpus: tuple[PartitionGpu, ...]
-    """The GPUs that are partitioned."""
+    """The partitioned GPUs of the node."""
     wanted: Wanted = field(default_factory=Wanted)
-    """The slices that the annotation of the node wants."""
+    """The slices wanted by the annotation of the node."""
     unplaced: Mapping[str, int] = field(default_factory=dict)
-    """Slices, by the name of size or profile, that pods on the node have on a GPU that is not known yet."""
+    """The slices that pods of the node hold on unknown GPUs, by size (`10gb`) or profile (`3g.20gb`)."""
     policy: str | None = None
-    """The placement policy of the node, None where neither its label nor its config names one."""
+    """The placement policy in the label or the config of the node, None if both name no policy."""
     replicas: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
-    """The pods on the node, by the UID of their owner and their own: the UUIDs of the GPUs of each, as far as known."""
+    """The UUIDs of the known GPUs of pods on the node, by the UIDs of owner and pod."""
     problem: str | None = None
-    """Why the node is left out: then nothing is known of the node, and nothing is decided for it."""
+    """Why the node is left out, with no GPUs known and no slices decided; None for a node that takes part."""
 
     def offers(self, kept: Iterable[KeptSlice]) -> bool:
-        """Return whether slices that are kept for a pod are offered, and no pod has them."""
+        """Return whether the node offers the slices kept for a pod, and no pod holds the slices."""
         counts = Counter((each.gpu, each.slice) for each in kept)
         gpus = {gpu.uuid: gpu for gpu in self.gpus}
         return all(
@@ -59,7 +62,7 @@ class PartitionNode(Struct, frozen=True, gc=False):
         )
 
     def free(self, name: str) -> int:
-        """Return how many slices of a size or profile are free by the count of kube-scheduler, which knows no GPUs."""
+        """Return the free slices of a size or profile by the count of kube-scheduler, which knows no GPUs."""
         listed = sum(_count(gpu.listed, name) for gpu in self.gpus if gpu.reason is None)
         return listed - sum(_count(gpu.held, name) for gpu in self.gpus) - self.unplaced.get(name, 0)
 
@@ -69,5 +72,5 @@ def _count(slices: Counts, name: str) -> int:
 
 
 def left_out(name: str, problem: str) -> PartitionNode:
-    """Return a node that is left out, and so has nothing."""
+    """Return a node that is left out because of `problem`, without GPUs."""
     return PartitionNode(name, (), problem=problem)

@@ -1,4 +1,4 @@
-"""The pods that wait for slices: why no node can serve a pod, and in which order pods are served."""
+"""The pods that wait for slices: requests that no node can ever meet, and the order of service."""
 
 from collections.abc import Iterable
 from weakref import WeakKeyDictionary
@@ -9,12 +9,12 @@ from gpushare_plugin.model.slices.slice import misspelt, slice_of
 
 
 def problem(pod: Pod) -> str | None:
-    """Return why no node can ever give a pod its slices, None where a node could."""
+    """Return why no node can ever give slices to a pod, None if a node could."""
     return pod.request.problem or pod.requirements.problem or _wrong(pod.request)
 
 
 _WRONG: WeakKeyDictionary[PodRequest, str | None] = WeakKeyDictionary()
-"""What is wrong with the slices of requests, found once: in each round it is asked about each pod that waits."""
+"""The mistakes in the slices of requests, found once for all rounds; None for a request without a mistake."""
 
 
 def _wrong(request: PodRequest) -> str | None:
@@ -50,5 +50,5 @@ def _spelling(wrong: str) -> str:
 
 
 def in_order(pods: Iterable[Pod]) -> list[Pod]:
-    """Return pods in the order in which they are served: more important ones first, then older ones."""
+    """Return pods in the order of service: the highest priority first, then the oldest pod."""
     return sorted(pods, key=lambda pod: (-pod.priority, pod.created, pod.uid))

@@ -1,4 +1,4 @@
-"""Taking back: for which pods slices are kept further, and for which they are not, with the reason."""
+"""The review of kept slices: slices kept further for waiting pods, and slices taken back, with the reason."""
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -16,19 +16,19 @@ from gpushare_plugin.model.slices.slice import Slice, named_slice
 from gpushare_plugin.model.slices.wanted import Failure, KeptSlice
 
 UNSEEN = timedelta(seconds=10)
-"""For how long something is remembered of a pod that is not seen: another that decided may have seen it before us."""
+"""How long facts about an unseen pod are remembered: another partitioner may have seen the pod before this process."""
 
 DEFAULT_PATIENCE = 60.0
-"""Seconds that a pod has to take slices that were made for it, where nothing else is configured."""
+"""Seconds for a pod to take the slices made for the pod, unless configured otherwise."""
 
 LEAST_PATIENCE, MOST_PATIENCE = 1.0, 86400.0
-"""What it can be configured to."""
+"""The least and the most seconds that can be configured."""
 
 MOST_DOUBLINGS = 6
-"""How often the delay doubles before a node is tried again."""
+"""The most doublings of the delay before a node is tried again for a pod."""
 
 RunsOn = Callable[[Pod, str, Sequence[Pod]], str | None]
-"""Says why a pod cannot run on a node, slices aside, beside other waiting pods that come there; None if it can."""
+"""Returns why a pod cannot run on a node beside waiting pods assigned to the node, slices aside; None if it can."""
 
 
 def _nowhere(_pod: Pod) -> None:
@@ -36,46 +36,51 @@ def _nowhere(_pod: Pod) -> None:
 
 
 class Rules(Struct, frozen=True):
-    """What is the same for a whole round.
-
-    `known` has the UIDs of all pods that are seen, waiting or not. `patience` is how many seconds a slice is kept for a
-    pod that does not take it. `policy` is for pods and nodes that name none. `offered` says for which pods no slice has
-    to be made. Slices are decided on nodes that are `avoided`, by their names, only where no other node has room.
-    """
+    """The rules of a whole round."""
 
     runs_on: RunsOn
+    """Judges whether a pod can run on a node, slices aside."""
     known: Container[str]
+    """The UIDs of all seen pods, waiting or not."""
     patience: float = DEFAULT_PATIENCE
+    """Seconds for which slices are kept for a pod that does not take them."""
     policy: str = DEFAULT_POLICY
+    """The policy for pods and nodes that name no policy."""
     offered: Offered = _nowhere
+    """Finds the pods that need no new slices, because a node offers existing slices."""
     avoided: Container[str] = frozenset()
+    """The names of nodes that get slices only if no other node has room."""
 
     def retry_at(self, failure: Failure) -> datetime:
-        """Return when a node is tried again for a pod that did not take its slices there."""
+        """Return the time to try a node again for a pod that did not take slices on the node."""
         return failure.at + timedelta(seconds=self.patience * float(1 << min(failure.times, MOST_DOUBLINGS)))
 
     def gives_up_at(self, kept: Sequence[KeptSlice]) -> datetime:
-        """Return when slices are taken back that a pod has not taken."""
+        """Return the time to take kept slices back if the pod has not taken them."""
         return since(kept) + timedelta(seconds=self.patience)
 
 
 class TakenBack(Struct, frozen=True):
-    """Slices that are not kept any longer for a pod that still waits, and why; they are idle from then on.
-
-    `gpus` are the names of their GPUs in messages. `failed` is whether the pod had time enough to take them, so that
-    other nodes are tried first. `taken` is whether another pod has them, and `swapped` whether idle ones are kept
-    instead, so that nothing is made for that.
-    """
+    """Slices no longer kept for a pod that still waits: the slices are idle, unless lost or taken by another pod."""
 
     uid: str
+    """The UID of the pod."""
     pod: str
+    """The pod, as `namespace/name`."""
     node: str
+    """The name of the node."""
     kept: tuple[KeptSlice, ...]
+    """The slices."""
     gpus: tuple[str, ...]
+    """The names of the GPUs in messages, in the order of `kept`."""
     reason: str
+    """Why the slices are no longer kept."""
     failed: bool = False
+    """Whether the pod had enough time to take the slices; then other nodes are tried first."""
     taken: bool = False
+    """Whether other pods have the slices, or the room of the slices."""
     swapped: bool = False
+    """Whether idle slices are kept for the pod instead: no slice has to be made."""
 
     @classmethod
     def of(  # noqa: PLR0913 - keywords
@@ -88,29 +93,31 @@ class TakenBack(Struct, frozen=True):
         failed: bool = False,
         taken: bool = False,
     ) -> "TakenBack":
-        """Return what is taken back on a node."""
+        """Return the slices taken back on a node, with the names of the pod and of the GPUs."""
         labels = {gpu.uuid: gpu.label for gpu in node.gpus}
         gpus = tuple(labels.get(each.gpu, each.gpu) for each in kept)
         return cls(pod.uid, pod.label, node.name, kept, gpus, reason, failed, taken)
 
 
 class Broken(Struct, frozen=True):
-    """A pod whose decision met a defect: it gets nothing new, and what is kept for it stays."""
+    """A pod with a defect in the decision: the pod gets no new slices, and kept slices stay kept for the pod."""
 
     pod: Pod
+    """The pod."""
     error: Exception
+    """The defect."""
 
 
 def since(kept: Sequence[KeptSlice]) -> datetime:
-    """Return since when slices are kept."""
+    """Return the time since which slices are kept, the earliest time of several."""
     return min(each.since for each in kept)
 
 
 class Review:
-    """The review of all slices that are kept: in order of the pods, so that of two for one room the first keeps it."""
+    """The review of kept slices in the order of the pods: if two pods need the same room, the first pod keeps it."""
 
     def __init__(self, nodes: Sequence[PartitionNode], waiting: Sequence[Pod], now: datetime, rules: Rules) -> None:
-        """Review `nodes` for pods that wait, in the order in which they are served."""
+        """Review `nodes` for waiting pods, given in the order of service."""
         self._waiting = {pod.uid: pod for pod in waiting}
         self._rank = {pod.uid: rank for rank, pod in enumerate(waiting)}
         self._now = now
@@ -141,7 +148,7 @@ class Review:
 
     @property
     def forgets_at(self) -> datetime | None:
-        """When something is forgotten that is remembered of a pod that is not seen; None for never."""
+        """The earliest time to forget a fact about an unseen pod; None for never."""
         return min(self._forgotten_at, default=None)
 
     def _all(self, nodes: Sequence[PartitionNode]) -> Iterator[tuple[int, str, tuple[KeptSlice, ...]]]:
@@ -150,7 +157,7 @@ class Review:
                 yield number, uid, self._dated(kept)
 
     def _dated(self, kept: tuple[KeptSlice, ...]) -> tuple[KeptSlice, ...]:
-        """Return what is kept, since now where another one's clock was ahead: or else it would be kept for longer."""
+        """Return kept slices without future dates: a partitioner with a fast clock must not prolong the patience."""
         if all(each.since <= self._now for each in kept):
             return kept
         return tuple(replace(each, since=min(each.since, self._now)) for each in kept)
@@ -160,7 +167,7 @@ class Review:
         return self._rank.get(uid, -1), since(kept), number, uid
 
     def _remembered(self, node: PartitionNode) -> dict[str, Failure]:
-        """Return the failures of pods that wait, or may wait unseen."""
+        """Return the failures of waiting pods, and of unseen pods that may wait."""
         return {
             uid: failure if failure.at <= self._now else replace(failure, at=self._now)
             for uid, failure in node.wanted.failed.items()
@@ -168,7 +175,7 @@ class Review:
         }
 
     def _may_come(self, uid: str, at: datetime) -> bool:
-        """Return whether a pod that is not seen may be one that another partitioner saw at a time."""
+        """Return whether another partitioner may have seen an unseen pod at a time less than `UNSEEN` ago."""
         if uid in self._rules.known or self._now >= at + UNSEEN:
             return False
         self._forgotten_at.append(at + UNSEEN)
@@ -182,7 +189,7 @@ class Review:
             return
         node = opening.node
         beside = self._beside.setdefault(number, [])
-        # That the pod is late counts last: for any other reason it could not take its slices.
+        # Lateness is checked last: for any reason before, the pod could not take the slices in time.
         if uid in self._kept_on:
             taken = TakenBack.of(pod, node, kept, f"the pod has slices on node {self._kept_on[uid]} already")
         elif _asked(kept) != pod.slices:
@@ -205,7 +212,7 @@ class Review:
 
 
 def _why_late(node: PartitionNode, kept: Sequence[KeptSlice]) -> str:
-    """Return why a pod that could run on a node has not taken its slices there."""
+    """Return why a pod that could run on a node has not taken the slices kept on the node."""
     if not node.offers(kept):
         return "the node did not offer it"
     for name, count in Counter(_names(kept)).items():
@@ -215,14 +222,14 @@ def _why_late(node: PartitionNode, kept: Sequence[KeptSlice]) -> str:
 
 
 def _asked(kept: Sequence[KeptSlice]) -> tuple[Slice, ...]:
-    """Return the slices that a pod asked for, in the order of `Pod.slices`."""
+    """Return the slices that the pod asked for when slices were kept, in the order of `Pod.slices`."""
     return tuple(sorted((named_slice(each.slice) for each in kept), key=attrgetter("rank")))
 
 
 def displaced(state: NodeState, pod: Pod, waiting: Mapping[str, Pod]) -> list[Pod]:
-    """Return the pods whose slices a more important pod may have, the least important first.
+    """Return the less important pods that may lose slices to a pod, the least important first.
 
-    The node does not offer them yet, and no pod whose GPU is not known can hold them.
+    The node does not offer the slices yet, and no pod on an unknown or unusable GPU holds a slice of the same size.
     """
     pods = (
         waiting[uid]

@@ -10,11 +10,11 @@ from gpushare_plugin.model.partition.taking_back import TakenBack
 from gpushare_plugin.model.slices.slice import named_slice
 
 MOST_NODES = 3
-"""Nodes of one cause that are named, and those that lack least, which are described GPU by GPU."""
+"""The most nodes named for one cause, and the most nodes described GPU by GPU: the nodes with the least missing."""
 
 
 def assignment(assigned: Assigned) -> str:
-    """Return which slices are being made for a pod, or kept for it as they are, and where."""
+    """Return the slices being made or kept for a pod, with GPU and node."""
     doing = {"idle": "is idle and kept for the pod", "kept": "is kept for the pod"}
     hows = assigned.how or ("kept",) * len(assigned.kept)
     return "; ".join(
@@ -25,7 +25,7 @@ def assignment(assigned: Assigned) -> str:
 
 
 def unwritten(assigned: Assigned, reason: str) -> str:
-    """Return which slices were decided for a pod, and why they are not made all the same."""
+    """Return the slices decided for a pod, and why the decision cannot be written to the Node."""
     slices = ", ".join(
         f"slice {named_slice(kept.slice).resource} was decided on GPU {gpu_label(index)}"
         for kept, index in zip(assigned.kept, assigned.indexes, strict=True)
@@ -34,7 +34,7 @@ def unwritten(assigned: Assigned, reason: str) -> str:
 
 
 def taken_back(taken: TakenBack) -> str:
-    """Return which slices are not kept for a pod any longer, why, and what follows."""
+    """Return the slices no longer kept for a pod, the reason, and the consequence."""
     slices = ", ".join(
         f"{named_slice(kept.slice).resource} on {gpu}" for kept, gpu in zip(taken.kept, taken.gpus, strict=True)
     )
@@ -43,7 +43,7 @@ def taken_back(taken: TakenBack) -> str:
 
 
 def refusal(refused: Refusal) -> str:
-    """Return why no slice can be made for a pod: by cause, and GPU by GPU on the nodes that lack least."""
+    """Return why no slice can be made for a pod: by cause, and GPU by GPU on the nodes with the least missing."""
     if refused.problem is not None:
         return refused.problem
     nodes = refused.nodes
@@ -54,7 +54,7 @@ def refusal(refused: Refusal) -> str:
 
 
 def _causes(nodes: Sequence[NodeRefusal]) -> Iterator[str]:
-    """Yield each cause, the most frequent first, with how many nodes have it and what is missing there at least."""
+    """Yield every cause with the number and some names of the affected nodes, the most frequent cause first."""
     alike: dict[str, list[NodeRefusal]] = {}
     for node in nodes:
         alike.setdefault(node.summary, []).append(node)
@@ -65,7 +65,7 @@ def _causes(nodes: Sequence[NodeRefusal]) -> Iterator[str]:
 
 
 def _nearest(nodes: Sequence[NodeRefusal]) -> Iterator[str]:
-    """Yield those nodes, GPU by GPU, where least is missing."""
+    """Yield the nodes with the least missing, GPU by GPU."""
     lacking = [(node.missing, number, node) for number, node in enumerate(nodes) if node.missing is not None]
     for _, _, node in sorted(lacking)[:MOST_NODES]:
         yield f"{node.node}: {', '.join(each.text for each in node.gpus)}"

@@ -1,4 +1,4 @@
-"""The cluster as a partitioner knows it: the account of the GPUs, and what decides where pods can run."""
+"""The cluster as known to a partitioner: the account of the GPUs, and the rules for where pods can run."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,17 +29,17 @@ _log = structlog.get_logger()
 
 
 class _Scheduling:
-    """What kube-scheduler judges, slices aside: which nodes admit pods, and what the pods of each node take."""
+    """The judgement of kube-scheduler, slices aside: the nodes that admit pods, and the demand of the pods of nodes."""
 
     def __init__(self, nodes: Mapping[str, Node], pods: Mapping[str, Pod]) -> None:
-        """Judge these nodes, by name, and pods, by UID: all that there are, now and later."""
+        """Judge all nodes, by name, and all pods, by UID, now and later."""
         self._nodes = nodes
         self._pods = pods
         self.used: dict[str, Demand] = {}
         self.screening = Screening(nodes)
 
     def count(self, before: Pod | None, after: Pod | None) -> None:
-        """Count what a pod takes of its node."""
+        """Subtract the demand of a pod `before` from its node, and add the demand `after`."""
         if before is not None and before.node is not None and not before.over:
             self.used[before.node] -= before.requirements.demand
             if self.used[before.node] == NOTHING:
@@ -48,9 +48,9 @@ class _Scheduling:
             self.used[after.node] = self.used.get(after.node, NOTHING) + after.requirements.demand
 
     def runs_on(self, pod: Pod, node: str, beside: Sequence[Pod]) -> str | None:
-        """Return why a pod cannot run on a node beside others that are to come there; None if it can, slices aside."""
+        """Return why a pod cannot run on a node beside waiting pods assigned there, slices aside; None if it can."""
         if (found := self._pods.get(pod.uid)) is None:
-            return "the pod is gone"  # since the decision
+            return "the pod is gone"  # the pod was deleted after the decision
         if (there := self._nodes.get(node)) is None:
             return "the node is gone"
         requirements = found.requirements
@@ -64,15 +64,18 @@ class _Scheduling:
 
 
 class Losses:
-    """Slices that were lost with what kept them; noted in a term alone: outside, another partitioner reports them."""
+    """Slices lost because a Node, its partitioning or its annotation is gone.
+
+    Losses are noted only during a term: outside a term, another partitioner reports them.
+    """
 
     def __init__(self) -> None:
-        """Note nothing yet."""
+        """Begin without losses, outside a term."""
         self._noted: list[TakenBack] | None = None
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note what is lost while the context lasts."""
+        """Note lost slices while the context lasts."""
         self._noted = []
         try:
             yield
@@ -80,12 +83,12 @@ class Losses:
             self._noted = None
 
     def note(self, lost: TakenBack) -> None:
-        """Note a slice."""
+        """Note the lost slices of a pod, if a term lasts."""
         if self._noted is not None:
             self._noted.append(lost)
 
     def taken(self) -> list[TakenBack]:
-        """Return what was noted since the last call."""
+        """Return the losses noted since the last call."""
         noted = self._noted or []
         if self._noted is not None:
             self._noted = []
@@ -93,19 +96,19 @@ class Losses:
 
 
 class Known:
-    """Every Node and Pod, as far as the decision depends on them."""
+    """Every Node and Pod, with the facts that the decision depends on."""
 
     def __init__(self, policy: str, changed: Callable[[], None] = lambda: None) -> None:
-        """Know nothing yet; `policy` is for pods and nodes that name none.
+        """Begin without Nodes and Pods; `policy` is for pods and nodes that name no policy.
 
-        `changed` is called after each change on which a decision can depend.
+        `changed` is called after every change that can affect a decision.
         """
         self._changed = changed
         self._account = ClusterAccount(policy)
         self._nodes = self._account.nodes
         self._scheduling = _Scheduling(self._nodes, self._account.pods)
         self._waiting: dict[str, Pod] = {}
-        self._made: dict[str, tuple[NodeAccount, PartitionNode]] = {}  # nodes for the decision, by account
+        self._made: dict[str, tuple[NodeAccount, PartitionNode]] = {}  # accounts, and the nodes made of them
         self._elsewhere = Elsewhere(self._nodes, self._scheduling.screening, self._scheduling.used)
         self._conflicts: set[str] = set()
         self._unreadable = Reported()
@@ -113,10 +116,10 @@ class Known:
 
     @property
     def waiting(self) -> Sequence[Pod]:
-        """The pods that wait for slices and are not held back by scheduling gates.
+        """The pods that wait for slices, without pods held back by scheduling gates.
 
-        While a node is partitioned, also those that ask for a size or a MIG profile that is misspelt, unless some node
-        offers it.
+        While a node is partitioned, pods with a misspelt size or MIG profile are included, unless some node offers a
+        resource of the misspelt name.
         """
         found = [pod for pod in self._waiting.values() if pod.schedulable]
         if all(pod.request.misspelt is None for pod in found):
@@ -131,31 +134,31 @@ class Known:
 
     @property
     def node_count(self) -> int:
-        """How many nodes are partitioned."""
+        """The number of partitioned nodes."""
         return len(self._partitioned())
 
     @property
     def nodes(self) -> Sequence[PartitionNode]:
-        """The nodes that are partitioned, by name."""
+        """The partitioned nodes, sorted by name."""
         found = (self._partition_node(name) for name in sorted(self._partitioned()))
         return [node for node in found if node is not None]
 
     def _partitioned(self) -> list[str]:
-        """Return the names of the nodes that are partitioned."""
+        """Return the names of the partitioned nodes."""
         return [name for name, node in self._nodes.items() if node.partitioning is not None]
 
     def rules(self, now: datetime, patience: float, policy: str, avoided: Container[str] = frozenset()) -> Rules:
-        """Return the rules of a round at an aware time; see there."""
+        """Return the rules of a round at an aware time; see `Rules`."""
         offered = self._elsewhere.search(self._accepts, now, patience)
         return Rules(self._scheduling.runs_on, self._account.pods, patience, policy, offered, avoided)
 
     def is_bound(self, uid: str) -> bool:
-        """Return whether a pod has a node."""
+        """Return whether a pod is bound to a node."""
         pod = self._account.pods.get(uid)
         return pod is not None and pod.node is not None
 
     def offers(self, node: str, kept: Iterable[KeptSlice]) -> bool:
-        """Return whether a node offers slices that are kept, and no pod has them."""
+        """Return whether a node offers kept slices, and no pod holds the slices."""
         found = self._partition_node(node)
         return found is not None and found.offers(kept)
 
@@ -164,7 +167,7 @@ class Known:
         return self._nodes[name]
 
     def put_node(self, node: Node) -> None:
-        """Take in a node as it is now."""
+        """Take in the present state of a node."""
         name, before, standing = node.name, self._nodes.get(node.name), self._standing(node.name)
         self._log_unreadable(node)
         if node.partitioning is None:
@@ -181,7 +184,7 @@ class Known:
             self._changed()
 
     def _log_unreadable(self, node: Node) -> None:
-        """Log that an annotation of a node cannot be read, once, and again after it could be."""
+        """Log an unreadable annotation of a node, once until the problem changes."""
         problems = {GPUS_ANNOTATION: node.unreadable}
         if node.partitioning is not None:
             problems[WANTED_SLICES] = node.wanted_unreadable
@@ -202,11 +205,11 @@ class Known:
         self._changed()
 
     def lost(self) -> list[TakenBack]:
-        """Return the slices that were lost since the last call to pods that still wait: what kept them is gone."""
+        """Return the slices lost since the last call by pods that still wait; see `Losses`."""
         return [each for each in self.losses.taken() if each.uid in self._waiting]
 
     def _lose(self, name: str, reason: str) -> None:
-        """Take note of the slices that were kept for waiting pods on a node as it was until now."""
+        """Note the loss of slices kept for waiting pods on a node, in the state known until now."""
         known = self._nodes.get(name)
         if known is None or known.wanted is None or (node := self._partition_node(name)) is None:
             return
@@ -215,30 +218,33 @@ class Known:
                 self.losses.note(TakenBack.of(self._waiting[uid], node, kept, reason))
 
     def wrote(self, name: str, before: Node, wanted: Wanted, version: str) -> None:
-        """Take note of what was written to a node as it was `before`, unless the watch has shown that, or more."""
+        """Take in slices written to the node `before`, unless the watch has shown a newer version already."""
         if self.is_as(name, before):
             written = replace(self._nodes[name], wanted=wanted, wanted_unreadable=None, version=version)
             self._account.put_node(written)
 
     def is_as(self, name: str, before: Node) -> bool:
-        """Return whether the watch has shown no other version of a node than `before`."""
+        """Return whether `before` is still the known version of a node: the watch has shown no other version."""
         known = self._nodes.get(name)
         return known is not None and (known.uid, known.version) == (before.uid, before.version)
 
     def has_written(self, name: str, before: Node, wanted: Wanted) -> bool:
-        """Return whether exactly this is wanted of a node, which is the one that it was `before`."""
+        """Return whether exactly these slices are wanted of the node `before`, not of a new Node with the same name."""
         known = self._nodes.get(name)
         return known is not None and known.uid == before.uid and known.wanted == wanted
 
     def conflicted(self, name: str, before: Node) -> None:
-        """Take note that a node is not as it was `before` any longer: how it is now matters, whatever has changed."""
+        """Record that the API server has a newer version of the node than `before`.
+
+        The newer version counts as a change, whatever the difference: at once if the watch has shown it, or else later.
+        """
         if self.is_as(name, before):
             self._conflicts.add(name)
         else:
             self._changed()
 
     def put_pod(self, found: ApiPod) -> None:
-        """Take in a Pod as it is now."""
+        """Take in the present state of a Pod."""
         pods, uid = self._account.pods, found.metadata.uid
         before = pods.get(uid)
         self._account.put_pod(judged_pod(found))
@@ -263,9 +269,9 @@ class Known:
             self._changed()
 
     def _accepts(self, pod: Pod, node: str) -> bool:
-        """Return whether the account of a node has room for a pod on the GPUs that the pod names.
+        """Return whether the account of a node has room for a pod on the GPUs that the pod accepts.
 
-        Where the record cannot be read, nobody knows which GPUs there are.
+        A node with an unreadable record accepts no pod: the GPUs of the node are unknown.
         """
         readable = self._nodes[node].unreadable is None
         return readable and isinstance(self._account.fit(pod.request, node, pod.owner), Fit)
@@ -275,14 +281,14 @@ class Known:
         self._elsewhere.forget(uid)
 
     def _count(self, before: Pod | None, after: Pod | None) -> None:
-        """Count what a pod takes of its node."""
+        """Count the changed demand of a pod, and count the free existing slices of its node again."""
         self._scheduling.count(before, after)
         for pod in (before, after):
             if pod is not None and pod.node is not None:
                 self._elsewhere.recount(pod.node)
 
     def _makes_room(self, *pods: Pod | None) -> bool:
-        """Return whether pods without slices can matter: to pods that wait, those on nodes with slices do."""
+        """Return whether changed pods without slices can affect decisions: other pods wait, and the node has slices."""
         return bool(self._waiting) and any(pod is not None and self._has_slices(pod.node) for pod in pods)
 
     def _has_slices(self, name: str | None) -> bool:
@@ -290,19 +296,19 @@ class Known:
         return node is not None and (node.partitioning is not None or self._elsewhere.has(node.name))
 
     def _standing(self, name: str) -> Node | None:
-        """Return a node as decisions can depend on it: None for one that neither is partitioned nor has slices."""
+        """Return a node without facts that affect no decision; None if it is not partitioned and offers no slices."""
         return replace(self._nodes[name], version="", wanted_unreadable=None) if self._has_slices(name) else None
 
     def _partition_node(self, name: str) -> PartitionNode | None:
-        """Return a node for the decision: the same object until the node is another one, or pods come or go there.
+        """Return a node for the decision, None for a node that is not partitioned.
 
-        None stands for a node that is not partitioned.
+        The object stays the same until the node, or a pod on the node, changes.
         """
         known = self._nodes.get(name)
         if known is None or known.partitioning is None:
             return None
         account, made = self._account.node(name), self._made.get(name)
-        # An account never changes; another one takes its place.
+        # An account never changes; a new account takes its place.
         if made is not None and made[0] is account:
             return made[1]
         if (node := partition_node(account)) is not None:

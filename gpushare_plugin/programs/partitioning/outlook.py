@@ -1,4 +1,4 @@
-"""What a pod that waits for slices can expect, in words: what the partitioner decides, found without one."""
+"""The outlook of a pod that waits for slices, in words: the decision of the partitioner, made without a partitioner."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -22,38 +22,39 @@ _REMEDY = "partitioning.enabled of the chart runs one, and --partitioner-namespa
 
 
 class JudgedOverview(Overview):
-    """What is known of a cluster, and what decides where pods can run."""
+    """An overview of a cluster, with the rules for where pods can run."""
 
     def __init__(self, policy: str = DEFAULT_POLICY) -> None:
-        """Know nothing yet; `policy` is the default of the scheduler extender."""
+        """Begin without Nodes and Pods; `policy` is the default of the scheduler extender."""
         super().__init__(policy)
         self.known = Known(policy)
 
     def put_node(self, node: Node) -> None:
-        """Take in a node as it is now."""
+        """Take in the present state of a node."""
         super().put_node(node)
         self.known.put_node(node)
 
     def put_pod(self, found: ApiPod) -> None:
-        """Take in a Pod as it is now; also one without GPUs takes room of its node."""
+        """Take in the present state of a Pod; a Pod without GPUs counts too, because it takes room of its node."""
         super().put_pod(found)
         self.known.put_pod(found)
 
 
 class Partitioners(Struct, frozen=True):
-    """How the partitioner that leads was configured, as far as its Lease says; `problem` is why that is not known.
-
-    `runs` is whether one leads, None where that is not known.
-    """
+    """The configuration of the leading partitioner in the Lease."""
 
     runs: bool | None
+    """Whether a partitioner leads, None if unknown."""
     policy: str = DEFAULT_POLICY
+    """The policy for pods and nodes that name no policy; the default if unknown."""
     patience: float = DEFAULT_PATIENCE
+    """Seconds for a pod to take the slices made for the pod; the default if unknown."""
     problem: str | None = None
+    """Why no partitioner leads, or why the Lease cannot be read; None if a partitioner leads."""
 
 
 async def partitioners(client: Client, namespace: str, now: datetime) -> Partitioners:
-    """Return what the Lease of the partitioners says, at an aware time."""
+    """Return the configuration in the Lease of the partitioners, at an aware time."""
     name = f"Lease {namespace}/{PARTITIONER_LEASE}"
     try:
         lease = await read_lease(client, namespace, PARTITIONER_LEASE)
@@ -71,17 +72,17 @@ async def partitioners(client: Client, namespace: str, now: datetime) -> Partiti
 
 
 def _patience(text: str) -> float:
-    """Return the patience that a Lease says, the default where no partitioner can have that."""
+    """Return the patience in the annotation of a Lease, the default for a value that no partitioner can have."""
     try:
         found = float(text)
     except ValueError:
         return DEFAULT_PATIENCE
-    # Not a number is in no range.
+    # NaN is in no range.
     return found if LEAST_PATIENCE <= found <= MOST_PATIENCE else DEFAULT_PATIENCE
 
 
 def outlook(known: Known, uid: str, leading: Partitioners, now: datetime) -> Iterator[str]:
-    """Yield what is made for a pod that waits, and where, or why nothing can be made, as the partitioner finds it."""
+    """Yield sentences about the slices for a waiting pod, or why no slices can be made, as the partitioner decides."""
     if leading.problem is not None:
         yield leading.problem
     waiting = known.waiting

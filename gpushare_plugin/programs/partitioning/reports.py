@@ -1,4 +1,4 @@
-"""What people see of the decisions: Events on the pods, the log, and counts."""
+"""Reports of the decisions for people: Events on the pods, log messages and counts."""
 
 import asyncio
 import time
@@ -24,10 +24,10 @@ _log = structlog.get_logger()
 
 
 class Reports:
-    """Reports the decisions of one process: each thing once, until it is another one."""
+    """Reports the decisions of one process: a decision about a pod is reported once, until the decision changes."""
 
     def __init__(self, put: Callable[[Event], None], counts: PartitionerCounts) -> None:
-        """Pass Events to `put`, and count."""
+        """Pass Events to `put`, and count in `counts`."""
         self._put = put
         self._counts = counts
         self._refused = Reported()
@@ -38,7 +38,7 @@ class Reports:
         self._expected: dict[str, datetime] = {}
 
     def report(self, decisions: Decisions, written: Collection[str], known: Known) -> None:
-        """Report what a round decided, as far as it was `written`; `known` may have changed since."""
+        """Report the decisions of a round, slices only on the nodes `written`; `known` may have changed since then."""
         self.report_written(decisions, written)
         for refusal in decisions.refused.values():
             why = "never" if refusal.problem else "no_room"
@@ -50,9 +50,9 @@ class Reports:
         self._decided.set()
 
     def report_written(self, decisions: Decisions, written: Collection[str]) -> None:
-        """Report the slices that were made or taken back on nodes where that is `written`.
+        """Report the slices that were made or taken back on the nodes `written`.
 
-        Pods swap their slices often, as kube-scheduler gives each to any of them: that is in the log only.
+        Swaps of slices are in the log only: they are frequent, since kube-scheduler gives a slice to any like pod.
         """
         swapped = {
             taken.uid
@@ -69,12 +69,12 @@ class Reports:
                     self._assigned(assigned)
 
     def report_lost(self, lost: Iterable[TakenBack]) -> None:
-        """Report slices that nobody decided to take back."""
+        """Report lost slices, which no decision has taken back."""
         for taken in lost:
             self._taken_back(taken)
 
     def report_unwritten(self, decisions: Decisions, rejected: Mapping[str, str]) -> None:
-        """Tell pods that their slices are decided and cannot be written; `rejected` says why, by node."""
+        """Tell pods about decided slices that cannot be written; `rejected` has the reasons, by name of the node."""
         waiting = {uid: each for uid, each in decisions.assigned.items() if each.how and each.node in rejected}
         self._unwritten.keep(waiting.keys())
         for uid, assigned in waiting.items():
@@ -83,10 +83,10 @@ class Reports:
                 self._tell(kinds.SLICE_NOT_MADE, assigned.pod, uid, message)
 
     async def report_refusals(self) -> None:
-        """Report why pods get no slices, by the last round; runs until cancelled.
+        """Report the refusals of the last round; runs until cancelled.
 
-        To say why for many pods that want different things takes longer than to decide. So this is done beside the
-        rounds, with pauses, and takes half of the time at most.
+        Finding the reasons for many different pods takes longer than the decision. The reports are therefore made
+        beside the rounds, with pauses, and take at most half of the time.
         """
         while True:
             await self._decided.wait()
@@ -95,7 +95,7 @@ class Reports:
             refusals, texts = self._refusals, dict[Hashable, str]()
             self._refused.keep(refusals.keys())
             for uid, refusal in refusals.items():
-                if uid in self._refusals:  # no later round has served it
+                if uid in self._refusals:  # no later round has served the pod
                     self._refusal(refusal, texts)
                     await asyncio.sleep(0)
             await asyncio.sleep(time.perf_counter() - began)
@@ -121,7 +121,7 @@ class Reports:
             self._tell(kinds.SLICE_NOT_MADE, pod.label, pod.uid, message)
 
     def _count_offered(self, decisions: Decisions, known: Known) -> None:
-        """Count the pods whose slices their node offers now, or that have taken them."""
+        """Count the waits of pods whose slices are offered by the node now, or taken by the pod."""
         now = datetime.now(UTC)
         for uid, created in tuple(self._expected.items()):
             assigned = decisions.assigned.get(uid)

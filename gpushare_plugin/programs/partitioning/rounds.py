@@ -1,4 +1,4 @@
-"""Rounds of decisions in one term: each time something has changed, decide, write what is wanted, and report it."""
+"""Rounds of decisions in one term: after every change, decide, write the wanted slices, and report."""
 
 import asyncio
 import time
@@ -29,21 +29,25 @@ from gpushare_plugin.telemetry.metrics.partitioner import PartitionerCounts, Par
 _log = structlog.get_logger()
 
 PAUSE = 0.05
-"""Seconds between two rounds at least, and as long as the last one took: what comes meanwhile is decided together."""
+"""The least seconds between two rounds; after a longer round, the pause is as long as the round.
+
+Changes during the pause are decided together.
+"""
 
 AGAIN = 5.0
-"""Seconds until the next round where something could not be written."""
+"""Seconds until the next round after a failed write."""
 
 AVOIDED = 60.0
-"""Seconds for which other nodes come first after the server has rejected what was decided of a node."""
+"""Seconds for which a node is avoided after the API server has rejected its annotation: other nodes come first."""
 
 MOST_AVOIDED = 64
-"""Nodes that are avoided at a time: where the server rejects every write, to avoid nodes helps nobody."""
+"""The most nodes avoided at a time: if the API server rejects every write, avoiding nodes does not help."""
 
 WRITES_AT_ONCE = 16
+"""The most writes at the same time."""
 
 MOST_UNANSWERED = 8
-"""Writes of one Node that are remembered until the watch shows whether the server carried one out."""
+"""The most writes of one Node remembered until the watch shows whether the API server carried out a write."""
 
 _GRANT = "grant patch of nodes (the chart's ClusterRole of the partitioner does)"
 _SEE = "see the answer: an admission policy or webhook may reject it"
@@ -55,37 +59,43 @@ _REJECTED = {
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     HTTPStatus.UNPROCESSABLE_ENTITY,
 }
-"""What the server answers again to the same request."""
+"""The statuses that the API server returns again for the same request."""
 
 _CONSEQUENCE = "{} are decided by what was known of {} before"
 
 
 class _Write(Struct, frozen=True):
-    """A write of what is wanted of a node as it was `before`, and all that was decided with it."""
+    """A write of wanted slices to a Node."""
 
     before: Node
+    """The node before the write."""
     wanted: Wanted
+    """The wanted slices."""
     decisions: Decisions
+    """The decisions of the round, for the report after the write."""
 
 
 class FollowedCluster:
-    """Knows the cluster, also while another partitioner leads: so whoever takes over has listed everything before.
+    """Follows the cluster, also while another partitioner leads: a new leader has listed all objects already.
 
-    What was decided last may not have been seen. It stands on the Nodes, which are written only as they were seen.
+    A new leader may not have seen the last decisions of the leader before. The decisions are on the Nodes, and a write
+    fails if the Node has a newer version than the new leader has seen.
     """
 
     def __init__(self, client: Client, policy: str) -> None:
-        """Know nothing yet; `policy` is for pods and nodes that name none."""
+        """Begin without Nodes and Pods; `policy` is for pods and nodes that name no policy."""
         self.due = asyncio.Event()
-        """Set by each change on which a decision can depend."""
+        """Set by every change that can affect a decision."""
         self.known = Known(policy, self.due.set)
+        """The Nodes and Pods, for decisions."""
         self.gone: Callable[[str], None] = lambda _name: None
-        """Called with the name of each Node that is there no more."""
+        """Called with the name of every removed Node."""
         self.cluster = ClusterFollower(
             client,
             Objects(ApiNode, self._put_node, self._remove_node, _CONSEQUENCE.format("slices", "nodes")),
             Objects(ApiPod, self.known.put_pod, self.known.remove_pod, _CONSEQUENCE.format("slices", "pods")),
         )
+        """Lists and watches Nodes and Pods."""
 
     def _put_node(self, found: ApiNode) -> None:
         self.known.put_node(judged_node(found))
@@ -96,21 +106,21 @@ class FollowedCluster:
 
 
 class _Avoided:
-    """Nodes that others come before for a while, because the server rejected what was decided of them."""
+    """Nodes avoided for a while, because the API server rejected their annotation: other nodes come first."""
 
     def __init__(self) -> None:
-        """Avoid none."""
+        """Begin without avoided nodes."""
         self._until: dict[str, float] = {}
 
     @property
     def names(self) -> set[str]:
-        """The nodes that are avoided now."""
+        """The names of the nodes avoided now."""
         now = time.monotonic()
         self._until = {name: until for name, until in self._until.items() if until > now}
         return set(self._until)
 
     def add(self, rejected: AbstractSet[str]) -> set[str]:
-        """Avoid nodes from now on, as long as there are not too many; return those that were not avoided before."""
+        """Avoid nodes from now on, at most `MOST_AVOIDED` at a time; return the newly avoided nodes."""
         before = self.names
         for name in sorted(rejected):
             if name in before or len(self._until) < MOST_AVOIDED:
@@ -118,12 +128,12 @@ class _Avoided:
         return (rejected & self._until.keys()) - before
 
     def forget(self, name: str) -> None:
-        """Avoid a node no longer."""
+        """Stop avoiding a node."""
         self._until.pop(name, None)
 
 
 class Rounds:
-    """Decides for as long as one term of leadership lasts."""
+    """Decides in rounds while one term of leadership lasts."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - what a term consists of
         self,
@@ -135,7 +145,7 @@ class Rounds:
         reports: Reports,
         counts: PartitionerCounts,
     ) -> None:
-        """Decide by what `following` knows; `seconds_left` says how long this process still leads in this term."""
+        """Decide by the cluster in `following`; `seconds_left` returns the seconds left of the term of leadership."""
         self._client = client
         self._policy = policy
         self._patience = patience
@@ -155,13 +165,13 @@ class Rounds:
 
     @property
     def forbidden(self) -> str | None:
-        """Why nothing that is decided can be written, with the remedy; None where a right is not what is missing."""
+        """Why decisions cannot be written for lack of a right, with the remedy; None if no right is missing."""
         lacking = (error for error in self._unwritten.values() if error.lacks_right)
         return next((f"{error}; {_GRANT}" for error in lacking), None)
 
     @property
     def view(self) -> PartitionerView:
-        """What a scrape shows of the cluster, and of how much there is to do."""
+        """The figures of a scrape about the cluster and the waiting work."""
         waiting, now = self._known.waiting, datetime.now(UTC)
         return PartitionerView(
             ready=not self._following.cluster.missing,
@@ -174,7 +184,7 @@ class Rounds:
         )
 
     async def run(self) -> None:
-        """Decide; runs until cancelled."""
+        """Decide, write and report; runs until cancelled."""
         self._following.gone = self._failures.forget
         with self._known.losses.noted():
             async with asyncio.TaskGroup() as group:
@@ -188,7 +198,7 @@ class Rounds:
             due.clear()
             began = time.perf_counter()
             wait = await self._round()
-            # In a cluster that never rests, rounds take half of the time at most.
+            # In a cluster with constant changes, rounds take at most half of the time.
             await asyncio.sleep(max(PAUSE, time.perf_counter() - began))
             try:
                 async with asyncio.timeout(wait):
@@ -197,7 +207,7 @@ class Rounds:
                 pass  # time alone may decide otherwise
 
     async def _round(self) -> float | None:
-        """Decide and write once; return after how many seconds to do so again, whatever happens; None for never."""
+        """Decide and write once; return the seconds until the next round without any change, None for never."""
         began = time.perf_counter()
         self._report_unanswered()
         self._reports.report_lost(self._known.lost())
@@ -213,7 +223,7 @@ class Rounds:
         self._unwritten = {name: error for name, error in self._unwritten.items() if name in decisions.changes}
         self._reports.report(decisions, written, self._known)
         rejected = self._rejected()
-        # What the server rejects for the first time is decided again at once, mostly on another node.
+        # After a first rejection by the server, the next round follows at once and mostly decides on another node.
         found = self._avoided.add({name for name in rejected if not self._unwritten[name].lacks_right})
         told = {name: reason for name, reason in rejected.items() if name not in found}
         self._reports.report_unwritten(decisions, told)
@@ -224,11 +234,11 @@ class Rounds:
         return None if decisions.next_at is None else max(0.0, (decisions.next_at - now).total_seconds())
 
     async def _write(self, decisions: Decisions) -> set[str]:
-        """Write what is wanted of nodes; return those where that is done."""
-        # A write may be remembered for long, and refusals hold all that the round knew.
+        """Write the wanted slices of nodes; return the names of the written nodes."""
+        # A write may be remembered for long, and refusals keep the whole state of the round in memory.
         reported = replace(decisions, changes={}, refused={}, offered={})
         async with asyncio.TaskGroup() as group:
-            # Each with the version that was decided on, which may be another one before its turn comes.
+            # Every write names the version of the Node in the decision: the known version may change before the write.
             tasks = {
                 name: group.create_task(self._written(name, _Write(self._known.node(name), wanted, reported)))
                 for name, wanted in decisions.changes.items()
@@ -243,7 +253,7 @@ class Rounds:
             try:
                 version = await write_wanted(self._client, name, node.uid, node.version, wanted, within)
             except ClusterError as error:
-                # Somebody has written meanwhile, which the watch shows; or the Node is another one, or gone.
+                # Somebody else has written the Node, as the watch will show, or the Node was replaced or deleted.
                 if error.status in {HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND}:
                     self._unwritten.pop(name, None)
                     self._known.conflicted(name, node)
@@ -264,28 +274,31 @@ class Rounds:
         self._failures.forget(name)
         self._unwritten.pop(name, None)
         self._avoided.forget(name)
-        self._unanswered.pop(name, None)  # or else the version would be another one
+        self._unanswered.pop(name, None)  # never carried out, or this write would have met another version
         self._known.wrote(name, node, wanted, version)
         return True
 
     def _report_unanswered(self) -> None:
-        """Report what was written although the server did not say so, once the watch has shown that."""
+        """Report writes that the API server carried out without an answer, once the watch has shown the writes."""
         for name, writes in tuple(self._unanswered.items()):
             if not self._known.is_as(name, writes[0].before):
                 del self._unanswered[name]
-                # The first that was carried out made the version of all others an old one.
+                # At most one write was carried out: after it, the version in all other writes was old.
                 for write in writes:
                     if self._known.has_written(name, write.before, write.wanted):
                         self._reports.report_written(write.decisions, {name})
                         break
 
     def _rejected(self) -> dict[str, str]:
-        """Return why the server does not take what was decided of nodes, with the remedy; to wait is none."""
+        """Return the reason and remedy of rejected writes, by the name of the node.
+
+        Errors that only waiting can solve are left out.
+        """
         found = self._unwritten.items()
         return {name: f"{error}; {_remedy(error)}" for name, error in found if error.status in _REJECTED}
 
     def _log_broken(self, broken: Sequence[Broken]) -> None:
-        """Log each pod whose decision met a defect, once."""
+        """Log every pod with a defect in the decision, once for the same defect."""
         for each in broken:
             if self._broken.is_new(each.pod.uid, repr(each.error)):
                 _log.error(
@@ -298,7 +311,7 @@ class Rounds:
         self._broken.keep({each.pod.uid for each in broken})
 
     def _log_left_out(self, nodes: Sequence[LeftOut]) -> None:
-        """Log each node for which nothing is decided, once."""
+        """Log every node without decisions, once for the same reason."""
         for each in nodes:
             if self._left_out.is_new(each.node, each.reason):
                 _log.warning("node_left_out", node=each.node, reason=each.reason, exc_info=each.error)
@@ -306,7 +319,7 @@ class Rounds:
 
 
 def _may_be_done(error: ClusterError) -> bool:
-    """Return whether the server may have done what it did not confirm."""
+    """Return whether the API server may have carried out the request in spite of the error."""
     return error.sent and (error.status is None or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR)
 
 

@@ -1,4 +1,4 @@
-"""The composition root: follows the cluster, leads where it can, and decides which slices are made while it leads."""
+"""The composition root: follows the cluster, stands for election, and decides on slices while leading."""
 
 import asyncio
 import os
@@ -27,39 +27,45 @@ from gpushare_plugin.telemetry.http.probes import serve_http
 from gpushare_plugin.telemetry.metrics.partitioner import PartitionerCounts, PartitionerView
 
 COMPONENT = "gpushare-partitioner"
-"""Who reports Events about pods."""
+"""The reporter of Events about pods."""
 
 EVENTS_REMEDY = "grant create and patch of events (the chart's ClusterRole of the partitioner does)"
+"""The remedy if the API server forbids Events."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partitioner:
-    """All that one partitioner is made of.
-
-    `probe_address` is where the kubelet and Prometheus ask, None for nowhere. The Lease is `lease` in `namespace`.
-    `kubeconfig` says where the API server is; None in a pod of its cluster. A pod has `patience` seconds to take the
-    slice that was made for it. `started` is called with the port of the probes.
-    """
+    """The settings of one partitioner."""
 
     namespace: str
+    """The namespace of the Lease."""
     probe_address: str | None = None
+    """The address for probes of the kubelet and scrapes of Prometheus, None for no address."""
     policy: str = DEFAULT_POLICY
+    """The policy for pods and nodes that name no policy."""
     patience: float = DEFAULT_PATIENCE
+    """Seconds for a pod to take the slices made for the pod."""
     kubeconfig: Path | None = None
+    """The kubeconfig with the address of the API server, None in a pod of the cluster."""
     lease: str = PARTITIONER_LEASE
+    """The name of the Lease."""
     lease_timing: LeaseTiming | None = None
+    """The timing of the Lease, None for the defaults."""
     client_timing: Timing | None = None
+    """The timing of requests to the API server, None for the defaults."""
     identity: str = field(default_factory=own_identity)
+    """The name of this process in the Lease; no other process has the same name."""
     started: Callable[[int], None] = lambda _port: None
+    """Called with the port of the probes."""
 
 
 async def run(partitioner: Partitioner) -> None:
-    """Make slices until a signal ends it; raises as `serve` does."""
+    """Make slices until a signal ends the process; raises the errors of `serve`."""
     await until_stopped(serve(partitioner))
 
 
 async def serve(partitioner: Partitioner) -> None:
-    """Make slices until cancelled; raises GpushareError where the address cannot be used."""
+    """Make slices until cancelled; raises GpushareError if the probe address cannot be used."""
     async with Client(partitioner.kubeconfig, partitioner.client_timing) as client, background() as spawn:
         root, pauses = _ElectedPartitioner(partitioner, client), Pauses()
         spawn("pauses", pauses.watch)
@@ -72,7 +78,7 @@ async def serve(partitioner: Partitioner) -> None:
             )
         spawn("events", root.send_events)
         spawn("election", root.election.run)
-        # It ends before the election does, which leaves the Lease to another partitioner.
+        # Leading ends before the election: the end of the election leaves the Lease to another partitioner.
         async with background() as spawn_leading:
             await spawn_leading("leading", root.lead)
 
@@ -82,7 +88,7 @@ async def _metrics(root: "_ElectedPartitioner", pauses: Pauses, accept: str) -> 
 
 
 class _ElectedPartitioner:
-    """Begins and ends rounds of decisions as the Lease comes and goes."""
+    """Begins and ends rounds of decisions with the terms of the Lease."""
 
     def __init__(self, partitioner: Partitioner, client: Client) -> None:
         self._client = client
@@ -102,7 +108,7 @@ class _ElectedPartitioner:
         self._rounds: Rounds | None = None
 
     def problems(self) -> list[str]:
-        """Return why this partitioner can neither decide nor stand by; nothing where it can."""
+        """Return why this partitioner can neither decide nor stand by; empty without a problem."""
         if not self.election.holder:
             return ["nobody is known to hold the Lease"]
         if missing := self._following.cluster.missing if self._following else ["nodes", "pods"]:
@@ -112,7 +118,7 @@ class _ElectedPartitioner:
         return [f"what this partitioner decides cannot be written: {forbidden}"] if forbidden else []
 
     def view(self) -> PartitionerView:
-        """Return what a scrape shows, the event loop aside."""
+        """Return the figures of a scrape, without the pauses of the event loop."""
         leads = self.election.leads
         found = self._rounds.view if self._rounds and leads else PartitionerView()
         return replace(found, leads=leads, api_errors=self._client.errors)
@@ -123,9 +129,10 @@ class _ElectedPartitioner:
         await EventSender(self._client, reporter, EVENTS_REMEDY).send(self._backlog)
 
     async def lead(self) -> None:
-        """Follow the cluster, and decide in each term; runs until cancelled.
+        """Follow the cluster, and decide in every term; runs until cancelled.
 
-        A defect ends what is known with the term, since a list that begins again does not say what vanished before.
+        A defect ends the term and discards the known cluster: a new list does not show the objects that vanished before
+        the list.
         """
         following = self._following = FollowedCluster(self._client, self._policy)
         try:
@@ -136,7 +143,7 @@ class _ElectedPartitioner:
             self._following = None
 
     async def _decide(self, following: FollowedCluster) -> None:
-        """Decide in each term, once everything has been listed."""
+        """Decide in every term, after the first list of all Nodes and Pods."""
 
         async def serve_term(number: int) -> None:
             seconds_left = partial(self.election.seconds_left_in, number)

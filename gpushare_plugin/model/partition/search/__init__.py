@@ -1,1 +1,1 @@
-"""Where a slice can come from: what fits on one GPU, which node and GPUs are best, and what is missing where none."""
+"""The search for slices: the room of nodes and GPUs, the best node and GPUs, and the refusal if no GPU has room."""

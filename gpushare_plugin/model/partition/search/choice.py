@@ -1,4 +1,4 @@
-"""The choice: the node and GPUs that give a pod its slices, by the order of choice and the packing policy."""
+"""The choice of a node and GPUs for the slices of a pod, by the order of choice and the policy."""
 
 from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
@@ -21,24 +21,28 @@ from gpushare_plugin.model.slices.layout import Option
 from gpushare_plugin.model.slices.slice import Slice
 
 MOST_STEPS = 200
-"""Options that are tried for the slices of one pod on one node."""
+"""The most options tried for the slices of one pod on one node."""
 
 
 class Ask(Struct, frozen=True, eq=False):
-    """What pods ask of a node: `slices`, the largest first, and by which `policy`, None for the node's own.
-
-    Pods that ask for the same have the same object.
-    """
+    """The slices that like pods ask of a node; pods with equal requests share one object."""
 
     slices: tuple[Slice, ...]
+    """The slices, the largest first."""
     wishes: Wishes
+    """The GPUs that the pods accept."""
     policy: str | None
+    """The policy named by the pods, None for the policy of the node."""
     default_policy: str
+    """The policy for nodes that name no policy."""
     models: dict[str, bool] = field(default_factory=dict)
-    """Whether the wishes accept each model that was looked at: a pod may name many, and nodes have the same few."""
+    """Whether the wishes accept a model, for every model found so far: pods can name many models, nodes share a few."""
 
     def choose(self, state: NodeState, owner: str | None = None) -> Choice | None:
-        """Return what is best on a node beside pods of `owner`, None where the node has no room for it."""
+        """Return the best choice on a node beside pods of `owner`, None if the node has no room.
+
+        Raises NodeDefectError for any defect.
+        """
         try:
             replicas = NO_REPLICAS if owner is None else self._replicas(state, owner)
             key: Hashable = (self, owner) if replicas.node else self
@@ -64,7 +68,7 @@ class Ask(Struct, frozen=True, eq=False):
         return _several(state, self.slices, pricing, numbers) if _may_fit(state, self.slices, numbers) else None
 
     def _accepted(self, state: NodeState) -> list[int]:
-        """Return the numbers of the GPUs that the wishes accept."""
+        """Return the numbers of the GPUs accepted by the wishes."""
         return [
             number
             for number, each in enumerate(state.gpus)
@@ -78,13 +82,15 @@ class Ask(Struct, frozen=True, eq=False):
 
 
 class _Pricing(NamedTuple):
-    """What GPUs of a node cost a pod: the policy, and the replicas of its owner there."""
+    """The price of GPUs of a node for a pod."""
 
     policy: Policy
+    """The policy of the pod or the node."""
     replicas: Replicas
+    """The pods of the same owner on the node."""
 
     def of(self, state: NodeState, gpu: GpuState, option: Option) -> Price:
-        """Return the price of an option."""
+        """Return the price of an option on a GPU of the node."""
         node_left = state.left - gpu.left + option.left
         left, node = option.left / state.largest, node_left / state.units
         if not self.replicas.node:
@@ -93,19 +99,19 @@ class _Pricing(NamedTuple):
 
 
 class Asks:
-    """The asks of a round, one object for equal ones."""
+    """The asks of a round, with one object for equal asks."""
 
     def __init__(self, default_policy: str) -> None:
-        """Know none yet; `default_policy` is for pods and nodes that name none."""
+        """Begin without asks; `default_policy` is for pods and nodes that name no policy."""
         self._policy = default_policy
         self._known: dict[tuple[tuple[Slice, ...], Wishes, str | None], Ask] = {}
 
     def of(self, pod: Pod) -> Ask:
-        """Return what a pod asks for."""
+        """Return the ask of a pod."""
         return self._ask(pod.slices, pod.request.wishes, pod.request.policy)
 
     def largest(self, pod: Pod) -> Ask:
-        """Return what a pod asks for were its largest slice the only one: a node must have room for that at least."""
+        """Return the ask for the largest slice of a pod alone: a node needs room for at least this slice."""
         return self._ask(pod.slices[:1], pod.request.wishes, pod.request.policy)
 
     def _ask(self, slices: tuple[Slice, ...], wishes: Wishes, policy: str | None) -> Ask:
@@ -121,7 +127,7 @@ def _one(state: NodeState, wanted: Slice, pricing: _Pricing, numbers: Sequence[i
     size = wanted.gib if wanted.kind == "mps" else 1
     for number in numbers:
         each = state.gpus[number]
-        # A pinned slice takes none of what is left.
+        # Giving a pinned slice takes nothing from the parts left.
         if each.left < size and not each.layout.pinned:
             continue
         for option in each.options(wanted):
@@ -136,7 +142,10 @@ def _one(state: NodeState, wanted: Slice, pricing: _Pricing, numbers: Sequence[i
 
 
 def _may_fit(state: NodeState, slices: Sequence[Slice], numbers: Sequence[int]) -> bool:
-    """Return whether each GPU, were the others' slices no matter, had room for its part of the larger slices."""
+    """Return whether, for every n, the GPUs have room for n slices of the size of the nth largest slice.
+
+    Otherwise the slices cannot fit together.
+    """
     for count, wanted in enumerate(slices, start=1):
         there = 0
         for number in numbers:
@@ -149,7 +158,7 @@ def _may_fit(state: NodeState, slices: Sequence[Slice], numbers: Sequence[int]) 
 
 
 def _several(state: NodeState, slices: Sequence[Slice], pricing: _Pricing, numbers: Sequence[int]) -> Choice | None:
-    """Return where slices fit together: each at the best place beside those before it, or else at the next best."""
+    """Return where slices fit together: every slice at the best place beside earlier slices, or else by a search."""
     trial, orders, prices, picks = state.copy(), list[int](), list[float](), list[tuple[int, Option]]()
     for wanted in slices:
         found = _one(trial, wanted, pricing, numbers)
@@ -163,7 +172,7 @@ def _several(state: NodeState, slices: Sequence[Slice], pricing: _Pricing, numbe
 
 
 def _searched(state: NodeState, slices: Sequence[Slice], pricing: _Pricing, numbers: Sequence[int]) -> Choice | None:
-    """Return where slices fit together, going back to the next best place of one where a later one has none."""
+    """Return where slices fit together: if a later slice finds no place, an earlier slice takes the next best place."""
     steps = 0
 
     def search(there: NodeState, position: int) -> Iterator[tuple[tuple[int, Option, Price], ...]]:
@@ -190,7 +199,7 @@ def _searched(state: NodeState, slices: Sequence[Slice], pricing: _Pricing, numb
 def _ranked(
     state: NodeState, wanted: Slice, pricing: _Pricing, numbers: Sequence[int]
 ) -> list[tuple[int, Option, Price]]:
-    """Return every way to give one slice, the best first; of GPUs that are alike, the first only."""
+    """Return every way to give one slice, the best first; the first of several like GPUs stands for all of them."""
     scarce = state.lacks(wanted)
     alike: dict[Hashable, int] = {}
     for number in numbers:
@@ -206,10 +215,10 @@ def _ranked(
 
 
 class Changes:
-    """The nodes that changed in a round, in order, for searches to catch up with."""
+    """The changed nodes of a round, in the order of their changes, for searches to catch up with."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin without changes."""
         self._numbers: list[int] = []
 
     def add(self, number: int) -> None:
@@ -217,16 +226,16 @@ class Changes:
         self._numbers.append(number)
 
     def since(self, position: int) -> tuple[set[int], int]:
-        """Return the numbers of the nodes that changed since a position, and the position now."""
+        """Return the numbers of the nodes changed since a position, and the present position."""
         return set(islice(self._numbers, position, None)), len(self._numbers)
 
 
 _Entry = tuple[int, float, int, int]
-"""A node in a search: the order and price of what it gives, its number, and its version when that was found."""
+"""A node in a search: order and price of the choice, number of the node, and version of the node for the choice."""
 
 
 class Ranking:
-    """The nodes by what they would give for one slice; each is looked at once, and again where it changed."""
+    """The nodes ranked by their choices for one slice; a node is looked at once, and again after a change."""
 
     def __init__(self, ask: Ask, states: Sequence[NodeState], changes: Changes) -> None:
         """Look at all nodes."""
@@ -238,12 +247,12 @@ class Ranking:
         heapify(self._entries)
 
     def entry(self, state: NodeState, owner: str | None = None) -> _Entry | None:
-        """Return what a node would give a pod beside those of its owner, None for nothing."""
+        """Return the entry of a node beside pods of `owner`, None for a node without a choice."""
         choice = self._ask.choose(state, owner)
         return None if choice is None else (choice.order, choice.price, state.number, state.version)
 
     def heap(self) -> list[_Entry]:
-        """Return all nodes that give anything as a heap, with entries of earlier versions among them."""
+        """Return a heap of all nodes with a choice, after the changes so far."""
         changed, self._position = self.changes.since(self._position)
         if changed:
             entries = [entry for entry in self._entries if entry[2] not in changed]
@@ -254,10 +263,10 @@ class Ranking:
 
 
 class Search:
-    """The search of all nodes for pods that are alike, the best first.
+    """The search of all nodes for like pods, the best node first.
 
-    Nodes are ranked by what they would give for the largest slice. Only of the best is found whether it has room for
-    all slices, how that comes to be, and how much more it costs because of other pods of the owner.
+    Nodes are ranked by their choices for the largest slice. For the best node alone, the search finds whether the node
+    has room for all slices, how the slices come to be, and how much pods of the same owner add to the price.
     """
 
     def __init__(
@@ -267,9 +276,9 @@ class Search:
         refusal: Callable[[Pod, NodeState], str | None],
         owner: str | None = None,
     ) -> None:
-        """Search for `ask`, `ranking` is that of its largest slice; `refusal` says why a pod cannot run on a node.
+        """Search for `ask` with the `ranking` of the largest slice; `refusal` returns why a pod cannot run on a node.
 
-        `owner` is that of all the pods, None where it makes no difference.
+        `owner` is the owner of all the pods, None if the owner makes no difference.
         """
         self._owner = owner
         self._ask = ask
@@ -282,7 +291,7 @@ class Search:
         self._heap = ranking.heap()
 
     def best(self, pod: Pod, skipped: Container[int]) -> tuple[NodeState, Choice] | None:
-        """Return the best node for a pod but those with `skipped` numbers, and what it gives; None where none is."""
+        """Return the best node for a pod, not numbered in `skipped`, and the choice there; None if no node has room."""
         self._catch_up()
         aside, found = list[_Entry](), None
         while self._heap and found is None:
@@ -308,7 +317,7 @@ class Search:
         return found
 
     def _beside_replicas(self, state: NodeState) -> _Entry | None:
-        """Return what a node gives, and costs, beside other pods of the owner; None where there is no difference."""
+        """Return the entry of a node beside pods of the owner, None if the owner makes no difference."""
         return None if self._owner is None else self._ranking.entry(state, self._owner)
 
     def _catch_up(self) -> None:

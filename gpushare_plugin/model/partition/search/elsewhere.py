@@ -1,7 +1,7 @@
-"""Slices that nodes offer as they are: for a pod that can have these none is made, kube-scheduler binds it in a moment.
+"""Existing slices offered by nodes: a pod with an offer needs no new slices, since kube-scheduler soon binds the pod.
 
-They are configured, or were made by people, or are those of another plugin. Which are free, kube-scheduler's own count
-says.
+The slices are configured, made by people, or offered by another plugin. kube-scheduler's own count says how many
+slices are free.
 """
 
 from collections import deque
@@ -18,37 +18,39 @@ from gpushare_plugin.model.slices.slice import slice_of
 
 
 class Offer(Struct, frozen=True):
-    """A node offers a pod all its slices as they are; it has time `until` then to go there."""
+    """An offer of a node: existing slices for the whole request of a pod."""
 
     node: str
+    """The name of the node."""
     until: datetime
+    """The time by which kube-scheduler has to bind the pod to the node."""
 
 
 Offered = Callable[[Pod], Offer | None]
-"""Says where a pod can have its slices as they are; asked once for each pod of a round, in the order of the pods."""
+"""Returns the offer for a pod, None for no offer; asked once for every pod of a round, in the order of the pods."""
 
 Accepts = Callable[[Pod, str], bool]
-"""Says whether a node has a slice for a pod on one of the GPUs that it names."""
+"""Returns whether a node has a slice for a pod on a GPU that the pod accepts."""
 
 
 class Elsewhere:
-    """The slices that nodes offer as they are, kept as nodes and pods come, change and go."""
+    """The existing slices offered by nodes, kept up to date while nodes and pods come, change and go."""
 
     def __init__(self, nodes: Mapping[str, Node], screening: Screening, used: Mapping[str, Demand]) -> None:
-        """Know no such node yet; `nodes` are all there are, now and later, and `used` is what the pods of each take."""
+        """Begin without offers; `nodes` has all nodes, and `used` the demand of the pods of a node, now and later."""
         self._nodes = nodes
         self._screening = screening
         self._used = used
         self._slices: dict[str, tuple[str, ...]] = {}
-        self._free: dict[str, dict[str, None]] = {}  # nodes by resource, in order
+        self._free: dict[str, dict[str, None]] = {}  # the names of nodes with free slices, by resource, in order
         self._since: dict[str, datetime] = {}
 
     def has(self, name: str) -> bool:
-        """Return whether a node offers slices as they are."""
+        """Return whether a node offers existing slices."""
         return name in self._slices
 
     def put(self, node: Node) -> None:
-        """Take note of a node as it is now; slices of the kind by which it is partitioned are made for pods."""
+        """Take in the present state of a node; slices of the kind that partitioning makes on the node do not count."""
         self.remove(node.name)
         slices = tuple(
             name
@@ -65,7 +67,7 @@ class Elsewhere:
             self._set(resource, name, free=False)
 
     def recount(self, name: str) -> None:
-        """Take note that the pods of a node take something else now."""
+        """Count the free slices of a node again, after a change of the demand of its pods."""
         used = self._used.get(name, NOTHING).resources
         for resource in self._slices.get(name, ()):
             self._set(resource, name, free=self._nodes[name].allocatable[resource] > used.get(resource, 0))
@@ -79,17 +81,17 @@ class Elsewhere:
                 del self._free[resource]
 
     def forget(self, uid: str) -> None:
-        """Forget a pod that waits no longer."""
+        """Forget a pod that no longer waits."""
         self._since.pop(uid, None)
 
     def search(self, accepts: Accepts, now: datetime, patience: float) -> "Offered":
-        """Return what finds the offers of one round, at an aware time.
+        """Return the function that finds the offers of one round, at an aware time.
 
-        A pod that has not gone for `patience` seconds where it could is offered nothing more: something that is not
-        judged keeps it away.
+        A pod that is not bound after `patience` seconds with offers gets no more offers: a reason that gpushare does
+        not judge keeps the pod away.
         """
         taken: dict[str, Demand] = {}
-        # For pods that are alike: a node that cannot take one of them takes none in this round.
+        # Like pods share a queue: a node that cannot take one of the pods takes no further like pod in this round.
         left: dict[Hashable, deque[str]] = {}
 
         def takes(name: str, pod: Pod) -> bool:
@@ -117,7 +119,7 @@ class Elsewhere:
         return offered
 
     def _admitting(self, pod: Pod) -> deque[str]:
-        """Return the nodes with slices for a pod that admit it, as kube-scheduler judges."""
+        """Return the nodes with free slices for a pod that admit the pod by the rules of kube-scheduler."""
         nodes = self._free.get(pod.slices[0].resource) if pod.slices else None
         if not nodes:
             return deque()

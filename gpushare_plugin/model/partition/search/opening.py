@@ -1,4 +1,4 @@
-"""The opening of a round on one node: for whom slices are kept further, and what is idle then."""
+"""The opening of a round on one node: the slices kept further for pods, and the idle slices."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,17 +14,19 @@ from gpushare_plugin.model.slices.wanted import Failure, KeptSlice
 
 
 class Lost(Struct, frozen=True):
-    """Why slices cannot be kept further for a pod; `taken` is whether the reason is that another pod has them."""
+    """The reason why slices cannot be kept further for a pod."""
 
     reason: str
+    """The reason, for messages."""
     taken: bool = False
+    """Whether other pods have the slices, or the room of the slices."""
 
 
 class Opening:
-    """The slices of a node as a round finds them, until it is known for whom slices are kept further."""
+    """The slices of a node at the beginning of a round, while the review decides which slices are kept further."""
 
     def __init__(self, number: int, node: PartitionNode) -> None:
-        """Begin with what pods hold; all others are idle."""
+        """Begin with the slices held by pods; all other wanted slices are idle."""
         self.number = number
         self.node = node
         self.kept: dict[str, tuple[KeptSlice, ...]] = {}
@@ -34,7 +36,7 @@ class Opening:
         self._idle = {gpu.uuid: _idle(gpu, node.wanted.gpus.get(gpu.uuid, gpu.listed)) for gpu in node.gpus}
 
     def lost(self, kept: Sequence[KeptSlice]) -> Lost | None:
-        """Return why slices cannot be kept further, None where they can."""
+        """Return why slices cannot be kept further, None if the slices can be kept."""
         before: dict[str, list[str]] = {}
         for each in kept:
             gpu = self._gpus.get(each.gpu)
@@ -53,7 +55,7 @@ class Opening:
         return None
 
     def keep(self, uid: str, kept: Sequence[KeptSlice], pod: Pod | None = None) -> None:
-        """Keep slices that are not lost further for a pod, which is None where it is not seen."""
+        """Keep slices that are not `lost` for a pod; `pod` is None for an unseen pod."""
         for each in kept:
             self._fixed[each.gpu].append(each.slice)
             self._idle[each.gpu][each.slice] -= 1
@@ -62,10 +64,10 @@ class Opening:
             self._beside.append(pod)
 
     def state(self, failed: dict[str, Failure]) -> NodeState:
-        """Return the node with what is idle now.
+        """Return the node with the kept slices and the slices that are idle now.
 
-        Wanted slices that do not fit beside those that pods hold, and beside each other, are passed over here and only
-        here: on a GPU that the annotation names, they are wanted no longer once it is written again.
+        Only this function drops wanted slices that do not fit beside held and kept slices, or beside each other. On a
+        GPU that the annotation names, the next value of the annotation no longer wants the dropped slices.
         """
         unplaced = self.node.unplaced
         gpus = [self._gpu(gpu, unplaced) for gpu in self.node.gpus if gpu.reason is None]
@@ -78,9 +80,10 @@ class Opening:
         return NodeState(self.number, self.node, gpus, scarce, self.kept, failed, self._beside, offered)
 
     def _counted_elsewhere(self) -> Mapping[str, int]:
-        """Return the slices by which kube-scheduler takes fewer to be idle than are: it knows of no GPUs.
+        """Return the slices, by size or profile, that kube-scheduler counts against the idle slices of usable GPUs.
 
-        Pods hold these on a GPU that is not known, or on one that cannot be used and so offers none.
+        Pods hold the slices on an unknown GPU, or on a GPU that cannot be used and therefore offers no slices.
+        kube-scheduler does not know on which GPU a slice is.
         """
         counts = Counter(self.node.unplaced)
         for gpu in self.node.gpus:
@@ -106,7 +109,7 @@ def _expanded(counts: Mapping[str, int]) -> list[str]:
 
 
 def _idle(gpu: PartitionGpu, wanted: Mapping[str, int]) -> dict[str, int]:
-    """Return the wanted slices that no pod holds."""
+    """Return the wanted slices not held by pods."""
     held = gpu.held
     if not held:
         return dict(wanted)

@@ -1,4 +1,4 @@
-"""Why a pod gets no slice: node by node and GPU by GPU, with the number that is missing; found when it is asked for."""
+"""Why a pod gets no slice: node by node and GPU by GPU, with the missing numbers; found on demand."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from datetime import datetime
@@ -15,21 +15,22 @@ from gpushare_plugin.model.slices.slice import Slice
 
 
 class GpuRefusal(NamedTuple):
-    """Why a GPU gives no slice: `missing` more of `part` (GiB, or memory slices) are needed than are left.
-
-    `left` are those that no pod holds, and that are kept for none. `reason` says why the GPU cannot give any, whatever
-    is left. `served` is how many slices MPS serves, where it is not room but one more of these that is missing.
-    """
+    """Why a GPU gives no slice; parts of a GPU are GiB under MPS, and memory slices under MIG."""
 
     gpu: PartitionGpu
+    """The GPU."""
     left: int
+    """The parts neither held by pods nor kept for pods."""
     missing: int
+    """The parts missing for the slice; 0 if the GPU has room, or gives no slice because of `reason`."""
     reason: str | None = None
+    """Why the GPU cannot give a slice, whatever is left; None if room decides."""
     served: int | None = None
+    """The most slices that MPS serves on the GPU, if the GPU has this number and enough memory left; None otherwise."""
 
     @property
     def text(self) -> str:
-        """It in words."""
+        """The refusal in words."""
         if self.reason is not None:
             return f"{self.gpu.label}: {self.reason}"
         room = self.gpu.room
@@ -40,31 +41,28 @@ class GpuRefusal(NamedTuple):
 
 
 class NodeRefusal(Struct, frozen=True):
-    """Why a node gives a pod no slice; `summary` has no number of this node, so it is the same for the same cause.
-
-    `gpus` are there where room is what is missing.
-    """
+    """Why a node gives a pod no slice."""
 
     node: str
+    """The name of the node."""
     summary: str
+    """The cause, without numbers of the node: nodes with the same cause have the same summary."""
     gpus: tuple[GpuRefusal, ...] = ()
+    """The refusals of the GPUs if room is missing, empty for any other cause."""
 
     @property
     def missing(self) -> int | None:
-        """The fewest parts that are missing on a GPU, None where room is not what is missing."""
+        """The fewest parts missing on a GPU, None if no GPU is refused for lack of room."""
         return min((each.missing for each in self.gpus if each.reason is None), default=None)
 
     @property
     def text(self) -> str:
-        """It in words, GPU by GPU."""
+        """The refusal in words, GPU by GPU."""
         return ": ".join(filter(None, (self.summary, ", ".join(each.text for each in self.gpus))))
 
 
 class Refusal:
-    """Why a pod gets no slice now: `problem` where no node can ever give it, or else what each node says.
-
-    `alike` is equal for refusals of one round for which all nodes say the same.
-    """
+    """Why a pod gets no slice now: a problem that no node can ever solve, or else the refusals of the nodes."""
 
     def __init__(
         self,
@@ -73,23 +71,26 @@ class Refusal:
         nodes: Callable[[], Sequence[NodeRefusal]] = tuple,
         alike: Hashable = None,
     ) -> None:
-        """Keep the pod, and how to find what each node says."""
+        """Keep the pod, and the function that finds the refusals of the nodes."""
         self.pod = pod
+        """The pod."""
         self.problem = problem
+        """Why no node can ever serve the pod, None if a node could."""
         self.alike = pod.uid if alike is None else alike
+        """A value that is equal for refusals of one round with the same refusals of all nodes."""
         self._nodes = nodes
 
     @property
     def nodes(self) -> Sequence[NodeRefusal]:
-        """What each node says."""
+        """The refusals of all nodes."""
         return self._nodes()
 
 
 class Refusals:
-    """Refusals of one round; those of pods that are alike are found once."""
+    """The refusals of one round; the refusals of like pods are found once."""
 
     def __init__(self, states: Sequence[NodeState], now: datetime, rules: Rules) -> None:
-        """Refuse what `states`, as they are when it is asked for, do not give."""
+        """Refuse slices that `states` do not give; a refusal judges the states when the refusal is first read."""
         self._states = states
         self._now = now
         self._rules = rules
@@ -98,7 +99,7 @@ class Refusals:
         self._found: dict[Hashable, Sequence[NodeRefusal]] = {}
 
     def at_once(self, pod: Pod) -> Refusal | None:
-        """Return why no node can ever serve a pod, None where one could."""
+        """Return the refusal of a pod that no node can ever serve, None for any other pod."""
         if (problem := never(pod)) is not None:
             return Refusal(pod, problem)
         for wanted in pod.slices:
@@ -109,12 +110,12 @@ class Refusals:
         return None
 
     def _larger_than_any(self, wanted: Slice) -> str | None:
-        """Return that no GPU could have a slice even if it were empty, with the largest that there is."""
+        """Return why even an empty GPU has no room for a slice, naming possible slices; None if a GPU may have room."""
         rooms = {gpu.room: gpu for state in self._states for gpu in state.node.gpus if gpu.room.kind == wanted.kind}
         if any(room.parts(wanted) is not None for room in rooms):
             return None
         if not rooms and any(state.node.problem for state in self._states):
-            return None  # nobody knows what these have
+            return None  # the GPUs of nodes that are left out are unknown
         if not rooms:
             how = {"mps": "MPS", "mig": "MIG"}[wanted.kind]
             return (
@@ -135,7 +136,7 @@ class Refusals:
         )
 
     def refusal(self, pod: Pod) -> Refusal:
-        """Return why a pod is served by no node now."""
+        """Return the refusal of a pod that no node serves now."""
         alike = pod.uid if pod.uid in self._failed else pod.alike
         return Refusal(pod, None, lambda: self._nodes(pod, alike), alike)
 
@@ -185,7 +186,7 @@ def _gpu(gpu: PartitionGpu, state: GpuState | None, pod: Pod, wanted: Slice, *, 
 
 
 def _unfit(gpu: PartitionGpu, pod: Pod, wanted: Slice) -> str | None:
-    """Return why a GPU can never give a slice to a pod, whatever is left of it; None for a size that is too large."""
+    """Return why a GPU can never give a slice to a pod, whatever is left; None also for a size that is too large."""
     if gpu.room.kind != wanted.kind:
         return "partitioned by MIG" if gpu.room.kind == "mig" else "partitioned by MPS"
     if gpu.room.parts(wanted) is None and gpu.room.kind == "mig":

@@ -1,9 +1,12 @@
-"""What a round knows of each node while it decides: the room that is left, and for whom slices are kept.
+"""The state of nodes during a round: the room left, and the slices kept for pods.
 
-Slices that pods hold on a GPU that is not known, or cannot be used, count in two ways. As any slice of their size may
-be theirs, some of these are `pinned` (`Layout`): given as they are, and never cut. And as kube-scheduler counts by
-node, idle ones become `scarce` (`NodeState`): of a size that it `lacks`, only new ones can be given, and of one that is
-`overdrawn`, none.
+Pods can hold slices on an unknown GPU. Any slice of the same size or profile may be a held slice. On every GPU, the
+same number of these slices, if present, is `pinned` (`Layout`): a pinned slice can be given whole, and is never cut.
+
+Pods can also hold slices on a GPU that cannot be used. kube-scheduler counts slices by node, and subtracts slices held
+on unknown and unusable GPUs from the free slices of the node. Idle slices of the same size or profile therefore become
+`scarce` (`NodeState`). If the node `lacks` a size, only new slices of the size can be given. If a size is `overdrawn`,
+no slice of the size can be given.
 """
 
 from collections import Counter
@@ -21,21 +24,20 @@ from gpushare_plugin.model.slices.wanted import Failure, KeptSlice, Wanted
 
 
 class NodeDefectError(Exception):
-    """A round met a defect that only one node has to do with: it can be decided without this node.
-
-    `number` is the place of the node among those of the round, `error` what went wrong.
-    """
+    """A defect that concerns one node: the round can decide without the node."""
 
     def __init__(self, number: int, error: Exception) -> None:
-        """Keep both."""
+        """Keep the number of the node and the error."""
         super().__init__(number, error)
         self.number = number
+        """The place of the node among the nodes of the round."""
         self.error = error
+        """The defect."""
 
 
 @contextmanager
 def blaming(number: int) -> Iterator[None]:
-    """Raise NodeDefectError for whatever goes wrong with the node of this number."""
+    """Raise NodeDefectError with the number of a node for any error in the context."""
     try:
         yield
     except Exception as error:
@@ -43,41 +45,47 @@ def blaming(number: int) -> Iterator[None]:
 
 
 class Replicas(Struct, frozen=True):
-    """How many pods of the owner of a pod are on a node, or are to come there, and on each GPU, by its UUID."""
+    """The pods of one owner on a node, together with waiting pods that have kept slices on the node."""
 
     node: int = 0
+    """The number of pods on the node."""
     gpus: Mapping[str, int] = field(default_factory=dict)
+    """The number of pods on a GPU, by the UUID of the GPU."""
 
 
 NO_REPLICAS = Replicas()
+"""The replicas of a node without pods of the owner."""
 
 
 class Choice(Struct, frozen=True, gc=False):
-    """What a node can give a pod: `picks` are numbers of its GPUs, each with the option that is best there.
-
-    `order` is the last place in the order of choice among them, `price` what they cost by the policy, 0 to 1.
-    """
+    """The slices that a node can give a pod."""
 
     order: int
+    """The worst place of the picks in the order of choice."""
     price: float
+    """The mean price of the picks by the policy, 0 to 1."""
     picks: tuple[tuple[int, Option], ...]
+    """The GPUs, by their numbers in `NodeState.gpus`, with the best option on the GPU."""
 
 
 @dataclass(slots=True)
 class GpuState:
-    """A GPU that can be used: its slices as they are to be, and the parts that are `left` if idle ones are cut."""
+    """A usable GPU during a round."""
 
     gpu: PartitionGpu
+    """The GPU at the beginning of the round."""
     layout: Layout
+    """The slices of the GPU after the decisions so far."""
     left: int = 0
+    """The parts left if all idle slices were cut."""
     _options: dict[Slice, tuple[Option, ...]] = attribute(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Count what is left."""
+        """Count the parts left."""
         self.left = self.gpu.room.left(self.layout)
 
     def options(self, wanted: Slice) -> tuple[Option, ...]:
-        """Return the ways to give a slice here, best first."""
+        """Return the ways to give a slice on the GPU, the best first."""
         if (found := self._options.get(wanted)) is None:
             found = self._options[wanted] = self.gpu.room.options(self.layout, wanted)
         return found
@@ -85,31 +93,39 @@ class GpuState:
 
 @dataclass(slots=True)
 class NodeState:
-    """A node in a round.
-
-    `gpus` are those that can be used. `scarce` is how many idle slices can be given of those sizes and profiles of
-    which pods hold some on a GPU that is not known, or cannot be used. `beside` are waiting pods that are to come here,
-    `kept` their slices, `offered` the UIDs of those whose slices the node lists. `choices` are those made of the slices
-    as they are, by what is asked; `version` changes with the slices.
-    """
+    """A node during a round."""
 
     number: int
+    """The place of the node among the nodes of the round."""
     node: PartitionNode
+    """The node at the beginning of the round."""
     gpus: list[GpuState]
+    """The usable GPUs of the node."""
     scarce: dict[str, int]
+    """The idle slices that can still be given, for every size or profile that pods hold on unknown or unusable GPUs."""
     kept: dict[str, tuple[KeptSlice, ...]]
+    """The slices kept for pods, by the UID of the pod."""
     failed: dict[str, Failure]
+    """The failures of pods to take slices on the node, by the UID of the pod."""
     beside: list[Pod] = attribute(default_factory=list)
+    """The waiting pods with kept slices on the node."""
     offered: set[str] = attribute(default_factory=set)
+    """The UIDs of pods with kept slices that the node offers already."""
     choices: dict[Hashable, Choice | None] = attribute(default_factory=dict)
+    """The choices for the present slices, by ask, or by ask and owner."""
     version: int = 0
+    """A number that changes with the slices."""
     units: int = 0
+    """The parts of all usable GPUs together."""
     largest: int = 0
+    """The parts of the largest usable GPU."""
     left: int = 0
+    """The parts left on all usable GPUs together."""
     numbers: range = range(0)
+    """The numbers of the usable GPUs in `gpus`."""
 
     def __post_init__(self) -> None:
-        """Add up the GPUs."""
+        """Add up the parts of the GPUs."""
         self.numbers = range(len(self.gpus))
         self.units = sum(each.gpu.room.units for each in self.gpus)
         self.largest = max((each.gpu.room.units for each in self.gpus), default=0)
@@ -119,7 +135,7 @@ class NodeState:
         self.left = sum(each.left for each in self.gpus)
 
     def give(self, pod: Pod, picks: Iterable[tuple[int, Option]], kept: tuple[KeptSlice, ...]) -> None:
-        """Give slices to a pod: `picks` are numbers in `gpus`, each with the option that was chosen there."""
+        """Give slices to a pod: `picks` are numbers in `gpus` with the chosen options."""
         for number, option in picks:
             self.place(number, option)
         self.kept[pod.uid] = kept
@@ -127,7 +143,7 @@ class NodeState:
         self.changed()
 
     def place(self, number: int, option: Option) -> None:
-        """Let a GPU, given its number in `gpus`, be as it is with an option."""
+        """Change a GPU, given by the number in `gpus`, to the layout after an option."""
         before = self.gpus[number]
         self.gpus[number] = after = GpuState(before.gpu, option.after)
         self.left += after.left - before.left
@@ -137,7 +153,7 @@ class NodeState:
                 self.scarce[meant] -= 1
 
     def release(self, uid: str) -> None:
-        """Keep nothing for a pod any longer: its slices are idle."""
+        """Stop keeping slices for a pod: the slices become idle."""
         for each in self.kept.pop(uid):
             for number, state in enumerate(self.gpus):
                 if state.gpu.uuid == each.gpu:
@@ -152,13 +168,13 @@ class NodeState:
         self.changed()
 
     def changed(self) -> None:
-        """Take note that slices changed."""
+        """Record a change of slices: raise the version, forget the choices, and count the parts left."""
         self.version += 1
         self.choices.clear()
         self._count()
 
     def copy(self) -> "NodeState":
-        """Return a node to try things with."""
+        """Return a copy of the node for trials."""
         return NodeState(
             self.number,
             self.node,
@@ -171,24 +187,25 @@ class NodeState:
         )
 
     def lacks(self, wanted: Slice) -> bool:
-        """Return whether no idle slice of a size or profile is there to be taken, by what kube-scheduler counts."""
+        """Return whether no idle slice of a size or profile can be given, by the count of kube-scheduler."""
         return self.scarce.get(wanted.name, 1) < 1
 
     def overdrawn(self, wanted: Slice) -> bool:
-        """Return whether even one slice more could not be taken, by what kube-scheduler counts."""
+        """Return whether not even a new slice of a size or profile can be given, by the count of kube-scheduler."""
         return self.scarce.get(wanted.name, 0) < 0
 
     def replicas(self, owner: str) -> Replicas:
-        """Return how many pods of an owner are here; slices that are kept for a pod count as its own."""
+        """Return the pods of an owner on the node; a pod with kept slices counts on the GPUs of these slices."""
         pods = dict(self.node.replicas.get(owner, {}))
         pods |= {pod.uid: [each.gpu for each in self.kept[pod.uid]] for pod in self.beside if pod.owner == owner}
         return Replicas(len(pods), Counter(gpu for gpus in pods.values() for gpu in set(gpus)))
 
     def wanted(self) -> Wanted:
-        """Return what is wanted of the node from now on.
+        """Return the slices wanted of the node from now on.
 
-        A GPU that the annotation does not name keeps the slices it has until some of them are to change for a pod. Of
-        one that it names, all is wanted that `Opening.state` took to fit, and so nothing else.
+        A GPU that the annotation does not name stays unnamed, and keeps its slices, until a slice changes for a pod.
+        On a usable GPU that the annotation names, exactly the slices of the layout are wanted, without the slices that
+        `Opening.state` dropped.
         """
         named = self.node.wanted.gpus
         gpus = dict(named)
