@@ -26,7 +26,7 @@ from gpushare_plugin.programs.scheduler.protocol import (
 
 
 def asks_for_nothing(asked: Arguments) -> bool:
-    """Return whether a pod asks for no extended resource at all, and therefore concerns no account."""
+    """Return whether a pod asks for no extended resource at all, and so needs no account, whatever nodes offer."""
     request = request_of(asked.pod)
     return not request.amounts and not request.unreadable
 
@@ -37,7 +37,7 @@ def every_node(asked: Arguments) -> FilterResult:
 
 
 def filter_nodes(account: ClusterAccount, asked: Arguments) -> FilterResult:
-    """Return the nodes where a pod fits on a GPU, and the reason of each remaining node.
+    """Return the nodes where a pod fits on a GPU, and for each remaining node the reason why not.
 
     A pod without a request for a resource of the account fits on every node.
     """

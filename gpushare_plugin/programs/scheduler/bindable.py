@@ -19,7 +19,7 @@ from gpushare_plugin.model.account.scheduling.requirements import DEFAULT_SCHEDU
 _SHOWN = 3
 """The most scheduling gates in a message."""
 _LONGEST = 64
-"""The most characters in a message of a name written by a tenant."""
+"""The most characters that a message repeats of a name written by a tenant."""
 
 NOT_MANAGED = (
     "asks for nothing that this extender manages; expected a resource of GPUs, such as aliyun.com/gpu-mem: name only "

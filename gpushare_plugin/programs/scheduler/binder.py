@@ -41,9 +41,9 @@ class BinderTiming:
     Less than kube-scheduler waits for an extender (5 s), and less than a Lease lasts after its holder has stopped.
     """
     between: float = 5.0
-    """The time until a pod not yet shown as bound by the watch is read from the API server, and between two reads."""
+    """The time to wait for the watch to show a pod as bound, before each read of the pod from the API server."""
     abandoned: float = 70.0
-    """The age of a Binding from which on a pod without a node will never be bound by the Binding.
+    """The age of a Binding after which a pod without a node is certain not to be bound by the Binding.
 
     The API server ends a request after 60 s (kube-apiserver: --request-timeout), and may carry out the request until
     then.
@@ -75,7 +75,7 @@ class _Unconfirmed:
     read_at: float = 0.0
     """The time to read the pod from the API server, on the monotonic clock."""
     certain_at: float = 0.0
-    """The time on the monotonic clock from which on a pod without a node will never be bound by the Binding."""
+    """The time on the monotonic clock after which a pod without a node is certain not to be bound by the Binding."""
 
 
 _OPEN = {Unbound.UNKNOWN, Unbound.BUSY, Unbound.REJECTED}
@@ -184,8 +184,8 @@ class Binder:
     async def _bindable(self, pod: ObjectIdentity, node: str) -> Pod | None:
         """Return a pod that may be bound to a node, or None for a pod already bound to the node.
 
-        Pod and node are read from the API server for each Binding. The checks need few fields of a single pod and node,
-        and would otherwise need these fields of every pod and node in memory. Raises PlacementError and ClusterError.
+        Pod and node are read from the API server for each Binding; otherwise the checked fields of every pod and node
+        would have to be kept in memory. Raises PlacementError and ClusterError.
         """
         if node not in self._account.nodes:
             raise PlacementError(f"{not_known(node)}; expected a node of this cluster: kube-scheduler tries again")

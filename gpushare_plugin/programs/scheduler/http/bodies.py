@@ -29,7 +29,10 @@ _PART = 2**16
 """The bytes of a long answer handed to the connection at a time."""
 
 MOST_VALUES = 2**20
-"""The most JSON values in a request, counted as commas: a value per 16 bytes; a Node has a value per 30 bytes or so."""
+"""The most JSON values in a request, counted as commas: one per 16 bytes of the largest request.
+
+A Node has a value per 30 bytes or so.
+"""
 
 LONGEST_REQUEST = 10.0
 """The most seconds to receive a whole request; kube-scheduler itself waits 5 s for an answer."""
@@ -84,7 +87,7 @@ class Bodies:
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Give no request the turn while the context lasts."""
+        """Have the turn while the context lasts: no other request gets the turn."""
         async with self._turn:
             try:
                 yield

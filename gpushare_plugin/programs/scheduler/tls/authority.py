@@ -78,7 +78,7 @@ class Signed(Struct, frozen=True):
         return certificate, key
 
     def sign(self, name: str, now: datetime, host: str | None = None) -> "Signed":
-        """Return a certificate signed by this authority for a server at `host`, or for a client; raises UnusableError."""
+        """Return a certificate signed by this authority, for a server at `host` or a client; raises UnusableError."""
         authority, key = self._read()
         purpose = ExtendedKeyUsageOID.CLIENT_AUTH if host is None else ExtendedKeyUsageOID.SERVER_AUTH
         extensions: list[tuple[x509.ExtensionType, bool]] = [

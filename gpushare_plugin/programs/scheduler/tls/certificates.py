@@ -55,7 +55,7 @@ class Certificates(Struct, frozen=True):
 
 
 class RenewedCertificates:
-    """Certificates read again when the files have changed at a client's connection; unusable files change nothing.
+    """Certificates read again at the first connection after a change of their files; unusable files change nothing.
 
     A kubelet replaces the files of a Secret by exchanging a symbolic link, and a watch of the files would miss the
     exchange. Checking the files costs three calls of stat() per connection, and kube-scheduler keeps its connections.
