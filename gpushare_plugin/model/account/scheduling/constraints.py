@@ -13,7 +13,7 @@ _NODE_NAME: Final = "metadata.name"
 _LARGEST: Final = 2**63 - 1
 _MOST_DIGITS: Final = len(str(_LARGEST))
 _SHOWN = 3
-"""The most terms, and values of a requirement, in a message: each node has a message of its own."""
+"""The most terms, and values of a requirement, in a message: a message is made for each node, and has to be short."""
 _LONGEST_SHOWN = 63
 """The most characters of a value in a message: labels of nodes have at most 63 characters."""
 
@@ -78,7 +78,7 @@ class Term(Struct, frozen=True, gc=False):
     """The requirements on fields, with the node's name as the only possible field."""
 
     def met_by(self, node: str, labels: Mapping[str, str]) -> bool:
-        """Return whether a node with a name and labels matches; an empty term matches no node."""
+        """Return whether a node with the given name and labels matches; an empty term matches no node."""
         for requirement in self.labels:
             if not requirement.met_by(labels):
                 return False
@@ -109,7 +109,7 @@ class Toleration(Struct, frozen=True, gc=False):
     Pods can have `Lt` and `Gt` in clusters with the feature gate TaintTolerationComparisonOperators.
     """
     value: str = ""
-    """The value to compare the value of a taint with."""
+    """The value to compare with the value of a taint."""
     effect: str = ""
     """The effect of tolerated taints; empty for any effect."""
 
@@ -166,7 +166,7 @@ class Constraints(Struct, frozen=True, cache_hash=True, weakref=True):
         return any(toleration.tolerates(taint) for toleration in self.tolerations)
 
     def met_by(self, node: str, labels: Mapping[str, str]) -> bool:
-        """Return whether a node with a name and labels meets selector and affinity."""
+        """Return whether a node with the given name and labels meets selector and affinity."""
         for key, value in self.selector:
             if labels.get(key) != value:
                 return False
@@ -193,7 +193,7 @@ def _shown(value: str) -> str:
 
 
 def _integer(text: str, form: re.Pattern[str]) -> int | None:
-    """Return the number in a text of a form; None for a different form, or a number of more than 64 bits."""
+    """Return the integer in a text that matches `form`; None for other texts, and for more than 64 bits."""
     if form.fullmatch(text) is None:
         return None
     digits = text.lstrip("+-").lstrip("0")

@@ -1,4 +1,4 @@
-"""The decision whether a node can take a pod, with the verdicts of kube-scheduler in the same order.
+"""The decision on whether a node can take a pod: the verdicts of kube-scheduler, in the same order.
 
 The module judges cordons, taints, node selector and required node affinity, host ports, and all requested resources:
 CPU, memory, ephemeral storage, the number of pods, huge pages and extended resources. kube-scheduler's plugins

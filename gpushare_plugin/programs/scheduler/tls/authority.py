@@ -1,7 +1,7 @@
 """Certificates signed by the extender: authorities, its own certificate, and the certificate of kube-scheduler.
 
 The only importer of `cryptography`. Facts: RFC 5280, sections 4.2.1.3 (key usage), 4.2.1.9 (authorities) and 4.2.1.12
-(purposes of a certificate). Go and OpenSSL verify alternative names alone (RFC 6125).
+(purposes of a certificate). When verifying names, Go and OpenSSL look at alternative names alone (RFC 6125).
 """
 
 from collections.abc import Sequence
