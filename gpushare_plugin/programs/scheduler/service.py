@@ -176,6 +176,7 @@ class _ElectedExtender:
             timing=extender.lease_timing,
         )
         self.certificate_problems: Callable[[], list[str]] = list
+        """Returns why the server has no certificates; empty without such a reason."""
         self._term: LeaderTerm | None = None
         self._follower: AccountFollower | None = None
 

@@ -13,6 +13,7 @@ from gpushare_plugin.foundation.errors import GpushareError
 _log = structlog.get_logger()
 
 MIB = 2**20
+"""The bytes of a MiB."""
 
 LARGEST_REQUEST = 16 * MIB
 """The most bytes of a request.

@@ -57,6 +57,7 @@ class ExtenderServer:
         self._bodies = Bodies()
         self._preempting = asyncio.Lock()
         self.counts = ExtenderCounts()
+        """The counted requests, refusals and durations for metrics."""
         self._certificates: RenewedCertificates | None = None
         verbs = {"filter": self._filter, "prioritize": self._prioritize, "bind": self._bind, "preempt": self._preempt}
         self._verbs = {verb: self._counted(verb, _guarded(answer)) for verb, answer in verbs.items()}
