@@ -1,1 +1,1 @@
-"""The GPUs of a whole cluster and the pods that have them, for `gpushare inspect` and `gpushare explain`."""
+"""The GPUs of a whole cluster and the pods with units of GPUs, for `gpushare inspect` and `gpushare explain`."""

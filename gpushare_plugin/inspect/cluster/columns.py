@@ -1,7 +1,6 @@
 """Tables of plain text for thousands of rows, in milliseconds; `inspect.tables` lays out the few rows of one node.
 
-As there, no name is ever broken or shortened: a table that is too wide for a terminal leaves columns out, or has a line
-for each value.
+Both modules print every name in full. A table too wide for a terminal leaves columns out, or has a line for each value.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -17,6 +16,7 @@ class Headed(str):
 
     __slots__ = ("heading",)
     heading: str
+    """The beginning of the line, to be shown in bold."""
 
     def __new__(cls, heading: str, rest: str = "") -> Self:
         """Begin with `heading`; `rest` follows on the same line."""
@@ -26,30 +26,33 @@ class Headed(str):
 
 
 class Style(NamedTuple):
-    """How wide the output is, None for a pipe, and whether it is a terminal that shows bold text, and bars."""
+    """The style of the output."""
 
     width: int | None = None
+    """The width of the terminal in characters; None for a pipe."""
     bold: bool = False
+    """Whether the output shows headings in bold."""
     bars: bool = False
+    """Whether the output shows bars."""
 
     def shown(self, line: str) -> str:
-        """Return a line as it is printed: bold is the only control sequence, since the text may be of others."""
+        """Return a line to print, with bold as the only control sequence: cluster users may have written the text."""
         if self.bold and isinstance(line, Headed) and line.heading:
             return f"\x1b[1m{visible(line.heading)}\x1b[0m{visible(line[len(line.heading) :])}"
         return visible(line)
 
 
 class Table(NamedTuple):
-    """Headers, and rows with a cell for each.
-
-    Where there is no room for all, headers are those of `short`, and then the columns `optional` are left out, the
-    first of them first.
-    """
+    """A table, made narrower step by step for a narrow terminal."""
 
     headers: Sequence[str]
+    """The headers of the columns."""
     rows: Sequence[Sequence[str]]
+    """The rows, with a cell for each header."""
     optional: Sequence[str] = ()
+    """The headers of columns to leave out after shortening the headers, in this order; needs `short`."""
     short: Sequence[str] = ()
+    """Shorter headers for a narrow terminal; empty if the headers cannot be shortened."""
 
     def lines(self, style: Style) -> Iterator[str]:
         """Yield the lines, headers first."""
@@ -63,7 +66,7 @@ class Table(NamedTuple):
         yield from self._replace(headers=self.short or self.headers).expanded()
 
     def _layouts(self) -> Iterator["Table"]:
-        """Yield it as it is, and then narrower ones."""
+        """Yield the full table, then narrower tables."""
         yield self
         if self.short:
             narrow = self._replace(headers=self.short)

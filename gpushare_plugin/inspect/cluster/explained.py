@@ -8,13 +8,13 @@ from gpushare_plugin.inspect.cluster.columns import Headed, Style, Table
 from gpushare_plugin.inspect.cluster.explanation import Explanation, GpuVerdict, Granted, NodeVerdict
 
 MOST_NODES = 10
-"""Nodes that are all shown GPU by GPU; of more, only those that lack least."""
+"""The most nodes that are all shown GPU by GPU; of more nodes, only the nearest are shown."""
 NEAREST = 3
-"""How many these are."""
+"""The number of nearest nodes to show: the nodes with the fewest missing units."""
 _MOST_NAMES = 5
 
 _ALL_ASKED = 100
-"""Nodes of a cluster of which kube-scheduler always looks at each (minFeasibleNodesToFind); of more, at a sample."""
+"""The largest cluster where kube-scheduler looks at every node, not at a sample (minFeasibleNodesToFind)."""
 
 _SOURCES = {
     "allocation": "says the node",
@@ -102,7 +102,7 @@ def _pending(explained: Explanation) -> Iterator[str]:
 
 
 def _causes(misfits: Sequence[NodeVerdict]) -> Iterator[str]:
-    """Yield each cause, how many nodes have it, and the fewest units that are missing on one of them."""
+    """Yield each cause with the number of its nodes and the fewest missing units of these nodes."""
     counts = Counter(node.cause or "" for node in misfits)
     for cause, count in counts.most_common():
         same = [node for node in misfits if (node.cause or "") == cause]
@@ -133,7 +133,7 @@ def _why(gpu: GpuVerdict) -> str:
 
 
 def _cures(node: NodeVerdict) -> Iterator[str]:
-    """Yield what would make the pod fit."""
+    """Yield the changes that would make the pod fit."""
     if node.ending:
         yield f"Would fit if these pods ended: {some_of(node.ending, _MOST_NAMES)}"
     if node.smaller:
@@ -153,7 +153,7 @@ def _also(node: NodeVerdict) -> str:
 
 
 def _place(node: NodeVerdict) -> str:
-    """Return the GPUs that a pod would get."""
+    """Return the GPUs for a pod in words."""
     return ", ".join(
         f"{units} {resource} on GPU{(node.indexes or {}).get(gpu, '?')}"
         for resources in (node.place or {}).values()

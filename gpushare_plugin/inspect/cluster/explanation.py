@@ -1,4 +1,4 @@
-"""Why a pod gets no GPU, or has the one it has, as data; `explained` puts it into words."""
+"""Why a pod gets no GPU, or has its GPUs, as data; `explained` puts the data into words."""
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,154 +29,193 @@ from gpushare_plugin.model.slices.slice import slice_of
 _EXTENDER_REMEDY = "scheduler.enabled of the chart runs one, and --extender-namespace names another namespace"
 
 _MOST_CURED = 5
-"""Nodes for which it is searched which pods have to end, those that lack least first."""
+"""The most nodes to search for pods that have to end: the nodes with the fewest missing units."""
 
 
 class ExtenderStanding(Struct, frozen=True):
-    """What is known of the scheduler extender: its default placement policy, and whether one runs.
-
-    `source` says who names the policy, `assumed` why it is only assumed, if it is. `stopped` says why none runs, None
-    where one does, or nobody knows; `installed` is whether there is a Lease of one.
-    """
+    """The known state of the scheduler extender."""
 
     policy: str = DEFAULT_POLICY
+    """The default placement policy."""
     source: str | None = None
+    """The origin of the policy, in words; None for an assumed policy."""
     assumed: str | None = "the scheduler extender was not asked"
+    """Why the policy is only assumed; None for a known policy."""
     stopped: str | None = None
+    """Why no extender runs; None if an extender runs, or if unknown."""
     installed: bool = True
+    """Whether a Lease of an extender exists."""
 
 
 class Told(Struct, frozen=True):
-    """What a pod itself says, beside what the account knows of it; `waits` are sentences on what it waits for.
-
-    `extender` is what is known of the scheduler extender. `slices` are sentences on slices that are made for it.
-    """
+    """The facts about a pod that the account does not have."""
 
     annotations: Mapping[str, str]
+    """The annotations of the pod."""
     scheduler: str = ""
+    """The name of the pod's scheduler."""
     waits: tuple[str, ...] = ()
+    """Sentences on the reasons of Kubernetes why the pod waits, or why the pod failed."""
     extender: ExtenderStanding = ExtenderStanding()
+    """The known state of the scheduler extender."""
     slices: tuple[str, ...] = ()
+    """Sentences on slices being made for the pod, or on why no slices are."""
 
 
 class GpuVerdict(Part, frozen=True, kw_only=True):
-    """What one GPU has for the pod: `missing` units more are needed there.
-
-    `reason` says why the pod cannot have all that the GPU has, `holders` are the pods that have units of it. `wanted`
-    is whether the pod accepts the GPU, by its annotations.
-    """
+    """The units of a GPU for the pod."""
 
     index: int
+    """The index of the GPU."""
     uuid: str
+    """The UUID of the GPU."""
     units: int
+    """The units of the GPU."""
     free: int
+    """The units free for the pod."""
     missing: int
+    """The further units that the pod would need on the GPU."""
     reason: str | None = None
+    """Why the pod cannot have all units of the GPU; None for no reason but the holders."""
     holders: tuple[str, ...] = ()
+    """The pods with units of the GPU, each with the number of units."""
     wanted: bool = True
+    """Whether the annotations of the pod accept the GPU."""
 
 
 class NodeVerdict(Part, frozen=True, kw_only=True):
-    """Whether the pod fits on one node.
-
-    Where it fits, `score` is how well, from 0 to 10, and `place` the units of each GPU by container and resource;
-    `indexes` are those of these GPUs.
-    Where not, `cause` is the same for all nodes with the same cause, `reason` has the numbers, and `missing` units of
-    `resource` are lacking. `smaller` is the largest amount that would fit instead, `ending` are pods that would have to
-    end. `unplaced` units are held on unknown GPUs, and `also` are what else keeps new pods from the node.
-    """
+    """The verdict of a node on the pod."""
 
     node: str
+    """The name of the node."""
     fits: bool
+    """Whether the pod fits on the GPUs of the node."""
     score: int | None = None
+    """The score of a fitting node, from 0 to 10."""
     place: Mapping[str, Mapping[str, Mapping[str, int]]] | None = None
+    """The units that the pod would get on a fitting node, by container, resource and GPU."""
     indexes: Mapping[str, int] | None = None
+    """The index of each GPU in `place`."""
     cause: str | None = None
+    """Why the pod does not fit, without the numbers of the node."""
     reason: str | None = None
+    """Why the pod does not fit, with the numbers of the node."""
     resource: str | None = None
+    """The resource with missing units."""
     missing: int | None = None
+    """The missing units."""
     smaller: int | None = None
+    """The largest amount of the resource that would fit; None for no amount."""
     gpus: tuple[GpuVerdict, ...] = ()
+    """The units of each GPU for the pod."""
     ending: tuple[str, ...] | None = None
+    """The pods that would have to end; None if not searched, or not enough."""
     unplaced: int = 0
+    """The units of the resource held on unknown GPUs."""
     also: tuple[str, ...] = ()
+    """Further reasons why the node takes no new pods: not ready, cordoned."""
 
 
 class Unoffered(Part, frozen=True, kw_only=True):
-    """A resource that the pod asks for and no node offers; `nearest` is one that is offered and has a similar name.
-
-    `made` is whether it is a slice that automatic partitioning makes.
-    """
+    """A resource requested by the pod and offered by no node."""
 
     resource: str
+    """The name of the resource."""
     amount: int
+    """The requested units."""
     nearest: str | None = None
+    """An offered resource with a similar name; None if no name is similar."""
     made: bool = False
+    """Whether the resource is a slice made by automatic partitioning."""
 
 
 class Granted(Part, frozen=True, kw_only=True):
-    """Where a running pod has its units of one resource.
-
-    `gpus` are units by the UUID of the GPU, `unplaced` those of which nothing says where they are. `source` says who
-    places them: allocation (the daemon of the node), promise (the scheduler extender), indexes (the annotations of
-    Aliyun's tools) or None. `promised` and `allocated` are what the annotations say, container by container.
-    """
+    """The units of a resource that a bound pod has."""
 
     resource: str
+    """The name of the resource."""
     amount: int
+    """The units of the pod's request."""
     unit: str
+    """The name of the unit."""
     gpus: Mapping[str, int]
+    """The units by the UUID of the GPU."""
     indexes: Mapping[str, int]
+    """The index of each GPU in the resource, by UUID."""
     unplaced: int = 0
+    """The units on unknown GPUs."""
     source: str | None = None
+    """The source of the GPUs.
+
+    `allocation`: the daemon of the node; `promise`: the scheduler extender; `indexes`: the annotations of Aliyun's
+    tools; None: no source.
+    """
     promised: Mapping[str, Mapping[str, int]] | None = None
+    """The promised units by container and GPU; None without a readable promise."""
     allocated: Mapping[str, Mapping[str, int]] | None = None
+    """The units by container and GPU in the daemon's annotation; None without a readable annotation."""
     drift: bool = False
+    """Whether the pod has drifted: see `pod.drift`."""
 
 
 State = Literal["pending", "placed", "ended", "not ours"]
 
 
 class Explanation(Part, frozen=True, kw_only=True):
-    """Everything that `gpushare explain` says; `version` changes when readers of the old one would be wrong.
-
-    `amounts` are what the pod takes of each extended resource as Kubernetes counts it, `gpu_count` the GPUs that memory
-    is split over. `policy` is the placement policy that counts, and `policy_source` who chose it, or
-    `policy_assumed` why nobody knows. `problem` is why no node can take the pod, `ignored` what of its wishes is not
-    understood, `slices` what is made for a pod that waits for slices, or why nothing is, `notes` what the verdicts
-    on `nodes` leave out. There is no verdict where all that the pod asks for are slices that no node offers.
-    `promise_problem` says what is wrong with a promise that cannot be read. `policy` is None for a pod that somebody
-    else placed. `extender_problem` says that no scheduler extender runs, where a pod waits that needs one.
-    """
+    """The whole output of `gpushare explain`."""
 
     version: Literal[1] = 1
+    """The version of the format, raised by changes that would mislead older readers."""
     gpushare: str = __version__
+    """The version of gpushare."""
     namespace: str
+    """The namespace of the pod."""
     pod: str
+    """The name of the pod."""
     state: State
+    """The state of the pod; a pod without a node and without a request for managed resources is `not ours`."""
     node: str | None = None
+    """The node of the pod; None for a waiting pod."""
     scheduler: str = ""
+    """The name of the pod's scheduler."""
     amounts: Mapping[str, int]
+    """The units of each extended resource that the pod takes, by Kubernetes' rule: see `effective`."""
     gpu_count: int = 1
+    """The number of GPUs to split memory over."""
     policy: str | None = None
+    """The placement policy in effect; None for a pod placed without the scheduler extender."""
     policy_source: str | None = None
+    """The origin of the policy, in words."""
     policy_assumed: str | None = None
+    """Why the policy is only assumed; None for a known policy."""
     problem: str | None = None
+    """Why no node can take the pod; None for no such reason."""
     ignored: tuple[str, ...] = ()
+    """Sentences on wishes and annotations of the pod that cannot be understood."""
     waits: tuple[str, ...] = ()
+    """Sentences on the reasons of Kubernetes why the pod waits, or why the pod failed."""
     slices: tuple[str, ...] = ()
+    """Sentences on slices being made for the pod, or on why no slices are."""
     not_offered: tuple[Unoffered, ...] = ()
+    """The requested resources that no node offers."""
     nodes: tuple[NodeVerdict, ...] = ()
+    """The verdicts of nodes; empty if the pod requests nothing but slices that no node offers."""
     notes: tuple[str, ...] = ()
+    """Sentences on facts left out of the verdicts."""
     granted: tuple[Granted, ...] = ()
+    """The resources of a bound pod."""
     promise_time: str | None = None
+    """The time in the promise."""
     promise_node: str | None = None
+    """The node in the promise."""
     promise_problem: str | None = None
+    """Why the promise cannot be read."""
     extender_problem: str | None = None
+    """A sentence on the missing scheduler extender, if a waiting pod needs an extender."""
 
 
 def explain(account: ClusterAccount, pod: Pod, told: Told) -> Explanation:
-    """Explain a pod, given the account of its cluster."""
+    """Return the explanation of a pod from the account of the cluster."""
     nodes = account.nodes.values()
     offered = {name for node in nodes for name in (*node.extended, *_offered(account.node(node.name)))}
     request = pod.request
@@ -200,11 +239,11 @@ def explain(account: ClusterAccount, pod: Pod, told: Told) -> Explanation:
                 made=bool(told.slices) and slice_of(name) is not None,
             )
             for name, amount in request.amounts.items()
-            if name not in offered and pod.node is None  # of a pod that has a node, only that node is read
+            if name not in offered and pod.node is None  # of a bound pod, the account has the node of the pod alone
         ),
     )
     if pod.node is None:
-        # A verdict on slices that are still to be made would be one on nothing.
+        # A verdict makes no sense while all requested slices are still to be made.
         judged = not told.slices or not offered.isdisjoint(request.amounts)
         verdicts = tuple(_verdicts(account, pod)) if about.state == "pending" and judged else ()
         notes = _notes(nodes) if verdicts else ()
@@ -223,18 +262,18 @@ def _state(account: ClusterAccount, pod: Pod, told: Told) -> State:
 
 
 def _offered(account: NodeAccount) -> Iterator[str]:
-    """Return the resources that a node offers by its record, or as Aliyun's plugin does."""
+    """Return the resources offered by the record of a node, or by Aliyun's plugin."""
     return (name for name, each in account.resources.items() if each.offer.kind)
 
 
 def _nearest(name: str, offered: Iterable[str]) -> str | None:
-    requestable = sorted(set(offered) - {GPU_COUNT})  # which only says how many GPUs a node has
+    requestable = sorted(set(offered) - {GPU_COUNT})  # GPU_COUNT only counts the GPUs of a node
     found = difflib.get_close_matches(name, requestable, n=1, cutoff=0.7)
     return found[0] if found else None
 
 
 def _verdicts(account: ClusterAccount, pod: Pod) -> Iterator[NodeVerdict]:
-    """Yield the verdict on each node: those where it fits, best first, then those that lack least."""
+    """Yield the verdict of each node: fitting nodes, the best first, then nodes by missing units, the fewest first."""
     nodes = account.nodes
     verdicts = account.fits_pod(pod, list(nodes))
     fitting = [name for name in nodes if isinstance(verdicts[name], Fit)]
@@ -247,7 +286,7 @@ def _verdicts(account: ClusterAccount, pod: Pod) -> Iterator[NodeVerdict]:
 
 
 def _notes(nodes: Iterable[Node]) -> tuple[str, ...]:
-    """Return what is not known of nodes with Aliyun's plugin, where there are any."""
+    """Return a note on unknown cordons if the cluster has nodes with Aliyun's plugin."""
     return (CORDONS_NOT_READ,) if any(node.offers and not node.recorded for node in nodes) else ()
 
 
@@ -298,7 +337,7 @@ def _misfit(account: ClusterAccount, node: Node, pod: Pod, misfit: Misfit, *, cu
 
 
 def _smaller(misfit: Misfit) -> int | None:
-    """Return the largest amount of the resource that would fit now, None where none does."""
+    """Return the largest amount of the resource that would fit now; None for no amount."""
     if not misfit.count:
         return sum(misfit.free) or None
     largest = sorted(misfit.free, reverse=True)[: misfit.count]
@@ -319,7 +358,7 @@ def _gpu(shortage: GpuShortage, holders: Sequence[str], wishes: Wishes) -> GpuVe
 
 
 def _placed(account: NodeAccount, pod: Pod, told: Told) -> dict[str, object]:
-    """Return why a pod is where it is."""
+    """Return the fields on a bound pod: promise, policy, ignored annotations and granted units."""
     update = _promise(told)
     if PROMISE in told.annotations:
         update |= _policy(pod.request.policy, account.node, told)
@@ -333,7 +372,7 @@ def _placed(account: NodeAccount, pod: Pod, told: Told) -> dict[str, object]:
 
 
 def _promise(told: Told) -> dict[str, object]:
-    """Return what the annotation of the scheduler extender says, or what is wrong with it."""
+    """Return time and node of the promise, or why the promise cannot be read."""
     if PROMISE not in told.annotations:
         return {}
     try:
@@ -344,7 +383,7 @@ def _promise(told: Told) -> dict[str, object]:
 
 
 def _policy(of_pod: str | None, node: Node | None, told: Told) -> dict[str, object]:
-    """Return the placement policy that counts, and who chose it."""
+    """Return the placement policy in effect, and its origin: pod, node or scheduler extender."""
     if of_pod is not None:
         return {"policy": of_pod, "policy_source": "the pod"}
     if node is not None and node.policy is not None:
@@ -354,7 +393,7 @@ def _policy(of_pod: str | None, node: Node | None, told: Told) -> dict[str, obje
 
 
 def _extender_problem(request: PodRequest, standing: ExtenderStanding) -> str | None:
-    """Return that no scheduler extender runs, and what that means for a pod that waits; None where it needs none."""
+    """Return a sentence on the missing scheduler extender and its meaning for a waiting pod; None if not needed."""
     if standing.stopped is None:
         return None
     if request.gpu_count > 1:

@@ -1,4 +1,4 @@
-"""What a cluster shares and who has it, as data: a projection of its account, which is printed as tables or JSON."""
+"""The GPUs of a cluster and the pods on the GPUs, as data: a view of the account, printed as tables or JSON."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
@@ -20,68 +20,82 @@ from gpushare_plugin.model.slices.slice import Kind, named_slice
 UseState = Literal["allocated", "promised", "unplaced"]
 
 _LARGE_GPU = 100
-"""Units of a GPU from which on Aliyun's tool takes them for MiB, where nothing says what they are."""
+"""The most units of a GPU to take for GiB, if a Node does not name its unit; more are MiB, like in Aliyun's tool."""
 
 _GIB = 1024
 """MiB."""
 
 _NAMES = {"replicas": "replicas", "slices": "slices", "gpus": "GPUs", "cores": "%"}
-"""What the units of a kind of resource are called."""
+"""The name of the unit of each kind of resource without memory."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A part of a report; a large cluster has a hundred thousand, which is why these are no models of pydantic."""
+    """A part of a report; not a pydantic model, because a large cluster has a hundred thousand parts."""
 
 
 class PodUse(Part, frozen=True, kw_only=True):
-    """The units of one GPU in one resource that one pod has.
-
-    `state` is allocated (the node's daemon says so), promised (a scheduler says so, and the node has not confirmed it)
-    or unplaced (nothing says on which GPU they are: `units` are then those of the pod on all GPUs). `drift` is whether
-    it has more units of a GPU than it was promised, and the GPU more than all its pods were.
-    """
+    """The units of a GPU in a resource that a pod holds or is promised."""
 
     namespace: str
+    """The namespace of the pod."""
     pod: str
+    """The name of the pod."""
     units: int
+    """The units on the GPU; for unplaced units, the units of the pod on all unknown GPUs."""
     state: UseState
+    """The source of the GPU.
+
+    `allocated`: the node's daemon names the GPU; `promised`: a scheduler names the GPU, and the node has not confirmed
+    the promise; `unplaced`: the GPU is unknown.
+    """
     drift: bool = False
+    """Whether the pod holds more units of the GPU than promised, and all pods together do, too."""
 
 
 class GpuUse(Part, frozen=True, kw_only=True):
-    """One GPU in one resource, in units of this resource.
-
-    `allocated` counts what pods have on it and what they are promised, `promised` the latter alone. `unplaced` are
-    units of the node that may be on this GPU, `over` those that it does not have, `drifted` those that pods have
-    beyond what was promised on it. `reason` is why none of its units can be allocated.
-    """
+    """A GPU in a resource; amounts are in units of the resource."""
 
     index: int
+    """The index of the GPU, or of the card of a MIG instance."""
     uuid: str
+    """The UUID of the GPU."""
     product: str = ""
+    """The product name, with the profile of a MIG instance; empty if not known."""
     mode: str | None = None
+    """The sharing mode in the record of the node; None without a record."""
     units: int
+    """The units of the GPU."""
     allocated: int
+    """The units that pods hold or are promised."""
     promised: int = 0
+    """The units among `allocated` that are promised only."""
     unplaced: int = 0
+    """The units held on unknown GPUs of the node, perhaps on this GPU."""
     free: int
+    """The free units."""
     over: int = 0
+    """The units held or promised beyond the units of the GPU."""
     drifted: int = 0
+    """The units held beyond all promises on the GPU."""
     reason: str | None = None
+    """Why no unit can be allocated; None for a usable GPU."""
     pods: tuple[PodUse, ...] = ()
+    """The pods with units on the GPU."""
 
 
 class ResourceUse(Part, frozen=True, kw_only=True):
-    """One resource of a node; `unit` is what one unit is: GiB, MiB, 512 MiB, replicas, slices, GPUs or %.
-
-    `kind` is as in the record of the node, empty for a resource that is held although it is not offered any more.
-    """
+    """A resource of a node."""
 
     resource: str
+    """The name of the resource."""
     kind: str
+    """The kind in the record of the node; empty for a held resource that is not offered any more."""
     unit: str
+    """The unit: GiB, MiB, 512 MiB or the like, replicas, slices, GPUs or %."""
     gpus: tuple[GpuUse, ...]
+    """The GPUs in the resource."""
     unplaced: tuple[PodUse, ...] = ()
+    """The units on unknown GPUs, by pod."""
 
     @property
     def units(self) -> int:
@@ -90,106 +104,129 @@ class ResourceUse(Part, frozen=True, kw_only=True):
 
     @property
     def pending(self) -> int:
-        """Units of which nothing says on which GPU they are."""
+        """The units on unknown GPUs."""
         return sum(use.units for use in self.unplaced)
 
     @property
     def allocated(self) -> int:
-        """The units that pods of this node have or are promised."""
+        """The units that pods of the node hold or are promised."""
         return sum([gpu.allocated for gpu in self.gpus]) + self.pending
 
     @property
     def promised(self) -> int:
-        """Those of them that the node has not confirmed."""
+        """The units among `allocated` that the node has not confirmed."""
         return sum([gpu.promised for gpu in self.gpus])
 
 
 class UnofferedGpu(Part, frozen=True, kw_only=True):
-    """A GPU of a node that is in no resource; `reason` is why, None where the config leaves it out."""
+    """A GPU of a node in no resource."""
 
     index: int
+    """The index of the GPU."""
     uuid: str
+    """The UUID of the GPU."""
     product: str = ""
+    """The product name, empty if not known."""
     reason: str | None = None
+    """Why no resource has the GPU; None if the config leaves the GPU out."""
 
 
 CORDONS_NOT_READ = (
     "Of nodes with Aliyun's plugin, GPUs that only a ConfigMap kube-system/unhealthy-gpu-NODE cordons are shown as "
     "usable: these are not read here, and the scheduler extender reads those of scheduler.cordonNodes"
 )
-"""What is to be said wherever nodes without a record are shown."""
+"""The note for people wherever nodes without a record are shown."""
 
 
 class KeptFor(Part, frozen=True, kw_only=True):
-    """The waiting pod that a slice is kept for, and since when; `pod` is its UID where the annotation has no name."""
+    """The waiting pod that a slice is kept for."""
 
     namespace: str
+    """The namespace of the pod; empty if the annotation has no name."""
     pod: str
+    """The name of the pod, or the UID if the annotation has no name."""
     since: datetime
+    """The time from which on the slice is kept."""
 
 
 class SliceUse(Part, frozen=True, kw_only=True):
-    """The slices of one size, or at one place of a MIG instance, on one GPU of a node that is partitioned.
-
-    `name` is as in the annotation (`10gb`, `3g.20gb@4`). Pods have `held`, the node offers `idle` beside these, and
-    `wanted` are all that it is to have, of which some are `kept` for waiting pods.
-    """
+    """The slices of a size, or at a place of a MIG instance, on a GPU of a partitioned node."""
 
     index: int
+    """The index of the GPU."""
     uuid: str
+    """The UUID of the GPU."""
     name: str
+    """The name in the annotation: `10gb`, `3g.20gb@4`."""
     resource: str
+    """The resource with slices of the size."""
     held: int
+    """The slices held by pods."""
     idle: int
+    """The slices offered by the node and not held."""
     wanted: int
+    """The slices that the GPU is to have in all."""
     kept: tuple[KeptFor, ...] = ()
+    """The waiting pods with a kept slice among the wanted slices."""
 
 
 class WaitingUse(Part, frozen=True, kw_only=True):
-    """A pod that waits for slices since it was created.
-
-    `node` and `gpus`, by index, are where slices are kept for it, since `kept_since`; `offered` is whether the node
-    offers them, so that kube-scheduler can bind the pod.
-    """
+    """A pod waiting for slices."""
 
     namespace: str
+    """The namespace of the pod."""
     pod: str
+    """The name of the pod."""
     resources: tuple[str, ...]
+    """The resource of each requested slice."""
     since: datetime
+    """The time of the pod's creation."""
     node: str | None = None
+    """The node with slices kept for the pod; None without kept slices."""
     gpus: tuple[int, ...] = ()
+    """The indexes of the GPUs with slices kept for the pod."""
     kept_since: datetime | None = None
+    """The time from which on slices are kept for the pod; None without kept slices."""
     offered: bool = False
+    """Whether the node offers the kept slices: kube-scheduler can then bind the pod."""
 
 
 class NodeUse(Part, frozen=True, kw_only=True):
-    """One node; `recorded` is whether gpushare runs there, `notices` are warnings of it, or of what cannot be read.
-
-    `partitioning` is how its GPUs are cut into slices for waiting pods (mps or mig), None where they are not.
-    """
+    """A node of the cluster."""
 
     name: str
+    """The name of the node."""
     address: str
+    """The internal IP address; empty for a node without an internal address."""
     ready: bool
+    """Whether the kubelet is ready."""
     cordoned: bool
+    """Whether the node is cordoned."""
     recorded: bool
+    """Whether gpushare's daemon published a readable record of the node."""
     resources: tuple[ResourceUse, ...]
+    """The shared resources of the node."""
     not_offered: tuple[UnofferedGpu, ...] = ()
+    """The GPUs in no resource."""
     notices: tuple[str, ...] = ()
+    """The warnings of the daemon, and the unreadable parts of the node."""
     partitioning: Kind | None = None
+    """The kind of slices that GPUs are cut into for waiting pods (mps or mig); None for a node not partitioned."""
     slices: tuple[SliceUse, ...] = ()
+    """The slices of a partitioned node."""
 
 
 class ClusterReport(Part, frozen=True, kw_only=True):
-    """Everything that `gpushare inspect` shows; `version` changes when readers of the old one would be wrong.
-
-    `waiting` are the pods that wait for slices, if any node is partitioned, in the order in which they are served.
-    """
+    """The whole output of `gpushare inspect`."""
 
     version: Literal[1] = 1
+    """The version of the format, raised by changes that would mislead older readers."""
     gpushare: str = __version__
+    """The version of gpushare."""
     nodes: tuple[NodeUse, ...]
+    """The nodes, in the order of their names."""
     waiting: tuple[WaitingUse, ...] = ()
+    """The pods waiting for slices, in the order of service; empty without partitioned nodes."""
 
 
 def encode(report: Part, indent: int | None = None) -> str:
@@ -201,9 +238,10 @@ def encode(report: Part, indent: int | None = None) -> str:
 def cluster_report(
     nodes: Iterable[NodeAccount], waiting: Iterable[Pod] = (), *, everything: bool = False
 ) -> ClusterReport:
-    """Report on nodes, in the order of their names; without `everything`, only on those that have to do with GPUs.
+    """Return a report on nodes, in the order of their names.
 
-    `waiting` are all pods that wait for slices.
+    Without `everything`, nodes without a record, shared resources and notices are left out. `waiting` are all pods
+    waiting for slices.
     """
     divided: list[PartitionNode] = []
     reports = (node_use(account, divided) for account in sorted(nodes, key=lambda each: each.node.name))
@@ -232,7 +270,7 @@ def _waiting(pods: Iterable[Pod], nodes: Iterable[PartitionNode]) -> Iterator[Wa
 
 
 def _slices(node: PartitionNode) -> Iterator[SliceUse]:
-    """Yield the slices of each GPU that are there, held or wanted."""
+    """Yield the listed, held or wanted slices of each GPU."""
     kept: dict[tuple[str, str], list[KeptFor]] = {}
     for uid, each in ((uid, each) for uid, several in node.wanted.pods.items() for each in several):
         namespace, _, pod = each.pod.partition("/") if each.pod else ("", "", uid)
@@ -254,7 +292,7 @@ def _slices(node: PartitionNode) -> Iterator[SliceUse]:
 
 
 def node_use(account: NodeAccount, divided: list[PartitionNode]) -> NodeUse:
-    """Report on one node; one that is partitioned is added to `divided`."""
+    """Return a report on a node, and add a partitioned node to `divided`."""
     about, node = account.node, partition_node(account)
     record = about.record
     problems: tuple[str, ...] = () if about.wanted_unreadable is None else (about.wanted_unreadable,)
@@ -329,7 +367,7 @@ def _gpu(gpu: GpuAccount, record: GpuRecord | None, drift: Drift, *, confirms: b
 
 
 def _use(holding: Placed, *, confirms: bool, drift: bool) -> PodUse:
-    """Return the units of a pod; a node of Aliyun's plugin confirms nothing, so its annotations are all there is."""
+    """Return the units of a pod; Aliyun's plugin never confirms a promise, and its annotations count as allocated."""
     allocated = holding.source == "allocation" or (holding.source == "indexes" and not confirms)
     return PodUse(
         namespace=holding.pod.namespace,
@@ -341,11 +379,11 @@ def _use(holding: Placed, *, confirms: bool, drift: bool) -> PodUse:
 
 
 def unit_name(offer: Offer) -> str:
-    """Return what one unit of a resource is."""
+    """Return the name of the unit of a resource."""
     if offer.kind != "memory":
         return _NAMES.get(offer.kind, "units")
     if not offer.unit_mib:
-        # As Aliyun's tool guesses it: the Node does not say what its units are.
+        # The guess of Aliyun's tool: the Node does not name its unit.
         return "MiB" if any(gpu.units > _LARGE_GPU for gpu in offer.gpus) else "GiB"
     if offer.unit_mib == 1:
         return "MiB"

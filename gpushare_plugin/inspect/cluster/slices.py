@@ -1,4 +1,4 @@
-"""The slices of nodes that are partitioned, and the pods that wait for slices, in tables."""
+"""Tables of the slices of partitioned nodes, and of the pods waiting for slices."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -8,15 +8,15 @@ from gpushare_plugin.inspect.cluster.columns import Headed, Style, Table
 from gpushare_plugin.inspect.cluster.report import ClusterReport, KeptFor, NodeUse, SliceUse, WaitingUse
 
 _MOST_WAITING = 20
-"""Pods below the tables, where not everything is asked for."""
+"""The most waiting pods in the table without `detailed`."""
 
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60))
 
 
 def slices(report: ClusterReport, style: Style, now: datetime, *, detailed: bool = False) -> Iterator[str]:
-    """Yield both tables, at an aware time; nothing for a cluster without nodes that are partitioned.
+    """Yield a table of slices and a table of waiting pods; nothing for a cluster without partitioned nodes.
 
-    The first has a row for each size on a node or, with `detailed`, on a GPU.
+    The table of slices has a row for each size on a node or, with `detailed`, on a GPU. `now` is an aware time.
     """
     nodes = [node for node in report.nodes if node.partitioning is not None]
     if not nodes:
@@ -40,7 +40,7 @@ def slices(report: ClusterReport, style: Style, now: datetime, *, detailed: bool
 
 
 def _by_node(nodes: list[NodeUse]) -> Table:
-    """Return a row for each size on a node, and one for a node without slices."""
+    """Return a row for each size on a node, and a row for each node without slices."""
     indexes = sorted({each.index for node in nodes for each in node.slices})
     rows = []
     for node in nodes:
@@ -85,12 +85,12 @@ def _where(pod: WaitingUse, now: datetime) -> str:
 
 
 def _counted(texts: Iterable[str]) -> str:
-    """Return texts in a row, each once, with how many there are of it."""
+    """Return the distinct texts, separated by commas, with the count of repeated texts."""
     return ", ".join(f"{text} x{count}" if count > 1 else text for text, count in Counter(texts).items())
 
 
 def age(since: datetime, now: datetime) -> str:
-    """Return how long ago a time was, in the two largest units as kubectl has them; nothing is less than 0 s."""
+    """Return the time from `since` to `now` in the two largest units, like kubectl; a time in the future is `0s`."""
     seconds = max(0, int((now - since).total_seconds()))
     found = []
     for unit, length in _UNITS:

@@ -17,7 +17,7 @@ from gpushare_plugin.model.account.node import GPU_MEMORY
 
 _BAR_CELLS = 10
 _MOST_REMARKS = 20
-"""Sentences below the tables, where not everything is asked for."""
+"""The most sentences below the summary."""
 
 _KINDS = {
     "": "not offered any more",
@@ -33,11 +33,13 @@ class _Shared(NamedTuple):
     """A resource of a node."""
 
     node: NodeUse
+    """The node."""
     use: ResourceUse
+    """The use of the resource on the node."""
 
 
 def summary(report: ClusterReport, style: Style) -> Iterator[str]:
-    """Yield a table for each resource and unit, a row for each node; memory comes first, as Aliyun's tool shows it."""
+    """Yield a table per resource and unit, with a row per node; memory comes first, in the form of Aliyun's tool."""
     groups: dict[tuple[bool, str, str, str], list[_Shared]] = {}
     for node in report.nodes:
         for use in node.resources:
@@ -83,7 +85,7 @@ def _summary(group: Sequence[_Shared], style: Style, *, titled: bool) -> Iterato
 
 
 def wide(report: ClusterReport, style: Style) -> Iterator[str]:
-    """Yield one table with a row for each GPU in each resource, and every remark."""
+    """Yield a table with a row for each GPU in each resource, and every remark."""
     headers = [
         "NAME",
         "IPADDRESS",
@@ -132,7 +134,7 @@ def wide(report: ClusterReport, style: Style) -> Iterator[str]:
 
 
 def details(report: ClusterReport, style: Style) -> Iterator[str]:
-    """Yield for each node, resource by resource, which pod has how many units on which GPU."""
+    """Yield a table for each resource of each node, with the units of each pod on each GPU."""
     allocated: dict[tuple[str, str], int] = {}
     units: dict[tuple[str, str], int] = {}
     for node in report.nodes:
@@ -176,11 +178,11 @@ def _details(node: NodeUse, use: ResourceUse, style: Style) -> Iterator[str]:
 
 
 _Uses = list[tuple[int | None, PodUse]]
-"""The units of a pod, each with the index of its GPU, None where that is not known."""
+"""The units of a pod, each with the index of its GPU, or None for an unknown GPU."""
 
 
 def _pods(use: ResourceUse) -> dict[tuple[str, str], _Uses]:
-    """Return what each pod has, by namespace and name."""
+    """Return the units of each pod, by namespace and name."""
     pods: dict[tuple[str, str], _Uses] = {}
     for gpu in use.gpus:
         for each in gpu.pods:
@@ -200,7 +202,7 @@ def _pod_states(uses: _Uses) -> list[str]:
 
 
 def states(node: NodeUse, use: ResourceUse) -> Iterator[str]:
-    """Yield what is not as it should be with a node and one of its resources, in a few words each."""
+    """Yield each problem of a node and a resource of the node, in a few words."""
     yield from _node_states(node)
     for state in dict.fromkeys(state for gpu in use.gpus for state in gpu_states(gpu)):
         gpus = list(dict.fromkeys(_gpu_name(gpu.index) for gpu in use.gpus if state in gpu_states(gpu)))
@@ -217,7 +219,7 @@ def _node_states(node: NodeUse) -> Iterator[str]:
 
 
 def gpu_states(gpu: GpuUse) -> list[str]:
-    """Return what is not as it should be with a GPU, in a word each."""
+    """Return each problem of a GPU, in a few words."""
     found = []
     if gpu.reason is not None:
         found.append("cordoned" if "cordoned" in gpu.reason else gpu.reason.partition(":")[0])
@@ -229,7 +231,7 @@ def gpu_states(gpu: GpuUse) -> list[str]:
 
 
 def _remarks(report: ClusterReport, most: int | None) -> Iterator[str]:
-    """Yield a sentence for each thing that needs attention, `most` of them."""
+    """Yield a sentence for each problem of the nodes, at most `most`; None for all."""
     remarks = [remark for node in report.nodes for remark in _of_node(node)]
     without_record = any(use.gpus for node in report.nodes if not node.recorded for use in node.resources)
     if remarks or without_record:
@@ -279,7 +281,7 @@ def _indexes(uses: Iterable[ResourceUse]) -> list[int]:
 
 
 def _cells(use: ResourceUse, indexes: Sequence[int]) -> list[str]:
-    """Return what stands for each GPU of a node; instances of one card add up."""
+    """Return the cell of each GPU of a node; the MIG instances of a card add up."""
     found: dict[int, list[int]] = {}
     for gpu in use.gpus:
         of_card = found.setdefault(gpu.index, [0, 0])
@@ -293,7 +295,7 @@ def _index(index: int) -> str:
 
 
 def _gpu_name(index: int) -> str:
-    """Return what a GPU is called, one that its node does not list any more included."""
+    """Return the name of a GPU for people: `GPU?` for a GPU that the node does not list any more."""
     return f"GPU{index}" if index >= 0 else "GPU?"
 
 

@@ -1,6 +1,7 @@
-"""The annotations and labels on pods that concern GPUs: ours, Aliyun's, ACK's and HAMi's; text to values and back.
+"""The annotations and labels of pods on GPUs, from gpushare, Aliyun, ACK and HAMi: text to values and back.
 
-Anybody who may write a pod may write these. What cannot be read says nothing; what can be read is not true yet.
+Every user with the right to write pods can write the annotations. Unreadable annotations count as missing; readable
+annotations may be false.
 """
 
 import json
@@ -30,42 +31,50 @@ from gpushare_plugin.model.choice.policies import POLICIES
 T = TypeVar("T")
 
 ALLOCATION = "gpushare/allocation"
-"""Written by the node's daemon: the units that containers really have."""
+"""The annotation of the node's daemon: the units held by containers."""
 PROMISE = "gpushare/promise"
-"""Written by the scheduler extender with the binding: the units that containers are to get."""
+"""The annotation of the scheduler extender, written with the Binding: the units promised to containers."""
 
 ALIYUN_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
+"""Aliyun's annotation with the index of the GPU, or several indexes separated by commas."""
 ALIYUN_POD = "ALIYUN_COM_GPU_MEM_POD"
+"""Aliyun's annotation with the units of the pod."""
 ALIYUN_DEVICE = "ALIYUN_COM_GPU_MEM_DEV"
+"""Aliyun's annotation with the units of the GPU."""
 ALIYUN_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+"""Aliyun's annotation with the time of the promise, in nanoseconds since 1970."""
 ALIYUN_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
-"""Aliyun's: index of the GPU, units of the pod, units of the GPU, nanoseconds since 1970, whether containers run."""
+"""Aliyun's annotation on whether the containers run: `true` or `false`."""
 ACK_ALLOCATION = "scheduler.framework.gpushare.allocation"
-"""ACK's: units by the number of the container and the index of the GPU."""
+"""ACK's annotation with the units by the number of the container and the index of the GPU."""
 
 PLACEMENT = "gpushare/placement"
+"""The annotation with the placement policy of a pod; goes before HAMi's."""
 HAMI_PLACEMENT = "hami.io/gpu-scheduler-policy"
-"""The placement policy that a pod wants; ours has priority."""
+"""HAMi's annotation with the placement policy of a pod."""
 
 HAMI_MODELS = "nvidia.com/use-gputype"
+"""HAMi's annotation with accepted models, separated by commas."""
 HAMI_NOT_MODELS = "nvidia.com/nouse-gputype"
+"""HAMi's annotation with rejected models, separated by commas."""
 HAMI_UUIDS = "nvidia.com/use-gpuuuid"
+"""HAMi's annotation with the UUIDs of accepted GPUs, separated by commas."""
 HAMI_NOT_UUIDS = "nvidia.com/nouse-gpuuuid"
-"""The GPUs that a pod wants, or does not: lists separated by commas."""
+"""HAMi's annotation with the UUIDs of rejected GPUs, separated by commas."""
 
 MOST_SHARES = 1024
-"""Entries that an annotation may have, for 16 GPUs of 64 containers: they are gone over while the kubelet waits."""
+"""The most entries of an annotation, enough for 64 containers on 16 GPUs; the kubelet waits while entries are read."""
 
 MOST_CHARACTERS = 64 * 1024
-"""Characters of an annotation that says where units are: as many as MOST_SHARES entries take."""
+"""The most characters of an annotation with units: the length of MOST_SHARES entries."""
 
 LONGEST_WISH = 128
-"""Characters of a name in a list of GPUs: models and UUIDs have some 40."""
+"""The most characters of a name in a list of GPUs: models and UUIDs have some 40."""
 
 _LONGEST_LIST = MOST_WISHES * (LONGEST_WISH + 2)
 
 _SHOWN = 64
-"""Characters of a text that messages repeat."""
+"""The most characters of a text repeated in messages."""
 
 
 _Gpus = dict[str, Annotated[int, msgspec.Meta(ge=1, le=LARGEST_AMOUNT)]]
@@ -75,12 +84,16 @@ _Containers = dict[str, dict[str, _Gpus]]
 
 
 class _Told(msgspec.Struct, frozen=True, gc=False):
-    """The value of our annotations; only a promise has `node` and `time`."""
+    """The value of an annotation of gpushare."""
 
     version: Literal[1]
+    """The version of the format."""
     containers: _Containers
+    """The units by container, resource and GPU."""
     node: str = ""
+    """The node of a promise; empty in an allocation."""
     time: str = ""
+    """The time of a promise; empty in an allocation."""
 
 
 _TOLD = msgspec.json.Decoder(_Told)
@@ -88,23 +101,29 @@ _BY_NUMBER = msgspec.json.Decoder(dict[str, _Gpus])
 
 
 class AnnotationError(GpushareError):
-    """The value of an annotation is not what belongs there."""
+    """The value of an annotation differs from the expected format."""
 
 
 class Promise(NamedTuple):
-    """What the extender wrote: the units of each container, on which node, and when (RFC 3339, for people)."""
+    """The value of `gpushare/promise`, written by the scheduler extender."""
 
     node: str
+    """The node of the promise."""
     time: str
+    """The time of the promise (RFC 3339), for people."""
     shares: Shares
+    """The units of each container."""
 
 
 class Claims(NamedTuple):
-    """What the annotations of a pod say of its units; None where they say nothing."""
+    """The units of a pod in its annotations."""
 
     allocation: Shares | None
+    """The units written by the daemon of the node; None without a readable annotation."""
     promise: Shares | None
+    """The units promised by the scheduler extender for the node of the pod; None without a readable promise."""
     indexes: Shares | None
+    """The units in Aliyun's or ACK's annotations, with GPUs by index; None without readable annotations."""
 
 
 def pod_request(
@@ -113,9 +132,9 @@ def pod_request(
     labels: Mapping[str, str],
     problem: str | None = None,
 ) -> PodRequest:
-    """Return what a pod asks for, given its containers in the order of their start.
+    """Return the request of a pod with the given containers, in the order of their start.
 
-    `problem` is what is known to be too much of it, and is not in `containers`.
+    `problem` says which parts of the pod are beyond the bounds and missing in `containers`; None for no part.
     """
     policy, ignored = _policy(annotations)
     kept, more = bounded(tuple(containers), lambda: held_resources(annotations))
@@ -129,7 +148,7 @@ def pod_request(
 
 
 def held_resources(annotations: Mapping[str, str]) -> frozenset[str]:
-    """Return the resources that the node's daemon says a pod has."""
+    """Return the resources held by a pod according to the annotation of the node's daemon."""
     if (said := _said(ALLOCATION, annotations)) is None:
         return frozenset()
     return frozenset(name for resources in said.containers.values() for name in resources)
@@ -140,7 +159,7 @@ _WISHES = frozenset({HAMI_MODELS, HAMI_NOT_MODELS, HAMI_UUIDS, HAMI_NOT_UUIDS})
 
 
 def _wishes(annotations: Mapping[str, str]) -> Wishes:
-    """Return the GPUs that a pod wants, which few do; raises AnnotationError."""
+    """Return the GPUs accepted by a pod: ANY_GPU for most pods; raises AnnotationError."""
     if _WISHES.isdisjoint(annotations):
         return ANY_GPU
     return Wishes(
@@ -152,7 +171,7 @@ def _wishes(annotations: Mapping[str, str]) -> Wishes:
 
 
 def _policy(annotations: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:
-    """Return the policy that a pod wants, and what of its wishes is not understood."""
+    """Return the policy wanted by a pod, and a sentence for each policy annotation with an unknown value."""
     if _PLACEMENTS.isdisjoint(annotations):
         return None, ()
     ignored: list[str] = []
@@ -165,7 +184,7 @@ def _policy(annotations: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]
 
 
 def _gpu_count(text: str) -> int:
-    """Return the GPUs that a pod's memory is split over."""
+    """Return the number of GPUs to split a pod's memory over; raises AnnotationError."""
     digits = text.lstrip("0")
     if digits.isascii() and digits.isdigit() and len(digits) <= len(str(MOST_GPUS)) and int(digits) <= MOST_GPUS:
         return int(digits)
@@ -175,7 +194,7 @@ def _gpu_count(text: str) -> int:
 
 
 def _list(key: str, text: str) -> tuple[str, ...]:
-    """Return the names in a list."""
+    """Return the distinct names in a list, sorted; raises AnnotationError."""
     if len(text) > _LONGEST_LIST:
         raise AnnotationError(f"annotation {key}: {len(text):,} characters found, at most {_LONGEST_LIST:,} allowed")
     names = {name.strip() for name in text.split(",")} - {""}
@@ -189,9 +208,10 @@ def _list(key: str, text: str) -> tuple[str, ...]:
 
 
 def claims(annotations: Mapping[str, str], request: PodRequest, node: str | None) -> Claims:
-    """Return what the annotations of a pod say of its units on its node; a promise for another node says nothing.
+    """Return the units of a pod on its node in the annotations; a promise for another node does not count.
 
-    Of a pod that has no node, nothing is kept but whether there is an allocation, which its Binding takes away.
+    For a pod without a node, the result only says whether an allocation exists, as an empty tuple: the Binding of the
+    pod empties the annotation.
     """
     if node is None:
         return Claims(None if ALLOCATION not in annotations else (), None, None)
@@ -200,7 +220,7 @@ def claims(annotations: Mapping[str, str], request: PodRequest, node: str | None
     if promised is None or promised.node != node:
         promise = None
     elif allocated is not None and promised.containers == allocated.containers:
-        # So it is for almost every pod that runs.
+        # The usual case: almost every running pod has the promised units. Both fields share the object.
         promise = allocation
     else:
         promise = _claimed(PROMISE, promised)
@@ -208,7 +228,7 @@ def claims(annotations: Mapping[str, str], request: PodRequest, node: str | None
 
 
 def _said(key: str, annotations: Mapping[str, str]) -> _Told | None:
-    """Return the value of one of our annotations, None where there is none that can be read."""
+    """Return the value of an annotation of gpushare; None for a missing or unreadable annotation."""
     if (text := annotations.get(key)) is None:
         return None
     try:
@@ -218,7 +238,7 @@ def _said(key: str, annotations: Mapping[str, str]) -> _Told | None:
 
 
 def _claimed(key: str, told: _Told | None) -> Shares | None:
-    """Return the units in the value of one of our annotations, None where it has more than any pod."""
+    """Return the units in the value of an annotation of gpushare; None for more entries than any pod has."""
     if told is None:
         return None
     try:
@@ -238,9 +258,9 @@ def write_allocation(shares: Shares) -> str:
 
 
 def truth_annotations(shares: Shares, request: PodRequest, indexes: Mapping[str, int]) -> dict[str, str]:
-    """Return the annotations of what a pod has: ours, and for memory those that Aliyun's and ACK's tools read.
+    """Return the annotations on the units of a pod: gpushare's, and for memory also Aliyun's and ACK's.
 
-    `indexes` are those of the node's GPUs, by UUID.
+    `indexes` has the index of each GPU of the node, by UUID.
     """
     found = {ALLOCATION: write_allocation(shares)}
     memory = [share for share in shares if share.resource == GPU_MEMORY]
@@ -261,9 +281,9 @@ def read_promise(text: str) -> Promise:
 
 
 def promise_annotations(placement: Placement, request: PodRequest, node: Node, now: datetime) -> dict[str, str]:
-    """Return the annotations of a Binding: our promise, and for memory what Aliyun's and ACK's tools read.
+    """Return the annotations of a Binding: gpushare's promise, and for memory also Aliyun's and ACK's annotations.
 
-    `now` is an aware time, which nothing depends on.
+    `now` is an aware time, written for people and tools; gpushare decides nothing by the time.
     """
     promise = {
         "version": 1,
@@ -275,7 +295,7 @@ def promise_annotations(placement: Placement, request: PodRequest, node: Node, n
 
 
 def _aliyun(shares: Shares, request: PodRequest, node: Node, now: datetime) -> dict[str, str]:
-    """Return the annotations that Aliyun's and ACK's tools read; they only know memory."""
+    """Return the annotations for Aliyun's and ACK's tools, which only know memory."""
     mine = [share for share in shares if share.resource == GPU_MEMORY]
     if not mine or GPU_MEMORY not in node.offers:
         return {}
@@ -284,7 +304,7 @@ def _aliyun(shares: Shares, request: PodRequest, node: Node, now: datetime) -> d
     return {
         ALIYUN_INDEX: ",".join(str(gpu.index) for gpu in used),
         ALIYUN_POD: str(request.amounts[GPU_MEMORY]),
-        ALIYUN_DEVICE: str(max(gpu.units for gpu in used)),  # as the variable of this name
+        ALIYUN_DEVICE: str(max(gpu.units for gpu in used)),  # like the environment variable of the same name
         ALIYUN_ASSUME_TIME: str(int(now.timestamp()) * 10**9 + now.microsecond * 1000),
         ALIYUN_ASSIGNED: "false",
         ACK_ALLOCATION: _by_number(mine, request, {name: gpu.index for name, gpu in gpus.items()}),
@@ -292,7 +312,7 @@ def _aliyun(shares: Shares, request: PodRequest, node: Node, now: datetime) -> d
 
 
 def _by_number(memory: Iterable[Share], request: PodRequest, indexes: Mapping[str, int]) -> str:
-    """Return units of memory as ACK's annotation has them: by the numbers of containers and the indices of GPUs."""
+    """Return units of memory in the form of ACK's annotation: by the numbers of containers and the indexes of GPUs."""
     numbers = {name: number for number, name in enumerate(_apps(request))}
     units: dict[str, dict[str, int]] = {}
     for share in memory:
@@ -302,7 +322,7 @@ def _by_number(memory: Iterable[Share], request: PodRequest, indexes: Mapping[st
 
 
 def _indexes(annotations: Mapping[str, str], request: PodRequest) -> Shares | None:
-    """Return what Aliyun's and ACK's annotations say, GPUs by index; ACK's says more, so it has priority."""
+    """Return the units in ACK's or else Aliyun's annotations, with GPUs by index; ACK's annotation has more detail."""
     if GPU_MEMORY not in request.amounts:
         return None
     ack, index, units = annotations.get(ACK_ALLOCATION), annotations.get(ALIYUN_INDEX), annotations.get(ALIYUN_POD)
@@ -318,19 +338,19 @@ def _indexes(annotations: Mapping[str, str], request: PodRequest) -> Shares | No
 
 
 _REMEMBERED = 256
-"""Characters of annotations that are kept with what they say; anybody can write long ones."""
+"""The most characters of annotations kept with their units; any user could write longer annotations."""
 
 _MOST_REMEMBERED = 256
-"""Different ones of pods with the same request: there are few, for they name GPUs by small numbers."""
+"""The most different annotations kept for pods with the same request: usually few, with small indexes of GPUs."""
 
 _SAID_OF: WeakKeyDictionary[PodRequest, dict[tuple[str | None, str | None, str | None], Shares | None]] = (
     WeakKeyDictionary()
 )
-"""What was found, for as long as there are pods with the request."""
+"""The units by request and annotations, kept while pods with the request exist."""
 
 
 def _of_texts(request: PodRequest, ack: str | None, index: str | None, units: str | None) -> Shares | None:
-    """Return what these annotations say."""
+    """Return the units in ACK's annotation, or else in Aliyun's annotations; None if unreadable."""
     if ack is not None:
         try:
             names = dict(enumerate(_apps(request)))
@@ -343,7 +363,7 @@ def _of_texts(request: PodRequest, ack: str | None, index: str | None, units: st
 
 
 def _aliyun_indexes(request: PodRequest, index: str, pod: str | None) -> Shares | None:
-    """Return what Aliyun's own annotation says: the whole pod on one GPU, or the same part of it on each of several."""
+    """Return the units in Aliyun's annotations: the whole pod on a single GPU, or equal parts on several GPUs."""
     try:
         gpus = sorted({_index(ALIYUN_INDEX, text) for text in index.split(",")})
         units = None if pod is None else _index(ALIYUN_POD, pod)
@@ -352,7 +372,7 @@ def _aliyun_indexes(request: PodRequest, index: str, pod: str | None) -> Shares 
     memory = [(each, each.amount(GPU_MEMORY)) for each in request.containers if each.amount(GPU_MEMORY)]
     if len(gpus) * len(memory) > MOST_SHARES:
         return None
-    # Aliyun's scheduler does not count init containers.
+    # Aliyun's scheduler counts the units of app containers only.
     counted = {None, request.amounts[GPU_MEMORY], sum(amount for each, amount in memory if each.kind == "app")}
     if units not in counted or any(amount % len(gpus) for _, amount in memory):
         return None
@@ -366,7 +386,7 @@ def _apps(request: PodRequest) -> Iterator[str]:
 
 
 def _index(key: str, text: str) -> int:
-    """Return a small number in a text."""
+    """Return the number in a text of at most as many digits as LARGEST_AMOUNT; raises AnnotationError."""
     text = text.strip()
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(LARGEST_AMOUNT))):
         raise AnnotationError(f"annotation {key}: {text[:_SHOWN]!r} found, a number expected")
@@ -374,7 +394,7 @@ def _index(key: str, text: str) -> int:
 
 
 def _decoded(key: str, decoder: msgspec.json.Decoder[T], text: str) -> T:
-    """Return the value of an annotation; raises AnnotationError where it is not as the decoder expects it."""
+    """Return the decoded value of an annotation; raises AnnotationError."""
     if len(text) > MOST_CHARACTERS:
         raise AnnotationError(f"annotation {key}: {len(text):,} characters found, at most {MOST_CHARACTERS:,} expected")
     try:
@@ -384,8 +404,8 @@ def _decoded(key: str, decoder: msgspec.json.Decoder[T], text: str) -> T:
 
 
 def _shares(key: str, containers: _Containers) -> Shares:
-    """Return units as shares; raises AnnotationError for more than any pod has."""
-    # Plain loops: a large cluster has a hundred thousand of these annotations.
+    """Return units as shares; raises AnnotationError for more than MOST_SHARES entries."""
+    # Plain loops for speed: a large cluster has a hundred thousand annotations.
     shares = []
     for container, resources in containers.items():
         for resource, gpus in resources.items():

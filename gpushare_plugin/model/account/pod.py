@@ -1,6 +1,6 @@
-"""A pod of the cluster: who it is, where it is, what it asks for and requires, and what annotations say of its GPUs.
+"""A pod of the cluster: identity, node, request, requirements, and the units of GPUs in the pod's annotations.
 
-The node's daemon and those who read the cluster both ask here what a pod was promised, and what drift is.
+The node's daemon and all readers of the cluster share the definitions of promised units and of drift in this module.
 """
 
 import math
@@ -16,25 +16,30 @@ from gpushare_plugin.model.slices.slice import Slice
 
 
 class Share(NamedTuple):
-    """Units of one GPU in one resource that a container has; `gpu` is a UUID, or an index in Aliyun's annotations."""
+    """The units of a GPU in a resource that a container holds or is promised."""
 
     container: str
+    """The name of the container."""
     resource: str
+    """The name of the resource."""
     gpu: str
+    """The UUID of the GPU; in Aliyun's and ACK's annotations the index."""
     units: int
+    """The units."""
 
 
 Shares = tuple[Share, ...]
+"""The units of a pod."""
 
 OVER = ("Succeeded", "Failed")
-"""The phases of pods that kube-scheduler does not count any more."""
+"""The phases of pods no longer counted by kube-scheduler."""
 
 UnitsOf = Mapping[str, int]
-"""Units of each GPU."""
+"""Units by GPU."""
 
 
 UNKNOWN = datetime.max.replace(tzinfo=UTC)
-"""When a pod was created whose time cannot be read: the pod counts as the youngest."""
+"""The creation time of a pod with an unreadable time: the pod counts as the youngest."""
 
 
 Pairs = tuple[tuple[str, str], ...]
@@ -42,73 +47,74 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 class Labels(Struct, frozen=True, weakref=True, cache_hash=True):
-    """The labels of a pod by which budgets cover it: pods of one controller mostly share the object."""
+    """The labels of a pod for disruption budgets; pods of a controller mostly share an object."""
 
     pairs: Pairs = ()
     """The labels, sorted."""
 
 
 shared_labels = kept_while_used(Labels)
-"""Return the one object for labels."""
+"""Return the shared object for equal labels."""
 
 NO_LABELS = Labels()
-"""The labels of a pod that has none."""
+"""The labels of a pod without labels."""
 
 MOST_LABELS = 64
-"""Labels that are kept of a pod."""
+"""The most labels kept of a pod."""
 
 
 class Pod(Struct, frozen=True, gc=False):
-    """A pod of the cluster; the pod holds units while it is bound to `node` and has not `ended`.
+    """A pod of the cluster; a pod bound to a `node` and not `ended` holds units.
 
-    Annotations are None where they say nothing that can be read; `occupancy` checks how far they can be believed.
+    `allocation`, `promise` and `indexes` are None without a readable annotation; `occupancy` checks the truth of
+    annotations.
     """
 
     uid: str
-    """Another pod of the same name has another UID."""
+    """The UID, different for a later pod with the same name."""
     namespace: str
     """The namespace of the pod."""
     name: str
     """The name, unique in the namespace at any time."""
     request: PodRequest
-    """The units of extended resources that the pod asks for, and which GPUs the pod accepts."""
+    """The requested units of extended resources, and the GPUs accepted by the pod."""
     node: str | None = None
-    """The node that the pod is bound to, None while the pod waits."""
+    """The name of the pod's node; None for a waiting pod."""
     owner: str | None = None
-    """The UID of the controller of the pod, None for a pod without a controller."""
+    """The UID of the pod's controller; None for a pod without a controller."""
     priority: int = 0
-    """Less important pods can be evicted for the pod."""
+    """The priority; pods with a lower priority can be evicted for the pod."""
     created: datetime = UNKNOWN
-    """When the pod was created, an aware time."""
+    """The creation time of the pod, an aware time."""
     started: float = math.inf
-    """When the pod started, in seconds since 1970; infinite for a pod that has not started: the youngest.
+    """The start of the pod, in seconds since 1970; infinite for a pod not started, which counts as the youngest.
 
-    Read by programs that evict pods, as `labels` are.
+    Read, like `labels`, by programs that evict pods.
     """
     labels: Labels = NO_LABELS
-    """The labels that budgets select by."""
+    """The labels for the selectors of disruption budgets."""
     over: bool = False
-    """Whether the pod is over by its phase: kube-scheduler counts nothing of the pod any more."""
+    """Whether the phase of the pod is in `OVER`: kube-scheduler no longer counts the pod's resources."""
     ended: bool = False
-    """Whether the pod is over, and no container of it runs any more."""
+    """Whether the pod is over, and no container of the pod runs any more."""
     ending: bool = False
     """Whether the pod is being deleted."""
     nominated: str | None = None
-    """The node where other pods are evicted for the pod."""
+    """The node with pods being evicted for the pod; None without a nomination."""
     gates: tuple[str, ...] = ()
-    """Scheduling gates: no scheduler looks at the pod before somebody removes them."""
+    """The scheduling gates; schedulers pass over a pod with gates."""
     allocation: Shares | None = None
-    """The units of the pod as the daemon of the node wrote them."""
+    """The units of the pod, written by the daemon of the node."""
     promise: Shares | None = None
-    """The units of the pod as the scheduler extender promised them for this node."""
+    """The units of the pod, promised by the scheduler extender for the pod's node."""
     indexes: Shares | None = None
-    """The units of the pod by Aliyun's and ACK's annotations, which name GPUs by index."""
+    """The units of the pod in Aliyun's and ACK's annotations, with GPUs by index."""
     requirements: Requirements = NOT_READ
-    """What the pod requires of a node; read by programs that judge nodes."""
+    """The pod's requirements on a node; read by programs that judge nodes."""
     written: Pairs = ()
-    """The annotations that the daemon of the node writes, as the API server has them; read by this daemon."""
+    """The annotations written by the node's daemon, with the API server's values; read by the daemon only."""
     container_ids: Pairs = ()
-    """The IDs of the containers by name, as the runtime knows them; read by the daemon of the node."""
+    """The container runtime's IDs of the containers, by name; read by the node's daemon only."""
 
     @property
     def label(self) -> str:
@@ -117,47 +123,47 @@ class Pod(Struct, frozen=True, gc=False):
 
     @property
     def holds_on(self) -> str | None:
-        """The node where the pod has units. A pod that is being deleted still has its units."""
+        """The node where the pod has units, also during the deletion of the pod; None without units."""
         return self.node if self.request.amounts and not self.ended else None
 
     @property
     def schedulable(self) -> bool:
-        """Whether a scheduler looks for a node for the pod now."""
+        """Whether schedulers look for a node for the pod."""
         return self.node is None and not self.over and not self.gates
 
     @property
     def slices(self) -> tuple[Slice, ...]:
-        """The slices that the pod asks for, the largest first, and no more than a pod may ask for."""
+        """The requested slices, the largest first, at most MOST_SLICES_OF_A_POD."""
         return self.request.slices[:MOST_SLICES_OF_A_POD]
 
     @property
     def asks_for_slices(self) -> bool:
-        """Whether the pod asks for slices, or misspells one."""
+        """Whether the pod asks for slices, also with a misspelt name."""
         return bool(self.request.slices) or self.request.misspelt is not None
 
     @property
     def waits_for_slices(self) -> bool:
-        """Whether the pod has no node, is not going, and asks for slices, or misspells one."""
+        """Whether the pod has no node, is not ending, and asks for slices, also with a misspelt name."""
         return self.node is None and not self.ended and not self.ending and self.asks_for_slices
 
     @property
     def alike(self) -> Hashable:
-        """What is equal for pods that one search for slices can serve."""
+        """A value equal for pods with the same result in a search for slices."""
         return self.slices, self.request.wishes, self.request.policy, self.requirements
 
 
 def has_ended(phase: str, runs: Callable[[], bool]) -> bool:
-    """Return whether a pod has stopped for good; `runs` says whether a status shows a container that runs.
+    """Return whether a pod has ended for good; `runs` returns whether the pod's status shows a running container.
 
-    A deletion timestamp says nothing of that: containers run on through the grace period, and on a lost node beyond it.
+    A deletion timestamp is no sign of the end: containers still run in the grace period, and on a lost node beyond.
     """
     return phase in OVER and not runs()
 
 
 def beside(memory: Shares, request: PodRequest, cores: str) -> Shares:
-    """Return the compute that goes with memory: equal parts on the GPUs of each container's memory.
+    """Return the compute beside memory: equal parts on the GPUs of each container's memory.
 
-    The annotations of Aliyun and ACK name no other GPUs. `cores` is the resource.
+    The annotations of Aliyun and ACK name only the GPUs of memory. `cores` is the resource of compute.
     """
     gpus = Counter(share.container for share in memory)
     amounts = request.of_containers.get(cores, {})
@@ -169,10 +175,10 @@ def beside(memory: Shares, request: PodRequest, cores: str) -> Shares:
 
 
 def promised(pod: Pod, resource: str, kind: str, indexes: Mapping[str, str]) -> dict[str, dict[str, int]]:
-    """Return the units of each GPU that each container was promised: by our extender, or else by Aliyun's or ACK's.
+    """Return the units promised to each container, by GPU: by gpushare's extender, or else by Aliyun's or ACK's.
 
-    These two name the GPUs of memory by index; `kind` is that of the resource, `indexes` has the name of each GPU by
-    its index. What does not agree with the container's own request is left out.
+    Aliyun's and ACK's annotations name the GPUs of memory by index. `kind` is the kind of the resource; `indexes` has
+    the name of each GPU by its index. A promise different from the container's own request is left out.
     """
     shares = tuple(share for share in pod.promise or () if share.resource == resource)
     if not shares:
@@ -184,14 +190,14 @@ def promised(pod: Pod, resource: str, kind: str, indexes: Mapping[str, str]) -> 
 
 
 def by_index(pod: Pod, resource: str, kind: str) -> Shares:
-    """Return what Aliyun's or ACK's annotations say of a resource: of memory, and so of the compute beside it."""
+    """Return the units of a resource in Aliyun's or ACK's annotations: memory, or the compute beside memory."""
     if kind == "cores":
         return beside(pod.indexes or (), pod.request, resource)
     return tuple(share for share in pod.indexes or () if share.resource == resource)
 
 
 def of_containers(shares: Shares, resource: str) -> dict[str, dict[str, int]]:
-    """Return the units of a resource that each container has of each GPU."""
+    """Return the units of a resource, by container and GPU."""
     found: dict[str, dict[str, int]] = {}
     for share in shares:
         if share.resource == resource:
@@ -200,31 +206,36 @@ def of_containers(shares: Shares, resource: str) -> dict[str, dict[str, int]]:
 
 
 class Comparison(NamedTuple):
-    """The units of each GPU in one resource that a pod was promised, and those that it has."""
+    """The promised and the held units of a pod in a resource."""
 
     pod: Pod
+    """The pod."""
     promised: UnitsOf
+    """The promised units by GPU."""
     held: UnitsOf
+    """The held units by GPU."""
 
 
 def comparison(pod: Pod, promised: Mapping[str, UnitsOf], held: Mapping[str, UnitsOf]) -> Comparison:
-    """Compare what containers of a pod were promised with what they have; those without a promise do not count."""
+    """Return the comparison of promised and held units of a pod, without the containers that have no promise."""
     has = {container: held[container] for container in promised if container in held}
     return Comparison(pod, _of_pod(pod, promised), _of_pod(pod, has))
 
 
 class Drift(NamedTuple):
-    """By how many units each GPU has more in one resource than was promised there, and the pods that have these."""
+    """The units of a resource held beyond the promises on a node."""
 
     excess: UnitsOf
+    """The held units beyond all promises on each GPU, for GPUs with more than 0."""
     pods: tuple[Comparison, ...]
+    """The pods with more held than promised units on a GPU of `excess`."""
 
 
 def drift(compared: Iterable[Comparison]) -> Drift:
-    """Return the drift of one resource of a node: the units that pods hold of a GPU beyond what was promised there.
+    """Return the drift of a resource of a node.
 
-    All pods of the node that have not ended and were promised something have to be `compared`, also those that have
-    nothing yet. Pods that swapped have not drifted: every GPU has what was promised there.
+    `compared` needs all pods of the node with a promise that have not ended, also pods without held units. Two pods
+    that swapped GPUs have not drifted: every GPU has as many held units as promised.
     """
     compared = list(compared)
     difference: Counter[str] = Counter()
@@ -239,7 +250,7 @@ def drift(compared: Iterable[Comparison]) -> Drift:
 
 
 def _of_pod(pod: Pod, of_container: Mapping[str, UnitsOf]) -> UnitsOf:
-    """Return the units of each GPU that a pod has in all, where later containers reuse those of init containers."""
+    """Return the total units of a pod by GPU: later containers reuse the units of init containers."""
     gpus = dict.fromkeys(gpu for units in of_container.values() for gpu in units)
     return {
         gpu: effective((each.kind, of_container.get(each.name, {}).get(gpu, 0)) for each in pod.request.containers)

@@ -1,4 +1,4 @@
-"""Which pods are on which node, and which wait for one: kept by node, so that nobody searches all pods."""
+"""The pods on each node, and the pods waiting for evictions on each node, found without a search of all pods."""
 
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
@@ -7,20 +7,20 @@ from gpushare_plugin.model.account.pod import Pod
 
 
 class Presence:
-    """Which pods have units on which node, or are promised some, whether the node is known or not."""
+    """The pods with units or promised units on each node, whether the node is known or not."""
 
     def __init__(self) -> None:
         """Know no pod yet."""
         self._there: dict[str, dict[str, None]] = {}
         self._owned: dict[str | None, dict[str, int]] = {}
-        """How many pods of each owner are on which node; making a Counter takes as long as all else."""
+        """The number of pods of each owner on each node; plain dicts, because making Counters would double the time."""
 
     def on(self, node: str) -> Collection[str]:
         """Return the UIDs of the pods on a node."""
         return self._there.get(node, {}).keys()
 
     def of(self, owner: str | None) -> AbstractSet[str]:
-        """Return the nodes where an owner has pods."""
+        """Return the nodes with pods of an owner."""
         return self._owned[owner].keys() if owner in self._owned else frozenset()
 
     def enter(self, pod: Pod, node: str) -> None:
@@ -31,7 +31,7 @@ class Presence:
             owned[node] = owned.get(node, 0) + 1
 
     def leave(self, pod: Pod, node: str) -> None:
-        """Count it there no more."""
+        """Stop counting a pod on a node."""
         del self._there[node][pod.uid]
         if not self._there[node]:
             del self._there[node]
@@ -45,7 +45,7 @@ class Presence:
 
 
 class Nominated:
-    """Pods that wait for a node where others are being evicted for them, by node."""
+    """The pods for which pods of a node are being evicted, by node."""
 
     def __init__(self) -> None:
         """Know no pod yet."""
@@ -53,11 +53,11 @@ class Nominated:
 
     @property
     def nodes(self) -> AbstractSet[str]:
-        """The nodes that are waited for."""
+        """The nodes with waiting pods."""
         return self._waiting.keys()
 
     def replace(self, before: Pod | None, after: Pod | None) -> None:
-        """Take in a pod as it is now."""
+        """Replace a pod by its newest state; None before the first state and after the last."""
         if before is not None and before.nominated in self._waiting:
             waiting = self._waiting[before.nominated]
             waiting.pop(before.uid, None)
@@ -67,6 +67,6 @@ class Nominated:
             self._waiting.setdefault(after.nominated, {})[after.uid] = after
 
     def ahead_of(self, pod: Pod, node: str) -> list[Pod]:
-        """Return those that are as important as another pod or more so, the most important first."""
+        """Return the pods waiting for a node with at least the priority of `pod`, the highest priority first."""
         others = [each for each in self._waiting.get(node, {}).values() if each.uid != pod.uid]
         return sorted((each for each in others if each.priority >= pod.priority), key=lambda each: -each.priority)

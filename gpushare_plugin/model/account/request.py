@@ -1,4 +1,4 @@
-"""What a pod asks for, as a value: pods that ask for the same share one object, and so one verdict for each node."""
+"""The request of a pod, as a value: pods with equal requests share an object and the verdict of each node."""
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,45 +14,51 @@ from gpushare_plugin.model.slices.slice import Slice, misspelt, slice_of
 K = TypeVar("K", bound=Hashable)
 
 ContainerKind = Literal["init", "sidecar", "app"]
-"""What kind of container it is; a sidecar is an init container with `restartPolicy: Always`."""
+"""The kind of a container; a sidecar is an init container with `restartPolicy: Always`."""
 
 MOST_WISHES = 64
-"""Names in each list of GPUs that a pod wants, or does not: each is compared with each GPU of the cluster."""
+"""The most names in each list of accepted or rejected GPUs: each name is compared with each GPU of the cluster."""
 
 MOST_CONTAINERS = 256
-MOST_RESOURCES = 64
-MOST_AMOUNTS = 512
-"""What is kept of a pod: containers, different resources, and amounts of resources in all containers together.
+"""The most containers kept of a pod.
 
-Whoever may create pods may write far more into one, and all of it would be kept, compared and added up for each pod.
+A user with the right to create pods may write far more into a pod. Everything kept is compared and added up.
 """
+MOST_RESOURCES = 64
+"""The most different resources kept of a pod."""
+MOST_AMOUNTS = 512
+"""The most amounts of resources kept of a pod, in all containers together."""
 
 MOST_READ = 4 * MOST_AMOUNTS
-"""Amounts of a pod that are all read, CPU and the like included, of which each container has a few.
+"""The most amounts of a pod to read completely, with CPU and similar resources: each container has a few amounts.
 
-A pod with more is beyond the bounds, and only the amounts that are kept of it are read.
+A pod with more amounts is beyond the bounds, and only the kept amounts of the pod are read.
 """
 
 MOST_SLICES_OF_A_POD = 64
-"""Slices that a pod may ask for, one a container."""
+"""The most slices of a pod, one for each container."""
 
 _SHOWN_WISHES = 3
 
 
 class Wishes(Struct, frozen=True):
-    """Which GPUs a pod accepts: parts of model names, in lower case, and UUIDs; an empty tuple accepts any."""
+    """The GPUs accepted by a pod."""
 
     models: tuple[str, ...] = ()
+    """Parts of accepted model names, in lower case; empty for any model."""
     not_models: tuple[str, ...] = ()
+    """Parts of rejected model names, in lower case."""
     uuids: tuple[str, ...] = ()
+    """The UUIDs of accepted GPUs; empty for any GPU."""
     not_uuids: tuple[str, ...] = ()
+    """The UUIDs of rejected GPUs."""
 
     def refusal(self, uuid: str, product: str) -> str | None:
-        """Return why the pod does not accept a GPU, None where it does."""
+        """Return why the pod rejects a GPU; None for an accepted GPU."""
         return self.model_refusal(product) or self.uuid_refusal(uuid)
 
     def model_refusal(self, product: str) -> str | None:
-        """Return why the pod accepts no GPU of a model, None where it may."""
+        """Return why the pod rejects all GPUs of a model; None for an accepted model."""
         model = product.lower()
         if self.models and not any(part in model for part in self.models):
             return f"{product or 'unknown model'}, the pod wants {_some(self.models)}"
@@ -61,7 +67,7 @@ class Wishes(Struct, frozen=True):
         return None
 
     def uuid_refusal(self, uuid: str) -> str | None:
-        """Return why the pod does not accept this GPU, whatever its model, None where it does."""
+        """Return why the pod rejects a GPU by UUID; None for an accepted UUID."""
         if self.uuids and uuid not in self.uuids:
             return "not among the GPUs that the pod wants"
         return "the pod does not want this GPU" if uuid in self.not_uuids else None
@@ -72,18 +78,22 @@ def _some(names: Sequence[str]) -> str:
 
 
 ANY_GPU = Wishes()
+"""The wishes of a pod that accepts every GPU."""
 
 
 class ContainerRequest(Struct, frozen=True, weakref=True):
-    """The units of extended resources that one container asks for, sorted by resource; those of 0 are left out."""
+    """The request of a container for extended resources."""
 
     name: str
+    """The name of the container."""
     kind: ContainerKind
+    """The kind of the container."""
     amounts: tuple[tuple[str, int], ...] = ()
+    """The requested units by resource, sorted, without amounts of 0."""
 
     def amount(self, resource: str) -> int:
-        """Return the units it asks for of one resource."""
-        # A plain loop: it is asked about each container of tens of thousands of pods.
+        """Return the requested units of a resource."""
+        # A plain loop for speed: called for each container of tens of thousands of pods.
         for name, amount in self.amounts:
             if name == resource:
                 return amount
@@ -92,32 +102,34 @@ class ContainerRequest(Struct, frozen=True, weakref=True):
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class PodRequest:
-    """Everything of a pod that decides where it can go; `containers` are in the order in which the kubelet starts them.
-
-    `gpu_count` is the number of GPUs that memory is split over, `policy` the placement policy the pod itself names.
-    `problem` says why no node can take the pod, `ignored` what of its wishes is not understood.
-    """
+    """The request of a pod for extended resources: everything about the pod that decides on GPUs."""
 
     containers: tuple[ContainerRequest, ...]
+    """The requests of the containers, in the order in which the kubelet starts the containers."""
     gpu_count: int = 1
+    """The number of GPUs to split memory over."""
     wishes: Wishes = ANY_GPU
+    """The GPUs accepted by the pod."""
     policy: str | None = None
+    """The placement policy named by the pod; None for no policy."""
     problem: str | None = None
+    """Why no node can take the pod; None for no such reason."""
     ignored: tuple[str, ...] = ()
+    """Sentences on wishes of the pod that cannot be understood."""
     amounts: Mapping[str, int] = field(init=False, repr=False, compare=False)
-    """The units of each resource that the pod takes, as Kubernetes counts them: see `effective`."""
+    """The units of each resource taken by the pod, by Kubernetes' rule: see `effective`."""
     of_containers: Mapping[str, Mapping[str, int]] = field(init=False, repr=False, compare=False)
-    """The units of each resource that each container asks for, by resource and container."""
+    """The requested units by resource and container."""
     slices: tuple[Slice, ...] = field(init=False, repr=False, compare=False)
-    """The slices that the pod takes, the largest first; of too many, one more than a pod may ask for."""
+    """The slices taken by the pod, the largest first; at most one more than MOST_SLICES_OF_A_POD."""
     misspelt: str | None = field(init=False, repr=False, compare=False)
-    """A resource that is asked for by somebody who means a slice, None where the pod takes slices, or means none."""
+    """A requested resource with the misspelt name of a slice; None if the pod takes slices, or no name is misspelt."""
     found_essence: "PodRequest | None" = field(init=False, repr=False, compare=False, default=None)
-    """What `essence` returned, which lives no longer than those whose essence it is."""
+    """The result of `essence`, kept no longer than the requests with the same essence."""
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Keep what is asked for again and again."""
+        """Compute and keep the often used values."""
         amounts = effective_amounts((each.kind, each.amounts) for each in self.containers)
         object.__setattr__(self, "amounts", dict(sorted(amounts.items())))
         of_containers: dict[str, dict[str, int]] = {name: {} for name in self.amounts}
@@ -133,23 +145,23 @@ class PodRequest:
 
     @property
     def unreadable(self) -> bool:
-        """Whether nobody knows all that the pod asks for: a quantity makes no sense, or there is more than is kept."""
+        """Whether the full request is unknown, because of a senseless quantity or more resources than are kept."""
         return self.problem is not None and (not self.containers or len(self.amounts) >= MOST_RESOURCES)
 
     def __hash__(self) -> int:
-        """Return the hash that was found once."""
+        """Return the hash computed at the start."""
         return self._hash
 
 
 def _slices(amounts: Mapping[str, int]) -> tuple[Slice, ...]:
-    """Return slices, the largest first; those of init containers are used again by later ones."""
+    """Return the slices among effective amounts, the largest first, at most MOST_SLICES_OF_A_POD + 1."""
     sizes = [(meant, amount) for resource, amount in amounts.items() if (meant := slice_of(resource)) is not None]
     sizes.sort(key=lambda size: size[0].rank)
     return tuple(islice((meant for meant, amount in sizes for _ in range(amount)), MOST_SLICES_OF_A_POD + 1))
 
 
 @kept_while_used
-def shared_request(  # noqa: PLR0913, PLR0917 - everything that a request is made of
+def shared_request(  # noqa: PLR0913, PLR0917 - all parts of a request
     containers: tuple[ContainerRequest, ...],
     gpu_count: int,
     wishes: Wishes,
@@ -157,21 +169,21 @@ def shared_request(  # noqa: PLR0913, PLR0917 - everything that a request is mad
     problem: str | None,
     ignored: tuple[str, ...],
 ) -> PodRequest:
-    """Return the one object for requests that are equal; most pods have replicas."""
+    """Return the shared object for equal requests; most pods have replicas with an equal request."""
     return PodRequest(containers, gpu_count, wishes, policy, problem, ignored)
 
 
 def effective(amounts: Iterable[tuple[ContainerKind, int]]) -> int:
-    """Return the units that a pod takes of a resource, given those of its containers in the order of their start.
+    """Return the units of a resource that a pod takes, given the units of its containers in the order of their start.
 
-    Kubernetes' rule: containers and sidecars add up, while an init container only needs its own beside the sidecars
-    that run already; later containers reuse what it had.
+    Kubernetes' rule: containers and sidecars add up. An init container only needs its own units beside the sidecars
+    already running, and later containers reuse the units of the init container.
     """
     return effective_amounts((kind, ((None, amount),)) for kind, amount in amounts).get(None, 0)
 
 
 def effective_amounts(containers: Iterable[tuple[ContainerKind, Iterable[tuple[K, int]]]]) -> dict[K, int]:
-    """Return the same for each resource that containers have an amount of: see `effective`."""
+    """Return the units of each resource that a pod takes, given the amounts of its containers: see `effective`."""
     running, most = dict[K, int](), dict[K, int]()
     for kind, amounts in containers:
         for name, amount in amounts:
@@ -186,18 +198,20 @@ def effective_amounts(containers: Iterable[tuple[ContainerKind, Iterable[tuple[K
 
 
 class Bounded(NamedTuple):
-    """The containers of a pod as far as they are kept, and what is too much of it, None where all of it is kept."""
+    """The requests of containers within the bounds."""
 
     containers: tuple[ContainerRequest, ...]
+    """The kept requests."""
     problem: str | None
+    """Which counts of the pod are beyond the bounds; None if everything is kept."""
 
 
 def bounded(containers: tuple[ContainerRequest, ...], held: Callable[[], Collection[str]]) -> Bounded:
-    """Return containers within the bounds on what is kept of a pod.
+    """Return containers within the bounds of a pod.
 
-    A pod beyond them fits nowhere, but one that was bound without a scheduler holds units all the same. Of its
-    resources, those that `kept_resources` returns are kept; its containers count as one if they are too many. `held`
-    returns the resources that the node's daemon says the pod has.
+    A pod beyond the bounds fits nowhere, but holds units if bound without a scheduler. `kept_resources` chooses the
+    kept resources; too many containers are merged into a single container. `held` returns the resources held by the pod
+    according to the node's daemon.
     """
     amounts = sum([len(each.amounts) for each in containers])
     if len(containers) <= MOST_CONTAINERS and amounts <= MOST_RESOURCES:
@@ -218,28 +232,29 @@ def bounded(containers: tuple[ContainerRequest, ...], held: Callable[[], Collect
 
 
 def too_large(containers: int, resources: int, amounts: int) -> str | None:
-    """Return in words what a pod has too much of to be kept, None where all of it can be."""
+    """Return in words which counts of a pod are too large to keep; None if everything can be kept."""
     found = {"containers": containers, "resources": resources, "amounts of resources": amounts}
     most = {"containers": MOST_CONTAINERS, "resources": MOST_RESOURCES, "amounts of resources": MOST_AMOUNTS}
     return beyond(found, most)
 
 
 def beyond(found: Mapping[str, int], most: Mapping[str, int]) -> str | None:
-    """Return in words which counts of a pod are beyond their bounds, None where none is."""
+    """Return in words which counts of a pod are beyond their bounds; None for no count."""
     too_many = [f"{count:,} {what} (at most {most[what]:,})" for what, count in found.items() if count > most[what]]
     return f"the pod has {', '.join(too_many)}, more than gpushare reads of a pod: write fewer" if too_many else None
 
 
 def kept_resources(names: Collection[str], held: Collection[str] = ()) -> frozenset[str]:
-    """Return which of too many resources of a pod are kept.
+    """Return the kept resources among too many resources of a pod.
 
-    Those come first that nothing else serves, then those that the node's daemon says the pod has (`held`).
+    First come the resources that only gpushare serves, then the resources held by the pod according to the node's
+    daemon (`held`).
     """
     return frozenset(first_of(names, (ALWAYS_OURS, held), MOST_RESOURCES))
 
 
 def first_of(names: Collection[str], preferred: Iterable[Collection[str]], most: int) -> list[str]:
-    """Return `most` of so many names that sorting them takes long: the preferred ones, set after set, then others."""
+    """Return `most` of the names without sorting all names: preferred names set by set, then the rest, each sorted."""
     rest, found = set(names), list[str]()
     for each in (*preferred, rest):
         found += nsmallest(most - len(found), rest.intersection(each))
@@ -248,10 +263,10 @@ def first_of(names: Collection[str], preferred: Iterable[Collection[str]], most:
 
 
 def essence(request: PodRequest) -> PodRequest:
-    """Return what of a request decides where it fits: requests with the same essence have the same verdicts.
+    """Return the parts of a request that decide on verdicts: requests with the same essence have the same verdicts.
 
-    Containers that ask for nothing make no difference. The names of the others do where a verdict names a container:
-    compute without memory, and units that cannot be split over several GPUs.
+    Containers without amounts make no difference. Names of containers matter if a verdict may name a container:
+    for compute without memory, and for units that cannot be split over several GPUs.
     """
     if (known := request.found_essence) is None:
         asking = [container for container in request.containers if container.amounts]

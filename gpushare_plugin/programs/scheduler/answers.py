@@ -1,4 +1,4 @@
-"""What kube-scheduler is answered from the account alone: filter, prioritize and preempt."""
+"""The answers to kube-scheduler from the account alone: filter, prioritize and preempt."""
 
 import asyncio
 import math
@@ -26,7 +26,7 @@ from gpushare_plugin.programs.scheduler.protocol import (
 
 
 def asks_for_nothing(asked: Arguments) -> bool:
-    """Return whether a pod asks for no extended resource at all: it concerns no account, whatever nodes offer."""
+    """Return whether a pod asks for no extended resource at all, and so needs no account, whatever nodes offer."""
     request = request_of(asked.pod)
     return not request.amounts and not request.unreadable
 
@@ -37,9 +37,9 @@ def every_node(asked: Arguments) -> FilterResult:
 
 
 def filter_nodes(account: ClusterAccount, asked: Arguments) -> FilterResult:
-    """Return the nodes where a pod fits on a GPU, and why it fits on none of the others.
+    """Return the nodes where a pod fits on a GPU, and for each remaining node the reason why not.
 
-    A pod that asks for nothing of ours fits everywhere.
+    A pod without a request for a resource of the account fits on every node.
     """
     pod = pod_of(asked.pod)
     if not account.concerns(pod.request):
@@ -60,9 +60,10 @@ def filter_nodes(account: ClusterAccount, asked: Arguments) -> FilterResult:
 
 
 def _verdicts(account: ClusterAccount, pod: Pod, names: Sequence[str], *, scored: bool) -> Mapping[str, Verdict]:
-    """Return where a pod fits, of these nodes at least.
+    """Return the verdict of each named node on a pod; nodes beyond `names` can be among the keys.
 
-    A pod whose Binding was not answered may be bound by now, or become so: it fits on that node, and on no other.
+    A pod with an unanswered Binding may be bound to the reserved node, now or later. The pod therefore fits on the
+    reserved node only.
     """
     if (reserved := account.reservation(pod.uid)) is None:
         return account.fits_pod(pod, names, scored=scored)
@@ -71,17 +72,21 @@ def _verdicts(account: ClusterAccount, pod: Pod, names: Sequence[str], *, scored
 
 
 class _Sorted(NamedTuple):
-    """Nodes that fit, and why the others do not: those where other pods could make room, and those where not."""
+    """The nodes of a request, sorted by their verdicts."""
 
     fitting: list[str]
+    """The names of the nodes where the pod fits."""
     curable: dict[str, str]
+    """The reason by node, for nodes where evicting pods could make room."""
     incurable: dict[str, str]
+    """The reason by node, for nodes where evicting pods cannot make room."""
 
 
 def _sort_out(names: Iterable[str], verdicts: Mapping[str, Verdict]) -> _Sorted:
-    """Return which nodes fit, and why the others do not.
+    """Return the nodes that fit, and a reason for each remaining node.
 
-    kube-scheduler counts nodes with the same reason, so it has no numbers of the node; `gpushare explain` shows them.
+    kube-scheduler counts nodes with the same reason. A reason therefore has no numbers of its node; `gpushare explain`
+    shows the numbers.
     """
     fitting: list[str] = []
     curable: dict[str, str] = {}
@@ -96,7 +101,7 @@ def _sort_out(names: Iterable[str], verdicts: Mapping[str, Verdict]) -> _Sorted:
 
 
 def prioritize(account: ClusterAccount, asked: Arguments) -> list[HostPriority]:
-    """Return the scores of nodes for a pod; all are 0 where it asks for nothing of ours."""
+    """Return the scores of nodes for a pod: all 0 for a pod without a request for a resource of the account."""
     names = asked.node_names if asked.node_names is not None else [name for name, _ in node_names(asked.nodes)]
     pod = pod_of(asked.pod)
     if not account.concerns(pod.request):
@@ -106,17 +111,18 @@ def prioritize(account: ClusterAccount, asked: Arguments) -> list[HostPriority]:
 
 
 MOST_TRIED_TOGETHER = 16_384
-"""Sets of pods that are tried for one preemption, on all nodes together."""
+"""The most sets of pods to try for a preemption, on all nodes together."""
 
 
 async def preempt(account: ClusterAccount, disruptions: Disruptions, asked: PreemptionArguments) -> PreemptionResult:
-    """Return, of the nodes that kube-scheduler could free, those where the pod then fits on a GPU, and whom to evict.
+    """Return the proposed nodes where the pod fits on a GPU after evictions, and the pods to evict there.
 
-    kube-scheduler's victims free the sum of a node, perhaps a little on each GPU. Where they are enough for the GPUs
-    they stay as they are; otherwise the fewest pods are added with which they are. Violations of disruption budgets
-    are counted anew, unless the budgets cannot be read: then kube-scheduler's own number stays.
+    kube-scheduler's victims free the sum of a node, perhaps a little on each GPU. Victims that free enough units of a
+    GPU stay unchanged; otherwise the fewest further pods are added. Violations of disruption budgets are counted anew.
+    If the budgets cannot be read, kube-scheduler's own number stays.
 
-    Other requests are answered between two nodes: hundreds can be proposed, and some take milliseconds.
+    The event loop answers waiting requests between two nodes, because kube-scheduler can propose hundreds of nodes and
+    some nodes take milliseconds.
     """
     pod = pod_of(asked.pod)
     if not account.concerns(pod.request):
@@ -143,15 +149,15 @@ async def preempt(account: ClusterAccount, disruptions: Disruptions, asked: Pree
 
 
 def _is_on(account: ClusterAccount, pod: Pod, node: str) -> bool:
-    """Return whether a pod is on a node or being bound to it: whoever reaches the port may name pods of other nodes."""
+    """Return whether a pod is on a node or being bound to the node: any client of the port may name pods elsewhere."""
     reservation = account.reservation(pod.uid)
     return node == (reservation.node if reservation is not None else pod.node)
 
 
 def _most_important_first(proposed: Iterable[str], known: Iterable[Pod], harm: Harm) -> tuple[MetaPod, ...]:
-    """Return victims in the order that kube-scheduler expects: it ranks nodes by the first one.
+    """Return victims, the most important first: kube-scheduler ranks nodes by the first victim.
 
-    Pods that it has just learned of, and the account has not, come first.
+    Pods known to kube-scheduler and not yet to the account come before all known pods.
     """
     ranks = {each.uid: harm.importance(each) for each in known}
     uids = dict.fromkeys((*proposed, *ranks))
@@ -159,3 +165,4 @@ def _most_important_first(proposed: Iterable[str], known: Iterable[Pod], harm: H
 
 
 _UNKNOWN = (math.inf,)
+"""The importance of a pod unknown to the account: above every known pod."""

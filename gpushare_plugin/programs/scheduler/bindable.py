@@ -1,7 +1,7 @@
-"""Which pods may be bound to which nodes, but for GPUs.
+"""The checks before a Binding, apart from GPUs: the pod waits for a node, and may go to the node.
 
-kube-scheduler has judged that before it asks. Whoever else reaches the port must not have more bound than
-kube-scheduler would: a Binding passes over node selectors, affinity, taints and cordons.
+kube-scheduler has already made the same checks. Any further client of the port must not get more pods bound than
+kube-scheduler would bind: a Binding passes over node selectors, affinity, taints and cordons.
 """
 
 from collections.abc import Collection
@@ -17,19 +17,20 @@ from gpushare_plugin.model.account.scheduling.fits import unmet
 from gpushare_plugin.model.account.scheduling.requirements import DEFAULT_SCHEDULER
 
 _SHOWN = 3
+"""The most scheduling gates in a message."""
 _LONGEST = 64
-"""Scheduling gates, and characters of a name that a tenant wrote, that a message repeats."""
+"""The most characters that a message repeats of a name written by a tenant."""
 
 NOT_MANAGED = (
     "asks for nothing that this extender manages; expected a resource of GPUs, such as aliyun.com/gpu-mem: name only "
     "these in managedResources of the extender in the KubeSchedulerConfiguration, so that kube-scheduler binds other "
     "pods itself"
 )
-"""What a pod does that asks for no GPU."""
+"""The refusal of a pod without a request for GPUs, to follow the name of the pod."""
 
 
 def check_identity(asked: ObjectIdentity, found: ApiPod | None) -> ApiPod:
-    """Return the pod of the name that was asked for; raises PlacementError where it is another one."""
+    """Return the pod found under the requested name; raises PlacementError for no pod or a different UID."""
     if found is None:
         raise PlacementError(f"{asked} does not exist any more")
     if found.metadata.uid != asked.uid:
@@ -41,7 +42,7 @@ def check_identity(asked: ObjectIdentity, found: ApiPod | None) -> ApiPod:
 
 
 def check_waits(pod: Pod, found: ApiPod, schedulers: Collection[str]) -> None:
-    """Raise PlacementError for a pod that does not wait for one of these schedulers; for any, where none is named."""
+    """Raise PlacementError unless a pod waits for one of `schedulers`; empty `schedulers` stand for any scheduler."""
     gates = found.spec.scheduling_gates
     if pod.ended:
         why = "has ended"
@@ -66,7 +67,7 @@ def _check_scheduler(pod: Pod, scheduler: str, schedulers: Collection[str]) -> N
 
 
 def check_place(pod: Pod, found: ApiPod, name: str, node: ApiNode | None) -> None:
-    """Raise PlacementError where a node does not exist, or the pod may not go there by its own rules or the node's."""
+    """Raise PlacementError for a missing node, or a node that the rules of the pod or of the node forbid."""
     if node is None:
         raise PlacementError(
             f"node {name} does not exist any more; expected a node of this cluster: kube-scheduler tries again"

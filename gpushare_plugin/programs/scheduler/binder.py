@@ -1,4 +1,4 @@
-"""Binds pods: chooses GPUs, promises them in memory, and writes promise and node in one request."""
+"""Binds pods: chooses GPUs, promises the units in memory, and writes promise and node in a single request."""
 
 import asyncio
 import time
@@ -33,19 +33,23 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class BinderTiming:
-    """Seconds.
-
-    A `binding` may take so long: less than kube-scheduler waits for an extender (5 s), and than a Lease lasts after its
-    holder has stopped. A pod that the watch has not shown as bound is read from the API server `between` so long. Only
-    after `abandoned` does a pod that is not bound mean that it never will be: the API server ends a request after 60 s
-    (kube-apiserver: --request-timeout), and may carry it out until then. Who has to be read is looked for `every` so
-    often.
-    """
+    """The times of the binder, in seconds."""
 
     binding: float = 4.0
+    """The most that a Binding may take.
+
+    Less than kube-scheduler waits for an extender (5 s), and less than a Lease lasts after its holder has stopped.
+    """
     between: float = 5.0
+    """The time to wait for the watch to show a pod as bound, before each read of the pod from the API server."""
     abandoned: float = 70.0
+    """The age of a Binding after which a pod without a node is certain not to be bound by the Binding.
+
+    The API server ends a request after 60 s (kube-apiserver: --request-timeout), and may carry out the request until
+    then.
+    """
     every: float = 1.0
+    """The time between two searches for pods to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +57,29 @@ class _Attempt:
     """A Binding on its way."""
 
     node: str
+    """The name of the node to bind to."""
     task: asyncio.Task[None]
+    """The task that binds the pod; raises NotBoundError."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Unconfirmed:
-    """A pod that may be bound and was not seen yet, and what its Binding says.
-
-    It is read at the time `read_at`; from `certain_at` on, one that is not bound then never will be.
-    """
+    """A pod that may be bound and was not yet shown as bound by the watch."""
 
     pod: ObjectIdentity
+    """The pod."""
     placement: Placement
+    """The node and the promised units of the Binding."""
     annotations: dict[str, str]
+    """The annotations of the Binding, the same in each repetition."""
     read_at: float = 0.0
+    """The time to read the pod from the API server, on the monotonic clock."""
     certain_at: float = 0.0
+    """The time on the monotonic clock after which a pod without a node is certain not to be bound by the Binding."""
 
 
 _OPEN = {Unbound.UNKNOWN, Unbound.BUSY, Unbound.REJECTED}
-"""Failures that say nothing of an earlier Binding of the pod."""
+"""Failures that leave open whether an earlier Binding of the pod was or will be carried out."""
 
 
 class NotBoundError(GpushareError):
@@ -81,8 +89,8 @@ class NotBoundError(GpushareError):
 class Binder:
     """Binds pods in each term of leadership.
 
-    Units are promised from the choice until the watch shows the pod on its node, or it is certain that it is not bound:
-    also when the term has ended meanwhile. No lock is held: what is promised counts for every other pod.
+    A promise lasts from the choice of the GPUs until the watch shows the pod on its node, or until the pod is certain
+    not to be bound, also beyond the end of the term. The binder needs no lock: each choice counts all earlier promises.
     """
 
     def __init__(
@@ -93,9 +101,9 @@ class Binder:
         timing: BinderTiming | None = None,
         schedulers: Collection[str] = (),
     ) -> None:
-        """Promise units of `account`, once a term begins, and `handover` to it.
+        """Bind nothing before the first term; `handover` makes the Handover of each term.
 
-        Pods of other schedulers than `schedulers` are not bound; where none is named, pods of any are.
+        Promises are made in `account`. Only pods of `schedulers` are bound; empty `schedulers` stand for any scheduler.
         """
         self._client = client
         self._account = account
@@ -110,11 +118,11 @@ class Binder:
 
     @property
     def promises(self) -> int:
-        """How many pods have units promised and were not seen as bound yet."""
+        """The number of pods with a promise that the watch has not yet shown as bound."""
         return sum(self._account.reservation(uid) is not None for uid in self._unconfirmed)
 
     async def bind(self, pod: ObjectIdentity, node: str) -> None:
-        """Bind a pod to a node; asked twice at a time, it is done once. Raises NotBoundError."""
+        """Bind a pod to a node, once for all simultaneous calls; raises NotBoundError."""
         if self._closed:
             raise NotBoundError("this extender stops leading; kube-scheduler tries again")
         attempt = self._attempts.get(pod.uid)
@@ -124,23 +132,23 @@ class Binder:
             attempt.task.add_done_callback(lambda task: self._ended(pod.uid, task))
         elif attempt.node != node:
             raise NotBoundError(f"{pod} is being bound to node {attempt.node}; retry when that has ended")
-        # A kube-scheduler that hangs up must not leave it half done.
+        # A kube-scheduler that hangs up must not leave the Binding half done.
         await asyncio.shield(attempt.task)
 
     def open(self, seconds_left: Callable[[], float]) -> None:
-        """Begin a term, after the former one was closed; `seconds_left` says how long this process leads in it."""
+        """Begin a term, after the end of the former term; `seconds_left` returns how long this process still leads."""
         self._seconds_left = seconds_left
         self._handover = self._begin()
         self._closed = False
 
     async def close(self) -> None:
-        """Bind no more, and wait until the Bindings on their way have ended: only then may another one lead."""
+        """Bind no more, and wait for the end of the Bindings on their way: only then may another extender lead."""
         self._closed = True
         if self._attempts:
             await asyncio.wait([attempt.task for attempt in self._attempts.values()])
 
     async def confirm(self) -> None:
-        """Find out what became of pods that the watch did not show in time; runs until cancelled."""
+        """Read each pod not shown as bound by the watch in time, and act on the result; runs until cancelled."""
         while True:
             await asyncio.sleep(self._timing.every)
             for uid, waiting in tuple(self._unconfirmed.items()):
@@ -152,10 +160,10 @@ class Binder:
     def _ended(self, uid: str, task: asyncio.Task[None]) -> None:
         del self._attempts[uid]
         if not task.cancelled():
-            task.exception()  # whoever waited for it may have gone
+            task.exception()  # retrieved here, because every waiting request may have gone
 
     async def _bind_in_time(self, pod: ObjectIdentity, node: str) -> None:
-        """Bind a pod, and be done with it before this process stops leading; raises NotBoundError."""
+        """Bind a pod, and end before this process stops leading; raises NotBoundError."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(self._timing.binding, self._seconds_left())
         try:
@@ -174,10 +182,10 @@ class Binder:
             raise NotBoundError(str(error)) from error
 
     async def _bindable(self, pod: ObjectIdentity, node: str) -> Pod | None:
-        """Return a pod that may be bound to a node as both are now, None for one that was bound to it before.
+        """Return a pod that may be bound to a node, or None for a pod already bound to the node.
 
-        Both are read: so little is asked of them that nothing needs to be kept of every pod and node for it. Raises
-        PlacementError and ClusterError.
+        Pod and node are read from the API server for each Binding; otherwise the checked fields of every pod and node
+        would have to be kept in memory. Raises PlacementError and ClusterError.
         """
         if node not in self._account.nodes:
             raise PlacementError(f"{not_known(node)}; expected a node of this cluster: kube-scheduler tries again")
@@ -186,7 +194,7 @@ class Binder:
         if known.node == node and not known.ended:
             return None
         check_waits(known, found, self._schedulers)
-        # Another plugin may serve GPUs that the account does not decide; kube-scheduler asks about them, too.
+        # Another plugin may serve GPUs that the account does not decide; kube-scheduler asks about such pods, too.
         if not self._account.concerns(known.request) and not any(map(is_of_gpus, known.request.amounts)):
             raise PlacementError(f"pod {known.label} {NOT_MANAGED}")
         check_place(known, found, node, await read_node(self._client, node))
@@ -201,14 +209,14 @@ class Binder:
         annotations: dict[str, str] = {}
         gpus: list[str] = []
         if self._account.concerns(known.request):
-            # It is held until the watch shows the pod: no time alone says that the pod was not bound.
+            # The promise lasts until the watch shows the pod: no time alone says that the pod was not bound.
             placement = self._account.reserve(known, node)
             gpus = sorted({share.gpu for share in placement.shares})
             annotations = self._expected(pod, known, placement).annotations
         try:
             bound_now = await bind(self._client, pod, node, annotations, within)
         except BindingError as error:
-            # An earlier Binding without an answer may still be done.
+            # The API server may still carry out an earlier Binding without an answer.
             if error.why not in (_OPEN if earlier else {Unbound.UNKNOWN}):
                 self._forget(pod.uid)
             raise
@@ -217,7 +225,7 @@ class Binder:
             _log.info("pod_bound", pod=pod.label, node=node, gpus=gpus)
 
     def _expected(self, pod: ObjectIdentity, known: Pod, placement: Placement) -> _Unconfirmed:
-        """Note that a pod is to be seen as bound; asked again, its Binding says the same again."""
+        """Expect the watch to show a pod as bound; a Binding repeated with the same placement keeps its annotations."""
         waiting = self._unconfirmed.get(pod.uid)
         if waiting is None or waiting.placement != placement:
             annotations = self._annotations(known, placement) if placement.shares else {}
@@ -230,14 +238,14 @@ class Binder:
         self._unconfirmed[waiting.pod.uid] = replace(waiting, read_at=time.monotonic() + self._timing.between)
 
     def _annotations(self, known: Pod, placement: Placement) -> dict[str, str]:
-        """Return those of the Binding, which replace what the pod has of the same names."""
+        """Return the annotations of the Binding, which replace annotations of the pod with the same names."""
         node = self._account.offered(placement.node)
         annotations = promise_annotations(placement, known.request, node, datetime.now(UTC))
-        # Before a pod is on a node, no daemon has written what it holds.
+        # Before a pod is on a node, no daemon has written a holding: an earlier annotation is false.
         return annotations if known.allocation is None else {**annotations, ALLOCATION: ""}
 
     async def _confirm(self, waiting: _Unconfirmed) -> None:
-        """End the promise to a pod that is not bound, or is gone; the watch ends it for one that is bound."""
+        """End the promise to a pod that is gone or certainly not bound; the watch ends the promise to a bound pod."""
         pod = waiting.pod
         try:
             found = await read_pod(self._client, pod)
@@ -246,7 +254,7 @@ class Binder:
             self._expect(waiting)
             return
         if self._unconfirmed.get(pod.uid) is not waiting:
-            return  # it was asked to bind meanwhile
+            return  # a new Binding of the pod began meanwhile
         node = None if found is None or found.metadata.uid != pod.uid else found.spec.node_name
         if node == waiting.placement.node or (node == "" and time.monotonic() < waiting.certain_at):
             self._expect(waiting)

@@ -1,6 +1,6 @@
-"""Keeps the account of the extender equal to the cluster, with the GPUs that Aliyun's ConfigMaps cordon.
+"""Keeps the account of the extender equal to the cluster, with the GPUs cordoned by Aliyun's ConfigMaps.
 
-It does so also while another extender leads: so whoever takes over has listed everything before.
+An extender follows the cluster also while another extender leads, to have everything listed when taking over.
 """
 
 import asyncio
@@ -24,18 +24,18 @@ from gpushare_plugin.programs.scheduler.aliyun.cordons import Cordons
 _log = structlog.get_logger()
 
 _AGAIN = 0.1
-"""Seconds until the API server is asked again which pods are on a node."""
+"""Seconds between two requests for the pods of a node, while the watch has not shown all of the pods."""
 
 
 class AccountFollower:
-    """Fills one account; it is complete once Nodes, Pods and ConfigMaps have been listed."""
+    """Fills an account, complete once Nodes, Pods and ConfigMaps have been listed."""
 
     def __init__(self, client: Client, account: ClusterAccount, cordon_nodes: Sequence[str] = ()) -> None:
-        """Fill `account`, which knows nothing yet; of `cordon_nodes` Aliyun's ConfigMaps that cordon GPUs are read."""
+        """Fill the empty `account`, and read Aliyun's ConfigMaps with cordoned GPUs for `cordon_nodes`."""
         self._client = client
         self._account = account
         self.disruptions = Disruptions()
-        """What evictions of pods would disrupt."""
+        """The disruption budgets, and the harm of evicting pods."""
         consequence = "pods are placed by what {} before"
         self._cluster = ClusterFollower(
             client,
@@ -49,19 +49,19 @@ class AccountFollower:
         )
         self._cordons = Cordons(client, cordon_nodes, self._cordon)
         self._budgets = BudgetFollower(client, self.disruptions)
-        # Why the records of nodes cannot be read, as it was logged.
+        # The logged reason, by node, of each record that cannot be read.
         self._unreadable: dict[str, str] = {}
-        # Those of Aliyun's plugin, where their ConfigMaps are read.
+        # The nodes of Aliyun's plugin by name; None where no ConfigMaps are read.
         self._plain: dict[str, ApiNode] | None = {} if cordon_nodes else None
 
     @property
     def missing(self) -> list[str]:
-        """What has not been listed yet."""
+        """The kinds of objects not completely listed yet: nodes, pods, both or none."""
         return self._cluster.missing
 
     @property
     def age(self) -> float | None:
-        """How old what is known may be, in seconds; None before everything was listed."""
+        """The most seconds that the account may be behind the cluster; None before everything was listed."""
         return self._cluster.age
 
     async def complete(self) -> None:
@@ -70,14 +70,14 @@ class AccountFollower:
         await self._cordons.complete()
 
     async def prepare(self) -> None:
-        """Prepare for the first requests of a term."""
+        """Make the accounts of all nodes for the first requests of a term."""
         for name in list(self._account.nodes):
-            # The account of a node is made when it is asked for; the first request asks for those of all nodes.
+            # The account of a node is made on first use; the first request needs the accounts of all nodes.
             self._account.node(name)
             await asyncio.sleep(0)
 
     def handover(self) -> "Handover":
-        """Return what a new term begins with."""
+        """Return the Handover of a new term."""
         return Handover(self._client, self._account, self._cluster)
 
     async def follow(self) -> None:
@@ -104,7 +104,7 @@ class AccountFollower:
             self._plain.pop(gone.name, None)
 
     def _log_unreadable(self, node: Node) -> None:
-        """Log that a record cannot be read, once until that changes: a Node changes every few seconds."""
+        """Log that a record cannot be read, once for each reason: a Node changes every few seconds."""
         if node.unreadable is None:
             self._unreadable.pop(node.name, None)
         elif self._unreadable.get(node.name) != node.unreadable:
@@ -117,14 +117,15 @@ class AccountFollower:
 
 
 class Handover:
-    """Whether the account has every Binding of the leaders before this term; the watch that fills it can be behind.
+    """Makes sure that the account has every Binding of earlier leaders; the watch of the account can be behind.
 
-    A pod that this leader has bound was bound after all of theirs, and a watch shows changes in their order: once it
-    has shown that pod, nothing is missing. Until then, each node is compared with what the API server has there.
+    This leader binds pods after all earlier leaders, and a watch shows changes in order. Once the watch shows a pod
+    bound in this term, no earlier Binding is missing. Until then, each node is compared with the pods of the node in
+    the API server.
     """
 
     def __init__(self, client: Client, account: ClusterAccount, cluster: ClusterFollower) -> None:
-        """Begin a term: of no node it is known that the account, which `cluster` fills, has everything."""
+        """Begin a term with no node compared; `cluster` fills `account`."""
         self._client = client
         self._account = account
         self._cluster = cluster
@@ -133,23 +134,23 @@ class Handover:
         self._complete = False
 
     def bound(self, uid: str) -> None:
-        """Take note of a pod that was bound in this term."""
+        """Note a pod bound in this term."""
         if not self._complete:
             self._bound.add(uid)
 
     async def complete_on(self, node: str) -> None:
-        """Wait until the account has every pod that is bound to a node; raises ClusterError."""
+        """Wait until the account has every pod bound to a node; raises ClusterError."""
         if not self._complete and self._cluster.pods_in_order and self._unseen(self._bound) < self._bound:
             self._complete = True
             self._bound.clear()
             self._compared.clear()
         if self._complete or node in self._compared:
             return
-        while self._unseen(await pods_on(self._client, node)):  # noqa: ASYNC110 - what it has sets no event
+        while self._unseen(await pods_on(self._client, node)):  # noqa: ASYNC110 - a list sets no event
             await asyncio.sleep(_AGAIN)
         self._compared.add(node)
 
     def _unseen(self, uids: Iterable[str]) -> set[str]:
-        """Return those of the pods, each bound somewhere, that the watch has not shown as bound."""
+        """Return the bound pods that the watch has not yet shown as bound."""
         found = {uid: self._account.pods.get(uid) for uid in uids}
         return {uid for uid, pod in found.items() if pod is None or pod.node is None}

@@ -1,7 +1,7 @@
 """The JSON of kube-scheduler's extender protocol, version 1.
 
-Keys are the names of the Go fields, for `k8s.io/kube-scheduler/extender/v1` has no others. Only what is used of pods
-and nodes is decoded.
+Keys are the names of the Go fields, because `k8s.io/kube-scheduler/extender/v1` has no JSON tags. Only the used parts
+of pods and nodes are decoded.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,19 +19,19 @@ T = TypeVar("T")
 
 
 MOST_NODES = 15_000
-"""Nodes in one request: three times as many as a cluster of Kubernetes has at most."""
+"""The most nodes in a request: three times the 5,000 nodes of the largest supported cluster."""
 LARGEST_POD = 3 * 2**20
-"""Bytes of the pod of a request: an API server takes none that is larger."""
+"""The most bytes of the pod in a request: an API server accepts no larger pod."""
 MOST_VALUES_OF_A_POD = 2**15
-"""Values of JSON in the pod of a request, counted as commas: to judge a container takes some 20 µs."""
+"""The most JSON values in the pod of a request, counted as commas: judging a container takes some 20 µs."""
 
 
 Name = Annotated[str, msgspec.Meta(max_length=253)]
-"""A name or a UID; Kubernetes has no longer ones."""
+"""A name or a UID; Kubernetes limits names to 253 characters."""
 
 
 class ProtocolError(GpushareError):
-    """A request is not what kube-scheduler sends."""
+    """A request differs from the requests of kube-scheduler."""
 
 
 class _ProtocolPart(msgspec.Struct, frozen=True, rename="pascal", kw_only=True):
@@ -43,23 +43,25 @@ NodeObject = msgspec.Raw
 
 
 class NodeObjects(msgspec.Struct, frozen=True):
-    """Whole Node objects, which are given back as they came."""
+    """Whole Node objects, returned unchanged."""
 
     items: list[NodeObject] | None = None
+    """The Node objects; None counts as empty."""
 
 
 class _AboutAPod(_ProtocolPart, frozen=True, dict=True):
-    """A request about a pod that has no node yet."""
+    """A request about a pod without a node."""
 
     pod_object: msgspec.Raw = msgspec.field(name="Pod")
+    """The whole pod, undecoded."""
 
     @cached_property
     def pod(self) -> ApiPod:
-        """The pod; raises ProtocolError."""
+        """The decoded pod; raises ProtocolError."""
         return decode(bytes(self.pod_object), ApiPod)
 
     def check(self, *nodes: Collection[object] | None) -> None:
-        """Raise ValueError where the pod, or one of these collections of nodes, is larger than is taken."""
+        """Raise ValueError for a pod, or a collection of nodes, above the limits of this module."""
         if (most := max(len(each or ()) for each in nodes)) > MOST_NODES:
             raise ValueError(f"it has {most:,} nodes, and at most {MOST_NODES:,} are taken")
         if (size := memoryview(self.pod_object).nbytes) > LARGEST_POD:
@@ -69,86 +71,107 @@ class _AboutAPod(_ProtocolPart, frozen=True, dict=True):
 
 
 class Arguments(_AboutAPod, frozen=True):
-    """What `filter` and `prioritize` are asked; names where the extender is `nodeCacheCapable`, or else objects."""
+    """The request of `filter` and `prioritize`."""
 
     nodes: NodeObjects | None = None
+    """The candidate nodes as objects, unless the extender is `nodeCacheCapable`."""
     node_names: list[Name] | None = None
+    """The names of the candidate nodes, if the extender is `nodeCacheCapable`."""
 
     def __post_init__(self) -> None:
-        """Refuse what is too much; the ValueError becomes a ProtocolError."""
+        """Refuse a request above the limits; `decode` raises the ValueError as a ProtocolError."""
         self.check(self.node_names, self.nodes.items if self.nodes else None)
 
 
 class FilterResult(_ProtocolPart, frozen=True, omit_defaults=True):
-    """The nodes that fit, as names or objects, and why the others do not: curable by preemption or not."""
+    """The answer to `filter`."""
 
     nodes: NodeObjects | None = None
+    """The fitting nodes, for a request with objects."""
     node_names: list[str] | None = None
+    """The names of the fitting nodes, for a request with names."""
     failed_nodes: Mapping[str, str] = {}
+    """The reason by node, for nodes where preemption could help."""
     failed_and_unresolvable_nodes: Mapping[str, str] = {}
+    """The reason by node, for nodes where preemption cannot help."""
     error: str = ""
+    """The reason for an answer without a verdict; kube-scheduler shows the text with the pod."""
 
 
 class HostPriority(msgspec.Struct, frozen=True, rename="pascal", gc=False):
-    """The score of a node, 0 to 10; an answer has thousands of these."""
+    """The score of a node; an answer has thousands of scores."""
 
     host: str
+    """The name of the node."""
     score: int
+    """The score, from 0 to 10."""
 
 
 class BindingArguments(_ProtocolPart, frozen=True):
-    """The pod to bind, and the node."""
+    """The request of `bind`."""
 
     pod_name: Name
+    """The name of the pod to bind."""
     pod_namespace: Name
+    """The namespace of the pod."""
     pod_uid: Name = msgspec.field(name="PodUID")
+    """The UID of the pod."""
     node: Name
+    """The name of the node to bind the pod to."""
 
     @property
     def pod(self) -> ObjectIdentity:
-        """The pod."""
+        """The identity of the pod."""
         return ObjectIdentity(self.pod_namespace, self.pod_name, self.pod_uid)
 
 
 class BindingResult(_ProtocolPart, frozen=True):
-    """Why a pod was not bound; empty where it was."""
+    """The answer to `bind`."""
 
     error: str = ""
+    """The reason why the pod was not bound; empty for a bound pod."""
 
 
 class MetaPod(_ProtocolPart, frozen=True):
     """A pod by its UID."""
 
     uid: Name = msgspec.field(name="UID")
+    """The UID."""
 
 
 class MetaVictims(_ProtocolPart, frozen=True):
-    """Pods of a node to evict, and how many disruption budgets that violates."""
+    """Pods of a node to evict, by UID."""
 
     pods: Sequence[MetaPod] | None = None
+    """The pods to evict; None counts as empty."""
     num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
+    """The number of evictions that violate a disruption budget."""
 
 
 class Victims(_ProtocolPart, frozen=True):
-    """As `MetaVictims`, with whole pods."""
+    """Pods of a node to evict, as whole pods."""
 
     pods: Sequence[Identified] | None = None
+    """The pods to evict; None counts as empty."""
     num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
+    """The number of evictions that violate a disruption budget."""
 
 
 class PreemptionArguments(_AboutAPod, frozen=True):
-    """The victims that kube-scheduler found, by node; by UID where the extender is `nodeCacheCapable`."""
+    """The request of `preempt`: the victims found by kube-scheduler."""
 
     node_name_to_victims: Mapping[Name, Victims] | None = None
+    """The victims by node as whole pods, unless the extender is `nodeCacheCapable`."""
     node_name_to_meta_victims: Mapping[Name, MetaVictims] | None = None
+    """The victims by node as UIDs, if the extender is `nodeCacheCapable`."""
 
     def __post_init__(self) -> None:
-        """Refuse what is too much; the ValueError becomes a ProtocolError."""
+        """Refuse a request above the limits; `decode` raises the ValueError as a ProtocolError."""
         self.check(self.node_name_to_victims, self.node_name_to_meta_victims)
 
     @property
     def victims(self) -> dict[str, MetaVictims]:
-        """The victims by node, as UIDs."""
+        """The victims by node as UIDs, from both fields."""
         found = dict(self.node_name_to_meta_victims or {})
         for node, victims in (self.node_name_to_victims or {}).items():
             pods = tuple(MetaPod(uid=pod.metadata.uid) for pod in victims.pods or ())
@@ -157,13 +180,14 @@ class PreemptionArguments(_AboutAPod, frozen=True):
 
 
 class PreemptionResult(_ProtocolPart, frozen=True):
-    """The victims of the nodes where evicting them makes the pod fit."""
+    """The answer to `preempt`."""
 
     node_name_to_meta_victims: Mapping[str, MetaVictims]
+    """The victims by node, for the nodes where the pod fits after the evictions."""
 
 
 def decode(body: bytes | bytearray, kind: type[T]) -> T:
-    """Return a request; raises ProtocolError."""
+    """Return JSON decoded as `kind`; raises ProtocolError."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:
@@ -178,6 +202,6 @@ def encode(answer: object) -> bytes:
 
 
 def node_names(nodes: NodeObjects | None) -> list[tuple[str, NodeObject]]:
-    """Return the objects with their names; raises ProtocolError."""
+    """Return the name and the object of each Node; raises ProtocolError."""
     items = nodes.items if nodes is not None else None
     return [(decode(bytes(item), Identified).metadata.name, item) for item in items or ()]

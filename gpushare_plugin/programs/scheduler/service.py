@@ -1,4 +1,4 @@
-"""The composition root: follows the cluster, leads where it can, and answers kube-scheduler while it leads."""
+"""The composition root: follows the cluster, stands for election, and answers kube-scheduler while leading."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -35,52 +35,61 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Extender:
-    """All that one extender is made of.
-
-    `address` is where kube-scheduler is answered, `probe_address` where the kubelet is, None for nowhere.
-    `certificates` are files, or made by the extender; None for plain HTTP. The Lease is `lease` in `namespace`.
-    `kubeconfig` says where the API server is; None in a pod of its cluster. `cordon_nodes` are nodes of Aliyun's
-    plugin whose ConfigMaps cordon GPUs; `*` stands for all. Only pods of `scheduler_names` are bound,
-    where there is none those of any scheduler. The one that leads points `service`, a Service without a selector in the
-    same namespace, at its own `pod`, whose IP address is `pod_address`; None for no Service. `started` is called with
-    the port, `listed` when the account is complete for the first time.
-    """
+    """The settings of an extender."""
 
     address: str
+    """The address to answer kube-scheduler at."""
     namespace: str
+    """The namespace of the Lease, the Service and the Secrets."""
     probe_address: str | None = None
+    """The address to serve the kubelet's probes and the metrics at; None for no probes and metrics."""
     certificates: Certificates | OwnCertificates | None = None
+    """The certificates as files or made by the extender; None for plain HTTP."""
     policy: str = DEFAULT_POLICY
+    """The placement policy for pods and nodes without a policy of their own."""
     kubeconfig: Path | None = None
+    """The kubeconfig for the API server; None in a pod of the cluster."""
     cordon_nodes: tuple[str, ...] = ()
+    """The nodes of Aliyun's plugin with ConfigMaps that cordon GPUs; `*` stands for all nodes."""
     scheduler_names: tuple[str, ...] = ()
+    """The schedulers whose pods may be bound; empty for any scheduler."""
     service: str | None = None
+    """The Service without a selector to point at the leading extender's pod; None for no Service."""
     pod: ObjectIdentity | None = None
+    """The pod of this extender; None if no Service is used, or outside a pod."""
     pod_address: str = ""
+    """The IP address of the pod."""
     lease: str = EXTENDER_LEASE
+    """The name of the Lease."""
     lease_timing: LeaseTiming | None = None
+    """The times of the election; None for the defaults."""
     binder_timing: BinderTiming | None = None
+    """The times of the binder; None for the defaults."""
     client_timing: Timing | None = None
+    """The times of the client of the API server; None for the defaults."""
     identity: str = field(default_factory=own_identity)
+    """The name of this process as a holder of the Lease."""
     started: Callable[[int], None] = lambda _port: None
+    """A function called with the port, once the extender listens."""
     listed: Callable[[], None] = lambda: None
+    """A function called when the account is complete for the first time."""
 
     @property
     def verifies_clients(self) -> bool:
-        """Whether only clients with a certificate are answered."""
+        """Whether clients need a certificate to be answered."""
         of = self.certificates
         return isinstance(of, OwnCertificates) or (of is not None and of.client_authority is not None)
 
 
 async def run(extender: Extender) -> None:
-    """Answer kube-scheduler until a signal ends it; raises as `serve` does."""
+    """Answer kube-scheduler until a signal ends the process; raises GpushareError like `serve`."""
     await until_stopped(serve(extender))
 
 
 async def serve(extender: Extender) -> None:
     """Answer kube-scheduler until cancelled.
 
-    Raises GpushareError where an address, a certificate or the kubeconfig cannot be used at the start.
+    Raises GpushareError for an address, a certificate or a kubeconfig that cannot be used at the start.
     """
     async with Client(extender.kubeconfig, extender.client_timing) as client, background() as spawn:
         await client.configure()
@@ -101,7 +110,7 @@ async def serve(extender: Extender) -> None:
                 spawn("endpoint", lambda: endpoint.publish(lambda: not root.problems()))
             spawn("election", root.election.run)
             extender.started(port)
-            # It ends before the election does, which leaves the Lease to another extender.
+            # Ends before the election; the end of the election leaves the Lease to another extender.
             async with background() as spawn_leading:
                 await spawn_leading("leading", root.lead)
 
@@ -110,9 +119,9 @@ async def serve(extender: Extender) -> None:
 async def _certificates(
     extender: Extender, client: Client, root: "_ElectedExtender"
 ) -> AsyncIterator[Certificates | None]:
-    """Yield what the server proves with who it is; what the extender makes itself is renewed meanwhile.
+    """Yield the certificates of the server; certificates made by the extender are renewed while the context lasts.
 
-    Until that is made, the root says why nobody is answered.
+    Until the extender has made certificates, the problems of `root` say why kube-scheduler is not answered.
     """
     own = extender.certificates
     if not isinstance(own, OwnCertificates):
@@ -145,7 +154,7 @@ async def _metrics(root: "_ElectedExtender", server: ExtenderServer, pauses: Pau
 
 
 class _ElectedExtender:
-    """Begins and ends terms as the Lease comes and goes."""
+    """Begins a term when this process gets the Lease, and ends the term with the Lease."""
 
     def __init__(self, extender: Extender, client: Client) -> None:
         self._client = client
@@ -167,11 +176,12 @@ class _ElectedExtender:
             timing=extender.lease_timing,
         )
         self.certificate_problems: Callable[[], list[str]] = list
+        """Returns why the server has no certificates; empty without such a reason."""
         self._term: LeaderTerm | None = None
         self._follower: AccountFollower | None = None
 
     def term(self) -> LeaderTerm:
-        """Return the term that is now; raises NotLeadingError where there is none."""
+        """Return the current term; raises NotLeadingError without a term."""
         problems = self.problems()
         if self._term is None or problems:
             raise NotLeadingError(problems[0])
@@ -179,17 +189,17 @@ class _ElectedExtender:
 
     @property
     def api_errors(self) -> Mapping[str, int]:
-        """The requests to the API server that failed, by kind."""
+        """The number of failed requests to the API server, by kind."""
         return self._client.errors
 
     @property
     def cache_age(self) -> float | None:
-        """How long ago the API server last confirmed what is known of the cluster; None before all was listed."""
+        """Seconds since the API server last confirmed the account of the cluster; None before everything was listed."""
         return self._follower.age if self._follower else None
 
     def problems(self) -> list[str]:
-        """Return why kube-scheduler cannot be answered; nothing where it can."""
-        # Before there are certificates, nobody stands for election.
+        """Return why kube-scheduler cannot be answered, empty if kube-scheduler can be answered."""
+        # Before the certificates are made, this extender does not stand for election.
         if problems := self.certificate_problems():
             return problems
         number = self.election.term
@@ -205,7 +215,7 @@ class _ElectedExtender:
     def problems_to_take_over(self) -> list[str]:
         """Return why this extender can neither answer nor stand by.
 
-        To stand by takes to see another one lead, and to have listed all that this one needs to answer in its place.
+        An extender stands by if another extender leads, and all nodes and pods are listed.
         """
         if not self.election.holder or self.election.leads:
             return self.problems()
@@ -218,7 +228,7 @@ class _ElectedExtender:
     async def lead(self) -> None:
         """Follow the cluster, and answer in each term; runs until cancelled.
 
-        A defect ends what is known with the term, since a list that begins again does not say what vanished before.
+        A defect ends the account together with the term: a list begun anew does not tell which objects vanished before.
         """
         account = ClusterAccount(self._policy)
         follower = self._follower = AccountFollower(self._client, account, self._cordon_nodes)

@@ -1,6 +1,6 @@
-"""One term of leadership: an account filled from the cluster, and the binder that promises from it.
+"""A term of leadership: an account filled from the cluster, and the binder that makes promises in the account.
 
-The account is filled before the term begins; what an earlier leader promised last, the binder makes sure of.
+The account is filled before the term begins; the binder makes sure of the last promises of an earlier leader.
 """
 
 from dataclasses import dataclass
@@ -12,14 +12,18 @@ from gpushare_plugin.programs.scheduler.binder import Binder
 
 
 class NotLeadingError(GpushareError):
-    """This process must not decide: another one leads, or the cluster has not been listed yet."""
+    """This process must not decide: another extender leads, or the cluster has not been listed yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderTerm:
-    """A complete account, what evictions disrupt, what binds pods by it, and the number that the election gave it."""
+    """A term of leadership with a complete account."""
 
     number: int
+    """The number of the term in the election."""
     account: ClusterAccount
+    """The account of the cluster."""
     disruptions: Disruptions
+    """The disruption budgets, and the harm of evicting pods."""
     binder: Binder
+    """The binder of pods, with promises in the account."""

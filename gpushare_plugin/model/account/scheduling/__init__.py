@@ -1,1 +1,1 @@
-"""Whether a node can take a pod, as kube-scheduler judges it: by labels, taints, host ports and resources."""
+"""The rules of kube-scheduler on whether a node can take a pod: labels, taints, host ports and resources."""

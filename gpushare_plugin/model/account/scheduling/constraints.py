@@ -1,4 +1,4 @@
-"""What a pod requires of a node whatever is free there: its labels, its name, and which taints the pod tolerates."""
+"""A pod's requirements on a node apart from free resources: labels and name of the node, and tolerated taints."""
 
 import re
 from collections.abc import Mapping
@@ -13,32 +13,36 @@ _NODE_NAME: Final = "metadata.name"
 _LARGEST: Final = 2**63 - 1
 _MOST_DIGITS: Final = len(str(_LARGEST))
 _SHOWN = 3
-"""Terms, and values of a requirement, that messages repeat: the message is made for each node."""
+"""The most terms, and values of a requirement, in a message: a message is made for each node, and has to be short."""
 _LONGEST_SHOWN = 63
-"""Characters of a value that messages repeat: labels of nodes have no longer ones."""
+"""The most characters of a value in a message: labels of nodes have at most 63 characters."""
 
 MOST_RULES = 128
-MOST_VALUES = 1024
-MOST_CHARACTERS = 64 * 1024
-"""What is kept of a pod: labels of its node selector, terms, requirements and tolerations together, and values, with
-their characters, which older API servers do not limit.
+"""The most rules kept of a pod: labels of the node selector, terms, requirements and tolerations together.
 
-Each is compared with each node of the cluster, again after each change of the node.
+Each rule is compared with each node of the cluster, again after each change of the node.
 """
+MOST_VALUES = 1024
+"""The most values in the requirements of a pod."""
+MOST_CHARACTERS = 64 * 1024
+"""The most characters of all values of a pod, not limited by older API servers."""
 
 _LABEL_INTEGER = re.compile(r"[+-]?[0-9]+")
 _TAINT_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 
 
 class Requirement(Struct, frozen=True, gc=False):
-    """What a label has to be: `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt` or `Lt`; no other operator is met."""
+    """A requirement on a label."""
 
     key: str
+    """The key of the label."""
     operator: str
+    """The operator: `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt` or `Lt`; no label meets an unknown operator."""
     values: tuple[str, ...] = ()
+    """The values to compare with; a single number for `Gt` and `Lt`."""
 
     def met_by(self, labels: Mapping[str, str]) -> bool:
-        """Return whether labels meet it."""
+        """Return whether labels meet the requirement."""
         value = labels.get(self.key)
         match self.operator:
             case "In":
@@ -61,18 +65,20 @@ class Requirement(Struct, frozen=True, gc=False):
         return found > limit if self.operator == "Gt" else found < limit
 
     def __str__(self) -> str:
-        """Return it as people write it."""
+        """Return the requirement in words: key, operator and values."""
         return " ".join((self.key, self.operator, some_of(self.values, _SHOWN, _shown))).rstrip()
 
 
 class Term(Struct, frozen=True, gc=False):
-    """Requirements that have to be met together: of labels, and of fields, which can only be the node's name."""
+    """A set of requirements to be met together."""
 
     labels: tuple[Requirement, ...] = ()
+    """The requirements on labels."""
     fields: tuple[Requirement, ...] = ()
+    """The requirements on fields, with the node's name as the only possible field."""
 
     def met_by(self, node: str, labels: Mapping[str, str]) -> bool:
-        """Return whether a node of this name and these labels matches; a term that requires nothing matches none."""
+        """Return whether a node with the given name and labels matches; an empty term matches no node."""
         for requirement in self.labels:
             if not requirement.met_by(labels):
                 return False
@@ -82,7 +88,7 @@ class Term(Struct, frozen=True, gc=False):
         return bool(self.labels or self.fields)
 
     def unmet(self, node: str, labels: Mapping[str, str]) -> str:
-        """Return why a node does not match."""
+        """Return why a node does not match, in words."""
         for requirement in self.labels:
             if not requirement.met_by(labels):
                 return f"{requirement} required, {_found(requirement.key, labels)}"
@@ -93,19 +99,22 @@ class Term(Struct, frozen=True, gc=False):
 
 
 class Toleration(Struct, frozen=True, gc=False):
-    """Taints that a pod tolerates; an empty key or effect stands for all, the operator is `Equal` if it is empty.
-
-    `Lt` and `Gt` compare numbers, in clusters that let pods have them: those with the feature gate
-    TaintTolerationComparisonOperators.
-    """
+    """A toleration of a pod for taints."""
 
     key: str = ""
+    """The key of tolerated taints; empty for any key."""
     operator: str = ""
+    """The operator: `Equal` (also if empty), `Exists`, or `Lt` and `Gt` for numbers.
+
+    Pods can have `Lt` and `Gt` in clusters with the feature gate TaintTolerationComparisonOperators.
+    """
     value: str = ""
+    """The value to compare with the value of a taint."""
     effect: str = ""
+    """The effect of tolerated taints; empty for any effect."""
 
     def tolerates(self, taint: Taint) -> bool:
-        """Return whether a pod with it tolerates a taint."""
+        """Return whether a pod with the toleration tolerates a taint."""
         if self.effect not in {"", taint.effect} or self.key not in {"", taint.key}:
             return False
         match self.operator:
@@ -127,23 +136,22 @@ _VALUES = "values in its node affinity"
 _CHARACTERS = "characters in the values of its node affinity"
 
 NOWHERE: Final = (Term(),)
-"""The affinity that no node matches."""
+"""An affinity that matches no node."""
 
 
 class Constraints(Struct, frozen=True, cache_hash=True, weakref=True):
-    """Everything a pod requires of a node but room: pods with equal constraints have the same verdict on each node.
-
-    `selector` are labels that the node has to have; `affinity` are terms of which one has to match, None where any
-    node will do.
-    """
+    """A pod's requirements on a node apart from room; pods with equal constraints share the verdict of each node."""
 
     selector: tuple[tuple[str, str], ...] = ()
+    """The labels of the node selector: a node needs all of the labels."""
     affinity: tuple[Term, ...] | None = None
+    """The terms of the required node affinity: a node needs to match any of the terms; None for any node."""
     tolerations: tuple[Toleration, ...] = ()
+    """The tolerations of the pod."""
 
     @property
     def excess(self) -> str | None:
-        """What is too much of them to be kept, None where all of it can be."""
+        """Which counts of the constraints are too large to keep, in words; None if everything can be kept."""
         terms = self.affinity or ()
         requirements = [each for term in terms for each in (*term.labels, *term.fields)]
         rules = len(self.selector) + len(terms) + len(requirements) + len(self.tolerations)
@@ -154,18 +162,18 @@ class Constraints(Struct, frozen=True, cache_hash=True, weakref=True):
         )
 
     def tolerates(self, taint: Taint) -> bool:
-        """Return whether any toleration is one for this taint."""
+        """Return whether any toleration of the pod tolerates a taint."""
         return any(toleration.tolerates(taint) for toleration in self.tolerations)
 
     def met_by(self, node: str, labels: Mapping[str, str]) -> bool:
-        """Return whether a node of this name and these labels is what selector and affinity ask for."""
+        """Return whether a node with the given name and labels meets selector and affinity."""
         for key, value in self.selector:
             if labels.get(key) != value:
                 return False
         return self.affinity is None or any(term.met_by(node, labels) for term in self.affinity)
 
     def unmet(self, node: str, labels: Mapping[str, str]) -> str:
-        """Return what a node does not have that selector or affinity ask for."""
+        """Return the unmet label or terms of selector or affinity, in words."""
         for key, value in self.selector:
             if labels.get(key) != value:
                 return f"node selector: {key}={value} required, {_found(key, labels)}"
@@ -185,11 +193,11 @@ def _shown(value: str) -> str:
 
 
 def _integer(text: str, form: re.Pattern[str]) -> int | None:
-    """Return the number that a text of this form is, None where it is none or one of more than 64 bits."""
+    """Return the integer in a text that matches `form`; None for other texts, and for more than 64 bits."""
     if form.fullmatch(text) is None:
         return None
     digits = text.lstrip("+-").lstrip("0")
-    # Whoever may create pods can write any number of digits, and Python raises ValueError beyond some thousands.
+    # Pods can have values with any number of digits; Python raises ValueError beyond some thousand digits.
     if len(digits) > _MOST_DIGITS:
         return None
     number = int(digits or "0") * (-1 if text.startswith("-") else 1)

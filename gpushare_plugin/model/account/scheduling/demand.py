@@ -1,4 +1,4 @@
-"""What pods take of a node: amounts of resources and host ports, counted as kube-scheduler counts them."""
+"""The demand of pods on a node: amounts of resources and host ports, counted by kube-scheduler's rules."""
 
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from operator import attrgetter
@@ -10,54 +10,58 @@ from gpushare_plugin.model.account.request import MOST_RESOURCES, ContainerKind,
 K = TypeVar("K", bound=Hashable)
 
 PODS = "pods"
-"""The resource that counts pods; each takes one."""
+"""The resource for the number of pods; each pod takes one."""
 
 CPU = "cpu"
-"""The resource that is counted in thousandths of a CPU; all others are counted in whole units, memory in bytes."""
+"""The resource counted in thousandths of a CPU; every other resource is counted in whole units, memory in bytes."""
 
-ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - not bound to, compared with
+ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - only compared with, never bound to
 """The host address that stands for all addresses of a node."""
 
 
 class HostPort(Struct, frozen=True, gc=False):
-    """A port that a container takes on an address of its node; `protocol` is TCP, UDP or SCTP."""
+    """A port taken by a container on an address of its node."""
 
     port: int
+    """The number of the port."""
     protocol: str = "TCP"
+    """The protocol: TCP, UDP or SCTP."""
     address: str = ANY_ADDRESS
+    """The address of the node."""
 
     def collides(self, other: "HostPort") -> bool:
-        """Return whether one node cannot give both."""
+        """Return whether a node cannot give both ports."""
         if (self.port, self.protocol) != (other.port, other.protocol):
             return False
         return self.address == other.address or ANY_ADDRESS in {self.address, other.address}
 
 
 class Demand(Struct, frozen=True):
-    """What one pod takes, or all pods of a node together; `+` and `-` keep such a sum as pods come and go.
+    """The demand of a pod, or the sum of all pods of a node; `+` and `-` update the sum when pods come and go.
 
-    `resources` are thousandths of a CPU, bytes of memory, units of anything else, and the number of pods; `ports` says
-    how many pods take each port. Neither holds zeros, so that equal demands are equal, and neither is ever changed.
+    The mappings never change, and have no zeros: demands with the same amounts are equal.
     """
 
     resources: Mapping[str, int] = field(default_factory=dict)
+    """The amount of each resource: thousandths of a CPU, bytes of memory, the number of pods, or units."""
     ports: Mapping[HostPort, int] = field(default_factory=dict)
+    """The number of pods by host port."""
 
     def __add__(self, other: "Demand") -> "Demand":
-        """Return both together."""
+        """Return the sum of both demands."""
         return Demand(_sum(self.resources, other.resources, 1), _sum(self.ports, other.ports, 1))
 
     def __sub__(self, other: "Demand") -> "Demand":
-        """Return this without the other, which was added before."""
+        """Return the sum without `other`, which was added before."""
         return Demand(_sum(self.resources, other.resources, -1), _sum(self.ports, other.ports, -1))
 
 
 NOTHING = Demand()
-"""What the pods of an empty node take."""
+"""The demand of the pods of an empty node."""
 
 
 MOST_PORTS = 1024
-"""Host ports that are kept of a pod."""
+"""The most host ports kept of a pod."""
 
 _RESOURCES, _PORTS = "resources", "host ports"
 _EVERY_NODE_HAS = (CPU, "memory", "ephemeral-storage", PODS)
@@ -65,16 +69,16 @@ _MOST_RESOURCES = MOST_RESOURCES + len(_EVERY_NODE_HAS)
 
 
 def counted_resources(names: Collection[str], held: Collection[str]) -> frozenset[str] | None:
-    """Return those of a pod's resources that are counted, None where all are; `held` come first."""
+    """Return the counted resources of a pod, first the `held` resources; None if all resources are counted."""
     if len(names) <= _MOST_RESOURCES:
         return None
     return frozenset(first_of(names, (held, _EVERY_NODE_HAS), _MOST_RESOURCES))
 
 
 def within_bounds(demand: Demand, resources: int) -> tuple[Demand, str | None]:
-    """Return what is kept of what a pod takes, and what is too much of it, None where all of it is kept.
+    """Return the kept demand of a pod, and which counts are too large to keep; None if everything is kept.
 
-    `resources` is how many it asks for; `demand` has those of `counted_resources`.
+    `resources` is the number of requested resources; `demand` has the resources of `counted_resources` only.
     """
     ports = demand.ports
     found, most = {_RESOURCES: resources, _PORTS: len(ports)}, {_RESOURCES: _MOST_RESOURCES, _PORTS: MOST_PORTS}
@@ -91,11 +95,11 @@ def pod_demand(
     of_pod: Mapping[str, int],
     ports: Iterable[HostPort] = (),
 ) -> Demand:
-    """Return what a pod takes of its node; all amounts are given in thousandths.
+    """Return the demand of a pod; all arguments have amounts in thousandths.
 
-    `containers` stand in the order in which the kubelet starts them, with what each requests. What the pod as a whole
-    requests (`of_pod`) counts instead of the sum of its containers, resource by resource. The overhead of its
-    RuntimeClass is added. Amounts other than CPU are rounded up to whole units at the end.
+    `containers` has the requests of the containers, in the order in which the kubelet starts the containers. The
+    requests of the pod as a whole (`of_pod`) replace the sum of its containers, resource by resource. The `overhead` of
+    the RuntimeClass is added. Amounts except CPU are rounded up to whole units at the end.
     """
     total = effective_amounts((kind, amounts.items()) for kind, amounts in containers)
     total = _sum(total | dict(of_pod), overhead, 1)
@@ -104,7 +108,7 @@ def pod_demand(
 
 
 def taken_ports(asked: Mapping[HostPort, int], used: Mapping[HostPort, int]) -> list[int]:
-    """Return the ports that one node cannot give because others have them, in ascending order."""
+    """Return the asked ports that are taken by used ports, in ascending order."""
     if not asked or not used:
         return []
     there: dict[tuple[int, str], list[HostPort]] = {}
@@ -114,24 +118,24 @@ def taken_ports(asked: Mapping[HostPort, int], used: Mapping[HostPort, int]) -> 
 
 
 def counted(resource: str, thousandths: int) -> int:
-    """Return an amount as it is counted: CPU in thousandths, all else in whole units, rounded up."""
+    """Return an amount in counted units: CPU in thousandths, everything else in whole units, rounded up."""
     return thousandths if resource == CPU else -(-thousandths // 1000)
 
 
 def resized(
     asked: Mapping[str, int], allocated: Mapping[str, int], used: Mapping[str, int], *, infeasible: bool
 ) -> dict[str, int]:
-    """Return what a container counts for while it is resized in place: the most of what was, is and will be.
+    """Return the counted amounts of a container during a resize in place: the largest amount of each resource.
 
-    `asked` is what it should have; `allocated` is what the node has reserved for it, `used` what it runs with. A
-    resize that the node finds `infeasible` will not happen.
+    `asked` are the amounts in the spec, `allocated` the amounts reserved by the node, and `used` the amounts in effect.
+    A resize found `infeasible` by the node will not happen, and `asked` does not count.
     """
     lists = [allocated, used] if infeasible else [asked, allocated, used]
     return {name: max(each.get(name, 0) for each in lists) for name in {name for each in lists for name in each}}
 
 
 def _sum(some: Mapping[K, int], more: Mapping[K, int], sign: int) -> dict[K, int]:
-    """Return the amounts of both added up, or those of `more` taken away; zeros are left out."""
+    """Return `some` with the amounts of `more` added (`sign` 1) or taken away (-1), without zeros."""
     total = dict(some)
     for name, amount in more.items():
         total[name] = total.get(name, 0) + sign * amount

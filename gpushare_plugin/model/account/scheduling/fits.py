@@ -1,14 +1,14 @@
-"""Whether a node can take a pod: the same verdicts as those of kube-scheduler, in the same order.
+"""The decision on whether a node can take a pod: the verdicts of kube-scheduler, in the same order.
 
-Judged are cordons, taints, node selector and required node affinity, host ports, and everything that pods request: CPU,
-memory, ephemeral storage, the number of pods, huge pages and extended resources. That is what its plugins
-NodeUnschedulable, NodeName, TaintToleration, NodeAffinity, NodePorts and NodeResourcesFit do in their default
-configuration. Verdicts of kube-scheduler 1.36 are recorded, and tests compare ours with them.
+The module judges cordons, taints, node selector and required node affinity, host ports, and all requested resources:
+CPU, memory, ephemeral storage, the number of pods, huge pages and extended resources. kube-scheduler's plugins
+NodeUnschedulable, NodeName, TaintToleration, NodeAffinity, NodePorts and NodeResourcesFit judge the same, in their
+default configuration. Tests compare the verdicts with recorded verdicts of kube-scheduler 1.36.
 
-Not judged are: topology spread, affinity and anti-affinity between pods, volumes (binding, zones, limits of a node),
-claims and device classes of dynamic resource allocation, features that a node has to declare, pod groups, affinity or
-ignored resources in the configuration of a scheduler, plugins of others, and extenders. Preferences (scores) and
-preemption decide between nodes, not whether one can take a pod.
+The module does not judge topology spread, affinity and anti-affinity between pods, volumes (binding, zones, limits of a
+node), claims and device classes of dynamic resource allocation, features to be declared by a node, pod groups, affinity
+or ignored resources in the configuration of a scheduler, third-party plugins, and extenders. Preferences (scores) and
+preemption decide between nodes, not on whether a node can take a pod.
 """
 
 from collections.abc import Collection, Mapping, MutableMapping
@@ -24,17 +24,17 @@ from gpushare_plugin.model.account.scheduling.refusal import Refusal, Shortage
 from gpushare_plugin.model.account.scheduling.taint import CORDON, Taint
 
 _SHOWN = 8
-"""Ports and resources that a reason names."""
+"""The most ports or resources named in a reason."""
 
 _MOST_KEPT = 1024
-"""Different constraints for which a screening keeps the nodes that admit them."""
+"""The most different constraints for which a screening keeps the admitting nodes."""
 
 
 def refusal(pod: Pod, node: Node, used: Demand, without: Collection[str] = frozenset()) -> Refusal | None:
-    """Return why a node cannot take a pod, None where it can.
+    """Return why a node cannot take a pod; None if the node can.
 
-    `used` is what the pods of the node take. The resources `without` are not looked at: slices that are still to be
-    made. Scheduling gates are not judged here, they concern no node: see `Pod.schedulable`.
+    `used` is the demand of the pods of the node. The resources `without` are not judged: slices still to be made.
+    Scheduling gates concern no node and are not judged either: see `Pod.schedulable`.
     """
     if pod.node not in {None, node.name}:
         return Refusal("bound", f"the pod is on node {pod.node}")
@@ -42,7 +42,7 @@ def refusal(pod: Pod, node: Node, used: Demand, without: Collection[str] = froze
 
 
 def unmet(constraints: Constraints, node: Node) -> Refusal | None:
-    """Return what keeps pods with these constraints away from a node, whatever is free there; None for nothing."""
+    """Return why a node does not admit pods with given constraints, free resources aside; None if admitted."""
     if admits(constraints, node):
         return None
     if node.unschedulable and not constraints.tolerates(CORDON):
@@ -54,7 +54,7 @@ def unmet(constraints: Constraints, node: Node) -> Refusal | None:
 
 
 def lack(demand: Demand, node: Node, used: Demand, without: Collection[str] = frozenset()) -> Refusal | None:
-    """Return which host port is taken or which resources are missing, None where there is room; see `refusal`."""
+    """Return a refusal with the taken host ports or missing resources; None for enough room; see `refusal`."""
     if has_room(demand, node, used, without):
         return None
     if taken := taken_ports(demand.ports, used.ports):
@@ -68,9 +68,9 @@ def lack(demand: Demand, node: Node, used: Demand, without: Collection[str] = fr
 
 
 def has_room(demand: Demand, node: Node, used: Demand, without: Collection[str] = frozenset()) -> bool:
-    """Return whether a node has the host ports and resources that a pod demands; see `refusal`.
+    """Return whether a node has the host ports and resources demanded by a pod; see `refusal`.
 
-    Plain loops: thousands of nodes are asked for each of hundreds of pods.
+    Plain loops for speed: called with thousands of nodes for each of hundreds of pods.
     """
     allocatable, taken = node.allocatable, used.resources
     for name, asked in demand.resources.items():
@@ -80,7 +80,7 @@ def has_room(demand: Demand, node: Node, used: Demand, without: Collection[str] 
 
 
 def admits(constraints: Constraints, node: Node) -> bool:
-    """Return whether nothing keeps pods with these constraints away from a node; `unmet` says what does."""
+    """Return whether a node admits pods with given constraints; `unmet` returns the reason if not."""
     if node.unschedulable and not constraints.tolerates(CORDON):
         return False
     for taint in node.taints:
@@ -90,20 +90,20 @@ def admits(constraints: Constraints, node: Node) -> bool:
 
 
 class Screening:
-    """Which nodes admit pods with which constraints, kept as nodes come, change and go.
+    """The nodes that admit pods, by constraints, kept up to date when nodes come, change and go.
 
-    A verdict is found once for all pods with equal constraints, and again only for a node whose labels, taints or
-    cordon have changed.
+    A verdict is computed once for all pods with equal constraints, and again only for a node with changed labels,
+    taints or cordon.
     """
 
     def __init__(self, nodes: Mapping[str, Node]) -> None:
-        """Screen these nodes: those that are in the mapping when they are asked about."""
+        """Screen the nodes of a mapping, which may change."""
         self._nodes = nodes
         self._admitting: MutableMapping[Constraints, set[str]] = WeakKeyDictionary()
-        """For as long as there are pods with the constraints."""
+        """The names of admitting nodes by constraints, kept while pods with the constraints exist."""
 
     def put(self, node: Node, before: Node | None) -> None:
-        """Take note of a node that is new, or was another one `before`."""
+        """Note a new node, or a changed node with the state `before`."""
         if before is not None and _screened(before) == _screened(node):
             return
         for constraints, admitting in self._admitting.items():
@@ -113,12 +113,12 @@ class Screening:
                 admitting.discard(node.name)
 
     def remove(self, name: str) -> None:
-        """Forget a node that is gone."""
+        """Forget a removed node."""
         for admitting in self._admitting.values():
             admitting.discard(name)
 
     def admitting(self, constraints: Constraints) -> AbstractSet[str]:
-        """Return the names of the nodes that pods with these constraints can go to where there is room."""
+        """Return the names of the nodes that admit pods with given constraints, free resources aside."""
         found = self._admitting.get(constraints)
         if found is None:
             if len(self._admitting) >= _MOST_KEPT:
@@ -129,5 +129,5 @@ class Screening:
 
 
 def _screened(node: Node) -> tuple[Mapping[str, str], tuple[Taint, ...], bool]:
-    """Return what constraints are about."""
+    """Return the properties of a node that constraints judge."""
     return node.labels, node.taints, node.unschedulable

@@ -8,7 +8,7 @@ from math import ceil
 from gpushare_plugin.foundation.errors import GpushareError
 
 LARGEST_AMOUNT = 2**63 - 1
-"""The most units that a quantity can mean, as in Kubernetes."""
+"""The largest amount of a quantity in Kubernetes."""
 
 _QUANTITY = re.compile(
     r"(?P<number>\+?(\d{1,32}(\.\d{0,32})?|\.\d{1,32}))((?P<scale>[KMGTPE]i|[numkMGTPE])|(?P<power>[eE][+-]?\d{1,2}))?",
@@ -22,14 +22,15 @@ _SCALES = (
 
 
 class QuantityError(GpushareError):
-    """A text is no Kubernetes quantity of the kind that is expected."""
+    """A text is no Kubernetes quantity of the expected kind."""
 
 
 @lru_cache(maxsize=4096)
 def units(quantity: str | int) -> int:
-    """Return the units that a Kubernetes quantity such as `5` or `1k` means.
+    """Return the units in a Kubernetes quantity such as `5` or `1k`.
 
-    Raises QuantityError for what is not a whole number from 0 up: the API server takes no other for extended resources.
+    Raises QuantityError for anything but a whole number from 0 to LARGEST_AMOUNT: the API server accepts only whole
+    numbers for extended resources.
     """
     amount = _exact(quantity, "a whole number such as 5 or 1k")
     if amount.denominator != 1 or amount > LARGEST_AMOUNT:
@@ -39,16 +40,17 @@ def units(quantity: str | int) -> int:
 
 @lru_cache(maxsize=4096)
 def thousandths(quantity: str) -> int:
-    """Return how many thousandths a Kubernetes quantity means, rounded up, which is how the API server keeps it.
+    """Return the thousandths in a Kubernetes quantity, rounded up like in the API server.
 
-    Raises QuantityError for what is no quantity from 0 up; the largest one counts for all that are larger.
+    A quantity above LARGEST_AMOUNT counts as LARGEST_AMOUNT. Raises QuantityError for text that is no quantity from 0
+    up.
     """
     amount = _exact(quantity, "a quantity such as 2, 250m or 1.5Gi")
     return min(ceil(amount * 1000), LARGEST_AMOUNT * 1000)
 
 
 def _exact(quantity: str | int, expected: str) -> Fraction:
-    """Return the number that a quantity means; raises QuantityError."""
+    """Return the exact number of a quantity; raises QuantityError."""
     match = _QUANTITY.fullmatch(str(quantity)[:80])
     if match is None:
         raise QuantityError(f"quantity {str(quantity)[:80]!r} found, {expected} expected")

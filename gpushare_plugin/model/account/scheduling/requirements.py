@@ -1,34 +1,32 @@
-"""What a pod requires of the node where it runs, as kube-scheduler judges it."""
+"""The requirements of a pod on its node, by kube-scheduler's rules."""
 
 from gpushare_plugin.foundation.structs import Struct, kept_while_used
 from gpushare_plugin.model.account.scheduling.constraints import Constraints
 from gpushare_plugin.model.account.scheduling.demand import NOTHING, Demand, HostPort
 
 DEFAULT_SCHEDULER = "default-scheduler"
-"""Who schedules the pods that name no scheduler."""
+"""The scheduler of pods without a scheduler name."""
 
 
 class Requirements(Struct, frozen=True, eq=False, weakref=True):
-    """What a pod requires of a node; each object equals itself alone, and `requirements` shares the objects.
-
-    - `constraints`: what the pod requires whatever is free on the node
-    - `demand`: what the pod takes of the node
-    - `problem`: what is too much of the pod to be kept, so that no node is found for the pod; None for nothing
-    """
+    """The requirements of a pod on a node; each object equals itself alone, and `requirements` shares the objects."""
 
     constraints: Constraints = Constraints()
+    """The requirements apart from free resources."""
     demand: Demand = NOTHING
+    """The resources and host ports taken by the pod."""
     problem: str | None = None
+    """Which counts of the pod are too large to keep: no node is then found for the pod; None for no problem."""
 
 
 NOT_READ = Requirements()
-"""The requirements of a pod where nobody judges nodes for the pod."""
+"""The requirements of a pod in programs that do not judge nodes."""
 
 _shared_constraints = kept_while_used(Constraints)
 
 
 def requirements(constraints: Constraints, demand: Demand, problem: str | None = None) -> Requirements:
-    """Return the one object for requirements that are equal: replicas of a pod share the object."""
+    """Return the shared object for equal requirements, such as the requirements of replicas."""
     shared = _shared_constraints(constraints.selector, constraints.affinity, constraints.tolerations)
     return _shared(shared, tuple(demand.resources.items()), tuple(demand.ports), problem)
 

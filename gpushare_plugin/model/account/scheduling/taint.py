@@ -1,31 +1,34 @@
-"""Taints, which keep pods away from a node; a cordon counts as one."""
+"""Taints, which keep pods away from a node; a cordon counts as a taint."""
 
 from typing import Final
 
 from gpushare_plugin.foundation.structs import Struct
 
 UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
-"""The taint that a cordoned node counts as having."""
+"""The key of the taint implied by a cordon."""
 
 _KEEPS_AWAY = ("NoSchedule", "NoExecute")
 
 
 class Taint(Struct, frozen=True):
-    """What keeps pods away from a node that do not tolerate it."""
+    """A taint of a node; keeps away pods without a toleration."""
 
     key: str
+    """The key of the taint."""
     value: str = ""
+    """The value of the taint, possibly empty."""
     effect: str = ""
+    """The effect: `NoSchedule`, `NoExecute` or `PreferNoSchedule`."""
 
     @property
     def keeps_away(self) -> bool:
-        """Whether pods that do not tolerate it cannot be scheduled; others only prefer another node."""
+        """Whether pods without a toleration cannot be scheduled; otherwise pods at most prefer a different node."""
         return self.effect in _KEEPS_AWAY
 
     def __str__(self) -> str:
-        """Return it as kubectl writes it."""
+        """Return the taint in the notation of kubectl."""
         return f"{self.key}{'=' if self.value else ''}{self.value}:{self.effect}"
 
 
 CORDON = Taint(UNSCHEDULABLE, effect="NoSchedule")
-"""What a pod has to tolerate to be scheduled to a cordoned node."""
+"""The taint that a pod has to tolerate for a cordoned node."""

@@ -1,1 +1,1 @@
-"""What Aliyun's plugin and tools have of an extender: cordons in ConfigMaps, and `/inspect`."""
+"""The parts of the extender for Aliyun's plugin and tools: cordons in ConfigMaps, and `/inspect`."""

@@ -1,4 +1,4 @@
-"""GPUs of Aliyun's plugin that a ConfigMap cordons: nodes without our daemon, which reads it itself."""
+"""GPUs cordoned by a ConfigMap, on nodes of Aliyun's plugin; on its own node gpushare's daemon reads the ConfigMap."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -10,33 +10,33 @@ from gpushare_plugin.adapters.cluster.collection import Collection, Gone, Listed
 from gpushare_plugin.adapters.cluster.objects import ConfigMap
 
 EVERY_NODE = "*"
-"""Stands for the ConfigMaps of all nodes."""
+"""The name that stands for the ConfigMaps of all nodes."""
 
 
 class Cordons:
-    """What the ConfigMaps of nodes list, as far as they may be read; without any node, none is.
+    """The GPUs listed by the ConfigMaps of nodes, as far as RBAC allows reading; without nodes, no ConfigMap is read.
 
-    RBAC knows no patterns: who may read the ConfigMaps of all nodes may read all of their namespace.
+    RBAC knows no patterns: the right to read the ConfigMaps of all nodes covers every ConfigMap of the namespace.
     """
 
     def __init__(self, client: Client, nodes: Sequence[str], changed: Callable[[str], None]) -> None:
-        """Follow those of `nodes`, and call `changed` with the name of a node when its list is another one."""
+        """Follow the ConfigMaps of `nodes`; `changed` is called with the name of a node whose list has changed."""
         self._changed = changed
         self._listed: dict[str, str] = {}
         self._answered = {node: asyncio.Event() for node in nodes}
         self._collections = {node: self._collection(client, node) for node in nodes}
 
     def of(self, node: str) -> str:
-        """Return what the ConfigMap of a node lists; nothing where there is none."""
+        """Return the list in the ConfigMap of a node as text, empty without a ConfigMap."""
         return self._listed.get(names.cordon_configmap(node), "")
 
     async def complete(self) -> None:
-        """Wait until everything has been listed, or may not be."""
+        """Wait until each ConfigMap has been listed, or the API server has forbidden the list."""
         for event in self._answered.values():
             await event.wait()
 
     async def follow(self) -> None:
-        """Follow all of them; runs until cancelled."""
+        """Follow all ConfigMaps; runs until cancelled."""
         async with asyncio.TaskGroup() as group:
             for node in self._collections:
                 group.create_task(self._follow(node))

@@ -1,4 +1,4 @@
-"""What Aliyun's extender shows of the cluster at `/inspect`, in its own JSON."""
+"""The cluster in the JSON that Aliyun's extender shows at `/inspect`."""
 
 from typing import TypedDict
 
@@ -8,39 +8,51 @@ from gpushare_plugin.model.account.occupancy import NodeAccount
 
 
 class PodShown(TypedDict):
-    """A pod on a GPU, and its units of memory there."""
+    """A pod on a GPU."""
 
     name: str
+    """The name of the pod."""
     namespace: str
+    """The namespace of the pod."""
     usedGPU: int
+    """The units of memory of the pod on the GPU."""
 
 
 class GpuShown(TypedDict):
-    """A GPU by its index, its units of memory, and those that pods have."""
+    """A GPU of a node."""
 
     id: int
+    """The index of the GPU."""
     totalGPU: int
+    """The units of memory of the GPU."""
     usedGPU: int
+    """The units of memory held by pods or promised to pods."""
     pods: list[PodShown]
+    """The pods on the GPU."""
 
 
 class NodeShown(TypedDict):
-    """A node that shares memory, with the units of all its GPUs."""
+    """A node with GPUs shared by memory."""
 
     name: str
+    """The name of the node."""
     totalGPU: int
+    """The units of memory of all GPUs of the node."""
     usedGPU: int
+    """The units of memory on these GPUs that pods hold or are promised."""
     devs: list[GpuShown]
+    """The GPUs of the node."""
 
 
 class Shown(TypedDict):
-    """Every node that shares memory."""
+    """The answer at `/inspect`."""
 
     nodes: list[NodeShown]
+    """The nodes with GPUs shared by memory."""
 
 
 def inspect(account: ClusterAccount, name: str | None) -> Shown:
-    """Return every node, or the one of this name."""
+    """Return every node with GPUs shared by memory, or only the node `name`."""
     names = [name] if name is not None else sorted(account.nodes)
     shown = (_node(account.node(each)) for each in names)
     return {"nodes": [node for node in shown if node is not None]}

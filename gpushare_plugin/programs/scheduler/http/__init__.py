@@ -1,1 +1,1 @@
-"""How kube-scheduler is answered over HTTP: the server and its paths, and what it takes of requests."""
+"""The HTTP server for kube-scheduler: its paths, and the limits of requests."""

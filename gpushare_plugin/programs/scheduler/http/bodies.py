@@ -1,4 +1,4 @@
-"""The bodies of requests and of long answers: what is taken of one and of all together, before anything is decoded."""
+"""The bodies of requests and of long answers, with limits for a single body and for all bodies together."""
 
 import asyncio
 import contextlib
@@ -13,26 +13,30 @@ from gpushare_plugin.foundation.errors import GpushareError
 _log = structlog.get_logger()
 
 MIB = 2**20
+"""The bytes of a MiB."""
 
 LARGEST_REQUEST = 16 * MIB
-"""Bytes of one request.
+"""The most bytes of a request.
 
-A kube-scheduler without `nodeCacheCapable` sends whole Nodes, some 20 KiB each, of those that it samples: by default at
-most 781, in a cluster of 3,125. With `nodeCacheCapable` it sends names, 1.3 MiB for 5,000 nodes with the longest ones.
-The largest pod that an API server takes has less than 3 MiB.
+A kube-scheduler without `nodeCacheCapable` sends whole Nodes of its sample, some 20 KiB per Node: by default at most
+781 Nodes, in a cluster of 3,125. With `nodeCacheCapable` kube-scheduler sends names: 1.3 MiB for 5,000 nodes with names
+of the greatest length. The largest pod accepted by an API server has less than 3 MiB.
 """
 
 MOST_TOGETHER = 4 * LARGEST_REQUEST
-"""Bytes of all requests that are being received or wait for their answer; as many of all long answers being sent."""
+"""The most bytes of all requests being received or answered; the same limit holds for all long answers being sent."""
 
 _PART = 2**16
-"""Bytes of a long answer that are handed to the connection at a time."""
+"""The bytes of a long answer handed to the connection at a time."""
 
 MOST_VALUES = 2**20
-"""Values of JSON in one request, counted as commas: a Node has one in some 30 bytes, so this is 16 bytes for each."""
+"""The most JSON values in a request, counted as commas: one per 16 bytes of the largest request.
+
+A Node has a value per 30 bytes or so.
+"""
 
 LONGEST_REQUEST = 10.0
-"""Seconds until the whole of a request must have come; kube-scheduler itself waits 5 s for an answer."""
+"""The most seconds to receive a whole request; kube-scheduler itself waits 5 s for an answer."""
 
 _NAMES_INSTEAD = (
     "set nodeCacheCapable: true for this extender in the KubeSchedulerConfiguration, so that kube-scheduler sends "
@@ -41,16 +45,16 @@ _NAMES_INSTEAD = (
 
 
 class RefusedRequestError(GpushareError):
-    """A request is not answered because of what it is; `status` is the one of HTTP that says so."""
+    """A request is refused for its head, size or content; `status` is the HTTP status of the answer."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
-        """Say why in `message`."""
+        """Refuse with an HTTP status and a reason."""
         super().__init__(message)
         self.status = status
 
 
 class Bodies:
-    """Receives bodies, and lets one request at a time be worked on."""
+    """Receives bodies, and gives the turn to a single request at a time."""
 
     def __init__(self) -> None:
         """Hold no body yet."""
@@ -64,15 +68,15 @@ class Bodies:
     async def of(self, request: web.BaseRequest) -> AsyncIterator[bytearray]:
         """Receive the body of a request, hold it, and have a turn; raises RefusedRequestError.
 
-        What runs in the context has the event loop for itself; whatever else waits, such as the renewal of the Lease,
-        comes before the next request.
+        The code in the context has the event loop for itself. Waiting tasks, such as the renewal of the Lease, run
+        before the next request.
         """
         async with self.held(request) as body, self.turn():
             yield body
 
     @contextlib.asynccontextmanager
     async def held(self, request: web.BaseRequest) -> AsyncIterator[bytearray]:
-        """Receive the body of a request, and hold it while the context lasts; raises RefusedRequestError."""
+        """Receive the body of a request, and hold the body while the context lasts; raises RefusedRequestError."""
         _check_head(request)
         body = bytearray()
         try:
@@ -84,7 +88,7 @@ class Bodies:
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Let no other request be worked on while the context lasts."""
+        """Have the turn while the context lasts: no other request gets the turn."""
         async with self._turn:
             try:
                 yield
@@ -92,7 +96,7 @@ class Bodies:
                 await asyncio.sleep(0)
 
     async def send(self, request: web.BaseRequest, body: bytes, content_type: str) -> web.StreamResponse:
-        """Send a long answer as its client reads it; raises RefusedRequestError where others are too large together."""
+        """Send a long answer as its client reads; raises RefusedRequestError if all answers together are too large."""
         if self._sent + len(body) > MOST_TOGETHER:
             raise _busy("sending answers")
         response = web.StreamResponse(headers={"Content-Type": content_type})
@@ -114,7 +118,7 @@ class Bodies:
         self._receiving[task] = body
         try:
             async with asyncio.timeout(LONGEST_REQUEST):
-                # `request.read` would let the client fill a buffer of the largest size before anything is counted.
+                # `request.read` would let the client fill a buffer of the largest size before any byte is counted.
                 while chunk := await request.content.readany():
                     body += chunk
                     self._held += len(chunk)
@@ -137,7 +141,7 @@ class Bodies:
             self._given_up.discard(task)
 
     def _give_up_largest(self, task: asyncio.Task[object]) -> None:
-        """Make room: a few clients that hold large requests back must not keep kube-scheduler's small ones out."""
+        """Refuse the largest request: a few slow large requests must not block kube-scheduler's small requests."""
         largest = max(self._receiving, key=lambda each: len(self._receiving[each]))
         if largest is task:
             raise _busy("receiving requests")
@@ -154,9 +158,9 @@ def _busy(doing: str) -> RefusedRequestError:
 
 
 def _check_head(request: web.BaseRequest) -> None:
-    """Refuse what the head of a request announces."""
+    """Raise RefusedRequestError for a head that announces an encoded or too large body."""
     if (encoding := request.headers.get("Content-Encoding", "identity").lower()) != "identity":
-        # It is as large as its sender likes once it is decompressed.
+        # A compressed body can grow to any size when decompressed.
         compressed = f"the request has Content-Encoding {encoding[:20]!r}; expected none, as kube-scheduler sends it"
         raise RefusedRequestError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, compressed)
     if (request.content_length or 0) > LARGEST_REQUEST:

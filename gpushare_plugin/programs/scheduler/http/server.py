@@ -1,4 +1,4 @@
-"""The HTTP server for kube-scheduler: its verbs, at our paths and at Aliyun's, and what Aliyun's tools read."""
+"""The HTTP server: kube-scheduler's verbs at the paths of gpushare and of Aliyun, and pages for Aliyun's tools."""
 
 import asyncio
 import contextlib
@@ -35,35 +35,40 @@ from gpushare_plugin.telemetry.metrics.extender import ExtenderCounts
 _log = structlog.get_logger()
 
 _LIMITS = ConnectionLimits(head=10.0, answer=60.0, idle=120.0)
-"""kube-scheduler keeps its connections for 90 s, and would not repeat a request that it sends when one is closed."""
+"""Seconds of a connection.
+
+Idle connections stay longer than the 90 s for which kube-scheduler keeps its connections: kube-scheduler would not
+repeat a request sent while the server closes the connection.
+"""
 
 
 _JSON = "application/json"
 
 ALIYUN = "/gpushare-scheduler"
-"""What paths of Aliyun's extender begin with."""
+"""The prefix of the paths of Aliyun's extender."""
 
 
 class ExtenderServer:
-    """Answers kube-scheduler from the term of leadership that is now; without one, it says so."""
+    """Answers kube-scheduler from the current term of leadership, or with the reason why no term exists."""
 
     def __init__(self, term: Callable[[], LeaderTerm]) -> None:
-        """`term` raises NotLeadingError where there is none."""
+        """Take the current term from `term`, which raises NotLeadingError without a term."""
         self._term = term
         self._bodies = Bodies()
         self._preempting = asyncio.Lock()
         self.counts = ExtenderCounts()
+        """The counted requests, refusals and durations for metrics."""
         self._certificates: RenewedCertificates | None = None
         verbs = {"filter": self._filter, "prioritize": self._prioritize, "bind": self._bind, "preempt": self._preempt}
         self._verbs = {verb: self._counted(verb, _guarded(answer)) for verb, answer in verbs.items()}
 
     def certificate_end(self) -> float | None:
-        """Return when the certificates in use end, in seconds since 1970; None over plain HTTP."""
+        """Return the end of the certificates in use, in seconds since 1970; None over plain HTTP, or if not known."""
         return self._certificates.end() if self._certificates else None
 
     @contextlib.asynccontextmanager
     async def listening(self, address: str, certificates: Certificates | None = None) -> AsyncIterator[int]:
-        """Serve while the context lasts, and yield the port; raises GpushareError where that is not possible."""
+        """Serve while the context lasts, and yield the port; raises GpushareError for a bad address or certificate."""
         renewed = self._certificates = RenewedCertificates(certificates) if certificates else None
         tls = renewed.context if renewed else None
         async with listening(address, self._answer, _LIMITS, tls) as port:
@@ -80,7 +85,7 @@ class ExtenderServer:
         return await page(request)
 
     def _page(self, path: str) -> tuple[str, Page | None]:
-        """Return the method of a page and what answers it, None where there is no such page."""
+        """Return the method of a page and the function that answers, or None without a page at the path."""
         name = path.removeprefix(ALIYUN).removeprefix("/")
         if name in self._verbs:
             return "POST", self._verbs[name]
@@ -89,7 +94,7 @@ class ExtenderServer:
         return "GET", _version if name == "version" else None
 
     def _counted(self, verb: str, answer: "_Verb") -> Page:
-        """Count requests by their result, and the time that they take."""
+        """Return a page that counts requests by result, and measures the time of each request."""
 
         async def counted(request: web.BaseRequest) -> web.StreamResponse:
             began = time.monotonic()
@@ -104,7 +109,7 @@ class ExtenderServer:
         async with self._bodies.of(request) as body:
             asked = decode(body, Arguments)
             if asks_for_nothing(asked):
-                # Other pods must not wait for a leader.
+                # Pods without extended resources must not wait for a leader.
                 return _Answer(_json(every_node(asked)))
             try:
                 found = filter_nodes(self._term().account, asked)
@@ -113,7 +118,7 @@ class ExtenderServer:
                 return _Answer(_json(found))
             except NotLeadingError as error:
                 self.counts.refusals.labels("not_leading").inc()
-                # kube-scheduler shows this text with the pod; of an answer that is an error it shows only the status.
+                # kube-scheduler shows this text with the pod; for an HTTP error kube-scheduler shows the status only.
                 return _Answer(_json(FilterResult(error=visible(str(error)))), "refused")
 
     async def _prioritize(self, request: web.BaseRequest) -> "_Answer":
@@ -121,7 +126,7 @@ class ExtenderServer:
             return _Answer(_json(prioritize(self._term().account, decode(body, Arguments))))
 
     async def _preempt(self, request: web.BaseRequest) -> "_Answer":
-        # One at a time, because of what is decoded; it lets other requests be answered between two nodes.
+        # A single preemption at a time, to bound decoded requests; `preempt` pauses between nodes for waiting requests.
         async with self._bodies.held(request) as body, self._preempting:
             async with self._bodies.turn():
                 asked = decode(body, PreemptionArguments)
@@ -148,46 +153,45 @@ class ExtenderServer:
 
 
 def _why_refused(found: FilterResult) -> str | None:
-    """Return why a pod fits on none of the nodes; None where it fits on one, or there are none."""
+    """Return why a pod fits on no node, as a metric's label; None if a node fits, or the request has no nodes."""
     fits = found.node_names or (found.nodes is not None and found.nodes.items)
     if fits or not (found.failed_nodes or found.failed_and_unresolvable_nodes):
         return None
     return "no_room" if found.failed_nodes else "unfit"
 
 
-async def _version(request: web.BaseRequest) -> web.Response:  # noqa: ARG001 - as every page
+async def _version(request: web.BaseRequest) -> web.Response:  # noqa: ARG001 - the parameter of every page
     return _text(200, __version__)
 
 
 class _Answer(NamedTuple):
-    """What a request is answered.
-
-    `result` is what metrics count: done, refused (with a reason) or failed (a defect).
-    """
+    """An answer to a request."""
 
     response: web.StreamResponse
+    """The response to the client."""
     result: str = "done"
+    """The result in metrics: done, refused (with a reason) or failed (a defect)."""
 
 
 _Verb = Callable[[web.BaseRequest], Awaitable[_Answer]]
 
 
 def _guarded(answer: _Verb) -> _Verb:
-    """Answer also where `answer` fails, with what kube-scheduler logs."""
+    """Return a function that also answers when `answer` raises, with an HTTP error for kube-scheduler's log."""
 
     async def guarded(request: web.BaseRequest) -> _Answer:
         try:
             return await answer(request)
         except RefusedRequestError as error:
             response = _text(error.status, str(error))
-            # What is left of the request is not waited for.
+            # The rest of the request is not read.
             response.force_close()
             return _Answer(response, "refused")
         except ProtocolError as error:
             return _Answer(_text(400, str(error)), "refused")
         except GpushareError as error:
             return _Answer(_text(503, str(error)), "refused")
-        except Exception as error:  # noqa: BLE001 - one request that breaks must not take the others down
+        except Exception as error:  # noqa: BLE001 - a defect in a request must not end the server
             _log.exception("extender_request_crashed", path=request.path, remedy="report this as a defect of gpushare")
             return _Answer(_text(500, f"the extender failed: {in_words(error)}"), "failed")
 

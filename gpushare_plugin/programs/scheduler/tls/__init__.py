@@ -1,1 +1,1 @@
-"""HTTPS of the scheduler extender: its certificates, and when they end."""
+"""HTTPS of the scheduler extender: certificates, and the end of certificates."""

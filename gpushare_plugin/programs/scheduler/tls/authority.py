@@ -1,7 +1,7 @@
-"""What the extender signs itself: authorities, its own certificate, and that of kube-scheduler; and when these end.
+"""Certificates signed by the extender: authorities, its own certificate, and the certificate of kube-scheduler.
 
-The only door to `cryptography`. Facts: RFC 5280, sections 4.2.1.3 (key usage), 4.2.1.9 (authorities) and 4.2.1.12 (what
-a certificate is for). Go's and OpenSSL's verification of names looks at alternative names alone (RFC 6125).
+The only importer of `cryptography`. Facts: RFC 5280, sections 4.2.1.3 (key usage), 4.2.1.9 (authorities) and 4.2.1.12
+(purposes of a certificate). When verifying names, Go and OpenSSL look at alternative names alone (RFC 6125).
 """
 
 from collections.abc import Sequence
@@ -18,45 +18,51 @@ from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.foundation.text import in_words
 
 AUTHORITY_LASTS = timedelta(days=3650)
+"""The validity of an authority: ten years."""
 BELIEVED_BEFORE = timedelta(days=730)
+"""The time before the end of an authority from which on the next authority is believed: two years."""
 SIGNS_BEFORE = timedelta(days=365)
-"""An authority lasts ten years. The next one is believed two years before its end, and signs one year before it.
+"""The time before the end of an authority from which on the next authority signs: a year.
 
-So a kube-scheduler, which reads authorities when it starts, has a year to do so.
+kube-scheduler reads authorities only at its start. A restart within the year between belief and first signature is
+enough.
 """
 
 SIGNED_LASTS = timedelta(days=90)
+"""The validity of a certificate signed by an authority."""
 RENEWED_BEFORE = timedelta(days=30)
-"""What an authority signs lasts so long, and is made anew so long before its end."""
+"""The time before the end of a signed certificate from which on a new certificate is made."""
 
 _SLOW_CLOCKS = timedelta(hours=1)
-"""Certificates are valid so long before they are made, for those whose clocks are slow."""
+"""The time from the start of validity of a certificate until its making, for peers with slow clocks."""
 
 
 class UnusableError(GpushareError):
-    """A certificate or its key cannot be read, or one does not belong to the other."""
+    """A certificate or its key cannot be read, or certificate and key do not belong together."""
 
 
 class Signed(Struct, frozen=True):
-    """A certificate and its key, both in PEM."""
+    """A certificate and its key."""
 
     certificate: bytes
+    """The certificate in PEM."""
     key: bytes
+    """The private key in PEM."""
 
     @property
     def end(self) -> datetime:
-        """When the certificate ends; raises UnusableError."""
+        """The end of the certificate; raises UnusableError."""
         return self._read()[0].not_valid_after_utc
 
     def check(self) -> None:
-        """Raise UnusableError for what is no certificate with its key."""
+        """Raise UnusableError unless certificate and key can be read and belong together."""
         self._read()
 
     def serves(self, authority: "Signed", now: datetime) -> bool:
-        """Return whether it need not be made anew: it can be used, is of this authority, and lasts for long enough."""
+        """Return whether the certificate can stay in use: readable, signed by `authority`, and valid long enough."""
         try:
             certificate, _ = self._read()
-            certificate.verify_directly_issued_by(authority._read()[0])  # noqa: SLF001 - of this class
+            certificate.verify_directly_issued_by(authority._read()[0])  # noqa: SLF001 - `authority` is of this class
         except (UnusableError, ValueError, TypeError, InvalidSignature):
             return False
         return certificate.not_valid_after_utc - now > RENEWED_BEFORE
@@ -72,7 +78,7 @@ class Signed(Struct, frozen=True):
         return certificate, key
 
     def sign(self, name: str, now: datetime, host: str | None = None) -> "Signed":
-        """Return a certificate of this authority: of a server with a `host`, or of a client; raises UnusableError."""
+        """Return a certificate signed by this authority, for a server at `host` or a client; raises UnusableError."""
         authority, key = self._read()
         purpose = ExtendedKeyUsageOID.CLIENT_AUTH if host is None else ExtendedKeyUsageOID.SERVER_AUTH
         extensions: list[tuple[x509.ExtensionType, bool]] = [
@@ -87,7 +93,7 @@ class Signed(Struct, frozen=True):
 
 
 def renewed(authorities: Sequence[Signed], now: datetime) -> tuple[Signed, ...]:
-    """Return the authorities to believe from now on, the oldest first: without those that ended, with the next one."""
+    """Return the authorities to believe, the oldest first: without ended authorities, and with the next if due."""
     kept = [each for each in authorities if each.end > now]
     if not kept or kept[-1].end - now < BELIEVED_BEFORE:
         kept.append(_new_authority(now))
@@ -95,12 +101,12 @@ def renewed(authorities: Sequence[Signed], now: datetime) -> tuple[Signed, ...]:
 
 
 def signer(authorities: Sequence[Signed], now: datetime) -> Signed:
-    """Return the one of the authorities that signs now: the oldest that lasts for long enough."""
+    """Return the signing authority: the oldest authority valid for long enough, or the last authority."""
     return next((each for each in authorities if each.end - now > SIGNS_BEFORE), authorities[-1])
 
 
 def _new_authority(now: datetime) -> Signed:
-    # Authorities of different names are told apart by everyone who verifies.
+    # Different names let every verifier tell authorities apart.
     name = _name(f"gpushare-extender {now:%Y-%m-%d} {x509.random_serial_number() % 2**32:08x}")
     extensions = [(x509.BasicConstraints(ca=True, path_length=0), True), (_usage(signs_certificates=True), True)]
     return _signed(name, now + AUTHORITY_LASTS, now, extensions)
@@ -113,7 +119,7 @@ def _signed(
     extensions: Sequence[tuple[x509.ExtensionType, bool]],
     authority: tuple[x509.Name, ec.EllipticCurvePrivateKey] | None = None,
 ) -> Signed:
-    """Return a new key and its certificate, signed by `authority` or, without one, by itself."""
+    """Return a new key and its certificate, signed by `authority` or, without an authority, by the new key."""
     key = ec.generate_private_key(ec.SECP256R1())
     issuer, signing = authority or (name, key)
     builder = x509.CertificateBuilder(

@@ -1,4 +1,4 @@
-"""The certificates of the server, which are read again when their files change, and when they end."""
+"""The certificates of the server, read again when the files change."""
 
 import ssl
 from pathlib import Path
@@ -12,25 +12,28 @@ from gpushare_plugin.programs.scheduler.tls.expiry import first_end
 _log = structlog.get_logger()
 
 _Version = tuple[tuple[int, int, int] | None, ...]
-"""Of each file: its inode, modification time and size, None where it is missing."""
+"""The inode, modification time and size of each file, None for a missing file."""
 
 
 class Certificates(Struct, frozen=True):
-    """What the server proves who it is with; with `client_authority`, clients have to, too. Files in PEM."""
+    """The files of a server's certificates, in PEM."""
 
     certificate: Path
+    """The certificate of the server, with its chain."""
     key: Path
+    """The key of the certificate."""
     client_authority: Path | None = None
+    """The authorities of clients; None if clients need no certificate."""
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All of them."""
+        """All files in use."""
         return tuple(file for file in (self.certificate, self.key, self.client_authority) if file is not None)
 
     def context(self) -> ssl.SSLContext:
-        """Read the files; raises GpushareError."""
+        """Return a TLS context from the files; raises GpushareError."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        # Who resumed a session would not have to prove to the authority of now who it is.
+        # No sessions: a resumed session would skip verifying the client against the current authorities.
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
         try:
@@ -44,7 +47,7 @@ class Certificates(Struct, frozen=True):
         return context
 
     def end(self) -> float | None:
-        """Return when the first certificate of the chain ends, in seconds since 1970; None where that is not known."""
+        """Return the first end of a certificate in the chain, in seconds since 1970; None if not known."""
         try:
             return first_end(self.certificate.read_bytes())
         except OSError:
@@ -52,10 +55,10 @@ class Certificates(Struct, frozen=True):
 
 
 class RenewedCertificates:
-    """Certificates as their files are when a client connects; files that cannot be used leave the last ones in use.
+    """Certificates read again at the first connection after a change of their files; unusable files change nothing.
 
-    A kubelet replaces the files of a Secret by exchanging one symbolic link, so the files themselves cannot be watched.
-    To look at them costs a connection three calls of stat(), and kube-scheduler keeps its connections.
+    A kubelet replaces the files of a Secret by exchanging a symbolic link, and a watch of the files would miss the
+    exchange. Checking the files costs three calls of stat() per connection, and kube-scheduler keeps its connections.
     """
 
     def __init__(self, files: Certificates) -> None:
@@ -64,24 +67,24 @@ class RenewedCertificates:
         self._version = self._found()
         self._newest, self._end = files.context(), files.end()
         self.context = files.context()
-        """What a server has to be given."""
+        """The TLS context for the server."""
         self.context.sni_callback = self._choose
 
     def end(self) -> float | None:
-        """Return when the first certificate of the chain in use ends, in seconds since 1970; None if not known.
+        """Return the first end of a certificate in the chain in use, in seconds since 1970; None if not known.
 
-        The files are looked at for it: clients that keep their connections do not make them be read again.
+        The method checks the files, because clients with lasting connections do not cause a check.
         """
         self._renew()
         return self._end
 
     def _choose(self, connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Give a connection the newest certificates, whatever name its client asks for; called for each one."""
+        """Give a connection the newest certificates, whatever the requested name; called for each connection."""
         self._renew()
         connection.context = self._newest
 
     def _renew(self) -> None:
-        # Before the files are read: what changes meanwhile is seen the next time.
+        # Before reading: the next check then finds a change made while the files are read.
         version = self._found()
         if version != self._version:
             self._version = version

@@ -1,4 +1,4 @@
-"""When certificates end. Python's `ssl` says that only of those that it has verified, which a server's own are not.
+"""The end of certificates; Python's `ssl` tells the end of verified certificates only, not of a server's own.
 
 Facts: RFC 7468 (PEM); RFC 5280, sections 4.1 (the fields of a certificate) and 4.1.2.5 (its times); X.690 (DER).
 """
@@ -9,18 +9,18 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 _PEM = re.compile(rb"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----(.+?)-----END ", re.DOTALL)
-"""The names that OpenSSL takes for certificates."""
+"""A certificate in PEM, under each of the names accepted by OpenSSL."""
 
 _VERSION, _UTC_TIME = 0xA0, 0x17
 _LONG_LENGTH = 0x80
 _TIMES = 3
-"""The place of the times among the fields, the version not counted: serial number, algorithm and issuer come before."""
+"""The place of the times among the fields without the version: after serial number, algorithm and issuer."""
 
 
 def first_end(pem: bytes) -> float | None:
-    """Return when the first of the certificates in a file ends, in seconds since 1970.
+    """Return the first end of a certificate in a file, in seconds since 1970; None without a readable certificate.
 
-    A chain is worth nothing once one of it has ended. None where the file has none that can be read.
+    A chain becomes invalid with the first end of a certificate in the chain.
     """
     try:
         return min(map(_end, (a2b_base64(body) for body in _PEM.findall(pem))), default=None)
@@ -29,7 +29,7 @@ def first_end(pem: bytes) -> float | None:
 
 
 def _end(certificate: bytes) -> float:
-    """Return when a certificate in DER ends; raises ValueError or IndexError for what is none."""
+    """Return the end of a certificate in DER, in seconds since 1970; raises ValueError or IndexError."""
     (_, whole), *_ = _elements(certificate)
     (_, signed), *_ = _elements(whole)
     fields = [content for tag, content in _elements(signed) if tag != _VERSION]
@@ -41,7 +41,7 @@ def _end(certificate: bytes) -> float:
 
 
 def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield tag and content of each element."""
+    """Yield the tag and the content of each DER element."""
     while der:
         tag, length, start = der[0], der[1], 2
         if length & _LONG_LENGTH:

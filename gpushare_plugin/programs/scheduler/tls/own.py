@@ -1,8 +1,9 @@
-"""The certificates of the extender and of kube-scheduler where the extender makes them, and renews them.
+"""The certificates of extender and kube-scheduler, made and renewed by the extender.
 
-Two Secrets: one with the authorities, which only extenders read, and one with what kube-scheduler needs. Every extender
-makes what is missing, also while it stands by; of two at a time the API server lets one write, and the other one
-reads again. The certificate that an extender serves with is its own, and never leaves its memory.
+A Secret with the authorities is read by extenders only; a second Secret has the certificates for kube-scheduler. Every
+extender makes missing certificates, also on standby. If two extenders write a Secret at the same time, the API server
+accepts the first write, and the second extender reads the Secret again. Each extender serves with a certificate of its
+own, which never leaves its memory.
 """
 
 import asyncio
@@ -26,17 +27,18 @@ from gpushare_plugin.programs.scheduler.tls.certificates import Certificates
 _log = structlog.get_logger()
 
 _EXTENDER, _KUBE_SCHEDULER = "gpushare-extender", "kube-scheduler"
-"""Whom certificates are of, for people: what is verified is the host of the one, and the authority of the other."""
+"""The subjects of certificates, for people only: peers verify the extender's host and kube-scheduler's authority."""
 
 CERTIFICATE, KEY, AUTHORITY = "tls.crt", "tls.key", "ca.crt"
-"""The keys of the client's Secret, as Kubernetes and cert-manager name them."""
+"""The keys in the client's Secret, with the names of Kubernetes and cert-manager."""
 
 AT_ONCE = 3
-"""So often a Secret that others write meanwhile is decided on at once; then after a wait, as after other failures."""
+"""The number of immediate attempts to write a Secret that another process keeps changing; later attempts wait."""
 
 _KEPT = "none is needed: this extender writes the authority that it has in memory again"
+"""The remedy for unusable authorities in a Secret, once this extender serves and has an authority in memory."""
 _REPLACED = "restart kube-scheduler: this extender makes another authority, which kube-scheduler reads when it starts"
-"""What people have to do where the authorities of a Secret cannot be used."""
+"""The remedy for unusable authorities in a Secret, before this extender serves."""
 
 _Values = Mapping[str, bytes]
 
@@ -47,27 +49,28 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class OwnCertificates:
-    """Where they are: the Secret `name` has the authorities, `<name>-client` what kube-scheduler needs.
-
-    `host` is the name by which kube-scheduler reaches the extender. What ends soon is looked for after `every` seconds.
-    """
+    """The settings of certificates made by the extender."""
 
     name: str
+    """The name of the Secret with the authorities."""
     host: str
+    """The host name of the extender in kube-scheduler's requests."""
     every: float = 3600.0
+    """Seconds between two checks for certificates near their end."""
     now: Callable[[], datetime] = field(default=_now)
+    """A function that returns the current time."""
 
     @property
     def client(self) -> str:
-        """The name of the Secret for kube-scheduler."""
+        """The name of the Secret with the certificate, key and authorities for kube-scheduler."""
         return f"{self.name}-client"
 
 
 class CertificateKeeper:
-    """Makes and renews certificates in the Secrets of a namespace, and serves with one of its own."""
+    """Makes and renews the certificates in the Secrets of a namespace, and a certificate for the server."""
 
     def __init__(self, client: Client, namespace: str, own: OwnCertificates) -> None:
-        """Make nothing yet."""
+        """Make no certificate yet."""
         self._client = client
         self._secrets = Secrets(client, namespace)
         self._own = own
@@ -81,15 +84,15 @@ class CertificateKeeper:
 
     @property
     def certificates(self) -> Certificates:
-        """What the server uses, once it was made."""
+        """The files of the server's certificates, empty until `make` has ended."""
         return Certificates(self._pair.path, self._pair.path, self._believed.path)
 
     def problems(self) -> list[str]:
-        """Return why there is nothing to serve with; nothing once that was made, also where it cannot be renewed."""
+        """Return why the server has no certificates; empty once made, even if a renewal fails."""
         return [] if self._made else [f"this extender has no certificates yet: {self._failure}"]
 
     async def make(self) -> None:
-        """Make what is missing, or ends soon; tries until it is done."""
+        """Make certificates missing or near their end; repeats until success."""
         while True:
             try:
                 await self._renew()
@@ -105,18 +108,18 @@ class CertificateKeeper:
                 return
 
     async def keep(self) -> None:
-        """Renew before anything ends; runs until cancelled."""
+        """Renew certificates before their end; runs until cancelled."""
         while True:
             await asyncio.sleep(self._own.every)
             await self.make()
 
     def close(self) -> None:
-        """Forget the key."""
+        """Free the memory of the key and the certificates."""
         self._pair.close()
         self._believed.close()
 
     async def _renew(self) -> None:
-        """Make what is missing, or ends soon; raises ClusterError."""
+        """Make certificates missing or near their end; raises ClusterError."""
         now = self._own.now()
 
         def renewed(found: _Values) -> _Values:
@@ -126,7 +129,7 @@ class CertificateKeeper:
         await self._decide(self._own.name, renewed)
         signer = authority.signer(self._authorities, now)
         believed = b"".join(each.certificate for each in self._authorities)
-        # The extender believes an authority before anyone has a certificate of it.
+        # The extender believes an authority before any client has a certificate of the authority.
         self._believed.write(believed)
         if self._served is None or not self._served.serves(signer, now):
             self._served = signer.sign(_EXTENDER, now, self._own.host)
@@ -141,9 +144,9 @@ class CertificateKeeper:
         await self._decide(self._own.client, of_client)
 
     async def _decide(self, name: str, decide: Callable[[_Values], _Values]) -> None:
-        """Write what a Secret has to have by what it has; where another one writes it meanwhile, decide again.
+        """Write the content that `decide` returns for the current content of a Secret; raises ClusterError.
 
-        Raises ClusterError.
+        If another process changes the Secret meanwhile, read the Secret and decide again.
         """
         self._deciding = name
         for _ in range(AT_ONCE):
@@ -158,7 +161,7 @@ class CertificateKeeper:
         raise ClusterError(others, HTTPStatus.CONFLICT)
 
     def _read_authorities(self, found: _Values) -> list[Signed]:
-        """Return the authorities that a Secret has, none where they cannot be used."""
+        """Return the authorities in the content of a Secret, empty for unusable authorities."""
         numbers = takewhile(lambda number: _certificate(number) in found, count(1))
         try:
             read = [Signed(found[_certificate(number)], found[_key(number)]) for number in numbers]
@@ -166,7 +169,7 @@ class CertificateKeeper:
                 each.check()
         except (KeyError, UnusableError) as error:
             reason = f"{in_words(error)} in Secret {self._own.name}"
-            # What was made and not written yet is of no use to kube-scheduler.
+            # kube-scheduler cannot know an authority made and not yet written.
             remedy = _REPLACED if self._served is None else _KEPT
             _log.warning("certificates_rejected", reason=reason, remedy=remedy)
             return []
@@ -174,7 +177,7 @@ class CertificateKeeper:
 
 
 def _written(authorities: Sequence[Signed]) -> _Values:
-    """Return what a Secret with these authorities has."""
+    """Return the content of a Secret with the given authorities."""
     pairs = enumerate(authorities, start=1)
     return {
         key: value for n, each in pairs for key, value in ((_certificate(n), each.certificate), (_key(n), each.key))
@@ -190,15 +193,15 @@ def _key(number: int) -> str:
 
 
 class _MemoryFile:
-    """A file that no file system has: `ssl` reads keys from files only."""
+    """A file in memory only, because `ssl` reads keys from files only."""
 
     def __init__(self, name: str) -> None:
-        """Make it, empty."""
+        """Make an empty file."""
         self._file = open(os.memfd_create(name), "wb")  # noqa: PTH123, SIM115 - a descriptor, closed by `close`
         self.path = Path(f"/proc/self/fd/{self._file.fileno()}")
 
     def write(self, content: bytes) -> None:
-        """Replace what it has, unless it has that already."""
+        """Replace the content, unless equal."""
         if self.path.read_bytes() != content:
             self._file.seek(0)
             self._file.truncate()
@@ -206,5 +209,5 @@ class _MemoryFile:
             self._file.flush()
 
     def close(self) -> None:
-        """Give its memory back."""
+        """Free the memory."""
         self._file.close()
