@@ -35,7 +35,7 @@ ALWAYS_OURS = frozenset({GPU_MEMORY, GPU_CORES})
 """Resources that no other device plugin serves: a pod that requests them does not fit on a node without an offer."""
 
 _OF_NVIDIA = "nvidia.com/"
-"""The beginning of the names of GPU resources, unless a config sets other names."""
+"""The prefix of the names of GPU resources, unless a config sets other names."""
 
 
 _LONGEST_RESOURCE = 317
@@ -143,7 +143,7 @@ class Offer:
     """The names of the GPUs."""
 
     def __post_init__(self) -> None:
-        """Find the shape, and the names of the GPUs, which are needed for every pod."""
+        """Find the shape, and the names of the GPUs, once: both are needed for every pod."""
         gpus = tuple([(gpu.index, gpu.units, gpu.product, gpu.reason is None) for gpu in self.gpus])
         object.__setattr__(self, "shape", _shape(self.kind, self.placement, gpus, single_gpu=self.single_gpu))
         object.__setattr__(self, "names", frozenset([gpu.name for gpu in self.gpus]))
@@ -168,7 +168,7 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Node(Struct, frozen=True, gc=False):
-    """A node of the cluster; programs that judge or show nodes use more fields than the scheduler extender.
+    """A node of the cluster; programs that judge or show nodes fill more fields than the ledger of the extender.
 
     The taints show, too, whether the node is ready: Kubernetes keeps the taints up to date.
     """
@@ -188,7 +188,7 @@ class Node(Struct, frozen=True, gc=False):
     allocatable: Mapping[str, int] = _NONE
     """The amounts counted by kube-scheduler: CPU in thousandths, memory and storage in bytes, the rest in units.
 
-    In the scheduler extender, the mapping has only extended resources, and only for nodes with a record.
+    In the ledger of the scheduler extender, only nodes with a record have amounts, of extended resources only.
     """
     ignored: tuple[str, ...] = ()
     """Messages about unreadable values of the node, which are ignored."""
@@ -232,8 +232,8 @@ class Node(Struct, frozen=True, gc=False):
     def lacks(self, resource: str) -> bool:
         """Return whether the node has no units of a resource without an offer.
 
-        Records of other nodes do not tell: another device plugin may serve the resource on this node. The kubelet then
-        reports the resource as allocatable.
+        Records of other nodes do not decide: another device plugin may serve the resource on the node. The kubelet
+        then reports the resource as allocatable.
         """
         return resource in ALWAYS_OURS or (self.recorded and not self.allocatable.get(resource))
 
