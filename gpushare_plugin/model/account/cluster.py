@@ -1,7 +1,7 @@
 """The account of a whole cluster: nodes, pods and reservations in, verdicts out.
 
-What is kept are the newest objects; the account of a node follows from them when it is asked for. So the order of
-events does not matter, and nothing can drift.
+The cluster account keeps the newest nodes, pods and reservations, and makes the account of a node from the newest
+objects on demand. Thus the order of events does not matter, and accounts cannot drift from the objects.
 """
 
 from collections import Counter
@@ -24,14 +24,17 @@ from gpushare_plugin.model.choice.policies import DEFAULT_POLICY
 
 
 class _Named:
-    """The resources that records of nodes name."""
+    """The resources named in records of nodes."""
 
     def __init__(self) -> None:
-        """Know no record yet."""
+        """Start without records."""
         self._counts: Counter[str] = Counter()
 
     def replace(self, before: Node | None, after: Node | None) -> frozenset[str]:
-        """Count a node as it is now; return which resources the account decides."""
+        """Count the resources of a changed node, and return all resources that the account decides on.
+
+        `before` is None for an added node, `after` for a removed node.
+        """
         if before is not None and before.recorded:
             self._counts.subtract(before.offers.keys())
         if after is not None and after.recorded:
@@ -40,10 +43,10 @@ class _Named:
 
 
 class ClusterAccount:
-    """Every GPU of a cluster, who holds it and to whom it is promised; not for several threads, and never waits."""
+    """The account of every GPU of a cluster, with held and promised units; for one thread only, and never waits."""
 
     def __init__(self, default_policy: str = DEFAULT_POLICY) -> None:
-        """Know nothing yet; `default_policy` is for pods and nodes that name none."""
+        """Start empty; `default_policy` is the policy for pods and nodes without a policy."""
         self._rules = Rules(default_policy)
         self._named = _Named()
         self._nodes: dict[str, Node] = {}
@@ -52,11 +55,11 @@ class ClusterAccount:
         self._presence = Presence()
         self._nominated = Nominated()
         self._whereabouts = Whereabouts()
-        self._accounts: dict[str, NodeAccount] = {}  # of nodes that did not change since
+        self._accounts: dict[str, NodeAccount] = {}  # of nodes unchanged since the account was made
         self._search = ClusterSearch(self._nodes)
 
     def put_node(self, node: Node) -> None:
-        """Take in a node as it is now."""
+        """Add a node, or replace the former state of the node."""
         before = self._nodes.get(node.name)
         if before is None or not before.same_as(node):
             self._nodes[node.name] = node
@@ -66,14 +69,14 @@ class ClusterAccount:
             self._nodes[node.name] = structs.replace(before, version=node.version)
 
     def remove_node(self, name: str) -> None:
-        """Forget a node; pods bound to it stay known until they are removed, since the node may come back."""
+        """Forget a node; pods bound to the node stay until removed, because the node may come back."""
         self._name(self._nodes.pop(name, None), None)
         self._changed(name)
 
     def put_pod(self, pod: Pod) -> None:
-        """Take in a pod as it is now, which ends its reservation if it is bound.
+        """Add a pod, or replace the former state of the pod; a bound or ended pod loses the reservation.
 
-        A pod that was bound stays bound, and one that has ended stays so: an event that says otherwise is older.
+        A bound pod stays bound, and an ended pod stays ended: events with an earlier state are late and ignored.
         """
         before = self._pods.get(pod.uid)
         if before is not None and (before == pod or _is_older(pod, before)):
@@ -87,7 +90,7 @@ class ClusterAccount:
         self._enter(pod, pod.holds_on)
 
     def remove_pod(self, uid: str) -> None:
-        """Forget a pod that is gone, and its reservation."""
+        """Forget a deleted pod, and the reservation of the pod."""
         self.release(uid)
         if (pod := self._pods.pop(uid, None)) is not None:
             self._nominated.replace(pod, None)
@@ -95,23 +98,26 @@ class ClusterAccount:
             self._whereabouts.forget(uid)
 
     def concerns(self, request: PodRequest) -> bool:
-        """Return whether a pod asks for anything that the account decides, or in quantities that make no sense."""
+        """Return whether the account decides on a resource requested by a pod, or cannot read the request.
+
+        A request is unreadable if a quantity makes no sense, or the pod has more resources than gpushare keeps.
+        """
         return request.unreadable or not self._rules.ours.isdisjoint(request.amounts)
 
     def fit(self, request: PodRequest, node: str, owner: str | None = None) -> Verdict:
-        """Return whether a pod fits on a node; `owner` is the UID of its controller."""
+        """Return whether a pod fits on a node; `owner` is the UID of the controller of the pod."""
         return self.fits(request, (node,), owner)[node]
 
     def fits(self, request: PodRequest, nodes: Iterable[str], owner: str | None = None) -> dict[str, Verdict]:
-        """Return whether a pod fits on each of many nodes: much faster than one by one."""
+        """Return whether a pod fits on each of many nodes: one call is much faster than a call for each node."""
         names = list(nodes)
         verdicts = self._fits(self._ask(request, owner), names, scored=True)
         return {name: verdicts[name] for name in names}
 
     def fits_pod(self, pod: Pod, nodes: Sequence[str], *, scored: bool = True) -> Mapping[str, Verdict]:
-        """Return whether one pod fits on each of many nodes, beside pods that others are being evicted for.
+        """Return whether a pod fits on each of many nodes, after nominated pods, for which other pods are evicted.
 
-        There can be verdicts on more nodes, and they change with the account. Without `scored`, scores mean nothing.
+        The result can include further nodes, and changes with the account. Without `scored`, scores have no meaning.
         """
         verdicts = self._fits(self._ask(pod.request, pod.owner), nodes, scored=scored)
         awaited: dict[str, Verdict] = {}
@@ -122,11 +128,14 @@ class ClusterAccount:
         return {**verdicts, **awaited} if awaited else verdicts
 
     def _fits(self, ask: Ask, nodes: Sequence[str], *, scored: bool) -> Mapping[str, Verdict]:
-        """Return the verdicts on these nodes at least, to read only."""
+        """Return the verdicts on `nodes`, and perhaps on further nodes; callers must not change the result."""
         return self._search.fits(ask, nodes, self.node, self._presence.of(ask.owner), scored=scored)
 
     def place(self, request: PodRequest, node: str, owner: str | None = None, ahead: Iterable[Pod] = ()) -> Placement:
-        """Return where a pod would go on a node, after those `ahead` of it; raises PlacementError where not."""
+        """Return the placement of a pod on a node, after the pods `ahead`.
+
+        Raises PlacementError if the node is unknown, or the pod does not fit.
+        """
         if node not in self._nodes:
             raise PlacementError(not_known(node))
         found = fitting.place(fitting.with_nominated(self.node(node), ahead, self._rules), self._ask(request, owner))
@@ -135,14 +144,15 @@ class ClusterAccount:
         return found
 
     def place_pod(self, pod: Pod, node: str) -> Placement:
-        """Return where one pod would go, beside those that wait for victims; raises PlacementError where not."""
+        """Return the placement of a pod on a node, after nominated pods; raises PlacementError like `place`."""
         return self.place(pod.request, node, pod.owner, self._nominated.ahead_of(pod, node))
 
     def reserve(self, pod: Pod, node: str) -> Placement:
-        """Promise a pod its units on a node until the pod is bound or released, and return which.
+        """Promise units on a node to a pod until the pod is bound or released, and return the placement.
 
-        The same pod on the same node gets the same answer again, and a pod that is bound there already gets what its
-        annotations say. Raises PlacementError where it does not fit, or is bound or reserved elsewhere.
+        A pod with a reservation on the node gets the same placement again. A pod already bound to the node gets the
+        placement of the annotations. Raises PlacementError if the pod does not fit, has ended, or is bound or reserved
+        on another node.
         """
         bound = self._pods.get(pod.uid, pod)
         if bound.ended:
@@ -161,21 +171,24 @@ class ClusterAccount:
         return placement
 
     def release(self, uid: str) -> None:
-        """End the reservation of a pod, if there is one."""
+        """End the reservation of a pod; a pod without a reservation is ignored."""
         if (reservation := self._reservations.pop(uid, None)) is not None:
             self._leave(reservation.pod, reservation.node)
 
     def victims(self, pod: Pod, node: str, eviction: Eviction) -> list[Pod] | None:
-        """Return who has to be evicted from a node so that a pod fits, the least important first; see `victims`."""
+        """Return the pods to evict from a node to make room for a pod, the least important first; see `victims`.
+
+        None if the node is unknown, or if all evictions together do not make enough room.
+        """
         ask = self._ask(pod.request, pod.owner)
         return victims(self.node(node), ask, eviction) if node in self._nodes else None
 
     def ahead_of(self, pod: Pod, node: str) -> list[Pod]:
-        """Return the pods that others are being evicted for on a node, and that get their place before another pod."""
+        """Return the nominated pods on a node that go before `pod`, the most important first."""
         return self._nominated.ahead_of(pod, node)
 
     def node(self, name: str) -> NodeAccount:
-        """Return the account of a node; one that is not known offers nothing."""
+        """Return the account of a node; an unknown node offers nothing."""
         if (account := self._accounts.get(name)) is None:
             uids = self._presence.on(name)
             account = node_account(
@@ -189,28 +202,28 @@ class ClusterAccount:
         return account
 
     def offered(self, name: str) -> Node:
-        """Return what a node offers, without its account."""
+        """Return a node without the account; an unknown node offers nothing."""
         return self._nodes.get(name) or Node(name)
 
     @property
     def nodes(self) -> Mapping[str, Node]:
-        """The nodes that are known, now and later, by name."""
+        """The known nodes by name; the mapping follows later changes."""
         return self._nodes
 
     @property
     def pods(self) -> Mapping[str, Pod]:
-        """The pods that are known, now and later, by UID."""
+        """The known pods by UID; the mapping follows later changes."""
         return self._pods
 
     def reservation(self, uid: str) -> Reservation | None:
-        """Return the reservation of a pod, None where there is none."""
+        """Return the reservation of a pod, None without a reservation."""
         return self._reservations.get(uid)
 
     def _ask(self, request: PodRequest, owner: str | None) -> Ask:
         return Ask(request, owner, self._rules)
 
     def _enter(self, pod: Pod, node: str | None) -> None:
-        """Count a pod on the node where it has units, or is promised some."""
+        """Count a pod on the node of its held or promised units."""
         if node is not None:
             self._presence.enter(pod, node)
             self._changed(node)
@@ -222,12 +235,12 @@ class ClusterAccount:
             self._changed(node)
 
     def _changed(self, node: str) -> None:
-        """Forget what followed from the former state of a node."""
+        """Forget the account and the verdicts for the former state of a node."""
         self._accounts.pop(node, None)
         self._search.forget(node)
 
     def _name(self, before: Node | None, after: Node | None) -> None:
-        """Note the resources that records name; when they change, every verdict may."""
+        """Update the resources named in records; a change of the resources can change every verdict."""
         ours = self._named.replace(before, after)
         if ours != self._rules.ours:
             self._rules = replace(self._rules, ours=ours)
@@ -235,5 +248,5 @@ class ClusterAccount:
 
 
 def _is_older(pod: Pod, known: Pod) -> bool:
-    """Return whether what is said of a pod is older than what is known."""
+    """Return whether `pod` is an older state than the `known` state of the pod."""
     return (known.node is not None and pod.node is None) or (known.ended and not pod.ended)

@@ -1,6 +1,6 @@
-"""A node of the cluster: what it offers, which pods it keeps away, and what its daemon says of its GPUs.
+"""A node of the cluster: the offers, the taints, and the GPUs as described by the daemon of the node.
 
-What a node offers is in its record or, with Aliyun's own device plugin, in its plain capacity.
+Offers come from the record of the node or, with Aliyun's own device plugin, from the plain capacity.
 """
 
 from collections.abc import Mapping
@@ -23,32 +23,32 @@ from gpushare_plugin.model.slices.wanted import Wanted
 GPU_MEMORY = "aliyun.com/gpu-mem"
 GPU_CORES = "aliyun.com/gpu-core.percentage"
 GPU_COUNT = "aliyun.com/gpu-count"
-"""Aliyun's resources: units of memory, percent of a GPU's compute, and the GPUs of a node."""
+"""Aliyun's resources: units of memory, percent of the compute of a GPU, and the number of GPUs of a node."""
 
 PLACEMENT_LABEL = "ack.node.gpu.placement"
-"""ACK's node label: the placement policy of a node."""
+"""The node label of ACK for the placement policy of a node."""
 
 MOST_GPUS = 256
-"""GPUs that the plain capacity of a node is believed to have."""
+"""The most GPUs accepted from the plain capacity of a node; with a larger number, the node offers nothing."""
 
 ALWAYS_OURS = frozenset({GPU_MEMORY, GPU_CORES})
-"""Resources that nothing else serves: a node that does not offer them cannot take a pod that asks for them."""
+"""Resources that no other device plugin serves: a pod that requests them does not fit on a node without an offer."""
 
 _OF_NVIDIA = "nvidia.com/"
-"""What the names of resources of GPUs begin with, where a config gives them no other one."""
+"""The prefix of the names of GPU resources, unless a config sets other names."""
 
 
 _LONGEST_RESOURCE = 317
-"""Characters of names, as many as an API server takes; whoever reaches the extender's port can send any number."""
+"""The most characters that an API server accepts in a name; a client of the extender can send longer names."""
 
 
 def is_of_gpus(resource: str) -> bool:
-    """Return whether the name of a resource alone says that it is of GPUs, whoever serves it."""
+    """Return whether the name alone marks a resource as a GPU resource, whichever device plugin serves the resource."""
     return resource in ALWAYS_OURS or resource.startswith(_OF_NVIDIA)
 
 
 def is_extended(resource: str) -> bool:
-    """Return whether a resource is an extended one: of a domain that is not Kubernetes' own."""
+    """Return whether a resource is an extended resource, named with a domain outside of `kubernetes.io`."""
     return len(resource) <= _LONGEST_RESOURCE and _is_extended(resource)
 
 
@@ -59,39 +59,43 @@ def _is_extended(resource: str) -> bool:
 
 
 class OfferedGpu(Struct, frozen=True, gc=False):
-    """One GPU in one resource; `name` is its UUID, or its index where the node has no record.
-
-    `reason` says why none of its units can be allocated, None where they can.
-    """
+    """One GPU in one resource of a node."""
 
     name: str
+    """The UUID of the GPU, or the index if the node has no record."""
     index: int
+    """The index of the GPU, -1 for a held GPU that the node no longer offers."""
     units: int
+    """The number of units of the GPU in the resource."""
     product: str = ""
+    """The model of the GPU, empty if unknown."""
     reason: str | None = None
+    """The reason why no unit of the GPU can be allocated, None if units can be allocated."""
 
     @property
     def label(self) -> str:
-        """Its name in messages."""
+        """The name of the GPU in messages."""
         return f"GPU {gpu_label(self.index)}"
 
 
 class Shape(Struct, frozen=True, eq=False):
-    """What an offer is but for its node: offers of equal shape have the same object, and it equals no other.
-
-    `units` are those of all GPUs, `largest` those of the GPU that has most, `sizes` those of each GPU that can be used,
-    in ascending order. `product` is the model of all GPUs, None where they differ. `single_gpu` is as in the offer.
-    """
+    """The shape of an offer, without names of GPUs: offers of equal shape share one object, compared by identity."""
 
     kind: str
+    """The kind of the units, as in the offer."""
     units: int
+    """The number of units of all GPUs."""
     largest: int
+    """The number of units of the GPU with the most units, 0 without GPUs."""
     sizes: tuple[int, ...]
+    """The number of units of each usable GPU, in ascending order."""
     product: str | None
+    """The model of all GPUs, None if the models differ, or without GPUs."""
     single_gpu: bool = False
+    """Whether a pod cannot have units of several GPUs, as in the offer."""
 
     def could_have(self, size: int, count: int) -> bool:
-        """Return whether its GPUs, if all were free, had `size` units on each of `count`, or in all for 0."""
+        """Return whether usable GPUs, if free, have `size` units on each of `count` GPUs; in total for `count` 0."""
         if not count:
             return sum(self.sizes) >= size
         return len(self.sizes) >= count and self.sizes[-count] >= size
@@ -100,12 +104,12 @@ class Shape(Struct, frozen=True, eq=False):
 @lru_cache(maxsize=4096)
 def _shape(
     kind: str,
-    placement: str | None,  # noqa: ARG001 - what is equal
+    placement: str | None,  # noqa: ARG001 - a part of the cache key
     gpus: tuple[tuple[int, int, str, bool], ...],
     *,
     single_gpu: bool,
 ) -> Shape:
-    """Return the one object for a kind, a placement, and the index, units, model and use of each GPU."""
+    """Return the one shape for a kind, a placement, and the index, units, model and usability of each GPU."""
     sizes = [units for _, units, _, _ in gpus]
     usable = sorted(units for _, units, _, usable in gpus if usable)
     products = {product for _, _, product, _ in gpus}
@@ -115,34 +119,40 @@ def _shape(
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One resource of a node; `kind` is as in `ResourceRecord`, or `cores`: percent of the GPUs that share memory.
-
-    `placement` is the node's own policy, `cards` and `closeness` how close its cards are, as in the record. With
-    `single_gpu` no pod can have units of several GPUs.
-    """
+    """One resource of a node, with the GPUs that have units of the resource."""
 
     resource: str
+    """The name of the resource."""
     kind: str
+    """The kind of the units, as in `ResourceRecord`; empty for a resource that the node no longer offers."""
     gpus: tuple[OfferedGpu, ...]
+    """The GPUs with units of the resource."""
     unit_mib: int = 0
+    """The memory of one unit in MiB, 0 if a unit is not memory or the size of the unit is unknown."""
     placement: str | None = None
+    """The policy of the node for the resource, as in `ResourceRecord`."""
     cards: tuple[str, ...] = ()
+    """The UUIDs of the cards of the node, in the order of `closeness`; only for whole GPUs with a closeness."""
     closeness: tuple[tuple[int, ...], ...] | None = None
+    """The closeness of the cards, as in `NodeRecord`; only for whole GPUs."""
     single_gpu: bool = False
+    """Whether a pod cannot have units of several GPUs."""
     shape: Shape = field(init=False, repr=False, compare=False)
+    """The shape, one object for all offers of equal shape."""
     names: frozenset[str] = field(init=False, repr=False, compare=False)
-    """The names of its GPUs."""
+    """The names of the GPUs."""
 
     def __post_init__(self) -> None:
-        """Find what it has in common with other offers, and what is asked for each of its pods."""
+        """Find the shape, and the names of the GPUs, once: both are needed for every pod."""
         gpus = tuple([(gpu.index, gpu.units, gpu.product, gpu.reason is None) for gpu in self.gpus])
         object.__setattr__(self, "shape", _shape(self.kind, self.placement, gpus, single_gpu=self.single_gpu))
         object.__setattr__(self, "names", frozenset([gpu.name for gpu in self.gpus]))
 
     def chooser(self, *, exact: bool) -> Chooser | None:
-        """Return how the node chooses for kinds that several GPUs can serve, None for the other kinds.
+        """Return the chooser of the node for `replicas` or `gpus`, the kinds served by several GPUs; else None.
 
-        Without `exact`, the choice is not the closest GPUs, but just as many: what is needed to know whether it fits.
+        Without `exact`, the chooser ignores closeness, but chooses the same number of GPUs: enough to know whether a
+        request fits.
         """
         match self.kind, self.placement:
             case "replicas", placement:
@@ -154,80 +164,81 @@ class Offer:
 
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
-"""One object for all nodes that have none."""
+"""The empty mapping shared by all nodes without entries."""
 
 
 class Node(Struct, frozen=True, gc=False):
-    """A node of the cluster; what the scheduler extender does not need is there for programs that judge or show nodes.
+    """A node of the cluster; programs that judge or show nodes fill more fields than the ledger of the extender.
 
-    Whether the node is ready is in its taints, too, which Kubernetes keeps up to date.
+    The taints show, too, whether the node is ready: Kubernetes keeps the taints up to date.
     """
 
     name: str
     """The name, unique in the cluster at any time."""
     offers: Mapping[str, Offer] = _NONE
-    """What the node offers, by resource."""
+    """The offers of the node, by resource name."""
     policy: str | None = None
-    """The placement policy that the label of the node names, or else its config."""
+    """The placement policy named by the label of the node or else by the config, None without a known policy."""
     policy_source: str = ""
-    """Which of the two names the policy."""
+    """The source of the policy in words: the label or the config; empty without a policy."""
     recorded: bool = False
-    """Whether the daemon of the node published a record that can be read."""
+    """Whether the node has a readable record, published by the daemon of the node."""
     gpus: frozenset[str] = frozenset()
     """The names of all GPUs, offered or not."""
     allocatable: Mapping[str, int] = _NONE
-    """What kube-scheduler counts: CPU in thousandths, memory and storage in bytes, all other resources in units.
+    """The amounts counted by kube-scheduler: CPU in thousandths, memory and storage in bytes, the rest in units.
 
-    The scheduler extender has the extended resources of nodes with a record alone.
+    In the ledger of the scheduler extender, only nodes with a record have amounts, of extended resources only.
     """
     ignored: tuple[str, ...] = ()
-    """What of the node cannot be read."""
+    """Messages about unreadable values of the node, which are ignored."""
     unreadable: str | None = None
-    """Why the record cannot be read, so that nobody knows what the node offers; None where it can, or there is none."""
+    """The reason why the record is unreadable, and the offers unknown; None for a readable record, or no record."""
     uid: str = ""
-    """Another node of the same name has another UID."""
+    """The UID; a later node of the same name has another UID."""
     version: str = ""
-    """The version that was read, with which the Node can be written once."""
+    """The resource version as read; a write that names the version succeeds only while the Node is unchanged."""
     labels: Mapping[str, str] = _NONE
-    """The labels that pods select nodes by."""
+    """The labels for the node selectors of pods."""
     taints: tuple[Taint, ...] = ()
-    """What keeps pods away that do not tolerate it."""
+    """The taints, which keep away pods without a toleration."""
     unschedulable: bool = False
     """Whether the node is cordoned."""
     ready: bool = True
-    """Whether the kubelet is ready; a node whose kubelet has not reported yet counts as ready."""
+    """Whether the kubelet is ready; before the first report of the kubelet, the node counts as ready."""
     address: str = ""
-    """The internal IP address, empty where the node has none."""
+    """The internal IP address, empty if the node has no internal IP address."""
     record: NodeRecord | None = None
-    """The record that the daemon of the node published."""
+    """The record published by the daemon of the node, None without a readable record."""
     wanted: Wanted | None = None
-    """The slices that are wanted of a partitioned node, None where no annotation that can be read says that."""
+    """The wanted slices of a partitioned node, None without a readable annotation."""
     wanted_unreadable: str | None = None
-    """Why the annotation of wanted slices cannot be read."""
+    """The reason why the annotation of wanted slices is unreadable, None if the annotation is readable or missing."""
 
     @property
     def partitioning(self) -> Kind | None:
-        """How the GPUs are cut into the slices that are wanted, None where the config says how they are shared."""
+        """The kind of wanted slices that the GPUs are cut into, None if the config says how GPUs are shared."""
         return None if self.record is None else self.record.partitioning
 
     @property
     def extended(self) -> list[str]:
-        """The extended resources that the node has."""
+        """The names of the allocatable extended resources of the node."""
         return [name for name, amount in self.allocatable.items() if amount and is_extended(name)]
 
     def same_as(self, other: "Node") -> bool:
-        """Return whether nothing but the version differs: the kubelet writes a Node even where nothing has changed."""
+        """Return whether `other` is equal but for the version: the kubelet writes a Node even without a change."""
         return self == (other if other.version == self.version else replace(other, version=self.version))
 
     def lacks(self, resource: str) -> bool:
-        """Return whether the node has none of a resource that it does not offer.
+        """Return whether the node has no units of a resource without an offer.
 
-        Records of other nodes say nothing of that. Where another device plugin serves the resource, the kubelet has it.
+        Records of other nodes do not decide: another device plugin may serve the resource on the node. The kubelet
+        then reports the resource as allocatable.
         """
         return resource in ALWAYS_OURS or (self.recorded and not self.allocatable.get(resource))
 
     def obscures(self, resource: str) -> bool:
-        """Return whether nobody knows what the node has of a resource: it is of GPUs, and the record unreadable."""
+        """Return whether the units of a resource are unknown: a GPU resource of a node with an unreadable record."""
         return self.unreadable is not None and is_of_gpus(resource)
 
 
@@ -237,7 +248,7 @@ def recorded_node(
     policy: str | None = None,
     allocatable: Mapping[str, int] = _NONE,
 ) -> Node:
-    """Return a node that has a record; GPUs of a resource that the record does not describe are not offered."""
+    """Return a node with a record; GPUs are not offered in resources without a description in the record."""
     policy, source, ignored = _policy(policy, record.placement)
     described = {each.name: each for each in record.resources}
     offered = sorted((gpu for gpu in record.gpus if gpu.resource in described), key=lambda gpu: gpu.resource or "")
@@ -247,17 +258,17 @@ def recorded_node(
         for resource, gpus in groupby(offered, key=lambda gpu: gpu.resource or "")
     }
     gpus = frozenset(gpu.uuid for gpu in record.gpus)
-    gpus = next((offer.names for offer in offers.values() if offer.names == gpus), gpus)  # mostly, and it is kept once
+    gpus = next((offer.names for offer in offers.values() if offer.names == gpus), gpus)  # often equal: keep one object
     return Node(name, offers, policy, source, recorded=True, gpus=gpus, allocatable=allocatable, ignored=ignored)
 
 
 def unreadable_node(name: str, reason: str) -> Node:
-    """Return a node whose record cannot be read; it offers nothing."""
+    """Return a node with an unreadable record; the node offers nothing."""
     return Node(name, ignored=(reason,), unreadable=reason)
 
 
 def _policy(label: str | None, config: str | None = None) -> tuple[str | None, str, tuple[str, ...]]:
-    """Return the policy that the label of a node names, or else its config; which of them; and what is wrong there."""
+    """Return the policy named by the label of a node or else by the config, the source, and messages about mistakes."""
     sources = {f"label {PLACEMENT_LABEL}": label, f"`placement` in annotation {GPUS_ANNOTATION}": config}
     ignored = tuple(
         f"{source}: {policy[:64]!r} found, {' or '.join(POLICIES)} expected"
@@ -298,10 +309,10 @@ def _unavailable(gpu: GpuRecord) -> str | None:
 def plain_node(
     name: str, memory: int, count: int, policy: str | None = None, cordoned: Mapping[str, str] | None = None
 ) -> Node:
-    """Return a node of Aliyun's device plugin: `memory` units in all, on `count` GPUs.
+    """Return a node of Aliyun's device plugin with `memory` units in total, on `count` GPUs.
 
-    Each is taken to have the same number, as Aliyun's scheduler does: the Node does not say what each really has. They
-    have no other name than their index; `cordoned` says why some are not to be allocated.
+    All GPUs count as equally large, as in Aliyun's scheduler: the Node does not report the units of each GPU. The name
+    of a GPU is the index. `cordoned` has the reasons why GPUs must not be allocated, by index.
     """
     policy, source, ignored = _policy(policy)
     reasons = cordoned or {}

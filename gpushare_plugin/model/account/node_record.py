@@ -1,4 +1,4 @@
-"""The record of a node: its snapshot as the value of the annotation `gpushare/gpus`, for schedulers and people.
+"""The record of a node: the snapshot as the value of the annotation `gpushare/gpus`, for schedulers and people.
 
 `docs/cluster.md` describes the format.
 """
@@ -20,17 +20,20 @@ from gpushare_plugin.model.snapshot import SharingMode, Snapshot
 from gpushare_plugin.model.unit import MOST_UNITS, Amount
 
 GPUS_ANNOTATION = "gpushare/gpus"
-"""Annotation: the GPUs of the node, see `NodeRecord`."""
+"""The annotation with the GPUs of the node, see `NodeRecord`."""
 
 MOST_NOTICES = 20
 LONGEST_NOTICE = 512
-"""Notices in the annotation, and bytes of each; all annotations of an object share 256 KiB. The log has all."""
+"""The most notices in the annotation, and the most bytes of a notice: all annotations of an object share 256 KiB.
+
+The log has all notices in full.
+"""
 
 
 _SHOWN = 64
-"""Characters of a name that messages repeat."""
+"""The most characters of a resource name in messages."""
 MOST_CARDS = 256
-"""Cards of a node that are chosen by their closeness, in time that grows with the cube of their number."""
+"""The most cards of a node with a closeness: the time to choose cards grows with the cube of the number of cards."""
 
 
 class RecordError(GpushareError):
@@ -44,75 +47,94 @@ def key(name: str) -> str:
 
 
 class _Record(Struct, frozen=True, rename=key, gc=False):
-    """A part of the annotation; readers ignore keys that they do not know."""
+    """A part of the annotation; readers ignore unknown keys."""
 
 
 class GpuRecord(_Record, frozen=True, kw_only=True):
-    """One GPU in one resource: `mode`, `resource` and `units` are None and 0 where it is not offered.
+    """One GPU in one resource, or one GPU that is not offered.
 
-    A GPU of slices of several sizes has a record for each, one that offers memory and compute has two, a MIG instance
-    has one of its own, with its `profile` and the index of its card. `memory_mib` is what containers can use,
-    `unit_mib` the memory one unit stands for, 0 where units are not memory. `reason` says why it is not healthy, not
-    offered yet, or `unsuitable`: it cannot have slices though its node is divided into them. `product` and `numa_node`
-    are as in `Gpu`. Where MIG instances are made as wanted, `profiles` are those of a card in MIG mode, and `start` is
-    the first memory slice of an instance. `most_slices` is how many slices MPS serves on a card that is partitioned,
-    None for as many as usual.
+    A GPU in several resources has several records: one for each size of slices, or one for memory and one for compute.
+    A MIG instance has a record of its own.
     """
 
     index: Amount
+    """The index of the card."""
     uuid: str
+    """The UUID of the GPU."""
     product: str | None = None
+    """The model, with the profile for a MIG instance."""
     profile: str | None = None
+    """The profile of a MIG instance, None for a card."""
     numa_node: int | None = None
+    """The NUMA node, None if the host does not report the NUMA node."""
     memory_mib: Amount
+    """The memory that containers can use, in MiB."""
     mode: SharingMode | None = None
+    """The mode of sharing, None for a GPU that is not offered."""
     resource: str | None = None
+    """The name of the resource, None for a GPU that is not offered."""
     units: Amount = 0
+    """The number of units in the resource, 0 for a GPU that is not offered."""
     unit_mib: Amount = 0
+    """The memory of one unit in MiB, 0 if units are not memory."""
     healthy: bool = True
+    """Whether units can be allocated; false for example for a faulty or cordoned GPU."""
     reason: str | None = None
+    """The reason why the GPU is not healthy, is not shared as configured yet, or is `unsuitable`; None without one."""
     unsuitable: Literal[True] | None = None
+    """True for a GPU of a partitioned node that cannot have slices, else None."""
     start: Amount | None = None
+    """The first memory slice of a MIG instance, on a node with MIG instances made as wanted; else None."""
     profiles: Annotated[tuple[MigProfile, ...], Meta(max_length=MOST_MIG_PROFILES)] | None = None
+    """The profiles of a card in MIG mode, on a node with MIG instances made as wanted; else None."""
     most_slices: Amount | None = None
+    """The number of slices that MPS serves on a card of a partitioned node, None for the usual number."""
 
 
 class ResourceRecord(_Record, frozen=True, kw_only=True):
-    """How the node chooses GPUs for requests of one resource.
-
-    `kind` is what its units are: `memory`, `cores` (percent of compute, on the GPU where a container has its memory),
-    `replicas`, `slices` or `gpus` (whole ones); a reader cannot choose for a kind it does not know. `placement` is the
-    policy, for memory units, cores and replicas only. With `single_gpu` a pod cannot have units of several GPUs:
-    the limits of its containers would not hold there.
-    """
+    """The node's choice of GPUs for requests of one resource."""
 
     name: str
+    """The name of the resource."""
     kind: str
+    """The kind of the units: `memory`, `cores`, `replicas`, `slices` or `gpus` (whole GPUs).
+
+    Units of `cores` are percent of compute, on the GPU of the container's memory. A reader cannot choose GPUs for an
+    unknown kind.
+    """
     placement: str | None = None
+    """The policy, for memory, cores and replicas only."""
     single_gpu: Literal[True] | None = None
+    """True if a pod cannot have units of several GPUs, because limits of containers would not hold; else None."""
 
 
 class NodeRecord(_Record, frozen=True, kw_only=True):
-    """The whole annotation; `version` changes when readers of the old one would be wrong.
-
-    `gpus` are sorted by place, which decides among equals. `closeness` has a row for each card but the first, in the
-    order of `gpus`: how close it is to each card before it; None where no card is close to another. `partitioning` is
-    how the GPUs are cut into the slices that annotations want, None where the config says how they are shared.
-    `placement` is the policy that the config names for the node; None where it names none, and in records of daemons
-    from before there was this field.
-    """
+    """The whole annotation."""
 
     version: Literal[1] = 1
+    """The version of the format; changes when readers of the old version would misread the record."""
     gpus: tuple[GpuRecord, ...]
+    """The GPUs, sorted by place; among equally good GPUs, the first GPU is chosen."""
     resources: tuple[ResourceRecord, ...] = ()
+    """The resources of the node."""
     closeness: tuple[tuple[int, ...], ...] | None = None
+    """The closeness of cards, None if no card is close to another card.
+
+    Each card except the first has a row, in the order of `gpus`: the closeness to each earlier card.
+    """
     notices: tuple[str, ...] = ()
+    """Warnings for people."""
     partitioning: Kind | None = None
+    """The kind of slices that GPUs are cut into as annotations want, None if the config says how GPUs are shared."""
     placement: str | None = None
+    """The policy that the config names for the node.
+
+    None without a policy in the config, and in records of daemons older than the field.
+    """
 
 
 def closeness(cards: Sequence[str], rows: Sequence[Sequence[int]] | None) -> Closeness:
-    """Return the closeness in a record by the UUIDs of its cards, without pairs that are not close."""
+    """Return the closeness in `rows` of a record, by pairs of UUIDs of `cards`, without pairs of closeness 0."""
     of_cards = zip(cards[1:], rows or (), strict=False)
     pairs = ((card, other, score) for card, row in of_cards for other, score in zip(cards, row, strict=False))
     return {frozenset((card, other)): score for card, other, score in pairs if score}
@@ -120,11 +142,11 @@ def closeness(cards: Sequence[str], rows: Sequence[Sequence[int]] | None) -> Clo
 
 _DECODER = msgspec.json.Decoder(NodeRecord)
 _PLACE = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?", re.DOTALL)
-"""Errors of msgspec: what is wrong, and where, such as `$.gpus[0].units`."""
+"""Matches an error of msgspec: the mistake (`what`), and the place (`where`), such as `$.gpus[0].units`."""
 
 
 def encode(record: NodeRecord) -> str:
-    """Return a record as the value of the annotation, the same for equal records; fields that are None are left out."""
+    """Return the annotation value of a record, the same for equal records; fields with None are left out."""
     built: dict[str, Any] = msgspec.to_builtins(record)
     gpus, resources = built["gpus"], built["resources"]
     built |= {"gpus": [*map(_known, gpus)], "resources": [*map(_known, resources)]}
@@ -136,7 +158,7 @@ def _known(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def decode(text: str) -> NodeRecord:
-    """Return the record in the value of the annotation; raises RecordError for anything but version 1."""
+    """Return the record in an annotation value; raises RecordError for anything but a valid record of version 1."""
     try:
         found = _DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
@@ -147,7 +169,10 @@ def decode(text: str) -> NodeRecord:
 
 
 def _excess(found: NodeRecord) -> str | None:
-    """Return what a record has more of than any node, None for nothing: GPUs are chosen in time that grows with it."""
+    """Return a message about too many cards or units in a record, None within the limits.
+
+    The time to choose GPUs grows with the number of cards and units.
+    """
     if found.closeness is not None and len(found.closeness) >= MOST_CARDS:
         return f"closeness: {len(found.closeness) + 1:,} cards found, at most {MOST_CARDS} allowed"
     units: dict[str, int] = {}
@@ -161,7 +186,7 @@ def _excess(found: NodeRecord) -> str | None:
 
 
 def _problem(text: str, error: Exception) -> str:
-    """Return what is wrong with the value of the annotation, where, and what is expected."""
+    """Return a message about a wrong annotation value: the place, the mistake, and the expected value."""
     place = _PLACE.fullmatch(str(error))
     what, where = (place["what"], place["where"] or "") if place else (str(error), "")
     if where == "version" and (found := _version(text)) is not None:
@@ -176,7 +201,7 @@ def _problem(text: str, error: Exception) -> str:
 
 
 def _version(text: str) -> object:
-    """Return the version in the value of the annotation, None where what comes after it cannot be read."""
+    """Return the version in an annotation value, None without a version or for an invalid JSON object."""
     try:
         return msgspec.json.decode(text, type=dict[str, object]).get("version")
     except (msgspec.DecodeError, RecursionError):
@@ -184,7 +209,7 @@ def _version(text: str) -> object:
 
 
 def record(snapshot: Snapshot) -> NodeRecord:
-    """Describe a node for its annotation."""
+    """Return the record of a node from a snapshot."""
     gpus = tuple(each for gpu in snapshot.inventory.gpus for each in _records(snapshot, gpu))
     return NodeRecord(
         gpus=gpus,
@@ -197,7 +222,7 @@ def record(snapshot: Snapshot) -> NodeRecord:
 
 
 def resource_record(resource: Resource) -> ResourceRecord | None:
-    """Return how a resource is chosen from, None where its chooser has no kind here."""
+    """Return the record of a resource, None for a chooser without a kind in records."""
     match resource.chooser:
         case OneGpu(placement=placement):
             kind = "cores" if resource.role == "cores" else "memory"
@@ -214,12 +239,12 @@ def resource_record(resource: Resource) -> ResourceRecord | None:
 
 
 def _cards(gpus: Iterable[GpuRecord]) -> list[str]:
-    """Return the UUIDs of the cards, in order: a card can have several records."""
+    """Return the UUID of each card once, in order: a card can have several records."""
     return list(dict.fromkeys(gpu.uuid for gpu in gpus if gpu.profile is None))
 
 
 def _rows(cards: Sequence[str], closeness: Closeness) -> tuple[tuple[int, ...], ...] | None:
-    """Return how close each card is to those before it: each pair once, and no UUID twice."""
+    """Return the closeness of each card to each earlier card, None if no card is close to another card."""
     rows = tuple(
         tuple(closeness.get(frozenset((card, other)), 0) for other in cards[:number])
         for number, card in enumerate(cards)
@@ -228,7 +253,7 @@ def _rows(cards: Sequence[str], closeness: Closeness) -> tuple[tuple[int, ...], 
 
 
 def _shortened(notices: Sequence[str]) -> Iterator[str]:
-    """Yield as many notices as there is room for, each cut to the room it has, and how many more there are."""
+    """Yield the first MOST_NOTICES notices, each cut to LONGEST_NOTICE bytes, and a count of further notices."""
     for notice in notices[:MOST_NOTICES]:
         text = notice.encode()
         room = LONGEST_NOTICE - len("…".encode())

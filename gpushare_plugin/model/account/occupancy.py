@@ -1,7 +1,8 @@
-"""What is free on a node: its offers, less what pods hold and what is promised to them; never changed, only replaced.
+"""The free units of a node: the offers, less the units held by pods or promised to pods.
 
-Whoever wrote an annotation, a pod can only move its own units: each source is believed only as far as it fits the
-request. Units of a pod that nothing places may be on any GPU, so they count against every one.
+Accounts are never changed, only replaced. Whoever writes an annotation, the annotation can only move units of its own
+pod: a source is believed only if the units fit the request of the pod. Units of a pod on unknown GPUs may be on any
+GPU, and count against every GPU.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -24,100 +25,112 @@ from gpushare_plugin.model.account.pod import (
 from gpushare_plugin.model.account.request import effective
 
 Source = Literal["allocation", "promise", "indexes", "reservation"]
-"""Who says where units are: the node's daemon, the extender, Aliyun's annotations, or a binding that is in progress."""
+"""The source for the GPUs of units: the node's daemon, the extender, Aliyun's annotations, or a binding in progress."""
 
 ONE_GPU_KINDS = frozenset({"memory", "cores"})
-"""Kinds of which a pod has all units on the same GPU, or the same number on each of several."""
+"""The kinds with all units of a pod on one GPU, or with the same number of units on each of several GPUs."""
 
 
 class Placed(NamedTuple):
-    """Units of a pod that are on a GPU."""
+    """Units of a pod on a known GPU."""
 
     pod: Pod
-    """The pod that has the units, or is promised them."""
+    """The pod with the units, held or promised."""
     gpu: str
-    """The GPU, as the offer names it."""
+    """The name of the GPU, as in the offer."""
     units: int
-    """How many of its units."""
+    """The number of units on the GPU."""
     source: Source
-    """Who says so."""
+    """The source for the GPU."""
 
 
 class Unplaced(NamedTuple):
-    """Units of a pod that are on a GPU nobody knows: `units` in all, at most `each` of them on one GPU."""
+    """Units of a pod on unknown GPUs."""
 
     pod: Pod
+    """The pod with the units."""
     units: int
+    """The number of units on all GPUs."""
     each: int
+    """The most units on one GPU."""
 
 
 class Reservation(NamedTuple):
-    """Units that are promised to a pod until the pod is bound, or the promise is released."""
+    """A promise of units to a pod, until the pod is bound or the promise is released."""
 
     pod: Pod
+    """The pod."""
     node: str
+    """The name of the node."""
     shares: Shares
+    """The promised units of each container, by resource and GPU."""
 
 
 class GpuAccount(Struct, frozen=True, gc=False):
-    """One GPU in one resource: `held` by bound pods, `promised` to pods that are being bound, both in units.
-
-    `unplaced` are units of this resource that may be on this GPU, `over` those that it does not have. A GPU that pods
-    hold but that is not offered any more has no units.
-    """
+    """The account of one GPU in one resource; a held GPU that the node no longer offers has no units."""
 
     gpu: OfferedGpu
+    """The GPU."""
     held: tuple[Placed, ...]
+    """The units held by bound pods."""
     promised: tuple[Placed, ...]
+    """The units promised to pods with a binding in progress."""
     unplaced: int
+    """The number of unplaced units that may be on the GPU."""
     free: int
+    """The number of free units."""
     over: int
+    """The number of held and promised units beyond the units of the GPU."""
 
     @property
     def units(self) -> int:
-        """Its units."""
+        """The number of units of the GPU."""
         return self.gpu.units
 
     @property
     def used(self) -> int:
-        """The units that pods have or are promised."""
+        """The number of held and promised units."""
         return sum(each.units for each in (*self.held, *self.promised))
 
     @property
     def reason(self) -> str | None:
-        """Why none of its units can be allocated, None where they can."""
+        """The reason why no unit of the GPU can be allocated, None if units can be allocated."""
         return self.gpu.reason
 
     @property
     def healthy(self) -> bool:
-        """Whether its units can be allocated."""
+        """Whether units of the GPU can be allocated."""
         return self.gpu.reason is None
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceAccount:
-    """One resource of a node; `free` are the free units of each GPU of the offer, in its order."""
+    """The account of one resource of a node."""
 
     offer: Offer
+    """The offer of the resource."""
     holdings: tuple[Placed, ...]
+    """The held and promised units on known GPUs."""
     unplaced: tuple[Unplaced, ...]
+    """The units held on unknown GPUs."""
     free: tuple[int, ...]
+    """The number of free units of each GPU, in the order of the offer."""
     node_free: int
-    """Units free on all its GPUs."""
+    """The number of free units of all GPUs."""
 
     @property
     def units(self) -> int:
-        """Units of all its GPUs."""
+        """The number of units of all GPUs."""
         return self.offer.shape.units
 
     @property
     def largest(self) -> int:
-        """Units of the GPU that has most."""
+        """The number of units of the GPU with the most units."""
         return self.offer.shape.largest
 
     @property
     def drift(self) -> Drift:
-        """The units that pods have of GPUs beyond what was promised there, as far as the node's daemon says."""
+        """The units held on GPUs, as reported by the node's daemon, beyond the units promised on the same GPUs."""
         pods = {each.pod.uid: each.pod for each in self.holdings if each.source != "reservation"}
         pods |= {each.pod.uid: each.pod for each in self.unplaced}
         truth = {each.pod.uid for each in self.holdings if each.source == "allocation"}
@@ -132,7 +145,7 @@ class ResourceAccount:
 
     @property
     def gpus(self) -> tuple[GpuAccount, ...]:
-        """Each GPU of the offer, in its order, and then those that are only held."""
+        """The accounts of the GPUs, in the order of the offer, and then of held GPUs outside of the offer."""
         here: dict[str, list[Placed]] = {}
         for each in self.holdings:
             here.setdefault(each.gpu, []).append(each)
@@ -157,20 +170,24 @@ def _gpu_account(gpu: OfferedGpu, holdings: Iterable[Placed], unplaced: int, fre
 
 @dataclass(frozen=True, slots=True)
 class NodeAccount:
-    """One node: what it offers, the pods bound to it, those that are being bound, and what follows for each GPU."""
+    """The account of one node."""
 
     node: Node
+    """The node with its offers."""
     pods: tuple[Pod, ...]
+    """The pods bound to the node."""
     reservations: tuple[Reservation, ...]
+    """The promises to pods with a binding in progress."""
     resources: Mapping[str, ResourceAccount]
+    """The accounts of the resources, by resource name."""
 
     @property
     def gpus(self) -> dict[tuple[str, str], GpuAccount]:
-        """Each GPU in each resource, by the name of the resource and the GPU's."""
+        """The account of each GPU in each resource, by the names of the resource and the GPU."""
         return {(name, each.gpu.name): each for name, account in self.resources.items() for each in account.gpus}
 
     def without(self, uids: Collection[str]) -> "NodeAccount":
-        """Return the account as it will be when these pods have gone, or are not being bound any more."""
+        """Return the account without the pods `uids`, bound or with a binding in progress."""
         pods = tuple([pod for pod in self.pods if pod.uid not in uids])
         reservations = tuple([each for each in self.reservations if each.pod.uid not in uids])
         resources = {
@@ -184,12 +201,12 @@ class NodeAccount:
         return NodeAccount(self.node, pods, reservations, resources)
 
     def promising(self, pod: Pod, shares: Shares) -> "NodeAccount":
-        """Return the account as it is with another promise."""
+        """Return the account with an additional promise of `shares` to `pod`."""
         promise = Reservation(pod, self.node.name, shares)
         return node_account(self.node, self.pods, (*self.reservations, promise))
 
     def replicas(self, owner: str | None) -> tuple[int, dict[str, int]]:
-        """Return how many pods of an owner are here, and how many on each GPU."""
+        """Return the number of pods of an owner on the node, and on each GPU."""
         if owner is None:
             return 0, {}
         pods = {pod.uid for pod in self.pods if pod.owner == owner}
@@ -204,25 +221,27 @@ class NodeAccount:
 
 
 class Located(NamedTuple):
-    """Where the units of one resource of a pod are."""
+    """The location of the units of one resource of a pod."""
 
     holdings: tuple[Placed, ...]
+    """The units on known GPUs."""
     unplaced: tuple[Unplaced, ...]
+    """The units on unknown GPUs."""
 
 
 Locate = Callable[[Pod, Offer, Node], Located]
-"""Says where a pod on a node has its units of a resource, as `locate` does."""
+"""Returns the location of the units of an offered resource held by a pod on a node, like `locate`."""
 
 
 class Whereabouts:
-    """Where pods have their units, found once for each pod until it, or what its node offers, changes."""
+    """The locations of the units of pods, kept until the pod or the offers of the node change."""
 
     def __init__(self) -> None:
-        """Know no pod yet."""
+        """Start without pods."""
         self._found: dict[str, tuple[Pod, Mapping[str, Offer], dict[str, Located]]] = {}
 
     def locate(self, pod: Pod, offer: Offer, node: Node) -> Located:
-        """Return what `locate` says."""
+        """Return the kept result of the function `locate`, or call the function."""
         known = self._found.get(pod.uid)
         if known is None or known[0] is not pod or known[1] is not node.offers:
             known = self._found[pod.uid] = pod, node.offers, {}
@@ -231,16 +250,17 @@ class Whereabouts:
         return located
 
     def forget(self, uid: str) -> None:
-        """Forget a pod that is gone."""
+        """Forget a deleted pod."""
         self._found.pop(uid, None)
 
 
 def locate(pod: Pod, offer: Offer, node: Node) -> Located:
-    """Return where a bound pod has its units of a resource: the first of its annotations that can be believed.
+    """Return the location of the units of a resource held by a bound pod: the first believable annotation counts.
 
-    The node's daemon may say that a pod still holds a GPU that is not offered any more. Where an annotation places
-    only a part (pod-resources shows no init containers), the promise that agrees with it places the rest, or else,
-    where all units have to be on the same GPUs, the annotation itself.
+    The daemon's annotation may name a held GPU that the node no longer offers. The annotation may also name only a part
+    of the units, because pod-resources shows no init containers. If the promise agrees with the annotation, the promise
+    then places the rest. Without an agreeing promise, the rest counts on the GPUs of the annotation, if all units of
+    the kind have to be on the same GPUs.
     """
     offered = offer.names
     told = _believed(pod, offer.resource, pod.allocation, node.gpus)
@@ -270,7 +290,7 @@ def node_account(
     reservations: Iterable[Reservation] = (),
     locate: Locate = locate,
 ) -> NodeAccount:
-    """Return the account of a node, given the pods that hold its units, each once, and what is promised to others."""
+    """Return the account of a node, given the pods with held units, each pod once, and the promises to further pods."""
     pods, reservations = tuple(pods), tuple(reservations)
     accounts = {name: _resource(offer, node, pods, reservations, locate) for name, offer in node.offers.items()}
     for name in dict.fromkeys(_left_over(node, pods)):
@@ -279,7 +299,7 @@ def node_account(
 
 
 def _left_over(node: Node, pods: Iterable[Pod]) -> Iterator[str]:
-    """Yield the resources that the node offers no more, but that its daemon says pods hold."""
+    """Yield the resources held by pods, as reported by the node's daemon, that the node no longer offers."""
     for pod in pods:
         for share in pod.allocation or ():
             if share.resource not in node.offers and share.resource in pod.request.amounts:
@@ -307,7 +327,7 @@ def _resource(
 
 
 def _resource_account(offer: Offer, holdings: Iterable[Placed], unplaced: Iterable[Unplaced]) -> ResourceAccount:
-    """Return the account of a resource, given all units that pods have of it."""
+    """Return the account of a resource, given all held and promised units of the resource."""
     holdings, unplaced = tuple(holdings), tuple(unplaced)
     used: dict[str, int] = {}
     for _, gpu, units, _ in holdings:
@@ -320,7 +340,7 @@ def _resource_account(offer: Offer, holdings: Iterable[Placed], unplaced: Iterab
 
 
 def _located(pod: Pod, offer: Offer, source: Source, by_gpu: Mapping[str, int]) -> Located:
-    """Return the holdings that a source names, and what is left of the request."""
+    """Return the units on the GPUs named by a source, and the rest of the requested units as unplaced."""
     if not (rest := pod.request.amounts[offer.resource] - sum(by_gpu.values())):
         return Located(tuple([Placed(pod, gpu, units, source) for gpu, units in by_gpu.items()]), ())
     if offer.kind in ONE_GPU_KINDS:
@@ -332,7 +352,7 @@ def _located(pod: Pod, offer: Offer, source: Source, by_gpu: Mapping[str, int]) 
 
 
 def _unplaced(pod: Pod, offer: Offer, units: int) -> tuple[Unplaced, ...]:
-    """Return units that nothing places."""
+    """Return `units` of a pod as unplaced, and an empty tuple for 0 units."""
     if not units:
         return ()
     each, odd = divmod(units, pod.request.gpu_count)
@@ -341,9 +361,9 @@ def _unplaced(pod: Pod, offer: Offer, units: int) -> tuple[Unplaced, ...]:
 
 
 def _believed(pod: Pod, resource: str, shares: Shares | None, gpus: Collection[str]) -> dict[str, int] | None:
-    """Return the units of each GPU that shares of one resource come to, None where they cannot be true.
+    """Return the units of a pod on each GPU by the `shares` of one resource, None without believable shares.
 
-    They must be of containers of the pod, of GPUs of the node, and of no more units than each container asked for.
+    Believable shares name containers of the pod, GPUs among `gpus`, and no more units than each container requests.
     """
     if not shares:
         return None
@@ -356,13 +376,13 @@ def _believed(pod: Pod, resource: str, shares: Shares | None, gpus: Collection[s
     if not of_container:
         return None
     if len(shares) == 1:
-        return {gpu: units}  # as for almost every pod
+        return {gpu: units}  # true for almost every pod
     by_gpu = _by_gpu(pod, resource, shares)
     return by_gpu if sum(by_gpu.values()) <= pod.request.amounts[resource] else None
 
 
 def _by_gpu(pod: Pod, resource: str, shares: Shares) -> dict[str, int]:
-    """Return the units of each GPU that the pod has in all, where later containers reuse those of init containers."""
+    """Return the total units of a pod on each GPU; later containers reuse the units of init containers."""
     mine = [share for share in shares if share.resource == resource]
     if len(mine) == 1:
         return {mine[0].gpu: mine[0].units}
@@ -377,7 +397,7 @@ def _by_gpu(pod: Pod, resource: str, shares: Shares) -> dict[str, int]:
 
 
 def _named(shares: Shares, offer: Offer) -> Shares | None:
-    """Return shares of GPUs by index as shares of GPUs by name; None where an index does not name exactly one GPU."""
+    """Return shares with GPU indexes as shares with GPU names; None unless each index belongs to exactly one GPU."""
     names: dict[str, list[str]] = {}
     for gpu in offer.gpus:
         names.setdefault(str(gpu.index), []).append(gpu.name)

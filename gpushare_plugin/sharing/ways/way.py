@@ -1,4 +1,4 @@
-"""What a way of sharing is to the plan: each is a module beside this one and a line in `table`."""
+"""The boundary between the plan and the ways of sharing; each way is a module of this package and a line in `table`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
@@ -15,56 +15,64 @@ from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.layer import Isolation
 
 Numbers = Mapping[Slice, Sequence[int]]
-"""The slices of one GPU under MPS: by size, the numbers that their IDs end with."""
+"""The slices of one GPU under MPS: the numbers at the end of the IDs, by size."""
 
 
 class NodeFacts(Struct, frozen=True):
-    """What ways of sharing know of the node whose GPUs they share."""
+    """The facts about a node that ways of sharing use."""
 
     effective: EffectiveConfig
     """The config in effect."""
     inventory: Inventory
     """All GPUs of the node."""
     offered: Mapping[Gpu, str]
-    """The GPUs to share, sorted by place, each with the name of the resource that a whole GPU would be in."""
+    """The GPUs to share, sorted by place, with the resource name of each GPU before sharing."""
     short_uuids: Mapping[str, str]
-    """The short name of each card in the IDs of units, by UUID."""
+    """The short name of each card in unit IDs, by UUID."""
     injection: Injection
-    """How a container gets its GPUs."""
+    """The access of containers to GPUs."""
     cut: Mapping[str, Numbers] = field(default_factory=dict)
-    """The slices of each GPU of a partitioned node, by UUID; MIG instances that are offered are there without any."""
+    """The slices of each GPU of a partitioned node, by UUID; under MIG, the offered GPUs, without slices."""
 
     @property
     def config(self) -> Config:
-        """The config, without what only node labels request."""
+        """The config as changed by node labels, without the requests of node labels that a config cannot express."""
         return self.effective.config
 
 
 class Unsuitable(Struct, frozen=True):
-    """Why a GPU cannot be shared as an entry shares its GPUs, and what to do if the entry names it."""
+    """A GPU that an entry of the config cannot share."""
 
     reason: str
+    """The reason, such as `is in MIG mode and cannot be shared by memory`, which follows the name of the GPU."""
     remedy: str
+    """The remedy for people if the entry names the GPU."""
 
 
 class Entry(Struct, kw_only=True):
-    """One entry of the config that requests GPUs.
-
-    `path` says where it stands, `name` which resources it is about, `devices` which of the `candidates` it requests.
-    `unsuitable` are other GPUs that people may expect among them.
-    `containers` returns how many containers could share a GPU at a time, and `key` is the key of the entry that says so
-    where each counts as one. `gpus` are those it gets, which the plan fills in.
-    """
+    """One entry of the config that requests GPUs."""
 
     path: Path
+    """The path of the entry in the config."""
     name: str
+    """The names of the resources, for messages; `partitioned` for the GPUs of a partitioned node."""
     devices: Devices
+    """The GPUs that the entry requests among `candidates`."""
     candidates: tuple[Gpu, ...]
+    """The GPUs that the entry can share."""
     isolation: Isolation
+    """The isolation of the containers."""
     containers: Callable[[Gpu], int]
+    """Returns the number of containers that could share a GPU at a time."""
     key: str = ""
+    """The key of the entry that sets the number of containers.
+
+    Empty if no key sets the number, or if one container can count for several.
+    """
     unsuitable: Mapping[Gpu, Unsuitable] = field(default_factory=dict)
+    """GPUs outside of `candidates` that people may expect among them, with reasons."""
     gpus: list[Gpu] = field(default_factory=list)
+    """The GPUs that the entry gets, filled in by the plan."""
 
 
 class Way(Protocol):
@@ -72,27 +80,27 @@ class Way(Protocol):
 
     @property
     def section(self) -> Path:
-        """Where the entries of this way are in the config."""
+        """The path in the config of the entries for the way of sharing."""
         ...
 
     @property
     def entries(self) -> Sequence[Entry]:
-        """The entries of the config that share GPUs in this way."""
+        """The entries of the config for the way of sharing."""
         ...
 
     def resources(self, unclaimed: Mapping[Gpu, str]) -> Sequence[Resource]:
-        """Return what is advertised, once all entries have their GPUs.
+        """Return the resources to advertise, after all entries got GPUs.
 
-        `unclaimed` are the offered GPUs that are in no entry and no resource yet, with their names; a way may take
-        them. What cannot be advertised is left out, and added to the findings.
+        `unclaimed` has the offered GPUs without an entry or a resource yet, with the resource names before sharing; a
+        way can take the unclaimed GPUs. Impossible resources are left out, and added to the findings.
         """
         ...
 
 
 MakeWay = Callable[[NodeFacts, Findings], Way]
-"""Makes a way of sharing for a node; what is wrong with it is added to the findings, now or later."""
+"""Makes a way of sharing for a node; problems are added to the findings at once, or by `resources`."""
 
 
 def by_place(gpus: Iterable[Gpu]) -> list[Gpu]:
-    """Return GPUs sorted by place, the order in which resources have them."""
+    """Return GPUs sorted by place: the order of GPUs in resources."""
     return sorted(gpus, key=lambda gpu: gpu.place)

@@ -1,4 +1,4 @@
-"""The MIG instances of a partitioned node: what is wanted of its cards, and what `gpushare mig` is asked to do."""
+"""The MIG instances of a partitioned node: the wanted division of the cards, and the orders to `gpushare mig`."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -19,41 +19,45 @@ from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS
 from gpushare_plugin.sharing.ways.way import Numbers
 
 LOOK_EVERY = 0.25
-"""Seconds between looks at what `gpushare mig` has done, while there is anything that it could do."""
+"""Seconds between looks at the status of `gpushare mig`, while `gpushare mig` may have work."""
 
 
 class PresentNode(Struct, frozen=True):
-    """What is known of a node whenever it is divided."""
+    """The present state of a node, needed to divide the GPUs."""
 
     inventory: Inventory
-    """Its GPUs."""
+    """The GPUs of the node."""
     units: PresentUnits
-    """Its units."""
+    """The units of the node."""
     asked_at: float | None
-    """When the kubelet said last what pods hold (seconds, any clock), None where it has not."""
+    """The time when the kubelet was asked for the newest holdings, None without holdings (seconds, any clock)."""
     now: float
-    """The time on the same clock."""
+    """The present time on the same clock."""
 
     def gpu_of(self, id_: str) -> str:
-        """Return the UUID of the GPU of an offered unit, or of a MIG instance that an earlier daemon offered."""
+        """Return the GPU UUID of an offered unit, or `id_`: the UUID of a MIG instance offered by an earlier daemon."""
         unit = self.units.offered.get(id_)
         return id_ if unit is None else unit.gpu
 
 
 def _gpus(units: Mapping[str, Unit]) -> frozenset[str]:
-    """Return the UUIDs of the GPUs that units are of."""
+    """Return the UUIDs of the GPUs of units."""
     return frozenset(unit.gpu for unit in units.values())
 
 
 class _Idle(Struct):
-    """Since when GPUs cannot be allocated, by UUID: only what was asked a while later shows who holds them."""
+    """The GPUs without offered units, which cannot be allocated.
+
+    Whether pods hold a GPU is certain once the kubelet was asked MINIMUM_RETIRED_SECONDS after the last offer.
+    """
 
     since: dict[str, float] = field(default_factory=dict)
+    """The time of the first update that found a GPU without offered units, by UUID."""
     free: frozenset[str] = frozenset()
-    """GPUs that cannot be allocated, and that no pod holds."""
+    """The UUIDs of the GPUs without offered units that are certainly not held."""
 
     def update(self, known: PresentNode) -> None:
-        """Take note of what is offered and held now."""
+        """Update both fields from the offered, retired and held units."""
         offered = _gpus(known.units.offered)
         idle = [gpu.uuid for gpu in known.inventory.gpus if gpu.uuid not in offered]
         self.since = {uuid: self.since.get(uuid, known.now) for uuid in idle}
@@ -67,10 +71,10 @@ class _Idle(Struct):
 
 
 class NodeMig:
-    """Keeps cards divided into MIG instances as is wanted, as far as what pods hold leaves room for it."""
+    """Keeps cards divided into the wanted MIG instances, as far as GPUs held by pods leave room."""
 
     def __init__(self, root: MigRoot, looks: Looks, news: News) -> None:
-        """Exchange files with `gpushare mig` in `root`; what it did counts once one of `looks` has seen it."""
+        """Exchange files with `gpushare mig` in `root`; a new status counts after one of `looks` at the GPUs."""
         self._link = MigLink(root)
         self._looks = looks
         self.requested = RequestedSlices("mig", news)
@@ -81,17 +85,17 @@ class NodeMig:
         self._matters = asyncio.Event()
         self._active = False
         self.waits = False
-        """Whether what can be destroyed, or brought into MIG mode, depends on what the kubelet says next."""
+        """Whether a change of a GPU waits until an answer of the kubelet shows that no pod holds the GPU."""
         self.surplus: frozenset[str] = frozenset()
-        """Units that are there only because pods hold them."""
+        """The IDs of units present only because pods hold the units."""
         self.rooms: Mapping[str, MigRoom] = {}
-        """The places for MIG instances on cards in MIG mode, as `gpushare mig` said last."""
+        """The room for MIG instances on cards in MIG mode, by card UUID, by the last status of `gpushare mig`."""
         self._take(self._view)
 
-    # ------------------------------------------------------------------ what gpushare mig does
+    # ------------------------------------------------------------------ status of gpushare mig
 
     async def watch(self) -> None:
-        """Have the GPUs looked at whenever `gpushare mig` says something else, until cancelled."""
+        """Request a look at the GPUs after each change of the status of `gpushare mig`, until cancelled."""
         while True:
             await self._matters.wait()
             await asyncio.sleep(LOOK_EVERY)
@@ -102,7 +106,7 @@ class NodeMig:
                 self._looks.request()
 
     def looked(self) -> None:
-        """Take over what `gpushare mig` said before the look that has ended began."""
+        """Use the newest status of `gpushare mig` if the look just finished began after the status was read."""
         if self._coming is not None and self._looks.begun > self._coming[1]:
             self._view, self._coming = self._coming[0], None
             self._take(self._view)
@@ -112,18 +116,18 @@ class NodeMig:
         if view.status is not None:
             self.rooms = {card.uuid: _room(card) for card in view.status.gpus if card.mig_mode and card.profiles}
 
-    # ------------------------------------------------------------------ what follows
+    # ------------------------------------------------------------------ offers and orders
 
     def cut(self, known: PresentNode, *, manage: bool) -> dict[str, Numbers]:
-        """Return which GPUs are offered, by UUID; `manage` is as in `divided`."""
+        """Return the offered GPUs by UUID, each without slices; `manage` is as in `divided`."""
         held = _gpus(known.units.held)
         self._division = divided(self.requested.wanted, known.inventory, self.rooms, held, manage=manage)
         return {uuid: {} for uuid in sorted(self._division.offered)}
 
     def left_by_another(self, inventory: Inventory) -> dict[str, str]:
-        """Return the MIG instances that an earlier daemon offered last, by UUID, each with its resource.
+        """Return the MIG instances offered last by an earlier daemon: resource names by instance UUID.
 
-        Those that `gpushare mig` may destroy were not offered any more.
+        Instances that `gpushare mig` may destroy are left out: the earlier daemon no longer offered the instances.
         """
         return {
             each.uuid: Slice("mig", each.mig.profile).resource
@@ -132,7 +136,7 @@ class NodeMig:
         }
 
     def order(self, known: PresentNode, *, manage: bool) -> None:
-        """Have `gpushare mig` do what is possible now."""
+        """Order all changes possible now from `gpushare mig`."""
         self._active = True
         self._idle.update(known)
         orders = [order for card in known.inventory.cards if (order := self._card(card, known, manage=manage))]
@@ -144,7 +148,7 @@ class NodeMig:
         self.requested.warn(self.notices)
 
     def release(self) -> None:
-        """Have nothing done on a node that is not divided as wanted; instances stay as they are."""
+        """Order nothing from `gpushare mig`, on a node not partitioned by MIG; instances stay unchanged."""
         self._active, self.waits, self.surplus = False, False, frozenset()
         self._division, self._idle = Division(), _Idle()
         if self._link.in_use:
@@ -154,7 +158,7 @@ class NodeMig:
             self._matters.clear()
 
     def _card(self, card: Gpu, known: PresentNode, *, manage: bool) -> WantedCard | None:
-        """Return what is to be done to a card, None where it stays as it is."""
+        """Return the order for a card, None if nothing is to be ordered."""
         free = self._idle.free
         if not card.mig_enabled:
             switch = manage and card.mig_capable and card.uuid in free
@@ -167,7 +171,7 @@ class NodeMig:
         return WantedCard(uuid=card.uuid, instances=tuple(map(str, places)), removable=removable)
 
     def _unwanted(self, card: Gpu, known: PresentNode) -> list[str]:
-        """Return the UUIDs of the MIG instances of a card that are not wanted."""
+        """Return the UUIDs of the unwanted MIG instances of a card."""
         if (places := self._division.places.get(card.uuid)) is None:
             return []
         instances = known.inventory.instances_of(card)
@@ -175,7 +179,7 @@ class NodeMig:
         return [each.uuid for each in instances if each.mig_place not in places and each.uuid not in lasting]
 
     def _to_change(self, known: PresentNode, *, manage: bool) -> Iterator[str]:
-        """Yield the UUIDs of the GPUs that are to be free before what is wanted can be done."""
+        """Yield the UUIDs of the GPUs that must be free before the division can change."""
         for card in known.inventory.cards:
             unwanted = self._unwanted(card, known)
             yield from unwanted
@@ -183,27 +187,27 @@ class NodeMig:
                 yield card.uuid
 
     def unsafe(self, inventory: Inventory) -> dict[str, str]:
-        """Return the MIG instances that may be destroyed at any moment, by UUID, each with the reason."""
+        """Return the MIG instances that `gpushare mig` may destroy at any moment: reasons by instance UUID."""
         reason = "it may be destroyed, because it was not wanted a moment ago"
         return {gpu.uuid: reason for gpu in inventory.instances if self._link.may_be_destroyed(gpu.uuid)}
 
     def may_vanish(self, uuid: str) -> bool:
-        """Return whether it is as wanted if a MIG instance is gone."""
+        """Return whether the absence of a MIG instance is no fault, because `gpushare mig` may destroy the instance."""
         return self._link.may_be_destroyed(uuid)
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why cards are not divided as wanted, by UUID."""
+        """The reasons why cards are not divided as wanted, by UUID."""
         status = self._view.status if self._active else None
         return {card.uuid: card.reason for card in (status.gpus if status else ()) if card.reason}
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What cannot be followed, what does not fit, and what keeps `gpushare mig` from working."""
+        """Warnings about unusable requests, wanted instances without a place, and trouble of `gpushare mig`."""
         trouble = [f"MIG instances are neither made nor destroyed: {self._view.trouble}"] if self._view.trouble else []
         return (*self.requested.request.notices, *self._division.notices, *trouble)
 
 
 def _room(card: CardStatus) -> MigRoom:
-    # Without its memory, which is not in the records of nodes, and which makes no difference to the room.
+    # The memory of profiles is left out: the room does not depend on memory, and records of nodes have no memory.
     return MigRoom.of(MigProfile(each.name, each.starts, each.size, each.compute, each.most) for each in card.profiles)
