@@ -169,7 +169,7 @@ class _Search:
         """Return the prices and numbers of the `count` cheapest GPUs among `numbers`, for `size` units on every GPU."""
         free, node_left = account.free, account.node_free - size * count
         if count == 1 and not self._node_replicas:
-            # Only the first of all GPUs with the same free units can win. A search of thousands of nodes saves many prices.
+            # Only the first of all GPUs with the same free units can win. Fewer prices matter on thousands of nodes.
             numbers = list({free[number]: number for number in reversed(numbers)}.values())
         prices = [(self.price(account, number, free[number] - size, node_left), number) for number in numbers]
         return (min(prices),) if count == 1 else sorted(prices)[:count]
