@@ -1,1 +1,1 @@
-"""Where a pod would go: on one node, or on each of thousands; and why not there."""
+"""The search for a place for a pod: on one node or on thousands of nodes, with the reason for every refusal."""

@@ -1,4 +1,4 @@
-"""Verdicts on the nodes of a whole cluster: found once, and kept until something changes."""
+"""Verdicts on the nodes of a whole cluster: found once, and kept until the node or the rules change."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -15,14 +15,14 @@ from gpushare_plugin.model.account.search.verdicts import UNSCORED, Misfit, Verd
 from gpushare_plugin.model.choice.policies import POLICIES
 
 MOST_REQUESTS = 64
-"""Requests whose verdicts are kept; those that were asked for longest ago are forgotten first."""
+"""The number of requests with kept verdicts; the verdicts of the least recently used request are forgotten first."""
 
 
 class ClusterSearch:
-    """Whether pods fit on nodes; what was found stays, for the requests of late, on nodes that have not changed."""
+    """The search of a cluster; keeps the verdicts for recent requests on nodes that have not changed."""
 
     def __init__(self, nodes: Mapping[str, Node]) -> None:
-        """Search these nodes: those that are in the mapping when they are asked about."""
+        """Search the nodes of a mapping by name; the mapping may change, and every search reads the current nodes."""
         self._nodes = nodes
         self._rooms = Rooms()
         self._verdicts = _Verdicts()
@@ -30,13 +30,14 @@ class ClusterSearch:
     def fits(
         self, ask: Ask, nodes: Sequence[str], accounts: Accounts, near: AbstractSet[str], *, scored: bool
     ) -> Mapping[str, Verdict]:
-        """Return the verdicts on these nodes at least, to read only; `near` are those where the owner has pods.
+        """Return the verdicts on `nodes`, and perhaps on more nodes; callers must not change the mapping.
 
-        Without `scored`, nodes where the pod fits can be UNSCORED: to find that they have room takes less time.
+        `near` are the nodes with pods of the same owner. Without `scored`, the verdict on a node with room may be
+        UNSCORED, which takes less time.
         """
         ask = ask._replace(request=essence(ask.request))
         verdicts = self._found(ask._replace(owner=None), nodes, accounts, scored=scored)
-        # Only where the owner has pods already can it make a difference, and only to some policies.
+        # The owner matters only on nodes with pods of the owner, and only to some policies.
         there = [name for name in near if name in verdicts and name in self._nodes]
         if there := [name for name in there if self._separates(ask, name)]:
             beside = self._found(ask, there, accounts, scored=scored)
@@ -44,16 +45,16 @@ class ClusterSearch:
         return verdicts
 
     def forget(self, node: str) -> None:
-        """Forget what followed from the former state of a node."""
+        """Forget the rooms of a node and all verdicts on the node, because the node has changed."""
         self._rooms.forget(node)
         self._verdicts.forget(node)
 
     def clear(self) -> None:
-        """Forget every verdict: the rules have changed."""
+        """Forget all verdicts, because the rules have changed."""
         self._verdicts.clear()
 
     def _found(self, ask: Ask, nodes: Sequence[str], accounts: Accounts, *, scored: bool) -> Mapping[str, Verdict]:
-        """Return the verdicts on these nodes at least, found now where they were not kept, or not with their scores."""
+        """Return the verdicts on `nodes`, and perhaps on more nodes; missing verdicts and scores are found now."""
         kept = self._verdicts.of(ask.request, ask.owner)
         unknown_yet = UNSCORED if scored else None
         if missing := [name for name in nodes if kept.get(name, unknown_yet) is unknown_yet]:
@@ -64,8 +65,8 @@ class ClusterSearch:
         return kept
 
     def _find(self, ask: Ask, nodes: Sequence[str], accounts: Accounts, *, scored: bool) -> Mapping[str, Verdict]:
-        """Return the verdict on each node that is known."""
-        # What else a pod asks for, such as network cards, makes no difference.
+        """Return the verdicts on all known nodes among `nodes`."""
+        # All other resources of a pod, for example network cards, make no difference.
         resources = [name for name in ask.request.amounts if name in ask.rules.ours]
         if ask.owner is not None or not resources:
             return {name: fitting.fit(accounts(name), ask) for name in nodes if name in self._nodes}
@@ -75,23 +76,23 @@ class ClusterSearch:
         return ScanOfSeveral(ask, resources, accounts, scored=scored).verdicts(rooms)
 
     def _separates(self, ask: Ask, node: str) -> bool:
-        """Return whether it matters to a pod's policy on a node what pods of its owner are there."""
+        """Return whether the policy for a pod on a node separates pods of the same owner."""
         return POLICIES[ask.request.policy or self._nodes[node].policy or ask.rules.policy].separates_replicas
 
 
 def not_known(node: str) -> str:
-    """Return why there is nothing to say about a node."""
+    """Return the reason why a node has no verdict."""
     return f"node {node} is not known to gpushare yet"
 
 
 class _Verdicts:
-    """The verdicts on nodes that have not changed since, for the requests of late."""
+    """The verdicts for recent requests on nodes that have not changed."""
 
     def __init__(self) -> None:
         self._recent: OrderedDict[tuple[PodRequest, str | None], dict[str, Verdict]] = OrderedDict()
 
     def of(self, request: PodRequest, owner: str | None) -> dict[str, Verdict]:
-        """Return those for a request by node, to read and to add to."""
+        """Return the kept verdicts for a request by node; the caller adds new verdicts to the mapping."""
         key = (request, owner)
         verdicts = self._recent.setdefault(key, {})
         self._recent.move_to_end(key)
@@ -100,10 +101,10 @@ class _Verdicts:
         return verdicts
 
     def forget(self, node: str) -> None:
-        """Forget those on a node, which has changed."""
+        """Forget the verdicts on a node, because the node has changed."""
         for verdicts in self._recent.values():
             verdicts.pop(node, None)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all verdicts."""
         self._recent.clear()

@@ -1,4 +1,4 @@
-"""What evictions disrupt: PodDisruptionBudgets, which pods they cover, and how many evictions violate one."""
+"""The harm of evictions: the importance of the victims, and the violations of PodDisruptionBudgets."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -10,47 +10,49 @@ from gpushare_plugin.model.account.scheduling.constraints import Requirement
 from gpushare_plugin.model.account.search.victims import Harm, Importance
 
 MOST_RULES = 1024
-"""What is kept of a namespace: its budgets, requirements and values of their selectors, and disrupted pods together.
+"""The number of rules kept of a namespace: budgets, requirements and values of selectors, and disrupted pods together.
 
-Whoever may create budgets may write far more, and all of it would be compared with the labels of each pod there.
+Anybody with the right to create budgets may write far more, and every pod of the namespace would be compared with all
+of the rules.
 """
 
 
 class Budget(Struct, frozen=True):
-    """A PodDisruptionBudget, and how many evictions of the pods that it covers it allows now.
-
-    An empty `selector` covers every pod of its namespace, None covers none. Pods that are `disrupted` are being evicted
-    already, and were subtracted from what is allowed.
-    """
+    """A PodDisruptionBudget."""
 
     namespace: str
+    """The namespace of the budget and of all covered pods."""
     name: str
+    """The name of the budget."""
     selector: tuple[Requirement, ...] | None
+    """The requirements on the labels of a covered pod; empty for every pod of the namespace, None for no pod."""
     allowed: int
+    """The number of covered pods that may be evicted now; the disrupted pods are already subtracted."""
     disrupted: frozenset[str] = frozenset()
+    """The names of the pods already being evicted, whose evictions do not count again."""
 
     @property
     def rules(self) -> int:
-        """What it counts for in its namespace."""
+        """The number of rules of the budget, counted towards MOST_RULES."""
         return 1 + sum([1 + len(each.values) for each in self.selector or ()]) + len(self.disrupted)
 
     def covers(self, labels: Mapping[str, str]) -> bool:
-        """Return whether it covers a pod of its namespace with these labels."""
+        """Return whether the budget covers a pod of its namespace with the labels."""
         return self.selector is not None and all(requirement.met_by(labels) for requirement in self.selector)
 
 
 class _Namespace:
-    """The budgets of one namespace, and which of them cover pods with which labels."""
+    """The budgets of one namespace, and the covering budgets found for labels."""
 
     def __init__(self) -> None:
         self.budgets: dict[str, Budget] = {}
         self.complete = True
-        """Whether all budgets were kept, since the namespace had none."""
+        """Whether every budget was kept since the namespace last had no budget."""
         self._rules = 0
         self._covering: WeakKeyDictionary[Labels, tuple[Budget, ...]] = WeakKeyDictionary()
 
     def put(self, budget: Budget) -> None:
-        """Take in a budget, unless it is more than is kept of a namespace."""
+        """Take in a budget, unless the namespace would then have more than MOST_RULES rules."""
         self.remove(budget.name)
         if self._rules + budget.rules > MOST_RULES:
             self.complete = False
@@ -64,7 +66,7 @@ class _Namespace:
         self._covering.clear()
 
     def covering(self, labels: Labels) -> tuple[Budget, ...]:
-        """Return the budgets that cover a pod with these labels."""
+        """Return the budgets that cover a pod with the labels."""
         if (found := self._covering.get(labels)) is None:
             pairs = dict(labels.pairs)
             found = self._covering[labels] = tuple([each for each in self.budgets.values() if each.covers(pairs)])
@@ -72,21 +74,21 @@ class _Namespace:
 
 
 class Disruptions:
-    """What is known of all budgets, for the question whom to evict."""
+    """All budgets of the cluster, for the choice of victims."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
+        """Start without budgets."""
         self._namespaces: dict[str, _Namespace] = {}
         self.counted = False
-        """Whether all budgets are known: without them, no violation can be counted."""
+        """Whether all budgets have been read. Otherwise violations cannot be counted."""
 
     @property
     def harm(self) -> Harm:
-        """What it means to evict pods."""
+        """The harm of evictions; without violations while not all budgets have been read."""
         return Harm(self.importance, self.violations) if self.counted else Harm(self.importance)
 
     def put_budget(self, budget: Budget) -> None:
-        """Take in a budget as it is now."""
+        """Take in the current state of a budget."""
         self._namespaces.setdefault(budget.namespace, _Namespace()).put(budget)
 
     def remove_budget(self, namespace: str, name: str) -> None:
@@ -97,21 +99,27 @@ class Disruptions:
                 del self._namespaces[namespace]
 
     def forget_budgets(self) -> None:
-        """Forget all budgets: they cannot be read any more."""
+        """Forget all budgets, because they can no longer be read."""
         self._namespaces.clear()
         self.counted = False
 
     def importance(self, pod: Pod) -> Importance:
-        """Return how important a pod is to kube-scheduler: by its priority, then by how long it has been running."""
+        """Return the importance of a pod in the order of kube-scheduler: by priority, then by running time.
+
+        A pod that has ended or has no node counts as the youngest pod of its priority.
+        """
         return pod.priority, -pod.started if _counts(pod) else -math.inf
 
     def counts(self, pods: Iterable[Pod]) -> bool:
-        """Return whether all budgets of the namespaces of these pods are known."""
+        """Return whether all budgets of the namespaces of the pods are known."""
         found = {self._namespaces.get(namespace) for namespace in {pod.namespace for pod in pods}}
         return self.counted and all(each is None or each.complete for each in found)
 
     def violations(self, pods: Iterable[Pod]) -> int:
-        """Return how many of these evictions violate a budget: the most important pod counts first."""
+        """Return the number of pods whose eviction violates a budget.
+
+        Budgets allow evictions in order of importance, the most important pod first.
+        """
         left: dict[tuple[str, str], int] = {}
         violating = 0
         for pod in sorted(pods, key=self.importance, reverse=True):
@@ -130,5 +138,5 @@ class Disruptions:
 
 
 def _counts(pod: Pod) -> bool:
-    """Return whether a pod is on a node and has not ended: budgets count no other pods."""
+    """Return whether budgets count a pod: the pod is on a node and has not ended."""
     return pod.node is not None and not pod.ended

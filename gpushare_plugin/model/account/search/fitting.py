@@ -1,4 +1,4 @@
-"""Where a pod would go on a node, or why it does not fit there."""
+"""The place of a pod on one node, or the reason why the pod does not fit on the node."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,33 +16,39 @@ from gpushare_plugin.model.choice.policies import DEFAULT_POLICY, POLICIES, Occu
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What is the same for the whole cluster: the policy where neither pod nor node names one, and whose resources.
-
-    `ours` are the resources that some record names; a record speaks of its own node alone, so what the others have of
-    them is known of each node itself.
-    """
+    """The rules for the whole cluster."""
 
     policy: str = DEFAULT_POLICY
+    """The placement policy if neither the pod nor the node names a policy."""
     ours: frozenset[str] = ALWAYS_OURS
+    """The resources that the account decides: Aliyun's resources, and all resources in the record of any node.
+
+    A record describes its own node only. `Node.lacks` tells whether another node has none of a resource.
+    """
 
 
 class Ask(NamedTuple):
-    """A question to a node: the request of a pod, the UID of its controller, and the rules of the cluster."""
+    """A question to a node: whether and where a pod fits."""
 
     request: PodRequest
+    """The request of the pod."""
     owner: str | None
+    """The UID of the controller of the pod; None if other pods of the controller do not matter."""
     rules: Rules
+    """The rules of the cluster."""
 
 
 class _Choice(NamedTuple):
-    """What was chosen; `prices` are those of the chosen GPUs."""
+    """The GPUs chosen for a request."""
 
     shares: list[Share]
+    """The units of every container, by GPU and resource; incomplete if the search is not exact."""
     prices: list[float]
+    """The prices of the chosen GPUs, from 0 to 1."""
 
 
 def fit(account: NodeAccount, ask: Ask) -> Verdict:
-    """Return whether a pod fits on a node, and how well."""
+    """Return whether a pod fits on a node, with a score for a fit."""
     found = _Search(account, ask, exact=False).run()
     if isinstance(found, Misfit):
         return found
@@ -51,15 +57,16 @@ def fit(account: NodeAccount, ask: Ask) -> Verdict:
 
 
 def place(account: NodeAccount, ask: Ask) -> Placement | Misfit:
-    """Return where a pod goes on a node."""
+    """Return the place of a pod on a node, or the reason why the pod does not fit."""
     found = _Search(account, ask, exact=True).run()
     return found if isinstance(found, Misfit) else Placement(account.node.name, tuple(found.shares))
 
 
 def with_nominated(account: NodeAccount, pods: Iterable[Pod], rules: Rules) -> NodeAccount:
-    """Return the account of a node as if pods that wait for others to go had their units already.
+    """Return the account of a node with promises to `pods`, which wait until victims on the node have gone.
 
-    They count on the GPUs where they go once the pods that are being deleted have gone.
+    A waiting pod gets its units on the GPUs that it would get without the pods now being deleted. A pod that does not
+    fit even then gets no promise.
     """
     ending = {pod.uid for pod in account.pods if pod.ending}
     for pod in pods:
@@ -72,7 +79,8 @@ def with_nominated(account: NodeAccount, pods: Iterable[Pod], rules: Rules) -> N
 class _Search:
     """The search for GPUs on one node for one request.
 
-    Without `exact` it finds only whether the pod fits and how well: which whole GPUs are closest takes long to find.
+    Without `exact`, the search finds only whether the pod fits, and the prices: finding the closest whole GPUs takes
+    long.
     """
 
     def __init__(self, account: NodeAccount, ask: Ask, *, exact: bool) -> None:
@@ -83,7 +91,10 @@ class _Search:
         self._exact = exact
 
     def run(self) -> _Choice | Misfit:
-        """Choose for each resource that the node offers: no two of them share a GPU, but cores go with memory."""
+        """Choose GPUs for one offered resource after another.
+
+        Different resources have different GPUs, except that cores are part of the GPUs of a memory resource.
+        """
         if self._request.problem is not None:
             return Misfit(self._request.problem, self._request)
         choice = _Choice([], [])
@@ -96,7 +107,10 @@ class _Search:
         return choice
 
     def _groups(self) -> Iterator[Sequence[ResourceAccount] | Misfit]:
-        """Yield what is asked for and offered, resource by resource; cores are in the group of the first memory."""
+        """Yield the requested and offered resources in groups: the first memory with all cores, every other alone.
+
+        Yields a misfit for a requested resource that the node cannot serve.
+        """
         memory: list[ResourceAccount] = []
         cores: list[ResourceAccount] = []
         for name in self._request.amounts:
@@ -131,7 +145,7 @@ class _Search:
         return self._apart(group[0], chooser)
 
     def _together(self, group: Sequence[ResourceAccount]) -> _Choice | Misfit:
-        """Choose the GPU for all units of all containers, or the several that get the same part of each."""
+        """Choose one GPU for all units of all containers, or several GPUs for equal parts of every container."""
         first, count = group[0], self._request.gpu_count
         if count > 1 and (problem := unsplittable(self._request, _shapes(group))):
             return Misfit(problem, self._request)
@@ -152,16 +166,16 @@ class _Search:
     def _cheapest(
         self, account: ResourceAccount, numbers: Sequence[int], size: int, count: int
     ) -> Sequence[tuple[Price, int]]:
-        """Return the prices and numbers of the GPUs to take `size` units from, `count` of these."""
+        """Return the prices and numbers of the `count` cheapest GPUs among `numbers`, for `size` units on every GPU."""
         free, node_left = account.free, account.node_free - size * count
         if count == 1 and not self._node_replicas:
-            # Of GPUs that are equally full, only the first can win; this is what thousands of nodes are asked.
+            # Only the first of all GPUs with the same free units can win. Fewer prices matter on thousands of nodes.
             numbers = list({free[number]: number for number in reversed(numbers)}.values())
         prices = [(self.price(account, number, free[number] - size, node_left), number) for number in numbers]
         return (min(prices),) if count == 1 else sorted(prices)[:count]
 
     def _parts(self, group: Sequence[ResourceAccount], gpus: Sequence[str]) -> list[Share]:
-        """Return the shares of containers that all have the same part of each of some GPUs."""
+        """Return the shares of all containers, with equal parts of a container's units on every GPU of `gpus`."""
         resources = {account.offer.resource for account in group}
         return [
             Share(container.name, resource, gpu, amount // len(gpus))
@@ -172,7 +186,7 @@ class _Search:
         ]
 
     def _roomy(self, account: ResourceAccount, eligible: Collection[str] | None) -> list[int] | Misfit:
-        """Return the numbers of the GPUs that have room for their part of the request."""
+        """Return the numbers of the GPUs with room for an equal part of the request, a misfit if there are too few."""
         resource, count = account.offer.resource, self._request.gpu_count
         size = self._request.amounts[resource] // count
         free = self._free(account, eligible)
@@ -182,7 +196,10 @@ class _Search:
         return roomy
 
     def _apart(self, account: ResourceAccount, chooser: Chooser) -> _Choice | Misfit:
-        """Choose container by container, as the kubelet asks; later ones reuse the units of init containers."""
+        """Choose container by container, in the order of the kubelet's calls.
+
+        Later containers reuse the units of init containers.
+        """
         resource = account.offer.resource
         free = dict(zip((gpu.name for gpu in account.offer.gpus), self._free(account), strict=True))
         reusable: dict[str, int] = {}
@@ -213,9 +230,10 @@ class _Search:
         return _Choice(shares, prices)
 
     def _ask(self, chooser: Chooser, account: ResourceAccount, request: Request) -> Mapping[str, int]:
-        """Return what a chooser gives one container: GPUs without replicas of the pod where the policy prefers them.
+        """Return the units that a chooser gives one container, by GPU.
 
-        Raises PlacementError where nothing fits.
+        Under a policy that separates replicas, GPUs without pods of the same owner are tried first. Raises
+        PlacementError if no choice is possible.
         """
         if self._replicas and self._policy.separates_replicas:
             free = {
@@ -230,7 +248,7 @@ class _Search:
         return chooser.choose(request)
 
     def _free(self, account: ResourceAccount, eligible: Collection[str] | None = None) -> tuple[int, ...]:
-        """Return the units that each GPU has for this pod: none where it does not want the GPU or cannot use it."""
+        """Return the free units of every GPU for the pod: 0 if the pod refuses the GPU or the GPU is not `eligible`."""
         wishes = self._request.wishes
         if wishes == ANY_GPU and eligible is None:
             return account.free
@@ -240,7 +258,7 @@ class _Search:
         )
 
     def price(self, account: ResourceAccount, number: int, left: int, node_left: int) -> Price:
-        """Return what a GPU costs by the policy; it would have `left` units free, its node `node_left`."""
+        """Return the price of a GPU for a choice leaving `left` free units on the GPU and `node_left` on the node."""
         gpu, node = left / account.largest, node_left / account.units
         if not self._node_replicas:
             return self._policy.price(gpu, node)
@@ -249,14 +267,14 @@ class _Search:
 
 
 class _OneSlice:
-    """Chooses the GPU for one slice by the policy of the cluster; the node's own always packs."""
+    """Chooses the GPU for one slice by the policy of pod, node or cluster; a node's daemon takes the fullest GPU."""
 
     def __init__(self, search: _Search, account: ResourceAccount) -> None:
         self._search = search
         self._account = account
 
     def choose(self, request: Request) -> Mapping[str, int]:
-        """Choose the GPU, or the one that the request is on already."""
+        """Choose the cheapest GPU, or the GPU of a slice already taken."""
         refuse_several_slices(request.resource, request.size)
         if request.taken:
             return request.taken
@@ -271,14 +289,14 @@ class _OneSlice:
 
 
 def _occupancies(account: ResourceAccount, free: Mapping[str, int], taken: Mapping[str, int]) -> dict[str, Occupancy]:
-    """Return the GPUs as choosers take them: what a container has already counts as free."""
+    """Return the occupancies of the GPUs for a chooser: the units already taken for a container count as free."""
     return {
         gpu.name: Occupancy(gpu.index, free[gpu.name] + taken.get(gpu.name, 0), gpu.units) for gpu in account.offer.gpus
     }
 
 
 def _first(reusable: Mapping[str, int], most: int) -> dict[str, int]:
-    """Return the units of earlier init containers that a container gets, which asks for `most`."""
+    """Return the units of init containers that a later container reuses, by GPU, at most `most` units in all."""
     taken: dict[str, int] = {}
     for gpu, units in reusable.items():
         if units and most:
@@ -292,9 +310,9 @@ def _shapes(group: Sequence[ResourceAccount]) -> dict[str, Shape]:
 
 
 def unsplittable(request: PodRequest, shapes: Mapping[str, Shape]) -> str | None:
-    """Return why the units of a container cannot be split evenly over the GPUs that the pod asks for.
+    """Return why the units of the pod cannot be split evenly over the requested GPUs, None if a split is possible.
 
-    `shapes` are what the node offers of the resources that are split.
+    `shapes` are the shapes of the node's offers, for every resource to be split. An offer may forbid a split.
     """
     count = request.gpu_count
     for resource, shape in shapes.items():
@@ -313,7 +331,10 @@ def unsplittable(request: PodRequest, shapes: Mapping[str, Shape]) -> str | None
 
 
 def without_memory(request: PodRequest, cores: str, memory: Collection[str]) -> str | None:
-    """Return which container requests compute and no memory: it would have a limit, but no GPU."""
+    """Return a problem if a container requests compute without memory, None otherwise.
+
+    Memory decides the GPU of a container: without memory the container would have a limit, but no GPU.
+    """
     if not memory:
         return f"the pod requests {cores} but no memory of a GPU, and so has no GPU: request both in each container"
     for container in request.containers:

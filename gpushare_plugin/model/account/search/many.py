@@ -1,7 +1,7 @@
-"""Whether a pod fits on each of thousands of nodes: what `fitting` says of each, found in less time.
+"""The search of thousands of nodes for one resource: the verdicts of `fitting`, found in less time.
 
-Most pods ask for one resource. Where that is memory, the free units of the GPUs in ascending order are enough; for
-other kinds, `fitting` is asked once for all nodes that are alike.
+Most pods ask for one resource. For memory, the free units of the GPUs in ascending order decide. For a resource of
+another kind, one search by `fitting` serves all like nodes with the same free units.
 """
 
 from bisect import bisect_left
@@ -17,16 +17,17 @@ from gpushare_plugin.model.account.search.verdicts import UNSCORED, Fit, Misfit,
 from gpushare_plugin.model.choice.policies import POLICIES, Policy
 
 Lack = Callable[[Room, tuple[int, ...]], Misfit]
-"""Makes the verdict that the GPUs of a node have too little, given their units for the pod."""
+"""Returns the misfit of a node, given the room of the node and the units of every GPU for the pod."""
 
 
 class Scan:
-    """The search of many nodes for a pod that asks for one resource, and has no owner that matters."""
+    """The search of many nodes for a pod with one resource, regardless of other pods of the same owner."""
 
     def __init__(self, ask: Ask, resource: str, accounts: Accounts, *, scored: bool) -> None:
-        """Search for what `ask` requests of `resource`; `accounts` are for the few nodes that need all of theirs.
+        """Search for the units of `resource` in the request of `ask`.
 
-        Without `scored`, nodes with room can be UNSCORED.
+        `accounts` returns the whole account of a node, needed for few nodes. Without `scored`, the verdict on a node
+        with room may be UNSCORED.
         """
         self._ask = ask
         self._accounts = accounts
@@ -34,10 +35,12 @@ class Scan:
         self._scored = scored
         self._request = ask.request
         self.count = ask.request.gpu_count
+        """The number of requested GPUs."""
         self.size = ask.request.amounts[resource] // self.count
+        """The number of requested units on every GPU."""
 
     def verdicts(self, rooms: Iterable[Room]) -> dict[str, Verdict]:
-        """Return the verdict on each node, given its room in the resource."""
+        """Return the verdicts by node, given the rooms of the nodes in the resource."""
         found: dict[str, Verdict] = {}
         alike: dict[Kin, list[Room]] = {}
         named = named_gpus(self._ask)
@@ -58,23 +61,23 @@ class Scan:
         return self.refused(kin, rooms) if unwanted(kin, self._ask) else self._measured(kin, rooms)
 
     def _searched(self, rooms: Iterable[Room]) -> Iterator[tuple[str, Verdict]]:
-        """Yield verdicts on nodes of one kin, searched once for those that have the same units free."""
+        """Yield verdicts on nodes of one kin, found by one search for all nodes with the same free units."""
         known: dict[tuple[int, ...], Verdict] = {}
         for room in rooms:
             if (found := known.get(room.free)) is None:
                 found = known[room.free] = fitting.fit(self._accounts(room.node), self._ask)
             elif isinstance(found, Misfit) and found.account is not None:
-                # It speaks of the GPUs of another node.
+                # The misfit names the GPUs of another node.
                 found = replace(found, account=room.account)
             yield room.node, found
 
     def refused(self, kin: Kin, rooms: Iterable[Room]) -> dict[str, Verdict]:
-        """Return verdicts on nodes with GPUs of a model that the pod does not want."""
+        """Return the misfits of nodes with GPUs of a model unwanted by the pod."""
         lack = self.lack(kin)
         return {room.node: lack(room, (0,) * len(room.free)) for room in rooms}
 
     def _measured(self, kin: Kin, rooms: Sequence[Room]) -> dict[str, Verdict]:
-        """Return verdicts on nodes of one kin that have memory, by nothing but their free units."""
+        """Return verdicts on nodes of one kin with memory, decided by the free units alone."""
         found: dict[str, Verdict] = {**self.fits(kin, rooms, [room.ascending for room in rooms])}
         if len(found) < len(rooms):
             lack = self.lack(kin)
@@ -82,16 +85,17 @@ class Scan:
         return found
 
     def lack(self, kin: Kin) -> Lack:
-        """Return what makes the verdict on nodes that lack the resource."""
+        """Return a function that makes the misfit of a node of the kin."""
         request, size, count = self._request, self.size, self.count
         summary = lacking(self._resource, size, count, choosy=request.wishes != ANY_GPU)
         curable = kin.shape.could_have(size, count)
         return lambda room, free: Misfit(summary, request, room.account, size, count, free, curable)
 
     def fits(self, kin: Kin, rooms: Iterable[Room], free: Iterable[Sequence[int]]) -> dict[str, Fit]:
-        """Return the verdicts on those nodes of one kin that have room, given the units of GPUs in ascending order.
+        """Return a fit for every node with enough room, among nodes of one kin.
 
-        This is what most pods ask of every node of a large cluster, so what could be outside of the loop is.
+        `free` has the free units of the GPUs of every node, in ascending order. Most searches of a large cluster run
+        the loop for every node, so all values common to the nodes are computed before the loop.
         """
         if not self._scored:
             return self._unscored(rooms, free)
@@ -109,7 +113,7 @@ class Scan:
         return found
 
     def _unscored(self, rooms: Iterable[Room], free: Iterable[Sequence[int]]) -> dict[str, Fit]:
-        """Return as `fits` does, without the scores."""
+        """Return UNSCORED for the same nodes as `fits`."""
         size, count = self.size, self.count
         there = zip(rooms, free, strict=True)
         return {room.node: UNSCORED for room, units in there if len(units) >= count and units[-count] >= size}
@@ -117,7 +121,7 @@ class Scan:
     def _fit_several(
         self, policy: Policy, shape: Shape, rooms: Iterable[Room], free: Iterable[Sequence[int]]
     ) -> dict[str, Fit]:
-        """Return as `fits` does, where several GPUs of a node have a price."""
+        """Return the result of `fits` if more than one GPU of a node needs a price."""
         size, count, price, prefers = self.size, self.count, policy.price, policy.prefers
         most, all_units = shape.largest, shape.units
         found: dict[str, Fit] = {}
@@ -134,24 +138,34 @@ class Scan:
 
 
 def _cheapest_first(prefers: str | None, ascending: Sequence[int], first: int, count: int) -> Sequence[int]:
-    """Return the units of the `count` cheapest GPUs, those of all with room where it takes prices to know them."""
+    """Return the free units of the `count` cheapest GPUs.
+
+    If the policy prefers neither the fullest nor the emptiest GPU, only prices show the cheapest GPUs: the free units
+    of all GPUs with room are returned.
+    """
     if prefers == "fullest":
         return ascending[first : first + count]
     return ascending[: -count - 1 : -1] if prefers == "emptiest" else ascending[first:]
 
 
 def named_gpus(ask: Ask) -> frozenset[str]:
-    """Return the GPUs that a pod wishes for or against by name: on their nodes, more than the free units decides."""
+    """Return the GPUs that a pod wants or refuses by UUID; on the nodes of the GPUs, free units alone do not decide."""
     wishes = ask.request.wishes
     return frozenset({*wishes.uuids, *wishes.not_uuids})
 
 
 def one_model(kin: Kin, ask: Ask) -> bool:
-    """Return whether a pod wants all GPUs of such a node, or none, where it names none of them."""
+    """Return whether a pod accepts either every GPU or no GPU of a node of the kin.
+
+    Valid only for a pod that names no GPU of the node.
+    """
     return ask.request.wishes == ANY_GPU or kin.shape.product is not None
 
 
 def unwanted(kin: Kin, ask: Ask) -> bool:
-    """Return whether a pod wants no GPU of such a node, where all are of one model and it names none of them."""
+    """Return whether a pod accepts no GPU of a node of the kin.
+
+    Valid only for a node with GPUs of one model, and for a pod that names no GPU of the node.
+    """
     wishes = ask.request.wishes
     return wishes != ANY_GPU and wishes.refusal("", kin.shape.product or "") is not None

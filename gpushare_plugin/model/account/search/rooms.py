@@ -1,6 +1,7 @@
-"""What of each of thousands of nodes decides on most pods: a few values, which lie close together in memory.
+"""The room of a node in one resource: a few values that are enough to decide on most pods.
 
-To follow the account of a node from object to object would take most of the time of a search.
+The values lie close together in memory. A search goes over thousands of nodes, and following the account of every node
+from object to object would take most of the time.
 """
 
 from collections.abc import Callable, Container, Sequence
@@ -11,45 +12,48 @@ from gpushare_plugin.model.account.node import Shape
 from gpushare_plugin.model.account.occupancy import NodeAccount, ResourceAccount
 
 Accounts = Callable[[str], NodeAccount]
-"""Returns the account of a node by its name."""
+"""Returns the account of a node, given the name of the node."""
 
 
 _NOTHING = Shape("", 0, 0, (), None)
-"""The shape of what a node does not offer."""
+"""The shape of a resource that the node does not offer."""
 
 
 class Kin(Struct, frozen=True, eq=False):
-    """What nodes have in common that offer a resource alike: the same object for all of them.
-
-    `policy` and `unreadable` are those of the node, `shape` is that of the offer; its kind is empty where there is
-    none, and `lacking` is whether the node then has none of the resource.
-    """
+    """The common values of nodes with like offers of a resource; all nodes of one kin share one object."""
 
     policy: str | None
+    """The placement policy of the nodes, None if neither label nor config names a policy."""
     unreadable: str | None
+    """Why the records of the nodes cannot be read; None for nodes with a readable record and nodes without a record."""
     lacking: bool
+    """Whether the nodes do not offer the resource and, by `Node.lacks`, do not get it from another device plugin."""
     shape: Shape
+    """The shape of the offers; of an empty kind if the nodes do not offer the resource."""
 
 
 _kin = lru_cache(maxsize=4096)(Kin)
 
 
 class Room(Struct, frozen=True, eq=False, gc=False):
-    """What of a node decides on pods that ask for one resource of it.
-
-    `node` is its name, `gpus` are those of all its GPUs. `offered` are the names of the GPUs that have the resource,
-    `free` their free units, `ascending` these from the fullest GPU to the emptiest, and `node_free` those of all GPUs.
-    Where the node does not have the resource, there are none of these, and no `account` of it.
-    """
+    """The room of one node in one resource."""
 
     node: str
+    """The name of the node."""
     kin: Kin
+    """The values that the node has in common with like nodes."""
     gpus: frozenset[str]
+    """The names of all GPUs of the node, offered or not."""
     account: ResourceAccount | None = None
+    """The account of the resource, None if the node has no account of it; all later fields are then empty or 0."""
     offered: tuple[str, ...] = ()
+    """The names of the GPUs with the resource."""
     free: tuple[int, ...] = ()
+    """The free units of every offered GPU, in the order of `offered`."""
     ascending: tuple[int, ...] = ()
+    """The values of `free` in ascending order: from the fullest GPU to the emptiest."""
     node_free: int = 0
+    """The sum of `free`."""
 
 
 def _room(name: str, account: NodeAccount, resource: str) -> Room:
@@ -63,14 +67,14 @@ def _room(name: str, account: NodeAccount, resource: str) -> Room:
 
 
 class Rooms:
-    """The rooms of nodes that have not changed since, by resource."""
+    """The rooms of nodes by resource, kept until the node changes."""
 
     def __init__(self) -> None:
-        """Know no node yet."""
+        """Start without rooms."""
         self._kept: dict[str, dict[str, Room]] = {}
 
     def of(self, resource: str, nodes: Sequence[str], known: Container[str], account: Accounts) -> list[Room]:
-        """Return those of the nodes that are `known`, made of their `account` where they are asked for first."""
+        """Return the rooms of all `known` nodes among `nodes`; a missing room is made from the `account` of a node."""
         kept = self._kept.setdefault(resource, {})
         rooms = list(map(kept.get, nodes))
         if not all(rooms):
@@ -80,6 +84,6 @@ class Rooms:
         return [room for room in rooms if room is not None]
 
     def forget(self, node: str) -> None:
-        """Forget those of a node, which has changed."""
+        """Forget the rooms of a node, because the node has changed."""
         for kept in self._kept.values():
             kept.pop(node, None)

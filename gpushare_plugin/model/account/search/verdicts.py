@@ -1,4 +1,4 @@
-"""What a node answers a pod: it fits, with a score and a place, or it does not, with the number that is missing."""
+"""The verdict on a node for a pod: a fit with a score and a place, or a misfit with the number of missing units."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,34 +11,40 @@ from gpushare_plugin.model.account.pod import Shares
 from gpushare_plugin.model.account.request import ANY_GPU, PodRequest
 
 HIGHEST_SCORE = 10
-"""The score of the best node, as kube-scheduler takes it from extenders."""
+"""The score of the best node, on the scale that kube-scheduler expects of extenders."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The pod fits; `score`, 0 to 10, ranks the node."""
+    """The verdict that the pod fits."""
 
     score: int
+    """The score of the node, from 0 to 10 for the best node."""
 
 
 FITS = tuple(map(Fit, range(HIGHEST_SCORE + 1)))
-"""One object for each score: a cluster has thousands of verdicts."""
+"""The fits by score: one object per score, because a cluster has thousands of verdicts."""
 
 UNSCORED = Fit(0)
-"""The verdict that is this very object: the pod fits, and nobody has asked for the score yet, which takes longer."""
+"""The verdict that the pod fits, without a score: a score takes longer to find, and nobody has asked for a score yet.
+
+Compare with `is`: `FITS[0]` is an equal object.
+"""
 
 
 def graded(price: float) -> Fit:
-    """Return the verdict on a node where GPUs cost so much, 0 to 1."""
+    """Return the verdict on a node, given the price of the GPUs from 0 (best) to 1."""
     return FITS[round(HIGHEST_SCORE * (1 - price))]
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a pod goes: the units of each GPU that each container gets."""
+    """The place of a pod on a node."""
 
     node: str
+    """The name of the node."""
     shares: Shares
+    """The units of every container, by GPU and resource."""
 
     @property
     def containers(self) -> dict[str, dict[str, dict[str, int]]]:
@@ -50,45 +56,50 @@ class Placement:
 
 
 class GpuShortage(NamedTuple):
-    """What one GPU lacks for a request: it has `free` of `units`, `missing` more are needed; `reason` says why not."""
+    """The shortage of one GPU for a request."""
 
     gpu: OfferedGpu
+    """The GPU, with the number of all its units."""
     free: int
+    """The number of units that the GPU has for the request."""
     missing: int
+    """The number of units that the GPU lacks; for a request without a number per GPU, 1 if `free` is 0."""
     reason: str | None
+    """Why the request cannot use the GPU, or not all free units of the GPU; None if all free units count."""
 
     @property
     def text(self) -> str:
-        """It in words."""
+        """The shortage in words."""
         why = f" ({self.reason})" if self.reason else ""
         return f"{self.gpu.label}{why} has {self.free} free of {self.gpu.units}"
 
 
 class Misfit(Struct, frozen=True, gc=False):
-    """The pod does not fit; words are made only when somebody reads them.
-
-    `summary` has no number of this node, so that it is the same for all nodes with the same cause. Where the GPUs are
-    the cause, `account` is that of `resource`, `free` what each GPU has for this request, and the request needs `size`
-    units on each of `count` GPUs, or `size` units in all where `count` is 0. `curable` is whether it could fit if other
-    pods went: enough of the GPUs have as many units in all.
-    """
+    """The verdict that the pod does not fit; the full text is made only when somebody reads it."""
 
     summary: str
+    """The cause without numbers of the node: the same text for all nodes with the same cause."""
     request: PodRequest
+    """The request that does not fit."""
     account: ResourceAccount | None = None
+    """The account of the resource that is short on the GPUs; None if the GPUs are not the cause."""
     size: int = 0
+    """The number of needed units: on every one of `count` GPUs, or in all if `count` is 0."""
     count: int = 0
+    """The number of needed GPUs with `size` units; 0 if only the sum over all GPUs counts."""
     free: tuple[int, ...] = ()
+    """The units that every GPU has for the request, in the order of the offer."""
     curable: bool = False
+    """Whether the pod could fit after evictions: enough usable GPUs have enough units, free and held together."""
 
     @property
     def score(self) -> int:
-        """The lowest score, for where scores are asked for all the same."""
+        """The lowest score, for callers that read the score of every verdict."""
         return 0
 
     @property
     def gpus(self) -> tuple[GpuShortage, ...]:
-        """What each GPU lacks."""
+        """The shortage of every GPU of the offer; empty if the GPUs are not the cause."""
         if self.account is None:
             return ()
         needed = self.size if self.count else 1
@@ -98,7 +109,7 @@ class Misfit(Struct, frozen=True, gc=False):
         )
 
     def _why(self, gpu: OfferedGpu, before: int, free: int) -> str | None:
-        """Return why a GPU has less for the pod than its units."""
+        """Return why the request cannot use a GPU, or not all free units of the GPU; None if all free units count."""
         if refusal := gpu.reason or self.request.wishes.refusal(gpu.name, gpu.product):
             return refusal
         if free >= before:
@@ -109,7 +120,7 @@ class Misfit(Struct, frozen=True, gc=False):
 
     @property
     def missing(self) -> int:
-        """The fewest units that are missing: on the GPUs that lack least, or in all."""
+        """The number of missing units: on the `count` GPUs with the smallest shortages, or in all if `count` is 0."""
         if self.account is None:
             return 0
         if not self.count:
@@ -119,7 +130,7 @@ class Misfit(Struct, frozen=True, gc=False):
 
     @property
     def reason(self) -> str:
-        """The cause with its numbers, GPU by GPU."""
+        """The cause with the numbers of every GPU."""
         if self.account is None:
             return self.summary
         resource = self.account.offer.resource
@@ -136,7 +147,10 @@ Verdict = Fit | Misfit
 def shortage(
     request: PodRequest, account: ResourceAccount, size: int, count: int, free: tuple[int, ...] | None = None
 ) -> Misfit:
-    """Return that GPUs have too little; `free` are their units for this request, None for all that are free."""
+    """Return the verdict that the GPUs have too few units.
+
+    `free` are the units of the GPUs for this request, None if all free units count.
+    """
     resource = account.offer.resource
     curable = account.offer.shape.could_have(size, count)
     summary = lacking(resource, size, count, choosy=request.wishes != ANY_GPU)
@@ -145,9 +159,9 @@ def shortage(
 
 @lru_cache(maxsize=1024)
 def lacking(resource: str, size: int, count: int, *, choosy: bool = False) -> str:
-    """Return what a node lacks, without its numbers: one object for all nodes.
+    """Return the shortage of a node in words, without numbers of the node: one text object for all nodes.
 
-    `choosy` is whether the pod wants some GPUs only, so that others do not count.
+    With `choosy`, the pod accepts only some GPUs, and the text counts only accepted GPUs.
     """
     wanted, bytes_ = " that the pod wants" if choosy else "", _bytes(size)
     if not count:
@@ -165,7 +179,7 @@ _BYTES = {"Gi": 2**30, "G": 10**9, "Mi": 2**20, "M": 10**6}
 
 
 def _bytes(size: int) -> str:
-    """Return what was probably meant by as many units as no GPU has; nothing for an ordinary number."""
+    """Return a hint for a number of units that was probably meant in bytes, an empty text for an ordinary number."""
     for scale, factor in _BYTES.items():
         if size and size % factor == 0:
             return f" ({size // factor}{scale} = {size} units: units are counted, not bytes; ask for {size // factor})"

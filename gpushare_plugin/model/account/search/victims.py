@@ -1,7 +1,7 @@
-"""Which pods have to go so that another one fits: the fewest, and of as few the least important.
+"""The search for victims: the fewest and least important pods whose eviction makes a request fit.
 
-Most requests need one GPU, so each set that is tried has pods of one GPU, and their units are added up. For all others
-a search for a place tells whether a set is enough.
+Most requests need one GPU: a tried set then has pods of one GPU only, and the sum of the units tells whether the set
+is enough. For all other requests, a search for a place tells whether a set is enough.
 """
 
 from abc import ABC, abstractmethod
@@ -17,47 +17,52 @@ from gpushare_plugin.model.account.search.fitting import Ask
 from gpushare_plugin.model.account.search.verdicts import Fit
 
 MOST_TRIED = 4096
-"""Sets of pods of a node that are tried; where that is not enough, what is found is enough, but perhaps not fewest."""
+"""The number of sets of pods tried on a node; if more exist, the victims are enough, but perhaps not the fewest."""
 
 Importance = tuple[float, ...]
-"""How important a pod is; importances compare like tuples."""
+"""The importance of a pod; importances compare like tuples."""
 
 
 def by_priority(pod: Pod) -> Importance:
-    """Return the importance of a pod of which nothing else is known."""
+    """Return the importance of a pod by its priority alone."""
     return (pod.priority,)
 
 
 def no_violation(_pods: Sequence[Pod]) -> int:
-    """Return the violations of disruption budgets where none is known."""
+    """Return 0 violations, for a cluster without known disruption budgets."""
     return 0
 
 
 class Harm(NamedTuple):
-    """What it means to evict pods: how important each is, and how many evictions violate a disruption budget."""
+    """The harm of evictions."""
 
     importance: Callable[[Pod], Importance] = by_priority
+    """Returns the importance of a pod."""
     violations: Callable[[Sequence[Pod]], int] = no_violation
+    """Returns the number of pods whose eviction violates a disruption budget, if all given pods are evicted."""
 
 
 class Eviction(NamedTuple):
-    """Who may be evicted from a node: `certain` go in any case, `others` only as far as they are needed.
-
-    `ahead` are pods that wait for a place on the node, and get theirs first. At most `most` sets of pods are tried.
-    """
+    """The pods that may be evicted from a node."""
 
     certain: Sequence[Pod]
+    """The pods evicted in any case."""
     others: Sequence[Pod]
+    """The pods evicted only if needed."""
     ahead: Sequence[Pod] = ()
+    """The pods that wait for a place on the node, and get a place before the request."""
     harm: Harm = Harm()
+    """The harm of evictions, which decides among equally small sets of pods."""
     most: int = MOST_TRIED
+    """The number of sets of pods to try at most."""
 
 
 def victims(account: NodeAccount, ask: Ask, eviction: Eviction) -> list[Pod] | None:
-    """Return which of the others have to go, too, so that a request fits; None where even all are not enough.
+    """Return the pods of `eviction.others` to evict to make a request fit; None if all of the pods are not enough.
 
-    They are the fewest; of as few those whose eviction violates the fewest disruption budgets, and then those that are
-    least important: whose most important pod is least important, and so on.
+    The pods are the fewest. Among equally small sets, the set with the fewest violations of disruption budgets wins,
+    then the least important set: the most important pods of two sets are compared first, then the second most important
+    pods, down to the least important.
     """
     left = account.without({pod.uid for pod in eviction.certain})
     everywhere = _Everywhere(left, ask, eviction)
@@ -70,38 +75,39 @@ def victims(account: NodeAccount, ask: Ask, eviction: Eviction) -> list[Pod] | N
 
 
 def _asked(account: NodeAccount, ask: Ask) -> list[ResourceAccount]:
-    """Return the resources that are asked for, as far as the node offers them."""
+    """Return the accounts of all resources both requested and offered by the node."""
     found = [account.resources.get(name) for name in ask.request.amounts]
     return [each for each in found if each is not None and each.offer.kind]
 
 
 def _is_on_one_gpu(account: NodeAccount, ask: Ask, eviction: Eviction) -> bool:
-    """Return whether all that is asked for has to be on one GPU, whichever pods go elsewhere."""
+    """Return whether all requested units must be on one GPU, and no pod gets a place before the request."""
     kinds = [each.offer.kind for each in _asked(account, ask)]
     one = ask.request.gpu_count == 1 and kinds.count("memory") == 1
     return one and ONE_GPU_KINDS.issuperset(kinds) and not eviction.ahead
 
 
 class _Scope(ABC):
-    """Pods among which victims are sought, the least important first."""
+    """A part of the pods of a node, searched for victims."""
 
     pods: Sequence[Pod]
+    """The possible victims; sorted by the search, the least important first."""
 
     @abstractmethod
     def enough(self, pods: Sequence[Pod]) -> bool:
-        """Return whether the request fits without these pods, and those that go in any case."""
+        """Return whether the request fits without `pods` and without the pods evicted in any case."""
 
     @abstractmethod
     def could_be(self, size: int) -> bool:
-        """Return whether so many pods can be enough, as far as that is known without trying all."""
+        """Return False if certainly no set of `size` pods is enough; otherwise the sets have to be tried."""
 
     @abstractmethod
     def weight(self, pod: Pod) -> float:
-        """Return how much it helps if a pod goes: what is tried first has most."""
+        """Return the gain of evicting a pod; pods with the highest weight are taken first."""
 
 
 class _OfGpu(_Scope):
-    """The pods of one GPU: they are enough where they have as many units of each resource as are missing there."""
+    """The pods of one GPU: a set is enough if the pods have at least the missing units in every resource."""
 
     def __init__(self, gpu: str, asked: Sequence[ResourceAccount], ask: Ask, others: Iterable[Pod]) -> None:
         self._missing: list[int] = []
@@ -141,7 +147,7 @@ def _can_serve(gpu: OfferedGpu, ask: Ask) -> bool:
 
 
 class _Everywhere(_Scope):
-    """The pods of all GPUs. Sets whose pods have the same units of the same GPUs are tried once."""
+    """The pods of all GPUs; if no pod is ahead, sets of pods with the same units of the same GPUs are tried once."""
 
     def __init__(self, account: NodeAccount, ask: Ask, eviction: Eviction) -> None:
         self._account = account
@@ -167,7 +173,7 @@ class _Everywhere(_Scope):
 
     def _signature(self, pods: Sequence[Pod]) -> Hashable:
         if self._ahead:
-            # Where these go depends on whose replicas are beside them.
+            # The places of the pods ahead depend on the owners of the pods that stay.
             return frozenset([pod.uid for pod in pods])
         return tuple(sorted([tuple(self._units[pod.uid]) for pod in pods]))
 
@@ -179,7 +185,7 @@ class _Everywhere(_Scope):
 
 
 def _scopes_of_gpus(account: NodeAccount, ask: Ask, eviction: Eviction) -> list[_Scope]:
-    """Return the pods of each GPU that can be made free: the fewest victims are all of one of these."""
+    """Return a scope for every GPU that evictions can free for the request: the fewest victims are all on one GPU."""
     asked = _asked(account, ask)
     gpus = dict.fromkeys(gpu.name for each in asked for gpu in each.offer.gpus)
     scopes = [_OfGpu(gpu, asked, ask, eviction.others) for gpu in gpus]
@@ -187,10 +193,11 @@ def _scopes_of_gpus(account: NodeAccount, ask: Ask, eviction: Eviction) -> list[
 
 
 _Cost = tuple[int, int, list[Importance]]
+"""The cost of evictions: the number of pods, the violations of budgets, and the importances in descending order."""
 
 
 class _Search:
-    """The search for the best victims in scopes, of each of which all pods are enough."""
+    """The search for the best victims in scopes; evicting all pods of any scope is enough."""
 
     def __init__(self, eviction: Eviction, scopes: Sequence[_Scope]) -> None:
         self._eviction = eviction
@@ -210,7 +217,7 @@ class _Search:
         return best
 
     def _reduced(self, scope: _Scope) -> list[Pod]:
-        """Return pods that are enough, none of them too many: those that help most are taken first."""
+        """Return a set of pods that is enough, without a needless pod: pods with the highest weight are taken first."""
         order = sorted(scope.pods, key=scope.weight, reverse=True)
         least, most = 1, len(order)
         while least < most:
@@ -224,7 +231,7 @@ class _Search:
         return chosen
 
     def _best_of_size(self, size: int) -> list[Pod] | None:
-        """Return the best set of so many pods that is enough, None where none is among those that were tried."""
+        """Return the cheapest set of `size` pods that is enough, None if no tried set is enough."""
         best: list[Pod] | None = None
         least: _Cost | None = None
         for scope in self._scopes:
@@ -239,7 +246,7 @@ class _Search:
         return best
 
     def _cost(self, pods: Sequence[Pod]) -> _Cost:
-        """Return what it costs to evict these beside those that go in any case: the least is best."""
+        """Return the cost of evicting `pods`, beside the pods evicted in any case; the lowest cost is best."""
         importance, violations = self._eviction.harm
         return len(pods), violations((*self._eviction.certain, *pods)), sorted(map(importance, pods), reverse=True)
 
