@@ -21,7 +21,7 @@ from gpushare_plugin.model.account.scheduling.demand import NOTHING
 from gpushare_plugin.model.account.scheduling.requirements import requirements
 from gpushare_plugin.model.partition.decide import decide
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
-from gpushare_plugin.model.partition.taking_back import Rules
+from gpushare_plugin.model.partition.taking_back import RoundRules
 from gpushare_plugin.model.slices.memory import MemoryRoom
 from gpushare_plugin.model.slices.slice import Slice
 from gpushare_plugin.model.slices.wanted import Wanted
@@ -38,7 +38,7 @@ def measured(nodes: int, pods: int, rounds: int, cut: float, held: float) -> Map
     before, seconds, served = _resident(), list[float](), 0
     for number in range(rounds):
         waiting = _pods(random.Random(number), pods)  # noqa: S311 - the same pods each time
-        rules = Rules(_runs_on, {pod.uid for pod in waiting})
+        rules = RoundRules(_runs_on, {pod.uid for pod in waiting})
         began = time.process_time()
         decisions = decide(cluster, waiting, _NOW, rules)
         seconds.append(time.process_time() - began)

@@ -59,7 +59,7 @@ def divided(
         else:
             room = rooms.get(card.uuid)
             others = [each for each in instances if _is_other(each, room)]
-            found = _Choice(card, [each for each in instances if each not in others], _beside(room, others), held)
+            found = _PlaceChoice(card, [each for each in instances if each not in others], _beside(room, others), held)
             places[card.uuid] = found.of(counts)
             notices += found.notices
             lasting.update(each.uuid for each in others)
@@ -87,7 +87,7 @@ def _whole(card: Gpu) -> str:
     return f"{card.description} has no MIG mode, so it is offered whole"
 
 
-class _Choice:
+class _PlaceChoice:
     """The choice of places on one card for the wanted slices."""
 
     def __init__(self, card: Gpu, instances: Iterable[Gpu], room: MigRoom | None, held: AbstractSet[str]) -> None:

@@ -11,20 +11,7 @@ import gpushare_plugin
 NAME = gpushare_plugin.__name__
 
 TWICE = {
-    "Ask",
-    "Choice",
-    "ForbiddenError",
-    "Offer",
-    "OneSlice",
-    "Owner",
-    "Page",
     "Refusal",
-    "Replicas",
-    "Resources",
-    "Room",
-    "Rules",
-    "Search",
-    "Told",
 }
 """Class names that still mean two things, the test kit aside. The list gets shorter and no longer."""
 

@@ -53,6 +53,15 @@ class Listed:
     """A list is complete: all of its differences from the known objects have been yielded."""
 
 
+class CollectionForbiddenError(Exception):
+    """The API server forbids reading a collection."""
+
+
+def raise_forbidden() -> None:
+    """Raise CollectionForbiddenError, in a follower that ends its collection when the server forbids reading it."""
+    raise CollectionForbiddenError
+
+
 class Collection(Generic[T]):
     """A collection for one consumer; keeps the identities and versions of objects, not the objects."""
 

@@ -8,7 +8,7 @@ from gpushare_plugin.adapters.cluster.objects import (
     Container,
     ContainerStatus,
     PodSpec,
-    Resources,
+    ResourceRequirements,
 )
 from gpushare_plugin.model.account.request import ContainerKind
 from gpushare_plugin.model.account.scheduling.constraints import NOWHERE, Constraints, Term
@@ -89,7 +89,7 @@ def _taken(
     infeasible: bool,
 ) -> dict[str, int]:
     """Return the amounts of a container: its requests, or the limits without a request, as in the API server."""
-    resources: Resources = container.resources
+    resources: ResourceRequirements = container.resources
     if only is not None and only.isdisjoint(resources.limits) and only.isdisjoint(resources.requests):
         return {}
     asked = _amounts(resources.limits | resources.requests, only)

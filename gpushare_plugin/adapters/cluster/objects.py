@@ -10,7 +10,7 @@ class Kept(msgspec.Struct, frozen=True, rename="camel", kw_only=True, gc=False):
     """Part of an object; in JSON, the fields have the names of Kubernetes, in camel case."""
 
 
-class Owner(Kept, frozen=True):
+class OwnerReference(Kept, frozen=True):
     """A reference to the owner of an object."""
 
     kind: str = ""
@@ -42,11 +42,11 @@ class Metadata(Kept, frozen=True):
     """The labels, by key."""
     annotations: dict[str, str] = {}
     """The annotations, by key."""
-    owner_references: tuple[Owner, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
     """The owners of the object."""
 
 
-class Resources(Kept, frozen=True):
+class ResourceRequirements(Kept, frozen=True):
     """The resources of a container or a pod, as Kubernetes quantities by resource."""
 
     limits: dict[str, str] = {}
@@ -71,7 +71,7 @@ class Container(Kept, frozen=True):
 
     name: str = ""
     """The name, unique in the pod."""
-    resources: Resources = Resources()
+    resources: ResourceRequirements = ResourceRequirements()
     """The limits and requests."""
     restart_policy: str | None = None
     """The container's own restart policy; an init container with the policy `Always` is a sidecar."""
@@ -149,7 +149,7 @@ class PodSpec(Kept, frozen=True):
     """The init containers and sidecars."""
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     """The gates that hold the pod back from scheduling."""
-    resources: Resources = Resources()
+    resources: ResourceRequirements = ResourceRequirements()
     """The resources of the pod as a whole."""
     overhead: dict[str, str] = {}
     """The resources of the pod's runtime, as quantities by resource."""
@@ -183,7 +183,7 @@ class ContainerStatus(Kept, frozen=True):
     """The current state."""
     allocated_resources: dict[str, str] = {}
     """The quantities reserved on the node, by resource."""
-    resources: Resources | None = None
+    resources: ResourceRequirements | None = None
     """The resources that the container runs with, None if the kubelet does not report them."""
 
 
@@ -219,7 +219,7 @@ class PodStatus(Kept, frozen=True):
     """The reports on init containers and sidecars."""
     allocated_resources: dict[str, str] = {}
     """The quantities reserved on the node for the pod as a whole, by resource."""
-    resources: Resources | None = None
+    resources: ResourceRequirements | None = None
     """The resources that the pod as a whole runs with, None if the kubelet does not report them."""
     conditions: tuple[Condition, ...] = ()
     """The conditions of the pod."""

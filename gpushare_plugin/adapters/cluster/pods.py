@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from gpushare_plugin.adapters.cluster.judged import requirements_of
-from gpushare_plugin.adapters.cluster.objects import ApiPod, Metadata, Owner, PodStatus
+from gpushare_plugin.adapters.cluster.objects import ApiPod, Metadata, OwnerReference, PodStatus
 from gpushare_plugin.foundation.structs import kept_while_used
 from gpushare_plugin.model.account.annotations import claims, held_resources, pod_request
 from gpushare_plugin.model.account.node import is_extended
@@ -113,7 +113,7 @@ def _started(text: str) -> float:
 
 
 # Plain loops here and below: a large cluster has tens of thousands of pods.
-def _controller(owners: Iterable[Owner]) -> str | None:
+def _controller(owners: Iterable[OwnerReference]) -> str | None:
     """Return the UID of the controller among the owners of a pod, None for no controller or an overlong UID."""
     for owner in owners:
         if owner.controller:

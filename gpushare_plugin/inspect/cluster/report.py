@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from gpushare_plugin import __version__
-from gpushare_plugin.model.account.node import GPU_MEMORY, Offer
+from gpushare_plugin.model.account.node import GPU_MEMORY, OfferedResource
 from gpushare_plugin.model.account.node_record import GpuRecord
 from gpushare_plugin.model.account.occupancy import GpuAccount, NodeAccount, Placed, ResourceAccount
 from gpushare_plugin.model.account.pod import Drift, Pod
@@ -378,7 +378,7 @@ def _use(holding: Placed, *, confirms: bool, drift: bool) -> PodUse:
     )
 
 
-def unit_name(offer: Offer) -> str:
+def unit_name(offer: OfferedResource) -> str:
     """Return the name of the unit of a resource."""
     if offer.kind != "memory":
         return _NAMES.get(offer.kind, "units")

@@ -83,7 +83,7 @@ _Containers = dict[str, dict[str, _Gpus]]
 """Units by container, resource and GPU."""
 
 
-class _Told(msgspec.Struct, frozen=True, gc=False):
+class _AnnotationValue(msgspec.Struct, frozen=True, gc=False):
     """The value of an annotation of gpushare."""
 
     version: Literal[1]
@@ -96,7 +96,7 @@ class _Told(msgspec.Struct, frozen=True, gc=False):
     """The time of a promise; empty in an allocation."""
 
 
-_TOLD = msgspec.json.Decoder(_Told)
+_TOLD = msgspec.json.Decoder(_AnnotationValue)
 _BY_NUMBER = msgspec.json.Decoder(dict[str, _Gpus])
 
 
@@ -227,7 +227,7 @@ def claims(annotations: Mapping[str, str], request: PodRequest, node: str | None
     return Claims(allocation, promise, _indexes(annotations, request))
 
 
-def _said(key: str, annotations: Mapping[str, str]) -> _Told | None:
+def _said(key: str, annotations: Mapping[str, str]) -> _AnnotationValue | None:
     """Return the value of an annotation of gpushare; None for a missing or unreadable annotation."""
     if (text := annotations.get(key)) is None:
         return None
@@ -237,7 +237,7 @@ def _said(key: str, annotations: Mapping[str, str]) -> _Told | None:
         return None
 
 
-def _claimed(key: str, told: _Told | None) -> Shares | None:
+def _claimed(key: str, told: _AnnotationValue | None) -> Shares | None:
     """Return the units in the value of an annotation of gpushare; None for more entries than any pod has."""
     if told is None:
         return None

@@ -118,7 +118,7 @@ def _shape(
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class OfferedResource:
     """One resource of a node, with the GPUs that have units of the resource."""
 
     resource: str
@@ -175,7 +175,7 @@ class Node(Struct, frozen=True, gc=False):
 
     name: str
     """The name, unique in the cluster at any time."""
-    offers: Mapping[str, Offer] = _NONE
+    offers: Mapping[str, OfferedResource] = _NONE
     """The offers of the node, by resource name."""
     policy: str | None = None
     """The placement policy named by the label of the node or else by the config, None without a known policy."""
@@ -282,9 +282,11 @@ def _policy(label: str | None, config: str | None = None) -> tuple[str | None, s
     return None, "", ignored
 
 
-def _offer(resource: ResourceRecord, gpus: tuple[GpuRecord, ...], cards: tuple[str, ...], record: NodeRecord) -> Offer:
+def _offer(
+    resource: ResourceRecord, gpus: tuple[GpuRecord, ...], cards: tuple[str, ...], record: NodeRecord
+) -> OfferedResource:
     whole = resource.kind == "gpus"
-    return Offer(
+    return OfferedResource(
         intern(resource.name),
         intern(resource.kind),
         tuple(_gpu(gpu) for gpu in gpus),
@@ -320,6 +322,6 @@ def plain_node(
         OfferedGpu(intern(str(index)), index, memory // count, reason=reasons.get(str(index)))
         for index in range(count if 0 < count <= MOST_GPUS and memory >= 0 else 0)
     )
-    offers = {GPU_MEMORY: Offer(GPU_MEMORY, "memory", gpus)} if gpus else _NONE
+    offers = {GPU_MEMORY: OfferedResource(GPU_MEMORY, "memory", gpus)} if gpus else _NONE
     names = offers[GPU_MEMORY].names if gpus else frozenset()
     return Node(name, offers, policy, source, gpus=names, ignored=ignored)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.account.node import Node, Offer, OfferedGpu
+from gpushare_plugin.model.account.node import Node, OfferedGpu, OfferedResource
 from gpushare_plugin.model.account.pod import (
     Drift,
     Pod,
@@ -107,7 +107,7 @@ class GpuAccount(Struct, frozen=True, gc=False):
 class ResourceAccount:
     """The account of one resource of a node."""
 
-    offer: Offer
+    offer: OfferedResource
     """The offer of the resource."""
     holdings: tuple[Placed, ...]
     """The held and promised units on known GPUs."""
@@ -229,7 +229,7 @@ class Located(NamedTuple):
     """The units on unknown GPUs."""
 
 
-Locate = Callable[[Pod, Offer, Node], Located]
+Locate = Callable[[Pod, OfferedResource, Node], Located]
 """Returns the location of the units of an offered resource held by a pod on a node, like `locate`."""
 
 
@@ -238,9 +238,9 @@ class Whereabouts:
 
     def __init__(self) -> None:
         """Start without pods."""
-        self._found: dict[str, tuple[Pod, Mapping[str, Offer], dict[str, Located]]] = {}
+        self._found: dict[str, tuple[Pod, Mapping[str, OfferedResource], dict[str, Located]]] = {}
 
-    def locate(self, pod: Pod, offer: Offer, node: Node) -> Located:
+    def locate(self, pod: Pod, offer: OfferedResource, node: Node) -> Located:
         """Return the kept result of the function `locate`, or call the function."""
         known = self._found.get(pod.uid)
         if known is None or known[0] is not pod or known[1] is not node.offers:
@@ -254,7 +254,7 @@ class Whereabouts:
         self._found.pop(uid, None)
 
 
-def locate(pod: Pod, offer: Offer, node: Node) -> Located:
+def locate(pod: Pod, offer: OfferedResource, node: Node) -> Located:
     """Return the location of the units of a resource held by a bound pod: the first believable annotation counts.
 
     The daemon's annotation may name a held GPU that the node no longer offers. The annotation may also name only a part
@@ -294,7 +294,7 @@ def node_account(
     pods, reservations = tuple(pods), tuple(reservations)
     accounts = {name: _resource(offer, node, pods, reservations, locate) for name, offer in node.offers.items()}
     for name in dict.fromkeys(_left_over(node, pods)):
-        accounts[name] = _resource(Offer(name, "", ()), node, pods, reservations, locate)
+        accounts[name] = _resource(OfferedResource(name, "", ()), node, pods, reservations, locate)
     return NodeAccount(node, pods, reservations, accounts)
 
 
@@ -307,7 +307,7 @@ def _left_over(node: Node, pods: Iterable[Pod]) -> Iterator[str]:
 
 
 def _resource(
-    offer: Offer,
+    offer: OfferedResource,
     node: Node,
     pods: Iterable[Pod],
     reservations: Iterable[Reservation],
@@ -326,7 +326,9 @@ def _resource(
     return _resource_account(offer, holdings, unplaced)
 
 
-def _resource_account(offer: Offer, holdings: Iterable[Placed], unplaced: Iterable[Unplaced]) -> ResourceAccount:
+def _resource_account(
+    offer: OfferedResource, holdings: Iterable[Placed], unplaced: Iterable[Unplaced]
+) -> ResourceAccount:
     """Return the account of a resource, given all held and promised units of the resource."""
     holdings, unplaced = tuple(holdings), tuple(unplaced)
     used: dict[str, int] = {}
@@ -339,7 +341,7 @@ def _resource_account(offer: Offer, holdings: Iterable[Placed], unplaced: Iterab
     return ResourceAccount(offer, holdings, unplaced, free, sum(free))
 
 
-def _located(pod: Pod, offer: Offer, source: Source, by_gpu: Mapping[str, int]) -> Located:
+def _located(pod: Pod, offer: OfferedResource, source: Source, by_gpu: Mapping[str, int]) -> Located:
     """Return the units on the GPUs named by a source, and the rest of the requested units as unplaced."""
     if not (rest := pod.request.amounts[offer.resource] - sum(by_gpu.values())):
         return Located(tuple([Placed(pod, gpu, units, source) for gpu, units in by_gpu.items()]), ())
@@ -351,7 +353,7 @@ def _located(pod: Pod, offer: Offer, source: Source, by_gpu: Mapping[str, int]) 
     return Located(holdings, _unplaced(pod, offer, rest))
 
 
-def _unplaced(pod: Pod, offer: Offer, units: int) -> tuple[Unplaced, ...]:
+def _unplaced(pod: Pod, offer: OfferedResource, units: int) -> tuple[Unplaced, ...]:
     """Return `units` of a pod as unplaced, and an empty tuple for 0 units."""
     if not units:
         return ()
@@ -396,7 +398,7 @@ def _by_gpu(pod: Pod, resource: str, shares: Shares) -> dict[str, int]:
     }
 
 
-def _named(shares: Shares, offer: Offer) -> Shares | None:
+def _named(shares: Shares, offer: OfferedResource) -> Shares | None:
     """Return shares with GPU indexes as shares with GPU names; None unless each index belongs to exactly one GPU."""
     names: dict[str, list[str]] = {}
     for gpu in offer.gpus:

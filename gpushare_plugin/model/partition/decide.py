@@ -13,11 +13,11 @@ from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.choice.policies import POLICIES
 from gpushare_plugin.model.partition.nodes import PartitionNode, left_out
 from gpushare_plugin.model.partition.pods import in_order
-from gpushare_plugin.model.partition.search.choice import Ask, Asks, Changes, Ranking, Search
-from gpushare_plugin.model.partition.search.elsewhere import Offer, Offered
+from gpushare_plugin.model.partition.search.choice import AskedSlices, Asks, Changes, Ranking, SliceSearch
+from gpushare_plugin.model.partition.search.elsewhere import ExistingSlices, Offered
 from gpushare_plugin.model.partition.search.refusal import Refusal, Refusals
-from gpushare_plugin.model.partition.search.state import Choice, NodeDefectError, NodeState, blaming
-from gpushare_plugin.model.partition.taking_back import Broken, Review, Rules, TakenBack, displaced
+from gpushare_plugin.model.partition.search.state import NodeChoice, NodeDefectError, NodeState, blaming
+from gpushare_plugin.model.partition.taking_back import Broken, Review, RoundRules, TakenBack, displaced
 from gpushare_plugin.model.slices.layout import How
 from gpushare_plugin.model.slices.wanted import KeptSlice, Wanted, bounded
 
@@ -71,13 +71,13 @@ class Decisions(Struct, frozen=True):
     """The time from which decisions can differ although nothing else has changed; None for never."""
     broken: tuple[Broken, ...] = ()
     """The pods with a defect in their decision."""
-    offered: Mapping[str, Offer] = field(default_factory=dict)
+    offered: Mapping[str, ExistingSlices] = field(default_factory=dict)
     """The offers of existing slices to waiting pods, by the UID of the pod: no slices are made for the pod."""
     left_out: tuple[LeftOut, ...] = ()
     """The nodes without decisions."""
 
 
-def decide(nodes: Sequence[PartitionNode], pods: Iterable[Pod], now: datetime, rules: Rules) -> Decisions:
+def decide(nodes: Sequence[PartitionNode], pods: Iterable[Pod], now: datetime, rules: RoundRules) -> Decisions:
     """Decide for waiting pods, at an aware time; slices held by pods are never given to another pod.
 
     After a defect in one node, the round begins again without the node: one node must not stop the slices of all nodes.
@@ -100,9 +100,9 @@ def decide(nodes: Sequence[PartitionNode], pods: Iterable[Pod], now: datetime, r
 
 def _asked_once(offered: Offered) -> Offered:
     """Return `offered` with a memory: when a round begins again, a pod gets the same answer."""
-    known: dict[str, Offer | None] = {}
+    known: dict[str, ExistingSlices | None] = {}
 
-    def remembered(pod: Pod) -> Offer | None:
+    def remembered(pod: Pod) -> ExistingSlices | None:
         if pod.uid not in known:
             known[pod.uid] = offered(pod)
         return known[pod.uid]
@@ -111,7 +111,9 @@ def _asked_once(offered: Offered) -> Offered:
 
 
 class _Round:
-    def __init__(self, nodes: Sequence[PartitionNode], waiting: Sequence[Pod], now: datetime, rules: Rules) -> None:
+    def __init__(
+        self, nodes: Sequence[PartitionNode], waiting: Sequence[Pod], now: datetime, rules: RoundRules
+    ) -> None:
         self._waiting = waiting
         self._by_uid = {pod.uid: pod for pod in waiting}
         self._now = now
@@ -124,8 +126,8 @@ class _Round:
         self._contested = [state for state in self._states if state.kept.keys() - state.offered]
         self._changes = Changes()
         self._asks = Asks(rules.policy)
-        self._rankings: dict[Ask, Ranking] = {}
-        self._searches: dict[Hashable, Search] = {}
+        self._rankings: dict[AskedSlices, Ranking] = {}
+        self._searches: dict[Hashable, SliceSearch] = {}
         self._assigned = {
             uid: _kept(state, uid, pod)
             for state in self._states
@@ -138,7 +140,7 @@ class _Round:
                 self._failed_on.setdefault(uid, []).append(state)
         self._avoided = {state.number for state in self._states if state.node.name in rules.avoided}
         self._refusals = Refusals(self._states, now, rules)
-        self._offered: dict[str, Offer] = {}
+        self._offered: dict[str, ExistingSlices] = {}
         self._not_displacing: set[tuple[Hashable, int, int, int]] = set()
 
     def run(self) -> Decisions:
@@ -191,14 +193,14 @@ class _Round:
         self._give(pod, *found)
         return None
 
-    def _search(self, pod: Pod, ask: Ask) -> Search:
+    def _search(self, pod: Pod, ask: AskedSlices) -> SliceSearch:
         """Return the search shared by a pod and all like pods."""
         owner = self._separated_owner(pod)
         if (search := self._searches.get((pod.alike, owner))) is None:
             largest = self._asks.largest(pod)
             if (ranking := self._rankings.get(largest)) is None:
                 ranking = self._rankings[largest] = Ranking(largest, self._states, self._changes)
-            search = Search(ask, ranking, self._refusal, owner)
+            search = SliceSearch(ask, ranking, self._refusal, owner)
             self._searches[pod.alike, owner] = search
         return search
 
@@ -226,7 +228,7 @@ class _Round:
     def _refusal(self, pod: Pod, state: NodeState) -> str | None:
         return self._rules.runs_on(pod, state.node.name, state.beside)
 
-    def _give(self, pod: Pod, state: NodeState, choice: Choice) -> None:
+    def _give(self, pod: Pod, state: NodeState, choice: NodeChoice) -> None:
         gpus = [state.gpus[number].gpu for number, _ in choice.picks]
         options = [option for _, option in choice.picks]
         kept = tuple(
@@ -245,7 +247,7 @@ class _Round:
             tuple(option.how for option in options),
         )
 
-    def _again(self, pod: Pod, ask: Ask) -> tuple[NodeState, Choice] | None:
+    def _again(self, pod: Pod, ask: AskedSlices) -> tuple[NodeState, NodeChoice] | None:
         """Return a node to try again, the oldest failure of the pod first; None if no attempt is due or possible."""
         failed = sorted(self._failed_on.get(pod.uid, ()), key=lambda each: (each.failed[pod.uid].at, each.number))
         for state in failed:
@@ -255,7 +257,7 @@ class _Round:
                     return state, choice
         return None
 
-    def _displacing(self, pod: Pod, ask: Ask, failed: set[int]) -> tuple[NodeState, Choice] | None:
+    def _displacing(self, pod: Pod, ask: AskedSlices, failed: set[int]) -> tuple[NodeState, NodeChoice] | None:
         """Take slices that are not offered yet from less important pods, and return the node and the choice there.
 
         As few pods as needed lose slices. Return None, and take no slices, if no node would have enough room.
@@ -280,7 +282,7 @@ class _Round:
             return state, choice
         return None
 
-    def _needed(self, pod: Pod, ask: Ask, state: NodeState) -> list[Pod]:
+    def _needed(self, pod: Pod, ask: AskedSlices, state: NodeState) -> list[Pod]:
         """Return less important pods that have to lose slices to a pod; none if the loss would not help the pod."""
 
         def helps(trial: NodeState) -> bool:

@@ -35,7 +35,7 @@ def _nowhere(_pod: Pod) -> None:
     """Offer nothing."""
 
 
-class Rules(Struct, frozen=True):
+class RoundRules(Struct, frozen=True):
     """The rules of a whole round."""
 
     runs_on: RunsOn
@@ -116,7 +116,9 @@ def since(kept: Sequence[KeptSlice]) -> datetime:
 class Review:
     """The review of kept slices in the order of the pods: if two pods need the same room, the first pod keeps it."""
 
-    def __init__(self, nodes: Sequence[PartitionNode], waiting: Sequence[Pod], now: datetime, rules: Rules) -> None:
+    def __init__(
+        self, nodes: Sequence[PartitionNode], waiting: Sequence[Pod], now: datetime, rules: RoundRules
+    ) -> None:
         """Review `nodes` for waiting pods, given in the order of service."""
         self._waiting = {pod.uid: pod for pod in waiting}
         self._rank = {pod.uid: rank for rank, pod in enumerate(waiting)}

@@ -22,7 +22,7 @@ from gpushare_plugin.model.account.search.verdicts import Fit
 from gpushare_plugin.model.partition.conversion import partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.search.elsewhere import Elsewhere
-from gpushare_plugin.model.partition.taking_back import Rules, TakenBack
+from gpushare_plugin.model.partition.taking_back import RoundRules, TakenBack
 from gpushare_plugin.model.slices.wanted import WANTED_SLICES, KeptSlice, Wanted
 
 _log = structlog.get_logger()
@@ -147,10 +147,10 @@ class Known:
         """Return the names of the partitioned nodes."""
         return [name for name, node in self._nodes.items() if node.partitioning is not None]
 
-    def rules(self, now: datetime, patience: float, policy: str, avoided: Container[str] = frozenset()) -> Rules:
-        """Return the rules of a round at an aware time; see `Rules`."""
+    def rules(self, now: datetime, patience: float, policy: str, avoided: Container[str] = frozenset()) -> RoundRules:
+        """Return the rules of a round at an aware time; see `RoundRules`."""
         offered = self._elsewhere.search(self._accepts, now, patience)
-        return Rules(self._scheduling.runs_on, self._account.pods, patience, policy, offered, avoided)
+        return RoundRules(self._scheduling.runs_on, self._account.pods, patience, policy, offered, avoided)
 
     def is_bound(self, uid: str) -> bool:
         """Return whether a pod is bound to a node."""

@@ -7,7 +7,14 @@ from contextlib import aclosing
 import structlog
 
 from gpushare_plugin.adapters.cluster.client import PODS, Client, Timing
-from gpushare_plugin.adapters.cluster.collection import Collection, Gone, Listed, Put
+from gpushare_plugin.adapters.cluster.collection import (
+    Collection,
+    CollectionForbiddenError,
+    Gone,
+    Listed,
+    Put,
+    raise_forbidden,
+)
 from gpushare_plugin.adapters.cluster.objects import ApiPod
 from gpushare_plugin.adapters.cluster.pods import pod_of
 from gpushare_plugin.foundation.backoff import Backoff
@@ -69,7 +76,7 @@ class OwnPods:
             ApiPod,
             consequence=CONSEQUENCE,
             selector=f"spec.nodeName={node_name}",
-            forbidden=_forbidden,
+            forbidden=raise_forbidden,
         )
         self.changed = Published(0)
         """A number that is raised after each change of the pods."""
@@ -108,7 +115,7 @@ class OwnPods:
         while True:
             try:
                 await self._follow()
-            except _ForbiddenError:
+            except CollectionForbiddenError:
                 self.answered.set()
                 if not told:
                     _log.error(
@@ -153,14 +160,6 @@ class OwnPods:
     def _publish(self) -> None:
         self._order = tuple(sorted(self._pods.values(), key=lambda pod: pod.ending))
         self.changed.publish(self.changed.value + 1)
-
-
-class _ForbiddenError(Exception):
-    """The API server forbids reading pods."""
-
-
-def _forbidden() -> None:
-    raise _ForbiddenError
 
 
 def _own(found: ApiPod) -> Pod:

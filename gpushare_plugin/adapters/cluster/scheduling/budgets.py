@@ -11,7 +11,14 @@ import msgspec
 import structlog
 
 from gpushare_plugin.adapters.cluster.client import Client
-from gpushare_plugin.adapters.cluster.collection import Collection, Gone, Listed, Put
+from gpushare_plugin.adapters.cluster.collection import (
+    Collection,
+    CollectionForbiddenError,
+    Gone,
+    Listed,
+    Put,
+    raise_forbidden,
+)
 from gpushare_plugin.adapters.cluster.objects import Kept, Metadata
 from gpushare_plugin.model.account.scheduling.constraints import Requirement
 from gpushare_plugin.model.account.search.disruption import Budget, Disruptions
@@ -79,10 +86,6 @@ def _requirements(selector: LabelSelector) -> Iterator[Requirement]:
     yield from selector.match_expressions
 
 
-class _ForbiddenError(Exception):
-    """The API server does not permit reading the budgets."""
-
-
 class BudgetFollower:
     """Keeps the known budgets equal to the budgets of the cluster."""
 
@@ -100,7 +103,7 @@ class BudgetFollower:
         while True:
             try:
                 await self._follow()
-            except _ForbiddenError:
+            except CollectionForbiddenError:
                 self._disruptions.forget_budgets()
                 if not told:
                     _log.warning("budgets_forbidden", path=BUDGETS, remedy="upgrade the chart, which gives the right")
@@ -108,13 +111,13 @@ class BudgetFollower:
                 await asyncio.sleep(_AGAIN)
 
     async def _follow(self) -> None:
-        """Follow the budgets from a first list on; raises _ForbiddenError."""
+        """Follow the budgets from a first list on; raises CollectionForbiddenError."""
         collection = Collection(
             self._client,
             BUDGETS,
             PodDisruptionBudget,
             consequence="preemption counts violations of the disruption budgets that were known before",
-            forbidden=_forbid,
+            forbidden=raise_forbidden,
         )
         async with aclosing(collection.changes()) as changes:
             async for change in changes:
@@ -125,7 +128,3 @@ class BudgetFollower:
                         self._disruptions.remove_budget(namespace, name)
                     case Listed():
                         self._disruptions.counted = True
-
-
-def _forbid() -> None:
-    raise _ForbiddenError

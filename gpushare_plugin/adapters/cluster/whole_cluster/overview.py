@@ -175,7 +175,7 @@ def _follower(
 async def _try(client: Client, names: Collection[str]) -> None:
     """Read one Node and one Pod per selector as a test; raises ClusterError in words for people."""
     for name, (of_node, of_pods) in zip(names or (None,), _selectors(names), strict=True):
-        found = decoded(await _answered(client, NODES, _query(of_node, 1)), _Page[ApiNode], NODES)
+        found = decoded(await _answered(client, NODES, _query(of_node, 1)), _DecodedPage[ApiNode], NODES)
         if name is not None and not found.items:
             raise _no_node(name)
         await _answered(client, PODS, _query(of_pods, 1))
@@ -186,7 +186,7 @@ async def read_pod(client: Client, namespace: str, name: str) -> ApiPod:
     # A list with one name, because the right to list pods is then enough.
     path, query = f"/api/v1/namespaces/{namespace}/pods", {"fieldSelector": f"metadata.name={name}"}
     answer = await _answered(client, path, query)
-    found = decoded(answer, _Page[ApiPod], path).items
+    found = decoded(answer, _DecodedPage[ApiPod], path).items
     if not found:
         raise ClusterError(
             f"found no pod {name} in namespace {namespace}; --namespace names another one, and "
@@ -196,7 +196,7 @@ async def read_pod(client: Client, namespace: str, name: str) -> ApiPod:
     return found[0]
 
 
-class _Page(Kept, Generic[T], frozen=True):
+class _DecodedPage(Kept, Generic[T], frozen=True):
     """A page of a list, decoded in one step: people wait, and should see the error of a broken object."""
 
     metadata: ListMetadata = ListMetadata()
@@ -212,11 +212,11 @@ class _Reading(Generic[T]):
         self._client = client
         self._path = path
         self._query = _query(selector, page)
-        self._kind = _Page[kind]  # type: ignore[valid-type]
+        self._kind = _DecodedPage[kind]  # type: ignore[valid-type]
 
     async def into(self, put: Callable[[T], None]) -> None:
         """Pass all objects to `put` while the next page is on its way; raises ClusterError."""
-        asked: asyncio.Task[_Page[T]] | None = asyncio.create_task(self._page({}))
+        asked: asyncio.Task[_DecodedPage[T]] | None = asyncio.create_task(self._page({}))
         try:
             while asked is not None:
                 page = await asked
@@ -229,7 +229,7 @@ class _Reading(Generic[T]):
             if asked is not None:
                 asked.cancel()
 
-    async def _page(self, more: Mapping[str, str]) -> _Page[T]:
+    async def _page(self, more: Mapping[str, str]) -> _DecodedPage[T]:
         return decoded(await _answered(self._client, self._path, {**self._query, **more}), self._kind, self._path)
 
 

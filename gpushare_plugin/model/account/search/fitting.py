@@ -138,7 +138,7 @@ class _Search:
         offer = group[0].offer
         if offer.kind in ONE_GPU_KINDS:
             return self._together(group)
-        chooser = _OneSlice(self, group[0]) if offer.kind == "slices" else offer.chooser(exact=self._exact)
+        chooser = _SliceChooser(self, group[0]) if offer.kind == "slices" else offer.chooser(exact=self._exact)
         if chooser is None:
             problem = f"{offer.resource} is of kind {offer.kind!r}, which this version does not know: update gpushare"
             return Misfit(problem, self._request)
@@ -266,7 +266,7 @@ class _Search:
         return self._policy.price(gpu, node, replicas, self._node_replicas)
 
 
-class _OneSlice:
+class _SliceChooser:
     """Chooses the GPU for one slice by the policy of pod, node or cluster; a node's daemon takes the fullest GPU."""
 
     def __init__(self, search: _Search, account: ResourceAccount) -> None:

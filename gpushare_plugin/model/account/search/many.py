@@ -12,11 +12,11 @@ from gpushare_plugin.model.account.node import Shape
 from gpushare_plugin.model.account.request import ANY_GPU
 from gpushare_plugin.model.account.search import fitting
 from gpushare_plugin.model.account.search.fitting import Ask
-from gpushare_plugin.model.account.search.rooms import Accounts, Kin, Room
+from gpushare_plugin.model.account.search.rooms import Accounts, Kin, ResourceRoom
 from gpushare_plugin.model.account.search.verdicts import UNSCORED, Fit, Misfit, Verdict, graded, lacking
 from gpushare_plugin.model.choice.policies import POLICIES, Policy
 
-Lack = Callable[[Room, tuple[int, ...]], Misfit]
+Lack = Callable[[ResourceRoom, tuple[int, ...]], Misfit]
 """Returns the misfit of a node, given the room of the node and the units of every GPU for the pod."""
 
 
@@ -39,10 +39,10 @@ class Scan:
         self.size = ask.request.amounts[resource] // self.count
         """The number of requested units on every GPU."""
 
-    def verdicts(self, rooms: Iterable[Room]) -> dict[str, Verdict]:
+    def verdicts(self, rooms: Iterable[ResourceRoom]) -> dict[str, Verdict]:
         """Return the verdicts by node, given the rooms of the nodes in the resource."""
         found: dict[str, Verdict] = {}
-        alike: dict[Kin, list[Room]] = {}
+        alike: dict[Kin, list[ResourceRoom]] = {}
         named = named_gpus(self._ask)
         for room in rooms:
             if named and not named.isdisjoint(room.gpus):
@@ -53,14 +53,14 @@ class Scan:
             found.update(self._on_kin(kin, there))
         return found
 
-    def _on_kin(self, kin: Kin, rooms: Sequence[Room]) -> dict[str, Verdict]:
+    def _on_kin(self, kin: Kin, rooms: Sequence[ResourceRoom]) -> dict[str, Verdict]:
         if kin.shape.kind != "memory" or not one_model(kin, self._ask):
             return dict(self._searched(rooms))
         if problem := self._request.problem or fitting.unsplittable(self._request, {self._resource: kin.shape}):
             return dict.fromkeys((room.node for room in rooms), Misfit(problem, self._request))
         return self.refused(kin, rooms) if unwanted(kin, self._ask) else self._measured(kin, rooms)
 
-    def _searched(self, rooms: Iterable[Room]) -> Iterator[tuple[str, Verdict]]:
+    def _searched(self, rooms: Iterable[ResourceRoom]) -> Iterator[tuple[str, Verdict]]:
         """Yield verdicts on nodes of one kin, found by one search for all nodes with the same free units."""
         known: dict[tuple[int, ...], Verdict] = {}
         for room in rooms:
@@ -71,12 +71,12 @@ class Scan:
                 found = replace(found, account=room.account)
             yield room.node, found
 
-    def refused(self, kin: Kin, rooms: Iterable[Room]) -> dict[str, Verdict]:
+    def refused(self, kin: Kin, rooms: Iterable[ResourceRoom]) -> dict[str, Verdict]:
         """Return the misfits of nodes with GPUs of a model unwanted by the pod."""
         lack = self.lack(kin)
         return {room.node: lack(room, (0,) * len(room.free)) for room in rooms}
 
-    def _measured(self, kin: Kin, rooms: Sequence[Room]) -> dict[str, Verdict]:
+    def _measured(self, kin: Kin, rooms: Sequence[ResourceRoom]) -> dict[str, Verdict]:
         """Return verdicts on nodes of one kin with memory, decided by the free units alone."""
         found: dict[str, Verdict] = {**self.fits(kin, rooms, [room.ascending for room in rooms])}
         if len(found) < len(rooms):
@@ -91,7 +91,7 @@ class Scan:
         curable = kin.shape.could_have(size, count)
         return lambda room, free: Misfit(summary, request, room.account, size, count, free, curable)
 
-    def fits(self, kin: Kin, rooms: Iterable[Room], free: Iterable[Sequence[int]]) -> dict[str, Fit]:
+    def fits(self, kin: Kin, rooms: Iterable[ResourceRoom], free: Iterable[Sequence[int]]) -> dict[str, Fit]:
         """Return a fit for every node with enough room, among nodes of one kin.
 
         `free` has the free units of the GPUs of every node, in ascending order. Most searches of a large cluster run
@@ -112,14 +112,14 @@ class Scan:
                 found[room.node] = graded(price((units - size) / most, (room.node_free - size) / all_units)[0])
         return found
 
-    def _unscored(self, rooms: Iterable[Room], free: Iterable[Sequence[int]]) -> dict[str, Fit]:
+    def _unscored(self, rooms: Iterable[ResourceRoom], free: Iterable[Sequence[int]]) -> dict[str, Fit]:
         """Return UNSCORED for the same nodes as `fits`."""
         size, count = self.size, self.count
         there = zip(rooms, free, strict=True)
         return {room.node: UNSCORED for room, units in there if len(units) >= count and units[-count] >= size}
 
     def _fit_several(
-        self, policy: Policy, shape: Shape, rooms: Iterable[Room], free: Iterable[Sequence[int]]
+        self, policy: Policy, shape: Shape, rooms: Iterable[ResourceRoom], free: Iterable[Sequence[int]]
     ) -> dict[str, Fit]:
         """Return the result of `fits` if more than one GPU of a node needs a price."""
         size, count, price, prefers = self.size, self.count, policy.price, policy.prefers

@@ -35,7 +35,7 @@ class Kin(Struct, frozen=True, eq=False):
 _kin = lru_cache(maxsize=4096)(Kin)
 
 
-class Room(Struct, frozen=True, eq=False, gc=False):
+class ResourceRoom(Struct, frozen=True, eq=False, gc=False):
     """The room of one node in one resource."""
 
     node: str
@@ -56,14 +56,14 @@ class Room(Struct, frozen=True, eq=False, gc=False):
     """The sum of `free`."""
 
 
-def _room(name: str, account: NodeAccount, resource: str) -> Room:
+def _room(name: str, account: NodeAccount, resource: str) -> ResourceRoom:
     node, found = account.node, account.resources.get(resource)
     lacking = (found is None or not found.offer.kind) and node.lacks(resource)
     if found is None:
-        return Room(name, _kin(node.policy, node.unreadable, lacking, _NOTHING), node.gpus)
+        return ResourceRoom(name, _kin(node.policy, node.unreadable, lacking, _NOTHING), node.gpus)
     kin = _kin(node.policy, node.unreadable, lacking, found.offer.shape)
     offered = tuple([gpu.name for gpu in found.offer.gpus])
-    return Room(name, kin, node.gpus, found, offered, found.free, tuple(sorted(found.free)), found.node_free)
+    return ResourceRoom(name, kin, node.gpus, found, offered, found.free, tuple(sorted(found.free)), found.node_free)
 
 
 class Rooms:
@@ -71,9 +71,9 @@ class Rooms:
 
     def __init__(self) -> None:
         """Start without rooms."""
-        self._kept: dict[str, dict[str, Room]] = {}
+        self._kept: dict[str, dict[str, ResourceRoom]] = {}
 
-    def of(self, resource: str, nodes: Sequence[str], known: Container[str], account: Accounts) -> list[Room]:
+    def of(self, resource: str, nodes: Sequence[str], known: Container[str], account: Accounts) -> list[ResourceRoom]:
         """Return the rooms of all `known` nodes among `nodes`; a missing room is made from the `account` of a node."""
         kept = self._kept.setdefault(resource, {})
         rooms = list(map(kept.get, nodes))

@@ -12,10 +12,10 @@ from gpushare_plugin.model.account.occupancy import ONE_GPU_KINDS
 from gpushare_plugin.model.account.search import fitting
 from gpushare_plugin.model.account.search.fitting import Ask
 from gpushare_plugin.model.account.search.many import Scan, named_gpus, one_model, unwanted
-from gpushare_plugin.model.account.search.rooms import Accounts, Kin, Room
+from gpushare_plugin.model.account.search.rooms import Accounts, Kin, ResourceRoom
 from gpushare_plugin.model.account.search.verdicts import Misfit, Verdict
 
-Rooms = Sequence[Room]
+Rooms = Sequence[ResourceRoom]
 """The rooms of one node in all requested resources, in the order of the resources."""
 
 
@@ -29,7 +29,7 @@ class ScanOfSeveral:
         self._resources = resources
         self._scans = [Scan(ask, resource, accounts, scored=scored) for resource in resources]
 
-    def verdicts(self, columns: Sequence[Sequence[Room]]) -> dict[str, Verdict]:
+    def verdicts(self, columns: Sequence[Sequence[ResourceRoom]]) -> dict[str, Verdict]:
         """Return the verdicts by node, given the rooms of all nodes in every resource."""
         found: dict[str, Verdict] = {}
         alike: dict[tuple[Kin, ...], list[Rooms]] = {}
@@ -106,7 +106,9 @@ class _Both(NamedTuple):
     cores: Scan
     """The search for compute."""
 
-    def verdicts(self, of_memory: Kin, of_cores: Kin, nodes: Sequence[tuple[Room, Room]]) -> dict[str, Verdict]:
+    def verdicts(
+        self, of_memory: Kin, of_cores: Kin, nodes: Sequence[tuple[ResourceRoom, ResourceRoom]]
+    ) -> dict[str, Verdict]:
         """Return the verdicts by node, given the rooms of the nodes in memory and in compute."""
         roomy = [self._roomy(memory, cores) for memory, cores in nodes]
         found: dict[str, Verdict] = {**self.memory.fits(of_memory, [memory for memory, _ in nodes], roomy)}
@@ -120,7 +122,7 @@ class _Both(NamedTuple):
                     found[memory.node] = lack_cores(cores, cores.free) if short else lack(memory, free)
         return found
 
-    def _roomy(self, memory: Room, cores: Room) -> list[int]:
+    def _roomy(self, memory: ResourceRoom, cores: ResourceRoom) -> list[int]:
         """Return the free units of memory of the GPUs with enough memory and compute, in ascending order."""
         size, part = self.memory.size, self.cores.size
         both = zip(memory.free, cores.free, strict=True)

@@ -71,7 +71,7 @@ def victims(account: NodeAccount, ask: Ask, eviction: Eviction) -> list[Pod] | N
     if not everywhere.enough(eviction.others):
         return None
     scopes = _scopes_of_gpus(left, ask, eviction) if _is_on_one_gpu(left, ask, eviction) else [everywhere]
-    return _Search(eviction, scopes).run()
+    return _VictimSearch(eviction, scopes).run()
 
 
 def _asked(account: NodeAccount, ask: Ask) -> list[ResourceAccount]:
@@ -196,7 +196,7 @@ _Cost = tuple[int, int, list[Importance]]
 """The cost of evictions: the number of pods, the violations of budgets, and the importances in descending order."""
 
 
-class _Search:
+class _VictimSearch:
     """The search for the best victims in scopes; evicting all pods of any scope is enough."""
 
     def __init__(self, eviction: Eviction, scopes: Sequence[_Scope]) -> None:

@@ -11,11 +11,11 @@ from gpushare_plugin.model.account.request import ANY_GPU, Wishes
 from gpushare_plugin.model.choice.policies import POLICIES, Policy, Price
 from gpushare_plugin.model.partition.search.state import (
     NO_REPLICAS,
-    Choice,
     GpuState,
+    NodeChoice,
     NodeDefectError,
     NodeState,
-    Replicas,
+    ReplicaCounts,
 )
 from gpushare_plugin.model.slices.layout import Option
 from gpushare_plugin.model.slices.slice import Slice
@@ -24,7 +24,7 @@ MOST_STEPS = 200
 """The most options tried for the slices of one pod on one node."""
 
 
-class Ask(Struct, frozen=True, eq=False):
+class AskedSlices(Struct, frozen=True, eq=False):
     """The slices that like pods ask of a node; pods with equal requests share one object."""
 
     slices: tuple[Slice, ...]
@@ -38,7 +38,7 @@ class Ask(Struct, frozen=True, eq=False):
     models: dict[str, bool] = field(default_factory=dict)
     """Whether the wishes accept a model, for every model found so far: pods can name many models, nodes share a few."""
 
-    def choose(self, state: NodeState, owner: str | None = None) -> Choice | None:
+    def choose(self, state: NodeState, owner: str | None = None) -> NodeChoice | None:
         """Return the best choice on a node beside pods of `owner`, None if the node has no room.
 
         Raises NodeDefectError for any defect.
@@ -52,13 +52,13 @@ class Ask(Struct, frozen=True, eq=False):
         except Exception as error:
             raise NodeDefectError(state.number, error) from error  # `blaming` takes too long for this
 
-    def _replicas(self, state: NodeState, owner: str) -> Replicas:
+    def _replicas(self, state: NodeState, owner: str) -> ReplicaCounts:
         return state.replicas(owner) if self._policy(state).separates_replicas else NO_REPLICAS
 
     def _policy(self, state: NodeState) -> Policy:
         return POLICIES[self.policy or state.node.policy or self.default_policy]
 
-    def _chosen(self, state: NodeState, replicas: Replicas) -> Choice | None:
+    def _chosen(self, state: NodeState, replicas: ReplicaCounts) -> NodeChoice | None:
         if state.scarce and any(map(state.overdrawn, self.slices)):
             return None
         numbers = state.numbers if self.wishes == ANY_GPU else self._accepted(state)
@@ -86,7 +86,7 @@ class _Pricing(NamedTuple):
 
     policy: Policy
     """The policy of the pod or the node."""
-    replicas: Replicas
+    replicas: ReplicaCounts
     """The pods of the same owner on the node."""
 
     def of(self, state: NodeState, gpu: GpuState, option: Option) -> Price:
@@ -104,24 +104,24 @@ class Asks:
     def __init__(self, default_policy: str) -> None:
         """Begin without asks; `default_policy` is for pods and nodes that name no policy."""
         self._policy = default_policy
-        self._known: dict[tuple[tuple[Slice, ...], Wishes, str | None], Ask] = {}
+        self._known: dict[tuple[tuple[Slice, ...], Wishes, str | None], AskedSlices] = {}
 
-    def of(self, pod: Pod) -> Ask:
+    def of(self, pod: Pod) -> AskedSlices:
         """Return the ask of a pod."""
         return self._ask(pod.slices, pod.request.wishes, pod.request.policy)
 
-    def largest(self, pod: Pod) -> Ask:
+    def largest(self, pod: Pod) -> AskedSlices:
         """Return the ask for the largest slice of a pod alone: a node needs room for at least this slice."""
         return self._ask(pod.slices[:1], pod.request.wishes, pod.request.policy)
 
-    def _ask(self, slices: tuple[Slice, ...], wishes: Wishes, policy: str | None) -> Ask:
+    def _ask(self, slices: tuple[Slice, ...], wishes: Wishes, policy: str | None) -> AskedSlices:
         key = slices, wishes, policy
         if (known := self._known.get(key)) is None:
-            known = self._known[key] = Ask(slices, wishes, policy, self._policy)
+            known = self._known[key] = AskedSlices(slices, wishes, policy, self._policy)
         return known
 
 
-def _one(state: NodeState, wanted: Slice, pricing: _Pricing, numbers: Sequence[int]) -> Choice | None:
+def _one(state: NodeState, wanted: Slice, pricing: _Pricing, numbers: Sequence[int]) -> NodeChoice | None:
     best: tuple[int, Price, int, Option] | None = None
     scarce = state.lacks(wanted)
     size = wanted.gib if wanted.kind == "mps" else 1
@@ -138,7 +138,7 @@ def _one(state: NodeState, wanted: Slice, pricing: _Pricing, numbers: Sequence[i
                     if best is None or found[:3] < best[:3]:
                         best = found
                 break
-    return best and Choice(best[0], best[1][0], ((best[2], best[3]),))
+    return best and NodeChoice(best[0], best[1][0], ((best[2], best[3]),))
 
 
 def _may_fit(state: NodeState, slices: Sequence[Slice], numbers: Sequence[int]) -> bool:
@@ -157,7 +157,7 @@ def _may_fit(state: NodeState, slices: Sequence[Slice], numbers: Sequence[int]) 
     return True
 
 
-def _several(state: NodeState, slices: Sequence[Slice], pricing: _Pricing, numbers: Sequence[int]) -> Choice | None:
+def _several(state: NodeState, slices: Sequence[Slice], pricing: _Pricing, numbers: Sequence[int]) -> NodeChoice | None:
     """Return where slices fit together: every slice at the best place beside earlier slices, or else by a search."""
     trial, orders, prices, picks = state.copy(), list[int](), list[float](), list[tuple[int, Option]]()
     for wanted in slices:
@@ -168,10 +168,12 @@ def _several(state: NodeState, slices: Sequence[Slice], pricing: _Pricing, numbe
         orders.append(found.order)
         prices.append(found.price)
         picks += found.picks
-    return Choice(max(orders), sum(prices) / len(prices), tuple(picks))
+    return NodeChoice(max(orders), sum(prices) / len(prices), tuple(picks))
 
 
-def _searched(state: NodeState, slices: Sequence[Slice], pricing: _Pricing, numbers: Sequence[int]) -> Choice | None:
+def _searched(
+    state: NodeState, slices: Sequence[Slice], pricing: _Pricing, numbers: Sequence[int]
+) -> NodeChoice | None:
     """Return where slices fit together: if a later slice finds no place, an earlier slice takes the next best place."""
     steps = 0
 
@@ -193,7 +195,9 @@ def _searched(state: NodeState, slices: Sequence[Slice], pricing: _Pricing, numb
     if found is None:
         return None
     picks = tuple((number, option) for number, option, _ in found)
-    return Choice(max(option.order for _, option in picks), sum(price[0] for *_, price in found) / len(found), picks)
+    return NodeChoice(
+        max(option.order for _, option in picks), sum(price[0] for *_, price in found) / len(found), picks
+    )
 
 
 def _ranked(
@@ -237,7 +241,7 @@ _Entry = tuple[int, float, int, int]
 class Ranking:
     """The nodes ranked by their choices for one slice; a node is looked at once, and again after a change."""
 
-    def __init__(self, ask: Ask, states: Sequence[NodeState], changes: Changes) -> None:
+    def __init__(self, ask: AskedSlices, states: Sequence[NodeState], changes: Changes) -> None:
         """Look at all nodes."""
         self._ask = ask
         self.states = states
@@ -262,7 +266,7 @@ class Ranking:
         return list(self._entries)
 
 
-class Search:
+class SliceSearch:
     """The search of all nodes for like pods, the best node first.
 
     Nodes are ranked by their choices for the largest slice. For the best node alone, the search finds whether the node
@@ -271,7 +275,7 @@ class Search:
 
     def __init__(
         self,
-        ask: Ask,
+        ask: AskedSlices,
         ranking: Ranking,
         refusal: Callable[[Pod, NodeState], str | None],
         owner: str | None = None,
@@ -290,7 +294,7 @@ class Search:
         _, self._position = ranking.changes.since(0)
         self._heap = ranking.heap()
 
-    def best(self, pod: Pod, skipped: Container[int]) -> tuple[NodeState, Choice] | None:
+    def best(self, pod: Pod, skipped: Container[int]) -> tuple[NodeState, NodeChoice] | None:
         """Return the best node for a pod, not numbered in `skipped`, and the choice there; None if no node has room."""
         self._catch_up()
         aside, found = list[_Entry](), None

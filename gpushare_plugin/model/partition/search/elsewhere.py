@@ -17,7 +17,7 @@ from gpushare_plugin.model.account.scheduling.fits import Screening, has_room
 from gpushare_plugin.model.slices.slice import slice_of
 
 
-class Offer(Struct, frozen=True):
+class ExistingSlices(Struct, frozen=True):
     """An offer of a node: existing slices for the whole request of a pod."""
 
     node: str
@@ -26,7 +26,7 @@ class Offer(Struct, frozen=True):
     """The time by which kube-scheduler has to bind the pod to the node."""
 
 
-Offered = Callable[[Pod], Offer | None]
+Offered = Callable[[Pod], ExistingSlices | None]
 """Returns the offer for a pod, None for no offer; asked once for every pod of a round, in the order of the pods."""
 
 Accepts = Callable[[Pod, str], bool]
@@ -101,7 +101,7 @@ class Elsewhere:
             has = has_room(pod.requirements.demand, self._nodes[name], used)
             return has and (pod.request.wishes == ANY_GPU or accepts(pod, name))
 
-        def offered(pod: Pod) -> Offer | None:
+        def offered(pod: Pod) -> ExistingSlices | None:
             if (names := left.get(pod.alike)) is None:
                 names = left[pod.alike] = self._admitting(pod)
             while names and not takes(names[0], pod):
@@ -114,7 +114,7 @@ class Elsewhere:
                 return None
             node = names[0]
             taken[node] = taken.get(node, NOTHING) + pod.requirements.demand
-            return Offer(node, until)
+            return ExistingSlices(node, until)
 
         return offered
 

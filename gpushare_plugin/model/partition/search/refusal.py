@@ -9,7 +9,7 @@ from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.partition.nodes import PartitionGpu
 from gpushare_plugin.model.partition.pods import problem as never
 from gpushare_plugin.model.partition.search.state import GpuState, NodeState
-from gpushare_plugin.model.partition.taking_back import Rules
+from gpushare_plugin.model.partition.taking_back import RoundRules
 from gpushare_plugin.model.slices.memory import MemoryRoom
 from gpushare_plugin.model.slices.slice import Slice
 
@@ -89,7 +89,7 @@ class Refusal:
 class Refusals:
     """The refusals of one round; the refusals of like pods are found once."""
 
-    def __init__(self, states: Sequence[NodeState], now: datetime, rules: Rules) -> None:
+    def __init__(self, states: Sequence[NodeState], now: datetime, rules: RoundRules) -> None:
         """Refuse slices that `states` do not give; a refusal judges the states when the refusal is first read."""
         self._states = states
         self._now = now

@@ -44,7 +44,7 @@ def blaming(number: int) -> Iterator[None]:
         raise NodeDefectError(number, error) from error
 
 
-class Replicas(Struct, frozen=True):
+class ReplicaCounts(Struct, frozen=True):
     """The pods of one owner on a node, together with waiting pods that have kept slices on the node."""
 
     node: int = 0
@@ -53,11 +53,11 @@ class Replicas(Struct, frozen=True):
     """The number of pods on a GPU, by the UUID of the GPU."""
 
 
-NO_REPLICAS = Replicas()
+NO_REPLICAS = ReplicaCounts()
 """The replicas of a node without pods of the owner."""
 
 
-class Choice(Struct, frozen=True, gc=False):
+class NodeChoice(Struct, frozen=True, gc=False):
     """The slices that a node can give a pod."""
 
     order: int
@@ -111,7 +111,7 @@ class NodeState:
     """The waiting pods with kept slices on the node."""
     offered: set[str] = attribute(default_factory=set)
     """The UIDs of pods with kept slices that the node offers already."""
-    choices: dict[Hashable, Choice | None] = attribute(default_factory=dict)
+    choices: dict[Hashable, NodeChoice | None] = attribute(default_factory=dict)
     """The choices for the present slices, by ask, or by ask and owner."""
     version: int = 0
     """A number that changes with the slices."""
@@ -194,11 +194,11 @@ class NodeState:
         """Return whether not even a new slice of a size or profile can be given, by the count of kube-scheduler."""
         return self.scarce.get(wanted.name, 0) < 0
 
-    def replicas(self, owner: str) -> Replicas:
+    def replicas(self, owner: str) -> ReplicaCounts:
         """Return the pods of an owner on the node; a pod with kept slices counts on the GPUs of these slices."""
         pods = dict(self.node.replicas.get(owner, {}))
         pods |= {pod.uid: [each.gpu for each in self.kept[pod.uid]] for pod in self.beside if pod.owner == owner}
-        return Replicas(len(pods), Counter(gpu for gpus in pods.values() for gpu in set(gpus)))
+        return ReplicaCounts(len(pods), Counter(gpu for gpus in pods.values() for gpu in set(gpus)))
 
     def wanted(self) -> Wanted:
         """Return the slices wanted of the node from now on.

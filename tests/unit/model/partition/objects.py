@@ -7,7 +7,7 @@ from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.request import ANY_GPU, ContainerRequest, PodRequest, Wishes, shared_request
 from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
-from gpushare_plugin.model.partition.taking_back import Rules, RunsOn
+from gpushare_plugin.model.partition.taking_back import RoundRules, RunsOn
 from gpushare_plugin.model.slices.memory import MemoryRoom
 from gpushare_plugin.model.slices.room import Room
 from gpushare_plugin.model.slices.slice import Slice, slice_of
@@ -81,7 +81,7 @@ def decided(
     known: Sequence[str] = (),
 ) -> Decisions:
     """Return what is decided some seconds from now; `known` are UIDs of pods that do not wait."""
-    rules = Rules(runs_on, {*known, *(each.uid for each in pods)})
+    rules = RoundRules(runs_on, {*known, *(each.uid for each in pods)})
     return decide(nodes, pods, NOW + timedelta(seconds=seconds), rules)
 
 

@@ -16,7 +16,7 @@ from gpushare_plugin.model.account.scheduling.demand import NOTHING
 from gpushare_plugin.model.account.scheduling.requirements import requirements
 from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
-from gpushare_plugin.model.partition.taking_back import Rules
+from gpushare_plugin.model.partition.taking_back import RoundRules
 from gpushare_plugin.model.slices.memory import MemoryRoom
 from gpushare_plugin.model.slices.mig import MigProfile, MigRoom
 from gpushare_plugin.model.slices.slice import Slice
@@ -329,7 +329,7 @@ class Cluster:
         def runs_on(pod: AskingPod, node: str, _beside: Sequence[AskingPod]) -> str | None:
             return "not allowed there" if node in closed[pod.uid] else None
 
-        rules = Rules(runs_on, pods, PATIENCE)
+        rules = RoundRules(runs_on, pods, PATIENCE)
         decisions = decide(nodes, waiting, self.now, rules)
         self._check(nodes, waiting, decisions)
         after = [

@@ -9,8 +9,8 @@ from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.request import Wishes
 from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.nodes import PartitionNode
-from gpushare_plugin.model.partition.search.elsewhere import Offer
-from gpushare_plugin.model.partition.taking_back import Rules
+from gpushare_plugin.model.partition.search.elsewhere import ExistingSlices
+from gpushare_plugin.model.partition.taking_back import RoundRules
 from gpushare_plugin.model.slices.layout import Layout, Option
 from gpushare_plugin.model.slices.memory import MemoryRoom
 from gpushare_plugin.model.slices.slice import Slice
@@ -421,8 +421,8 @@ def test_a_node_that_meets_a_defect_is_left_out_and_all_others_are_served(listed
 
 def test_a_pod_is_offered_the_same_if_it_is_decided_again_without_a_node() -> None:
     """Slices that need not be made are given out once: to ask for them a second time would give the pod others."""
-    offers = iter([Offer("c", NOW + timedelta(seconds=60))])
-    rules = Rules(anywhere, ["p", "q"], offered=lambda pod: next(offers, None) if pod.uid == "p" else None)
+    offers = iter([ExistingSlices("c", NOW + timedelta(seconds=60))])
+    rules = RoundRules(anywhere, ["p", "q"], offered=lambda pod: next(offers, None) if pod.uid == "p" else None)
     nodes = [node(gpu(0, room=Faulty(40))), node(gpu(node="b"), name="b")]
     found = decide(nodes, [pod("p", "30gb", age=9), pod("q", "30gb")], NOW, rules)
     assert found.offered.keys() == {"p"}

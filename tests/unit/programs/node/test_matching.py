@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpushare_plugin.foundation import structs
 from gpushare_plugin.foundation.errors import PlacementError
-from gpushare_plugin.model.account.node import Node, Offer, OfferedGpu
+from gpushare_plugin.model.account.node import Node, OfferedGpu, OfferedResource
 from gpushare_plugin.model.account.occupancy import node_account
 from gpushare_plugin.model.account.pod import Drift, Pod, Share, drift
 from gpushare_plugin.model.account.request import effective
@@ -173,7 +173,9 @@ def test_who_reads_the_cluster_finds_the_same_drift(pods: list[Pod], data: st.Da
                 held[Slot(pod.uid, container.name, GPU_MEM)] = frozenset(free[gpu].pop().id for _ in range(size))
     counted = drift(compared(pods, held, RESOURCE))
 
-    offer = Offer(GPU_MEM, "memory", tuple(OfferedGpu(uuid, gpu.index, UNITS) for uuid, gpu in RESOURCE.gpus.items()))
+    offer = OfferedResource(
+        GPU_MEM, "memory", tuple(OfferedGpu(uuid, gpu.index, UNITS) for uuid, gpu in RESOURCE.gpus.items())
+    )
     node = Node("node", offers={GPU_MEM: offer}, recorded=True, gpus=frozenset(RESOURCE.gpus))
     shown = [structs.replace(pod, allocation=written(pod, held)) for pod in pods]
     seen = node_account(node, shown).resources[GPU_MEM].drift if pods else Drift({}, ())

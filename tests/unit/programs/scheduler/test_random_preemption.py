@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 from hypothesis import given, settings
 
-from gpushare_plugin.adapters.cluster.objects import ApiPod, Container, Metadata, PodSpec, Resources
+from gpushare_plugin.adapters.cluster.objects import ApiPod, Container, Metadata, PodSpec, ResourceRequirements
 from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.request import PodRequest
 from gpushare_plugin.programs.scheduler.answers import preempt
@@ -17,7 +17,9 @@ from tests.unit.model.account.search.evictions import PRIORITY, RUNS, Case, case
 def waiting(asked: PodRequest) -> ApiPod:
     """Return a pod that asks for this, as kube-scheduler sends it."""
     containers = tuple(
-        Container(name=each.name, resources=Resources(limits={name: str(amount) for name, amount in each.amounts}))
+        Container(
+            name=each.name, resources=ResourceRequirements(limits={name: str(amount) for name, amount in each.amounts})
+        )
         for each in asked.containers
     )
     labels = {"aliyun.com/gpu-count": str(asked.gpu_count)} if asked.gpu_count > 1 else {}

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare_plugin.foundation import structs
-from gpushare_plugin.model.account.node import GPU_CORES, GPU_MEMORY, Node, Offer, unreadable_node
+from gpushare_plugin.model.account.node import GPU_CORES, GPU_MEMORY, Node, OfferedResource, unreadable_node
 from gpushare_plugin.model.account.request import ContainerKind, ContainerRequest, PodRequest, essence
 from gpushare_plugin.model.account.search import fitting
 from gpushare_plugin.model.account.search.fitting import Ask, Rules
@@ -53,11 +53,11 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
 def _with_compute(node: Node, order: list[int]) -> Node:
     """Offer the compute of the GPUs of a node, too, in some order."""
     gpus = node.offers[GPU_MEMORY].gpus
-    cores = Offer(GPU_CORES, "cores", tuple(structs.replace(gpus[number], units=6) for number in order))
+    cores = OfferedResource(GPU_CORES, "cores", tuple(structs.replace(gpus[number], units=6) for number in order))
     return structs.replace(node, offers={**node.offers, GPU_CORES: cores})
 
 
-def _with_products(offer: Offer, products: list[str]) -> Offer:
+def _with_products(offer: OfferedResource, products: list[str]) -> OfferedResource:
     models = [products[number % len(products)] for number in range(len(offer.gpus))]
     gpus = tuple(structs.replace(gpu, product=model) for gpu, model in zip(offer.gpus, models, strict=True))
     return replace(offer, gpus=gpus)

@@ -17,7 +17,7 @@ from gpushare_plugin.model.account.scheduling.requirements import requirements
 from gpushare_plugin.model.account.scheduling.taint import Taint
 from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.search.elsewhere import Elsewhere
-from gpushare_plugin.model.partition.taking_back import Rules
+from gpushare_plugin.model.partition.taking_back import RoundRules
 from gpushare_plugin.model.slices.slice import Kind
 from tests.unit.model.partition.objects import NOW, anywhere, gpu, kept, node, pod
 
@@ -58,7 +58,7 @@ class Cluster:
         judged = [replace(each, requirements=requirements(Constraints(), demand(each))) for each in pods]
         now = NOW + timedelta(seconds=seconds)
         offered = self.elsewhere.search(lambda _pod, _node: self.accepts, now, 60)
-        return decide([node(gpu())], judged, now, Rules(anywhere, {each.uid for each in pods}, offered=offered))
+        return decide([node(gpu())], judged, now, RoundRules(anywhere, {each.uid for each in pods}, offered=offered))
 
 
 def demand(asking: Pod) -> Demand:
@@ -169,6 +169,6 @@ def test_what_is_kept_for_a_pod_stays_kept(cluster: Cluster) -> None:
     wanted = type(there.wanted)(there.wanted.gpus, {"p": (own,)})
     offered = cluster.elsewhere.search(lambda *_: True, NOW, 60)
     again = [type(there)("a", there.gpus, wanted)]
-    found = decide(again, [pod("p", "10gb")], NOW, Rules(anywhere, {"p"}, offered=offered))
+    found = decide(again, [pod("p", "10gb")], NOW, RoundRules(anywhere, {"p"}, offered=offered))
     assert found.assigned.keys() == {"p"}
     assert not found.changes
