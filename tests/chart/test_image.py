@@ -32,9 +32,6 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text()
 BARE: Mapping[str, str] = {"PATH": "/usr/bin:/bin"}
 """An environment without anything of the one the tests run in."""
 
-UNMEASURED: Mapping[str, str] = {key: value for key, value in os.environ.items() if not key.startswith("COVERAGE_")}
-"""The environment of the tests, without what has coverage measure a process: that of pip says nothing of gpushare."""
-
 
 # It downloads what the image is made of. In `make test` one process runs these tests, and no other waits for that.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("image")]
@@ -125,7 +122,7 @@ def test_both_architectures(root: Path, machine: str) -> None:
     options += ["--python-version", python, "--platform", f"manylinux_2_28_{machine}"]
     options += ["--platform", f"manylinux2014_{machine}"]
     given = [each for each in wanted if not each.startswith("gpushare==")]
-    subprocess.run([sys.executable, "-m", "pip", "install", *options, *given], env=UNMEASURED, check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, *given], check=True)
 
 
 def test_byte_code(root: Path) -> None:
@@ -233,6 +230,6 @@ def test_a_wheel_with_another_hash_is_refused(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text(changed)
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-deps", "--only-binary=:all:", "--target"]
     command += [str(tmp_path / "target"), "--require-hashes", "--requirement", str(tmp_path / "requirements.txt")]
-    done = subprocess.run(command, env=UNMEASURED, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "THESE PACKAGES DO NOT MATCH THE HASHES" in done.stderr
