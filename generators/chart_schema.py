@@ -8,9 +8,9 @@ import json
 from typing import Any
 
 from generators.pages import DOCUMENTS
-from gpushare_plugin.adapters.host.simulated import SimulatedNode
 from gpushare_plugin.config.schema.json_schema import config_schema, section_schema
-from gpushare_plugin.model.choice.policies import POLICIES
+from gpushare_plugin.core.policies import POLICIES
+from gpushare_plugin.gpus.simulated import SimulatedNode
 
 _CHART = DOCUMENTS.parent / "charts/gpushare"
 VALUES_SCHEMA = _CHART / "values.schema.json"

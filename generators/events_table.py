@@ -1,7 +1,7 @@
 """Every Kubernetes Event; `python -m generators.events_table` writes them into `docs/events.md`."""
 
 from generators.pages import DOCUMENTS, with_table
-from gpushare_plugin.telemetry.events import EVENTS, EventKind
+from gpushare_plugin.observe.events import EVENTS, EventKind
 
 PAGE = DOCUMENTS / "events.md"
 

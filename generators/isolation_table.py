@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from generators.pages import DOCUMENTS, with_table
-from gpushare_plugin.model.grant import Mount
+from gpushare_plugin.core.grant import Mount
 
 PAGE = DOCUMENTS / "isolation.md"
 

@@ -3,10 +3,10 @@
 from typing import Any
 
 from generators.pages import DOCUMENTS, with_table
-from gpushare_plugin.telemetry.metrics.extender import EXTENDER_METRICS
-from gpushare_plugin.telemetry.metrics.metric import Metric
-from gpushare_plugin.telemetry.metrics.node import METRICS
-from gpushare_plugin.telemetry.metrics.partitioner import PARTITIONER_METRICS
+from gpushare_plugin.observe.metrics.extender import EXTENDER_METRICS
+from gpushare_plugin.observe.metrics.metric import Metric
+from gpushare_plugin.observe.metrics.node import METRICS
+from gpushare_plugin.observe.metrics.partitioner import PARTITIONER_METRICS
 
 PAGE = DOCUMENTS / "metrics.md"
 

@@ -17,13 +17,13 @@ import aiohttp
 import yaml
 
 from generators import partitioned
-from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.adapters.cluster.names import UNHEALTHY_GPUS
-from gpushare_plugin.adapters.host.simulated import SimulatedSource
 from gpushare_plugin.config.sources.choice import Configs
-from gpushare_plugin.model.health import GpuEvent
-from gpushare_plugin.programs.node import daemon as node
-from gpushare_plugin.programs.scheduler.service import Extender, serve
+from gpushare_plugin.core.health import GpuEvent
+from gpushare_plugin.extender.service import Extender, serve
+from gpushare_plugin.gpus.simulated import SimulatedSource
+from gpushare_plugin.kube.client import NODES
+from gpushare_plugin.kube.names import UNHEALTHY_GPUS
+from gpushare_plugin.node import daemon as node
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import AdmissionError, AdmittedPod, Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.ports import claim_port

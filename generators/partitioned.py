@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.account.annotations import ALLOCATION
-from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, encode
-from gpushare_plugin.model.slices.slice import named_slice
-from gpushare_plugin.model.slices.wanted import WANTED_SLICES, KeptSlice, Wanted, decode
-from gpushare_plugin.programs.partitioning.service import Partitioner, serve
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.kube.client import NODES
+from gpushare_plugin.ledger.annotations import ALLOCATION
+from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, encode
+from gpushare_plugin.partitioner.service import Partitioner, serve
+from gpushare_plugin.slices.slice import named_slice
+from gpushare_plugin.slices.wanted import WANTED_SLICES, KeptSlice, Wanted, decode
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.ports import claim_port
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PROTO = ROOT / "proto"
-PACKAGE = Path("gpushare_plugin/adapters/kubelet/api")
+PACKAGE = Path("gpushare_plugin/kubelet/api")
 
 
 def generate(target: Path) -> list[Path]:

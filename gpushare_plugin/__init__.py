@@ -1,3 +1,5 @@
 """gpushare: many pods on one GPU of a Kubernetes node."""
 
-__version__ = "0.1.0"
+from gpushare_plugin.base.version import __version__
+
+__all__ = ["__version__"]

@@ -7,7 +7,7 @@ import signal
 import sys
 from types import FrameType
 
-from gpushare_plugin.foundation.signals.dispositions import (
+from gpushare_plugin.base.signals.dispositions import (
     ENDING,
     disregard,
     end_in_any_case,
@@ -27,15 +27,18 @@ def main() -> None:
     end of its grace period. A daemon installs its own handlers once it runs. Until then SIGHUP, which can tell a daemon
     to read its settings, must not end the daemon.
     """
-    set_early(_end_at_once, stays=sys.argv[1:2] in _DAEMONS)
+    daemon = sys.argv[1:2] in _DAEMONS
+    set_early(_end_at_once, stays=daemon)
     atexit.register(ignore_signals)
     # Imported modules are never garbage: the collector need not look at modules now or later.
     gc.disable()
     # pydantic would look for plugins in all installed packages; gpushare has no plugin and wants none.
     os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
+    # numpy would start a thread for each core of the machine, for products of matrices, which gpushare never computes.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
     from gpushare_plugin.cli.main import main as run  # noqa: PLC0415 - imports take most of the time to start
 
-    run(_imported)
+    run(_daemon_imported if daemon else _imported)
 
 
 def kubectl_inspect_gpushare() -> None:
@@ -44,15 +47,24 @@ def kubectl_inspect_gpushare() -> None:
     main()
 
 
-def _imported() -> None:
-    """Return to normal garbage collection and an orderly end by signals, after imports and before the command."""
+def _daemon_imported() -> None:
+    """Return to normal garbage collection, after the imports of a daemon's options and before the daemon.
+
+    A daemon has begun nothing before it installs its own handlers, and imports most of its modules until then.
+    """
     gc.freeze()
     gc.enable()
+
+
+def _imported() -> None:
+    """Return to normal garbage collection and an orderly end by signals, after imports and before the command."""
+    _daemon_imported()
     set_ending(_leave)
 
 
 def _end_at_once(_number: int, _frame: FrameType | None) -> None:
-    # Nothing has begun yet, and an exception raised in the middle of an import may be caught by the import.
+    # Nothing has begun yet. An exception raised in the middle of an import may be caught by the import, or be lost in
+    # a callback of the interpreter, which prints it.
     os._exit(0)
 
 

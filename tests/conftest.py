@@ -28,7 +28,6 @@ settings.register_profile(
 settings.register_profile("explore", settings.get_profile("any machine"), max_examples=400, derandomize=False)
 settings.load_profile("any machine")
 
-
 # A run that was started with nohup, or in the background of a script, ignores signals, and so would every program that
 # tests start. What handles a signal, if only by doing nothing, hands down its default instead.
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
@@ -41,15 +40,9 @@ def pytest_xdist_auto_num_workers() -> int:
     return workers()
 
 
-@pytest.fixture(autouse=True)
-def _measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have coverage measure the programs that tests marked `measured` start, and no others.
-
-    Coverage doubles the time that a program takes to start, and tests start a thousand.
-    """
-    if request.node.get_closest_marker("measured") is None:
-        for name in ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"):
-            monkeypatch.delenv(name, raising=False)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests marked `long`: at the end of a run, most workers would wait for the last of them."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 @pytest.fixture(autouse=True)

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.gpu import Gpu, Inventory, MigAttributes, MigInstance
-from gpushare_plugin.model.health import GpuEvent
-from gpushare_plugin.model.usage.sample import GpuSample
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.core.gpu import Gpu, Inventory, MigAttributes, MigInstance
+from gpushare_plugin.core.health import GpuEvent
+from gpushare_plugin.core.sample import GpuSample
 
 
 def a_gpu(index: int, memory_mib: int = 40960, **changes: object) -> Gpu:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gpushare_plugin.adapters.host.exchange import write_message
-from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings, MpsStatus
-from gpushare_plugin.foundation.files.lock import lock
-from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.base.files.lock import lock
+from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.gpus.exchange import write_message
+from gpushare_plugin.mps.exchange import MpsGpu, MpsRoot, MpsSettings, MpsStatus
 
 
 @contextmanager

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.sections import Config
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.snapshot import Snapshot
+from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.sharing.plan import plan
 from gpushare_plugin.sharing.snapshot import planned_snapshot
 from tests.nodes import a_node

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.cluster.objects import NAMESPACE, a_node, pods_of
-from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.kube.client import NODES
 from gpushare_plugin.testing.cluster import ApiServer, Store
 
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"

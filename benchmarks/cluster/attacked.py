@@ -14,9 +14,9 @@ from benchmarks.cluster.tenant import PODS as HOSTILE_PODS
 from benchmarks.cluster.tenant import name_of
 from benchmarks.cluster.wire import decoded
 from benchmarks.processes import MeasuredProcess, python
-from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, encode
-from gpushare_plugin.model.slices.wanted import WANTED_SLICES
+from gpushare_plugin.kube.client import NODES
+from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, encode
+from gpushare_plugin.slices.wanted import WANTED_SLICES
 
 _GPUS = 8
 _GIB = 80

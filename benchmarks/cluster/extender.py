@@ -15,7 +15,7 @@ from benchmarks.cluster.api_server import PODS
 from benchmarks.cluster.objects import MEMORY, NAMESPACE, Object, a_pod, node_name
 from benchmarks.cluster.wire import decoded, encoded
 from benchmarks.processes import MeasuredProcess, python
-from gpushare_plugin.adapters.cluster.client import Client
+from gpushare_plugin.kube.client import Client
 from gpushare_plugin.testing.ports import claim_port
 
 COME_AND_GO = 20.0

@@ -5,8 +5,8 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, encode
-from gpushare_plugin.model.snapshot import SharingMode
+from gpushare_plugin.core.snapshot import SharingMode
+from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, encode
 
 Object = dict[str, Any]
 

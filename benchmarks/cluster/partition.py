@@ -14,17 +14,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zlib import crc32
 
-from gpushare_plugin.model.account.pod import Pod
-from gpushare_plugin.model.account.request import ANY_GPU, ContainerRequest, PodRequest, shared_request
-from gpushare_plugin.model.account.scheduling.constraints import Constraints
-from gpushare_plugin.model.account.scheduling.demand import NOTHING
-from gpushare_plugin.model.account.scheduling.requirements import requirements
-from gpushare_plugin.model.partition.decide import decide
-from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
-from gpushare_plugin.model.partition.taking_back import RoundRules
-from gpushare_plugin.model.slices.memory import MemoryRoom
-from gpushare_plugin.model.slices.slice import Slice
-from gpushare_plugin.model.slices.wanted import Wanted
+from gpushare_plugin.ledger.constraints import Constraints
+from gpushare_plugin.ledger.demand import NOTHING
+from gpushare_plugin.ledger.pod import Pod
+from gpushare_plugin.ledger.request import ANY_GPU, ContainerRequest, PodRequest, shared_request
+from gpushare_plugin.ledger.requirements import requirements
+from gpushare_plugin.partition.decide import decide
+from gpushare_plugin.partition.nodes import PartitionGpu, PartitionNode
+from gpushare_plugin.partition.taking_back import RoundRules
+from gpushare_plugin.slices.memory import MemoryRoom
+from gpushare_plugin.slices.slice import Slice
+from gpushare_plugin.slices.wanted import Wanted
 
 _GPUS = 8
 _KINDS = 8

@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 from benchmarks.cluster.objects import NAMESPACE
 from benchmarks.daemon import Node, node
 from benchmarks.processes import MeasuredProcess, python
-from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.adapters.host.exchange import read_message, write_message
-from gpushare_plugin.adapters.host.mps.exchange import MpsRoot, MpsSettings, MpsStatus
+from gpushare_plugin.base.files.lock import lock
+from gpushare_plugin.base.tasks import background
 from gpushare_plugin.config.directives import PARTITIONING
-from gpushare_plugin.foundation.files.lock import lock
-from gpushare_plugin.foundation.tasks import background
-from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
-from gpushare_plugin.model.slices.slice import named_slice
-from gpushare_plugin.model.slices.wanted import WANTED_SLICES, decode
+from gpushare_plugin.gpus.exchange import read_message, write_message
+from gpushare_plugin.kube.client import NODES
+from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION
+from gpushare_plugin.mps.exchange import MpsRoot, MpsSettings, MpsStatus
+from gpushare_plugin.slices.slice import named_slice
+from gpushare_plugin.slices.wanted import WANTED_SLICES, decode
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.place import collection
 from gpushare_plugin.testing.cluster.selectors import Selector

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from benchmarks.cluster.extender import caller
 from benchmarks.cluster.objects import MEMORY, node_name
 from benchmarks.cluster.requests import question
-from gpushare_plugin.adapters.cluster.client import Client
-from gpushare_plugin.model.account.annotations import HAMI_MODELS, LONGEST_WISH
-from gpushare_plugin.model.account.request import MOST_RESOURCES, MOST_WISHES
-from gpushare_plugin.model.account.scheduling.constraints import MOST_RULES
+from gpushare_plugin.kube.client import Client
+from gpushare_plugin.ledger.annotations import HAMI_MODELS, LONGEST_WISH
+from gpushare_plugin.ledger.constraints import MOST_RULES
+from gpushare_plugin.ledger.request import MOST_RESOURCES, MOST_WISHES
 
 Object = dict[str, Any]
 

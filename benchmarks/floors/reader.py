@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import aiohttp
 import msgspec
 
-from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod, Kept, ListMetadata
+from gpushare_plugin.kube.objects import ApiNode, ApiPod, Kept, ListMetadata
 
 T = TypeVar("T")
 

@@ -14,10 +14,10 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
-from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
-from gpushare_plugin.adapters.kubelet.device_plugin.plugin_socket import SERVER_OPTIONS
-from gpushare_plugin.adapters.kubelet.device_plugin.registration import API_VERSION
+from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
+from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
+from gpushare_plugin.kubelet.device_plugin.plugin_socket import SERVER_OPTIONS
+from gpushare_plugin.kubelet.device_plugin.registration import API_VERSION
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

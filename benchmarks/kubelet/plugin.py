@@ -11,8 +11,8 @@ from typing import NamedTuple, Self
 
 import grpc
 
-from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
-from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
+from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
+from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
 
 LIST_AND_WATCH = "/v1beta1.DevicePlugin/ListAndWatch"
 _OPTIONS = (

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import grpc
 
-from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
-from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
-from gpushare_plugin.adapters.kubelet.device_plugin.directory import KUBELET_SOCKET
+from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
+from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
+from gpushare_plugin.kubelet.device_plugin.directory import KUBELET_SOCKET
 from gpushare_plugin.testing.kubelet.socket_server import SocketServer
 from gpushare_plugin.testing.running import Running
 

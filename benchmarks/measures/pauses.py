@@ -16,12 +16,12 @@ from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, Summary
 from benchmarks.kubelet.plugin import milliseconds
 from benchmarks.processes import python
-from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.config.directives import PARTITIONING
-from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord
-from gpushare_plugin.model.account.node_record import encode as encode_record
-from gpushare_plugin.programs.scheduler.http.bodies import LARGEST_REQUEST
-from gpushare_plugin.programs.scheduler.protocol import MOST_NODES, MOST_VALUES_OF_A_POD
+from gpushare_plugin.extender.bodies import LARGEST_REQUEST
+from gpushare_plugin.extender.protocol import MOST_NODES, MOST_VALUES_OF_A_POD
+from gpushare_plugin.kube.client import NODES
+from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord
+from gpushare_plugin.ledger.node_record import encode as encode_record
 from gpushare_plugin.testing.ports import claim_port
 
 _NODES, _PARTITIONED = 1000, 200

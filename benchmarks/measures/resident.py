@@ -6,7 +6,7 @@ from benchmarks.daemon import Config, node, replicas, serving
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, single
 from benchmarks.processes import Memory, python
-from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.kube.client import NODES
 from gpushare_plugin.testing.cluster import ApiServer
 
 _NODE = "gpu-1"

@@ -13,7 +13,7 @@ from benchmarks.daemon import GPUS, Answers, Serving, bare_server, node, replica
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, Summary
 from benchmarks.kubelet.plugin import allocation, milliseconds, undisturbed, unit_ids
-from gpushare_plugin.adapters.kubelet.api import podresources_pb2 as api
+from gpushare_plugin.kubelet.api import podresources_pb2 as api
 
 _UNITS = 64_000
 _RETIRING = 80

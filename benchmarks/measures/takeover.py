@@ -14,8 +14,8 @@ from benchmarks.cluster.wire import decoded
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, single
 from benchmarks.processes import MeasuredProcess, python
-from gpushare_plugin.adapters.cluster.lease import leases
-from gpushare_plugin.adapters.cluster.names import EXTENDER_LEASE, PARTITIONER_LEASE
+from gpushare_plugin.kube.lease import leases
+from gpushare_plugin.kube.names import EXTENDER_LEASE, PARTITIONER_LEASE
 from gpushare_plugin.testing.ports import claim_port
 
 _NODES = 5000

@@ -17,7 +17,7 @@ from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, Summary, single
 from benchmarks.kubelet.plugin import allocation, milliseconds, undisturbed, unit_ids
 from benchmarks.processes import MeasuredProcess
-from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.kube.client import NODES
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.nvml import FakeProcess

@@ -7,16 +7,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gpushare_plugin.adapters.host.simulated import SimulatedSource
-from gpushare_plugin.adapters.kubelet.allocations.pod_resources import list_pods
 from gpushare_plugin.config.sources.choice import Configs
-from gpushare_plugin.inspect.report import NodeReport, report
-from gpushare_plugin.inspect.tables import narrower, print_fitted, usage_tables
-from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.model.snapshot import Snapshot
-from gpushare_plugin.programs.node import daemon as app
-from gpushare_plugin.programs.node.configuration import decide
+from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.core.resource import Resource
+from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.gpus.simulated import SimulatedSource
+from gpushare_plugin.kubelet.allocations.pod_resources import list_pods
+from gpushare_plugin.node import daemon as app
+from gpushare_plugin.node.configuration import decide
+from gpushare_plugin.observe.node.report import NodeReport, report
+from gpushare_plugin.observe.node.tables import narrower, print_fitted, usage_tables
 from gpushare_plugin.sharing.plan import Plan
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod
 

@@ -6,12 +6,12 @@ from typing import Any, TypeVar, cast, get_args
 
 import click
 
-from gpushare_plugin.adapters.host.source import GpuSource
 from gpushare_plugin.cli.options import A_PATH, option
 from gpushare_plugin.cli.setting_options import overrides
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.schema.names import CONTAINER_DRIVER_ROOT
 from gpushare_plugin.config.sources.choice import Configs, Fallback
+from gpushare_plugin.gpus.source import GpuSource
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -84,9 +84,9 @@ def gpu_source(simulate: Path | None, given_root: str | None, loaded: Loaded) ->
     `loaded` and `given_root` choose the driver root, see `driver_root`.
     """
     if simulate is not None:
-        from gpushare_plugin.adapters.host.simulated import SimulatedSource  # noqa: PLC0415 - only for simulated GPUs
+        from gpushare_plugin.gpus.simulated import SimulatedSource  # noqa: PLC0415 - only for simulated GPUs
 
         return SimulatedSource(simulate)
-    from gpushare_plugin.adapters.host.nvml.gpus import NvmlSource  # noqa: PLC0415 - a simulated node needs no pynvml
+    from gpushare_plugin.gpus.nvml.gpus import NvmlSource  # noqa: PLC0415 - a simulated node needs no pynvml
 
     return NvmlSource(driver_root(given_root, loaded))

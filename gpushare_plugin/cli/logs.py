@@ -17,10 +17,10 @@ from structlog.processors import ExceptionRenderer
 from structlog.tracebacks import ExceptionDictTransformer
 from structlog.typing import ExcInfo
 
-from gpushare_plugin import __version__
-from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError, GpushareError
-from gpushare_plugin.foundation.log import LoopErrors, QueuedLog, queued_log
-from gpushare_plugin.foundation.text import visible, visible_json
+from gpushare_plugin.base.errors import ConfigError, DriverChangedError, GpushareError
+from gpushare_plugin.base.log import LoopErrors, QueuedLog, queued_log
+from gpushare_plugin.base.text import visible, visible_json
+from gpushare_plugin.base.version import __version__
 
 _STYLES = ("\x1b[1m", "\x1b[2m", "\x1b[0m")
 """The control sequences of terminals for bold, faint and normal text (ECMA-48, SGR)."""

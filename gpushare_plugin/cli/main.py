@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from gpushare_plugin import __version__
+from gpushare_plugin.base.errors import ConfigError, GpushareError
+from gpushare_plugin.base.version import __version__
 from gpushare_plugin.cli.output import exit_without_output, open_missing_streams, warn, write_utf8
-from gpushare_plugin.foundation.errors import ConfigError, GpushareError
 
 COMMANDS = {
     "check-config": "Validate configs and show what a node would advertise.",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import structlog
 
-from gpushare_plugin.programs.node.daemon import Membership
+from gpushare_plugin.node.daemon import Membership
 
 SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 """The token of a pod's service account."""

@@ -5,13 +5,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpushare_plugin.adapters.kubelet.allocations.trust import PodName
 from gpushare_plugin.cli.inputs import gpu_source
 from gpushare_plugin.cli.logs import daemon_log, run_daemon
 from gpushare_plugin.cli.membership import cluster_membership
 from gpushare_plugin.config.sources.choice import Configs
-from gpushare_plugin.programs.node.daemon import Daemon, run
-from gpushare_plugin.telemetry.http.address import parse_address
+from gpushare_plugin.kubelet.allocations.trust import PodName
+from gpushare_plugin.node.daemon import Daemon, run
+from gpushare_plugin.observe.http.address import parse_address
 
 
 def run_node_daemon(configs: Configs, directory: Path, options: Mapping[str, Any]) -> None:

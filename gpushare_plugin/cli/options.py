@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import click
 
-from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_RESOURCES_SOCKET
-from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.telemetry.http.address import parse_address
+from gpushare_plugin.base.errors import GpushareError
+from gpushare_plugin.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_RESOURCES_SOCKET
+from gpushare_plugin.observe.http.address import parse_address
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

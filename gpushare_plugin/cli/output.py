@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 import click
 
-from gpushare_plugin.foundation.text import visible_json
-from gpushare_plugin.inspect.cluster.columns import Style
+from gpushare_plugin.base.text import visible_json
+from gpushare_plugin.observe.cluster.columns import Style
 
 STANDARD_STREAMS = (0, 1, 2)
 """The descriptors of standard input, output and error."""

@@ -15,12 +15,12 @@ import click
 from click.core import ParameterSource
 from pydantic.fields import FieldInfo
 
+from gpushare_plugin.base.errors import Path as Place
 from gpushare_plugin.cli.options import option
 from gpushare_plugin.config.directives import CONFIG
 from gpushare_plugin.config.loading.load import Override
 from gpushare_plugin.config.schema.fields import Kind, field_at
 from gpushare_plugin.config.schema.values import Xids, number_or_word, xids_in
-from gpushare_plugin.foundation.errors import Path as Place
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpushare_plugin.base.errors import MOST_PROBLEMS, Problem
 from gpushare_plugin.config.loading.load import Loaded, nothing_at, validated
 from gpushare_plugin.config.loading.manifests import FoundConfig
 from gpushare_plugin.config.loading.mistakes import Override
-from gpushare_plugin.config.places import Finding, spelled
-from gpushare_plugin.foundation.errors import MOST_PROBLEMS, Problem
-from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.programs.node.configuration import planned
+from gpushare_plugin.config.schema.places import Finding, spelled
+from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.core.resource import Resource
+from gpushare_plugin.node.configuration import planned
 from gpushare_plugin.sharing.plan import Plan
 
 

@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterator
 from itertools import zip_longest
 
-from gpushare_plugin.config.places import spelled
+from gpushare_plugin.base.errors import Path
+from gpushare_plugin.config.schema.places import spelled
 from gpushare_plugin.config.schema.sections import Config
-from gpushare_plugin.config.spelling import shown
-from gpushare_plugin.foundation.errors import Path
+from gpushare_plugin.config.schema.spelling import shown
 
 
 def difference(old: Config, new: Config) -> list[str]:

@@ -7,13 +7,13 @@ reported and not followed.
 
 from collections.abc import Callable, Mapping
 
+from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import Config, MemoryResource, MemoryResources, Sharing
 from gpushare_plugin.config.schema.values import AllDevices
-from gpushare_plugin.foundation.structs import Struct, replace
-from gpushare_plugin.model.choice.policies import POLICIES, is_policy
-from gpushare_plugin.model.slices.slice import Kind
+from gpushare_plugin.core.policies import POLICIES, is_policy
+from gpushare_plugin.slices.slice import Kind
 
 Labels = Mapping[str, str]
 """The labels of a node, by key."""

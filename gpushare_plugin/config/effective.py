@@ -1,8 +1,8 @@
 """The config in effect on a node, as changed by node labels."""
 
+from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.schema.sections import Config
-from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.slices.slice import Kind
+from gpushare_plugin.slices.slice import Kind
 
 
 class EffectiveConfig(Struct, frozen=True):

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from gpushare_plugin.base.errors import Path
 from gpushare_plugin.config.schema.fields import keys, sections
-from gpushare_plugin.foundation.errors import Path
 
 _LINE = re.compile(
     r"[ \t]*(?P<dash>(?:-[ \t]+)*)(?P<key>[A-Za-z]\w*)[ \t]*:(?:[ \t]+(?P<value>[^#\s].*?))?(?:[ \t]+#.*)?[ \t]*",

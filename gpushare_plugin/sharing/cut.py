@@ -10,16 +10,16 @@ from collections.abc import Set as AbstractSet
 from itertools import chain, count, islice
 from operator import attrgetter
 
-from gpushare_plugin.foundation.structs import Struct, field
-from gpushare_plugin.foundation.text import some_of
-from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.slices.memory import MOST_MPS_CLIENTS, MemoryRoom
-from gpushare_plugin.model.slices.room import fitting
-from gpushare_plugin.model.slices.slice import Slice, named_slice
-from gpushare_plugin.model.slices.wanted import Counts
-from gpushare_plugin.model.unit import Unit
+from gpushare_plugin.base.structs import Struct, field
+from gpushare_plugin.base.text import some_of
+from gpushare_plugin.core.gpu import Gpu
+from gpushare_plugin.core.unit import Unit
 from gpushare_plugin.sharing.isolation.mps import room_of, why_not
 from gpushare_plugin.sharing.ways.way import Numbers
+from gpushare_plugin.slices.memory import MOST_MPS_CLIENTS, MemoryRoom
+from gpushare_plugin.slices.room import fitting
+from gpushare_plugin.slices.slice import Slice, named_slice
+from gpushare_plugin.slices.wanted import Counts
 
 _MOST_SIZES = 5
 """The most sizes that a warning about one GPU names."""

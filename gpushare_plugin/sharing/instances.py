@@ -7,12 +7,12 @@ a pod stays, whatever slices are wanted.
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
-from gpushare_plugin.foundation.structs import Struct, field
-from gpushare_plugin.model.gpu import Gpu, Inventory
-from gpushare_plugin.model.slices.layout import Layout
-from gpushare_plugin.model.slices.mig import MigRoom
-from gpushare_plugin.model.slices.slice import MigPlace, Slice, is_profile, mig_place
-from gpushare_plugin.model.slices.wanted import Counts
+from gpushare_plugin.base.structs import Struct, field
+from gpushare_plugin.core.gpu import Gpu, Inventory
+from gpushare_plugin.slices.layout import Layout
+from gpushare_plugin.slices.mig import MigRoom
+from gpushare_plugin.slices.slice import MigPlace, Slice, is_profile, mig_place
+from gpushare_plugin.slices.wanted import Counts
 
 Rooms = Mapping[str, MigRoom]
 """The room for MIG instances on each card, by card UUID."""

@@ -5,20 +5,20 @@ The way of sharing of an entry makes resources of the GPUs of the entry; see `wa
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from gpushare_plugin.base.errors import Path, Problem
+from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.config.effective import EffectiveConfig
-from gpushare_plugin.config.places import spelled
+from gpushare_plugin.config.findings import Findings, TooManyProblemsError
+from gpushare_plugin.config.schema.places import spelled
 from gpushare_plugin.config.schema.sections import AllDevices, DeviceCount, DeviceList
-from gpushare_plugin.config.spelling import shown
-from gpushare_plugin.foundation.errors import Path, Problem
-from gpushare_plugin.foundation.structs import Struct, field
-from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
-from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.model.unit import short_uuids
-from gpushare_plugin.sharing.findings import Findings, TooManyProblemsError
-from gpushare_plugin.sharing.injection import CONTROL_DEVICES, Injection
+from gpushare_plugin.config.schema.spelling import shown
+from gpushare_plugin.core.gpu import FailedGpu, Gpu, Inventory
+from gpushare_plugin.core.resource import Resource
+from gpushare_plugin.core.unit import short_uuids
 from gpushare_plugin.sharing.isolation import mps
 from gpushare_plugin.sharing.isolation.layer import Mode, SharedGpus
 from gpushare_plugin.sharing.isolation.mps import MpsNeeds
+from gpushare_plugin.sharing.ways.injection import CONTROL_DEVICES, Injection
 from gpushare_plugin.sharing.ways.mig import offered
 from gpushare_plugin.sharing.ways.table import WAYS
 from gpushare_plugin.sharing.ways.way import Entry, MakeWay, NodeFacts, Numbers, Way

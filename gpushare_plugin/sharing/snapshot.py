@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import Config, Resources, Sharing
-from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.slices.slice import Slice
-from gpushare_plugin.model.snapshot import Snapshot
+from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.sharing.plan import Plan
+from gpushare_plugin.slices.slice import Slice
 
 
 def planned_snapshot(config: Config, inventory: Inventory, decided: Plan) -> Snapshot:

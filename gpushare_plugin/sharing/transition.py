@@ -16,17 +16,17 @@ from itertools import chain
 from operator import is_
 from typing import NamedTuple, NoReturn
 
-from gpushare_plugin.foundation.errors import PlacementError
-from gpushare_plugin.foundation.structs import Struct, field, replace
-from gpushare_plugin.model.choice.chooser import Request
-from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.grant import Allocation
-from gpushare_plugin.model.holding import Confirmed, Holding
-from gpushare_plugin.model.resource import Resource, Units, UnitsByGpu
-from gpushare_plugin.model.slices.room import fitting
-from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, listed_size
+from gpushare_plugin.base.errors import PlacementError
+from gpushare_plugin.base.structs import Struct, field, replace
+from gpushare_plugin.core.chooser import Request
+from gpushare_plugin.core.gpu import Gpu
+from gpushare_plugin.core.grant import Allocation
+from gpushare_plugin.core.holding import Confirmed, Holding
+from gpushare_plugin.core.resource import Resource, Units, UnitsByGpu
+from gpushare_plugin.core.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, listed_size
 from gpushare_plugin.sharing.isolation.layer import Mode
 from gpushare_plugin.sharing.isolation.mps import room_of
+from gpushare_plugin.slices.room import fitting
 
 MINIMUM_RETIRED_SECONDS = 2.0
 """The least time in seconds for a retired unit to stay listed.

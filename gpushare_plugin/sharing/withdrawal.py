@@ -8,7 +8,7 @@ longer shows the slice, but the slice stays healthy for a pod bound a moment ago
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
-from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.base.structs import Struct
 
 WITHDRAWN_SECONDS = 1.0
 """The least time in seconds between hiding a slice on the Node and retiring the slice.

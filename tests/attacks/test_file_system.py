@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.adapters.host.containers import owner
-from gpushare_plugin.model.usage.sample import Owner
+from gpushare_plugin.core.sample import Owner
+from gpushare_plugin.gpus.containers import owner
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml, FakeProcess
 from tests.process.cgroups import Start, in_cgroups

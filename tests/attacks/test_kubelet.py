@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpushare_plugin.adapters.kubelet.allocations.checkpoint import (
+from gpushare_plugin.kubelet.allocations.checkpoint import (
     CHECKPOINT,
     CheckpointError,
     read_listed,

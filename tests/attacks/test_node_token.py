@@ -6,19 +6,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.adapters.cluster.nodes import node_of
-from gpushare_plugin.adapters.cluster.objects import ApiNode
-from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, NodeRecord, ResourceRecord, encode
-from gpushare_plugin.model.account.request import ContainerRequest, PodRequest
-from gpushare_plugin.model.slices.wanted import WANTED_SLICES
+from gpushare_plugin.kube.client import NODES
+from gpushare_plugin.kube.nodes import node_of
+from gpushare_plugin.kube.objects import ApiNode
+from gpushare_plugin.ledger.cluster import ClusterAccount
+from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION, NodeRecord, ResourceRecord, encode
+from gpushare_plugin.ledger.request import ContainerRequest, PodRequest
+from gpushare_plugin.slices.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster import ApiServer
 from tests.attacks.unseen import HOSTILE, assert_seen
 from tests.attacks.work import work
 from tests.process.daemon import gpushare
-from tests.unit.model.account.objects import gpu_record
-from tests.unit.programs.scheduler.extenders import MEMORY, Json, a_pod, annotations, extender, node, plain_node
+from tests.unit.extender.extenders import MEMORY, Json, a_pod, annotations, extender, node, plain_node
+from tests.unit.ledger.objects import gpu_record
 
 CARD = "rdma/hca"
 
@@ -84,9 +84,20 @@ def test_work_is_linear_in_what_a_record_offers() -> None:
     assert work(lambda: choose(400)) <= 2.2 * work(lambda: choose(200)) + 500
 
 
+def _listed_twice() -> Json:
+    """Return a Node whose record lists one GPU twice, with units of the same resource."""
+    hostile = _many(2, 2, "replicas")
+    annotations = hostile["metadata"]["annotations"]
+    twice = msgspec.json.decode(annotations[GPUS_ANNOTATION])
+    twice["gpus"][1]["uuid"] = twice["gpus"][0]["uuid"] = "GPU-one"
+    annotations[GPUS_ANNOTATION] = msgspec.json.encode(twice).decode()
+    return hostile
+
+
 @pytest.mark.parametrize(
     ("hostile", "asked", "why"),
     [
+        (_listed_twice(), 3, "GPU 'GPU-one' found twice in 'nvidia.com/gpu', once allowed"),
         (_many(2, 2**20, "replicas"), 2**21, "2,097,152 units of 'nvidia.com/gpu' found, at most 262,144"),
         (_many(2, 1, "gpus", tuple((9,) * row for row in range(1, 257))), 1, "257 cards found, at most 256"),
     ],

@@ -20,22 +20,22 @@ from aiohttp import web
 from aiohttp.streams import StreamReader
 from aiohttp.test_utils import make_mocked_request
 
-from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.node import GPU_MEMORY
-from gpushare_plugin.model.account.search.disruption import Disruptions
-from gpushare_plugin.programs.scheduler.answers import every_node, filter_nodes, preempt, prioritize
-from gpushare_plugin.programs.scheduler.http.bodies import (
+from gpushare_plugin.extender.answers import every_node, filter_nodes, preempt, prioritize
+from gpushare_plugin.extender.bodies import (
     LARGEST_REQUEST,
     MOST_TOGETHER,
     MOST_VALUES,
     Bodies,
     RefusedRequestError,
 )
-from gpushare_plugin.programs.scheduler.protocol import LARGEST_POD, MOST_NODES, Arguments, PreemptionArguments, decode
-from gpushare_plugin.programs.scheduler.tls import authority
-from gpushare_plugin.programs.scheduler.tls.authority import Signed
-from gpushare_plugin.telemetry.http.connections import (
+from gpushare_plugin.extender.protocol import LARGEST_POD, MOST_NODES, Arguments, PreemptionArguments, decode
+from gpushare_plugin.extender.tls import authority
+from gpushare_plugin.extender.tls.authority import Signed
+from gpushare_plugin.kube.client import NODES
+from gpushare_plugin.ledger.cluster import ClusterAccount
+from gpushare_plugin.ledger.disruption import Disruptions
+from gpushare_plugin.ledger.node import GPU_MEMORY
+from gpushare_plugin.observe.http.connections import (
     MOST_CONNECTIONS,
     SHARE_OF_DESCRIPTORS,
     ConnectionLimits,
@@ -46,11 +46,8 @@ from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 from gpushare_plugin.testing.ports import claim_port
 from tests.attacks.work import work
 from tests.process.daemon import admit, answer_at_once, comes_to_answer, process
-from tests.unit.adapters.cluster.certificates import Authority
-from tests.unit.model.account.objects import memory, memory_node, uuid
-from tests.unit.model.account.objects import pod as known_pod
-from tests.unit.programs.scheduler.clients import HOST, NAME, KubeScheduler, own, secret, served
-from tests.unit.programs.scheduler.extenders import (
+from tests.unit.extender.clients import HOST, NAME, KubeScheduler, own, secret, served
+from tests.unit.extender.extenders import (
     PODS,
     Asking,
     Extending,
@@ -61,6 +58,9 @@ from tests.unit.programs.scheduler.extenders import (
     node,
     pod,
 )
+from tests.unit.kube.certificates import Authority
+from tests.unit.ledger.objects import memory, memory_node, uuid
+from tests.unit.ledger.objects import pod as known_pod
 from tests.waiting import PATIENCE, until
 
 HEAD = "POST /filter HTTP/1.1\r\nHost: x\r\n"

@@ -27,22 +27,19 @@ from benchmarks.cluster.tenant import (
     many_values,
     within_bounds,
 )
-from gpushare_plugin.adapters.cluster.client import NODES, Client
-from gpushare_plugin.adapters.cluster.collection import Gone
-from gpushare_plugin.adapters.cluster.nodes import judged_node
-from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod, Metadata, PodSpec
-from gpushare_plugin.adapters.cluster.own_node.pods import OwnPods
-from gpushare_plugin.adapters.cluster.pods import judged_pod, pod_of
-from gpushare_plugin.adapters.cluster.scheduling.budgets import PodDisruptionBudget, budget
-from gpushare_plugin.adapters.cluster.whole_cluster.overview import Overview
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.foundation.tasks import background
-from gpushare_plugin.inspect.cluster.columns import Style
-from gpushare_plugin.inspect.cluster.explained import lines
-from gpushare_plugin.inspect.cluster.explanation import Told, explain
-from gpushare_plugin.inspect.cluster.report import cluster_report
-from gpushare_plugin.inspect.cluster.tables import details, summary, wide
-from gpushare_plugin.model.account.annotations import (
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.base.tasks import background
+from gpushare_plugin.extender.answers import filter_nodes, prioritize
+from gpushare_plugin.extender.protocol import Arguments
+from gpushare_plugin.kube.client import NODES, Client
+from gpushare_plugin.kube.collection import Gone
+from gpushare_plugin.kube.nodes import judged_node
+from gpushare_plugin.kube.objects import ApiNode, ApiPod, Metadata, PodSpec
+from gpushare_plugin.kube.own_node.pods import OwnPods
+from gpushare_plugin.kube.pods import judged_pod, pod_of
+from gpushare_plugin.kube.scheduling.budgets import PodDisruptionBudget, budget
+from gpushare_plugin.kube.whole_cluster.overview import Overview
+from gpushare_plugin.ledger.annotations import (
     ALLOCATION,
     HAMI_MODELS,
     MOST_CHARACTERS,
@@ -50,41 +47,45 @@ from gpushare_plugin.model.account.annotations import (
     PROMISE,
     write_allocation,
 )
-from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.node import GPU_MEMORY, Node
-from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
-from gpushare_plugin.model.account.pod import MOST_LABELS, Share
-from gpushare_plugin.model.account.request import (
+from gpushare_plugin.ledger.cluster import ClusterAccount
+from gpushare_plugin.ledger.cluster_wide import MOST_REQUESTS
+from gpushare_plugin.ledger.constraints import MOST_CHARACTERS as MOST_OF_VALUES
+from gpushare_plugin.ledger.constraints import MOST_RULES, MOST_VALUES, Requirement, Toleration
+from gpushare_plugin.ledger.demand import MOST_PORTS, NOTHING
+from gpushare_plugin.ledger.disruption import MOST_RULES as MOST_BUDGET_RULES
+from gpushare_plugin.ledger.disruption import Budget, Disruptions
+from gpushare_plugin.ledger.kube_scheduler import refusal
+from gpushare_plugin.ledger.node import GPU_MEMORY, Node
+from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION
+from gpushare_plugin.ledger.pod import MOST_LABELS, Pod, Share
+from gpushare_plugin.ledger.request import (
     MOST_CONTAINERS,
     MOST_RESOURCES,
     MOST_WISHES,
     Wishes,
 )
-from gpushare_plugin.model.account.scheduling.constraints import MOST_CHARACTERS as MOST_OF_VALUES
-from gpushare_plugin.model.account.scheduling.constraints import MOST_RULES, MOST_VALUES, Requirement, Toleration
-from gpushare_plugin.model.account.scheduling.demand import MOST_PORTS, NOTHING
-from gpushare_plugin.model.account.scheduling.fits import refusal
-from gpushare_plugin.model.account.scheduling.taint import Taint
-from gpushare_plugin.model.account.search.cluster_wide import MOST_REQUESTS
-from gpushare_plugin.model.account.search.disruption import MOST_RULES as MOST_BUDGET_RULES
-from gpushare_plugin.model.account.search.disruption import Budget, Disruptions
-from gpushare_plugin.model.account.search.verdicts import Misfit
-from gpushare_plugin.model.partition import words
-from gpushare_plugin.model.partition.decide import decide
-from gpushare_plugin.model.partition.pods import problem
-from gpushare_plugin.programs.partitioning.known import Known
-from gpushare_plugin.programs.scheduler.answers import filter_nodes, prioritize
-from gpushare_plugin.programs.scheduler.protocol import Arguments
+from gpushare_plugin.ledger.taint import Taint
+from gpushare_plugin.ledger.verdicts import Misfit
+from gpushare_plugin.observe.cluster.columns import Style
+from gpushare_plugin.observe.cluster.explained import lines
+from gpushare_plugin.observe.cluster.explanation import Told, explain
+from gpushare_plugin.observe.cluster.report import cluster_report
+from gpushare_plugin.observe.cluster.tables import details, summary, wide
+from gpushare_plugin.partition import words
+from gpushare_plugin.partition.decide import decide
+from gpushare_plugin.partition.pods import problem
+from gpushare_plugin.partitioner.known import Known
 from gpushare_plugin.testing.cluster import ApiServer
 from tests.attacks.unseen import HOSTILE, assert_seen
 from tests.attacks.work import work
 from tests.process.daemon import gpushare
 from tests.process.test_cli import printed
-from tests.unit.model.account.objects import free, memory_node, uuid
-from tests.unit.model.partition.objects import decided, gpu
-from tests.unit.model.partition.objects import node as partition_node
-from tests.unit.model.partition.objects import pod as waiting_pod
-from tests.unit.programs.partitioning.partitioners import (
+from tests.unit.extender.extenders import PODS, extender, node, pod
+from tests.unit.ledger.objects import free, memory_node, uuid
+from tests.unit.partition.objects import decided, gpu
+from tests.unit.partition.objects import node as partition_node
+from tests.unit.partition.objects import pod as waiting_pod
+from tests.unit.partitioner.partitioners import (
     ROOM,
     create_node,
     messages,
@@ -92,7 +93,6 @@ from tests.unit.programs.partitioning.partitioners import (
     record,
     slices,
 )
-from tests.unit.programs.scheduler.extenders import PODS, extender, node, pod
 from tests.waiting import until
 
 MEMORY = {GPU_MEMORY: "1"}
@@ -251,17 +251,24 @@ def test_names_of_models_are_compared_once_for_each_model() -> None:
     assert round_of(20) - round_of(1) < 20 * 8 * MOST_WISHES / 2
 
 
+def told(pod: Pod) -> str:
+    """Return why the node cannot take a pod."""
+    refused = refusal(pod, NODE, NOTHING)
+    assert refused is not None
+    return refused.summary
+
+
 def test_the_reason_of_a_node_is_short_whatever_a_pod_requires() -> None:
     """What a node lacks is said once for each node: three terms and values of them are enough."""
     pod = judged_pod(decoded(many_terms(1, SLICE, MOST_RULES // 2)))
     assert pod.requirements.problem is None
-    assert len(str(refusal(pod, NODE, NOTHING))) < 500
+    assert len(told(pod)) < 500
     values = judged_pod(decoded(many_values(1, SLICE, MOST_VALUES)))
     assert values.requirements.problem is None
-    assert "and 1021 more" in str(refusal(values, NODE, NOTHING))
+    assert "and 1021 more" in told(values)
     value = judged_pod(decoded(long_value(1, SLICE, MOST_OF_VALUES)))
     assert value.requirements.problem is None
-    assert len(str(refusal(value, NODE, NOTHING))) < 500
+    assert len(told(value)) < 500
 
 
 def test_a_value_beyond_the_bound_is_not_kept() -> None:

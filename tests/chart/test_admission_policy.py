@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from gpushare_plugin.adapters.cluster import names
-from gpushare_plugin.adapters.cluster.own_node.labels import node_labels, own_labels
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.directives import PARTITIONING
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.account.annotations import (
+from gpushare_plugin.kube import names
+from gpushare_plugin.kube.own_node.labels import node_labels, own_labels
+from gpushare_plugin.ledger.annotations import (
     ACK_ALLOCATION,
     ALIYUN_ASSIGNED,
     ALIYUN_INDEX,
@@ -20,12 +20,12 @@ from gpushare_plugin.model.account.annotations import (
     PROMISE,
     truth_annotations,
 )
-from gpushare_plugin.model.account.node import GPU_MEMORY
-from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
-from gpushare_plugin.model.account.pod import Share
-from gpushare_plugin.model.account.request import ContainerRequest, PodRequest
-from gpushare_plugin.model.slices.slice import Slice, slice_of
-from gpushare_plugin.model.slices.wanted import WANTED_SLICES
+from gpushare_plugin.ledger.node import GPU_MEMORY
+from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION
+from gpushare_plugin.ledger.pod import Share
+from gpushare_plugin.ledger.request import ContainerRequest, PodRequest
+from gpushare_plugin.slices.slice import Slice, slice_of
+from gpushare_plugin.slices.wanted import WANTED_SLICES
 from tests.chart.admission import AdmissionRequest, Policy
 from tests.chart.reading import daemonset, pod
 from tests.chart.rendering import objects

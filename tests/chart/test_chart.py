@@ -14,8 +14,6 @@ import yaml
 from kubernetes_validate.utils import all_versions  # type: ignore[import-untyped] # ships no types
 
 from gpushare_plugin import __version__
-from gpushare_plugin.adapters.host.simulated import SimulatedGpus, SimulatedNode, SimulatedProcess, SimulatedSource
-from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY
 from gpushare_plugin.cli.commands.cluster.partition import command as partition
 from gpushare_plugin.cli.main import commands
 from gpushare_plugin.cli.options import LOG_LEVELS
@@ -24,7 +22,9 @@ from gpushare_plugin.config.directives import PARTITIONING, SCHEDULE
 from gpushare_plugin.config.loading.load import load
 from gpushare_plugin.config.schema.fields import keys
 from gpushare_plugin.config.sources.choice import Configs
-from gpushare_plugin.programs.node.configuration import decide
+from gpushare_plugin.gpus.simulated import SimulatedGpus, SimulatedNode, SimulatedProcess, SimulatedSource
+from gpushare_plugin.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY
+from gpushare_plugin.node.configuration import decide
 from gpushare_plugin.testing.cluster.rbac import Permission, granted
 from tests.chart.reading import container, daemonset, environment, extended, files, host_paths, pod, share_pod
 from tests.chart.rendering import (

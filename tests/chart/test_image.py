@@ -108,9 +108,9 @@ def test_nothing_missing(root: Path) -> None:
 
 
 def test_size(root: Path) -> None:
-    """What is copied into the image stays small: it has some 87 MB; the figure is told in docs/install.md."""
+    """What is copied into the image stays small: it has some 138 MB; the figure is told in docs/install.md."""
     size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file() and not path.is_symlink())
-    assert size < 95e6
+    assert size < 146e6
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
@@ -134,8 +134,8 @@ def test_byte_code(root: Path) -> None:
 
 IMPORTED_BY_A_NODE = """
 import json, sys
-import gpushare_plugin.cli.commands.node.run, gpushare_plugin.telemetry.http, gpushare_plugin.telemetry.exposition
-import gpushare_plugin.adapters.host.nvml.gpus, gpushare_plugin.adapters.cluster.own_node.member
+import gpushare_plugin.cli.commands.node.run, gpushare_plugin.observe.http, gpushare_plugin.observe.exposition
+import gpushare_plugin.gpus.nvml.gpus, gpushare_plugin.kube.own_node.member
 import gpushare_plugin.config.loading.document
 print(json.dumps([found for each in list(sys.modules.values()) if (found := getattr(each, "__cached__", None))]))
 """

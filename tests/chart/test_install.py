@@ -6,15 +6,15 @@ from typing import Any
 
 import yaml
 
-from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.adapters.cluster.own_node.owned_fields import OwnedFields
 from gpushare_plugin.config.directives import CONFIG
+from gpushare_plugin.kube.client import NODES
+from gpushare_plugin.kube.own_node.owned_fields import OwnedFields
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.chart.reading import extended, given
 from tests.chart.rendering import ROOT, objects
 from tests.process.daemon import Daemon, gpushare, running
-from tests.unit.adapters.cluster.cluster import NODE, a_node, label, written
+from tests.unit.kube.cluster import NODE, a_node, label, written
 from tests.waiting import until
 
 GPU, GPU_MEM = "nvidia.com/gpu", "aliyun.com/gpu-mem"

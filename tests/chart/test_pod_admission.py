@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpushare_plugin.model.account import annotations as names
+from gpushare_plugin.ledger import annotations as names
 from tests.chart.admission import AdmissionRequest, Policy, evaluated
 from tests.chart.rendering import objects
 

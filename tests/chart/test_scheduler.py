@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from gpushare_plugin.cli.commands.cluster.extender import command
-from gpushare_plugin.model.choice.policies import POLICIES
-from gpushare_plugin.programs.scheduler.binder import BinderTiming
-from gpushare_plugin.programs.scheduler.service import Extender
-from gpushare_plugin.programs.scheduler.tls.own import OwnCertificates
+from gpushare_plugin.core.policies import POLICIES
+from gpushare_plugin.extender.binder import BinderTiming
+from gpushare_plugin.extender.service import Extender
+from gpushare_plugin.extender.tls.own import OwnCertificates
 from tests.chart.reading import environment
 from tests.chart.rendering import CHART, EXAMPLE_VALUES, ROOT, objects, templates, yaml_of
 from tests.chart.test_chart import EVERYTHING as EVERY_VALUE

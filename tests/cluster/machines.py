@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpushare_plugin.adapters.cluster.client import NODES, Client
 from gpushare_plugin.config.directives import PARTITIONING
-from gpushare_plugin.model.slices.wanted import WANTED_SLICES
+from gpushare_plugin.kube.client import NODES, Client
+from gpushare_plugin.slices.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster import ApiServer
 from tests.cluster.access import Access, access
 from tests.cluster.objects import ALL_PODS, delete, patch

@@ -9,19 +9,19 @@ from typing import Any
 
 import yaml
 
-from gpushare_plugin.adapters.cluster.client import Client
-from gpushare_plugin.adapters.host.exchange import read_message
-from gpushare_plugin.adapters.host.mig.driver import MigPart
-from gpushare_plugin.adapters.host.mig.exchange import MigRoot, MigStatus
-from gpushare_plugin.adapters.host.nvml.gpus import NvmlSource
-from gpushare_plugin.adapters.host.nvml.partitions import NvmlPartitions
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.health import GpuEvent
-from gpushare_plugin.model.slices.slice import Kind
-from gpushare_plugin.programs.mig.reconciler import MigPace
-from gpushare_plugin.programs.mig.service import serve
-from gpushare_plugin.programs.node import daemon as app
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.core.health import GpuEvent
+from gpushare_plugin.gpus.exchange import read_message
+from gpushare_plugin.gpus.mig_driver import MigPart
+from gpushare_plugin.gpus.nvml.gpus import NvmlSource
+from gpushare_plugin.gpus.nvml.partitions import NvmlPartitions
+from gpushare_plugin.kube.client import Client
+from gpushare_plugin.mig.exchange import MigRoot, MigStatus
+from gpushare_plugin.mig.reconciler import MigPace
+from gpushare_plugin.mig.service import serve
+from gpushare_plugin.node import daemon as app
+from gpushare_plugin.slices.slice import Kind
 from tests.cluster.worker import Lifetime, NodeKind, Worker
 
 MIG = "nvidia.com/mig-{}"

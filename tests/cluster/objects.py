@@ -5,9 +5,9 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from gpushare_plugin.adapters.cluster.client import Client, ClusterError
-from gpushare_plugin.adapters.cluster.collection import Collection, Gone, Listed, Put
-from gpushare_plugin.model.account.request import ContainerKind, effective
+from gpushare_plugin.kube.client import Client, ClusterError
+from gpushare_plugin.kube.collection import Collection, Gone, Listed, Put
+from gpushare_plugin.ledger.request import ContainerKind, effective
 from gpushare_plugin.testing.kubelet import Container, Pod
 
 Object = Mapping[str, Any]

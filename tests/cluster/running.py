@@ -11,13 +11,13 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from gpushare_plugin.adapters.cluster.client import NODES, Client
-from gpushare_plugin.adapters.cluster.nodes import node_of
-from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
-from gpushare_plugin.adapters.cluster.pods import pod_of
-from gpushare_plugin.adapters.kubelet.allocations.pod_resources import list_pods
-from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.programs.scheduler.service import Extender, serve
+from gpushare_plugin.extender.service import Extender, serve
+from gpushare_plugin.kube.client import NODES, Client
+from gpushare_plugin.kube.nodes import node_of
+from gpushare_plugin.kube.objects import ApiNode, ApiPod
+from gpushare_plugin.kube.pods import pod_of
+from gpushare_plugin.kubelet.allocations.pod_resources import list_pods
+from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import AdmittedPod
 from tests.cluster.objects import PODS, Object, delete

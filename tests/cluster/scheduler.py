@@ -8,9 +8,9 @@ from typing import Any
 
 import aiohttp
 
-from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError
-from gpushare_plugin.adapters.cluster.collection import Gone, Put
-from gpushare_plugin.foundation.backoff import Backoff
+from gpushare_plugin.base.backoff import Backoff
+from gpushare_plugin.kube.client import NODES, Client, ClusterError
+from gpushare_plugin.kube.collection import Gone, Put
 from tests.cluster.objects import ALL_PODS, PODS, Object, amounts, has_ended, objects
 from tests.cluster.tasks import alongside
 

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
-from gpushare_plugin.adapters.cluster.client import NODES as API_NODES
-from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, decode
+from gpushare_plugin.kube.client import NODES as API_NODES
+from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION, decode
 from gpushare_plugin.testing.kubelet import Container, Pod
 from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml, FakeProcess
 from tests.cluster.mig import MIG, MigWorker, kinds, no_thread_left
@@ -15,9 +15,9 @@ from tests.cluster.objects import ALL_PODS, Object, kubelet_pod, pod_object
 from tests.cluster.running import Cluster, running_alone
 from tests.cluster.test_slices import messages, names, run
 from tests.cluster.worker import Worker
-from tests.unit.adapters.host.conftest import Node as Describe
-from tests.unit.adapters.host.conftest import describe
-from tests.unit.programs.partitioning.partitioners import partitioner
+from tests.unit.gpus.conftest import Node as Describe
+from tests.unit.gpus.conftest import describe
+from tests.unit.partitioner.partitioners import partitioner
 from tests.waiting import until
 
 __all__ = ["describe"]

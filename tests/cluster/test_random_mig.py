@@ -9,17 +9,17 @@ from itertools import product
 from pathlib import Path
 from typing import cast
 
-from gpushare_plugin.adapters.host.mig.driver import MigPart
-from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE
+from gpushare_plugin.gpus.mig_driver import MigPart
+from gpushare_plugin.partition.taking_back import DEFAULT_PATIENCE
 from gpushare_plugin.testing.kubelet import Container, Pod
 from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu, FakeNvml, FakeProcess, mig_profiles
 from tests.cluster.mig import MIG, MigWorker, kinds, no_thread_left
 from tests.cluster.objects import ALL_PODS, Object, has_ended, pod_object
 from tests.cluster.running import Cluster, running_alone
 from tests.cluster.test_random_slices import LATE, Partitioners, check_events
-from tests.unit.adapters.host.conftest import Node as Describe
-from tests.unit.adapters.host.conftest import describe
-from tests.unit.programs.mig.test_work import STEPS as CALLS
+from tests.unit.gpus.conftest import Node as Describe
+from tests.unit.gpus.conftest import describe
+from tests.unit.mig.test_work import STEPS as CALLS
 from tests.waiting import until
 
 __all__ = ["describe"]

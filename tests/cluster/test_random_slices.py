@@ -11,9 +11,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from gpushare_plugin.adapters.cluster.client import NODES, Client
 from gpushare_plugin.config.directives import PARTITIONING
-from gpushare_plugin.model.slices.wanted import WANTED_SLICES
+from gpushare_plugin.kube.client import NODES, Client
+from gpushare_plugin.slices.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import Container, Pod
 from tests.cluster.access import Access, access
@@ -22,7 +22,7 @@ from tests.cluster.objects import ALL_PODS, NAMESPACE, Object, has_ended, pod_ob
 from tests.cluster.running import Cluster, scheduled
 from tests.cluster.worker import NodeKind, Worker
 from tests.nodes import a_node
-from tests.unit.programs.partitioning.partitioners import partitioner
+from tests.unit.partitioner.partitioners import partitioner
 
 STEPS = int(os.environ.get("GPUSHARE_SLICES_STEPS", "20"))
 """Steps of the test, the same in each run; set the variable for a longer one, and GPUSHARE_SLICES_SEED for others."""

@@ -10,7 +10,7 @@ from tests.cluster.objects import ALL_PODS, NAMESPACE, Object, pod_object, store
 from tests.cluster.running import Cluster, running_alone
 from tests.cluster.worker import NodeKind
 from tests.nodes import a_node
-from tests.unit.programs.partitioning.partitioners import partitioner
+from tests.unit.partitioner.partitioners import partitioner
 from tests.waiting import until
 
 SLICE = "nvidia.com/gpu-{}"

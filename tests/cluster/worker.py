@@ -10,18 +10,18 @@ from typing import Any
 
 import yaml
 
-from gpushare_plugin.adapters.cluster.client import NODES, Client
-from gpushare_plugin.adapters.cluster.collection import Gone, Put
-from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
-from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.config.sources.choice import Configs
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.model.slices.slice import Kind
-from gpushare_plugin.programs.node import daemon as app
-from gpushare_plugin.programs.node.status import Serving
+from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.core.resource import Resource
+from gpushare_plugin.kube.client import NODES, Client
+from gpushare_plugin.kube.collection import Gone, Put
+from gpushare_plugin.kubelet.allocations.trust import TrustDelays
+from gpushare_plugin.mps.exchange import MpsRoot
+from gpushare_plugin.node import daemon as app
+from gpushare_plugin.node.status import Serving
+from gpushare_plugin.slices.slice import Kind
 from gpushare_plugin.testing.kubelet import AdmissionError, AdmittedPod, EmbeddedKubelet, Pod
 from tests.cluster.objects import ALL_PODS, PODS, Object, delete, has_ended, kubelet_pod, objects, patch
 from tests.cluster.tasks import alongside

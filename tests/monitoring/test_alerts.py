@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from generators.dashboard import ROWS
-from gpushare_plugin.telemetry.metrics.extender import EXTENDER_METRICS
-from gpushare_plugin.telemetry.metrics.node import METRICS
-from gpushare_plugin.telemetry.metrics.partitioner import PARTITIONER_METRICS
+from gpushare_plugin.observe.metrics.extender import EXTENDER_METRICS
+from gpushare_plugin.observe.metrics.node import METRICS
+from gpushare_plugin.observe.metrics.partitioner import PARTITIONER_METRICS
 from tests.chart.rendering import CHART, objects
 from tests.monitoring.tools import promtool
 

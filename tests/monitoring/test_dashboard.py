@@ -11,15 +11,15 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from generators.dashboard import ROWS, Panel, dashboard
 from generators.dashboard_picture import series_name
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.gpu import FailedGpu, Inventory
-from gpushare_plugin.model.resource import Durations, Standing
-from gpushare_plugin.model.snapshot import ConfigStanding
-from gpushare_plugin.model.usage.usage import ContainerUsage, GpuUsage, Stowaway, Usage
-from gpushare_plugin.telemetry.exposition import exposition, extender_exposition, partitioner_exposition
-from gpushare_plugin.telemetry.metrics.extender import ExtenderCounts, ExtenderView
-from gpushare_plugin.telemetry.metrics.node import View
-from gpushare_plugin.telemetry.metrics.partitioner import PartitionerCounts, PartitionerView
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.core.gpu import FailedGpu, Inventory
+from gpushare_plugin.core.resource import Durations, Standing
+from gpushare_plugin.core.snapshot import ConfigStanding
+from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Stowaway, Usage
+from gpushare_plugin.observe.exposition import exposition, extender_exposition, partitioner_exposition
+from gpushare_plugin.observe.metrics.extender import ExtenderCounts, ExtenderView
+from gpushare_plugin.observe.metrics.node import View
+from gpushare_plugin.observe.metrics.partitioner import PartitionerCounts, PartitionerView
 from tests.monitoring.tools import as_grafana_asks, prometheus, promtool, result
 from tests.nodes import a_gpu, a_mig_node, a_node
 from tests.snapshots import snapshot

@@ -14,11 +14,11 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from generators.dashboard import ROWS
-from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.health import GpuEvent
-from gpushare_plugin.model.usage.sample import GpuSample, Owner, Process
-from gpushare_plugin.telemetry.exposition import exposition
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.core.health import GpuEvent
+from gpushare_plugin.core.sample import GpuSample, Owner, Process
+from gpushare_plugin.kube.client import NODES
+from gpushare_plugin.observe.exposition import exposition
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 from gpushare_plugin.testing.ports import claim_port
@@ -26,7 +26,9 @@ from tests.chart.rendering import objects
 from tests.monitoring.test_alerts import FILE, PAGE, RULES
 from tests.monitoring.tools import Ask, as_grafana_asks, prometheus, promtool, result, tool
 from tests.nodes import Cards
-from tests.unit.programs.partitioning.partitioners import (
+from tests.unit.extender.extenders import a_pod, extender, node
+from tests.unit.observe.test_metrics import FIRST, GIB, HOSTILE, SECOND, TWO, Target, pod, target, view
+from tests.unit.partitioner.partitioners import (
     create_node,
     create_pod,
     messages,
@@ -34,9 +36,7 @@ from tests.unit.programs.partitioning.partitioners import (
     partitioner,
     slices,
 )
-from tests.unit.programs.scheduler.extenders import a_pod, extender, node
 from tests.unit.sharing.settings import GPU_MEM, memory
-from tests.unit.telemetry.test_metrics import FIRST, GIB, HOSTILE, SECOND, TWO, Target, pod, target, view
 from tests.waiting import until
 
 MAY_BE_BLANK = {"Errors of the API server"}

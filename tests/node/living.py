@@ -11,14 +11,14 @@ import structlog
 import yaml
 from structlog.testing import LogCapture
 
-from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.config.loading.load import Loaded, load
 from gpushare_plugin.config.sources.choice import Configs
-from gpushare_plugin.programs.node.daemon import Daemon, NodeDaemon
+from gpushare_plugin.kubelet.allocations.trust import TrustDelays
+from gpushare_plugin.node.daemon import Daemon, NodeDaemon
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 from tests.nodes import Cards
 
-RUNS = int(os.environ.get("GPUSHARE_NODE_RUNS", "25"))
+RUNS = int(os.environ.get("GPUSHARE_NODE_RUNS", "12"))
 """Runs of the tests that let anything happen to a node, in any order."""
 
 QUICK = {"goodProbes": 2, "probeSeconds": 0.01, "rescanSeconds": 0.05}

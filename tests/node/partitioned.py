@@ -8,25 +8,25 @@ from pathlib import Path
 
 from msgspec import structs
 
-from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
-from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.config.sources.choice import Configs
-from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, NodeRecord, decode
-from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.slices.wanted import WANTED_SLICES, Counts, Wanted, encode
-from gpushare_plugin.model.snapshot import Snapshot
-from gpushare_plugin.programs.node import daemon as app
-from gpushare_plugin.programs.node.node import ServedNode
-from gpushare_plugin.programs.node.status import Serving
+from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.kube.client import NODES
+from gpushare_plugin.kubelet.allocations.trust import TrustDelays
+from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION, NodeRecord, decode
+from gpushare_plugin.mps.exchange import MpsRoot
+from gpushare_plugin.node import daemon as app
+from gpushare_plugin.node.node import ServedNode
+from gpushare_plugin.node.status import Serving
+from gpushare_plugin.slices.wanted import WANTED_SLICES, Counts, Wanted, encode
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod, StartedContainer
 from tests.chart.rendering import objects
 from tests.node.living import gone
 from tests.nodes import Cards
 from tests.served import served_by_mps
-from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label
+from tests.unit.kube.cluster import NODE, a_node, annotate, label
 from tests.waiting import until
 
 SLICE = "nvidia.com/gpu-{}"

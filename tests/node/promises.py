@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from gpushare_plugin.config.sources.choice import Configs
-from gpushare_plugin.model.account.annotations import ALLOCATION, PROMISE, read_allocation
-from gpushare_plugin.model.account.pod import Share
-from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.programs.node import daemon as app
-from gpushare_plugin.programs.node.status import DaemonStatus, Serving
+from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.ledger.annotations import ALLOCATION, PROMISE, read_allocation
+from gpushare_plugin.ledger.pod import Share
+from gpushare_plugin.node import daemon as app
+from gpushare_plugin.node.status import DaemonStatus, Serving
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod
 from tests.node.living import gone
 from tests.nodes import Cards, a_gpu
 from tests.nodes import a_node as nodes
-from tests.unit.adapters.cluster.cluster import NODE, a_node
+from tests.unit.kube.cluster import NODE, a_node
 from tests.unit.sharing.settings import GPU_MEM
 from tests.waiting import until
 

@@ -6,8 +6,8 @@ from typing import Any
 import grpc
 import pytest
 
-from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
-from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
+from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
+from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
 
 
 async def refused_allocation(socket: Path, gpu_index: int = 0) -> str:

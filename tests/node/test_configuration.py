@@ -1,14 +1,14 @@
-"""Tests of `gpushare_plugin.programs.node.configuration`: what is reported of configs that are wrong or unreadable."""
+"""Tests of `gpushare_plugin.node.configuration`: what is reported of configs that are wrong or unreadable."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from gpushare_plugin.base.errors import ConfigError
 from gpushare_plugin.config.loading.load import Loaded, load
-from gpushare_plugin.foundation.errors import ConfigError
-from gpushare_plugin.programs.node.configuration import Configuration, Reloads, accept
-from gpushare_plugin.programs.node.news.news import (
+from gpushare_plugin.node.configuration import Configuration, Reloads, accept
+from gpushare_plugin.node.news.news import (
     ConfigChanged,
     ConfigReadable,
     ConfigRejected,

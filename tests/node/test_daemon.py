@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.programs.node.daemon` that need no process of their own; `test_daemon` has the others."""
+"""Tests of `gpushare_plugin.node.daemon` that need no process of their own; `test_daemon` has the others."""
 
 import asyncio
 import os
@@ -13,12 +13,12 @@ from typing import Any, cast
 
 import pytest
 
+from gpushare_plugin.base.errors import DriverChangedError, NoGpuLibraryError
+from gpushare_plugin.base.structs import field
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.sources.choice import Configs
-from gpushare_plugin.foundation.errors import DriverChangedError, NoGpuLibraryError
-from gpushare_plugin.foundation.structs import field
-from gpushare_plugin.model.gpu import FailedGpu, Inventory
-from gpushare_plugin.programs.node import daemon as app
+from gpushare_plugin.core.gpu import FailedGpu, Inventory
+from gpushare_plugin.node import daemon as app
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.ports import claim_port

@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.programs.node.news.events`: what happens on a node, as Events on the Node and its pods."""
+"""Tests of `gpushare_plugin.node.news.events`: what happens on a node, as Events on the Node and its pods."""
 
 import asyncio
 import contextlib
@@ -10,21 +10,21 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.adapters.cluster.events.event import Event, of_node, of_pod
-from gpushare_plugin.adapters.cluster.own_node.condition import condition
-from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
+from gpushare_plugin.base.memory import MIB
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.directives import SCHEDULE
 from gpushare_plugin.config.sources.choice import Configs
-from gpushare_plugin.foundation.memory import MIB
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.gpu import FailedGpu
-from gpushare_plugin.model.usage.usage import ContainerUsage, Stowaway
-from gpushare_plugin.programs.node import daemon as app
-from gpushare_plugin.programs.node.news import news
-from gpushare_plugin.programs.node.news.events import NewsEvents
-from gpushare_plugin.programs.node.news.news import NewsItem
-from gpushare_plugin.telemetry.events import OF_DAEMON
+from gpushare_plugin.core.gpu import FailedGpu
+from gpushare_plugin.core.usage import ContainerUsage, Stowaway
+from gpushare_plugin.kube.client import NODES
+from gpushare_plugin.kube.events.event import Event, of_node, of_pod
+from gpushare_plugin.kube.own_node.condition import condition
+from gpushare_plugin.kubelet.allocations.trust import TrustDelays
+from gpushare_plugin.node import daemon as app
+from gpushare_plugin.node.news import news
+from gpushare_plugin.node.news.events import NewsEvents
+from gpushare_plugin.node.news.news import NewsItem
+from gpushare_plugin.observe.events import OF_DAEMON
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.ports import claim_port
@@ -34,7 +34,7 @@ from tests.node.refusals import refused_preference
 from tests.nodes import Cards, a_gpu
 from tests.nodes import a_node as gpus
 from tests.process.daemon import answer, gpushare
-from tests.unit.adapters.cluster.cluster import NODE, a_node
+from tests.unit.kube.cluster import NODE, a_node
 from tests.unit.sharing.settings import GPU_MEM, memory, time_slicing
 from tests.waiting import until
 

@@ -7,12 +7,12 @@ from itertools import count
 
 import pytest
 
-from gpushare_plugin.adapters.kubelet.allocations.pod_resources import list_pods
-from gpushare_plugin.adapters.kubelet.allocations.quiet import QuietLister
-from gpushare_plugin.adapters.kubelet.allocations.reader import READ_EVERY, HoldingsReader
-from gpushare_plugin.model.choice.recent import RecentAllocations
+from gpushare_plugin.core.recent import RecentAllocations
+from gpushare_plugin.kubelet.allocations.pod_resources import list_pods
+from gpushare_plugin.kubelet.allocations.quiet import QuietLister
+from gpushare_plugin.kubelet.allocations.reader import READ_EVERY, HoldingsReader
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
-from tests.unit.adapters.kubelet.serving import running, shared_memory
+from tests.unit.kubelet.serving import running, shared_memory
 from tests.waiting import PATIENCE, until
 
 RESOURCE = "aliyun.com/gpu-mem"

@@ -15,11 +15,11 @@ from typing import Any
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from gpushare_plugin.foundation.errors import ConfigError
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.gpu import FailedGpu
-from gpushare_plugin.model.health import GpuEvent
-from gpushare_plugin.programs.node.configuration import decide
+from gpushare_plugin.base.errors import ConfigError
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.core.gpu import FailedGpu
+from gpushare_plugin.core.health import GpuEvent
+from gpushare_plugin.node.configuration import decide
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from tests.node.living import RUNS, Life, living, written
 from tests.nodes import Cards, a_gpu, a_node

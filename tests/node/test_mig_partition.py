@@ -8,29 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.adapters.host.mig.exchange import MigRoot
-from gpushare_plugin.adapters.host.nvml.gpus import NvmlSource
-from gpushare_plugin.adapters.host.nvml.partitions import NvmlPartitions
-from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.config.sources.choice import Configs
-from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord
-from gpushare_plugin.model.health import GpuEvent
-from gpushare_plugin.model.slices.wanted import WANTED_SLICES, Counts, Wanted, encode
-from gpushare_plugin.programs.mig.reconciler import MigPace
-from gpushare_plugin.programs.mig.service import serve
-from gpushare_plugin.programs.node import daemon as app
+from gpushare_plugin.core.health import GpuEvent
+from gpushare_plugin.gpus.nvml.gpus import NvmlSource
+from gpushare_plugin.gpus.nvml.partitions import NvmlPartitions
+from gpushare_plugin.kube.client import NODES
+from gpushare_plugin.kubelet.allocations.trust import TrustDelays
+from gpushare_plugin.ledger.node_record import GpuRecord, NodeRecord
+from gpushare_plugin.mig.exchange import MigRoot
+from gpushare_plugin.mig.reconciler import MigPace
+from gpushare_plugin.mig.service import serve
+from gpushare_plugin.node import daemon as app
+from gpushare_plugin.slices.wanted import WANTED_SLICES, Counts, Wanted, encode
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu, FakeMigInstance, FakeNvml, FakeProcess
 from tests.node.living import gone
 from tests.node.partitioned import published_record
-from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label
-from tests.unit.adapters.host.conftest import Node as Describe
-from tests.unit.adapters.host.conftest import describe
-from tests.unit.programs.mig.test_work import STEPS as CALLS
-from tests.unit.programs.partitioning.partitioners import PODS, ROOM, messages, partitioner
+from tests.unit.gpus.conftest import Node as Describe
+from tests.unit.gpus.conftest import describe
+from tests.unit.kube.cluster import NODE, a_node, annotate, label
+from tests.unit.mig.test_work import STEPS as CALLS
+from tests.unit.partitioner.partitioners import PODS, ROOM, messages, partitioner
 from tests.waiting import until
 
 __all__ = ["describe"]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.adapters.host.compute_modes import ComputeMode
-from gpushare_plugin.adapters.host.exchange import read_message
-from gpushare_plugin.adapters.host.mps.exchange import MpsRoot, MpsSettings
 from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.config.schema.names import CORES
-from gpushare_plugin.model.slices.wanted import WANTED_SLICES, Wanted, encode
+from gpushare_plugin.gpus.compute_modes import ComputeMode
+from gpushare_plugin.gpus.exchange import read_message
+from gpushare_plugin.mps.exchange import MpsRoot, MpsSettings
+from gpushare_plugin.slices.wanted import WANTED_SLICES, Wanted, encode
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Mount, Pod
 from gpushare_plugin.testing.mps import FakeMps
@@ -21,7 +21,7 @@ from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
 from tests.chart.rendering import objects
 from tests.node.refusals import refused_allocation
 from tests.process.daemon import Argument, Daemon, admit, gpushare, process, running
-from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label
+from tests.unit.kube.cluster import NODE, a_node, annotate, label
 
 GPU_MEM = "aliyun.com/gpu-mem"
 GPU = "nvidia.com/gpu"

@@ -1,12 +1,12 @@
-"""Tests of `gpushare_plugin.programs.node.news`: what happens is typed news, and the log has a line for each type."""
+"""Tests of `gpushare_plugin.node.news`: what happens is typed news, and the log has a line for each type."""
 
 from typing import get_args
 
 from gpushare_plugin.config.schema.sections import Health
-from gpushare_plugin.model.health import Cordon, GpuEvent
-from gpushare_plugin.programs.node.gpus.state import Gpus
-from gpushare_plugin.programs.node.news.log import NewsLog
-from gpushare_plugin.programs.node.news.news import (
+from gpushare_plugin.core.health import Cordon, GpuEvent
+from gpushare_plugin.node.gpus.state import Gpus
+from gpushare_plugin.node.news.log import NewsLog
+from gpushare_plugin.node.news.news import (
     GpuCordoned,
     GpuEventReported,
     GpuModeChanged,
@@ -18,7 +18,7 @@ from gpushare_plugin.programs.node.news.news import (
     NewsItem,
     Warned,
 )
-from gpushare_plugin.programs.node.offer import NodeOffer
+from gpushare_plugin.node.offer import NodeOffer
 from tests.nodes import a_gpu, a_node
 from tests.unit.sharing.holders import confirmed
 from tests.unit.sharing.settings import memory, only, planned, time_slicing

@@ -1,4 +1,4 @@
-"""Tests of `programs.node.node`: health, live configs and changing GPUs, seen by an embedded kubelet."""
+"""Tests of `node.node`: health, live configs and changing GPUs, seen by an embedded kubelet."""
 
 import asyncio
 import gc
@@ -11,21 +11,21 @@ from typing import Any
 import grpc
 import pytest
 
-from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT
-from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
-from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
-from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
-from gpushare_plugin.foundation.errors import NoGpuLibraryError
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.gpu import FailedGpu, Inventory
-from gpushare_plugin.model.health import CardHealth, Cordon, GpuEvent
-from gpushare_plugin.model.holding import ONLY_RECORDED
-from gpushare_plugin.programs.node.gpus.state import MOST_ABSENT
+from gpushare_plugin.base.errors import NoGpuLibraryError
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.core.gpu import FailedGpu, Inventory
+from gpushare_plugin.core.health import CardHealth, Cordon, GpuEvent
+from gpushare_plugin.core.holding import ONLY_RECORDED
+from gpushare_plugin.kubelet.allocations.checkpoint import CHECKPOINT
+from gpushare_plugin.kubelet.allocations.trust import TrustDelays
+from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
+from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
+from gpushare_plugin.node.gpus.state import MOST_ABSENT
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from tests.node.living import QUICK, Life, living
 from tests.node.refusals import refused_allocation, refused_preference
 from tests.nodes import Cards, a_gpu, a_node
-from tests.unit.adapters.kubelet.serving import read_held
+from tests.unit.kubelet.serving import read_held
 from tests.unit.sharing.settings import GPU_MEM, memory, time_slicing
 from tests.waiting import PATIENCE, until
 
@@ -677,11 +677,11 @@ async def _open_files_and_threads() -> tuple[int, int]:
 
 
 async def test_nothing_is_left_behind_by_restarts_and_reloads(kubelet: EmbeddedKubelet) -> None:
-    """Hundreds of kubelet restarts and reloads leave files, threads and tasks where they began."""
+    """A hundred kubelet restarts and reloads leave files, threads and tasks where they began."""
     async with living(kubelet, Cards(TWO), sharing=memory()) as life:
         await _churn(life, 20)
         before = await _open_files_and_threads()
-        await _churn(life, 300)
+        await _churn(life, 100)
         after = await _open_files_and_threads()
         assert [now - then <= 3 for then, now in zip(before, after, strict=True)] == [True, True], (before, after)
         assert len(life.node.tasks) == len(life.node.sessions) == 1

@@ -1,10 +1,10 @@
-"""Tests of `gpushare_plugin.programs.node.node` on cards in MIG mode."""
+"""Tests of `gpushare_plugin.node.node` on cards in MIG mode."""
 
 import pytest
 
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.gpu import FailedGpu, Inventory
-from gpushare_plugin.model.health import Cordon, GpuEvent
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.core.gpu import FailedGpu, Inventory
+from gpushare_plugin.core.health import Cordon, GpuEvent
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 from tests.node.living import living
 from tests.nodes import Cards, a_gpu, a_mig_node

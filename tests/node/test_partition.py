@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from gpushare_plugin.adapters.host.exchange import read_message
-from gpushare_plugin.adapters.host.mps.exchange import MpsSettings
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.directives import PARTITIONING
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.inspect.report import decode, report
-from gpushare_plugin.inspect.tables import remarks
-from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.slices.wanted import WANTED_SLICES
-from gpushare_plugin.telemetry.daemon_socket import ask, socket_path
+from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.gpus.exchange import read_message
+from gpushare_plugin.mps.exchange import MpsSettings
+from gpushare_plugin.observe.daemon_socket import ask, socket_path
+from gpushare_plugin.observe.node.report import decode, report
+from gpushare_plugin.observe.node.tables import remarks
+from gpushare_plugin.slices.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster.server import Refusal
 from gpushare_plugin.testing.kubelet import AdmissionError, EmbeddedKubelet
 from tests.node.partitioned import SLICE, PartitionedNode, partitioned
 from tests.nodes import a_gpu, a_node
-from tests.unit.adapters.cluster.cluster import label
-from tests.unit.adapters.kubelet.serving import read_held
+from tests.unit.kube.cluster import label
+from tests.unit.kubelet.serving import read_held
 from tests.waiting import until
 
 Log = list[MutableMapping[str, Any]]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpushare_plugin.adapters.cluster.names import FIELD_MANAGER
 from gpushare_plugin.config.schema.names import CORES
-from gpushare_plugin.model.account.annotations import ALIYUN_ASSIGNED, ALIYUN_INDEX, ALLOCATION, PROMISE
-from gpushare_plugin.telemetry.metrics.node import METRICS, View
+from gpushare_plugin.kube.names import FIELD_MANAGER
+from gpushare_plugin.ledger.annotations import ALIYUN_ASSIGNED, ALIYUN_INDEX, ALLOCATION, PROMISE
+from gpushare_plugin.observe.metrics.node import METRICS, View
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.cluster.server import Refusal
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
+from gpushare_plugin.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.testing.cluster.server import Refusal
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 from tests.node.partitioned import SLICE, PartitionedNode, partitioned
 from tests.nodes import a_node
-from tests.unit.adapters.cluster.cluster import NODE
+from tests.unit.kube.cluster import NODE
 from tests.waiting import until
 
 PODS = "/api/v1/namespaces/default/pods"

@@ -12,16 +12,16 @@ from typing import Any
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from gpushare_plugin.adapters.kubelet.allocations.pod_resources import list_pods
-from gpushare_plugin.inspect.report import report
-from gpushare_plugin.model.choice.recent import RecentAllocations
-from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.model.snapshot import Snapshot
+from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.core.recent import RecentAllocations
+from gpushare_plugin.core.resource import Resource
+from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.kubelet.allocations.pod_resources import list_pods
+from gpushare_plugin.observe.node.report import report
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from tests.node.living import RUNS, gone
 from tests.nodes import a_node
-from tests.unit.adapters.kubelet.serving import running
+from tests.unit.kubelet.serving import running
 from tests.unit.sharing.settings import GPU_MEM, memory, only, planned
 
 MOST_UNITS = 12

@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.programs.node.pods.usage` and `evictions`, with an embedded kubelet and made-up samples."""
+"""Tests of `gpushare_plugin.node.pods.usage` and `evictions`, with an embedded kubelet and made-up samples."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gpushare_plugin.adapters.kubelet.allocations.reader import READ_EVERY, HoldingsReader
+from gpushare_plugin.base.errors import ConfigError, EvictionError
+from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.config.schema.sections import Config, Overuse
-from gpushare_plugin.foundation.errors import ConfigError, EvictionError
-from gpushare_plugin.foundation.memory import MIB
-from gpushare_plugin.model.holding import Holdings
-from gpushare_plugin.model.snapshot import Snapshot
-from gpushare_plugin.model.usage.attribution import NO_HOLDINGS
-from gpushare_plugin.model.usage.sample import HOST, GpuSample, Owner, Process
-from gpushare_plugin.programs.node.news.news import (
+from gpushare_plugin.core.attribution import NO_HOLDINGS
+from gpushare_plugin.core.holding import Holdings
+from gpushare_plugin.core.sample import HOST, GpuSample, Owner, Process
+from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.kubelet.allocations.reader import READ_EVERY, HoldingsReader
+from gpushare_plugin.node.news.news import (
     EvictionRefused,
     News,
     NewsItem,
@@ -27,13 +27,13 @@ from gpushare_plugin.programs.node.news.news import (
     UsageKnown,
     UsageUnknown,
 )
-from gpushare_plugin.programs.node.pods import usage as tracking
-from gpushare_plugin.programs.node.pods.evictions import ENDED_WITHIN
-from gpushare_plugin.programs.node.pods.usage import UsageTracker
+from gpushare_plugin.node.pods import usage as tracking
+from gpushare_plugin.node.pods.evictions import ENDED_WITHIN
+from gpushare_plugin.node.pods.usage import UsageTracker
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod
 from tests.nodes import Cards
 from tests.snapshots import snapshot
-from tests.unit.adapters.kubelet.serving import running
+from tests.unit.kubelet.serving import running
 from tests.unit.sharing.settings import GPU_MEM, memory
 from tests.waiting import until
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.adapters.host.containers import why_unknown
+from gpushare_plugin.gpus.containers import why_unknown
 from tests.waiting import until_blocking
 
 HIERARCHIES = ("/sys/fs/cgroup/pids", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")

@@ -15,6 +15,7 @@ import aiohttp
 
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod, StartedContainer
 from gpushare_plugin.testing.nvml import LIBRARY_NAME
+from tests.process.forked import can_fork, forked
 from tests.waiting import PATIENCE, until
 
 PROMPT = 30.0
@@ -39,6 +40,10 @@ class Finished:
 
 async def gpushare(*arguments: Argument, environment: Mapping[str, str] | None = None) -> Finished:
     """Run a command that ends by itself."""
+    given = tuple(map(str, arguments))
+    if can_fork(given, environment or {}):
+        status, printed, complaints = await forked(given, {**_inherited(), **(environment or {})}, PATIENCE)
+        return Finished(status, printed.decode(), complaints.decode())
     process = await _start(arguments, environment or {})
     try:
         async with asyncio.timeout(PATIENCE):
@@ -273,18 +278,21 @@ async def _start(
     log: int = asyncio.subprocess.PIPE,
     through: tuple[Argument, ...] = (),
 ) -> asyncio.subprocess.Process:
-    # The command chooses what gRPC prints; what this process has chosen must not be handed down. A kubelet that this
-    # machine has is none of the tests' business.
-    inherited = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
-    inherited["POD_RESOURCES_SOCKET"] = "/no/kubelet.sock"
     return await asyncio.create_subprocess_exec(
         *(*map(str, through), sys.executable, "-m", "gpushare_plugin", *map(str, arguments)),
-        env={**inherited, **environment},
+        env={**_inherited(), **environment},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=log,
         limit=_LONGEST_LINE,
     )
+
+
+def _inherited() -> dict[str, str]:
+    # The command chooses what gRPC prints; what this process has chosen must not be handed down. A kubelet that this
+    # machine has is none of the tests' business.
+    inherited = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+    return {**inherited, "POD_RESOURCES_SOCKET": "/no/kubelet.sock"}
 
 
 class ConfigMapMount:

@@ -95,6 +95,7 @@ async def flat(node: Target, before: Size) -> None:
     assert now.memory <= before.memory + MORE_MEMORY, f"{before} before, {now} now"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(SECONDS + 600)
 # A server of asyncio that is closed just when somebody connects leaves that socket to the garbage collector.
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")

@@ -22,8 +22,6 @@ from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.nvml import ALL_FUNCTIONS, ErrorCode, FakeGpu, FakeNvml
 from tests.process.daemon import gpushare, running, without_library
 
-pytestmark = pytest.mark.measured
-
 GPU_MEM = "aliyun.com/gpu-mem"
 SHARED_GPU = "nvidia.com/gpu.shared"
 

@@ -7,24 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from psutil import Process
 
-from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.adapters.cluster.names import EXTENDER_LEASE, PARTITIONER_LEASE, UNHEALTHY_GPUS
-from gpushare_plugin.adapters.cluster.own_node.condition import condition
-from gpushare_plugin.adapters.cluster.own_node.labels import TIMESTAMP
-from gpushare_plugin.adapters.cluster.own_node.owned_fields import OwnedFields
-from gpushare_plugin.adapters.cluster.whole_cluster.wanted_slices import PARTITIONER
 from gpushare_plugin.config.directives import CONFIG, SCHEDULE
-from gpushare_plugin.model.account.annotations import ALLOCATION
-from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, decode
-from gpushare_plugin.model.slices.wanted import WANTED_SLICES
+from gpushare_plugin.kube.client import NODES
+from gpushare_plugin.kube.names import EXTENDER_LEASE, PARTITIONER_LEASE, UNHEALTHY_GPUS
+from gpushare_plugin.kube.own_node.condition import condition
+from gpushare_plugin.kube.own_node.labels import TIMESTAMP
+from gpushare_plugin.kube.own_node.owned_fields import OwnedFields
+from gpushare_plugin.kube.whole_cluster.wanted_slices import PARTITIONER
+from gpushare_plugin.ledger.annotations import ALLOCATION
+from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION, decode
+from gpushare_plugin.slices.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster import ApiServer, Permission, granted
 from gpushare_plugin.testing.cluster.server import Refusal
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.nvml import ErrorCode, FakeNvml
 from tests.chart.rendering import objects
 from tests.process.daemon import Daemon, gpushare, running
-from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label, name_in_configmap, written
+from tests.unit.kube.cluster import NODE, a_node, annotate, label, name_in_configmap, written
 from tests.waiting import until
 
 GPUS = "gpus:\n- {name: NVIDIA A10, memory: 24GiB, count: 2}\n"
@@ -95,6 +96,16 @@ async def cleaned(short_path: Path) -> str:
     done = await gpushare("cleanup", "--kubeconfig", short_path / "kubeconfig")
     assert done.status == 0, done.errors
     return done.output
+
+
+async def test_the_daemon_does_without_the_arrays_of_the_ledger(
+    server: ApiServer, kubelet: EmbeddedKubelet, start: Start
+) -> None:
+    """Only who looks at all nodes of a cluster loads numpy, which takes memory and time to start."""
+    async with start() as daemon:
+        await daemon.advertises(kubelet, {GPU: 8})
+        await until(lambda: written(server).labels and written(server).capacity)
+        assert [each.path for each in Process(daemon.process.pid).memory_maps() if "numpy" in each.path] == []
 
 
 async def test_every_right_is_used_and_none_is_missing(

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import pytest
 
-from gpushare_plugin.adapters.kubelet.allocations.pod_resources import list_pods
+from gpushare_plugin.kubelet.allocations.pod_resources import list_pods
 from gpushare_plugin.testing.kubelet import AdmissionError, EmbeddedKubelet, Mount
 from gpushare_plugin.testing.nvml import (
     ALL_FUNCTIONS,

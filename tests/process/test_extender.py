@@ -9,16 +9,14 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.model.account.annotations import PROMISE
-from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, encode
+from gpushare_plugin.kube.client import NODES
+from gpushare_plugin.ledger.annotations import PROMISE
+from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, encode
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.ports import claim_port
 from tests.chart.rendering import objects
 from tests.process.daemon import Daemon, comes_to_answer, process
 from tests.waiting import until
-
-pytestmark = pytest.mark.measured
 
 ON: dict[str, Any] = {"scheduler": {"enabled": True, "cordonNodes": ["aliyun-1"]}}
 OWN: dict[str, Any] = {"scheduler": {"enabled": True, "kubeScheduler": {"enabled": True}}}

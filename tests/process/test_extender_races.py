@@ -11,11 +11,11 @@ import aiohttp
 import pytest
 
 from gpushare_plugin import __version__
-from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.kube.client import NODES
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.ports import claim_port
 from tests.process.daemon import Daemon, answer, gpushare, process
-from tests.unit.programs.scheduler.extenders import (
+from tests.unit.extender.extenders import (
     LEASE,
     LEASES,
     Asking,

@@ -14,21 +14,19 @@ from typing import Any
 
 import pytest
 
-from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.model.account.annotations import write_allocation
-from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, encode
-from gpushare_plugin.model.account.pod import Share
-from gpushare_plugin.model.slices.wanted import WANTED_SLICES, KeptSlice, Wanted
-from gpushare_plugin.model.slices.wanted import encode as encode_wanted
+from gpushare_plugin.kube.client import NODES
+from gpushare_plugin.ledger.annotations import write_allocation
+from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION, encode
+from gpushare_plugin.ledger.pod import Share
+from gpushare_plugin.slices.wanted import WANTED_SLICES, KeptSlice, Wanted
+from gpushare_plugin.slices.wanted import encode as encode_wanted
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.process.daemon import Finished, gpushare
-from tests.unit.adapters.cluster.pods import ALL_PODS, PODS, pod
-from tests.unit.inspect.cluster.clusters import gpu, recorded
-from tests.unit.programs.partitioning.partitioners import create_node, create_pod
+from tests.unit.kube.pods import ALL_PODS, PODS, pod
+from tests.unit.observe.cluster.clusters import gpu, recorded
+from tests.unit.partitioner.partitioners import create_node, create_pod
 from tests.waiting import PATIENCE
-
-pytestmark = pytest.mark.measured
 
 MEMORY = "aliyun.com/gpu-mem"
 

@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from gpushare_plugin.adapters.cluster.names import UNHEALTHY_GPUS
-from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY
 from gpushare_plugin.cli.commands.node.list import NEEDS_ATTENTION
-from gpushare_plugin.telemetry.daemon_socket import socket_path
+from gpushare_plugin.kube.names import UNHEALTHY_GPUS
+from gpushare_plugin.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY
+from gpushare_plugin.observe.daemon_socket import socket_path
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.chart.reading import container
 from tests.chart.rendering import objects
 from tests.process.daemon import Daemon, Finished, gpushare, process, running
-from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label
+from tests.unit.kube.cluster import NODE, a_node, annotate, label
 from tests.waiting import PATIENCE
 
 GPUS = "gpus:\n- {name: NVIDIA A10, memory: 24GiB, count: 2}\n"

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.measured
-
 AFTER_A_COMMAND = """
 import gc, sys
 from gpushare_plugin.__main__ import main
@@ -99,6 +97,27 @@ def test_what_means_nothing_does_nothing_while_importing(command: str) -> None:
 def test_told_to_end_while_importing(number: signal.Signals) -> None:
     """However often it is told to, it ends with exit status 0."""
     assert with_signals([number, number], "run", "--no-such-option") == 0
+
+
+SIGNAL_IN_A_CALLBACK = """
+import os, signal, sys, weakref
+class Gone: pass
+class Signals:
+    def find_spec(self, name, path=None, target=None):
+        if name == "gpushare_plugin.cli.node_daemon":
+            gone = Gone()
+            reference = weakref.ref(gone, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+            del gone
+sys.meta_path.insert(0, Signals())
+"""
+
+
+def test_told_to_end_while_the_daemon_is_imported(tmp_path: Path) -> None:
+    """The daemon ends with exit status 0 and prints nothing, also where the interpreter would lose an exception."""
+    arguments = ["gpushare", "run", "--device-plugin-path", str(tmp_path)]
+    script = f"{SIGNAL_IN_A_CALLBACK}\nsys.argv = {arguments}\nfrom gpushare_plugin.__main__ import main\nmain()"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
 BEGUN_BEFORE_THE_IMPORTS = """

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.adapters.host.exchange import read_message, write_message
-from gpushare_plugin.adapters.host.mig.exchange import MigOrder, MigRoot, MigStatus, WantedCard
-from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
 from gpushare_plugin.config.directives import PARTITIONING
-from gpushare_plugin.model.slices.wanted import WANTED_SLICES, Wanted, encode
+from gpushare_plugin.gpus.exchange import read_message, write_message
+from gpushare_plugin.mig.exchange import MigOrder, MigRoot, MigStatus, WantedCard
+from gpushare_plugin.mps.exchange import MpsRoot
+from gpushare_plugin.slices.wanted import WANTED_SLICES, Wanted, encode
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import AdmissionError, EmbeddedKubelet
 from gpushare_plugin.testing.mps import FakeMps
 from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu, FakeMigInstance, FakeNvml, FakeProcess
 from tests.process.daemon import Daemon, admit, gpushare, process, running
-from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label
+from tests.unit.kube.cluster import NODE, a_node, annotate, label
 
 GPU = "nvidia.com/gpu"
 SMALL, LARGE = "nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb"

@@ -11,15 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.adapters.host.compute_modes import ComputeMode
-from gpushare_plugin.adapters.host.exchange import read_message
-from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings, MpsStatus, RememberedModes
-from gpushare_plugin.adapters.host.mps.link import MpsLink
-from gpushare_plugin.adapters.host.simulated import SimulatedSource
+from gpushare_plugin.gpus.compute_modes import ComputeMode
+from gpushare_plugin.gpus.exchange import read_message
+from gpushare_plugin.gpus.simulated import SimulatedSource
+from gpushare_plugin.mps.exchange import MpsGpu, MpsRoot, MpsSettings, MpsStatus, RememberedModes
+from gpushare_plugin.mps.link import MpsLink
 from gpushare_plugin.testing.mps import FakeMps
 from tests.process.daemon import Argument, Daemon, bad_log, gpushare, process
-
-pytestmark = pytest.mark.measured
 
 NODE = "gpus: [{memory: 16GiB, count: 2}]\n"
 

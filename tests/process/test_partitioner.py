@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.kube.client import NODES
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.ports import claim_port
 from tests.chart.rendering import objects
 from tests.process.daemon import process
-from tests.unit.programs.partitioning.partitioners import EVENTS, create_node, create_pod, messages, slices, uuid
+from tests.unit.partitioner.partitioners import EVENTS, create_node, create_pod, messages, slices, uuid
 from tests.waiting import until
 
 ON: dict[str, Any] = {"partitioning": {"enabled": True}, "mps": {"enabled": True}}

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.adapters.host.exchange import write_message
-from gpushare_plugin.adapters.host.mig.exchange import MigOrder, MigRoot
-from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings
-from gpushare_plugin.adapters.host.mps.link import MpsLink
-from gpushare_plugin.adapters.host.simulated import SimulatedSource
+from gpushare_plugin.gpus.exchange import write_message
+from gpushare_plugin.gpus.simulated import SimulatedSource
+from gpushare_plugin.kube.client import NODES
+from gpushare_plugin.mig.exchange import MigOrder, MigRoot
+from gpushare_plugin.mps.exchange import MpsGpu, MpsRoot, MpsSettings
+from gpushare_plugin.mps.link import MpsLink
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 from gpushare_plugin.testing.mps import FakeMps

@@ -9,12 +9,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.kube.client import NODES
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.ports import claim_port
 from tests.process.daemon import Daemon, answer, process
-from tests.unit.programs.partitioning.partitioners import create_node, create_pod, slices, uuid
-from tests.unit.programs.scheduler.extenders import LEASES, Asking, a_pod, assert_none_promised_twice, node, promised
+from tests.unit.extender.extenders import LEASES, Asking, a_pod, assert_none_promised_twice, node, promised
+from tests.unit.partitioner.partitioners import create_node, create_pod, slices, uuid
 from tests.waiting import until
 
 FOLLOWED = {
@@ -61,6 +61,7 @@ async def ended(server: ApiServer, daemon: Daemon, end: signal.Signals, does: Ca
     return before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", ENDS)
 async def test_the_next_extender_answers_without_a_list(server: ApiServer, tmp_path: Path, end: signal.Signals) -> None:
     """What the old leader promised the new one knows, and has followed all the time before it led."""
@@ -88,6 +89,7 @@ async def test_the_next_extender_answers_without_a_list(server: ApiServer, tmp_p
             assert_none_promised_twice(server)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", ENDS)
 async def test_the_next_partitioner_decides_without_a_list(
     server: ApiServer, tmp_path: Path, end: signal.Signals

@@ -1,7 +1,7 @@
 """Tests of who uses what, end to end: processes in real cgroups, a stand-in for NVML, an embedded kubelet, the command.
 
 Where this machine does not let a test make cgroups, or shows it other process IDs than those of the host, the same is
-tested with file trees: `tests/unit/adapters/host/nvml/test_processes.py` and `tests/node/test_usage.py`.
+tested with file trees: `tests/unit/gpus/nvml/test_processes.py` and `tests/node/test_usage.py`.
 """
 
 import subprocess
@@ -22,7 +22,7 @@ from tests.chart.rendering import objects
 from tests.node.promises import in_api
 from tests.process.cgroups import Start, in_cgroups
 from tests.process.daemon import answer, running
-from tests.unit.adapters.cluster.cluster import NODE, a_node
+from tests.unit.kube.cluster import NODE, a_node
 from tests.unit.sharing.settings import GPU_MEM
 
 CONFIG = """\

@@ -1,7 +1,7 @@
 """Mutants of the pure rules, and how many of them the unit tests alone notice.
 
 `python -m tests.project.mutants --commit COMMIT FOLDER…` draws mutants by a seed in these folders of any commit, below
-`gpushare_plugin`, such as `model` and `sharing`, and prints the share that is killed and each mutant that survives.
+`gpushare_plugin`, such as `core` and `ledger`, and prints the share that is killed and each mutant that survives.
 The unit tests run once, to learn which of them reach which mutant; then each mutant meets the tests that reach it.
 """
 
@@ -11,7 +11,6 @@ import compileall
 import copy
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -26,9 +25,6 @@ from tests.project import reached
 
 ROOT = Path(__file__).parents[2]
 PACKAGE, TESTS = "gpushare_plugin", "tests/unit"
-MEMORY = 8 << 30
-"""Bytes of addresses that a run of tests may have: a mutant may fill the memory without end."""
-
 COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.GtE),
     ast.LtE: (ast.Lt, ast.Gt),
@@ -259,7 +255,6 @@ class Test:
 def run(tree: Path, file: Path, limit: float, *arguments: str) -> int | None:
     """Run tests in a tree and return the exit status, None where they take too long."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    enough = (MEMORY, MEMORY)
     command = (sys.executable, reached.__file__, str(file), "-q", "-p", "no:cacheprovider", *arguments)
     try:
         return subprocess.run(
@@ -270,7 +265,6 @@ def run(tree: Path, file: Path, limit: float, *arguments: str) -> int | None:
             check=False,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, enough),
         ).returncode
     except subprocess.TimeoutExpired:
         return None

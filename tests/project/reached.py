@@ -5,6 +5,7 @@ in their order. Where there is no FILE, all tests run, and it is written: ID, se
 """
 
 import json
+import resource
 import sys
 import time
 from collections.abc import Generator
@@ -14,6 +15,10 @@ import pytest
 
 REACHED = "_reached"
 """The set of `sys` to which statements in front of mutants add the numbers of these."""
+
+
+MEMORY = 8 << 30
+"""Bytes of addresses that a run of tests may have: a mutant may fill the memory without end."""
 
 
 class Chosen:
@@ -53,6 +58,7 @@ class Reaching:
 
 def main() -> int:
     """Run pytest and return its exit status."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     file, *arguments = sys.argv[1:]
     sys.path[0] = str(Path.cwd())
     path = Path(file)

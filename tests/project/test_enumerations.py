@@ -14,7 +14,7 @@ import yaml
 from gpushare_plugin.config.directives import apply_labels
 from gpushare_plugin.config.loading.load import load
 from gpushare_plugin.config.schema.sections import MemoryResource, Sharing, TimeSlicedResource
-from gpushare_plugin.model.choice.policies import (
+from gpushare_plugin.core.policies import (
     DEFAULT_POLICY,
     DEFAULT_REPLICA_POLICY,
     POLICIES,
@@ -22,7 +22,7 @@ from gpushare_plugin.model.choice.policies import (
     PolicyName,
     ReplicaPolicyName,
 )
-from gpushare_plugin.model.snapshot import SharingMode
+from gpushare_plugin.core.snapshot import SharingMode
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
 from gpushare_plugin.sharing.ways.table import WAYS
 

@@ -10,25 +10,6 @@ import gpushare_plugin
 (ROOT,) = map(Path, gpushare_plugin.__path__)
 NAME = gpushare_plugin.__name__
 
-TWICE = {
-    "Refusal",
-}
-"""Class names that still mean two things, the test kit aside. The list gets shorter and no longer."""
-
-BOTH_WAYS = {
-    frozenset(("", "cli")),
-    frozenset(("config", "config/schema")),
-    frozenset(("model", "model/choice")),
-    frozenset(("model", "model/usage")),
-    frozenset(("model/account", "model/account/scheduling")),
-    frozenset(("model/account", "model/account/search")),
-    frozenset(("model/partition", "model/partition/search")),
-    frozenset(("programs/scheduler", "programs/scheduler/http")),
-    frozenset(("sharing", "sharing/isolation")),
-    frozenset(("sharing", "sharing/ways")),
-}
-"""Pairs of folders that still import each other. The list gets shorter and no longer."""
-
 
 def modules() -> Iterator[tuple[Path, ast.Module]]:
     """Yield the path, in the package, and the syntax tree of each module outside the test kit that people wrote."""
@@ -55,8 +36,7 @@ def test_no_class_name_means_two_things() -> None:
             if isinstance(node, ast.ClassDef):
                 where[node.name.lstrip("_")].add(str(path))
     twice = {name: sorted(files) for name, files in where.items() if len(files) > 1}
-    assert {name: files for name, files in twice.items() if name not in TWICE} == {}
-    assert twice.keys() >= TWICE, "a name that means one thing now has no place in TWICE"
+    assert twice == {}
 
 
 def test_no_two_folders_import_each_other() -> None:
@@ -69,5 +49,4 @@ def test_no_two_folders_import_each_other() -> None:
         for name in imported(tree, names)
     }
     pairs = {frozenset(arrow) for arrow in arrows if arrow[0] != arrow[1] and arrow[::-1] in arrows}
-    assert pairs - BOTH_WAYS == set()
-    assert pairs >= BOTH_WAYS, "folders that lead one way now have no place in BOTH_WAYS"
+    assert pairs == set()

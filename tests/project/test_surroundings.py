@@ -29,4 +29,4 @@ def test_signals_that_the_run_ignores_are_not_ignored_by_what_tests_start(ignore
 def test_a_proxy_of_the_network_is_not_asked_for_servers_of_tests() -> None:
     """A machine that reaches the network through a proxy, with no exception for itself, runs all tests."""
     proxies = dict.fromkeys(("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"), "http://127.0.0.1:9")
-    passes("tests/unit/adapters/cluster/test_client.py", **proxies, NO_PROXY="", no_proxy="")
+    passes("tests/unit/kube/test_client.py", **proxies, NO_PROXY="", no_proxy="")

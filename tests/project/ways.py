@@ -29,7 +29,7 @@ from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
 from gpushare_plugin.testing.ports import claim_port
 from tests.process.daemon import Argument, comes_to_answer, process
 from tests.project.traced import START, STOP
-from tests.unit.programs.scheduler.extenders import node
+from tests.unit.extender.extenders import node
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]

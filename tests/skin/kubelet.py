@@ -12,8 +12,8 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 # The messages are those of Kubernetes' own files, and stand for them: what is recorded are their fields.
-from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
-from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
+from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
+from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.testing.mps import FakeMps
 from tests.process.daemon import Daemon, process
 from tests.skin.golden import Texts, as_json, masked, unfolded

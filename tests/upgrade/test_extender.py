@@ -10,6 +10,7 @@ from tests.upgrade.memory import living
 from tests.upgrade.shown import check_shown
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("daemons", ["old", "new"])
 async def test_pods_get_what_an_extender_of_another_build_promised(
     short_path: Path, old: Build, new: Build, daemons: str

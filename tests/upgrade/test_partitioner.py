@@ -10,6 +10,7 @@ from tests.upgrade.partitioned import dividing
 from tests.upgrade.shown import check_kept_shown, check_slices_shown
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("daemons", ["old", "new"])
 async def test_slices_are_made_that_a_partitioner_of_another_build_wants(
     short_path: Path, old: Build, new: Build, daemons: str

@@ -4,6 +4,8 @@ import asyncio
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.upgrade.builds import Build
 from tests.upgrade.lives import SEED, STEPS
 from tests.upgrade.memory import living
@@ -15,6 +17,7 @@ ENDS = (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL)
 """How a program of a node may end; of those with a Lease one that is killed would keep that for long."""
 
 
+@pytest.mark.long
 async def test_programs_that_place_pods_are_exchanged(short_path: Path, old: Build, new: Build) -> None:
     """Daemons and two extenders are upgraded in any order, and half of them rolled back: what pods hold stays theirs.
 
@@ -32,6 +35,7 @@ async def test_programs_that_place_pods_are_exchanged(short_path: Path, old: Bui
             await life.settle()
 
 
+@pytest.mark.long
 async def test_programs_that_divide_gpus_are_exchanged(short_path: Path, old: Build, new: Build) -> None:
     """Daemons, the programs beside them and two partitioners are upgraded in any order, and half of them rolled back.
 

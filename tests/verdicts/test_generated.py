@@ -11,14 +11,14 @@ from typing import Any
 
 import yaml
 
-from gpushare_plugin.adapters.host.simulated import SimulatedSource
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.account.node_record import encode, record
-from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.slices.mig import MigProfile, MigRoom
-from gpushare_plugin.model.snapshot import Snapshot
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.gpus.simulated import SimulatedSource
+from gpushare_plugin.ledger.node_record import encode, record
 from gpushare_plugin.sharing.plan import plan
 from gpushare_plugin.sharing.snapshot import planned_snapshot
+from gpushare_plugin.slices.mig import MigProfile, MigRoom
 from tests.verdicts import generate
 from tests.verdicts.deciders.host import effective
 from tests.verdicts.generate.draw import Draw

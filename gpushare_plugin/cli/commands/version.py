@@ -2,7 +2,7 @@
 
 import click
 
-from gpushare_plugin import __version__
+from gpushare_plugin.base.version import __version__
 
 
 @click.command("version")

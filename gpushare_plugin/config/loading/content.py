@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpushare_plugin.foundation.files.regular_file import read_regular
+from gpushare_plugin.base.files.regular_file import read_regular
 
 LARGEST_FILE = 1 << 20
 """Bytes; also the limit of a ConfigMap."""

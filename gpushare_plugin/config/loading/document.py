@@ -8,12 +8,12 @@ from typing import Any
 import yaml
 from yaml.composer import Composer
 
+from gpushare_plugin.base.errors import MOST_PROBLEMS, ConfigError, Path
 from gpushare_plugin.config.loading.content import LARGEST_FILE, read_content
 from gpushare_plugin.config.loading.scalars import KINDS, resolved
 from gpushare_plugin.config.loading.syntax import TextError, place_after, syntax_problem, without_indentation
-from gpushare_plugin.config.places import Finding, Origin, PlacedValue, SourcePlace
-from gpushare_plugin.config.spelling import printable, shown
-from gpushare_plugin.foundation.errors import MOST_PROBLEMS, ConfigError, Path
+from gpushare_plugin.config.schema.places import Finding, Origin, PlacedValue, SourcePlace
+from gpushare_plugin.config.schema.spelling import printable, shown
 
 SMALLEST = 'the smallest file has the one line "version: v1"'
 """The hint for an empty config file."""

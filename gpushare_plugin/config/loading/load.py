@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path as FilePath
 
+from gpushare_plugin.base.errors import MOST_PROBLEMS, Problem
+from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.loading.mistakes import Mistakes, Override
 from gpushare_plugin.config.loading.notices import notices
 from gpushare_plugin.config.loading.recognition import not_a_config
-from gpushare_plugin.config.places import Finding, PlacedValue, SettingPlaces, SourcePlace
 from gpushare_plugin.config.schema import names
+from gpushare_plugin.config.schema.places import Finding, PlacedValue, SettingPlaces, SourcePlace
 from gpushare_plugin.config.schema.sections import Config
-from gpushare_plugin.foundation.errors import MOST_PROBLEMS, Problem
-from gpushare_plugin.foundation.structs import Struct
 
 __all__ = ["Loaded", "Override", "dump", "load", "validated"]
 

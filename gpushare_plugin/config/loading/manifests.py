@@ -8,13 +8,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.config.loading.document import parse, parse_documents
 from gpushare_plugin.config.loading.recognition import without_a_config
-from gpushare_plugin.config.places import Finding, Origin, PlacedValue, SourcePlace, spelled
 from gpushare_plugin.config.schema.fields import keys
+from gpushare_plugin.config.schema.places import Finding, Origin, PlacedValue, SourcePlace, spelled
 from gpushare_plugin.config.schema.sections import Config
-from gpushare_plugin.config.spelling import printable, shown
-from gpushare_plugin.foundation.structs import Struct, replace
+from gpushare_plugin.config.schema.spelling import printable, shown
 
 _BINARY = "binaryData"
 _LITERAL_BLOCK = re.compile(r"\|[-+0-9]*\s*(#.*)?")

@@ -5,11 +5,11 @@ from functools import cache
 
 from pydantic_core import ErrorDetails
 
-from gpushare_plugin.config.places import spelled
+from gpushare_plugin.base.errors import Path
 from gpushare_plugin.config.schema.fields import Kind, keys, kind_at, sections
+from gpushare_plugin.config.schema.places import spelled
 from gpushare_plugin.config.schema.sections import Section
-from gpushare_plugin.config.spelling import nearest, shown, wrong
-from gpushare_plugin.foundation.errors import Path
+from gpushare_plugin.config.schema.spelling import nearest, shown, wrong
 
 
 def wrong_value(error: ErrorDetails) -> str:

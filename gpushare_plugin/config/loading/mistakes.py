@@ -6,14 +6,14 @@ from functools import partial
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from gpushare_plugin.base.errors import MOST_PROBLEMS, Path
+from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.config.loading.messages import meant_key, unknown_key, wrong_value
-from gpushare_plugin.config.places import Finding, PlacedValue, SourcePlace
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.fields import Kind, keys
+from gpushare_plugin.config.schema.places import Finding, PlacedValue, SourcePlace
 from gpushare_plugin.config.schema.sections import Config
-from gpushare_plugin.foundation.errors import MOST_PROBLEMS, Path
-from gpushare_plugin.foundation.structs import Struct, replace
-from gpushare_plugin.model.slices.slice import Slice
+from gpushare_plugin.slices.slice import Slice
 
 
 class Override(Struct, frozen=True):

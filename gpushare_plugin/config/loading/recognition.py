@@ -1,8 +1,8 @@
 """Recognises files that are no config: manifests, Helm values, and simulated GPUs."""
 
 from gpushare_plugin.config.loading.messages import sections_with
-from gpushare_plugin.config.places import Finding, PlacedValue
-from gpushare_plugin.config.spelling import shown
+from gpushare_plugin.config.schema.places import Finding, PlacedValue
+from gpushare_plugin.config.schema.spelling import shown
 
 HELM_KEYS = frozenset(
     [

@@ -4,8 +4,8 @@ import yaml
 
 from gpushare_plugin.config import skeleton
 from gpushare_plugin.config.loading.messages import sections_with
-from gpushare_plugin.config.places import Finding, Origin, PlacedValue, SourcePlace
 from gpushare_plugin.config.schema.fields import keys
+from gpushare_plugin.config.schema.places import Finding, Origin, PlacedValue, SourcePlace
 from gpushare_plugin.config.schema.sections import Config
 
 

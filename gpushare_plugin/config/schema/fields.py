@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from annotated_types import Ge, Le, MinLen
 from pydantic.fields import FieldInfo
 
+from gpushare_plugin.base.errors import Path
+from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.schema.sections import Allowed, Config, Section
-from gpushare_plugin.foundation.errors import Path
-from gpushare_plugin.foundation.structs import Struct
 
 
 class Kind(Struct, frozen=True):

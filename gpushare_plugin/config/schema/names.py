@@ -3,8 +3,8 @@
 import re
 from collections.abc import Collection
 
-from gpushare_plugin.config.spelling import nearest, wrong
-from gpushare_plugin.foundation.text import some_of
+from gpushare_plugin.base.text import some_of
+from gpushare_plugin.config.schema.spelling import nearest, wrong
 
 MEMORY = "aliyun.com/gpu-mem"
 """The resource requested by pods of the Aliyun scheduler; the default."""

@@ -4,8 +4,8 @@ import json
 
 from pydantic.fields import FieldInfo
 
-from gpushare_plugin.config.places import spelled
 from gpushare_plugin.config.schema.fields import Kind, keys, sections
+from gpushare_plugin.config.schema.places import spelled
 from gpushare_plugin.config.schema.sections import Section
 
 

@@ -18,7 +18,10 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.text import some_of
 from gpushare_plugin.config.schema import names
+from gpushare_plugin.config.schema.spelling import wrong
 from gpushare_plugin.config.schema.values import (
     COMPUTE_ALLOWED,
     COMPUTE_SCHEMA,
@@ -52,13 +55,10 @@ from gpushare_plugin.config.schema.values import (
     plain_xids,
     text_like,
 )
-from gpushare_plugin.config.spelling import wrong
-from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.foundation.text import some_of
-from gpushare_plugin.model.choice.policies import DEFAULT_POLICY, DEFAULT_REPLICA_POLICY, PolicyName, ReplicaPolicyName
-from gpushare_plugin.model.health import APPLICATION_XIDS, RESET_XIDS, XidPolicy
-from gpushare_plugin.model.slices.memory import MOST_MPS_CLIENTS
-from gpushare_plugin.model.slices.slice import Slice
+from gpushare_plugin.core.health import APPLICATION_XIDS, RESET_XIDS, XidPolicy
+from gpushare_plugin.core.policies import DEFAULT_POLICY, DEFAULT_REPLICA_POLICY, PolicyName, ReplicaPolicyName
+from gpushare_plugin.slices.memory import MOST_MPS_CLIENTS
+from gpushare_plugin.slices.slice import Slice
 
 __all__ = [
     "AllDevices",

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 from annotated_types import Interval
 from pydantic import PlainValidator, TypeAdapter
 
-from gpushare_plugin.config.spelling import nearest, wrong
-from gpushare_plugin.foundation.memory import MIB_PER_GIB
-from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.slices.slice import SIZE, Slice
+from gpushare_plugin.base.memory import MIB_PER_GIB
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.config.schema.spelling import nearest, wrong
+from gpushare_plugin.slices.slice import SIZE, Slice
 
 JsonSchema = dict[str, Any]
 """A schema in the words of JSON Schema."""

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
+from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.loading.load import Loaded, Override, load
-from gpushare_plugin.config.places import Finding, PlacedValue, SettingPlaces, SourcePlace
+from gpushare_plugin.config.schema.places import Finding, PlacedValue, SettingPlaces, SourcePlace
 from gpushare_plugin.config.sources.watch import watch_content, watch_directory
-from gpushare_plugin.foundation.structs import Struct
 
 Fallback = Literal["named", "single", "empty"]
 """A rule used if no config is requested.

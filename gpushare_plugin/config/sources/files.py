@@ -5,12 +5,12 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from gpushare_plugin.base.errors import ConfigError
+from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.config.loading.document import decoded, read_text
 from gpushare_plugin.config.loading.manifests import FoundConfig, embedded_configs, whole_config
-from gpushare_plugin.config.places import Finding, SourcePlace
-from gpushare_plugin.config.spelling import printable
-from gpushare_plugin.foundation.errors import ConfigError
-from gpushare_plugin.foundation.structs import Struct, field
+from gpushare_plugin.config.schema.places import Finding, SourcePlace
+from gpushare_plugin.config.schema.spelling import printable
 
 _CONFIG_SUFFIXES = {".yaml", ".yml", ".json", ""}
 _OTHER_SUFFIXES = {".css", ".go", ".html", ".js", ".lock", ".md", ".png", ".py", ".rst", ".sh", ".svg", ".toml", ".tpl"}

@@ -1,9 +1,9 @@
 """The config chosen by the labels of a node, with the other requests of the labels."""
 
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.directives import CONFIG, Labels, apply_labels, spelled_label
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.sources.choice import Configs
-from gpushare_plugin.foundation.structs import replace
 
 
 def load_effective_config(

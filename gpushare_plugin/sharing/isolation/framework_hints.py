@@ -11,9 +11,9 @@ option end with an error, and the variable would hide the allocator options of a
 
 from fractions import Fraction
 
-from gpushare_plugin.foundation.memory import MIB
-from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.grant import Grant
+from gpushare_plugin.base.memory import MIB
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.core.grant import Grant
 from gpushare_plugin.sharing.isolation.layer import ContainerShare
 
 _MILLION = 1_000_000

@@ -10,10 +10,10 @@ from hashlib import blake2s
 from posixpath import join
 from typing import ClassVar
 
+from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.schema.sections import Compute
-from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.grant import Grant, Mount
+from gpushare_plugin.core.gpu import Gpu
+from gpushare_plugin.core.grant import Grant, Mount
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Isolation, Layers, Limits, Mode, percentage
 
 LIBRARY_DIRECTORY = "/usr/local/vgpu"

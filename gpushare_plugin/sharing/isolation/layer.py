@@ -8,12 +8,12 @@ from collections.abc import Hashable, Mapping
 from fractions import Fraction
 from typing import ClassVar, Protocol
 
+from gpushare_plugin.base.errors import Path
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.config.findings import Findings
 from gpushare_plugin.config.schema.sections import Compute
-from gpushare_plugin.foundation.errors import Path
-from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.grant import Grant
-from gpushare_plugin.sharing.findings import Findings
+from gpushare_plugin.core.gpu import Gpu
+from gpushare_plugin.core.grant import Grant
 
 
 class GpuShare(Struct, frozen=True):

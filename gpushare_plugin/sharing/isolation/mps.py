@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from posixpath import join
 from typing import ClassVar
 
+from gpushare_plugin.base.structs import Struct, field
+from gpushare_plugin.base.text import some_of
+from gpushare_plugin.config.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.config.schema.sections import Compute
-from gpushare_plugin.foundation.structs import Struct, field
-from gpushare_plugin.foundation.text import some_of
-from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.grant import Grant, Mount
-from gpushare_plugin.model.slices.memory import MOST_MPS_CLIENTS, MemoryRoom
-from gpushare_plugin.sharing.findings import GPUS_TO_NAME, Findings
+from gpushare_plugin.core.gpu import Gpu
+from gpushare_plugin.core.grant import Grant, Mount
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Isolation, Layers, Limits, SharedGpus, percentage
+from gpushare_plugin.slices.memory import MOST_MPS_CLIENTS, MemoryRoom
 
 PIPE_DIRECTORY = "/mps/pipe"
 """The directory in a container with the pipes of the daemon."""

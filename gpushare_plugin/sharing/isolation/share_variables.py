@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.grant import Grant
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.core.grant import Grant
 from gpushare_plugin.sharing.isolation.layer import ContainerShare
 
 

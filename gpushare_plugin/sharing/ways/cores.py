@@ -7,15 +7,15 @@ compute of several GPUs only if a scheduler has promised the GPUs to the contain
 
 from collections.abc import Mapping, Sequence
 
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.config.findings import Findings
 from gpushare_plugin.config.schema import names
-from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.choice.chooser import OneGpu, refuse_several_gpus
-from gpushare_plugin.model.choice.policies import PolicyName
-from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.grant import Allocation, Grant
-from gpushare_plugin.model.resource import Resource, Units
-from gpushare_plugin.model.unit import Form, Unit
-from gpushare_plugin.sharing.findings import Findings
+from gpushare_plugin.core.chooser import OneGpu, refuse_several_gpus
+from gpushare_plugin.core.gpu import Gpu
+from gpushare_plugin.core.grant import Allocation, Grant
+from gpushare_plugin.core.policies import PolicyName
+from gpushare_plugin.core.resource import Resource, Units
+from gpushare_plugin.core.unit import Form, Unit
 from gpushare_plugin.sharing.ways.way import Entry, by_place
 
 UNITS = 100

@@ -8,23 +8,23 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
+from gpushare_plugin.base.errors import Path
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.text import some_of
+from gpushare_plugin.config.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import DeviceList, MemoryResource
-from gpushare_plugin.foundation.errors import Path
-from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.foundation.text import some_of
-from gpushare_plugin.model.choice.chooser import OneGpu, refuse_several_gpus, refuse_unlimited
-from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.grant import Allocation, Grant
-from gpushare_plugin.model.resource import Resource, Units
-from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, wire_size
-from gpushare_plugin.sharing.findings import GPUS_TO_NAME, Findings
-from gpushare_plugin.sharing.injection import Injection
+from gpushare_plugin.core.chooser import OneGpu, refuse_several_gpus, refuse_unlimited
+from gpushare_plugin.core.gpu import Gpu
+from gpushare_plugin.core.grant import Allocation, Grant
+from gpushare_plugin.core.resource import Resource, Units
+from gpushare_plugin.core.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, wire_size
 from gpushare_plugin.sharing.isolation.framework_hints import FrameworkHints
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, GpuShare, Layers, Limits, isolate
 from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
 from gpushare_plugin.sharing.ways.cores import cores_resource
+from gpushare_plugin.sharing.ways.injection import Injection
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, Unsuitable, by_place
 
 _MIG_MODE = Unsuitable(

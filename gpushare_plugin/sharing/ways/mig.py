@@ -6,11 +6,11 @@ Source: the strategies and the names for profiles in NVIDIA/k8s-device-plugin, i
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
+from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import ResourcePattern, Resources
-from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.gpu import Gpu, Inventory
-from gpushare_plugin.model.slices.slice import Slice
+from gpushare_plugin.core.gpu import Gpu, Inventory
+from gpushare_plugin.slices.slice import Slice
 
 Strategy = Literal["none", "single", "mixed"]
 """How MIG instances are advertised: not at all, as whole GPUs, or by profile."""

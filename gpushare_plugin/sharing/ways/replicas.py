@@ -9,19 +9,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import chain
 
+from gpushare_plugin.base.errors import Path, PlacementError
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.config.findings import Findings
 from gpushare_plugin.config.schema.sections import ReplicatedResource, ReplicatedResources
-from gpushare_plugin.foundation.errors import Path, PlacementError
-from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.choice.chooser import Replicas
-from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.grant import AllocatedGpu, Allocation, Grant
-from gpushare_plugin.model.resource import Resource, Units
-from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, listed_size, wire_size
-from gpushare_plugin.sharing.findings import Findings
-from gpushare_plugin.sharing.injection import Injection
+from gpushare_plugin.core.chooser import Replicas
+from gpushare_plugin.core.gpu import Gpu
+from gpushare_plugin.core.grant import AllocatedGpu, Allocation, Grant
+from gpushare_plugin.core.resource import Resource, Units
+from gpushare_plugin.core.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, listed_size, wire_size
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, GpuShare, Isolation, Layers, Limits, isolate
 from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
+from gpushare_plugin.sharing.ways.injection import Injection
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, Unsuitable, by_place
 from gpushare_plugin.sharing.ways.whole_gpus import whole_unit
 

@@ -11,23 +11,23 @@ from fractions import Fraction
 from operator import attrgetter
 from typing import NamedTuple
 
+from gpushare_plugin.base.errors import Path
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.text import some_of
+from gpushare_plugin.config.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.config.schema.sections import AllDevices, Compute, SizedDevices
-from gpushare_plugin.foundation.errors import Path
-from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.foundation.text import some_of
-from gpushare_plugin.model.choice.chooser import OneSlice, refuse_several_slices
-from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.grant import Allocation, Grant
-from gpushare_plugin.model.resource import Resource, Units
-from gpushare_plugin.model.slices.slice import Slice
-from gpushare_plugin.model.unit import Form, Unit
-from gpushare_plugin.sharing.findings import GPUS_TO_NAME, Findings
-from gpushare_plugin.sharing.injection import Injection
+from gpushare_plugin.core.chooser import OneSlice, refuse_several_slices
+from gpushare_plugin.core.gpu import Gpu
+from gpushare_plugin.core.grant import Allocation, Grant
+from gpushare_plugin.core.resource import Resource, Units
+from gpushare_plugin.core.unit import Form, Unit
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, GpuShare, Layers, Limits, isolate
 from gpushare_plugin.sharing.isolation.mps import room_of, why_not
 from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
+from gpushare_plugin.sharing.ways.injection import Injection
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, Numbers, by_place
+from gpushare_plugin.slices.slice import Slice
 
 
 class SlicesWay:

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from gpushare_plugin.base.errors import Path
+from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.config.effective import EffectiveConfig
+from gpushare_plugin.config.findings import Findings
 from gpushare_plugin.config.schema.sections import Config, Devices
-from gpushare_plugin.foundation.errors import Path
-from gpushare_plugin.foundation.structs import Struct, field
-from gpushare_plugin.model.gpu import Gpu, Inventory
-from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.model.slices.slice import Slice
-from gpushare_plugin.sharing.findings import Findings
-from gpushare_plugin.sharing.injection import Injection
+from gpushare_plugin.core.gpu import Gpu, Inventory
+from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.sharing.isolation.layer import Isolation
+from gpushare_plugin.sharing.ways.injection import Injection
+from gpushare_plugin.slices.slice import Slice
 
 Numbers = Mapping[Slice, Sequence[int]]
 """The slices of one GPU under MPS: the numbers at the end of the IDs, by size."""

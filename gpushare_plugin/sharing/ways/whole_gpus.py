@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping
 
-from gpushare_plugin.foundation.errors import Path
-from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.choice.chooser import CloseGpus
-from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.grant import Allocation, Grant
-from gpushare_plugin.model.resource import Resource, Units
-from gpushare_plugin.model.unit import Form, Unit
-from gpushare_plugin.sharing.findings import Findings
-from gpushare_plugin.sharing.injection import Injection
+from gpushare_plugin.base.errors import Path
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.config.findings import Findings
+from gpushare_plugin.core.chooser import CloseGpus
+from gpushare_plugin.core.gpu import Gpu
+from gpushare_plugin.core.grant import Allocation, Grant
+from gpushare_plugin.core.resource import Resource, Units
+from gpushare_plugin.core.unit import Form, Unit
+from gpushare_plugin.sharing.ways.injection import Injection
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, by_place
 
 

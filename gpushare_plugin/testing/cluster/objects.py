@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from uuid import uuid4
 
-from gpushare_plugin.foundation.published import Published
+from gpushare_plugin.base.published import Published
 from gpushare_plugin.testing.cluster.errors import ConflictError, ExistsError, InvalidError, NotFoundError
 from gpushare_plugin.testing.cluster.managed_fields import (
     Field,

@@ -167,8 +167,11 @@ class ApiServer(Running):
         return response
 
     async def _answer_in_time(self, request: web.Request, asked: Asked, place: Place) -> web.StreamResponse:
-        """Answer once the request may be carried out, unless it has taken longer than its `timeout` permits by then."""
-        permitted = request.query.get("timeout")
+        """Answer once the request may be carried out, unless it has taken longer than its `timeout` permits by then.
+
+        A watch lasts whatever its `timeout` says, as at a real API server.
+        """
+        permitted = None if asked.verb == "watch" else request.query.get("timeout")
         try:
             async with asyncio.timeout(None if permitted is None else float(permitted.removesuffix("ms")) / 1000):
                 if asked.resource in self.delayed:
@@ -191,7 +194,7 @@ class ApiServer(Running):
         if asked.verb == "watch":
             if problem := problem_of(request.query):
                 return status(422, problem, reason="Invalid")
-            stream = web.StreamResponse()
+            stream = web.StreamResponse(headers={"Content-Type": "application/json"})
             await stream.prepare(request)
             return stream
         response = await self._verbs.answer(request, asked.verb, place)

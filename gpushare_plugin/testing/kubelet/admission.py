@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
-from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.testing.kubelet.device_manager.allocator import Allocator
 from gpushare_plugin.testing.kubelet.errors import AdmissionError, ContainerStartError, DeviceManagerError
 from gpushare_plugin.testing.kubelet.pods import AdmittedPod, Pod, StartedContainer

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.testing.kubelet.admission import Admission, NodePods
 from gpushare_plugin.testing.kubelet.device_manager.allocator import Allocator
 from gpushare_plugin.testing.kubelet.device_manager.checkpoint import NAME as CHECKPOINT_NAME

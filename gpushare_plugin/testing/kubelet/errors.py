@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.base.errors import GpushareError
 
 if TYPE_CHECKING:
     import grpc

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 
 import grpc
 
-from gpushare_plugin.adapters.kubelet.api import podresources_pb2_grpc
-from gpushare_plugin.adapters.kubelet.api.podresources_pb2 import (
+from gpushare_plugin.kubelet.api import podresources_pb2_grpc
+from gpushare_plugin.kubelet.api.podresources_pb2 import (
     AllocatableResourcesRequest,
     AllocatableResourcesResponse,
     ContainerDevices,

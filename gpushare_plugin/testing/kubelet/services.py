@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc, podresources_pb2_grpc
+from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc, podresources_pb2_grpc
 from gpushare_plugin.testing.kubelet.device_manager.registry import Registry
 from gpushare_plugin.testing.kubelet.pod_resources import PodResourcesLister
 from gpushare_plugin.testing.kubelet.socket_server import SocketServer

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import grpc
 
-from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.base.errors import GpushareError
 
 PATH_LENGTH = 107
 """Bytes of the longest path Linux binds a socket to."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.base.errors import GpushareError
 
 LIBRARY_NAME = "libnvidia-ml.so.1"
 """The file name and the soname: what programs that use NVML ask the dynamic loader for."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
-from gpushare_plugin.foundation.memory import MIB, MIB_PER_GIB
+from gpushare_plugin.base.memory import MIB, MIB_PER_GIB
 from gpushare_plugin.testing.nvml.building import SOURCE
 from gpushare_plugin.testing.nvml.mig_profiles import describe_profiles, place
 from gpushare_plugin.testing.nvml.node import ALL_FUNCTIONS, FakeConnection, FakeGpu, FakeMigInstance, FakeProcess

@@ -10,17 +10,17 @@ from random import Random
 
 import grpc
 
-from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.adapters.cluster.names import UNHEALTHY_GPUS
 from gpushare_plugin.config.directives import READ
-from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
+from gpushare_plugin.kube.client import NODES
+from gpushare_plugin.kube.names import UNHEALTHY_GPUS
+from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION
 from gpushare_plugin.testing.cluster.server import Refusal
 from gpushare_plugin.testing.nvml import ALL_FUNCTIONS, EventType, functions
 from tests.process.attack import junk
 from tests.process.attack.files import changing_over
 from tests.process.attack.table import attack
 from tests.process.attack.target import MEMORY, Target, size
-from tests.unit.adapters.cluster.cluster import CONFIGMAP, CONFIGMAPS, NODE, a_node, annotate, label
+from tests.unit.kube.cluster import CONFIGMAP, CONFIGMAPS, NODE, a_node, annotate, label
 
 _A_LOOK = 2.5
 _APPLICATIONS_XID = 13

@@ -9,7 +9,7 @@ from random import Random
 
 import grpc
 
-from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
+from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
 from tests.process.attack import junk
 from tests.process.attack.table import attack
 from tests.process.attack.target import Target

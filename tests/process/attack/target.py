@@ -17,15 +17,15 @@ from typing import NamedTuple
 
 import aiohttp
 
-from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
-from gpushare_plugin.adapters.kubelet.device_plugin.directory import SOCKET_PREFIX
+from gpushare_plugin.kubelet.device_plugin.directory import SOCKET_PREFIX
+from gpushare_plugin.mps.exchange import MpsRoot
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.mps import FakeMps
 from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
 from gpushare_plugin.testing.ports import claim_port
 from tests.process.daemon import LOOK_EVERY, Daemon, process, running
-from tests.unit.adapters.cluster.cluster import NODE, a_node
+from tests.unit.kube.cluster import NODE, a_node
 from tests.waiting import PATIENCE
 
 MEMORY, SLICE, MPS, WHOLE = "aliyun.com/gpu-mem", "nvidia.com/gpu.shared", "nvidia.com/gpu.mps", "nvidia.com/gpu"

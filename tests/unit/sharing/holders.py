@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from gpushare_plugin.model.holding import Confirmed, Holding, Holdings
+from gpushare_plugin.core.holding import Confirmed, Holding, Holdings
 
 
 def taken(units: Iterable[tuple[str, str]]) -> Holdings:

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.loading.load import load
 from gpushare_plugin.config.schema.sections import Config
-from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.model.unit import Unit, parse_unit
+from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.core.resource import Resource
+from gpushare_plugin.core.unit import Unit, parse_unit
 from gpushare_plugin.sharing.cut import PresentUnits
 from gpushare_plugin.sharing.plan import Plan, plan
 

@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.sections import Config
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.slices.wanted import Counts
+from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.sharing.cut import cut
 from gpushare_plugin.sharing.plan import plan
 from gpushare_plugin.sharing.transition import (
@@ -20,6 +19,7 @@ from gpushare_plugin.sharing.transition import (
     advance,
     resumed,
 )
+from gpushare_plugin.slices.wanted import Counts
 from tests.nodes import a_gpu, a_node
 from tests.unit.sharing.holders import confirmed, taken
 from tests.unit.sharing.settings import memory, planned, present

@@ -5,13 +5,13 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.sections import Config
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.slices.slice import Slice
+from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.sharing.cut import Cut, PresentUnits, cut, keeping, unwanted
 from gpushare_plugin.sharing.plan import Plan, plan
+from gpushare_plugin.slices.slice import Slice
 from tests.nodes import a_gpu, a_node
 from tests.unit.sharing.settings import present
 

@@ -1,11 +1,11 @@
 """Tests of `gpushare_plugin.sharing.instances`."""
 
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.slices.slice import mig_place
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.sharing.instances import divided
+from gpushare_plugin.slices.slice import mig_place
 from tests.nodes import a_gpu, a_mig_node
-from tests.unit.model.partition.simulation import A100
+from tests.unit.partition.simulation import A100
 
 NODE = a_mig_node(("3g.20gb", "1g.5gb"), ("7g.40gb",))
 FIRST, SECOND = (card.uuid for card in NODE.cards)

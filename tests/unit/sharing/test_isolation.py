@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from generators.isolation_table import CASES, HAMI, MPS, PAGE, Case, page
+from gpushare_plugin.base.errors import PlacementError
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.names import CORES
-from gpushare_plugin.foundation.errors import PlacementError
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.account.node_record import resource_record
-from gpushare_plugin.model.grant import Grant, Mount, Recipient
-from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.sharing.injection import Injection
+from gpushare_plugin.core.grant import Grant, Mount, Recipient
+from gpushare_plugin.core.resource import Resource
+from gpushare_plugin.ledger.node_record import resource_record
 from gpushare_plugin.sharing.plan import plan
+from gpushare_plugin.sharing.ways.injection import Injection
 from tests.nodes import a_gpu, a_node
 from tests.unit.sharing.settings import memory, planned, settings, time_slicing
 

@@ -2,11 +2,11 @@
 
 import pytest
 
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.loading.load import load
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.gpu import FailedGpu, Inventory
-from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, listed_size
+from gpushare_plugin.core.gpu import FailedGpu, Inventory
+from gpushare_plugin.core.unit import KUBELET_MESSAGE_LIMIT, listed_size
 from gpushare_plugin.sharing.isolation.mps import MpsNeeds, UnderMps
 from gpushare_plugin.sharing.plan import plan
 from tests.nodes import a_gpu, a_node

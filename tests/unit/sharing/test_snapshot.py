@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpushare_plugin.model.account.node_record import record
-from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.holding import Unknown
+from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.core.holding import Unknown
+from gpushare_plugin.ledger.node_record import record
 from gpushare_plugin.sharing.plan import Plan
 from gpushare_plugin.sharing.snapshot import planned_snapshot
 from tests.nodes import a_mig_node, a_node

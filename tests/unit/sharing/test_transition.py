@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.foundation.errors import PlacementError
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.grant import Allocation
-from gpushare_plugin.model.holding import Confirmed
-from gpushare_plugin.model.resource import Units
-from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, listed_size
+from gpushare_plugin.base.errors import PlacementError
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.core.grant import Allocation
+from gpushare_plugin.core.holding import Confirmed
+from gpushare_plugin.core.resource import Units
+from gpushare_plugin.core.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, listed_size
 from gpushare_plugin.sharing.transition import (
     MINIMUM_RETIRED_SECONDS,
     Offer,

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.holding import Confirmed
-from gpushare_plugin.model.unit import Form, Unit, is_slice, parse_unit
+from gpushare_plugin.core.gpu import Gpu
+from gpushare_plugin.core.holding import Confirmed
+from gpushare_plugin.core.unit import Form, Unit, is_slice, parse_unit
 from gpushare_plugin.sharing.isolation.layer import Mode
 from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS, WantedOffer
 

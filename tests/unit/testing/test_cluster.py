@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpushare_plugin.adapters.cluster.client import Client, ClusterError
+from gpushare_plugin.kube.client import Client, ClusterError
 from gpushare_plugin.testing.cluster import ApiServer, Permission, Store, granted
 from gpushare_plugin.testing.cluster.errors import ConflictError, InvalidError, NotFoundError
 from tests.waiting import PATIENCE

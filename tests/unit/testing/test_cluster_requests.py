@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpushare_plugin.adapters.cluster.client import Client, ClusterError
+from gpushare_plugin.kube.client import Client, ClusterError
 from gpushare_plugin.testing.cluster import ApiServer
 
 PODS, ALL_PODS = "/api/v1/namespaces/team/pods", "/api/v1/pods"

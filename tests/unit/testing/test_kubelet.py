@@ -18,11 +18,11 @@ from typing import Any, Protocol
 import grpc
 import pytest
 
-from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
-from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc
-from gpushare_plugin.adapters.kubelet.api.podresources_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
-from gpushare_plugin.adapters.kubelet.api.podresources_pb2_grpc import PodResourcesListerStub
-from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.base.errors import GpushareError
+from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
+from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc
+from gpushare_plugin.kubelet.api.podresources_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
+from gpushare_plugin.kubelet.api.podresources_pb2_grpc import PodResourcesListerStub
 from gpushare_plugin.testing.kubelet import (
     AdmissionError,
     Container,

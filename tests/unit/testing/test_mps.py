@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.testing.mps import FakeMps, FakeMpsError
-from tests.unit.programs.mps.supervised import control_daemon
+from tests.unit.mps.supervised import control_daemon
 from tests.waiting import PATIENCE, until_blocking
 
 PROGRAM = "nvidia-cuda-mps-control"

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpushare_plugin.foundation.errors import PlacementError, RequestError
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.choice.pairing import Allocated, Pairing
-from gpushare_plugin.model.choice.recent import RecentAllocations
-from gpushare_plugin.model.grant import Grant, Recipient
-from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.base.errors import PlacementError, RequestError
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.core.grant import Grant, Recipient
+from gpushare_plugin.core.pairing import Allocated, Pairing
+from gpushare_plugin.core.recent import RecentAllocations
+from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.sharing.plan import plan
 from tests.verdicts.deciders.host import effective, in_ranges, inventory
 

@@ -6,22 +6,22 @@ from typing import Any, cast
 
 import msgspec
 
-from gpushare_plugin.adapters.cluster.own_node.requests.wanted_slices import requested_slices
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.holding import Confirmed, Holding, Unknown
-from gpushare_plugin.model.slices.mig import MigProfile, MigRoom
-from gpushare_plugin.model.slices.slice import Kind, slice_of
-from gpushare_plugin.programs.node.gpus.mig_needs import NodeMig, PresentNode
-from gpushare_plugin.programs.node.gpus.mps_slices import MpsSlices
-from gpushare_plugin.programs.node.gpus.requested_slices import RequestedSlices
-from gpushare_plugin.programs.node.gpus.slices import NodeSlices
-from gpushare_plugin.programs.node.gpus.withdrawals import NodeWithdrawals
-from gpushare_plugin.programs.node.news.news import News
-from gpushare_plugin.programs.node.offer import NodeOffer
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.core.holding import Confirmed, Holding, Unknown
+from gpushare_plugin.kube.own_node.requests.wanted_slices import requested_slices
+from gpushare_plugin.node.gpus.mig_needs import NodeMig, PresentNode
+from gpushare_plugin.node.gpus.mps_slices import MpsSlices
+from gpushare_plugin.node.gpus.requested_slices import RequestedSlices
+from gpushare_plugin.node.gpus.slices import NodeSlices
+from gpushare_plugin.node.gpus.withdrawals import NodeWithdrawals
+from gpushare_plugin.node.news.news import News
+from gpushare_plugin.node.offer import NodeOffer
 from gpushare_plugin.sharing.instances import Division, divided
 from gpushare_plugin.sharing.plan import plan
 from gpushare_plugin.sharing.ways.way import Numbers
+from gpushare_plugin.slices.mig import MigProfile, MigRoom
+from gpushare_plugin.slices.slice import Kind, slice_of
 from tests.unit.sharing.holders import taken
 from tests.verdicts.deciders.host import effective, in_ranges, inventory
 from tests.verdicts.generate.cuts import driven

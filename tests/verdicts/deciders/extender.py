@@ -8,18 +8,18 @@ from typing import Any, TypeVar, cast
 import msgspec
 from structlog.testing import capture_logs
 
-from gpushare_plugin.adapters.cluster.client import Client, ClusterError
-from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
-from gpushare_plugin.adapters.cluster.nodes import node_of
-from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
-from gpushare_plugin.adapters.cluster.pods import pod_of
-from gpushare_plugin.adapters.cluster.scheduling.budgets import PodDisruptionBudget, budget
-from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.search.disruption import Disruptions
-from gpushare_plugin.programs.scheduler import answers
-from gpushare_plugin.programs.scheduler.binder import Binder, BinderTiming, NotBoundError
-from gpushare_plugin.programs.scheduler.follower import Handover
-from gpushare_plugin.programs.scheduler.protocol import Arguments, PreemptionArguments, decode, encode
+from gpushare_plugin.extender import answers
+from gpushare_plugin.extender.binder import Binder, BinderTiming, NotBoundError
+from gpushare_plugin.extender.follower import Handover
+from gpushare_plugin.extender.protocol import Arguments, PreemptionArguments, decode, encode
+from gpushare_plugin.kube.client import Client, ClusterError
+from gpushare_plugin.kube.identity import ObjectIdentity
+from gpushare_plugin.kube.nodes import node_of
+from gpushare_plugin.kube.objects import ApiNode, ApiPod
+from gpushare_plugin.kube.pods import pod_of
+from gpushare_plugin.kube.scheduling.budgets import PodDisruptionBudget, budget
+from gpushare_plugin.ledger.cluster import ClusterAccount
+from gpushare_plugin.ledger.disruption import Disruptions
 
 Json = dict[str, Any]
 T = TypeVar("T")

@@ -6,8 +6,8 @@ from typing import Any
 
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.sections import Config
-from gpushare_plugin.model.gpu import Gpu, Inventory, MigInstance
-from gpushare_plugin.model.slices.slice import Kind
+from gpushare_plugin.core.gpu import Gpu, Inventory, MigInstance
+from gpushare_plugin.slices.slice import Kind
 
 Json = dict[str, Any]
 

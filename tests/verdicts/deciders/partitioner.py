@@ -8,16 +8,16 @@ from typing import Any, TypeVar
 import msgspec
 from structlog.testing import capture_logs
 
-from gpushare_plugin.adapters.cluster.collection import Gone
-from gpushare_plugin.adapters.cluster.events.event import Event
-from gpushare_plugin.adapters.cluster.nodes import judged_node
-from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
-from gpushare_plugin.model.partition.decide import Decisions
-from gpushare_plugin.model.partition.decide import decide as decided
-from gpushare_plugin.model.slices.wanted import encode
-from gpushare_plugin.programs.partitioning.known import Known
-from gpushare_plugin.programs.partitioning.reports import Reports
-from gpushare_plugin.telemetry.metrics.partitioner import PartitionerCounts
+from gpushare_plugin.kube.collection import Gone
+from gpushare_plugin.kube.events.event import Event
+from gpushare_plugin.kube.nodes import judged_node
+from gpushare_plugin.kube.objects import ApiNode, ApiPod
+from gpushare_plugin.observe.metrics.partitioner import PartitionerCounts
+from gpushare_plugin.partition.decide import Decisions
+from gpushare_plugin.partition.decide import decide as decided
+from gpushare_plugin.partitioner.known import Known
+from gpushare_plugin.partitioner.reports import Reports
+from gpushare_plugin.slices.wanted import encode
 
 Json = dict[str, Any]
 T = TypeVar("T")

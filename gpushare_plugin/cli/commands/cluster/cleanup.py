@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from gpushare_plugin.adapters.cluster.client import Client, ClusterError
-from gpushare_plugin.adapters.cluster.whole_cluster.cleaning import clean_nodes, delete_leases
+from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import kubeconfig_option, option
 from gpushare_plugin.cli.output import show
-from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.kube.client import Client, ClusterError
+from gpushare_plugin.kube.whole_cluster.cleaning import clean_nodes, delete_leases
 
 Cleaned = AsyncIterator[tuple[str, ClusterError | None]]
 """The names of objects with the error of an object that could not be cleaned, None after a success."""

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import click
 
-from gpushare_plugin.adapters.cluster.client import Client, ClusterError
-from gpushare_plugin.adapters.cluster.lease import read_lease, silence
-from gpushare_plugin.adapters.cluster.names import ANYONE, CLIENTS, EXTENDER_LEASE, WHAT_ANYONE_CAN_DO
-from gpushare_plugin.adapters.cluster.objects import ApiPod
-from gpushare_plugin.adapters.cluster.pods import pod_of
-from gpushare_plugin.adapters.cluster.whole_cluster.overview import PATIENT, Overview, read, read_pod
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
 from gpushare_plugin.cli.output import output_style, show, show_json, warn
-from gpushare_plugin.inspect.cluster.explained import lines
-from gpushare_plugin.inspect.cluster.explanation import ExtenderStanding, Told, explain
-from gpushare_plugin.inspect.cluster.report import encode
-from gpushare_plugin.model.account.annotations import PLACEMENT
-from gpushare_plugin.model.choice.policies import POLICIES
-from gpushare_plugin.programs.partitioning.outlook import JudgedOverview, outlook, partitioners
+from gpushare_plugin.core.policies import POLICIES
+from gpushare_plugin.kube.client import Client, ClusterError
+from gpushare_plugin.kube.lease import read_lease, silence
+from gpushare_plugin.kube.names import ANYONE, CLIENTS, EXTENDER_LEASE, WHAT_ANYONE_CAN_DO
+from gpushare_plugin.kube.objects import ApiPod
+from gpushare_plugin.kube.pods import pod_of
+from gpushare_plugin.kube.whole_cluster.overview import PATIENT, Overview, read, read_pod
+from gpushare_plugin.ledger.annotations import PLACEMENT
+from gpushare_plugin.observe.cluster.explained import lines
+from gpushare_plugin.observe.cluster.explanation import ExtenderStanding, Told, explain
+from gpushare_plugin.observe.cluster.report import encode
+from gpushare_plugin.partitioner.outlook import JudgedOverview, outlook, partitioners
 
 
 @click.command("explain", short_help="Explain why a pod gets no GPU, or why it has the one it has.")

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 from gpushare_plugin.cli.logs import daemon_log, run_daemon
 from gpushare_plugin.cli.options import (
     A_PATH,
@@ -19,12 +18,13 @@ from gpushare_plugin.cli.options import (
     option,
     probe_address_option,
 )
-from gpushare_plugin.model.choice.policies import DEFAULT_POLICY, POLICIES
-from gpushare_plugin.programs.scheduler.aliyun.cordons import EVERY_NODE
-from gpushare_plugin.programs.scheduler.service import Extender, run
-from gpushare_plugin.programs.scheduler.tls.certificates import Certificates
-from gpushare_plugin.programs.scheduler.tls.own import OwnCertificates
-from gpushare_plugin.telemetry.http.address import parse_address
+from gpushare_plugin.core.policies import DEFAULT_POLICY, POLICIES
+from gpushare_plugin.extender.aliyun.cordons import EVERY_NODE
+from gpushare_plugin.extender.service import Extender, run
+from gpushare_plugin.extender.tls.certificates import Certificates
+from gpushare_plugin.extender.tls.own import OwnCertificates
+from gpushare_plugin.kube.identity import ObjectIdentity
+from gpushare_plugin.observe.http.address import parse_address
 
 
 def _names(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, ...]:

@@ -14,9 +14,9 @@ from gpushare_plugin.cli.options import (
     option,
     probe_address_option,
 )
-from gpushare_plugin.model.choice.policies import DEFAULT_POLICY, POLICIES
-from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE, LEAST_PATIENCE, MOST_PATIENCE
-from gpushare_plugin.programs.partitioning.service import Partitioner, run
+from gpushare_plugin.core.policies import DEFAULT_POLICY, POLICIES
+from gpushare_plugin.partition.taking_back import DEFAULT_PATIENCE, LEAST_PATIENCE, MOST_PATIENCE
+from gpushare_plugin.partitioner.service import Partitioner, run
 
 
 class _SecondsRange(click.FloatRange):

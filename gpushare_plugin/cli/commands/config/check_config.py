@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from gpushare_plugin.base.errors import ConfigError, NoGpuLibraryError
+from gpushare_plugin.base.text import in_words, some_of
 from gpushare_plugin.cli.inputs import gpu_source
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import A_PATH, simulate_option
@@ -20,18 +22,16 @@ from gpushare_plugin.config.difference import difference
 from gpushare_plugin.config.loading.content import LARGEST_FILE
 from gpushare_plugin.config.loading.load import dump
 from gpushare_plugin.config.loading.manifests import FoundConfig
-from gpushare_plugin.config.places import Finding, SourcePlace
+from gpushare_plugin.config.schema.places import Finding, SourcePlace
+from gpushare_plugin.config.schema.spelling import printable
 from gpushare_plugin.config.sources.files import (
     DirectorySearch,
     configs_in_bytes,
     configs_in_directory,
     configs_in_file,
 )
-from gpushare_plugin.config.spelling import printable
-from gpushare_plugin.foundation.errors import ConfigError, NoGpuLibraryError
-from gpushare_plugin.foundation.text import in_words, some_of
-from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.programs.node.daemon import look
+from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.node.daemon import look
 
 _STANDARD_INPUT = Path("-")
 _STANDARD_INPUT_NAME = "stdin"

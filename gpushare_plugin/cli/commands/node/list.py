@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from gpushare_plugin.adapters.kubelet.allocations.pod_resources import PodResourcesError, list_pods
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.cli.inputs import chosen_configs, gpu_source, with_config_options
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.membership import cluster_membership
@@ -24,14 +24,14 @@ from gpushare_plugin.cli.output import show_json, warn
 from gpushare_plugin.cli.setting_options import with_setting_options
 from gpushare_plugin.config.directives import Labels
 from gpushare_plugin.config.sources.labelled import load_effective_config
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.inspect.report import NodeReport, ReportError, decode, encode, report
-from gpushare_plugin.inspect.tables import show
-from gpushare_plugin.model.holding import Holdings, Unknown
-from gpushare_plugin.programs.node.configuration import accept
-from gpushare_plugin.programs.node.daemon import Membership, look
+from gpushare_plugin.core.holding import Holdings, Unknown
+from gpushare_plugin.kubelet.allocations.pod_resources import PodResourcesError, list_pods
+from gpushare_plugin.node.configuration import accept
+from gpushare_plugin.node.daemon import Membership, look
+from gpushare_plugin.observe.daemon_socket import DaemonSocketError, ask, socket_path
+from gpushare_plugin.observe.node.report import NodeReport, ReportError, decode, encode, report
+from gpushare_plugin.observe.node.tables import show
 from gpushare_plugin.sharing.snapshot import planned_snapshot
-from gpushare_plugin.telemetry.daemon_socket import DaemonSocketError, ask, socket_path
 
 NEEDS_ATTENTION = 3
 """Exit status without an answer of the daemon, for a daemon that is not ready, or for a GPU that needs attention:
@@ -145,7 +145,7 @@ async def _labels(membership: Membership | None) -> Labels:
     """Return the labels of the Node; no labels outside a cluster, or where the labels cannot be read."""
     if membership is None:
         return {}
-    from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError  # noqa: PLC0415 - only in a cluster
+    from gpushare_plugin.kube.client import NODES, Client, ClusterError  # noqa: PLC0415 - only in a cluster
 
     try:
         async with Client(membership.kubeconfig) as client:

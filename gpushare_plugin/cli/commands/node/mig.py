@@ -5,8 +5,6 @@ from typing import Any
 
 import click
 
-from gpushare_plugin.adapters.host.mig.exchange import DEFAULT_ROOT, MigRoot
-from gpushare_plugin.adapters.host.nvml.partitions import NvmlPartitions
 from gpushare_plugin.cli.logs import daemon_log, run_daemon
 from gpushare_plugin.cli.options import (
     A_PATH,
@@ -15,7 +13,9 @@ from gpushare_plugin.cli.options import (
     log_level_option,
     option,
 )
-from gpushare_plugin.programs.mig.service import run
+from gpushare_plugin.gpus.nvml.partitions import NvmlPartitions
+from gpushare_plugin.mig.exchange import DEFAULT_ROOT, MigRoot
+from gpushare_plugin.mig.service import run
 
 
 @click.command("mig", short_help="Make and destroy MIG instances until SIGTERM.")

@@ -5,8 +5,6 @@ from typing import Any
 
 import click
 
-from gpushare_plugin.adapters.host.compute_modes import ComputeModes, SimulatedComputeModes
-from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
 from gpushare_plugin.cli.logs import daemon_log, run_daemon
 from gpushare_plugin.cli.options import (
     A_PATH,
@@ -17,7 +15,9 @@ from gpushare_plugin.cli.options import (
     simulate_option,
 )
 from gpushare_plugin.config.schema.values import MemoryUnit
-from gpushare_plugin.programs.mps.service import run
+from gpushare_plugin.gpus.compute_modes import ComputeModes, SimulatedComputeModes
+from gpushare_plugin.mps.exchange import MpsRoot
+from gpushare_plugin.mps.service import run
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the same path for every program
 
@@ -68,7 +68,7 @@ def _memory(text: str) -> MemoryUnit:
 def _modes(simulate: Path | None, driver_root: Path) -> ComputeModes:
     if simulate is not None:
         return SimulatedComputeModes(simulate)
-    from gpushare_plugin.adapters.host.nvml.compute_modes import NvmlComputeModes  # noqa: PLC0415 - a simulated node needs no pynvml
+    from gpushare_plugin.gpus.nvml.compute_modes import NvmlComputeModes  # noqa: PLC0415 - a simulated node needs no pynvml
 
     return NvmlComputeModes(driver_root)
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from gpushare_plugin.adapters.host.mig.exchange import DEFAULT_ROOT
 from gpushare_plugin.cli.inputs import chosen_configs, driver_root, with_config_options
 from gpushare_plugin.cli.options import (
     A_PATH,
@@ -21,6 +20,7 @@ from gpushare_plugin.cli.options import (
 )
 from gpushare_plugin.cli.setting_options import plugin_directory, with_nvidias_options, with_setting_options
 from gpushare_plugin.config.sources.choice import Configs
+from gpushare_plugin.mig.exchange import DEFAULT_ROOT
 
 
 @click.command("run")
@@ -136,6 +136,6 @@ def _begin_nvml(configs: Configs, given_root: str | None) -> None:
     """
     # A failure here repeats in the daemon, and the daemon logs the failure.
     with contextlib.suppress(Exception):
-        from gpushare_plugin.adapters.host.nvml import initialisation  # noqa: PLC0415 - a simulated node needs no pynvml
+        from gpushare_plugin.gpus.nvml import initialisation  # noqa: PLC0415 - a simulated node needs no pynvml
 
         initialisation.begin(driver_root(given_root, configs.load()))

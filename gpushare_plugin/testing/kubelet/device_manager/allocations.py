@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpushare_plugin.adapters.kubelet.api.deviceplugin_pb2 import ContainerAllocateResponse
+from gpushare_plugin.kubelet.api.deviceplugin_pb2 import ContainerAllocateResponse
 from gpushare_plugin.testing.kubelet.pods import Container, DeviceNode, Mount, StartedContainer
 
 

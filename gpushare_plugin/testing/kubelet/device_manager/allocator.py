@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from random import Random
 
-from gpushare_plugin.adapters.kubelet.api.deviceplugin_pb2 import AllocateResponse, ContainerAllocateResponse
+from gpushare_plugin.kubelet.api.deviceplugin_pb2 import AllocateResponse, ContainerAllocateResponse
 from gpushare_plugin.testing.kubelet.device_manager.allocations import Allocation, Entry, merged
 from gpushare_plugin.testing.kubelet.device_manager.manager import DeviceManager
 from gpushare_plugin.testing.kubelet.device_manager.selection import Selection, by_affinity

@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from gpushare_plugin.adapters.kubelet.api.deviceplugin_pb2 import ContainerAllocateResponse
+from gpushare_plugin.kubelet.api.deviceplugin_pb2 import ContainerAllocateResponse
 from gpushare_plugin.testing.kubelet.device_manager.allocations import Allocation, Entry
 from gpushare_plugin.testing.kubelet.errors import DeviceManagerError
 

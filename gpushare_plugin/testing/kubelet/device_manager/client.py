@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import grpc
 
-from gpushare_plugin.adapters.kubelet.api.deviceplugin_pb2 import (
+from gpushare_plugin.kubelet.api.deviceplugin_pb2 import (
     AllocateRequest,
     AllocateResponse,
     ContainerAllocateRequest,
@@ -19,7 +19,7 @@ from gpushare_plugin.adapters.kubelet.api.deviceplugin_pb2 import (
     PreferredAllocationResponse,
     PreStartContainerRequest,
 )
-from gpushare_plugin.adapters.kubelet.api.deviceplugin_pb2_grpc import DevicePluginStub
+from gpushare_plugin.kubelet.api.deviceplugin_pb2_grpc import DevicePluginStub
 from gpushare_plugin.testing.kubelet.errors import DeviceManagerError, PluginCallError
 
 Answer = TypeVar("Answer")

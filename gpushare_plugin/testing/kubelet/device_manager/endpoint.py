@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gpushare_plugin.adapters.kubelet.api.deviceplugin_pb2 import DevicePluginOptions
+from gpushare_plugin.kubelet.api.deviceplugin_pb2 import DevicePluginOptions
 from gpushare_plugin.testing.kubelet.device_manager.client import PluginClient
 from gpushare_plugin.testing.kubelet.errors import DeviceManagerError
 

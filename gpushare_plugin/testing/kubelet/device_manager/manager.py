@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from gpushare_plugin.adapters.kubelet.api.deviceplugin_pb2 import Device as ListedDevice
-from gpushare_plugin.adapters.kubelet.api.deviceplugin_pb2 import DevicePluginOptions
+from gpushare_plugin.kubelet.api.deviceplugin_pb2 import Device as ListedDevice
+from gpushare_plugin.kubelet.api.deviceplugin_pb2 import DevicePluginOptions
 from gpushare_plugin.testing.kubelet.device_manager import checkpoint
 from gpushare_plugin.testing.kubelet.device_manager.allocations import Allocations, Entry
 from gpushare_plugin.testing.kubelet.device_manager.client import PluginClient

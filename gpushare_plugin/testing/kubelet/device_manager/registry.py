@@ -7,8 +7,8 @@ from pathlib import Path
 
 import grpc
 
-from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc
-from gpushare_plugin.adapters.kubelet.api.deviceplugin_pb2 import Empty, RegisterRequest
+from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc
+from gpushare_plugin.kubelet.api.deviceplugin_pb2 import Empty, RegisterRequest
 from gpushare_plugin.testing.kubelet.device_manager.client import PluginClient
 from gpushare_plugin.testing.kubelet.device_manager.manager import DeviceManager
 from gpushare_plugin.testing.kubelet.errors import DeviceManagerError

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare_plugin.base.errors import ConfigError
 from gpushare_plugin.config.loading.content import LARGEST_FILE
 from gpushare_plugin.config.loading.document import parse, read
 from gpushare_plugin.config.loading.scalars import write
-from gpushare_plugin.config.places import Origin, SettingPlaces
-from gpushare_plugin.foundation.errors import ConfigError
+from gpushare_plugin.config.schema.places import Origin, SettingPlaces
 
 
 def plain(text: str) -> object:

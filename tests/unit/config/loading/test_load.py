@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gpushare_plugin.base.errors import ConfigError, Problem
 from gpushare_plugin.config.loading.load import Loaded, Override, dump, load
 from gpushare_plugin.config.schema.sections import AllDevices, Config, DeviceCount, DeviceList, MemoryUnit
-from gpushare_plugin.foundation.errors import ConfigError, Problem
 
 Load = Callable[..., Loaded]
 LinesOf = Callable[..., list[str]]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpushare_plugin.config.loading.load import nothing_at, validated
 from gpushare_plugin.config.loading.manifests import FoundConfig, embedded_configs, whole_config
 from gpushare_plugin.config.loading.scalars import write
-from gpushare_plugin.config.places import Finding
+from gpushare_plugin.config.schema.places import Finding
 from tests.unit.config.loading.test_properties import RIGHT, like
 
 GOOD = "version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - {name: gpu, replicas: 2}\n"

@@ -7,7 +7,7 @@ import pytest
 from gpushare_plugin.config.loading.load import Loaded, dump, load
 from gpushare_plugin.config.schema.sections import Health
 from gpushare_plugin.config.schema.values import Xids, parse_xids, plain_xids, xids_in
-from gpushare_plugin.model.health import XidPolicy
+from gpushare_plugin.core.health import XidPolicy
 
 
 def health(loaded: Loaded) -> Health:

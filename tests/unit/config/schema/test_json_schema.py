@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from gpushare_plugin.config.loading.document import parse
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.loading.scalars import write
-from gpushare_plugin.config.places import Origin
 from gpushare_plugin.config.schema.fields import Kind, keys, sections
 from gpushare_plugin.config.schema.json_schema import config_schema
+from gpushare_plugin.config.schema.places import Origin
 from tests.unit.config.loading.test_load import NVIDIA_SAMPLES
 from tests.unit.config.loading.test_properties import RIGHT, any_data, check, like
 

@@ -5,15 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from gpushare_plugin.base.errors import PlacementError
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.schema.names import CORES
-from gpushare_plugin.foundation.errors import PlacementError
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.account.node_record import ResourceRecord, record
-from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.grant import Grant, Recipient
-from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.model.snapshot import Snapshot
-from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, listed_size, parse_unit
+from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.core.grant import Grant, Recipient
+from gpushare_plugin.core.resource import Resource
+from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.core.unit import KUBELET_MESSAGE_LIMIT, listed_size, parse_unit
+from gpushare_plugin.ledger.node_record import ResourceRecord, record
 from gpushare_plugin.sharing.plan import Plan
 from gpushare_plugin.sharing.snapshot import planned_snapshot
 from gpushare_plugin.sharing.transition import Offer, WantedOffer, advance

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.foundation.errors import PlacementError, RequestError
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.gpu import MOST_MEMORY_MIB
-from gpushare_plugin.model.grant import Recipient
-from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, short_uuids
+from gpushare_plugin.base.errors import PlacementError, RequestError
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.core.gpu import MOST_MEMORY_MIB
+from gpushare_plugin.core.grant import Recipient
+from gpushare_plugin.core.resource import Resource
+from gpushare_plugin.core.unit import KUBELET_MESSAGE_LIMIT, short_uuids
 from gpushare_plugin.sharing.ways.memory import list_size, smallest_unit
 from tests.nodes import a_node
 from tests.unit.sharing.settings import GPU_MEM, memory, only, planned, units_by_gpu

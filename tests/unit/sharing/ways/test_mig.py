@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpushare_plugin.foundation.errors import PlacementError
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.gpu import FailedGpu, Inventory
+from gpushare_plugin.base.errors import PlacementError
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.core.gpu import FailedGpu, Inventory
 from tests.nodes import a_gpu, a_mig_node
 from tests.unit.sharing.settings import memory, only, planned, time_slicing
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpushare_plugin.foundation.errors import PlacementError
-from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.base.errors import PlacementError
+from gpushare_plugin.core.resource import Resource
 from tests.nodes import a_gpu, a_node
 from tests.unit.sharing.settings import only, planned, time_slicing, units_by_gpu
 

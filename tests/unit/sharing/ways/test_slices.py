@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.foundation.errors import PlacementError
-from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.base.errors import PlacementError
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.core.resource import Resource
 from tests.nodes import a_gpu, a_node
 from tests.unit.sharing.settings import planned
 

@@ -8,23 +8,23 @@ from dataclasses import dataclass
 
 import pytest
 
+from gpushare_plugin.base.errors import Path, PlacementError
 from gpushare_plugin.config.effective import EffectiveConfig
+from gpushare_plugin.config.findings import Findings
 from gpushare_plugin.config.schema.sections import AllDevices, Config, DeviceList, Devices
-from gpushare_plugin.foundation.errors import Path, PlacementError
-from gpushare_plugin.model.choice.chooser import Request
-from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.grant import Allocation, Grant
-from gpushare_plugin.model.resource import Resource, Units
-from gpushare_plugin.model.unit import Form
-from gpushare_plugin.sharing.findings import Findings
-from gpushare_plugin.sharing.injection import Injection
+from gpushare_plugin.core.chooser import Request
+from gpushare_plugin.core.gpu import Gpu
+from gpushare_plugin.core.grant import Allocation, Grant
+from gpushare_plugin.core.resource import Resource, Units
+from gpushare_plugin.core.unit import Form
 from gpushare_plugin.sharing.isolation.layer import Isolation
 from gpushare_plugin.sharing.plan import Plan, plan
+from gpushare_plugin.sharing.ways.injection import Injection
 from gpushare_plugin.sharing.ways.table import WAYS
 from gpushare_plugin.sharing.ways.way import Entry, MakeWay, NodeFacts, by_place
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.nodes import a_gpu, a_node
-from tests.unit.adapters.kubelet.serving import running
+from tests.unit.kubelet.serving import running
 
 HALF = "example.com/half-gpu"
 ALL = AllDevices()

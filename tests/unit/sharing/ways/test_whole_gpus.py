@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpushare_plugin.foundation.errors import PlacementError
-from gpushare_plugin.foundation.structs import replace
+from gpushare_plugin.base.errors import PlacementError
+from gpushare_plugin.base.structs import replace
 from tests.nodes import a_gpu, a_node
 from tests.unit.sharing.settings import only, planned
 

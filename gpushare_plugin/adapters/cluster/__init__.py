@@ -1,1 +1,0 @@
-"""The API server; imports neither the kubelet nor the host."""

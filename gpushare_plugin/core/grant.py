@@ -1,0 +1,88 @@
+"""The allocation to a container, and the grant in return: the neutral form of an `Allocate` answer."""
+
+from typing import Protocol
+
+from gpushare_plugin.base.structs import Struct, field
+from gpushare_plugin.core.gpu import Gpu
+
+
+class Mount(Struct, frozen=True):
+    """A path of the host that appears in the container."""
+
+    container_path: str
+    """The path in the container."""
+    host_path: str
+    """The path on the host."""
+    read_only: bool = False
+    """Whether the container can only read the path."""
+
+
+class DeviceNode(Struct, frozen=True):
+    """A device node of the host that appears in the container, readable and writable."""
+
+    container_path: str
+    """The path of the device node in the container."""
+    host_path: str
+    """The path of the device node on the host."""
+
+
+class Grant(Struct):
+    """Everything that a container gets through the kubelet for one resource."""
+
+    environment: dict[str, str] = field(default_factory=dict)
+    """The environment variables, by name."""
+    mounts: list[Mount] = field(default_factory=list)
+    """The mounted paths of the host."""
+    devices: list[DeviceNode] = field(default_factory=list)
+    """The device nodes."""
+    annotations: dict[str, str] = field(default_factory=dict)
+    """The annotations that the kubelet passes to the container runtime."""
+    cdi_devices: list[str] = field(default_factory=list)
+    """The fully qualified names of CDI devices."""
+
+
+class AllocatedGpu(Struct, frozen=True):
+    """The part of a GPU that was allocated to a container."""
+
+    gpu: Gpu
+    """The GPU."""
+    units: int
+    """The number of allocated units of the GPU."""
+    of: int
+    """The number of all units of the GPU in the resource."""
+    mib: int = 0
+    """The memory of the allocated units in MiB; 0 where units do not stand for memory."""
+
+
+class Recipient(Struct, frozen=True):
+    """Facts about the pod that gets units; the kubelet does not name the pod."""
+
+    pod_units: int | None = None
+    """The units of the resource requested by the whole pod; None where unknown."""
+    promised: bool = False
+    """Whether a scheduler has promised the pod units of exactly the allocated GPUs: then several GPUs are allowed."""
+
+
+UNKNOWN = Recipient()
+"""A pod without known facts."""
+
+
+class Allocation(Struct, frozen=True):
+    """The units of one resource that were allocated to a container."""
+
+    resource: str
+    """The name of the resource."""
+    gpus: tuple[AllocatedGpu, ...]
+    """The GPUs with allocated units, sorted by place."""
+    ids: frozenset[str]
+    """The IDs of the units. No two containers hold the same ID at a time; the ID of a whole GPU is its UUID."""
+    recipient: Recipient = UNKNOWN
+    """The known facts about the pod."""
+
+
+class Granter(Protocol):
+    """Decides the grant for an allocation."""
+
+    def grant(self, allocation: Allocation) -> Grant:
+        """Return the grant for `allocation`; raise PlacementError for units that cannot work together."""
+        ...

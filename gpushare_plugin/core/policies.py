@@ -1,0 +1,131 @@
+"""The policies: the order in which GPUs and nodes are taken.
+
+The node, the ledger, the config, the labels, the chart and the documents all follow the tables of this module. A new
+policy is a name in a `Literal` and a line of its table. All other places that name the policy are generated from the
+table, or compared with the table by `tests/project/test_enumerations.py`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Literal, Protocol, TypeGuard, TypeVar
+
+from gpushare_plugin.base.structs import Struct
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+PolicyName = Literal["binpack", "spread"]
+"""The policies for memory, compute and slices."""
+ReplicaPolicyName = Literal["distributed", "packed", "spread"]
+"""The policies for replicas."""
+
+
+class Occupancy(Struct, frozen=True):
+    """The occupancy of one GPU, in units."""
+
+    index: int
+    """The index of the GPU, which breaks ties."""
+    free: int
+    """The number of free units."""
+    total: int
+    """The number of all units."""
+
+    @property
+    def used(self) -> int:
+        """The number of units that are not free."""
+        return self.total - self.free
+
+
+Order = Callable[[Occupancy], tuple[int, int]]
+"""Returns the rank of a GPU on its node: the GPU with the lowest rank is taken."""
+
+ReplicaOrder = Callable[[Occupancy, int], tuple[int, int, int]]
+"""Returns the rank of a GPU for one more replica, from the occupancy of the GPU and the replicas already chosen there.
+
+The replicas already chosen are replicas of the GPU for the same request. The GPU with the lowest rank is taken.
+"""
+
+Numbers = TypeVar("Numbers", float, "NDArray[np.float64]")
+"""A number, or an array of numbers: of one GPU, or of many GPUs at the same time."""
+
+Price = tuple[float, ...]
+"""The price of a GPU for a request.
+
+Prices compare like tuples, and the lowest price is best. The first number, from 0 to 1, ranks nodes.
+"""
+
+
+class PriceOf(Protocol):
+    """Returns the price of a GPU for a request, or the prices of many GPUs."""
+
+    def __call__(
+        self, gpu: Numbers, node: Numbers, replicas: Numbers | int = 0, node_replicas: int = 0, /
+    ) -> tuple[Numbers | float, ...]:
+        """Return the price of a GPU as if the request were already on the GPU.
+
+        `gpu` is the number of free units of the GPU, divided by the units of the largest GPU of the node. `node` is the
+        number of free units of the node, divided by all units of the node. `replicas` is the number of other pods of
+        the same owner on the GPU, `node_replicas` the number of such pods on the node.
+        """
+
+
+class Policy(Struct, frozen=True):
+    """A policy for memory, compute and slices."""
+
+    order: Order
+    """The order of the GPUs of one node."""
+    price: PriceOf
+    """The price of a GPU in a cluster."""
+    separates_replicas: bool = False
+    """Whether a GPU without pods of the same owner is cheaper than a GPU with pods of the owner."""
+
+
+def binpack(
+    gpu: Numbers, node: Numbers, _replicas: Numbers | int = 0, _node_replicas: int = 0, /
+) -> tuple[Numbers | float, ...]:
+    """Prefer the GPU with least room, on the node with least room, to keep GPUs and nodes free for large pods."""
+    return ((gpu + node) / 2,)
+
+
+def spread(
+    gpu: Numbers, node: Numbers, replicas: Numbers | int = 0, node_replicas: int = 0, /
+) -> tuple[Numbers | float, ...]:
+    """Prefer the GPU with most room, on the node with most room, and avoid GPUs and nodes with a pod of the owner.
+
+    Nodes without a pod of the owner come first, then nodes with the fewest pods of the owner, where more than five pods
+    count as five. On a node, GPUs with the fewest pods of the owner come first.
+    """
+    full = 1 - (gpu + node) / 2
+    if not node_replicas:
+        return (full / 2,)
+    return 0.5 + min(5, node_replicas) / 10, replicas, full
+
+
+POLICIES: Mapping[str, Policy] = {
+    "binpack": Policy(lambda gpu: (gpu.free, gpu.index), binpack),
+    "spread": Policy(lambda gpu: (-gpu.free, gpu.index), spread, separates_replicas=True),
+}
+"""The policies for memory, compute and slices, by name."""
+
+DEFAULT_POLICY: PolicyName = "binpack"
+"""The default policy for memory, compute and slices."""
+
+REPLICA_POLICIES: Mapping[str, ReplicaOrder] = {
+    "distributed": lambda gpu, chosen: (gpu.used, chosen, gpu.index),
+    "packed": lambda gpu, chosen: (-gpu.used, chosen, gpu.index),
+    "spread": lambda gpu, chosen: (chosen, gpu.used, gpu.index),
+}
+"""The policies for replicas, used by the node only: the values of NVIDIA's `sharedDevicesAllocationPolicy`."""
+
+DEFAULT_REPLICA_POLICY: ReplicaPolicyName = "distributed"
+"""The default policy for replicas."""
+
+
+def is_policy(name: str | None) -> TypeGuard[PolicyName]:
+    """Return whether a text names a policy."""
+    return name in POLICIES
+
+
+def is_replica_policy(name: str | None) -> TypeGuard[ReplicaPolicyName]:
+    """Return whether a text names a policy for replicas."""
+    return name in REPLICA_POLICIES

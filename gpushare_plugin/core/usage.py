@@ -1,0 +1,128 @@
+"""The usage of a node: of GPUs, of the containers that hold units, and of foreign processes.
+
+Memory is in bytes. A utilization is the part of the time in which a GPU computed, from 0 to 1. None stands for an
+unknown value.
+"""
+
+from collections.abc import Mapping
+
+from gpushare_plugin.base.memory import MIB
+from gpushare_plugin.base.structs import Struct
+
+TOLERANCE = 512 * MIB
+"""Bytes by which a container may exceed its limit: the CUDA context of a process takes some hundreds of MiB."""
+
+
+class ContainerUsage(Struct, frozen=True):
+    """The units of a GPU that a container holds, and the usage of the GPU by the processes of the container."""
+
+    namespace: str
+    """The namespace of the pod."""
+    pod: str
+    """The name of the pod."""
+    container: str
+    """The name of the container.
+
+    Empty for all containers of the pod together, where several containers hold the GPU and a process cannot be
+    attributed to one of the containers.
+    """
+    uid: str
+    """The UID of the pod, as the kubelet has it."""
+    gpu: str
+    """The UUID of the GPU."""
+    resource: str
+    """The name of the resource; several names are separated by commas."""
+    units: int
+    """The number of held units."""
+    limit: int | None = None
+    """The most bytes of GPU memory that the container may use; None without a limit, as with time slicing."""
+    used: int | None = None
+    """The bytes of GPU memory in use."""
+    utilization: float | None = None
+    """The part of the time in which the container computed on the GPU."""
+    processes: int | None = None
+    """The number of processes on the GPU."""
+
+    @property
+    def label(self) -> str:
+        """The pod as `namespace/name`, for people."""
+        return f"{self.namespace}/{self.pod}"
+
+    @property
+    def excess(self) -> int:
+        """The bytes in use beyond the limit; 0 without a limit, or while the bytes in use are unknown."""
+        return 0 if self.limit is None or self.used is None else max(0, self.used - self.limit)
+
+    @property
+    def over(self) -> bool:
+        """Whether the container exceeds its limit by more than the tolerance."""
+        return self.excess > TOLERANCE
+
+
+class Stowaway(Struct, frozen=True):
+    """A process on an offered GPU that belongs to no pod with units of the GPU."""
+
+    gpu: str
+    """The UUID of the GPU."""
+    pid: int
+    """The number of the process in the PID namespace of the host."""
+    program: str = ""
+    """The short name of the program."""
+    pod: str = ""
+    """The pod as `namespace/name`; empty unless the pod is known, because it holds units of another GPU."""
+    pod_uid: str = ""
+    """The UID of the pod; empty for a process outside all pods."""
+    container_id: str = ""
+    """The ID of the container; empty for a process outside all containers."""
+    memory: int | None = None
+    """The bytes of GPU memory in use by the process."""
+
+    @property
+    def whose(self) -> str:
+        """The owner of the process, in words."""
+        if self.pod or self.pod_uid:
+            return f"pod {self.pod or self.pod_uid}"
+        return f"container {self.container_id}" if self.container_id else "the host"
+
+
+class GpuUsage(Struct, frozen=True):
+    """The usage of a GPU or MIG instance."""
+
+    uuid: str
+    """The UUID of the GPU or MIG instance."""
+    memory_total: int | None = None
+    """The bytes of GPU memory, without the memory reserved by the driver."""
+    memory_used: int | None = None
+    """The bytes of GPU memory in use."""
+    utilization: float | None = None
+    """The part of the time in which the GPU computed."""
+    processes: int | None = None
+    """The number of processes that use the GPU."""
+    stowaways: tuple[Stowaway, ...] = ()
+    """The foreign processes on the GPU."""
+    unknown: str | None = None
+    """Why the containers that use the GPU are unknown; None where the containers are known."""
+    mps_clients: int | None = None
+    """The number of processes that compute through MPS."""
+
+
+class Usage(Struct, frozen=True):
+    """The usage of a node at the last look."""
+
+    gpus: tuple[GpuUsage, ...] = ()
+    """The usage of every GPU that answered."""
+    containers: tuple[ContainerUsage, ...] = ()
+    """The usage of every container that holds units."""
+    age: float = 0.0
+    """Seconds since the look."""
+    held: Mapping[tuple[str, str], int] | None = None
+    """The number of held units, by resource and UUID of the GPU; None while the holdings are unknown."""
+
+    @property
+    def stowaways(self) -> tuple[Stowaway, ...]:
+        """The foreign processes on all GPUs."""
+        return tuple(each for gpu in self.gpus for each in gpu.stowaways)
+
+    def of_gpu(self, uuid: str) -> GpuUsage | None:
+        """Return the usage of a GPU, None if the usage is unknown."""
+        return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)

@@ -1,0 +1,29 @@
+"""A term of leadership: an account filled from the cluster, and the binder that makes promises in the account.
+
+The account is filled before the term begins; the binder makes sure of the last promises of an earlier leader.
+"""
+
+from dataclasses import dataclass
+
+from gpushare_plugin.base.errors import GpushareError
+from gpushare_plugin.extender.binder import Binder
+from gpushare_plugin.ledger.cluster import ClusterAccount
+from gpushare_plugin.ledger.disruption import Disruptions
+
+
+class NotLeadingError(GpushareError):
+    """This process must not decide: another extender leads, or the cluster has not been listed yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderTerm:
+    """A term of leadership with a complete account."""
+
+    number: int
+    """The number of the term in the election."""
+    account: ClusterAccount
+    """The account of the cluster."""
+    disruptions: Disruptions
+    """The disruption budgets, and the harm of evicting pods."""
+    binder: Binder
+    """The binder of pods, with promises in the account."""

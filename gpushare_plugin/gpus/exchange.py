@@ -1,0 +1,205 @@
+"""Files exchanged by two daemons of a node through a shared directory; each file has a single writer.
+
+`gpushare run` writes the desired state. The other daemon, `gpushare mps` or `gpushare mig`, writes its status, which
+counts while the daemon holds its lock. The versions of the two daemons may differ: a reader ignores unknown keys, and a
+change of meaning needs another `version`.
+"""
+
+import os
+from contextlib import AbstractContextManager, ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gpushare_plugin.base.errors import GpushareError
+from gpushare_plugin.base.files.lock import LockedError, lock
+from gpushare_plugin.base.files.regular_file import read_regular
+from gpushare_plugin.base.structs import Struct
+
+LARGEST_FILE = 1 << 18
+"""The size limit of a file in bytes; no node of any size needs more."""
+
+UUID = r"^GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
+"""A regular expression for the UUID of a card."""
+
+Uuid = Annotated[str, Field(pattern=UUID)]
+"""The UUID of a card."""
+
+
+class ExchangeError(GpushareError):
+    """A file or directory of the exchange cannot be used; the message gives its path and the reason."""
+
+
+class AlreadyRunningError(GpushareError):
+    """Another process of gpushare uses the directory; the message names process, directory and remedy."""
+
+
+class SharedDirectory(Struct, frozen=True):
+    """A directory of the host in which `gpushare run` and another daemon exchange files."""
+
+    path: Path
+    """The path of the directory."""
+
+    @property
+    def wanted(self) -> Path:
+        """The file with the desired state, written by `gpushare run`."""
+        return self.path / "wanted.json"
+
+    @property
+    def status(self) -> Path:
+        """The file with the status, written by the other daemon."""
+        return self.path / "status.json"
+
+    @property
+    def ready(self) -> Path:
+        """A file present while the desired state is reached, for the readiness probe of the other daemon's pod."""
+        return self.path / "ready"
+
+    @property
+    def only(self) -> Path:
+        """The lock file of the directory, locked while any program except `gpushare run` uses the directory."""
+        return self.path / "gpushare.lock"
+
+    @property
+    def alive(self) -> Path:
+        """A file touched regularly while the other daemon works, for the liveness probe of the daemon's pod."""
+        return self.path / "alive"
+
+
+def take(directory: SharedDirectory, lock_file: Path, program: str, what: str) -> AbstractContextManager[object]:
+    """Create the directory if needed, and take its locks for `program`; `what` is the directory's name in messages.
+
+    The locks last until the context ends. Raises AlreadyRunningError, and ExchangeError where the directory cannot be
+    used.
+    """
+    with ExitStack() as locks:
+        try:
+            directory.path.mkdir(parents=True, exist_ok=True)
+            locks.enter_context(lock(lock_file))
+        except LockedError as error:
+            raise AlreadyRunningError(
+                f"another {program}{error.holder} uses {directory.path}; only one can run for each {what}: "
+                "stop it first"
+            ) from None
+        except OSError as error:
+            raise ExchangeError(f"the {what} {directory.path} cannot be used: {error}") from error
+        try:
+            # The second lock is the same for all programs and for all paths to the directory.
+            locks.enter_context(lock(directory.only))
+        except LockedError as error:
+            raise AlreadyRunningError(
+                f"another program of gpushare{error.holder} uses {directory.path}, and {_ONE_DIRECTORY}"
+            ) from None
+        except OSError as error:
+            raise ExchangeError(f"the {what} {directory.path} cannot be used: {error}") from error
+        return locks.pop_all()
+
+
+def refuse_one_directory(one: SharedDirectory, other: SharedDirectory) -> None:
+    """Raise ExchangeError if two directories are the same, or one contains the other; links are followed."""
+    first, second = one.path.resolve(), other.path.resolve()
+    if first.is_relative_to(second) or second.is_relative_to(first) or _same(first, second):
+        raise ExchangeError(
+            f"{one.path} and {other.path} lead to one directory, or into one another, and {_ONE_DIRECTORY}"
+        )
+
+
+_ONE_DIRECTORY = (
+    "each overwrites files of the other in the same directory: set the MPS root (flags.mpsRoot, --mps-root) and the "
+    "MIG root (--mig-root) to two directories beside each other"
+)
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Return whether two paths lead to the same directory, for example a directory mounted twice."""
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False  # a missing directory is not mounted
+
+
+class Message(BaseModel):
+    """The content of a file of the exchange."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+    version: Literal[1] = 1
+    """The version of the meaning of the content; a reader rejects any other version."""
+
+
+class AgentStatus(Message):
+    """The status of the other daemon."""
+
+    since: str = ""
+    """The time of the last change of the status, in UTC by ISO 8601."""
+
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+
+
+def read_message(file: Path, kind: type[AnyMessage]) -> AnyMessage | None:
+    """Return the content of `file`, None if the file does not exist; raises ExchangeError for any other problem."""
+    try:
+        # Regular files only: a pipe would make the reader wait, and a link would lead to another file.
+        content = read_regular(file, LARGEST_FILE + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ExchangeError(f"{file} cannot be read: {error.strerror or error}") from error
+    if len(content) > LARGEST_FILE:
+        raise ExchangeError(f"{file} has more than {LARGEST_FILE} bytes, which gpushare never writes; remove it")
+    try:
+        return kind.model_validate_json(content)
+    except ValidationError as error:
+        wrong = "; ".join(
+            f"{'.'.join(map(str, each['loc'])) or 'the whole file'}: {each['msg']}" for each in error.errors()[:3]
+        )
+        raise ExchangeError(
+            f"{file} has content that this version of gpushare does not accept ({wrong}); check that all daemons of "
+            "gpushare on this node have the same version, and that nothing else writes this file"
+        ) from error
+
+
+def write_message(file: Path, message: Message) -> None:
+    """Replace `file` in one step, so that no reader sees half of `message`; raises ExchangeError."""
+    new = file.with_name(f".{file.name}.new")
+    try:
+        new.unlink(missing_ok=True)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(message.model_dump_json(indent=1))
+        new.rename(file)
+    except OSError as error:
+        raise ExchangeError(f"{file} cannot be written: {error.strerror or error}") from error
+
+
+class StatusFile:
+    """Writes the status of a daemon after every change, and keeps the file `ready` while all work is done."""
+
+    def __init__(self, directory: SharedDirectory) -> None:
+        """Write to `status` and `ready` of `directory`."""
+        self._directory = directory
+        self._written: AgentStatus | None = None
+
+    def write(self, status: AgentStatus, *, ready: bool) -> None:
+        """Write `status` if changed, and create or remove the file `ready`.
+
+        Raises ExchangeError or OSError; then the next call tries again.
+        """
+        if self._written is not None and status == self._written.model_copy(update={"since": ""}):
+            return
+        status = status.model_copy(update={"since": datetime.now(UTC).isoformat(timespec="seconds")})
+        write_message(self._directory.status, status)
+        if ready:
+            self._directory.ready.touch()
+        else:
+            self._directory.ready.unlink(missing_ok=True)
+        self._written = status
+
+    def withdraw(self) -> None:
+        """Remove the status and the file `ready`."""
+        for file in (self._directory.status, self._directory.ready):
+            file.unlink(missing_ok=True)
+        self._written = None

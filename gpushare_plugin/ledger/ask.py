@@ -1,0 +1,32 @@
+"""A question to nodes: whether and where a pod fits, by the rules of the cluster."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gpushare_plugin.core.policies import DEFAULT_POLICY
+from gpushare_plugin.ledger.node import ALWAYS_OURS
+from gpushare_plugin.ledger.request import PodRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules for the whole cluster."""
+
+    policy: str = DEFAULT_POLICY
+    """The placement policy if neither the pod nor the node names a policy."""
+    ours: frozenset[str] = ALWAYS_OURS
+    """The resources that the account decides: Aliyun's resources, and all resources in the record of any node.
+
+    A record describes its own node only. `Node.lacks` tells whether another node has none of a resource.
+    """
+
+
+class Ask(NamedTuple):
+    """A question to a node, or to many nodes: whether and where a pod fits."""
+
+    request: PodRequest
+    """The request of the pod."""
+    owner: str | None
+    """The UID of the controller of the pod; None if other pods of the controller do not matter."""
+    rules: Rules
+    """The rules of the cluster."""

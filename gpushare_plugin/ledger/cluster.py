@@ -1,0 +1,270 @@
+"""The account of a whole cluster: nodes, pods and reservations in, verdicts out.
+
+The cluster account keeps the newest nodes, pods and reservations, and makes the account of a node from the newest
+objects on demand. Thus the order of events does not matter, and accounts cannot drift from the objects.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from gpushare_plugin.base import structs
+from gpushare_plugin.base.errors import PlacementError
+from gpushare_plugin.core.policies import DEFAULT_POLICY
+from gpushare_plugin.ledger import fitting
+from gpushare_plugin.ledger.alike import Nodes
+from gpushare_plugin.ledger.ask import Ask, Rules
+from gpushare_plugin.ledger.cluster_wide import ClusterSearch, not_known
+from gpushare_plugin.ledger.node import ALWAYS_OURS, Node
+from gpushare_plugin.ledger.occupancy import NodeAccount, Reservation, Whereabouts, node_account
+from gpushare_plugin.ledger.pod import Pod
+from gpushare_plugin.ledger.presence import Nominated, Presence
+from gpushare_plugin.ledger.request import PodRequest
+from gpushare_plugin.ledger.verdicts import Fit, Misfit, Placement, Verdict
+from gpushare_plugin.ledger.victims import Eviction, victims
+
+
+class _Named:
+    """The resources named in records of nodes."""
+
+    def __init__(self) -> None:
+        """Start without records."""
+        self._counts: Counter[str] = Counter()
+
+    def replace(self, before: Node | None, after: Node | None) -> frozenset[str]:
+        """Count the resources of a changed node, and return all resources that the account decides on.
+
+        `before` is None for an added node, `after` for a removed node.
+        """
+        if before is not None and before.recorded:
+            self._counts.subtract(before.offers.keys())
+        if after is not None and after.recorded:
+            self._counts.update(after.offers.keys())
+        return ALWAYS_OURS | {name for name, count in self._counts.items() if count > 0}
+
+
+class ClusterAccount:
+    """The account of every GPU of a cluster, with held and promised units; for one thread only, and never waits."""
+
+    def __init__(self, default_policy: str = DEFAULT_POLICY) -> None:
+        """Start empty; `default_policy` is the policy for pods and nodes without a policy."""
+        self._rules = Rules(default_policy)
+        self._named = _Named()
+        self._nodes: dict[str, Node] = {}
+        self._pods: dict[str, Pod] = {}
+        self._reservations: dict[str, Reservation] = {}
+        self._presence = Presence()
+        self._nominated = Nominated()
+        self._whereabouts = Whereabouts()
+        self._accounts: dict[str, NodeAccount] = {}  # of nodes unchanged since the account was made
+        self._search = ClusterSearch(self._nodes)
+
+    def put_node(self, node: Node) -> None:
+        """Add a node, or replace the former state of the node."""
+        before = self._nodes.get(node.name)
+        if before is None or not before.same_as(node):
+            self._nodes[node.name] = node
+            self._changed(node.name)
+            self._name(before, node)
+        elif before.version != node.version:
+            self._nodes[node.name] = structs.replace(before, version=node.version)
+
+    def remove_node(self, name: str) -> None:
+        """Forget a node; pods bound to the node stay until removed, because the node may come back."""
+        self._name(self._nodes.pop(name, None), None)
+        self._changed(name)
+
+    def put_pod(self, pod: Pod) -> None:
+        """Add a pod, or replace the former state of the pod; a bound or ended pod loses the reservation.
+
+        A bound pod stays bound, and an ended pod stays ended: events with an earlier state are late and ignored.
+        """
+        before = self._pods.get(pod.uid)
+        if before is not None and (before == pod or _is_older(pod, before)):
+            return
+        if pod.node is not None or pod.ended:
+            self.release(pod.uid)
+        if before is not None:
+            self._leave(before, before.holds_on)
+        self._pods[pod.uid] = pod
+        self._nominated.replace(before, pod)
+        self._enter(pod, pod.holds_on)
+
+    def remove_pod(self, uid: str) -> None:
+        """Forget a deleted pod, and the reservation of the pod."""
+        self.release(uid)
+        if (pod := self._pods.pop(uid, None)) is not None:
+            self._nominated.replace(pod, None)
+            self._leave(pod, pod.holds_on)
+            self._whereabouts.forget(uid)
+
+    def concerns(self, request: PodRequest) -> bool:
+        """Return whether the account decides on a resource requested by a pod, or cannot read the request.
+
+        A request is unreadable if a quantity makes no sense, or the pod has more resources than gpushare keeps.
+        """
+        return request.unreadable or not self._rules.ours.isdisjoint(request.amounts)
+
+    def fit(self, request: PodRequest, node: str, owner: str | None = None) -> Verdict:
+        """Return whether a pod fits on a node; the verdict on too few units has the numbers of the node.
+
+        `owner` is the UID of the controller of the pod.
+        """
+        if node not in self._nodes:
+            return Misfit(not_known(node), curable=False)
+        return fitting.fit(self.node(node), self._ask(request, owner))
+
+    def fit_pod(self, pod: Pod, node: str) -> Verdict:
+        """Return whether a pod fits on a node after nominated pods, with the numbers of `fit`."""
+        if node not in self._nodes:
+            return Misfit(not_known(node), curable=False)
+        account = fitting.with_nominated(self.node(node), self._nominated.ahead_of(pod, node), self._rules)
+        return fitting.fit(account, self._ask(pod.request, pod.owner))
+
+    def fits(self, request: PodRequest, nodes: Iterable[str], owner: str | None = None) -> dict[str, Verdict]:
+        """Return whether a pod fits on each of many nodes, without the numbers of the nodes.
+
+        One call is much faster than a call for each node.
+        """
+        names = list(nodes)
+        verdicts = self._fits(self._ask(request, owner), names)
+        return {name: verdicts[name] for name in names}
+
+    def fits_pod(self, pod: Pod, nodes: Sequence[str]) -> Mapping[str, Verdict]:
+        """Return whether a pod fits on each of many nodes, after nominated pods, for which other pods are evicted.
+
+        The result can include further nodes, and changes with the account.
+        """
+        verdicts = self._fits(self._ask(pod.request, pod.owner), nodes)
+        awaited: dict[str, Verdict] = {}
+        for name in self._nominated.nodes & verdicts.keys():
+            if isinstance(verdicts[name], Fit) and (ahead := self._nominated.ahead_of(pod, name)):
+                account = fitting.with_nominated(self.node(name), ahead, self._rules)
+                (awaited[name],) = fitting.fits(
+                    Nodes.alone(account, pod.request.amounts), self._ask(pod.request, pod.owner)
+                )
+        return {**verdicts, **awaited} if awaited else verdicts
+
+    def _fits(self, ask: Ask, nodes: Sequence[str]) -> Mapping[str, Verdict]:
+        """Return the verdicts on `nodes`, and perhaps on further nodes; callers must not change the result."""
+        return self._search.fits(ask, nodes, self.node, self._presence.of(ask.owner))
+
+    def place(self, request: PodRequest, node: str, owner: str | None = None, ahead: Iterable[Pod] = ()) -> Placement:
+        """Return the placement of a pod on a node, after the pods `ahead`.
+
+        Raises PlacementError if the node is unknown, or the pod does not fit.
+        """
+        if node not in self._nodes:
+            raise PlacementError(not_known(node))
+        found = fitting.place(fitting.with_nominated(self.node(node), ahead, self._rules), self._ask(request, owner))
+        if isinstance(found, Misfit):
+            raise PlacementError(f"node {node}: {found.reason}")
+        return found
+
+    def place_pod(self, pod: Pod, node: str) -> Placement:
+        """Return the placement of a pod on a node, after nominated pods; raises PlacementError like `place`."""
+        return self.place(pod.request, node, pod.owner, self._nominated.ahead_of(pod, node))
+
+    def reserve(self, pod: Pod, node: str) -> Placement:
+        """Promise units on a node to a pod until the pod is bound or released, and return the placement.
+
+        A pod with a reservation on the node gets the same placement again. A pod already bound to the node gets the
+        placement of the annotations. Raises PlacementError if the pod does not fit, has ended, or is bound or reserved
+        on another node.
+        """
+        bound = self._pods.get(pod.uid, pod)
+        if bound.ended:
+            raise PlacementError(f"pod {pod.label} has ended")
+        if bound.node is not None:
+            if bound.node != node:
+                raise PlacementError(f"pod {pod.label} is already bound to node {bound.node}")
+            return Placement(node, bound.allocation or bound.promise or ())
+        if (before := self._reservations.get(pod.uid)) is not None:
+            if before.node != node:
+                raise PlacementError(f"pod {pod.label} is being bound to node {before.node}; retry when that has ended")
+            return Placement(node, before.shares)
+        placement = self.place_pod(pod, node)
+        self._reservations[pod.uid] = Reservation(pod, node, placement.shares)
+        self._enter(pod, node)
+        return placement
+
+    def release(self, uid: str) -> None:
+        """End the reservation of a pod; a pod without a reservation is ignored."""
+        if (reservation := self._reservations.pop(uid, None)) is not None:
+            self._leave(reservation.pod, reservation.node)
+
+    def victims(self, pod: Pod, node: str, eviction: Eviction) -> list[Pod] | None:
+        """Return the pods to evict from a node to make room for a pod, the least important first; see `victims`.
+
+        None if the node is unknown, or if all evictions together do not make enough room.
+        """
+        ask = self._ask(pod.request, pod.owner)
+        return victims(self.node(node), ask, eviction) if node in self._nodes else None
+
+    def ahead_of(self, pod: Pod, node: str) -> list[Pod]:
+        """Return the nominated pods on a node that go before `pod`, the most important first."""
+        return self._nominated.ahead_of(pod, node)
+
+    def node(self, name: str) -> NodeAccount:
+        """Return the account of a node; an unknown node offers nothing."""
+        if (account := self._accounts.get(name)) is None:
+            uids = self._presence.on(name)
+            account = node_account(
+                self.offered(name),
+                [self._pods[uid] for uid in uids if uid not in self._reservations],
+                [self._reservations[uid] for uid in uids if uid in self._reservations],
+                self._whereabouts.locate,
+            )
+            if name in self._nodes:
+                self._accounts[name] = account
+        return account
+
+    def offered(self, name: str) -> Node:
+        """Return a node without the account; an unknown node offers nothing."""
+        return self._nodes.get(name) or Node(name)
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """The known nodes by name; the mapping follows later changes."""
+        return self._nodes
+
+    @property
+    def pods(self) -> Mapping[str, Pod]:
+        """The known pods by UID; the mapping follows later changes."""
+        return self._pods
+
+    def reservation(self, uid: str) -> Reservation | None:
+        """Return the reservation of a pod, None without a reservation."""
+        return self._reservations.get(uid)
+
+    def _ask(self, request: PodRequest, owner: str | None) -> Ask:
+        return Ask(request, owner, self._rules)
+
+    def _enter(self, pod: Pod, node: str | None) -> None:
+        """Count a pod on the node of its held or promised units."""
+        if node is not None:
+            self._presence.enter(pod, node)
+            self._changed(node)
+
+    def _leave(self, pod: Pod, node: str | None) -> None:
+        """Undo `_enter`."""
+        if node is not None:
+            self._presence.leave(pod, node)
+            self._changed(node)
+
+    def _changed(self, node: str) -> None:
+        """Forget the account and the verdicts for the former state of a node."""
+        self._accounts.pop(node, None)
+        self._search.forget(node)
+
+    def _name(self, before: Node | None, after: Node | None) -> None:
+        """Update the resources named in records; a change of the resources can change every verdict."""
+        ours = self._named.replace(before, after)
+        if ours != self._rules.ours:
+            self._rules = replace(self._rules, ours=ours)
+            self._search.clear()
+
+
+def _is_older(pod: Pod, known: Pod) -> bool:
+    """Return whether `pod` is an older state than the `known` state of the pod."""
+    return (known.node is not None and pod.node is None) or (known.ended and not pod.ended)

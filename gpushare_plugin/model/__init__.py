@@ -1,1 +1,0 @@
-"""GPUs, their units, and the choice of GPUs for a request; no input or output."""

@@ -1,1 +1,0 @@
-"""The rules of kube-scheduler on whether a node can take a pod: labels, taints, host ports and resources."""

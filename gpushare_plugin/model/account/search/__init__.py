@@ -1,1 +1,0 @@
-"""The search for a place for a pod: on one node or on thousands of nodes, with the reason for every refusal."""

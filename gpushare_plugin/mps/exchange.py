@@ -1,0 +1,122 @@
+"""The files exchanged by `gpushare run` and `gpushare mps` in the MPS root: desired settings and served GPUs.
+
+`gpushare run` alone decides, and writes `wanted.json`. `gpushare mps` only carries the settings out, and writes
+`status.json`.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from gpushare_plugin.base.files.socket_path import why_too_long
+from gpushare_plugin.gpus.exchange import UUID, AgentStatus, ExchangeError, Message, SharedDirectory, Uuid
+
+_LONGEST_SOCKET_NAME = "control_privileged"
+"""The longest name of a socket of nvidia-cuda-mps-control (seen with version 535)."""
+
+
+def is_uuid(text: str) -> bool:
+    """Return whether `text` is the UUID of a card."""
+    return re.fullmatch(UUID, text) is not None
+
+
+class MpsRoot(SharedDirectory, frozen=True):
+    """The MPS root directory, `flags.mpsRoot`, at the same path for both processes and for all containers."""
+
+    @property
+    def modes(self) -> Path:
+        """The file with the compute modes of the GPUs before MPS."""
+        return self.path / "modes.json"
+
+    @property
+    def lock(self) -> Path:
+        """The lock file of `gpushare mps`, locked while the process lives."""
+        return self.path / "gpushare-mps.lock"
+
+    @property
+    def pipe(self) -> Path:
+        """The folder with the sockets of the control daemon, which containers of pods need to see."""
+        return self.path / "pipe"
+
+    @property
+    def log(self) -> Path:
+        """The folder with the logs of the control daemon and the MPS servers."""
+        return self.path / "log"
+
+    @property
+    def shm(self) -> Path:
+        """The folder with the memory shared by MPS servers and clients: /dev/shm of both."""
+        return self.path / "shm"
+
+    def refuse_long_path(self) -> None:
+        """Raise ExchangeError if the path of the root is too long for the sockets of the control daemon."""
+        if reason := why_too_long(self.path, f"pipe/{_LONGEST_SOCKET_NAME}", "the MPS root"):
+            raise ExchangeError(f"{reason}: choose a shorter one")
+
+
+class MpsGpu(BaseModel):
+    """A GPU under MPS."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+    uuid: Uuid
+    """The UUID of the GPU."""
+    memory_limit_mib: Annotated[int, Field(ge=1)] | None = None
+    """The memory that each process may use at most, in MiB; None for no limit."""
+
+
+class MpsSettings(Message):
+    """The GPUs under MPS, desired or in effect, and the limits of processes."""
+
+    gpus: tuple[MpsGpu, ...] = ()
+    """The GPUs, each with its memory limit."""
+    active_thread_percentage: Annotated[int, Field(ge=1, le=100)] | None = None
+    """The percentage of a GPU's threads that a process may use at most; None is the same as 100."""
+
+    @model_validator(mode="after")
+    def _refuse_twice(self) -> Self:
+        if len(self.uuids) < len(self.gpus):
+            raise ValueError("the same GPU is listed more than once")
+        return self
+
+    @property
+    def uuids(self) -> frozenset[str]:
+        """The UUIDs of the GPUs."""
+        return frozenset(gpu.uuid for gpu in self.gpus)
+
+    def without(self, uuids: Iterable[str]) -> "MpsSettings":
+        """Return a copy of the settings without these GPUs."""
+        gone = frozenset(uuids)
+        return self.model_copy(update={"gpus": tuple(gpu for gpu in self.gpus if gpu.uuid not in gone)})
+
+
+class MpsStatus(AgentStatus):
+    """The GPUs served by `gpushare mps`, and the reasons for GPUs not served as desired."""
+
+    in_force: MpsSettings = MpsSettings()
+    """The GPUs under MPS, and the limits in effect."""
+    not_served: dict[Uuid, str] = Field(default_factory=dict)
+    """The reason for every GPU not served as desired, by UUID."""
+    trouble: str | None = None
+    """Why `gpushare mps` cannot read the desired settings; None without a problem."""
+
+    def why_not(self, gpu: MpsGpu, active_thread_percentage: int | None) -> str | None:
+        """Return why a GPU is not served as desired, None for a GPU served as desired."""
+        if gpu.uuid in self.not_served:
+            return self.not_served[gpu.uuid]
+        if gpu in self.in_force.gpus and self.in_force.active_thread_percentage == active_thread_percentage:
+            return None
+        if self.trouble is not None:
+            return self.trouble
+        what = "set the limits of" if gpu.uuid in self.in_force.uuids else "started to serve"
+        return f"gpushare mps has not {what} this GPU yet"
+
+
+class RememberedModes(Message):
+    """The compute modes of GPUs before MPS."""
+
+    modes: dict[Uuid, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
+    """NVML's number of the compute mode, by the UUID of the GPU."""

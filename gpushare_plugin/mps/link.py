@@ -1,0 +1,127 @@
+"""The side of `gpushare run` in the exchange with `gpushare mps`: publishes desired settings, tracks served GPUs."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from gpushare_plugin.base.files.lock import is_locked
+from gpushare_plugin.base.reported import Reported
+from gpushare_plugin.base.structs import Struct, field
+from gpushare_plugin.gpus.exchange import ExchangeError, read_message, write_message
+from gpushare_plugin.mps.exchange import MpsGpu, MpsRoot, MpsSettings, MpsStatus, RememberedModes
+
+_log = structlog.get_logger()
+
+
+class MpsView(Struct, frozen=True):
+    """The difference between the desired settings and the served GPUs."""
+
+    unserved: Mapping[str, str] = field(default_factory=dict)
+    """The reason for every GPU not served as desired, by UUID."""
+    lingering: frozenset[str] = frozenset()
+    """The UUIDs of GPUs that are no longer desired, but still exclusive to MPS, whether MPS runs or not."""
+
+
+class MpsLink:
+    """Publishes the desired settings, and tracks the served GPUs while any GPU is desired or not yet released."""
+
+    def __init__(self, root: MpsRoot, changed: Callable[[], None], every: float = 2.0) -> None:
+        """Read the status every `every` seconds, and call `changed` after every change of `view`.
+
+        Nothing is desired before the first call of `want`; until then, the settings of an earlier process count.
+        """
+        self._root = root
+        self._changed = changed
+        self._every = every
+        self._wanted = MpsSettings()
+        self._asked = asyncio.Event()
+        self._trouble: str | None = None
+        self._changes = Reported()
+        self.view = MpsView()
+        """The difference found by the last read."""
+
+    def wanted_before(self) -> MpsSettings:
+        """Return the last desired settings, even of an earlier process.
+
+        A GPU not yet released by MPS was desired in any case. If the file does not list the GPU, the memory limit is
+        unknown.
+        """
+        written = self._written() or MpsSettings()
+        others = sorted(self._exclusive() - written.uuids)
+        return written.model_copy(update={"gpus": (*written.gpus, *(MpsGpu(uuid=uuid) for uuid in others))})
+
+    def want(self, settings: MpsSettings) -> None:
+        """Set the desired GPUs and limits; `view` lists at once the GPUs not yet served as desired.
+
+        After a failed write, `watch` tries again later; meanwhile `view` has the reason.
+        """
+        self._wanted = settings
+        self._asked.set()
+        self._write()
+        self.view = self._look()
+
+    async def watch(self) -> None:
+        """Keep `view` up to date until cancelled; read no files while no GPU is desired or waits to be released."""
+        while True:
+            await self._asked.wait()
+            await asyncio.sleep(self._every)
+            self._write()
+            view = self._look()
+            if not self._wanted.gpus and not view.lingering and self._trouble is None:
+                self._asked.clear()
+            if view != self.view:
+                self.view = view
+                self._changed()
+
+    def _write(self) -> None:
+        """Write the desired settings unless already written; a node that never had MPS gets no file."""
+        try:
+            if self._written() != self._wanted:
+                self._root.path.mkdir(parents=True, exist_ok=True)
+                write_message(self._root.wanted, self._wanted)
+        except (OSError, ExchangeError) as error:
+            if self._trouble is None:
+                _log.error("mps_desired_not_written", reason=str(error))
+            self._trouble = f"the desired settings cannot be written for gpushare mps: {error}"
+        else:
+            self._trouble = None
+
+    def _written(self) -> MpsSettings | None:
+        try:
+            return read_message(self._root.wanted, MpsSettings) or MpsSettings()
+        except ExchangeError as error:
+            self._complain("wanted", str(error))
+            return None
+
+    def _look(self) -> MpsView:
+        status, trouble = MpsStatus(), self._trouble
+        try:
+            kept = is_locked(self._root.lock)
+            status = (read_message(self._root.status, MpsStatus) if kept else None) or status
+            if not kept:
+                trouble = (
+                    f"gpushare mps does not run on this node, or uses another MPS root than {self._root.path}; in the "
+                    "chart, mps.enabled: true starts it"
+                )
+        except (OSError, ExchangeError) as error:
+            trouble = f"the status of gpushare mps cannot be read: {error}"
+        percentage = self._wanted.active_thread_percentage
+        unserved = {gpu.uuid: trouble or status.why_not(gpu, percentage) for gpu in self._wanted.gpus}
+        return MpsView(
+            unserved={uuid: reason for uuid, reason in unserved.items() if reason is not None},
+            lingering=(status.in_force.uuids | self._exclusive()) - self._wanted.uuids,
+        )
+
+    def _exclusive(self) -> frozenset[str]:
+        """Return the GPUs whose compute mode is still to be restored."""
+        try:
+            remembered = read_message(self._root.modes, RememberedModes)
+        except ExchangeError as error:
+            self._complain("modes", str(error))
+            return frozenset()
+        return frozenset(remembered.modes) if remembered else frozenset()
+
+    def _complain(self, file: str, reason: str) -> None:
+        if self._changes.is_new(file, reason):
+            _log.warning("mps_file_unreadable", reason=reason)

@@ -1,0 +1,127 @@
+"""The supervisor of the MPS control daemon: compares the actual with the desired state, and corrects differences.
+
+Like a session with the kubelet, the supervisor compares again and again, and corrects the first difference. A daemon
+left by an earlier run is therefore no special case: if the daemon answers, the supervisor keeps the daemon and its
+clients.
+"""
+
+import asyncio
+
+import structlog
+
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.mps.attempts import Attempts
+from gpushare_plugin.mps.control import Control, ControlError
+from gpushare_plugin.mps.desired import DesiredSettings
+from gpushare_plugin.mps.exchange import MpsRoot, MpsSettings
+from gpushare_plugin.mps.lifecycle import Lifecycle
+from gpushare_plugin.mps.modes import ExclusiveModes
+from gpushare_plugin.mps.status import StatusReport
+
+_log = structlog.get_logger()
+
+
+class MpsPace(Struct, frozen=True):
+    """The times of the supervisor, in seconds."""
+
+    look: float = 1.0
+    """The pause between two looks at the desired settings and at the process of the daemon."""
+    ask: float = 15.0
+    """The time between two questions whether the daemon answers, and between two checks of limits and compute modes.
+
+    The file for the liveness probe is touched at the same interval. After a failure of a running daemon, the next
+    attempt follows within the interval.
+    """
+    steady: float = 60.0
+    """How long attempts must succeed until earlier failures are forgotten."""
+    patience: float = 10.0
+    """The longest wait for an answer of the daemon."""
+
+
+class Supervisor:
+    """Runs one MPS control daemon according to `wanted.json`, and reports the result in `status.json`."""
+
+    def __init__(
+        self,
+        root: MpsRoot,
+        control: Control,
+        modes: ExclusiveModes,
+        pace: MpsPace | None = None,
+        *,
+        replace_silent: bool = False,
+    ) -> None:
+        """Supervise the daemon behind `control`: the directories of `root` exist, and no second supervisor runs.
+
+        `replace_silent`: replace an unresponsive daemon even while the daemon has servers; programs using the servers
+        end.
+        """
+        self._modes = modes
+        self._pace = pace or MpsPace()
+        self._desired = DesiredSettings(root.wanted)
+        self._life = Lifecycle(root.pipe, control, self._pace.ask, replace_silent=replace_silent)
+        self._attempts = Attempts(self._pace.steady)
+        self._report = StatusReport(root)
+        self._now = asyncio.get_running_loop().time
+        self._refused: dict[str, str] = {}
+        self._modes_at = 0.0
+
+    async def run(self) -> None:
+        """Run the daemon until cancelled."""
+        while True:
+            try:
+                await self._step()
+            except Exception:  # noqa: BLE001 - no defect may end this process: the daemon runs in the same container
+                _log.exception("mps_step_failed", remedy="report this as a defect of gpushare")
+            await asyncio.sleep(self._pace.look)
+
+    async def stop(self) -> None:
+        """End the daemon and the MPS servers, restore the compute modes, and withdraw the status."""
+        self._report.withdraw()
+        await self._life.end()
+        await self._modes.release(keep=())
+
+    async def _step(self) -> None:
+        if self._desired.read():
+            self._modes_at = 0.0
+            self._attempts.at_once()
+        if (ended := self._life.refresh()) is not None:
+            reason = f"the MPS control daemon (process {ended.pid}) has ended; restarting it"
+            self._attempts.failed(reason, at_most=self._pace.ask)
+        if self._desired.known:
+            await self._approach()
+        self._publish()
+
+    async def _approach(self) -> None:
+        await self._claim_modes()
+        if self._attempts.due:
+            try:
+                waiting = await self._correct(self._desired.settings.without(self._refused))
+            except ControlError as error:
+                self._life.ask_soon()
+                # A running daemon may recover at any moment, and the GPUs of the daemon wait for the recovery.
+                self._attempts.failed(str(error), at_most=self._pace.ask if self._life.daemon else None)
+            else:
+                self._attempts.succeeded(waiting)
+        await self._modes.release(keep={*self._desired.settings.uuids, *self._life.devices})
+
+    async def _claim_modes(self) -> None:
+        if self._now() < self._modes_at:
+            return
+        refused = await self._modes.claim(gpu.uuid for gpu in self._desired.settings.gpus)
+        for uuid, reason in refused.items() - self._refused.items():
+            _log.error("mps_gpu_rejected", uuid=uuid, reason=reason)
+        self._refused = refused
+        self._modes_at = self._now() + self._pace.ask
+
+    async def _correct(self, target: MpsSettings) -> str | None:
+        """Bring the daemon to `target`; return why a part of `target` must wait, None when nothing must wait."""
+        waiting = await self._life.bring_to([gpu.uuid for gpu in target.gpus])
+        if (daemon := self._life.daemon) is not None:
+            await daemon.limits.apply(target)
+        return waiting
+
+    def _publish(self) -> None:
+        daemon = self._life.daemon
+        answers = daemon is not None and not daemon.unanswered
+        in_force = daemon.limits.in_force if daemon is not None and answers else MpsSettings()
+        self._report.publish(self._desired, in_force, self._refused, self._attempts.reason)

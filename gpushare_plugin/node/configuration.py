@@ -1,0 +1,254 @@
+"""The config in effect, the rejected config, and the reloads of the config."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from gpushare_plugin.base.errors import ConfigError, GpushareError
+from gpushare_plugin.base.structs import Struct, replace
+from gpushare_plugin.config.difference import difference
+from gpushare_plugin.config.effective import EffectiveConfig
+from gpushare_plugin.config.loading.load import NO_FILE, Loaded
+from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.core.gpu import Gpu, Inventory
+from gpushare_plugin.core.resource import Resource, Units
+from gpushare_plugin.core.snapshot import ConfigStanding
+from gpushare_plugin.node.news.news import (
+    ConfigChanged,
+    ConfigDoesNotFitGpus,
+    ConfigReadable,
+    ConfigRejected,
+    ConfigUnreadable,
+    ConfigValidAgain,
+    GpusChanged,
+    MpsRootKept,
+    News,
+)
+from gpushare_plugin.sharing.plan import Plan, plan
+from gpushare_plugin.sharing.ways.injection import CONTROL_DEVICES
+from gpushare_plugin.sharing.ways.way import Numbers
+from gpushare_plugin.slices.slice import Kind
+
+
+class Accepted(Struct, frozen=True):
+    """A config without mistakes for the present GPUs."""
+
+    loaded: Loaded
+    """The result of loading the config."""
+    config: Config
+    """The effective config."""
+    plan: Plan
+    """The plan of the config for the present GPUs."""
+
+
+def accept(loaded: Loaded, inventory: Inventory, cut: Mapping[str, Numbers] | None = None) -> Accepted:
+    """Return the config with its plan for these GPUs; see `plan` for `cut`.
+
+    Raises ConfigError with every mistake of the config itself or, without such a mistake, every conflict of the config
+    with these GPUs.
+    """
+    if loaded.effective is None:
+        raise ConfigError(loaded.lines(loaded.problems))
+    decided = planned(loaded, loaded.effective, inventory, cut)
+    if decided.problems:
+        raise ConfigError(loaded.lines(decided.problems))
+    return Accepted(loaded, loaded.effective.config, decided)
+
+
+def planned(
+    loaded: Loaded, effective: EffectiveConfig, inventory: Inventory, cut: Mapping[str, Numbers] | None = None
+) -> Plan:
+    """Return the plan of the effective config of `loaded` for these GPUs; conflicts are in the plan's `problems`."""
+    present = tuple(path for path in CONTROL_DEVICES if Path(path).exists())
+    return plan(effective, inventory, present, loaded.places.describe, cut=cut)
+
+
+def decide(loaded: Loaded, inventory: Inventory) -> Plan:
+    """Return the plan of a config for these GPUs; raises the errors of `accept`."""
+    return accept(loaded, inventory).plan
+
+
+class _Rejected(NamedTuple):
+    """A rejected config."""
+
+    loaded: Loaded
+    """The result of loading the config."""
+    lines: tuple[str, ...]
+    """The mistakes of the config, one line each."""
+
+
+class Configuration:
+    """The config in effect, and the newest config where that was rejected."""
+
+    def __init__(self, accepted: Accepted, inventory: Inventory, news: News) -> None:
+        """Start with a config accepted for these GPUs."""
+        self._accepted = accepted
+        self._rejected: _Rejected | None = None
+        self._unreadable: str | None = None
+        self._loaded_at = time.time()
+        self._devices = inventory.gpus
+        self._cut: Mapping[str, Numbers] = {}
+        self._news = news
+        news.warn((*accepted.loaded.notices, *accepted.plan.notices))
+
+    @property
+    def config(self) -> Config:
+        """The config in effect."""
+        return self._accepted.config
+
+    @property
+    def partitioning(self) -> Kind | None:
+        """The kind of slices of a partitioned node, None where the config itself says how GPUs are shared."""
+        effective = self._accepted.loaded.effective
+        return effective.partitioning if effective is not None else None
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the config in effect for the present GPUs."""
+        return self._accepted.plan
+
+    @property
+    def standing(self) -> ConfigStanding:
+        """The name and load time of the config in effect; whether a newer config was rejected or is unreadable."""
+        source = self._accepted.loaded.places.root.place.source
+        name = "" if source == NO_FILE else Path(source).name
+        refused = self._rejected is not None or self._unreadable is not None
+        return ConfigStanding(name, self._loaded_at, refused)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Warnings about the config in effect, and about a rejected or unreadable config."""
+        rejected = self._rejected.lines if self._rejected else ()
+        unreadable = [self._unreadable] if self._unreadable else []
+        return (
+            *self._accepted.loaded.notices,
+            *self._accepted.plan.notices,
+            *(f"configuration rejected: {line}" for line in rejected),
+            *(f"the previous configuration stays in effect: {reason}" for reason in unreadable),
+        )
+
+    def cut(self, cut: Mapping[str, Numbers], inventory: Inventory) -> None:
+        """Plan the GPUs of a partitioned node with these slices, by UUID; the config stays."""
+        loaded = self._accepted.loaded
+        if cut != self._cut and loaded.effective is not None:
+            self._cut = cut
+            decided = planned(loaded, loaded.effective, inventory, cut)
+            # A cut always fits the GPUs, but the config may not fit the remaining GPUs.
+            if not decided.problems:
+                self._accepted = replace(self._accepted, plan=decided)
+
+    def keep(self, reason: str) -> None:
+        """Keep the config in effect because the newest config is unreadable, for this `reason`."""
+        # The mistakes of an earlier rejected config help nobody any more.
+        self._unreadable, self._rejected = reason, None
+
+    def reload(self, loaded: Loaded, inventory: Inventory) -> bool:
+        """Put another config in effect, or reject a config with mistakes; return whether the config changed."""
+        self._unreadable = None
+        loaded = self._with_first_mps_root(loaded)
+        before = self._accepted
+        if loaded.effective is not None and loaded.effective == before.loaded.effective:
+            # The same config may have other warnings, and replaces a rejected config.
+            if self._rejected is not None:
+                self._news.publish(ConfigValidAgain())
+            self._news.warn(notice for notice in loaded.notices if notice not in before.loaded.notices)
+            self._accepted, self._rejected = replace(before, loaded=loaded), None
+            self._loaded_at = time.time()
+            return False
+        try:
+            accepted = accept(loaded, inventory, self._cut)
+        except ConfigError as error:
+            # One edit can be read several times: after the change of the file, on SIGHUP, after changes of node labels.
+            if self._rejected is None or error.lines != self._rejected.lines:
+                self._news.publish(ConfigRejected(error.lines))
+            self._rejected = _Rejected(loaded, error.lines)
+            return False
+        self._news.publish(ConfigChanged(tuple(difference(before.config, accepted.config))))
+        self._news.warn((*loaded.notices, *accepted.plan.notices))
+        self._accepted, self._rejected, self._devices = accepted, None, inventory.gpus
+        self._loaded_at = time.time()
+        return True
+
+    def fit(self, inventory: Inventory) -> bool:
+        """Fit the config to other GPUs; return whether a formerly rejected config is in effect now."""
+        if inventory.gpus == self._devices:
+            return False
+        self._devices = inventory.gpus
+        self._news.publish(GpusChanged(tuple(gpu.uuid for gpu in inventory.gpus)))
+        try:
+            self._accepted = accept(self._accepted.loaded, inventory, self._cut)
+        except ConfigError as error:
+            # The config was right for the previous GPUs; the GPUs still present stay shared in the same way.
+            self._news.publish(ConfigDoesNotFitGpus(error.lines))
+            self._accepted = replace(self._accepted, plan=_left(self.plan, inventory.gpus))
+        else:
+            self._news.warn(self.plan.notices)
+        return self._rejected is not None and self.reload(self._rejected.loaded, inventory)
+
+    def _with_first_mps_root(self, loaded: Loaded) -> Loaded:
+        # The first MPS root is mounted into containers, and `gpushare mps` uses the first root until a restart.
+        effective, first = loaded.effective, self.config.flags.mps_root
+        if effective is None or effective.config.flags.mps_root == first:
+            return loaded
+        flags = effective.config.flags
+        self._news.publish(MpsRootKept(flags.mps_root, first))
+        config = effective.config.model_copy(update={"flags": flags.model_copy(update={"mps_root": first})})
+        return replace(loaded, effective=replace(effective, config=config))
+
+
+class Reloads:
+    """Reads the config again after possible changes: one load at a time, so that the newest config comes last."""
+
+    def __init__(
+        self, load: Callable[[], Loaded], use: Callable[[Loaded], None], keep: Callable[[str], None], news: News
+    ) -> None:
+        """Pass the result of `load` to `use`, or the reason of a failure to `keep`; `load` runs in a thread."""
+        self._load = load
+        self._use = use
+        self._keep = keep
+        self._news = news
+        self._unreadable = False
+        self._loading = asyncio.Lock()
+        self._requested = asyncio.Event()
+
+    def request(self) -> None:
+        """Request a load, or another load after a running load; return at once."""
+        self._requested.set()
+
+    async def run(self) -> None:
+        """Load the config now, and after each request."""
+        while True:
+            self._requested.clear()
+            await self.reload()
+            await self._requested.wait()
+
+    async def reload(self) -> None:
+        """Load the config and use it; publish an unreadable config, and keep the config in effect."""
+        async with self._loading:
+            try:
+                # In a thread: a large file takes a while, and calls of the kubelet must not wait for the load.
+                loaded = await asyncio.to_thread(self._load)
+            except GpushareError as error:
+                self._unreadable = True
+                self._news.publish(ConfigUnreadable(str(error)))
+                self._keep(str(error))
+            else:
+                if self._unreadable:
+                    self._news.publish(ConfigReadable())
+                self._unreadable = False
+                self._use(loaded)
+
+
+def _left(before: Plan, devices: Iterable[Gpu]) -> Plan:
+    """Return a plan without the units of absent GPUs; `devices` are the present GPUs."""
+    present = {gpu.uuid: gpu for gpu in devices}
+    resources = tuple(replace(resource, units=_units_of(present, resource)) for resource in before.resources)
+    return replace(before, resources=resources)
+
+
+def _units_of(present: Mapping[str, Gpu], resource: Resource) -> Units:
+    """Return the units of a resource on the GPUs in `present`, which is by UUID."""
+    by_gpu = resource.units.by_gpu.items()
+    return Units({present[gpu.uuid]: units for gpu, units in by_gpu if gpu.uuid in present})

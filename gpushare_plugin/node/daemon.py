@@ -1,0 +1,394 @@
+"""The composition root: builds every part of the daemon, and runs the parts until a signal ends the daemon."""
+
+import asyncio
+import contextlib
+import math
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpushare_plugin.base.backoff import Backoff
+from gpushare_plugin.base.errors import ConfigError, DriverChangedError, EvictionError
+from gpushare_plugin.base.published import Published
+from gpushare_plugin.base.signals.ending import on_signal, until_stopped
+from gpushare_plugin.base.structs import Struct, field, replace
+from gpushare_plugin.base.tasks import Spawn, background, beside
+from gpushare_plugin.config.directives import CONFIG, Labels
+from gpushare_plugin.config.loading.load import Loaded
+from gpushare_plugin.config.sources.choice import Configs
+from gpushare_plugin.config.sources.labelled import load_effective_config
+from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.core.recent import RecentAllocations
+from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.gpus.exchange import refuse_one_directory
+from gpushare_plugin.gpus.source import GpuSource
+from gpushare_plugin.kubelet.allocations.pod_resources import healthy_devices
+from gpushare_plugin.kubelet.allocations.quiet import QuietLister
+from gpushare_plugin.kubelet.allocations.reader import HoldingsReader
+from gpushare_plugin.kubelet.allocations.trust import PodName, TrustDelays
+from gpushare_plugin.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
+from gpushare_plugin.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_RESOURCES_SOCKET
+from gpushare_plugin.mig.exchange import DEFAULT_ROOT as DEFAULT_MIG_ROOT
+from gpushare_plugin.mig.exchange import MigRoot
+from gpushare_plugin.mps.exchange import MpsRoot
+from gpushare_plugin.node.configuration import Accepted, Reloads, accept
+from gpushare_plugin.node.gpus import looks
+from gpushare_plugin.node.gpus.events import EventThread
+from gpushare_plugin.node.gpus.waiting import NoGpu, look_or_wait
+from gpushare_plugin.node.news.counts import XidCounts
+from gpushare_plugin.node.news.log import NewsLog
+from gpushare_plugin.node.news.news import LabelConfigRejected, News, ReloadRequested, Subscriber
+from gpushare_plugin.node.node import ASK_KUBELET_EVERY, Outside, ServedNode
+from gpushare_plugin.node.status import NO_GPU, DaemonStatus, Ending, Serving, WithoutGpus
+from gpushare_plugin.observe.daemon_socket import serve_document, socket_path
+
+if TYPE_CHECKING:
+    from gpushare_plugin.kube.events.backlog import Backlog
+    from gpushare_plugin.kube.own_node.member import Member
+    from gpushare_plugin.node.pods.reconciler import PromiseReconciler
+    from gpushare_plugin.node.pods.usage import UsageTracker
+    from gpushare_plugin.observe.metrics.node import View
+
+
+class Membership(Struct, frozen=True):
+    """This node as a member of a cluster."""
+
+    node_name: str
+    """The name of the Node."""
+    kubeconfig: Path | None = None
+    """The file with the address of the API server; None in a pod of the cluster."""
+    node_labels: bool = True
+    """Whether gpushare writes NVIDIA's node labels."""
+    cordon_configmap: bool = True
+    """Whether the daemon reads the ConfigMap that cordons GPUs."""
+    follow_pods: bool = False
+    """Whether the daemon follows the pods of the node; requires rights on pods."""
+    events: bool = False
+    """Whether the daemon sends Kubernetes Events; requires rights on Events."""
+
+
+class Daemon(Struct, frozen=True):
+    """The options of one daemon."""
+
+    configs: Configs
+    """The source of the config; the daemon reads the config again after each change."""
+    source: Callable[[Loaded], GpuSource]
+    """Returns the source of the GPUs for a config."""
+    directory: Path = DEFAULT_PLUGIN_DIRECTORY
+    """The device plugin directory of the kubelet."""
+    pod_resources: Path = DEFAULT_POD_RESOURCES_SOCKET
+    """The pod-resources socket of the kubelet."""
+    http_address: str | None = None
+    """The address for probes and scrapes, None for no HTTP server."""
+    own_pod: PodName | None = None
+    """The pod of this process, None where the pod is unknown."""
+    trust_delays: TrustDelays = field(default_factory=TrustDelays)
+    """How long the same kubelet must have run before a unit without a holder in its answers counts as free."""
+    membership: Membership | None = None
+    """The node in its cluster, None without an API server."""
+    container_metrics: bool = False
+    """Whether there are metrics for each container."""
+    hami_metrics: bool = False
+    """Whether gauges also have the names of HAMi."""
+    aliyun_metrics: bool = False
+    """Whether gauges also have the names of Aliyun."""
+    log_lines_dropped: Callable[[], int] = lambda: 0
+    """Returns the number of lines lost by the log."""
+    partitioning: bool = False
+    """Whether a node label can turn on partitioning; annotations of the Node then name the wanted slices."""
+    mig_root: Path = DEFAULT_MIG_ROOT
+    """The directory shared with `gpushare mig`."""
+    clock: Callable[[], float] = time.monotonic
+    """Measures, in seconds, how long units have been retired."""
+    ask_every: float = ASK_KUBELET_EVERY
+    """Seconds between questions to the kubelet about the units held by pods, while units are retired."""
+
+
+async def run(daemon: Daemon) -> None:
+    """Serve this node's GPUs until a signal ends the process; raises the errors of `serve`."""
+    await until_stopped(serve(daemon))
+
+
+async def serve(daemon: Daemon) -> None:
+    """Serve this node's GPUs until cancelled.
+
+    Raises before any registration with the kubelet: ConfigError for an unusable config, NoGpuLibraryError without a GPU
+    where `failOnInitError` is set, AlreadyServedError when another daemon serves the directory. Raises
+    DriverChangedError, at any time, when only a new process can use the driver.
+    """
+    root = NodeDaemon(daemon)
+    async with background() as spawn:
+        if daemon.http_address is not None:
+            spawn("HTTP", partial(root.status.serve, daemon.http_address))
+        await root.run()
+
+
+async def look(source: GpuSource) -> Inventory:
+    """Read the GPUs once, outside a daemon; raises NoGpuLibraryError when no GPU answers."""
+    return await looks.first_look(source, News(NewsLog().log))
+
+
+class NodeDaemon:
+    """Builds the parts of one daemon and runs the parts, phase by phase."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        """Prepare to run a daemon with these options."""
+        self._daemon = daemon
+        self._xids = XidCounts()
+        self._backlog, subscribers = _events(daemon.membership)
+        self._news = News(NewsLog(daemon.clock).log, self._xids.count, *subscribers)
+        self._api_errors: Mapping[str, int] = {}
+        self._recent = RecentAllocations()
+        self.status = DaemonStatus(QuietLister(daemon.directory, daemon.pod_resources, self._recent), self._view)
+        """Answers probes, scrapes and `gpushare list`."""
+
+    def _view(self, snapshot: Snapshot) -> "View":
+        """Return the content of a scrape, with copies of all counters, because a thread makes the page."""
+        from gpushare_plugin.observe.metrics.node import View  # noqa: PLC0415 - needed for scrapes only
+
+        daemon = self._daemon
+        return View(
+            snapshot,
+            daemon.log_lines_dropped(),
+            daemon.container_metrics,
+            daemon.hami_metrics,
+            daemon.aliyun_metrics,
+            daemon.membership.node_name if daemon.membership else "",
+            dict(self._xids.counts),
+            dict(self._api_errors),
+            self._backlog.dropped if self._backlog else None,
+        )
+
+    async def run(self) -> None:
+        """Find and serve the GPUs until cancelled; raises the errors of `serve`."""
+        # Until GPUs are found, the labels of the Node do not matter.
+        loaded = load_effective_config({}, self._daemon.configs)
+        source = self._daemon.source(loaded)
+        refuse_long_path(self._daemon.directory)
+        # The waits for the driver and for the API server run side by side; an error of the driver ends both waits.
+        async with (
+            beside(self._look(source, loaded)) as looking,
+            joined(self._daemon.membership) as cluster,
+            background() as spawn,
+        ):
+            if cluster is not None:
+                self._api_errors = cluster.api_errors
+                spawn("node condition", partial(cluster.keep_condition, lambda: self.status.phase.readiness))
+                if self._backlog is not None:
+                    spawn("Events", partial(cluster.send_events, self._backlog))
+            found = await looking
+            if isinstance(found, NoGpu):
+                found = await self._wait_for_gpus(source, loaded, found, cluster)
+            async with self.serving(source, found, cluster):
+                await asyncio.Event().wait()
+
+    async def _look(self, source: GpuSource, loaded: Loaded) -> Inventory | NoGpu:
+        found = await look_or_wait(source, loaded, self._news)
+        if isinstance(found, NoGpu):
+            self.status.phase = WithoutGpus(expected=found.unresponsive)
+        return found
+
+    async def _wait_for_gpus(
+        self, source: GpuSource, loaded: Loaded, found: NoGpu, cluster: "Member | None"
+    ) -> Inventory:
+        """Look for GPUs at intervals, and meanwhile publish a node without GPUs; return the first GPUs."""
+        backoff = Backoff(first=1.0, most=30.0)
+        async with background() as spawn:
+            if cluster is not None:
+                spawn("own Node", partial(cluster.publish_node, Published(NO_GPU)))
+            while True:
+                await asyncio.sleep(min(backoff.next(), found.longest_pause))
+                again = await self._look(source, loaded)
+                if not isinstance(again, NoGpu):
+                    return again
+                found = again
+
+    @contextlib.asynccontextmanager
+    async def serving(
+        self, source: GpuSource, inventory: Inventory, cluster: "Member | None"
+    ) -> AsyncIterator[Serving]:
+        """Serve these GPUs; every task of the node runs in this context and ends with the context.
+
+        `cluster` is None without an API server: the node then gets no requests from a cluster and publishes nothing.
+        """
+        daemon, labels = self._daemon, cluster.labels if cluster is not None else {}
+        accepted = self._accept(labels, inventory)
+        if daemon.partitioning:  # otherwise nothing is exchanged with `gpushare mig`
+            refuse_one_directory(MpsRoot(Path(accepted.config.flags.mps_root)), MigRoot(daemon.mig_root))
+        with contextlib.closing(PluginDirectory(daemon.directory)) as directory:
+            with contextlib.suppress(OSError):  # missing or not usable yet: sessions claim the directory later
+                directory.claim()
+            own_pod, delays = daemon.own_pod, daemon.trust_delays
+            reader = HoldingsReader(
+                daemon.directory, daemon.pod_resources, recent=self._recent, own_pod=own_pod, delays=delays
+            )
+            async with background() as spawn:
+                pods = self._pods(cluster, reader)
+                outside = Outside(
+                    source,
+                    directory,
+                    reader,
+                    spawn,
+                    self._news,
+                    daemon.clock,
+                    mig_root=daemon.mig_root,
+                    ask_every=daemon.ask_every,
+                )
+                if (steering := pods.steering if pods is not None else None) is not None:
+                    outside = replace(outside, steering=steering, asked_for=lambda: steering.asked_for)
+                node = ServedNode(accepted, inventory, outside)
+                events = EventThread(source, node.event)
+                load = partial(self._load, cluster)
+                reloads = Reloads(load, node.reload, node.keep_config, self._news)
+                self.status.phase = phase = Serving(node, reloads, events, pods)
+                if cluster is not None:
+                    node.cordon(cluster.cordon(inventory))
+                    node.request_slices(cluster.requested_slices(node.snapshot.value))
+                if pods is not None:
+                    # Before the first call of the kubelet, the promises and the holdings of pods must be known.
+                    await pods.learn()
+                    spawn("pods", partial(pods.run, lambda: node.resources))
+                await node.start()
+                spawn("plugin directory", directory.watch)
+                spawn("kubelet", reader.watch)
+                spawn("rescan", partial(self._rescan, node))
+                spawn("allocations", node.track_allocations)
+                spawn("MPS", node.mps.watch)
+                spawn("MIG", node.follow_mig)
+                spawn("usage", partial(self._follow_usage, source, node, cluster, reader))
+                spawn(
+                    "own socket",
+                    partial(serve_document, socket_path(daemon.directory), directory.claim, self.status.report),
+                )
+                spawn("config", partial(self._follow_configs, reloads))
+                spawn("reload", reloads.run)
+                if cluster is not None:
+                    self._take_part(spawn, cluster, phase, labels)
+                if cluster is not None and pods is not None:
+                    spawn("pod annotations", partial(cluster.publish_pods, pods.annotations))
+                on_signal(signal.SIGHUP, partial(self._reload_on_signal, reloads))
+                events.start()
+                yield phase
+
+    def _take_part(self, spawn: Spawn, cluster: "Member", serving: Serving, labels: Labels) -> None:
+        """Follow the requests of the cluster and publish on the Node; the config already follows these `labels`."""
+        node = serving.node
+        follow_requests = cluster.follow_requests
+        spawn("node requests", partial(follow_requests, labels, node.snapshot, node.cordon, serving.reloads.request))
+        if self._daemon.partitioning:
+            spawn("wanted slices", partial(cluster.follow_slices, node.snapshot, node.request_slices))
+            healthy, withdrawals = partial(healthy_devices, self._daemon.pod_resources), node.withdrawals
+            spawn("slices", partial(cluster.publish_slices, withdrawals.schedulable, healthy, withdrawals))
+        spawn("own Node", partial(cluster.publish_node, node.snapshot))
+
+    def _pods(self, cluster: "Member | None", reader: HoldingsReader) -> "PromiseReconciler | None":
+        """Return the part that compares holdings with promises, None where the daemon does not follow pods."""
+        if cluster is None or cluster.pods is None:
+            return None
+        from gpushare_plugin.node.pods.reconciler import PromiseReconciler  # noqa: PLC0415 - only where pods are followed
+
+        return PromiseReconciler(cluster.pods, reader, self._news)
+
+    async def _follow_usage(
+        self, source: GpuSource, node: ServedNode, cluster: "Member | None", reader: HoldingsReader
+    ) -> None:
+        """Look at the usage of the GPUs at intervals."""
+        # In a thread: registration with the kubelet must not wait for this import.
+        track = await asyncio.to_thread(_usage_tracker)
+        evict = cluster.evict if cluster is not None else _refuse_eviction
+        tracker = track(source, reader, self._news, evict, self._daemon.clock)
+        # After a failure, this method runs again, with another tracker.
+        if isinstance(self.status.phase, Serving):
+            self.status.phase = replace(self.status.phase, usage=tracker)
+        await tracker.run(
+            lambda: node.snapshot.value,
+            lambda: node.config,
+            lambda: cluster.container_ids if cluster is not None else {},
+        )
+
+    def _accept(self, labels: Labels, inventory: Inventory) -> Accepted:
+        """Return the config for the start; raises ConfigError when the config cannot be served."""
+        load = partial(load_effective_config, configs=self._daemon.configs, partitioning=self._daemon.partitioning)
+        loaded = load(labels, starting=True)
+        try:
+            return accept(loaded, inventory)
+        except ConfigError as error:
+            if CONFIG not in labels:
+                raise
+            # A label must not take the node's GPUs away: a running daemon would only reject the config of the label.
+            self._news.publish(LabelConfigRejected(error.lines))
+            return accept(load({**labels, CONFIG: ""}, starting=True), inventory)
+
+    def _load(self, cluster: "Member | None") -> Loaded:
+        labels = cluster.labels if cluster is not None else {}
+        return load_effective_config(labels, self._daemon.configs, partitioning=self._daemon.partitioning)
+
+    async def _rescan(self, node: ServedNode) -> None:
+        """Look at the GPUs at intervals; DriverChangedError ends the looks and the daemon."""
+        try:
+            await node.rescan()
+        except DriverChangedError as error:
+            self.status.phase = Ending(str(error), self.status.phase)
+            raise
+
+    async def _follow_configs(self, reloads: Reloads) -> None:
+        # The config may have changed between the first load and the start of the watch.
+        reloads.request()
+        await self._daemon.configs.watch(reloads.request)
+
+    def _reload_on_signal(self, reloads: Reloads) -> None:
+        self._news.publish(ReloadRequested())
+        reloads.request()
+
+
+def _usage_tracker() -> "type[UsageTracker]":
+    from gpushare_plugin.node.pods.usage import UsageTracker  # noqa: PLC0415 - nothing to register needs it
+
+    return UsageTracker
+
+
+async def _refuse_eviction(namespace: str, pod: str, uid: str) -> bool:  # noqa: ARG001 - as `Evict`
+    reason = "pods are evicted through the API server, and this daemon uses none: set --node-name (NODE_NAME)"
+    raise EvictionError(reason, retry_after=math.inf)
+
+
+def _events(membership: Membership | None) -> "tuple[Backlog | None, tuple[Subscriber, ...]]":
+    """Return the backlog of Events and the subscriber that makes Events of news, or neither without Events."""
+    if membership is None or not membership.events:
+        return None, ()
+    from gpushare_plugin.kube.events.backlog import Backlog  # noqa: PLC0415 - only where requested
+    from gpushare_plugin.node.news.events import NewsEvents  # noqa: PLC0415 - as above
+
+    backlog = Backlog()
+    return backlog, (NewsEvents(membership.node_name, backlog.put).publish,)
+
+
+@contextlib.asynccontextmanager
+async def joined(membership: Membership | None) -> "AsyncIterator[Member | None]":
+    """Follow the requests in node labels, annotations and ConfigMaps; yields None without an API server.
+
+    Waits for the first answers of the API server, for a limited time (`own_node.member.FIRST_ANSWER`).
+    """
+    if membership is None:
+        yield None
+        return
+    from gpushare_plugin.kube.client import Client  # noqa: PLC0415 - large, and only where there is a cluster
+    from gpushare_plugin.kube.own_node.member import Member  # noqa: PLC0415 - as above
+
+    async with Client(membership.kubeconfig) as client, background() as spawn:
+        member = Member(
+            client,
+            membership.node_name,
+            node_labels=membership.node_labels,
+            cordon_configmap=membership.cordon_configmap,
+            follow_pods=membership.follow_pods,
+        )
+        spawn("Node", member.follow_node)
+        spawn("cordon ConfigMap", member.follow_configmap)
+        if member.pods is not None:
+            spawn("pods of this node", member.pods.follow)
+        await member.answered()
+        yield member

@@ -1,0 +1,171 @@
+"""Looks at the usage of GPUs at intervals, and publishes containers over their limit and stowaway processes."""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import structlog
+
+from gpushare_plugin.base.errors import GpushareError
+from gpushare_plugin.base.reported import Reported
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.config.schema.sections import Config, Overuse
+from gpushare_plugin.core.attribution import attribute
+from gpushare_plugin.core.holding import Holdings
+from gpushare_plugin.core.overuse import Episodes
+from gpushare_plugin.core.sample import GpuSample
+from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.core.usage import GpuUsage, Stowaway, Usage
+from gpushare_plugin.gpus.source import GpuSource, read_sample
+from gpushare_plugin.kubelet.allocations.reader import HoldingsReader
+from gpushare_plugin.node.news.news import (
+    News,
+    PodOverLimit,
+    PodWithinLimit,
+    StowawayFound,
+    StowawayGone,
+    UsageKnown,
+    UsageUnknown,
+)
+from gpushare_plugin.node.pods.evictions import Evict, Evictions
+
+_log = structlog.get_logger()
+
+LOOK_EVERY = 10.0
+"""The most seconds between looks at usage; a shorter `health.rescan_seconds` takes precedence."""
+LEAST_PAUSE = 1.0
+"""The fewest seconds between looks at usage."""
+
+MOST_STOWAWAYS = 64
+"""The most published stowaways at a time; a program can start any number of processes."""
+
+ContainerIds = Mapping[tuple[str, str, str], str]
+"""The IDs of containers, by namespace, name of the pod and name of the container."""
+
+
+class UsageTracker:
+    """Looks at the usage of GPUs, and keeps the usage found by the last look."""
+
+    def __init__(
+        self,
+        source: GpuSource,
+        holdings: HoldingsReader,
+        news: News,
+        evict: Evict,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Look at the GPUs of `source`; `evict` evicts a pod, `clock` (seconds) measures the length of episodes."""
+        self._source = source
+        self._holdings = holdings
+        self._news = news
+        self._evictions = Evictions(evict, news)
+        self._clock = clock
+        self._looked_at = clock()
+        self._usage: Usage | None = None
+        self._episodes = Episodes()
+        self._stowaways: frozenset[Stowaway] = frozenset()
+        self._told: frozenset[Stowaway] = frozenset()
+        self._unknown: str | None = None
+        self._changes = Reported()
+
+    @property
+    def usage(self) -> Usage | None:
+        """The usage at the last look, with the age of the look in seconds; None before the first look."""
+        if self._usage is None:
+            return None
+        return replace(self._usage, age=max(0.0, self._clock() - self._looked_at))
+
+    async def run(
+        self,
+        snapshot: Callable[[], Snapshot],
+        config: Callable[[], Config],
+        container_ids: Callable[[], ContainerIds] = dict,
+    ) -> None:
+        """Look at intervals until cancelled.
+
+        `snapshot` returns the current node, `config` the config in effect, and `container_ids` the known IDs of
+        containers.
+        """
+        while True:
+            await self.look(snapshot(), config().overuse, container_ids())
+            await asyncio.sleep(max(LEAST_PAUSE, min(LOOK_EVERY, config().health.rescan_seconds)))
+
+    async def look(self, snapshot: Snapshot, overuse: Overuse, container_ids: ContainerIds) -> None:
+        """Look once; after a failed look, the usage of the previous look stays."""
+        try:
+            samples = await read_sample(self._source)
+        except GpushareError as error:
+            _log.debug("usage_not_read", reason=str(error))
+            return
+        looked_at = self._clock()
+        # Holdings are read after the GPUs: a process seen on a GPU had got its units before.
+        holdings = _with_ids(await self._holdings.read(), container_ids)
+        usage = attribute(samples, snapshot, holdings)
+        self._usage, self._looked_at = self._lasting(usage), looked_at
+        self._publish(self._usage, samples)
+        if holdings is not None:
+            await self._follow_episodes(self._usage, overuse, looked_at)
+
+    def _lasting(self, usage: Usage) -> Usage:
+        """Return the usage with only the stowaways that the previous look also found.
+
+        The kubelet no longer shows an ending pod while processes of the pod still run. The kubelet does not show a new
+        pod yet: an incomplete answer does not make the processes of an unknown pod stowaways.
+        """
+        before, found = self._stowaways, frozenset(map(_identity, usage.stowaways))
+        late = frozenset() if self._holdings.complete else {each for each in found if each.pod_uid and not each.pod}
+        self._stowaways = found - (late - before)
+        return replace(usage, gpus=tuple(_kept(gpu, before) for gpu in usage.gpus))
+
+    def _publish(self, usage: Usage, samples: Sequence[GpuSample]) -> None:
+        there = {_identity(each): each for each in usage.stowaways}
+        for gone in sorted(self._told - there.keys(), key=_order):
+            self._news.publish(StowawayGone(gone))
+        told = self._told & there.keys()
+        new = sorted(there.keys() - told, key=_order)[: MOST_STOWAWAYS - len(told)]
+        for each in new:
+            self._news.publish(StowawayFound(there[each]))
+        self._told = told | set(new)
+        self._publish_unknown(usage, at_once=any(sample.unknown for sample in samples))
+
+    def _publish_unknown(self, usage: Usage, *, at_once: bool) -> None:
+        """Publish why the containers on a GPU are unknown, or that the containers are known again.
+
+        A reason is published either `at_once` or at the second look: a restart of the kubelet causes a passing reason.
+        """
+        before, reason = self._unknown, next((gpu.unknown for gpu in usage.gpus if gpu.unknown), None)
+        self._unknown = reason
+        settled = reason is None or at_once or reason == before
+        if settled and self._changes.is_new("unknown", reason):
+            self._news.publish(UsageUnknown(reason) if reason else UsageKnown())
+
+    async def _follow_episodes(self, usage: Usage, overuse: Overuse, now: float) -> None:
+        turn = self._episodes.follow(usage.containers, now)
+        for each in turn.began:
+            self._news.publish(PodOverLimit(each))
+        for each in turn.ended:
+            self._news.publish(PodWithinLimit(each))
+        if overuse.action == "evict":
+            await self._evictions.consider(
+                self._episodes.current.values(), usage.containers, now, overuse.grace_seconds
+            )
+
+
+def _with_ids(holdings: Holdings | None, ids: ContainerIds) -> Holdings | None:
+    if holdings is None or not ids:
+        return holdings
+    found = ((each, ids.get((each.namespace, each.pod, each.container), "")) for each in holdings)
+    return tuple(each._replace(container_id=id_) for each, id_ in found)
+
+
+def _identity(stowaway: Stowaway) -> Stowaway:
+    """Return the stowaway without its memory: the part that stays equal at another look."""
+    return replace(stowaway, memory=None)
+
+
+def _order(stowaway: Stowaway) -> tuple[str, int]:
+    return stowaway.gpu, stowaway.pid
+
+
+def _kept(gpu: GpuUsage, before: Collection[Stowaway]) -> GpuUsage:
+    return replace(gpu, stowaways=tuple(each for each in gpu.stowaways if _identity(each) in before))

@@ -1,0 +1,1 @@
+"""What others observe: reports and tables of a node and of a cluster, metrics and probes; decides nothing."""

@@ -1,0 +1,201 @@
+"""An explanation of a pod in words: what it asks for, what each node lacks, and what would make it fit."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from gpushare_plugin.base.text import some_of
+from gpushare_plugin.observe.cluster.columns import Headed, Style, Table
+from gpushare_plugin.observe.cluster.explanation import Explanation, GpuVerdict, Granted, NodeVerdict
+
+MOST_NODES = 10
+"""The most nodes that are all shown GPU by GPU; of more nodes, only the nearest are shown."""
+NEAREST = 3
+"""The number of nearest nodes to show: the nodes with the fewest missing units."""
+_MOST_NAMES = 5
+
+_ALL_ASKED = 100
+"""The largest cluster where kube-scheduler looks at every node, not at a sample (minFeasibleNodesToFind)."""
+
+_SOURCES = {
+    "allocation": "says the node",
+    "promise": "as the scheduler extender promised; the node has not confirmed it",
+    "indexes": "by the annotations of Aliyun's tools",
+    "reservation": "is being bound",
+}
+
+
+_SAMPLE = "of so many nodes it asks about a sample, unless its configuration has percentageOfNodesToScore: 100."
+
+
+def lines(explained: Explanation) -> Iterator[str]:
+    """Yield the explanation line by line."""
+    yield from _head(explained)
+    if explained.state == "placed":
+        yield from _placed(explained)
+    elif explained.state == "pending":
+        yield from _pending(explained)
+
+
+def _head(explained: Explanation) -> Iterator[str]:
+    name = f"{explained.namespace}/{explained.pod}"
+    states = {
+        "pending": "waits for a node",
+        "placed": f"is on node {explained.node}",
+        "ended": "has ended: it holds no GPU",
+        "not ours": "asks for nothing that gpushare serves: gpushare does not decide where it goes",
+    }
+    yield Headed(f"Pod {name} {states[explained.state]}")
+    asked = ", ".join(f"{amount} {resource}" for resource, amount in explained.amounts.items())
+    split = f", split evenly over {explained.gpu_count} GPUs" if explained.gpu_count > 1 else ""
+    yield f"Asks for: {asked or 'no extended resource'}{split}"
+    for each in explained.not_offered:
+        if each.made:
+            yield f"No node offers {each.resource} now"
+            continue
+        meant = f"; did you mean {each.nearest}?" if each.nearest else ""
+        yield f"No node offers {each.resource}: all {each.amount} units are missing{meant}"
+    if explained.problem:
+        yield f"No node can take it: {explained.problem}"
+    for ignored in explained.ignored:
+        yield f"Not understood, and ignored: {ignored}"
+    if explained.policy is not None and explained.state in {"pending", "placed"}:
+        assumed, source = explained.policy_assumed, explained.policy_source
+        yield f"Placement policy: {explained.policy}, {f'assumed: {assumed}' if assumed else f'chosen by {source}'}"
+    if explained.extender_problem:
+        yield explained.extender_problem
+    if explained.scheduler:
+        yield f"Scheduler: {explained.scheduler}"
+    yield from explained.waits
+
+
+def _pending(explained: Explanation) -> Iterator[str]:
+    fitting = [node for node in explained.nodes if node.fits]
+    misfits = [node for node in explained.nodes if not node.fits]
+    if explained.slices:
+        yield ""
+        yield Headed("Automatic partitioning:")
+        yield from (f"  {sentence}" for sentence in explained.slices)
+        if not explained.nodes:
+            return
+    yield ""
+    if not explained.nodes:
+        yield "The cluster has no node."
+    if fitting:
+        fits = "Would fit, but for what no node offers," if explained.not_offered else "Fits"
+        yield Headed(f"{fits} on {len(fitting):,} of {len(explained.nodes):,} nodes, by its GPUs:")
+        shown = fitting[:MOST_NODES]
+        yield from (f"  {node.node}: {_place(node)} (score {node.score}){_also(node)}" for node in shown)
+        if len(fitting) > len(shown):
+            yield f"  … and {len(fitting) - len(shown):,} more; -o json shows all"
+        if not explained.not_offered:
+            yield "  If it still waits, the scheduler has another reason; `kubectl describe pod` shows its last one."
+            if len(explained.nodes) > _ALL_ASKED:
+                yield f"  Or kube-scheduler has not asked about {'it' if len(fitting) == 1 else 'them'}: {_SAMPLE}"
+    if misfits:
+        yield Headed(f"Does not fit on {len(misfits):,} of {len(explained.nodes):,} nodes:")
+        yield from _causes(misfits)
+        near = [node for node in misfits if node.gpus]
+        yield from _nearest(near if len(near) <= MOST_NODES else near[:NEAREST], len(near))
+    if explained.notes:
+        yield ""
+    yield from explained.notes
+
+
+def _causes(misfits: Sequence[NodeVerdict]) -> Iterator[str]:
+    """Yield each cause with the number of its nodes and the fewest missing units of these nodes."""
+    counts = Counter(node.cause or "" for node in misfits)
+    for cause, count in counts.most_common():
+        same = [node for node in misfits if (node.cause or "") == cause]
+        missing = [node.missing for node in same if node.missing is not None]
+        least = f"; {'at least ' if min(missing) < max(missing) else ''}{min(missing)} missing" if missing else ""
+        nodes = "1 node" if count == 1 else f"{count:,} nodes"
+        yield f"  {nodes}: {cause}{least}: {some_of([node.node for node in same], _MOST_NAMES)}"
+
+
+def _nearest(nodes: Sequence[NodeVerdict], count: int) -> Iterator[str]:
+    if len(nodes) < count:
+        yield ""
+        yield f"The {len(nodes)} nodes that lack least; -o json shows all:"
+    for node in nodes:
+        yield ""
+        head = (node.reason or "").partition(": ")[0]
+        yield Headed(node.node, f": {head}{_also(node)}")
+        rows = [[f"  GPU{gpu.index}", f"{gpu.free}/{gpu.units}", str(gpu.missing), _why(gpu)] for gpu in node.gpus]
+        yield from Table(("  GPU", "FREE/TOTAL", "MISSING", "WHY"), rows).lines(Style())
+        if node.unplaced:
+            yield f"  {node.unplaced} units are held on unknown GPUs and count against each GPU"
+        yield from (f"  {cure}" for cure in _cures(node))
+
+
+def _why(gpu: GpuVerdict) -> str:
+    held = f"held by {some_of(gpu.holders, _MOST_NAMES)}" if gpu.holders else ""
+    return "; ".join(filter(None, (gpu.reason, held))) or "-"
+
+
+def _cures(node: NodeVerdict) -> Iterator[str]:
+    """Yield the changes that would make the pod fit."""
+    if node.ending:
+        yield f"Would fit if these pods ended: {some_of(node.ending, _MOST_NAMES)}"
+    if node.smaller:
+        yield f"Would fit if it asked for {node.smaller} units of {node.resource} at most"
+    if node.ending or node.smaller:
+        return
+    if any(gpu.reason is None for gpu in node.gpus):
+        yield "No end of a pod would make it fit"
+    elif any(gpu.wanted for gpu in node.gpus):
+        yield "Would fit once a GPU of this node can be used again"
+    else:
+        yield "The pod wants none of the GPUs of this node"
+
+
+def _also(node: NodeVerdict) -> str:
+    return f"; {', '.join(node.also)}" if node.also else ""
+
+
+def _place(node: NodeVerdict) -> str:
+    """Return the GPUs for a pod in words."""
+    return ", ".join(
+        f"{units} {resource} on GPU{(node.indexes or {}).get(gpu, '?')}"
+        for resources in (node.place or {}).values()
+        for resource, gpus in resources.items()
+        for gpu, units in gpus.items()
+    )
+
+
+def _placed(explained: Explanation) -> Iterator[str]:
+    if explained.promise_problem is not None:
+        yield f"Promise: cannot be read, so it does not count: {explained.promise_problem}"
+    elif explained.promise_node is None:
+        by_aliyun = any(each.source == "indexes" for each in explained.granted)
+        chose = "" if by_aliyun else ", and the node chose the GPU"
+        yield f"Promise: none; it was bound without the scheduler extender of gpushare{chose}"
+    elif explained.promise_node != explained.node:
+        yield f"Promise: for node {explained.promise_node}, so it does not count here"
+    else:
+        yield f"Promise: made by the scheduler extender at {explained.promise_time}"
+    if not explained.granted:
+        yield ""
+        yield f"Node {explained.node} offers none of these resources now."
+    for each in explained.granted:
+        yield ""
+        yield Headed(f"{each.resource}: {each.amount} {each.unit}")
+        source = _SOURCES.get(each.source or "", "")
+        yield from (f"  {_name(each, gpu)}: {units} {each.unit}, {source}" for gpu, units in each.gpus.items())
+        if each.unplaced:
+            yield f"  {each.unplaced} {each.unit} on unknown GPUs: nothing says where; they count against every GPU"
+        if each.drift:
+            yield f"  Promised: {_by_container(each, each.promised or {})}"
+            yield f"  Allocated: {_by_container(each, each.allocated or {})}"
+            yield "  Drift: the node gave it other units than were promised; what the node says counts"
+
+
+def _by_container(granted: Granted, shares: Mapping[str, Mapping[str, int]]) -> str:
+    return "; ".join(
+        f"{container}: " + ", ".join(f"{units} on {_name(granted, gpu)}" for gpu, units in gpus.items())
+        for container, gpus in shares.items()
+    )
+
+
+def _name(granted: Granted, gpu: str) -> str:
+    index = granted.indexes.get(gpu)
+    return gpu if index is None else f"GPU{index} ({gpu})"

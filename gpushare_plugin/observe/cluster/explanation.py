@@ -1,0 +1,444 @@
+"""Why a pod gets no GPU, or has its GPUs, as data; `explained` puts the data into words."""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
+
+from msgspec.structs import replace
+
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.version import __version__
+from gpushare_plugin.core.policies import DEFAULT_POLICY
+from gpushare_plugin.ledger.annotations import (
+    ALLOCATION,
+    PROMISE,
+    AnnotationError,
+    read_allocation,
+    read_promise,
+)
+from gpushare_plugin.ledger.cluster import ClusterAccount
+from gpushare_plugin.ledger.node import GPU_COUNT, Node, OfferedGpu
+from gpushare_plugin.ledger.occupancy import NodeAccount, locate
+from gpushare_plugin.ledger.pod import Pod, Shares
+from gpushare_plugin.ledger.refusal import Shortage
+from gpushare_plugin.ledger.request import ANY_GPU, PodRequest, Wishes
+from gpushare_plugin.ledger.verdicts import Fit, Misfit, Shortfall
+from gpushare_plugin.ledger.victims import Eviction
+from gpushare_plugin.observe.cluster.report import CORDONS_NOT_READ, Part, unit_name
+from gpushare_plugin.slices.slice import slice_of
+
+_EXTENDER_REMEDY = "scheduler.enabled of the chart runs one, and --extender-namespace names another namespace"
+
+_MOST_CURED = 5
+"""The most nodes to search for pods that have to end: the nodes with the fewest missing units."""
+
+
+class ExtenderStanding(Struct, frozen=True):
+    """The known state of the scheduler extender."""
+
+    policy: str = DEFAULT_POLICY
+    """The default placement policy."""
+    source: str | None = None
+    """The origin of the policy, in words; None for an assumed policy."""
+    assumed: str | None = "the scheduler extender was not asked"
+    """Why the policy is only assumed; None for a known policy."""
+    stopped: str | None = None
+    """Why no extender runs; None if an extender runs, or if unknown."""
+    installed: bool = True
+    """Whether a Lease of an extender exists."""
+
+
+class Told(Struct, frozen=True):
+    """The facts about a pod that the account does not have."""
+
+    annotations: Mapping[str, str]
+    """The annotations of the pod."""
+    scheduler: str = ""
+    """The name of the pod's scheduler."""
+    waits: tuple[str, ...] = ()
+    """Sentences on the reasons of Kubernetes why the pod waits, or why the pod failed."""
+    extender: ExtenderStanding = ExtenderStanding()
+    """The known state of the scheduler extender."""
+    slices: tuple[str, ...] = ()
+    """Sentences on slices being made for the pod, or on why no slices are."""
+
+
+class GpuVerdict(Part, frozen=True, kw_only=True):
+    """The units of a GPU for the pod."""
+
+    index: int
+    """The index of the GPU."""
+    uuid: str
+    """The UUID of the GPU."""
+    units: int
+    """The units of the GPU."""
+    free: int
+    """The units free for the pod."""
+    missing: int
+    """The further units that the pod would need on the GPU."""
+    reason: str | None = None
+    """Why the pod cannot have all units of the GPU; None for no reason but the holders."""
+    holders: tuple[str, ...] = ()
+    """The pods with units of the GPU, each with the number of units."""
+    wanted: bool = True
+    """Whether the annotations of the pod accept the GPU."""
+
+
+class NodeVerdict(Part, frozen=True, kw_only=True):
+    """The verdict of a node on the pod."""
+
+    node: str
+    """The name of the node."""
+    fits: bool
+    """Whether the pod fits on the GPUs of the node."""
+    score: int | None = None
+    """The score of a fitting node, from 0 to 10."""
+    place: Mapping[str, Mapping[str, Mapping[str, int]]] | None = None
+    """The units that the pod would get on a fitting node, by container, resource and GPU."""
+    indexes: Mapping[str, int] | None = None
+    """The index of each GPU in `place`."""
+    cause: str | None = None
+    """Why the pod does not fit, without the numbers of the node."""
+    reason: str | None = None
+    """Why the pod does not fit, with the numbers of the node."""
+    resource: str | None = None
+    """The resource with missing units."""
+    missing: int | None = None
+    """The missing units."""
+    smaller: int | None = None
+    """The largest amount of the resource that would fit; None for no amount."""
+    gpus: tuple[GpuVerdict, ...] = ()
+    """The units of each GPU for the pod."""
+    ending: tuple[str, ...] | None = None
+    """The pods that would have to end; None if not searched, or not enough."""
+    unplaced: int = 0
+    """The units of the resource held on unknown GPUs."""
+    also: tuple[str, ...] = ()
+    """Further reasons why the node takes no new pods: not ready, cordoned."""
+
+
+class Unoffered(Part, frozen=True, kw_only=True):
+    """A resource requested by the pod and offered by no node."""
+
+    resource: str
+    """The name of the resource."""
+    amount: int
+    """The requested units."""
+    nearest: str | None = None
+    """An offered resource with a similar name; None if no name is similar."""
+    made: bool = False
+    """Whether the resource is a slice made by automatic partitioning."""
+
+
+class Granted(Part, frozen=True, kw_only=True):
+    """The units of a resource that a bound pod has."""
+
+    resource: str
+    """The name of the resource."""
+    amount: int
+    """The units of the pod's request."""
+    unit: str
+    """The name of the unit."""
+    gpus: Mapping[str, int]
+    """The units by the UUID of the GPU."""
+    indexes: Mapping[str, int]
+    """The index of each GPU in the resource, by UUID."""
+    unplaced: int = 0
+    """The units on unknown GPUs."""
+    source: str | None = None
+    """The source of the GPUs.
+
+    `allocation`: the daemon of the node; `promise`: the scheduler extender; `indexes`: the annotations of Aliyun's
+    tools; None: no source.
+    """
+    promised: Mapping[str, Mapping[str, int]] | None = None
+    """The promised units by container and GPU; None without a readable promise."""
+    allocated: Mapping[str, Mapping[str, int]] | None = None
+    """The units by container and GPU in the daemon's annotation; None without a readable annotation."""
+    drift: bool = False
+    """Whether the pod has drifted: see `pod.drift`."""
+
+
+State = Literal["pending", "placed", "ended", "not ours"]
+
+
+class Explanation(Part, frozen=True, kw_only=True):
+    """The whole output of `gpushare explain`."""
+
+    version: Literal[1] = 1
+    """The version of the format, raised by changes that would mislead older readers."""
+    gpushare: str = __version__
+    """The version of gpushare."""
+    namespace: str
+    """The namespace of the pod."""
+    pod: str
+    """The name of the pod."""
+    state: State
+    """The state of the pod; a pod without a node and without a request for managed resources is `not ours`."""
+    node: str | None = None
+    """The node of the pod; None for a waiting pod."""
+    scheduler: str = ""
+    """The name of the pod's scheduler."""
+    amounts: Mapping[str, int]
+    """The units of each extended resource that the pod takes, by Kubernetes' rule: see `effective`."""
+    gpu_count: int = 1
+    """The number of GPUs to split memory over."""
+    policy: str | None = None
+    """The placement policy in effect; None for a pod placed without the scheduler extender."""
+    policy_source: str | None = None
+    """The origin of the policy, in words."""
+    policy_assumed: str | None = None
+    """Why the policy is only assumed; None for a known policy."""
+    problem: str | None = None
+    """Why no node can take the pod; None for no such reason."""
+    ignored: tuple[str, ...] = ()
+    """Sentences on wishes and annotations of the pod that cannot be understood."""
+    waits: tuple[str, ...] = ()
+    """Sentences on the reasons of Kubernetes why the pod waits, or why the pod failed."""
+    slices: tuple[str, ...] = ()
+    """Sentences on slices being made for the pod, or on why no slices are."""
+    not_offered: tuple[Unoffered, ...] = ()
+    """The requested resources that no node offers."""
+    nodes: tuple[NodeVerdict, ...] = ()
+    """The verdicts of nodes; empty if the pod requests nothing but slices that no node offers."""
+    notes: tuple[str, ...] = ()
+    """Sentences on facts left out of the verdicts."""
+    granted: tuple[Granted, ...] = ()
+    """The resources of a bound pod."""
+    promise_time: str | None = None
+    """The time in the promise."""
+    promise_node: str | None = None
+    """The node in the promise."""
+    promise_problem: str | None = None
+    """Why the promise cannot be read."""
+    extender_problem: str | None = None
+    """A sentence on the missing scheduler extender, if a waiting pod needs an extender."""
+
+
+def explain(account: ClusterAccount, pod: Pod, told: Told) -> Explanation:
+    """Return the explanation of a pod from the account of the cluster."""
+    nodes = account.nodes.values()
+    offered = {name for node in nodes for name in (*node.extended, *_offered(account.node(node.name)))}
+    request = pod.request
+    about = Explanation(
+        namespace=pod.namespace,
+        pod=pod.name,
+        state=_state(account, pod, told),
+        node=pod.node,
+        scheduler=told.scheduler,
+        amounts=request.amounts,
+        gpu_count=request.gpu_count,
+        problem=request.problem,
+        ignored=request.ignored,
+        waits=told.waits,
+        slices=told.slices,
+        not_offered=tuple(
+            Unoffered(
+                resource=name,
+                amount=amount,
+                nearest=None if told.slices else _nearest(name, offered),
+                made=bool(told.slices) and slice_of(name) is not None,
+            )
+            for name, amount in request.amounts.items()
+            if name not in offered and pod.node is None  # of a bound pod, the account has the node of the pod alone
+        ),
+    )
+    if pod.node is None:
+        # A verdict makes no sense while all requested slices are still to be made.
+        judged = not told.slices or not offered.isdisjoint(request.amounts)
+        verdicts = tuple(_verdicts(account, pod)) if about.state == "pending" and judged else ()
+        notes = _notes(nodes) if verdicts else ()
+        problem = _extender_problem(request, told.extender) if about.state == "pending" else None
+        policy = _policy(request.policy, None, told)
+        return replace(about, nodes=verdicts, notes=notes, extender_problem=problem, **policy)
+    return replace(about, **_placed(account.node(pod.node), pod, told))
+
+
+def _state(account: ClusterAccount, pod: Pod, told: Told) -> State:
+    if pod.ended:
+        return "ended"
+    if pod.node is not None:
+        return "placed"
+    return "pending" if told.slices or account.concerns(pod.request) else "not ours"
+
+
+def _offered(account: NodeAccount) -> Iterator[str]:
+    """Return the resources offered by the record of a node, or by Aliyun's plugin."""
+    return (name for name, each in account.resources.items() if each.offer.kind)
+
+
+def _nearest(name: str, offered: Iterable[str]) -> str | None:
+    requestable = sorted(set(offered) - {GPU_COUNT})  # GPU_COUNT only counts the GPUs of a node
+    found = difflib.get_close_matches(name, requestable, n=1, cutoff=0.7)
+    return found[0] if found else None
+
+
+def _verdicts(account: ClusterAccount, pod: Pod) -> Iterator[NodeVerdict]:
+    """Yield the verdict of each node: fitting nodes, the best first, then nodes by missing units, the fewest first."""
+    nodes = account.nodes
+    verdicts = account.fits_pod(pod, list(nodes))
+    fitting = [name for name in nodes if isinstance(verdicts[name], Fit)]
+    for name in sorted(fitting, key=lambda name: (-_score(verdicts[name]), name)):
+        yield _fit(account, nodes[name], pod, _score(verdicts[name]))
+    others = {name: account.fit_pod(pod, name) for name in nodes if isinstance(verdicts[name], Misfit)}
+    misfits = {name: verdict for name, verdict in others.items() if isinstance(verdict, Misfit)}
+    order = sorted(misfits, key=lambda name: (*_missing(misfits[name]), name))
+    for number, name in enumerate(order):
+        yield _misfit(account, nodes[name], pod, misfits[name], cured=number < _MOST_CURED)
+
+
+def _missing(misfit: Misfit) -> tuple[bool, int]:
+    """Return the rank of a misfit by missing units; causes other than missing units come last."""
+    return (False, misfit.missing) if isinstance(misfit, Shortfall) else (True, 0)
+
+
+def _notes(nodes: Iterable[Node]) -> tuple[str, ...]:
+    """Return a note on unknown cordons if the cluster has nodes with Aliyun's plugin."""
+    return (CORDONS_NOT_READ,) if any(node.offers and not node.recorded for node in nodes) else ()
+
+
+def _score(verdict: Fit | Misfit) -> int:
+    return verdict.score if isinstance(verdict, Fit) else 0
+
+
+def _fit(account: ClusterAccount, node: Node, pod: Pod, score: int) -> NodeVerdict:
+    place = account.place_pod(pod, node.name)
+    known = {gpu.name: gpu.index for each in account.node(node.name).resources.values() for gpu in each.offer.gpus}
+    indexes = {share.gpu: known[share.gpu] for share in place.shares}
+    return NodeVerdict(
+        node=node.name, fits=True, score=score, place=place.containers, indexes=indexes, also=_also(node)
+    )
+
+
+def _also(node: Node) -> tuple[str, ...]:
+    found = ["the node is not ready"] if not node.ready else []
+    return (*found, *(["the node is cordoned"] if node.unschedulable else []))
+
+
+def _misfit(account: ClusterAccount, node: Node, pod: Pod, misfit: Misfit, *, cured: bool) -> NodeVerdict:
+    request = pod.request
+    about = NodeVerdict(node=node.name, fits=False, cause=misfit.summary, reason=misfit.reason, also=_also(node))
+    if not isinstance(misfit, Shortfall):
+        for name, amount in request.amounts.items():
+            if misfit.summary == f"the node does not offer {name}":
+                reason = f"the node does not offer {name}: all {amount} units are missing"
+                return replace(about, reason=reason, resource=name, missing=amount)
+        return about
+    holders: dict[str, list[str]] = {}
+    for each in misfit.account.holdings:
+        holders.setdefault(each.gpu, []).append(f"{each.pod.label} ({each.units})")
+    ending = None
+    if cured and misfit.curable:
+        there = account.node(node.name).pods
+        found = account.victims(pod, node.name, Eviction(certain=(), others=there))
+        ending = tuple(each.label for each in there if each in found) if found else None
+    return replace(
+        about,
+        resource=misfit.account.offer.resource,
+        missing=misfit.missing,
+        smaller=_smaller(misfit),
+        gpus=tuple(
+            _gpu(gpu, shortage, holders.get(gpu.name, ()), request.wishes)
+            for gpu, shortage in zip(misfit.account.offer.gpus, misfit.shortages, strict=True)
+        ),
+        ending=ending,
+        unplaced=sum(each.units for each in misfit.account.unplaced),
+    )
+
+
+def _smaller(misfit: Shortfall) -> int | None:
+    """Return the largest amount of the resource that would fit now; None for no amount."""
+    if not misfit.lack.count:
+        return sum(misfit.lack.free) or None
+    largest = sorted(misfit.lack.free, reverse=True)[: misfit.lack.count]
+    return (largest[-1] * misfit.lack.count or None) if len(largest) == misfit.lack.count else None
+
+
+def _gpu(gpu: OfferedGpu, shortage: Shortage, holders: Sequence[str], wishes: Wishes) -> GpuVerdict:
+    return GpuVerdict(
+        index=gpu.index,
+        uuid=gpu.name,
+        units=gpu.units,
+        free=shortage.free,
+        missing=shortage.missing,
+        reason=shortage.reason,
+        holders=tuple(holders),
+        wanted=wishes.refusal(gpu.name, gpu.product) is None,
+    )
+
+
+def _placed(account: NodeAccount, pod: Pod, told: Told) -> dict[str, object]:
+    """Return the fields on a bound pod: promise, policy, ignored annotations and granted units."""
+    update = _promise(told)
+    if PROMISE in told.annotations:
+        update |= _policy(pod.request.policy, account.node, told)
+    if ALLOCATION in told.annotations:
+        try:
+            read_allocation(told.annotations[ALLOCATION])
+        except AnnotationError as error:
+            update["ignored"] = (*pod.request.ignored, str(error))
+    update["granted"] = tuple(_granted(account, pod, name) for name in pod.request.amounts if name in account.resources)
+    return update
+
+
+def _promise(told: Told) -> dict[str, object]:
+    """Return time and node of the promise, or why the promise cannot be read."""
+    if PROMISE not in told.annotations:
+        return {}
+    try:
+        promise = read_promise(told.annotations[PROMISE])
+    except AnnotationError as error:
+        return {"promise_problem": str(error)}
+    return {"promise_time": promise.time, "promise_node": promise.node}
+
+
+def _policy(of_pod: str | None, node: Node | None, told: Told) -> dict[str, object]:
+    """Return the placement policy in effect, and its origin: pod, node or scheduler extender."""
+    if of_pod is not None:
+        return {"policy": of_pod, "policy_source": "the pod"}
+    if node is not None and node.policy is not None:
+        return {"policy": node.policy, "policy_source": node.policy_source}
+    default = told.extender
+    return {"policy": default.policy, "policy_source": default.source, "policy_assumed": default.assumed}
+
+
+def _extender_problem(request: PodRequest, standing: ExtenderStanding) -> str | None:
+    """Return a sentence on the missing scheduler extender and its meaning for a waiting pod; None if not needed."""
+    if standing.stopped is None:
+        return None
+    if request.gpu_count > 1:
+        means = f"only an extender gives a pod parts of {request.gpu_count} GPUs"
+    elif request.wishes != ANY_GPU:
+        means = "only an extender heeds which GPUs it wants"
+    elif standing.installed:
+        means = "a kube-scheduler that asks it leaves the pod pending"
+    else:
+        return None
+    return f"No scheduler extender runs: {standing.stopped}; {means}. {_EXTENDER_REMEDY}"
+
+
+def _granted(account: NodeAccount, pod: Pod, resource: str) -> Granted:
+    offer = account.resources[resource].offer
+    located = locate(pod, offer, account.node)
+    return Granted(
+        resource=resource,
+        amount=pod.request.amounts[resource],
+        unit=unit_name(offer),
+        gpus={each.gpu: each.units for each in located.holdings},
+        indexes={gpu.name: gpu.index for gpu in offer.gpus},
+        unplaced=sum(each.units for each in located.unplaced),
+        source=next((each.source for each in located.holdings), None),
+        promised=_by_container(pod.promise, resource),
+        allocated=_by_container(pod.allocation, resource),
+        drift=any(each.pod.uid == pod.uid for each in account.resources[resource].drift.pods),
+    )
+
+
+def _by_container(shares: Shares | None, resource: str) -> dict[str, dict[str, int]] | None:
+    if shares is None:
+        return None
+    found: dict[str, dict[str, int]] = {}
+    for share in shares:
+        if share.resource == resource:
+            found.setdefault(share.container, {})[share.gpu] = share.units
+    return found

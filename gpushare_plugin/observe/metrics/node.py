@@ -1,0 +1,397 @@
+"""All metrics of the daemon of a node, and the values read at a scrape; without Prometheus' library."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import get_args
+
+from gpushare_plugin.base.memory import MIB
+from gpushare_plugin.base.structs import Struct, field
+from gpushare_plugin.base.version import __version__
+from gpushare_plugin.core.gpu import Gpu
+from gpushare_plugin.core.snapshot import Cause, Snapshot
+from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Usage
+from gpushare_plugin.observe.metrics.metric import Metric, Sample, single
+
+MOST_CONTAINERS = 1000
+"""The most containers with series, counted once per held GPU; containers with the most memory in use come first."""
+
+
+class View(Struct, frozen=True):
+    """The values of a node that a scrape reads."""
+
+    snapshot: Snapshot
+    """The node at the time of the scrape."""
+    log_lines_dropped: int = 0
+    """The number of lines lost by the log."""
+    container_metrics: bool = False
+    """Whether containers have series."""
+    hami_metrics: bool = False
+    """Whether gauges appear under HAMi's names, too."""
+    aliyun_metrics: bool = False
+    """Whether gauges appear under Aliyun's names, too."""
+    node: str = ""
+    """The name of the node, for the gauges under HAMi's and Aliyun's names."""
+    xids: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """The number of errors reported by the driver, by the UUID of the GPU and the XID."""
+    api_errors: Mapping[str, int] = field(default_factory=dict)
+    """The number of failed requests to the API server, by kind."""
+    events_dropped: int | None = None
+    """The number of lost Events, None without Events."""
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The cards and MIG instances."""
+        return self.snapshot.inventory.gpus
+
+    @property
+    def offers(self) -> Iterator[tuple[tuple[str, ...], int, int]]:
+        """For every GPU and resource: the labels of both, the number of offered units, and the MiB of a unit."""
+        for gpu in self.gpus:
+            for resource, units in self.snapshot.offers(gpu).items():
+                yield (*names_of(gpu), resource), len(units), units[0].mib
+
+    @property
+    def used(self) -> Iterator[tuple[tuple[str, str], GpuUsage]]:
+        """For every GPU in the usage: the labels, and the usage."""
+        usage = self.snapshot.usage or Usage()
+        by_uuid = {gpu.uuid: gpu for gpu in usage.gpus}
+        return ((names_of(gpu), by_uuid[gpu.uuid]) for gpu in self.gpus if gpu.uuid in by_uuid)
+
+    def holders(self, gpu: Gpu) -> list[ContainerUsage] | None:
+        """Return the containers that hold units of a GPU, None while the holdings are unknown."""
+        usage = self.snapshot.usage or Usage()
+        return None if usage.held is None else [each for each in usage.containers if each.gpu == gpu.uuid]
+
+    def allocated(self, gpu: Gpu) -> int | None:
+        """Return the bytes of a GPU that containers may use, None without a limit or while the holdings are unknown."""
+        holders = self.holders(gpu)
+        limits = [None] if holders is None else [each.limit for each in holders]
+        return None if None in limits else sum(filter(None, limits))
+
+    @property
+    def xid_errors(self) -> Iterator[Sample]:
+        """The number of errors per XID, with the labels of the GPU."""
+        labels = {gpu.uuid: gpu.label for gpu in self.gpus}
+        return (((labels.get(uuid, ""), uuid, xid), count) for (uuid, xid), count in self.xids.items())
+
+    @property
+    def containers(self) -> Iterator[tuple[tuple[str, ...], ContainerUsage]]:
+        """For every container with series, and every GPU of the container: the labels, and the usage."""
+        labels = {gpu.uuid: gpu.label for gpu in self.gpus}
+        for each in self._holders[:MOST_CONTAINERS] if self.container_metrics else ():
+            holder = each.namespace, each.pod, each.container
+            yield (*holder, labels.get(each.gpu, ""), each.gpu, each.resource), each
+
+    @property
+    def containers_left_out(self) -> int:
+        """The number of containers without series, counted once per held GPU, because the node has too many."""
+        return max(0, len(self._holders) - MOST_CONTAINERS) if self.container_metrics else 0
+
+    @property
+    def _holders(self) -> Sequence[ContainerUsage]:
+        usage = self.snapshot.usage or Usage()
+        return sorted(usage.containers, key=lambda each: (-(each.used or 0), each.gpu, each.label, each.container))
+
+
+def names_of(gpu: Gpu) -> tuple[str, str]:
+    """Return the labels of a GPU: the number and the UUID."""
+    return gpu.label, gpu.uuid
+
+
+_GPU = ("index", "uuid")
+_OFFER = (*_GPU, "resource")
+_CONTAINER = ("namespace", "pod", "container", *_GPU, "resource")
+
+METRICS: tuple[Metric[View], ...] = (
+    Metric(
+        "gpushare_build_info",
+        "Version of gpushare.",
+        ("version",),
+        lambda _: [((__version__,), 1)],
+    ),
+    Metric(
+        "gpushare_driver_info",
+        "Version of the NVIDIA driver and the newest CUDA version it supports.",
+        ("driver_version", "cuda_version"),
+        lambda view: [(_driver(view), 1)] if view.snapshot.inventory.driver_version else [],
+    ),
+    Metric(
+        "gpushare_gpu_info",
+        "Each GPU and MIG instance, with its mode: memory, time-slicing, mps, exclusive, or none if it is not offered.",
+        (*_GPU, "product", "mode"),
+        lambda view: [((*names_of(gpu), gpu.product, view.snapshot.mode(gpu) or "none"), 1) for gpu in view.gpus],
+    ),
+    Metric(
+        "gpushare_gpu_memory_bytes",
+        "Memory of a GPU that containers can use: the total without what the driver reserves.",
+        _GPU,
+        lambda view: [(names_of(gpu), gpu.memory_mib * MIB) for gpu in view.gpus],
+    ),
+    Metric(
+        "gpushare_gpu_healthy",
+        "1 if the GPU can be allocated; 0 if faulty, cordoned or not served by MPS (reason: annotation gpushare/gpus).",
+        _GPU,
+        lambda view: [(names_of(gpu), gpu.uuid not in view.snapshot.excluded) for gpu in view.gpus],
+    ),
+    Metric(
+        "gpushare_gpu_unhealthy",
+        "1 if this is why a GPU cannot be allocated, 0 if not: fault, mps (MPS does not serve it) or cordon.",
+        (*_GPU, "reason"),
+        lambda view: [
+            ((*names_of(gpu), cause), cause in causes)
+            for gpu in view.gpus
+            for causes in [view.snapshot.causes(gpu)]
+            for cause in get_args(Cause)
+        ],
+    ),
+    Metric(
+        "gpushare_gpu_xid_errors_total",
+        "Errors that the driver reported, by XID, also those that are ignored; without index for no particular GPU.",
+        (*_GPU, "xid"),
+        lambda view: list(view.xid_errors),
+    ),
+    Metric(
+        "gpushare_gpu_mps_served",
+        "1 if MPS serves a GPU that is shared through it, 0 if not; only for such GPUs.",
+        _GPU,
+        lambda view: [
+            (names_of(gpu), "mps" not in view.snapshot.causes(gpu))
+            for gpu in view.gpus
+            if gpu.uuid in view.snapshot.under_mps
+        ],
+    ),
+    Metric(
+        "gpushare_gpu_waiting",
+        "1 while pods hold units of the previous mode, so that the GPU is not shared as configured yet; 0 otherwise.",
+        _GPU,
+        lambda view: [(names_of(gpu), gpu.uuid in view.snapshot.waiting) for gpu in view.gpus],
+    ),
+    single(
+        "gpushare_gpus_unresponsive",
+        "Number of GPUs that do not respond, never responded, or are no longer present.",
+        lambda view: sum(each.number is None for each in view.snapshot.inventory.failed),
+    ),
+    Metric(
+        "gpushare_gpu_units",
+        "Units of a GPU that are offered, healthy or not.",
+        _OFFER,
+        lambda view: [(labels, units) for labels, units, _ in view.offers],
+    ),
+    Metric(
+        "gpushare_gpu_units_allocatable",
+        "Units of a GPU that are offered and healthy, so that pods can get them or have them.",
+        _OFFER,
+        lambda view: [
+            (labels, 0 if labels[1] in view.snapshot.excluded else count) for labels, count, _ in view.offers
+        ],
+    ),
+    Metric(
+        "gpushare_gpu_units_used",
+        "Units of a GPU that containers hold, as the kubelet showed them at the last look at the usage.",
+        _OFFER,
+        lambda view: [
+            (labels, held.get((labels[2], labels[1]), 0))
+            for held in [(view.snapshot.usage or Usage()).held]
+            if held is not None
+            for labels, _, _ in view.offers
+        ],
+    ),
+    Metric(
+        "gpushare_gpu_unit_memory_bytes",
+        "Memory of one unit; only for memory units and slices.",
+        _OFFER,
+        lambda view: [(labels, mib * MIB) for labels, _, mib in view.offers if mib],
+    ),
+    Metric(
+        "gpushare_gpu_units_drifted",
+        "Units that pods hold of a GPU beyond what the scheduler extender promised there; only with --follow-pods.",
+        _OFFER,
+        lambda view: [
+            (labels, excess.get(labels[-1], {}).get(labels[1], 0))
+            for labels, _, _ in view.offers
+            if (excess := view.snapshot.excess) is not None
+        ],
+    ),
+    Metric(
+        "gpushare_gpu_memory_used_bytes",
+        "Memory of a GPU that is in use, without what the driver keeps for itself.",
+        _GPU,
+        lambda view: [(gpu, used.memory_used) for gpu, used in view.used if used.memory_used is not None],
+    ),
+    Metric(
+        "gpushare_gpu_utilization_ratio",
+        "Part of the time in which a GPU computed lately, from 0 to 1; not for MIG.",
+        _GPU,
+        lambda view: [(gpu, used.utilization) for gpu, used in view.used if used.utilization is not None],
+    ),
+    Metric(
+        "gpushare_gpu_usage_known",
+        "1 if it is known which containers use the GPU; 0 otherwise (reason: log, gpushare list).",
+        _GPU,
+        lambda view: [(gpu, used.unknown is None) for gpu, used in view.used],
+    ),
+    Metric(
+        "gpushare_gpu_processes",
+        "Processes that use a GPU; with MIG, those of a card are counted for its instances.",
+        _GPU,
+        lambda view: [(gpu, used.processes) for gpu, used in view.used if used.processes is not None],
+    ),
+    Metric(
+        "gpushare_gpu_mps_clients",
+        "Processes that compute on a GPU through MPS; only for GPUs that are shared through it.",
+        _GPU,
+        lambda view: [
+            (gpu, used.mps_clients)
+            for gpu, used in view.used
+            if used.uuid in view.snapshot.under_mps and used.mps_clients is not None
+        ],
+    ),
+    Metric(
+        "gpushare_gpu_foreign_processes",
+        "Processes on an offered GPU that are in no pod, or whose pod holds no units of this GPU.",
+        _GPU,
+        lambda view: [(gpu, len(used.stowaways)) for gpu, used in view.used if used.unknown is None],
+    ),
+    Metric(
+        "gpushare_gpu_containers_over_limit",
+        "Containers that use more memory of a GPU than their limit and 512 MiB.",
+        _GPU,
+        lambda view: [
+            (gpu, sum(each.over for each in (view.snapshot.usage or Usage()).containers if each.gpu == used.uuid))
+            for gpu, used in view.used
+            if used.unknown is None
+        ],
+    ),
+    Metric(
+        "gpushare_container_units",
+        "Units of a GPU that a container holds; only with --container-metrics, as all metrics of containers.",
+        _CONTAINER,
+        lambda view: [(container, used.units) for container, used in view.containers],
+    ),
+    Metric(
+        "gpushare_container_memory_limit_bytes",
+        "Memory of a GPU that a container may use; none for time slicing, which has no limit.",
+        _CONTAINER,
+        lambda view: [(container, used.limit) for container, used in view.containers if used.limit is not None],
+    ),
+    Metric(
+        "gpushare_container_memory_used_bytes",
+        "Memory of a GPU that the processes of a container use.",
+        _CONTAINER,
+        lambda view: [(container, used.used) for container, used in view.containers if used.used is not None],
+    ),
+    Metric(
+        "gpushare_container_utilization_ratio",
+        "Part of the time in which the processes of a container computed on a GPU lately, from 0 to 1; not for MIG.",
+        _CONTAINER,
+        lambda view: [
+            (container, used.utilization) for container, used in view.containers if used.utilization is not None
+        ],
+    ),
+    Metric(
+        "gpushare_container_over_limit",
+        "1 if a container uses more memory of a GPU than its limit and 512 MiB, 0 if not.",
+        _CONTAINER,
+        lambda view: [
+            (container, used.over)
+            for container, used in view.containers
+            if used.used is not None and used.limit is not None
+        ],
+    ),
+    single(
+        "gpushare_containers_left_out",
+        "Containers without metrics, because more than 1000 hold GPUs; those that use the most memory have some.",
+        lambda view: view.containers_left_out if view.container_metrics else None,
+    ),
+    single(
+        "gpushare_usage_age_seconds",
+        "Seconds since the look that shows what GPUs and containers use.",
+        lambda view: usage.age if (usage := view.snapshot.usage) is not None else None,
+    ),
+    Metric(
+        "gpushare_resource_registered",
+        "1 if the resource is registered with the kubelet and the kubelet watches its device list, 0 otherwise.",
+        ("resource",),
+        lambda view: [((name,), standing.registered) for name, standing in view.snapshot.standings.items()],
+    ),
+    Metric(
+        "gpushare_registrations_total",
+        "Registrations that the kubelet accepted; more than one after restarts of the kubelet.",
+        ("resource",),
+        lambda view: [((name,), standing.registrations) for name, standing in view.snapshot.standings.items()],
+    ),
+    Metric(
+        "gpushare_registration_failures_total",
+        "Attempts to serve a resource and to register it that failed; each is repeated.",
+        ("resource",),
+        lambda view: [((name,), standing.registration_failures) for name, standing in view.snapshot.standings.items()],
+    ),
+    Metric(
+        "gpushare_call_duration_seconds",
+        "Calls of the kubelet by gRPC method and code, and how long they took.",
+        ("resource", "method", "code"),
+        lambda view: [
+            ((name, *call), durations)
+            for name, standing in view.snapshot.standings.items()
+            for call, durations in standing.calls.items()
+        ],
+    ),
+    Metric(
+        "gpushare_allocations_total",
+        "Allocate calls of the kubelet that succeeded; one for each container.",
+        ("resource",),
+        lambda view: [((name,), standing.allocations) for name, standing in view.snapshot.standings.items()],
+    ),
+    Metric(
+        "gpushare_refusals_total",
+        "Calls of the kubelet (GetPreferredAllocation, Allocate, PreStartContainer) that failed; the pod fails.",
+        ("resource", "call"),
+        lambda view: [
+            ((name, call), count)
+            for name, standing in view.snapshot.standings.items()
+            for call, count in standing.refusals.items()
+        ],
+    ),
+    Metric(
+        "gpushare_api_errors_total",
+        "Requests to the API server that failed: unanswered, forbidden, conflict, throttled, rejected or server (5xx).",
+        ("reason",),
+        lambda view: [((kind,), count) for kind, count in view.api_errors.items()],
+    ),
+    single(
+        "gpushare_events_dropped_total",
+        "Kubernetes Events that were lost, because the API server did not take them in time; only with --events.",
+        lambda view: view.events_dropped,
+    ),
+    Metric(
+        "gpushare_config_info",
+        "Name of the config in effect, which is that of its file; empty without a file.",
+        ("name",),
+        lambda view: [((view.snapshot.config.name,), 1)] if view.snapshot.config else [],
+    ),
+    single(
+        "gpushare_config_last_reload_successful",
+        "1 if the newest config is in effect; 0 if it was rejected or cannot be read.",
+        lambda view: not view.snapshot.config.refused if view.snapshot.config else None,
+    ),
+    single(
+        "gpushare_config_last_reload_success_timestamp_seconds",
+        "When the config in effect was loaded, in seconds since 1970.",
+        lambda view: view.snapshot.config.loaded if view.snapshot.config else None,
+    ),
+    single(
+        "gpushare_notices",
+        "Warnings for people, such as a rejected config; the log and the annotation gpushare/gpus have the texts.",
+        lambda view: len(view.snapshot.notices),
+    ),
+    single(
+        "gpushare_log_lines_dropped_total",
+        "Lines of the log that were lost because they could not be written or the queue was full.",
+        lambda view: view.log_lines_dropped,
+    ),
+)
+"""All metrics of the daemon of a node, in the order of the page."""
+
+
+def _driver(view: View) -> tuple[str, str]:
+    inventory = view.snapshot.inventory
+    return inventory.driver_version, ".".join(map(str, inventory.cuda_version))

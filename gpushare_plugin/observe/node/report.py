@@ -1,0 +1,418 @@
+"""The offer and the holdings of a node as data: a projection of a snapshot, exchanged as JSON."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gpushare_plugin.base.errors import GpushareError
+from gpushare_plugin.base.memory import MIB
+from gpushare_plugin.base.version import __version__
+from gpushare_plugin.core.gpu import FailedGpu, Gpu, MigInstance, gpu_label
+from gpushare_plugin.core.holding import Unknown
+from gpushare_plugin.core.snapshot import SharingMode, Snapshot
+from gpushare_plugin.core.usage import GpuUsage, Stowaway, Usage
+from gpushare_plugin.ledger.node_record import key
+
+Source = Literal["daemon", "config"]
+"""The maker of a report: the running daemon, or `gpushare list` from the config, the GPUs and the kubelet."""
+
+_MOST_FOREIGN = 16
+"""The most foreign processes in the report of a GPU; a program can start any number of processes."""
+
+_WELL = {"available", "planned", "not offered"}
+"""States that need no attention."""
+
+
+class ReportError(GpushareError):
+    """An answer is not a report of a readable version."""
+
+
+class _ReportPart(BaseModel):
+    """A part of a report; another version may have more fields, or lack fields with a default here."""
+
+    model_config = ConfigDict(frozen=True, alias_generator=key, populate_by_name=True, extra="ignore")
+
+
+class Use(_ReportPart):
+    """The units of one resource on one GPU held by one container, and the container's use of the GPU."""
+
+    namespace: str
+    """The namespace of the pod; empty where only the kubelet's checkpoint shows the pod."""
+    pod: str
+    """The name of the pod; empty where only the kubelet's checkpoint shows the pod."""
+    container: str
+    """The name of the container."""
+    units: int
+    """The number of held units."""
+    memory_limit_mib: int | None = None
+    """The limit of GPU memory in MiB; None without a limit."""
+    memory_used_mib: int | None = None
+    """The GPU memory in use in MiB; None where unknown."""
+    utilization: float | None = None
+    """The part of the time in which the container computed on the GPU, from 0 to 1; None where unknown."""
+    over_limit: bool = False
+    """Whether the container uses more memory than its limit and the tolerance."""
+
+
+class ForeignProcess(_ReportPart):
+    """A process on an offered GPU that is in no pod, or whose pod holds no units of the GPU."""
+
+    pid: int
+    """The number of the process on the host."""
+    program: str = ""
+    """The name of the program."""
+    whose: str = ""
+    """The pod, container or host of the process, in words."""
+    memory_used_mib: int | None = None
+    """The GPU memory in use in MiB; None where unknown."""
+
+
+class MigReport(_ReportPart):
+    """The description of a MIG instance, with values of `MigInstance`."""
+
+    parent: str
+    """The UUID of the card."""
+    number: int
+    """NVML's number of the instance on the card."""
+    profile: str
+    """The profile, for example `1g.5gb`."""
+    gpu_instance: int
+    """The ID of the GPU instance."""
+    compute_instance: int
+    """The ID of the compute instance."""
+
+
+class GpuReport(_ReportPart):
+    """One GPU in one resource, or a GPU in no resource.
+
+    A GPU has a report for every resource in its offer, and for every other resource whose units pods still hold.
+    """
+
+    index: int
+    """NVML's number of the card."""
+    uuid: str
+    """The UUID of the GPU."""
+    name: str
+    """The product name of the card."""
+    minor: int | None = None
+    """The number in the device node `/dev/nvidia<minor>`."""
+    compute_capability: str = ""
+    """The CUDA compute capability, for example `8.0`."""
+    memory_mib: int = 0
+    """The memory in MiB that containers can use."""
+    pci_bus_id: str = ""
+    """The PCI address of the card."""
+    numa_node: int | None = None
+    """The NUMA node; None where the host does not tell."""
+    mig_enabled: bool = False
+    """Whether the card is in MIG mode."""
+    mig: MigReport | None = None
+    """The description of a MIG instance; None for a card."""
+    resource: str | None = None
+    """The name of the resource; None for a GPU in no resource."""
+    mode: str | None = None
+    """The mode in which the GPU is shared, with the words of the Node's annotation and of metrics."""
+    isolation: str | None = None
+    """The isolation that limits the containers; `none` for a GPU without isolation, None without offered units."""
+    units: int = 0
+    """The number of units offered now."""
+    unit_mib: int | None = None
+    """The memory of a unit in MiB; None for units that do not stand for memory."""
+    retired: int = 0
+    """The number of retired units, which are listed or held but no longer offered."""
+    used: int | None = None
+    """The number of held units, retired units included; None where unknown."""
+    uses: tuple[Use, ...] | None = None
+    """The containers that hold the units; None where unknown."""
+    health: str = "unknown"
+    """The health: healthy, unhealthy, or unknown without a daemon that watches the GPU."""
+    state: str = "planned"
+    """The state for new pods: available, unavailable (the GPU is unhealthy), cordoned, waiting (for pods to end, until
+    the GPU is shared as configured), retired (all units are retired), unregistered (with the kubelet), planned (by the
+    config, without a daemon), or not offered."""
+    reason: str | None = None
+    """The reason why the GPU is not available, or not shared as configured."""
+    cordon: str | None = None
+    """The source of a cordon; None without a cordon."""
+    waiting: str | None = None
+    """The reason why the GPU is not shared as configured yet."""
+    memory_used_mib: int | None = None
+    """The memory of the whole GPU in use in MiB; None where unknown."""
+    utilization: float | None = None
+    """The part of the time in which the whole GPU computed, from 0 to 1; None where unknown."""
+    processes: int | None = None
+    """The number of processes on the whole GPU; None where unknown."""
+    foreign_processes: tuple[ForeignProcess, ...] = ()
+    """Processes that should not be on the GPU; at most 16 processes are reported."""
+    usage_unknown: str | None = None
+    """The reason why the users of the GPU are unknown; None where known."""
+
+    @property
+    def label(self) -> str:
+        """The number by which people name the GPU, see `gpu_label`."""
+        return gpu_label(self.index, self.mig.number if self.mig else None)
+
+    @property
+    def product(self) -> str:
+        """The product in words, with the profile of a MIG instance."""
+        return f"{self.name} MIG {self.mig.profile}" if self.mig else self.name
+
+
+class FailedReport(_ReportPart):
+    """An unresponsive GPU, with the values of `FailedGpu`."""
+
+    index: int
+    """NVML's number of the card."""
+    reason: str
+    """The failure in words."""
+    uuid: str | None = None
+    """The UUID; None where the UUID could not be read."""
+    lost: bool = False
+    """Whether the card is off the bus, or was reset while in use."""
+    number: int | None = None
+    """The number of a MIG instance on its card; None for a card."""
+
+    @property
+    def label(self) -> str:
+        """The number by which people name the failed GPU, see `gpu_label`."""
+        return gpu_label(self.index, self.number)
+
+
+class NodeReport(_ReportPart):
+    """The report on a node: everything that `gpushare list` shows."""
+
+    version: Literal[1] = 1
+    """The version of the format, which changes when a change would mislead readers of the old version."""
+    source: str = "config"
+    """The maker of the report, a word of `Source`."""
+    gpushare: str = ""
+    """The version of the program that made the report."""
+    driver_version: str = ""
+    """The version of the driver."""
+    cuda_version: str = ""
+    """The CUDA version of the driver, for example `12.4`."""
+    gpus: tuple[GpuReport, ...]
+    """The GPUs, MIG instances after their card, without instances of a card that is offered itself."""
+    failed: tuple[FailedReport, ...] = ()
+    """The unresponsive GPUs that are not among `gpus`."""
+    uses_unknown: str | None = None
+    """The reason why the holdings of containers are unknown; None where known."""
+    problems: tuple[str, ...] = ()
+    """The reasons why the daemon is not ready."""
+    notices: tuple[str, ...] = ()
+    """The warnings of the node."""
+
+    @property
+    def as_configured(self) -> bool:
+        """Whether the daemon is ready, and all GPUs respond, are healthy, and are shared as configured."""
+        well = all(gpu.state in _WELL and gpu.health != "unhealthy" for gpu in self.gpus)
+        return well and not self.failed and not self.problems
+
+
+def encode(node: NodeReport, indent: int | None = None) -> str:
+    """Return a report as JSON."""
+    return node.model_dump_json(by_alias=True, indent=indent)
+
+
+def decode(text: bytes) -> NodeReport:
+    """Return the report in a JSON text; raise ReportError for anything but a report of version 1."""
+    try:
+        return NodeReport.model_validate_json(text)
+    except ValidationError as error:
+        raise ReportError(f"{_mistake(error)}, expected a report of version 1") from error
+
+
+def _mistake(error: ValidationError) -> str:
+    """Return the first mistake in our own words: pydantic's words name pydantic's types."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return "it is not JSON, or not all of it"
+    if first["loc"] == ("version",):
+        return f"it is a report of version {first['input']!r:.20}"
+    if first["type"] == "missing":
+        return f"it has no {_place_in(first['loc'])}"
+    return f"its {_place_in(first['loc'])} is {first['input']!r:.60}" if first["loc"] else "it is no mapping"
+
+
+def _place_in(location: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, location))
+
+
+def report(snapshot: Snapshot, source: Source = "config", problems: Iterable[str] = ()) -> NodeReport:
+    """Return the report on a node: the GPUs, their resources, and the holdings of containers.
+
+    `problems` are the reasons why the daemon is not ready.
+    """
+    inventory, holdings = snapshot.inventory, snapshot.holdings
+    known = {(gpu.uuid, gpu.place) for gpu in inventory.gpus}
+    uuids, places = {uuid for uuid, _ in known}, {place for _, place in known}
+    return NodeReport(
+        source=source,
+        gpushare=__version__,
+        driver_version=inventory.driver_version,
+        cuda_version=".".join(map(str, inventory.cuda_version)),
+        gpus=tuple(_NodeReporter(snapshot, source).gpus()),
+        failed=tuple(
+            FailedReport(index=card.index, reason=card.reason, uuid=card.uuid, lost=card.lost, number=card.number)
+            for card in inventory.failed
+            # A GPU that responded once is still among the GPUs of the node.
+            if card.uuid not in uuids and (card.uuid is not None or _place(card) not in places)
+        ),
+        uses_unknown=(holdings.reason or None) if isinstance(holdings, Unknown) else None,
+        problems=tuple(problems),
+        notices=snapshot.notices,
+    )
+
+
+def _place(card: FailedGpu) -> tuple[int, int]:
+    return card.index, -1 if card.number is None else card.number
+
+
+_On = tuple[str, str]
+"""A resource, and the UUID of a GPU."""
+
+
+class _NodeReporter:
+    """Builds the GPU reports from several parts of a snapshot; a held unit that is not listed counts as retired."""
+
+    def __init__(self, snapshot: Snapshot, source: Source) -> None:
+        self._snapshot = snapshot
+        self._holdings = None if isinstance(snapshot.holdings, Unknown) else snapshot.holdings
+        self._source = source
+        self._resources = {resource.name: resource for resource in snapshot.resources}
+        self._retired: Counter[_On] = Counter(
+            (resource.name, unit.gpu) for resource in snapshot.resources for unit in resource.retired.values()
+        )
+        self._uses: dict[_On, tuple[Use, ...]] = {}
+        self._usage = snapshot.usage or Usage()
+        self._count_uses()
+
+    def _count_uses(self) -> None:
+        counts: Counter[tuple[_On, tuple[str, str, str]]] = Counter()
+        for holding, units in self._snapshot.held_units(self._holdings or ()):
+            resource = self._resources.get(holding.resource)
+            for unit in units:
+                place = holding.resource, unit.gpu
+                if resource is None or resource.listed(unit.id) is None:
+                    self._retired[place] += 1
+                counts[place, (holding.namespace, holding.pod, holding.container)] += 1
+        for (place, (namespace, pod, container)), count in counts.items():
+            use = Use(namespace=namespace, pod=pod, container=container, units=count)
+            self._uses[place] = (*self._uses.get(place, ()), self._with_usage(use, place))
+
+    def _with_usage(self, use: Use, place: _On) -> Use:
+        """Return `use` with limit and use of the container; units of compute beside memory have no use of their own."""
+        resource, gpu = place
+        for each in self._usage.containers:
+            holder = each.gpu, each.namespace, each.pod, each.container
+            if holder == (gpu, use.namespace, use.pod, use.container) and resource in each.resource.split(","):
+                used = {
+                    "memory_limit_mib": _mib(each.limit),
+                    "memory_used_mib": _mib(each.used),
+                    "utilization": each.utilization,
+                    "over_limit": each.over,
+                }
+                return use.model_copy(update=used)
+        return use
+
+    def gpus(self) -> Iterator[GpuReport]:
+        """Yield every GPU in every resource, and once a GPU in no resource.
+
+        Instances of a card that is offered itself are left out, unless an instance has retired units.
+        """
+        offered = {uuid for resource in self._snapshot.resources for uuid in resource.gpus}
+        held = {uuid for _, uuid in self._retired}
+        for gpu in self._snapshot.inventory.gpus:
+            # A container that gets the card gets the instances with it.
+            if not (gpu.mig and gpu.card in offered and gpu.uuid not in held):
+                yield from self._in_resources(gpu)
+
+    def _in_resources(self, gpu: Gpu) -> Iterable[GpuReport]:
+        about = self._about(gpu)
+        offers = self._snapshot.offers(gpu)
+        old = sorted(name for name, uuid in self._retired if uuid == gpu.uuid and name not in offers)
+        for name in (*offers, *old):
+            yield about.model_copy(update=self._in_resource(gpu, name, offers))
+        if not (offers or old):
+            none: dict[str, object] = {} if self._holdings is None else {"used": 0, "uses": ()}
+            yield about.model_copy(update={"state": self._state(gpu, None, 0), **none})
+
+    def _in_resource(self, gpu: Gpu, name: str, offers: Mapping[str, object]) -> dict[str, object]:
+        resource = self._resources.get(name)
+        units = resource.units.by_gpu[resource.gpus[gpu.uuid]] if resource and name in offers else ()
+        uses = self._uses.get((name, gpu.uuid), ())
+        mode: SharingMode | None = self._snapshot.mode(gpu) if units else None
+        known = self._holdings is not None
+        return {
+            "resource": name,
+            "mode": mode,
+            "isolation": self._snapshot.isolations.get(gpu.uuid, "none") if units else None,
+            "units": len(units),
+            "unit_mib": (units[0].mib or None) if units else None,
+            "retired": self._retired[name, gpu.uuid],
+            "used": sum(use.units for use in uses) if known else None,
+            "uses": uses if known else None,
+            "state": self._state(gpu, name, len(units)),
+        }
+
+    def _about(self, gpu: Gpu) -> GpuReport:
+        snapshot, watched = self._snapshot, self._source == "daemon"
+        unhealthy = gpu.uuid in snapshot.unhealthy
+        used = self._usage.of_gpu(gpu.uuid) or GpuUsage(gpu.uuid)
+        return GpuReport(
+            index=gpu.index,
+            uuid=gpu.uuid,
+            name=gpu.name,
+            minor=gpu.minor,
+            compute_capability=".".join(map(str, gpu.compute_capability)),
+            memory_mib=gpu.memory_mib,
+            pci_bus_id=gpu.pci_bus_id,
+            numa_node=gpu.numa_node,
+            mig_enabled=gpu.mig_enabled,
+            mig=_mig(gpu.mig) if gpu.mig else None,
+            health=("unhealthy" if unhealthy else "healthy") if watched else "unknown",
+            reason=snapshot.reasons.get(gpu.uuid),
+            cordon=snapshot.cordoned.get(gpu.uuid),
+            waiting=snapshot.waiting.get(gpu.uuid),
+            memory_used_mib=_mib(used.memory_used),
+            utilization=used.utilization,
+            processes=used.processes,
+            foreign_processes=tuple(map(_foreign, used.stowaways[:_MOST_FOREIGN])),
+            usage_unknown=used.unknown,
+        )
+
+    def _state(self, gpu: Gpu, resource: str | None, units: int) -> str:
+        snapshot = self._snapshot
+        standing = snapshot.standings.get(resource or "")
+        states = (
+            ("cordoned", gpu.uuid in snapshot.cordoned),
+            ("waiting", gpu.uuid in snapshot.waiting),
+            ("not offered", resource is None),
+            ("retired", units == 0),
+            ("planned", self._source == "config"),
+            ("unavailable", gpu.uuid in snapshot.unhealthy),
+            ("unregistered", not (standing and standing.registered)),
+        )
+        return next((state for state, applies in states if applies), "available")
+
+
+def _mib(memory: int | None) -> int | None:
+    return None if memory is None else memory // MIB
+
+
+def _foreign(process: Stowaway) -> ForeignProcess:
+    return ForeignProcess(
+        pid=process.pid, program=process.program, whose=process.whose, memory_used_mib=_mib(process.memory)
+    )
+
+
+def _mig(mig: MigInstance) -> MigReport:
+    return MigReport(
+        parent=mig.parent,
+        number=mig.number,
+        profile=mig.profile,
+        gpu_instance=mig.gpu_instance,
+        compute_instance=mig.compute_instance,
+    )

@@ -1,0 +1,211 @@
+"""The offer and the holdings of a node, as tables and sentences for people.
+
+Names are never broken or shortened: a table too wide for the terminal leaves columns out, or puts every value on a line
+of its own.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from rich.console import Console, RenderableType
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from gpushare_plugin.base.text import visible
+from gpushare_plugin.observe.node.report import FailedReport, GpuReport, NodeReport
+
+_BAR_CELLS = 10
+_UNLIMITED = 1 << 16
+"""The width in which a table is measured, in columns of text: more than any row needs."""
+
+_Row = GpuReport | FailedReport
+"""The data of a row in a table of GPUs."""
+_Cell = Callable[[_Row], RenderableType]
+"""Returns the cell of a column for a row."""
+
+
+def show(console: Console, node: NodeReport, *, wide: bool = False) -> None:
+    """Print the GPUs, remarks, and the containers that hold units; `wide` has every column."""
+    print_fitted(console, gpu_tables(node, wide=wide))
+    sentences = list(remarks(node))
+    if sentences:
+        console.print()
+    for sentence in sentences:
+        console.print(Text(visible(sentence)), soft_wrap=True)
+    headers, uses = use_rows(node, wide=wide)
+    if uses:
+        console.print()
+        print_fitted(console, narrower(headers, uses))
+
+
+def gpu_tables(node: NodeReport, *, wide: bool = False) -> Iterator[Table]:
+    """Yield tables of the GPUs, from the widest to the narrowest."""
+    headers = ["GPU", "NAME", "MEMORY", "UNIT", "RESOURCE", "USED", "HEALTH", "STATE"]
+    if wide:
+        headers += ["IN USE", "BUSY", "MODE", "UUID"]
+        return narrower(headers, _rows(node, headers))
+    return narrower(headers, _rows(node, headers), ("MEMORY", "UNIT", "NAME"))
+
+
+def usage_tables(node: NodeReport) -> Iterator[Table]:
+    """Yield tables of the held units of every GPU, with a bar, from the widest to the narrowest."""
+    headers = ["GPU", "NAME", "MEMORY", "RESOURCE", "USED", ""]
+    return narrower(headers, _rows(node, headers), ("MEMORY", "NAME"))
+
+
+def narrower(
+    headers: Sequence[str], rows: Sequence[Sequence[RenderableType]], least: Sequence[str] = ()
+) -> Iterator[Table]:
+    """Yield a table with all columns, tables with ever fewer columns, and a table with a line for every value.
+
+    `least` names the columns to leave out, the least important column first.
+    """
+    for count in range(len(least) + 1):
+        kept = [number for number, header in enumerate(headers) if header not in least[:count]]
+        yield _table([headers[number] for number in kept], [[row[number] for number in kept] for row in rows])
+    yield _expanded(headers, rows)
+
+
+def _rows(node: NodeReport, headers: Sequence[str]) -> list[list[RenderableType]]:
+    cells = _cells(node)
+    rows: Sequence[_Row] = (*node.gpus, *node.failed)
+    return [[cells[header](row) for header in headers] for row in rows]
+
+
+def _cells(node: NodeReport) -> Mapping[str, _Cell]:
+    """Return, by header, the function that makes the cells of a column."""
+    divided = {each.mig.parent for each in node.gpus if each.mig and each.resource}
+
+    def of_gpu(cell: Callable[[GpuReport], RenderableType], failed: str = "") -> _Cell:
+        return lambda row: cell(row) if isinstance(row, GpuReport) else failed
+
+    def resource(gpu: GpuReport) -> str:
+        return gpu.resource or ("MIG instances" if gpu.uuid in divided else "-")
+
+    return {
+        "GPU": lambda row: row.label,
+        "NAME": of_gpu(lambda gpu: gpu.product, "-"),
+        "MEMORY": of_gpu(lambda gpu: f"{gpu.memory_mib} MiB", "-"),
+        "UNIT": of_gpu(lambda gpu: f"{gpu.unit_mib} MiB" if gpu.unit_mib else "-", "-"),
+        "RESOURCE": of_gpu(resource, "-"),
+        "USED": of_gpu(lambda gpu: _used(gpu) if gpu.resource else "-", "-"),
+        "": of_gpu(lambda gpu: bar(gpu.used, gpu.units) if gpu.resource and gpu.used is not None else ""),
+        "HEALTH": of_gpu(lambda gpu: gpu.health, "unhealthy"),
+        "STATE": of_gpu(lambda gpu: gpu.state, "unresponsive"),
+        "IN USE": of_gpu(lambda gpu: _mib(gpu.memory_used_mib), "-"),
+        "BUSY": of_gpu(lambda gpu: _percent(gpu.utilization), "-"),
+        "MODE": of_gpu(lambda gpu: _mode(gpu) if gpu.units else "-", "-"),
+        "UUID": lambda row: row.uuid or "-",
+    }
+
+
+def _used(gpu: GpuReport) -> str:
+    return f"{'?' if gpu.used is None else gpu.used}/{gpu.units + gpu.retired}"
+
+
+def _mib(memory: int | None) -> str:
+    return "-" if memory is None else f"{memory} MiB"
+
+
+def _percent(part: float | None) -> str:
+    return "-" if part is None else f"{part:.0%}"
+
+
+def _mode(gpu: GpuReport) -> str:
+    return f"{gpu.mode}" if gpu.isolation in {None, "none", gpu.mode} else f"{gpu.mode},{gpu.isolation}"
+
+
+def remarks(node: NodeReport) -> Iterator[str]:
+    """Yield sentences about the GPUs that need attention, the daemon's problems, and the node's warnings."""
+    for uuid in dict.fromkeys(gpu.uuid for gpu in node.gpus):
+        reports = [gpu for gpu in node.gpus if gpu.uuid == uuid]
+        gpu = reports[0]
+        name = f"GPU {gpu.label}"
+        if gpu.health == "unhealthy":
+            yield f"{name}: unhealthy: {gpu.reason}"
+        if gpu.cordon:
+            yield f"{name}: {gpu.cordon}"
+        if gpu.waiting:
+            yield f"{name}: {gpu.waiting}"
+        for each in reports:
+            if each.retired:
+                one = each.retired == 1
+                units = "1 unit" if one else f"{each.retired} units"
+                yield f"{name}: {units} of {each.resource} retired: no new pod gets {'it' if one else 'them'}"
+        yield from _excesses(name, reports)
+    for card in node.failed:
+        yield f"GPU {card.label}: unresponsive: {card.reason}"
+    for problem in node.problems:
+        yield f"Not ready: {problem}"
+    for notice in node.notices:
+        yield f"Warning: {notice}"
+
+
+def _excesses(name: str, reports: Sequence[GpuReport]) -> Iterator[str]:
+    """Yield a sentence for every container over its memory limit, and for every foreign process."""
+    for use in (use for each in reports for use in each.uses or () if use.over_limit):
+        holder = f"{use.namespace}/{use.pod} ({use.container})"
+        yield f"{name}: {holder} uses {use.memory_used_mib} MiB, and may use {use.memory_limit_mib} MiB"
+    for process in reports[0].foreign_processes:
+        used = "" if process.memory_used_mib is None else f" and uses {process.memory_used_mib} MiB"
+        yield f"{name}: process {process.pid} ({process.program}) of {process.whose} holds no units of it{used}"
+
+
+def use_rows(node: NodeReport, *, wide: bool = False) -> tuple[Sequence[str], list[list[RenderableType]]]:
+    """Return headers, and a row for every container with units, GPU by GPU; `wide` adds limit and use."""
+    headers = ("GPU", "NAMESPACE", "POD", "CONTAINER", "RESOURCE", "UNITS")
+    rows: list[list[RenderableType]] = [
+        [
+            *(gpu.label, use.namespace, use.pod, use.container, gpu.resource or "-", str(use.units)),
+            *((_mib(use.memory_limit_mib), _mib(use.memory_used_mib), _percent(use.utilization)) if wide else ()),
+        ]
+        for gpu in node.gpus
+        for use in gpu.uses or ()
+    ]
+    return (*headers, "LIMIT", "IN USE", "BUSY") if wide else headers, rows
+
+
+def bar(used: int, total: int) -> Text:
+    """Return a bar for `used` out of `total`: empty only at 0, full only from `total` on."""
+    filled = min(_BAR_CELLS, _BAR_CELLS * used // total) if total else 0
+    if used:
+        filled = max(1, filled)
+    return Text("█" * filled + "░" * (_BAR_CELLS - filled))
+
+
+def _table(headers: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> Table:
+    """Return a table with unbroken cells."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in headers:
+        table.add_column(header, no_wrap=True, overflow="ignore")
+    for row in rows:
+        table.add_row(*map(_literal, row))
+    return table
+
+
+def _expanded(headers: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> Table:
+    """Return a table with a line for every value, and an empty line after every row."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(no_wrap=True, overflow="ignore")
+    for row in rows:
+        for header, value in zip(headers, row, strict=True):
+            table.add_row(header, _literal(value))
+        table.add_row()
+    return table
+
+
+def _literal(cell: RenderableType) -> RenderableType:
+    # A name in brackets must not become markup, and text from outside gpushare no control sequence.
+    return Text(visible(cell)) if isinstance(cell, str) else cell
+
+
+def print_fitted(console: Console, tables: Iterable[Table]) -> None:
+    """Print the first of `tables` that fits the console, or else the last table, with lines of any length."""
+    unbroken = console.options.update(max_width=_UNLIMITED)
+    width = console.width
+    needed = [(table, Measurement.get(console, unbroken, table).maximum) for table in tables]
+    table, own = next((each for each in needed if each[1] <= width), needed[-1])
+    console.width = max(width, own)
+    console.print(table)
+    console.width = width

@@ -1,1 +1,0 @@
-"""`gpushare mig`: creates and destroys MIG instances as ordered by `gpushare run`."""

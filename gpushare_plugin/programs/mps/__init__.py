@@ -1,1 +1,0 @@
-"""The program `gpushare mps`: runs NVIDIA's MPS control daemon on a node."""

@@ -1,1 +1,0 @@
-"""The HTTP server for kube-scheduler: its paths, and the limits of requests."""

@@ -1,0 +1,83 @@
+"""The room of one GPU: the slices that fit beside each other, and the ways to make room for one more slice.
+
+Two kinds exist: the memory of a GPU under MPS (`memory`), and the places of a card in MIG mode (`mig`).
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from gpushare_plugin.slices.layout import ORDER, How, Layout, Option
+from gpushare_plugin.slices.slice import Kind, Slice
+
+
+class Room(Protocol):
+    """The room of one GPU, immutable; GPUs that are alike have equal rooms.
+
+    Slices are given by their names in annotations (`10gb`, `3g.20gb@4`), and sizes in parts of the GPU: GiB, or memory
+    slices.
+    """
+
+    @property
+    def kind(self) -> Kind:
+        """How the GPU is divided."""
+        ...
+
+    @property
+    def units(self) -> int:
+        """The size of the GPU in parts."""
+        ...
+
+    @property
+    def part(self) -> str:
+        """The name of the parts of the GPU."""
+        ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The only slices possible on the GPU, by profile; empty if any size is possible."""
+        ...
+
+    def size(self, name: str) -> int:
+        """Return the parts of a slice, 0 for a slice impossible on the GPU."""
+        ...
+
+    def parts(self, wanted: Slice) -> int | None:
+        """Return the parts of a slice, None if not even the empty GPU has room for the slice."""
+        ...
+
+    def fits(self, slices: Sequence[str]) -> bool:
+        """Return whether `slices` fit on the GPU together."""
+        ...
+
+    def options(self, layout: Layout, wanted: Slice) -> tuple[Option, ...]:
+        """Return the ways to give a slice, best first; empty without room."""
+        ...
+
+    def left(self, layout: Layout) -> int:
+        """Return the parts that would be available for new slices if all idle slices were removed."""
+        ...
+
+    def missing(self, layout: Layout, wanted: Slice) -> int:
+        """Return the parts that would still be missing for a slice if all idle slices were removed."""
+        ...
+
+
+def given(room: Room, layout: Layout, name: str) -> Option:
+    """Return the option to give an idle or pinned slice unchanged."""
+    after = layout.given(name)
+    return Option(0, "idle", name, after, room.left(after))
+
+
+def made(room: Room, layout: Layout, how: How, name: str, removed: tuple[str, ...]) -> Option:
+    """Return the option to make the slice `name` in place of the idle slices `removed`."""
+    after = layout.made(name, removed)
+    return Option(ORDER.index(how), how, name, after, room.left(after), removed)
+
+
+def fitting(room: Room, lasting: Sequence[str], more: Iterable[str]) -> list[str]:
+    """Return the slices of `more`, in order, that fit beside `lasting` and beside the slices already returned."""
+    there = list(lasting)
+    for name in more:
+        if room.fits((*there, name)):
+            there.append(name)
+    return there[len(lasting) :]

@@ -1,0 +1,1 @@
+"""Tests of `gpushare_plugin.extender`, over HTTP and against an API server."""

@@ -1,0 +1,58 @@
+"""Tests of `gpushare_plugin.gpus.nvml.compute_modes`."""
+
+from pathlib import Path
+
+import pytest
+
+from gpushare_plugin.gpus.compute_modes import ComputeMode, ComputeModeError
+from gpushare_plugin.gpus.nvml.compute_modes import NvmlComputeModes
+from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu
+from tests.unit.gpus.conftest import Node
+
+UUIDS = ("GPU-00000000-0000-4000-8000-000000000000", "GPU-00000001-0000-4000-8000-000000000001")
+SET = "nvmlDeviceSetComputeMode"
+
+
+@pytest.fixture
+def modes(tmp_path: Path) -> NvmlComputeModes:
+    """Return the modes of the node that this process sees."""
+    return NvmlComputeModes(tmp_path, tmp_path, tmp_path)
+
+
+def two_gpus() -> list[FakeGpu]:
+    """Return two cards."""
+    return [FakeGpu(uuid=uuid) for uuid in UUIDS]
+
+
+def test_a_mode_is_read_and_set(describe: Node, modes: NvmlComputeModes) -> None:
+    """One card's mode changes, the other's does not."""
+    describe(two_gpus())
+    assert modes.read(UUIDS[0]) is ComputeMode.DEFAULT
+    modes.set(UUIDS[0], ComputeMode.EXCLUSIVE_PROCESS)
+    assert modes.read(UUIDS[0]) is ComputeMode.EXCLUSIVE_PROCESS
+    assert modes.read(UUIDS[1]) is ComputeMode.DEFAULT
+    modes.set(UUIDS[0], ComputeMode.DEFAULT)
+    assert modes.read(UUIDS[0]) is ComputeMode.DEFAULT
+
+
+def test_who_may_not_set_it_hears_what_to_do(describe: Node, modes: NvmlComputeModes) -> None:
+    """The reason is NVML's, the remedy ours."""
+    node = describe(two_gpus())
+    node.fail(0, SET, ErrorCode.NO_PERMISSION)
+    with pytest.raises(ComputeModeError, match="Run gpushare mps as root"):
+        modes.set(UUIDS[0], ComputeMode.EXCLUSIVE_PROCESS)
+    modes.set(UUIDS[1], ComputeMode.EXCLUSIVE_PROCESS)
+
+
+def test_a_card_that_does_not_answer(describe: Node, modes: NvmlComputeModes) -> None:
+    """Every failure of NVML is reported with the card, and so is a card that is not there."""
+    node = describe(two_gpus())
+    node.fail(0, "nvmlDeviceGetComputeMode", ErrorCode.GPU_IS_LOST)
+    with pytest.raises(ComputeModeError, match=f"{UUIDS[0]} cannot be read"):
+        modes.read(UUIDS[0])
+    node.fail(0, SET, ErrorCode.GPU_IS_LOST)
+    with pytest.raises(ComputeModeError, match=f"{UUIDS[0]} cannot be set to DEFAULT"):
+        modes.set(UUIDS[0], ComputeMode.DEFAULT)
+    unknown = UUIDS[0].replace("0", "7")
+    with pytest.raises(ComputeModeError, match=f"the compute mode of {unknown} is not accessible"):
+        modes.read(unknown)

@@ -1,0 +1,90 @@
+"""Tests of `gpushare_plugin.kube.judged`; the verdicts of kube-scheduler test the rest of it."""
+
+import json
+from typing import Any
+
+import msgspec
+
+from gpushare_plugin.kube.objects import ApiPod
+from gpushare_plugin.kube.pods import judged_pod
+from gpushare_plugin.ledger.constraints import Requirement, Term, Toleration
+from gpushare_plugin.ledger.demand import NOTHING, HostPort
+from gpushare_plugin.ledger.kube_scheduler import refusal
+from gpushare_plugin.ledger.node import Node
+
+SLICE = "nvidia.com/gpu-10gb"
+POD: dict[str, Any] = {
+    "metadata": {"uid": "1", "namespace": "default", "name": "pod"},
+    "spec": {
+        "containers": [
+            {
+                "name": "main",
+                "resources": {"limits": {SLICE: "1", "cpu": "2"}, "requests": {"cpu": "250m", "memory": "1.5Gi"}},
+                "ports": [{"containerPort": 80}, {"containerPort": 81, "hostPort": 8081, "hostIP": "10.0.0.1"}],
+            }
+        ],
+        "nodeSelector": {"zone": "a", "disk": "ssd"},
+        "tolerations": [{"key": "dedicated", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}],
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [
+                        {
+                            "matchExpressions": [{"key": "tier", "operator": "In", "values": ["1"]}],
+                            "matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n"]}],
+                        }
+                    ]
+                },
+                "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}],
+            },
+            "podAffinity": {},
+        },
+    },
+    "status": {"phase": "Pending"},
+}
+
+
+def decoded(**spec: Any) -> ApiPod:
+    """Return the pod, with other fields in its spec."""
+    return msgspec.json.decode(json.dumps(POD | {"spec": POD["spec"] | spec}), type=ApiPod)
+
+
+def test_a_pod_is_read_as_it_is_judged() -> None:
+    """Requests count, and limits where there is no request; what is only preferred does not."""
+    pod = judged_pod(decoded())
+    assert (pod.uid, pod.namespace, pod.name, pod.node) == ("1", "default", "pod", None)
+    demand, constraints = pod.requirements.demand, pod.requirements.constraints
+    assert demand.resources == {"cpu": 250, "memory": 1536 << 20, SLICE: 1, "pods": 1}
+    assert demand.ports == {HostPort(8081, address="10.0.0.1"): 1}
+    assert constraints.selector == (("disk", "ssd"), ("zone", "a"))
+    required = Requirement("tier", "In", ("1",)), Requirement("metadata.name", "NotIn", ("n",))
+    assert constraints.affinity == (Term(required[:1], required[1:]),)
+    assert constraints.tolerations == (Toleration("dedicated", "Exists", effect="NoExecute"),)
+    assert pod.schedulable
+
+
+def test_pods_with_equal_constraints_share_them() -> None:
+    """The order of a node selector makes no difference; pods that also take the same share all requirements."""
+    pod, other = judged_pod(decoded()), judged_pod(decoded(nodeSelector={"disk": "ssd", "zone": "a"}, containers=[]))
+    assert pod.requirements.constraints is other.requirements.constraints
+    assert pod.requirements is not other.requirements
+    assert pod.requirements is judged_pod(decoded(nodeSelector={"disk": "ssd", "zone": "a"})).requirements
+
+
+def test_what_holds_a_pod_back_is_read() -> None:
+    """Gates, a node, and an end."""
+    held = judged_pod(decoded(schedulingGates=[{"name": "a"}]))
+    assert (held.gates, held.schedulable) == (("a",), False)
+    ended = msgspec.convert(POD | {"status": {"phase": "Failed"}}, ApiPod)
+    assert judged_pod(ended).over
+    assert judged_pod(decoded(nodeName="node")).node == "node"
+
+
+def test_a_request_that_cannot_be_read_fits_nowhere() -> None:
+    """The API server takes none; if it did, nothing would be made for such a pod."""
+    pod = judged_pod(
+        decoded(containers=[{"resources": {"requests": {"memory": "much"}}}], nodeSelector={}, affinity=None)
+    )
+    refused = refusal(pod, Node("node", allocatable={"memory": 1 << 50, "pods": 1}), NOTHING)
+    assert refused is not None
+    assert [shortage.name for shortage in refused.shortages] == ["memory"]

@@ -1,0 +1,69 @@
+"""Tests of `whole_cluster.overview`: what is asked for, to show a cluster to people."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from gpushare_plugin.kube.client import NODES, Client, ClusterError
+from gpushare_plugin.kube.whole_cluster.overview import ATTEMPTS, PAGE, Overview, follow, read
+from gpushare_plugin.testing.cluster import ApiServer, Permission
+from gpushare_plugin.testing.cluster.server import Refusal
+from tests.unit.kube.cluster import QUICK
+from tests.unit.kube.pods import PODS, pod
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    """Run an API server with a node, and more pods than a page has."""
+    async with ApiServer() as running:
+        running.store.create(NODES, {"metadata": {"name": "gpu-1"}})
+        for number in range(PAGE + 1):
+            running.store.create(PODS, pod(f"pod-{number}", units="1"))
+        yield running
+
+
+async def test_what_is_followed_is_read_once(server: ApiServer, tmp_path: Path) -> None:
+    """One object of each kind tells whether the cluster can be read; what there is comes with the first list."""
+    async with (
+        Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client,
+        aclosing(follow(client, (), 0)) as overviews,
+    ):
+        overview = await anext(overviews)
+        assert list(overview.account.nodes) == ["gpu-1"]
+        lists = [asked.resource for asked in server.asked if asked.verb == "list"]
+        assert (lists.count("nodes"), lists.count("pods")) == (1 + 1, 1 + 2)
+
+
+async def test_what_cannot_be_followed_is_told_at_once(server: ApiServer, tmp_path: Path) -> None:
+    """A Node that is not there, and a right that is missing, are an error and nothing to wait for."""
+    async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
+        with pytest.raises(ClusterError, match="found no node gpu-2"):
+            await anext(follow(client, ("gpu-1", "gpu-2"), 0))
+        server.permissions = {Permission("list", "nodes")}
+        with pytest.raises(ClusterError, match="this needs the right to list pods in the whole cluster"):
+            await anext(follow(client, ("gpu-1",), 0))
+
+
+async def test_who_may_not_watch_is_told_which_right_is_missing(server: ApiServer, tmp_path: Path) -> None:
+    """What can be listed is shown once, and then an error names the right: waiting would not help."""
+    server.permissions = {Permission("list", "nodes"), Permission("list", "pods"), Permission("watch", "nodes")}
+    async with (
+        Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client,
+        aclosing(follow(client, (), 0)) as overviews,
+    ):
+        assert list((await anext(overviews)).account.nodes) == ["gpu-1"]
+        with pytest.raises(ClusterError, match="this needs the right to list and watch pods in the whole cluster"):
+            async for _ in overviews:
+                pass
+
+
+async def test_a_server_that_has_too_much_to_do_is_asked_again(server: ApiServer, tmp_path: Path) -> None:
+    """As often as is reasonable while somebody waits; then its answer is the error."""
+    async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
+        server.refusals.append(Refusal(429, times=ATTEMPTS - 1, headers={"Retry-After": "0"}))
+        assert list((await read(client, empty=Overview)).account.nodes) == ["gpu-1"]
+        server.refusals.append(Refusal(429, headers={"Retry-After": "0"}))
+        with pytest.raises(ClusterError, match="429"):
+            await read(client, empty=Overview)

@@ -1,1 +1,0 @@
-"""Tests of `gpushare_plugin.programs.mps.control_daemon`."""

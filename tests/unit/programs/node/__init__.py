@@ -1,1 +1,0 @@
-"""Tests of `gpushare_plugin.programs.node`, part by part."""

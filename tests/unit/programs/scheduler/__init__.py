@@ -1,1 +1,0 @@
-"""Tests of `gpushare_plugin.programs.scheduler`, over HTTP and against an API server."""
