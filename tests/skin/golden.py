@@ -25,7 +25,7 @@ _MASKS: tuple[tuple[str, str], ...] = (
     (r"\b1[6-9]\d{17}\b", "<nanoseconds>"),
     (r"127\.0\.0\.1:\d{5}", "127.0.0.1:<port>"),
     (r"_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "_<identity>"),
-    (r"\b\d+d(\d+[hm])?\b *", "<age> "),
+    (r"\b\d+d(\d+h)?\b *", "<age> "),
     (r"\bWAITS +", "WAITS "),
 )
 

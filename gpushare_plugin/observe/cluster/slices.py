@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from itertools import pairwise
 
 from gpushare_plugin.observe.cluster.columns import Headed, Style, Table
 from gpushare_plugin.observe.cluster.report import ClusterReport, KeptFor, NodeUse, SliceUse, WaitingUse
@@ -10,7 +11,7 @@ from gpushare_plugin.observe.cluster.report import ClusterReport, KeptFor, NodeU
 _MOST_WAITING = 20
 """The most waiting pods in the table without `detailed`."""
 
-_UNITS = (("d", 86400), ("h", 3600), ("m", 60))
+_UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
 
 def slices(report: ClusterReport, style: Style, now: datetime, *, detailed: bool = False) -> Iterator[str]:
@@ -90,11 +91,13 @@ def _counted(texts: Iterable[str]) -> str:
 
 
 def age(since: datetime, now: datetime) -> str:
-    """Return the time from `since` to `now` in the two largest units, like kubectl; a time in the future is `0s`."""
+    """Return the time from `since` to `now` in its largest unit and the next one, like kubectl: `2d3h`, `5m`.
+
+    A time in the future is `0s`.
+    """
     seconds = max(0, int((now - since).total_seconds()))
-    found = []
-    for unit, length in _UNITS:
+    for (unit, length), (smaller, part) in pairwise(_UNITS):
         if seconds >= length:
-            found.append(f"{seconds // length}{unit}")
-            seconds %= length
-    return "".join([*found, f"{seconds}s"][:2]) if found else f"{seconds}s"
+            rest = seconds % length // part
+            return f"{seconds // length}{unit}" + (f"{rest}{smaller}" if rest else "")
+    return f"{seconds}s"

@@ -142,10 +142,20 @@ def test_many_waiting_pods_are_cut_and_counted() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(-5, "0s"), (0, "0s"), (59, "59s"), (60, "1m0s"), (3600, "1h0s"), (90061, "1d1h"), (86400 * 400, "400d0s")],
+    [
+        (-5, "0s"),
+        (0, "0s"),
+        (59, "59s"),
+        (60, "1m"),
+        (3600, "1h"),
+        (3659, "1h"),
+        (61, "1m1s"),
+        (90061, "1d1h"),
+        (86400 * 400, "400d"),
+    ],
 )
 def test_ages(seconds: float, text: str) -> None:
-    """The two largest units that are there; a time that is ahead is none."""
+    """An age is in its largest unit and the next one, without a zero; a time that is ahead is no age."""
     assert age(NOW - timedelta(seconds=seconds), NOW) == text
 
 
