@@ -1,4 +1,4 @@
-"""A program of ours that another process can ask which of its modules execute functions; see `ways`.
+"""A program of ours that another process can ask which of its functions run; see `ways`.
 
 `python -m tests.project.traced SOCKET PYTHON -m PACKAGE ARGUMENTS…` runs the package as the command after SOCKET does.
 """
@@ -43,11 +43,11 @@ class Recorder:
         self._found = set()
         self._recording = True
 
-    def stop(self) -> list[str]:
-        """Record no more, and return the modules whose functions ran, as paths in the package."""
+    def stop(self) -> list[tuple[str, str]]:
+        """Record no more, and return the functions that ran: the path of the module in the package, and the name."""
         self._recording = False
         found = self._found.copy()
-        return sorted({str(Path(code.co_filename).relative_to(self._package)) for code in found})
+        return sorted({(str(Path(code.co_filename).relative_to(self._package)), code.co_qualname) for code in found})
 
     def _imports(self, frame: FrameType | None) -> bool:
         """Return whether a module of the package, but its entry point, or a class is being executed around a frame."""

@@ -2,8 +2,8 @@
 
 `python -m tests.project.ways` takes two minutes and prints three ways, each through programs as the chart runs them: of
 a pod that waits for a slice until the node is cut and has the pod, of one `Allocate` (both also where the daemon does
-not follow pods), and of one pod through the extender. A module that also runs while nothing is asked, such as the
-periodic look at the GPUs, belongs to a way in whose time it runs; such modules have a mark, and are counted apart.
+not follow pods), and of one pod through the extender. What runs while nothing is asked, such as the periodic look at
+the GPUs, runs in the time of a way, too: a module that runs no other function has a mark, and is counted apart.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import socket
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -42,29 +42,39 @@ SETTLE = 1.0
 """Seconds in which the watches show that a pod is bound."""
 
 Json = dict[str, Any]
-Modules = Mapping[str, Iterable[str]]
-"""Modules, and which programs run functions of each."""
+Functions = frozenset[tuple[str, str, str]]
+"""Functions that ran: the program, the module, the name in the module."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The modules of a way, and those that run while nothing is asked."""
+    """The functions of a way, and the functions that run while nothing is asked."""
 
     title: str
-    modules: Modules
-    idle: Modules
+    functions: Functions
+    idle: Functions
 
     def __str__(self) -> str:
-        """Count the modules, and list each with the programs that run it and a mark if it runs unasked, too."""
-        periodic = sum(each in self.idle for each in self.modules)
+        """Count the modules, and list each with its programs and, if all its functions also run unasked, a mark."""
+        modules = _programs_by_module(self.functions)
+        asked = _programs_by_module(self.functions - self.idle)
         lines = (
-            f"  {module} ({', '.join(programs)}){' *' * (module in self.idle)}"
-            for module, programs in sorted(self.modules.items())
+            f"  {module} ({', '.join(sorted(programs))}){' *' * (module not in asked)}"
+            for module, programs in sorted(modules.items())
         )
-        programs = sorted({each for programs in self.modules.values() for each in programs})
-        counts = (f"{each} {sum(each in among for among in self.modules.values())}" for each in programs)
-        head = f"{self.title}: {len(self.modules)} modules ({', '.join(counts)}); {periodic} of them * also run unasked"
+        programs = sorted({program for program, _, _ in self.functions})
+        counts = (f"{each} {sum(each in among for among in modules.values())}" for each in programs)
+        others = len(modules) - len(asked)
+        head = f"{self.title}: {len(modules)} modules ({', '.join(counts)}); {others} * run unasked functions alone"
         return "\n".join([head, *lines])
+
+
+def _programs_by_module(functions: Functions) -> Mapping[str, set[str]]:
+    """Return which programs run functions of each module."""
+    found = defaultdict[str, set[str]](set)
+    for program, module, _ in functions:
+        found[module].add(program)
+    return found
 
 
 class Programs:
@@ -92,16 +102,16 @@ class Programs:
         for each in self._recorders.values():
             asked(each, START)
 
-    def stop(self) -> Modules:
-        """Return the modules of the functions that ran since the start."""
-        found = defaultdict[str, list[str]](list)
-        for program, recorder in self._recorders.items():
-            for module in json.loads(asked(recorder, STOP)):
-                found[module].append(program)
-        return found
+    def stop(self) -> Functions:
+        """Return the functions that ran since the start."""
+        return frozenset(
+            (program, module, name)
+            for program, recorder in self._recorders.items()
+            for module, name in json.loads(asked(recorder, STOP))
+        )
 
-    async def idle(self) -> Modules:
-        """Return the modules that run while nothing is asked."""
+    async def idle(self) -> Functions:
+        """Return the functions that run while nothing is asked."""
         self.start()
         await asyncio.sleep(IDLE)
         return self.stop()
