@@ -14,11 +14,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zlib import crc32
 
-from gpushare_plugin.ledger.constraints import Constraints
+from gpushare_plugin.ledger.constraints import Constraints, requirements
 from gpushare_plugin.ledger.demand import NOTHING
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.request import ANY_GPU, ContainerRequest, PodRequest, shared_request
-from gpushare_plugin.ledger.requirements import requirements
 from gpushare_plugin.partition.decide import decide
 from gpushare_plugin.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.partition.taking_back import RoundRules

@@ -11,7 +11,7 @@ from asyncinotify import Inotify, Mask
 from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.kubelet.device_plugin.directory import KUBELET_SOCKET
-from gpushare_plugin.kubelet.device_plugin.registration import API_VERSION
+from gpushare_plugin.kubelet.device_plugin.session import API_VERSION
 
 
 async def watch(directory: Path) -> None:

@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.kubelet.device_plugin.plugin_socket import SERVER_OPTIONS
-from gpushare_plugin.kubelet.device_plugin.registration import API_VERSION
+from gpushare_plugin.kubelet.device_plugin.session import API_VERSION
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

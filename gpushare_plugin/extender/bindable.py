@@ -12,9 +12,9 @@ from gpushare_plugin.kube.identity import ObjectIdentity
 from gpushare_plugin.kube.judged import constraints_of
 from gpushare_plugin.kube.nodes import judged_node
 from gpushare_plugin.kube.objects import ApiNode, ApiPod
+from gpushare_plugin.ledger.constraints import DEFAULT_SCHEDULER
 from gpushare_plugin.ledger.kube_scheduler import unmet
 from gpushare_plugin.ledger.pod import Pod
-from gpushare_plugin.ledger.requirements import DEFAULT_SCHEDULER
 
 _SHOWN = 3
 """The most scheduling gates in a message."""

@@ -10,7 +10,7 @@ from gpushare_plugin.kube.objects import (
     PodSpec,
     ResourceRequirements,
 )
-from gpushare_plugin.ledger.constraints import NOWHERE, Constraints, Term
+from gpushare_plugin.ledger.constraints import NOWHERE, Constraints, Requirements, Term, requirements
 from gpushare_plugin.ledger.demand import (
     ANY_ADDRESS,
     Demand,
@@ -22,7 +22,6 @@ from gpushare_plugin.ledger.demand import (
 )
 from gpushare_plugin.ledger.quantity import LARGEST_AMOUNT, QuantityError, thousandths
 from gpushare_plugin.ledger.request import ContainerKind
-from gpushare_plugin.ledger.requirements import Requirements, requirements
 
 _RESIZE_PENDING, _INFEASIBLE = "PodResizePending", "Infeasible"
 _FITS_NOWHERE = LARGEST_AMOUNT * 1000

@@ -11,6 +11,7 @@ from gpushare_plugin.base.structs import kept_while_used
 from gpushare_plugin.kube.judged import requirements_of
 from gpushare_plugin.kube.objects import ApiPod, Metadata, OwnerReference, PodStatus
 from gpushare_plugin.ledger.annotations import claims, held_resources, pod_request
+from gpushare_plugin.ledger.constraints import NOT_READ, Requirements
 from gpushare_plugin.ledger.node import is_extended
 from gpushare_plugin.ledger.pod import (
     MOST_LABELS,
@@ -32,7 +33,6 @@ from gpushare_plugin.ledger.request import (
     kept_resources,
     too_large,
 )
-from gpushare_plugin.ledger.requirements import NOT_READ, Requirements
 
 _LONGEST_UID = 64
 """Longest accepted UID of an owner, in characters: Kubernetes' UIDs have 36, and anybody may write a longer UID."""

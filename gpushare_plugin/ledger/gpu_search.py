@@ -11,9 +11,8 @@ from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.core.chooser import Request, refuse_several_slices
 from gpushare_plugin.core.policies import POLICIES, Numbers, Price
 from gpushare_plugin.ledger.alike import Nodes, Units
-from gpushare_plugin.ledger.apart import chosen_apart
+from gpushare_plugin.ledger.apart import chosen_apart, unsplittable, without_memory
 from gpushare_plugin.ledger.ask import Ask
-from gpushare_plugin.ledger.divisible import unsplittable, without_memory
 from gpushare_plugin.ledger.node import OfferedGpu, OfferedResource
 from gpushare_plugin.ledger.occupancy import ONE_GPU_KINDS
 from gpushare_plugin.ledger.pod import Share

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from gpushare_plugin.base.structs import Struct, kept_while_used
+from gpushare_plugin.ledger.constraints import NOT_READ, Requirements
 from gpushare_plugin.ledger.request import MOST_SLICES_OF_A_POD, PodRequest, effective
-from gpushare_plugin.ledger.requirements import NOT_READ, Requirements
 from gpushare_plugin.slices.slice import Slice
 
 

@@ -6,19 +6,94 @@ clients.
 """
 
 import asyncio
+from collections.abc import Mapping
 
 import structlog
 
+from gpushare_plugin.base.backoff import Backoff
 from gpushare_plugin.base.structs import Struct
-from gpushare_plugin.mps.attempts import Attempts
+from gpushare_plugin.gpus.exchange import ExchangeError, StatusFile
 from gpushare_plugin.mps.control import Control, ControlError
 from gpushare_plugin.mps.desired import DesiredSettings
-from gpushare_plugin.mps.exchange import MpsRoot, MpsSettings
+from gpushare_plugin.mps.exchange import MpsRoot, MpsSettings, MpsStatus
 from gpushare_plugin.mps.lifecycle import Lifecycle
 from gpushare_plugin.mps.modes import ExclusiveModes
-from gpushare_plugin.mps.status import StatusReport
 
 _log = structlog.get_logger()
+
+
+class StatusReport:
+    """Writes the status to a file whenever the status changes, and keeps a second file for the readiness probe.
+
+    The second file exists while MPS serves every desired GPU and the desired settings can be read.
+    """
+
+    def __init__(self, root: MpsRoot) -> None:
+        """Write to `status.json` and `ready` of `root`."""
+        self._file = StatusFile(root)
+
+    def publish(
+        self, desired: DesiredSettings, in_force: MpsSettings, refused: Mapping[str, str], reason: str | None
+    ) -> None:
+        """Report the settings `in_force`, and the reason for every desired GPU that MPS does not serve.
+
+        `refused` has, by UUID, why GPUs were left out; `reason` is the reason for all remaining unserved GPUs.
+        """
+        status = MpsStatus(in_force=in_force, trouble=desired.problem)
+        for gpu in desired.settings.gpus:
+            if gpu.uuid in refused:
+                status.not_served[gpu.uuid] = refused[gpu.uuid]
+            elif status.why_not(gpu, desired.settings.active_thread_percentage) is not None:
+                status.not_served[gpu.uuid] = reason or "the MPS control daemon does not serve it yet"
+        try:
+            self._file.write(status, ready=not status.not_served and status.trouble is None)
+        except (ExchangeError, OSError) as error:
+            _log.error("mps_status_not_written", reason=str(error))
+
+    def withdraw(self) -> None:
+        """Remove the status and the file for the readiness probe."""
+        self._file.withdraw()
+
+
+class Attempts:
+    """Tracks when the next attempt is due, later after every failure, and why the work is not done yet."""
+
+    def __init__(self, steady: float) -> None:
+        """Forget failures once attempts have succeeded for `steady` seconds; the first attempt is due at once."""
+        self._steady = steady
+        self._now = asyncio.get_running_loop().time
+        self._backoff = Backoff(first=1.0, most=60.0)
+        self._next_at = 0.0
+        self._well_since: float | None = None
+        self.reason: str | None = None
+        """Why the work is not done, by the last attempt; None when all of it is done."""
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for the next attempt."""
+        return self._now() >= self._next_at
+
+    def at_once(self) -> None:
+        """Make the next attempt due at once, because the work to do has changed."""
+        self._next_at = 0.0
+
+    def failed(self, reason: str, at_most: float | None = None) -> None:
+        """Log a failure; the next attempt is due after the back-off or `at_most` seconds, whichever is sooner."""
+        wait = self._backoff.next()
+        if at_most is not None:
+            wait = min(wait, at_most)
+        self._next_at = self._now() + wait
+        self._well_since = None
+        self.reason = reason
+        _log.error("mps_failed", reason=reason, retry_seconds=wait)
+
+    def succeeded(self, reason: str | None) -> None:
+        """Note a success; `reason` says why a part of the work still waits although nothing failed."""
+        self.reason = reason
+        if self._well_since is None:
+            self._well_since = self._now()
+        elif self._now() - self._well_since > self._steady:
+            self._backoff.reset()
 
 
 class MpsPace(Struct, frozen=True):

@@ -46,7 +46,7 @@ from gpushare_plugin.node.status import NO_GPU, DaemonStatus, Ending, Serving, W
 from gpushare_plugin.observe.daemon_socket import serve_document, socket_path
 
 if TYPE_CHECKING:
-    from gpushare_plugin.kube.events.backlog import Backlog
+    from gpushare_plugin.kube.events.event import Backlog
     from gpushare_plugin.kube.own_node.member import Member
     from gpushare_plugin.node.pods.reconciler import PromiseReconciler
     from gpushare_plugin.node.pods.usage import UsageTracker
@@ -359,7 +359,7 @@ def _events(membership: Membership | None) -> "tuple[Backlog | None, tuple[Subsc
     """Return the backlog of Events and the subscriber that makes Events of news, or neither without Events."""
     if membership is None or not membership.events:
         return None, ()
-    from gpushare_plugin.kube.events.backlog import Backlog  # noqa: PLC0415 - only where requested
+    from gpushare_plugin.kube.events.event import Backlog  # noqa: PLC0415 - only where requested
     from gpushare_plugin.node.news.events import NewsEvents  # noqa: PLC0415 - as above
 
     backlog = Backlog()

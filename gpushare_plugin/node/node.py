@@ -32,15 +32,15 @@ from gpushare_plugin.node.configuration import Accepted, Configuration
 from gpushare_plugin.node.gpus.looks import Looks
 from gpushare_plugin.node.gpus.mig_needs import NodeMig, PresentNode
 from gpushare_plugin.node.gpus.mps_needs import NodeMps
-from gpushare_plugin.node.gpus.mps_slices import MpsSlices
-from gpushare_plugin.node.gpus.slices import NodeSlices
+from gpushare_plugin.node.gpus.slices import MpsSlices, NodeSlices
 from gpushare_plugin.node.gpus.state import Gpus
 from gpushare_plugin.node.gpus.withdrawals import NodeWithdrawals
 from gpushare_plugin.node.news.news import News
 from gpushare_plugin.node.offer import NodeOffer
 from gpushare_plugin.node.sessions import Sessions
-from gpushare_plugin.node.snapshot import snapshot
-from gpushare_plugin.slices.request import SliceRequest
+from gpushare_plugin.sharing.cut import few_slices, unsuitable
+from gpushare_plugin.sharing.snapshot import planned_snapshot
+from gpushare_plugin.slices.wanted import SliceRequest
 
 ASK_KUBELET_EVERY = 2.0
 """Seconds between questions to the kubelet about holdings while units are retired; otherwise there are no questions."""
@@ -276,3 +276,27 @@ class ServedNode:
 
     def _snapshot(self) -> Snapshot:
         return snapshot(self._configuration, self._gpus, self._offer, self._mps, self._slices, self._mig)
+
+
+def snapshot(  # noqa: PLR0913, PLR0917 - every part of a node
+    configuration: Configuration, gpus: Gpus, offer: NodeOffer, mps: NodeMps, slices: NodeSlices, mig: NodeMig
+) -> Snapshot:
+    """Return the current state of the node."""
+    partitioning = configuration.partitioning
+    notices = slices.notices(partitioning)
+    planned = planned_snapshot(configuration.config, gpus.inventory, configuration.plan)
+    return replace(
+        planned,
+        needs_mps=planned.needs_mps or partitioning == "mps" or mps.in_use,
+        resources=tuple(offer.resources.values()),
+        unhealthy=mps.unserved | gpus.faults,
+        unserved=mps.unserved,
+        config=configuration.standing,
+        cordoned=gpus.cordons,
+        waiting={**mig.reasons, **offer.waiting},
+        notices=(*configuration.notices, *notices, *gpus.notices),
+        partitioning=partitioning,
+        unsuitable=unsuitable(gpus.inventory.cards) if partitioning == "mps" else {},
+        mig_rooms=mig.rooms if partitioning == "mig" else {},
+        most_slices=few_slices(gpus.inventory.cards) if partitioning == "mps" else {},
+    )

@@ -17,7 +17,7 @@ from gpushare_plugin.partition.state import (
     NodeState,
     ReplicaCounts,
 )
-from gpushare_plugin.slices.layout import Option
+from gpushare_plugin.slices.room import Option
 from gpushare_plugin.slices.slice import Slice
 
 MOST_STEPS = 200

@@ -18,7 +18,7 @@ from gpushare_plugin.partition.pods import in_order
 from gpushare_plugin.partition.refusal import NoSlice, Refusals
 from gpushare_plugin.partition.state import NodeChoice, NodeDefectError, NodeState, blaming
 from gpushare_plugin.partition.taking_back import Broken, Review, RoundRules, TakenBack, displaced
-from gpushare_plugin.slices.layout import How
+from gpushare_plugin.slices.room import How
 from gpushare_plugin.slices.wanted import KeptSlice, Wanted, bounded
 
 

@@ -7,8 +7,7 @@ from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.partition.state import GpuState, NodeState
-from gpushare_plugin.slices.layout import Layout
-from gpushare_plugin.slices.room import fitting
+from gpushare_plugin.slices.room import Layout, fitting
 from gpushare_plugin.slices.slice import named_slice
 from gpushare_plugin.slices.wanted import Failure, KeptSlice
 

@@ -18,7 +18,7 @@ from dataclasses import field as attribute
 from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.partition.nodes import PartitionGpu, PartitionNode
-from gpushare_plugin.slices.layout import Layout, Option
+from gpushare_plugin.slices.room import Layout, Option
 from gpushare_plugin.slices.slice import Slice, named_slice
 from gpushare_plugin.slices.wanted import Failure, KeptSlice, Wanted
 

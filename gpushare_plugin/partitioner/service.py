@@ -12,8 +12,7 @@ from gpushare_plugin.base.structs import replace
 from gpushare_plugin.base.tasks import background
 from gpushare_plugin.core.policies import DEFAULT_POLICY
 from gpushare_plugin.kube.client import Client, Timing
-from gpushare_plugin.kube.events.backlog import Backlog
-from gpushare_plugin.kube.events.event import Reporter
+from gpushare_plugin.kube.events.event import Backlog, Reporter
 from gpushare_plugin.kube.events.sender import EventSender
 from gpushare_plugin.kube.lease import Election, LeaseTiming, in_each_term, own_identity
 from gpushare_plugin.kube.names import PARTITIONER_LEASE, PATIENCE

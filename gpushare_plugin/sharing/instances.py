@@ -9,8 +9,8 @@ from collections.abc import Set as AbstractSet
 
 from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.core.gpu import Gpu, Inventory
-from gpushare_plugin.slices.layout import Layout
 from gpushare_plugin.slices.mig import MigRoom
+from gpushare_plugin.slices.room import Layout
 from gpushare_plugin.slices.slice import MigPlace, Slice, is_profile, mig_place
 from gpushare_plugin.slices.wanted import Counts
 

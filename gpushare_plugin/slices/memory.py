@@ -6,8 +6,7 @@ from typing import ClassVar
 
 from gpushare_plugin.base.memory import MIB_PER_GIB
 from gpushare_plugin.base.structs import Struct
-from gpushare_plugin.slices.layout import How, Layout, Option, without
-from gpushare_plugin.slices.room import given, made
+from gpushare_plugin.slices.room import How, Layout, Option, given, made, without
 from gpushare_plugin.slices.slice import Kind, Slice, nominal_gib
 
 MOST_MPS_CLIENTS = 48

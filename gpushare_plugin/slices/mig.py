@@ -7,8 +7,7 @@ from functools import lru_cache
 from typing import Annotated, ClassVar
 
 from gpushare_plugin.base.structs import Meta, Struct, replace
-from gpushare_plugin.slices.layout import How, Layout, Option, without
-from gpushare_plugin.slices.room import given, made
+from gpushare_plugin.slices.room import How, Layout, Option, given, made, without
 from gpushare_plugin.slices.slice import Kind, MigPlace, Slice, is_profile
 
 Parts = Annotated[int, Meta(ge=0, le=255)]

@@ -12,7 +12,7 @@ import msgspec
 
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.structs import Struct, field, replace
-from gpushare_plugin.slices.slice import SliceError, named_slice
+from gpushare_plugin.slices.slice import Kind, SliceError, named_slice
 
 WANTED_SLICES = "gpushare/wanted-slices"
 """Annotation of the Node: the slices that are wanted of its GPUs, see `Wanted`."""
@@ -152,3 +152,18 @@ def _found(text: str) -> str | None:
     if version is None or version == 1:
         return None
     return f"version {str(version)[:32]!r} found: if gpushare wrote it, this gpushare is older, so update it"
+
+
+class SliceRequest(Struct, frozen=True):
+    """The slices of one kind that the annotations of a Node request."""
+
+    gpus: Mapping[str, Counts] | None = field(default_factory=dict)
+    """The requested slices, by the UUID of the GPU; a GPU without an entry keeps its slices.
+
+    MIG instances are counted by place (`3g.20gb@4`), or by profile (`3g.20gb`) if people leave the place open.
+    None stands for annotations that cannot be read: the slices requested before stay requested.
+    """
+    notices: tuple[str, ...] = ()
+    """Warnings about the annotations, for people."""
+    kind: Kind = "mps"
+    """The kind of the slices."""

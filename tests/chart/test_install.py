@@ -8,7 +8,7 @@ import yaml
 
 from gpushare_plugin.config.directives import CONFIG
 from gpushare_plugin.kube.client import NODES
-from gpushare_plugin.kube.own_node.owned_fields import OwnedFields
+from gpushare_plugin.kube.own_node.publisher import OwnedFields
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.chart.reading import extended, given

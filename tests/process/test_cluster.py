@@ -14,7 +14,7 @@ from gpushare_plugin.kube.client import NODES
 from gpushare_plugin.kube.names import EXTENDER_LEASE, PARTITIONER_LEASE, UNHEALTHY_GPUS
 from gpushare_plugin.kube.own_node.condition import condition
 from gpushare_plugin.kube.own_node.labels import TIMESTAMP
-from gpushare_plugin.kube.own_node.owned_fields import OwnedFields
+from gpushare_plugin.kube.own_node.publisher import OwnedFields
 from gpushare_plugin.kube.whole_cluster.wanted_slices import PARTITIONER
 from gpushare_plugin.ledger.annotations import ALLOCATION
 from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION, decode

@@ -1,17 +1,16 @@
 """Loads a config: the file, overridden by options and environment variables, and checked as a whole."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path as FilePath
 
 from gpushare_plugin.base.errors import MOST_PROBLEMS, Problem
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.loading.mistakes import Mistakes, Override
-from gpushare_plugin.config.loading.notices import notices
 from gpushare_plugin.config.loading.recognition import not_a_config
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.places import Finding, PlacedValue, SettingPlaces, SourcePlace
-from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.config.schema.sections import Config, PluginFlags
 
 __all__ = ["Loaded", "Override", "dump", "load", "validated"]
 
@@ -92,3 +91,21 @@ def validated(root: PlacedValue, findings: Sequence[Finding], overrides: Sequenc
     if config is None:
         return Loaded(None, tuple(mistakes.findings), (), SettingPlaces(root), mistakes.left_out)
     return Loaded(EffectiveConfig(config), (), tuple(notices(config)), SettingPlaces(root))
+
+
+def notices(config: Config) -> Iterator[str]:
+    """Yield a notice for each setting that is accepted and has no effect."""
+    if config.flags.gfd is not None:
+        yield "flags.gfd belongs to GPU feature discovery and has no effect here"
+    if config.flags.use_node_feature_api is not None:
+        yield "flags.useNodeFeatureAPI belongs to GPU feature discovery and has no effect here"
+    if config.resources.migs and config.flags.mig_strategy == "none":
+        yield 'resources.migs has no effect: flags.migStrategy is "none"'
+    mps = config.sharing.mps
+    if mps is not None and not (mps.resources or mps.sizes):
+        yield "sharing.mps has neither resources nor sizes: nothing is shared by MPS"
+    for index, entry in enumerate(config.sharing.memory.resources if config.sharing.memory else ()):
+        if entry.isolation == "none" and entry.compute != "proportional":
+            yield f'sharing.memory.resources[{index}].compute has no effect: isolation is "none"'
+    if config.flags.plugin.nvidia_ctk_path != PluginFlags.model_fields["nvidia_ctk_path"].default:
+        yield "flags.plugin.nvidiaCTKPath has no effect yet"

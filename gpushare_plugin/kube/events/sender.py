@@ -15,9 +15,8 @@ import structlog
 from gpushare_plugin.base.reported import Reported
 from gpushare_plugin.base.text import visible
 from gpushare_plugin.kube.client import Client, ClusterError
-from gpushare_plugin.kube.events.backlog import Backlog
 from gpushare_plugin.kube.events.correlation import Correlator, Series
-from gpushare_plugin.kube.events.event import Event, Reporter
+from gpushare_plugin.kube.events.event import Backlog, Event, Reporter
 from gpushare_plugin.kube.identity import ObjectIdentity
 from gpushare_plugin.kube.names import FIELD_MANAGER
 

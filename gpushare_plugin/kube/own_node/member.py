@@ -14,21 +14,19 @@ from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.kube import names
 from gpushare_plugin.kube.client import NODES, Client, Object, configmaps
 from gpushare_plugin.kube.collection import follow_object
-from gpushare_plugin.kube.events.backlog import Backlog
-from gpushare_plugin.kube.events.event import Reporter
+from gpushare_plugin.kube.events.event import Backlog, Reporter
 from gpushare_plugin.kube.events.sender import EventSender
 from gpushare_plugin.kube.identity import ObjectIdentity
 from gpushare_plugin.kube.own_node.condition import ConditionWriter, State
 from gpushare_plugin.kube.own_node.eviction import evict
-from gpushare_plugin.kube.own_node.owned_fields import metadata
 from gpushare_plugin.kube.own_node.pod_writer import PodWriter
 from gpushare_plugin.kube.own_node.pods import OwnPods
-from gpushare_plugin.kube.own_node.publisher import Publisher
+from gpushare_plugin.kube.own_node.publisher import Publisher, metadata
 from gpushare_plugin.kube.own_node.requests.cordon import cordon
 from gpushare_plugin.kube.own_node.requests.wanted_slices import requested_slices
 from gpushare_plugin.kube.own_node.slice_status import Healthy, Observer, SliceStatus
-from gpushare_plugin.slices.request import SliceRequest
 from gpushare_plugin.slices.slice import SchedulableSlices
+from gpushare_plugin.slices.wanted import SliceRequest
 
 _log = structlog.get_logger()
 

@@ -11,7 +11,7 @@ from gpushare_plugin.kube.collection import pages
 from gpushare_plugin.kube.lease import leases
 from gpushare_plugin.kube.names import EXTENDER_LEASE, PARTITIONER_LEASE
 from gpushare_plugin.kube.own_node.condition import condition, remove_condition
-from gpushare_plugin.kube.own_node.owned_fields import (
+from gpushare_plugin.kube.own_node.publisher import (
     OwnedFields,
     apply_capacity,
     apply_metadata,

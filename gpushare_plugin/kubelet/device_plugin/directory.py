@@ -1,4 +1,4 @@
-"""The kubelet's plugin directory: calls listeners at once when a file there is created, removed or replaced."""
+"""The kubelet's plugin directory: serves one daemon, and calls listeners at once when a file there changes."""
 
 import asyncio
 import contextlib
@@ -9,9 +9,8 @@ import structlog
 from asyncinotify import Inotify, Mask
 
 from gpushare_plugin.base.errors import GpushareError
-from gpushare_plugin.base.files.lock import Lock
+from gpushare_plugin.base.files.lock import Lock, LockedError, lock
 from gpushare_plugin.base.files.socket_path import why_too_long
-from gpushare_plugin.kubelet.device_plugin.claim import claim
 
 _log = structlog.get_logger()
 
@@ -139,3 +138,26 @@ class PluginDirectory:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LOOK_ANYWAY):
                 await inotify.get()
+
+
+LOCK_FILE = "gpushare.lock"
+"""Name of the locked file. The file is never removed: a starting kubelet removes only sockets."""
+
+
+class AlreadyServedError(GpushareError):
+    """Another gpushare has claimed the plugin directory; the message names both, and the remedy."""
+
+
+def claim(directory: Path) -> Lock:
+    """Claim the plugin directory for this process.
+
+    Raises AlreadyServedError if another daemon, or another part of this process, has the claim, and OSError like
+    `lock`.
+    """
+    try:
+        return lock(directory / LOCK_FILE)
+    except LockedError as error:
+        raise AlreadyServedError(
+            f"another gpushare{error.holder} serves {directory}, and there can be only one; stop it first "
+            "(during a rolling update, wait until the old pod has ended)"
+        ) from None

@@ -8,7 +8,7 @@ session.
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import grpc
 import structlog
@@ -18,12 +18,127 @@ from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.core.pairing import Pairing
 from gpushare_plugin.core.recent import RecentAllocations
 from gpushare_plugin.core.resource import Resource, Standing
+from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.kubelet.device_plugin.directory import KUBELET_SOCKET, Identity, PluginDirectory
 from gpushare_plugin.kubelet.device_plugin.plugin_socket import PluginSocket
-from gpushare_plugin.kubelet.device_plugin.registration import Registrar
 from gpushare_plugin.kubelet.device_plugin.service import DevicePluginService, Refused
 from gpushare_plugin.kubelet.device_plugin.steering import Steering
-from gpushare_plugin.kubelet.device_plugin.troubles import GRACE, Troubles
+
+API_VERSION = "v1beta1"
+"""Version of the device-plugin API."""
+_CLIENT_OPTIONS = (
+    # With a shared pool, a new channel waits out the backoff of an earlier channel to the same path.
+    ("grpc.use_local_subchannel_pool", 1),
+    # A proxy meant for the network must not swallow a local socket.
+    ("grpc.enable_http_proxy", 0),
+)
+_REGISTER = f"/{api.DESCRIPTOR.services_by_name['Registration'].full_name}/Register"
+"""Called with bytes: the answer has no fields, and gRPC would print a traceback of an answer it cannot decode."""
+_REGISTER_TIMEOUT = 15.0
+"""Seconds; before the answer, the kubelet dials the plugin's socket for up to 10 seconds."""
+
+
+class Registrar:
+    """Asks the kubelet of a plugin directory to take a resource."""
+
+    def __init__(self, directory: PluginDirectory, wake: asyncio.Event) -> None:
+        """Ask the kubelet in `directory`; `wake` is set when a socket there may have changed."""
+        self._directory = directory
+        self._wake = wake
+
+    async def register(self, resource_name: str, endpoint: str, kubelet: Identity) -> bool:
+        """Register a resource, served on the socket named `endpoint`; return False if `kubelet` is gone meanwhile.
+
+        Raises grpc.RpcError with the kubelet's reason for a rejection.
+        """
+        request = api.RegisterRequest(
+            version=API_VERSION,
+            endpoint=endpoint,
+            resource_name=resource_name,
+            options=api.DevicePluginOptions(get_preferred_allocation_available=True),
+        )
+        address = f"unix:{self._directory.path / KUBELET_SOCKET}"
+        async with grpc.aio.insecure_channel(address, options=_CLIENT_OPTIONS) as channel:
+            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_REGISTER)
+            return await self._answered(call(request.SerializeToString(), timeout=_REGISTER_TIMEOUT), kubelet)
+
+    async def _answered(self, call: Awaitable[bytes], kubelet: Identity) -> bool:
+        """Wait for the answer of `kubelet`; return False if this kubelet is gone meanwhile."""
+        answer = asyncio.ensure_future(call)
+        try:
+            while not answer.done():
+                woken = asyncio.ensure_future(self._wake.wait())
+                await asyncio.wait({answer, woken}, return_when=asyncio.FIRST_COMPLETED)
+                woken.cancel()
+                if answer.done():
+                    break  # `wake` stays set: the session still has to look at the change
+                self._wake.clear()
+                if self._directory.identity(KUBELET_SOCKET) != kubelet:
+                    return False
+            await answer
+        finally:
+            answer.cancel()
+        return True
+
+
+GRACE = 3.0
+"""Seconds before a warning of trouble: after the restart of a kubelet, all is well again within a second."""
+
+_Trouble = tuple[str, tuple[tuple[str, str], ...]]
+"""An event of the log, with its facts."""
+
+
+class Troubles:
+    """Warns of trouble not mended at the end of a grace period, and repeats no warning until all is well again.
+
+    The restart of a kubelet needs no attention. A long time without a kubelet must not fill the disk with warnings.
+    """
+
+    def __init__(
+        self, warn: Callable[[str, Mapping[str, str]], None], is_well: Callable[[], bool], grace: float = GRACE
+    ) -> None:
+        """Call `warn` for the trouble of the last `grace` seconds, unless `is_well` returns that all is mended."""
+        self._warn = warn
+        self._is_well = is_well
+        self._grace = grace
+        self._noted: dict[_Trouble, None] = {}
+        self._logged: set[_Trouble] = set()
+        self._judgement: asyncio.TimerHandle | None = None
+
+    @property
+    def events(self) -> Sequence[str]:
+        """The events of new trouble, not yet known to last."""
+        return tuple(event for event, _ in self._noted)
+
+    def note(self, event: str, facts: Mapping[str, str]) -> None:
+        """Warn of the event, with its facts, if the trouble lasts."""
+        trouble = (event, tuple(facts.items()))
+        if trouble in self._logged:
+            return
+        self._noted[trouble] = None
+        if self._judgement is None:
+            self._judge_later()
+
+    def close(self) -> None:
+        """Stop warning."""
+        if self._judgement is not None:
+            self._judgement.cancel()
+
+    def _judge_later(self) -> None:
+        self._judgement = asyncio.get_running_loop().call_later(self._grace, self._judge)
+
+    def _judge(self) -> None:
+        """Warn of the trouble noted since the last look unless all is well; look again until all is well."""
+        self._judgement = None
+        if self._is_well():
+            self._logged.clear()
+        else:
+            for event, facts in self._noted:
+                self._warn(event, dict(facts))
+            self._logged.update(self._noted)
+            self._judge_later()
+        self._noted.clear()
+
 
 _log = structlog.get_logger()
 

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 
 from gpushare_plugin.node.news.news import News
-from gpushare_plugin.slices.request import SliceRequest
 from gpushare_plugin.slices.slice import Kind
-from gpushare_plugin.slices.wanted import Counts
+from gpushare_plugin.slices.wanted import Counts, SliceRequest
 
 
 class RequestedSlices:

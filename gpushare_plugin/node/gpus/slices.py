@@ -3,15 +3,41 @@
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
+from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.node.gpus.mig_needs import NodeMig, PresentNode
-from gpushare_plugin.node.gpus.mps_slices import MpsSlices
 from gpushare_plugin.node.gpus.requested_slices import RequestedSlices
 from gpushare_plugin.node.gpus.withdrawals import NodeWithdrawals
-from gpushare_plugin.sharing.cut import keeping, unwanted
+from gpushare_plugin.node.news.news import News
+from gpushare_plugin.sharing.cut import Cut, PresentUnits, cut, keeping, unwanted
 from gpushare_plugin.sharing.ways.way import Numbers
-from gpushare_plugin.slices.request import SliceRequest
 from gpushare_plugin.slices.slice import Kind, slice_of
+from gpushare_plugin.slices.wanted import SliceRequest
+
+
+class MpsSlices:
+    """Keeps the GPUs cut into the wanted slices, as far as held slices leave room."""
+
+    def __init__(self, news: News) -> None:
+        """Start without wanted slices."""
+        self.requested = RequestedSlices("mps", news)
+        self._cut = Cut()
+
+    def cut(self, inventory: Inventory, units: PresentUnits) -> Mapping[str, Numbers]:
+        """Return the slices of GPUs, by UUID, for the wanted slices and the present units."""
+        self._cut = cut(self.requested.wanted, inventory.cards, units)
+        self.requested.warn(self.notices)
+        return self._cut.numbers
+
+    @property
+    def surplus(self) -> frozenset[str]:
+        """The IDs of slices kept only because pods hold slices of the same size."""
+        return self._cut.surplus
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Warnings about unusable requests, and about wanted slices without room."""
+        return (*self.requested.request.notices, *self._cut.notices)
 
 
 class NodeSlices:

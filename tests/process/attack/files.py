@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from gpushare_plugin.kubelet.allocations.checkpoint import CHECKPOINT
-from gpushare_plugin.kubelet.device_plugin.claim import LOCK_FILE
+from gpushare_plugin.kubelet.device_plugin.directory import LOCK_FILE
 from tests.process.attack import junk
 from tests.process.attack.table import attack
 from tests.process.attack.target import MEMORY, Target

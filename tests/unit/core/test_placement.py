@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.core.placement`."""
+"""Tests of `gpushare_plugin.core.chooser`."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.core.placement import close_gpus, one_gpu, replicas
+from gpushare_plugin.core.chooser import close_gpus, one_gpu, replicas
 from gpushare_plugin.core.policies import Occupancy, PolicyName, ReplicaPolicyName
 
 GPUS = [f"GPU-{number}" for number in range(8)]

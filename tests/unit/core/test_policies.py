@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.core.placement import one_gpu
+from gpushare_plugin.core.chooser import one_gpu
 from gpushare_plugin.core.policies import POLICIES, Occupancy, Policy
 from tests.unit.ledger.objects import account, memory, memory_node, uuid
 

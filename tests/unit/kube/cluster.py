@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpushare_plugin.kube.client import NODES, Client, Timing, configmaps
 from gpushare_plugin.kube.own_node.member import Member
-from gpushare_plugin.kube.own_node.owned_fields import OwnedFields, owned_fields
+from gpushare_plugin.kube.own_node.publisher import OwnedFields, owned_fields
 from gpushare_plugin.testing.cluster import ApiServer
 
 NODE = "gpu-1"

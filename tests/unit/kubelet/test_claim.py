@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.kubelet.device_plugin.claim`, with processes that really compete."""
+"""Tests of `gpushare_plugin.kubelet.device_plugin.directory`, with processes that really compete."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.kubelet.device_plugin.claim import LOCK_FILE, AlreadyServedError, claim
+from gpushare_plugin.kubelet.device_plugin.directory import LOCK_FILE, AlreadyServedError, claim
 from tests.waiting import PATIENCE
 
 NOBODY = 65534
@@ -18,7 +18,7 @@ NOBODY = 65534
 HOLD = """
 import sys
 from pathlib import Path
-from gpushare_plugin.kubelet.device_plugin.claim import claim
+from gpushare_plugin.kubelet.device_plugin.directory import claim
 held = claim(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.readline()
@@ -27,7 +27,7 @@ print("stands" if held.stands else "lost", flush=True)
 TRY = """
 import sys
 from pathlib import Path
-from gpushare_plugin.kubelet.device_plugin.claim import AlreadyServedError, claim
+from gpushare_plugin.kubelet.device_plugin.directory import AlreadyServedError, claim
 try:
     claim(Path(sys.argv[1])).close()
 except AlreadyServedError as error:

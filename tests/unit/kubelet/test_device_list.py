@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.kubelet.device_plugin.device_list`."""
+"""Tests of `gpushare_plugin.kubelet.device_plugin.service`."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +13,7 @@ from gpushare_plugin.core.chooser import Replicas
 from gpushare_plugin.core.resource import Resource, Units, UnitsByGpu
 from gpushare_plugin.core.unit import KUBELET_MESSAGE_LIMIT, Form, Unit
 from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
-from gpushare_plugin.kubelet.device_plugin.device_list import SerialisedDevices
+from gpushare_plugin.kubelet.device_plugin.service import SerialisedDevices
 from gpushare_plugin.sharing.ways.injection import Injection
 from gpushare_plugin.sharing.ways.replicas import ReplicaGranter, most_replicas, replica_units
 from tests.nodes import a_gpu

@@ -28,9 +28,9 @@ from gpushare_plugin.kubelet.api.deviceplugin_pb2_grpc import (
     RegistrationServicer,
     add_RegistrationServicer_to_server,
 )
-from gpushare_plugin.kubelet.device_plugin.claim import LOCK_FILE
 from gpushare_plugin.kubelet.device_plugin.directory import (
     KUBELET_SOCKET,
+    LOCK_FILE,
     Identity,
     PluginDirectory,
     refuse_long_path,

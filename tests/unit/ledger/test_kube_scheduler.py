@@ -5,13 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.base.structs import replace
-from gpushare_plugin.ledger.constraints import Constraints, Requirement, Term, Toleration
+from gpushare_plugin.ledger.constraints import Constraints, Requirement, Requirements, Term, Toleration
 from gpushare_plugin.ledger.demand import ANY_ADDRESS, NOTHING, Demand, HostPort
 from gpushare_plugin.ledger.kube_scheduler import Screening, has_room, lack, refusal, unmet, written
 from gpushare_plugin.ledger.node import Node
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.request import PodRequest
-from gpushare_plugin.ledger.requirements import Requirements
 from gpushare_plugin.ledger.taint import Taint
 
 SLICE = "nvidia.com/gpu-10gb"

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 
-from gpushare_plugin.ledger.constraints import Constraints
+from gpushare_plugin.ledger.constraints import Constraints, requirements
 from gpushare_plugin.ledger.demand import NOTHING
 from gpushare_plugin.ledger.pod import Pod as AskingPod
-from gpushare_plugin.ledger.requirements import requirements
 from gpushare_plugin.partition.decide import Decisions, decide
 from gpushare_plugin.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.partition.taking_back import RoundRules

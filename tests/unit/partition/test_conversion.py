@@ -2,18 +2,17 @@
 
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.ledger.cluster import ClusterAccount
-from gpushare_plugin.ledger.constraints import Constraints
+from gpushare_plugin.ledger.constraints import Constraints, requirements
 from gpushare_plugin.ledger.demand import NOTHING
 from gpushare_plugin.ledger.node import recorded_node
 from gpushare_plugin.ledger.node_record import GpuRecord, NodeRecord, ResourceRecord
 from gpushare_plugin.ledger.pod import Share
 from gpushare_plugin.ledger.request import ContainerRequest
-from gpushare_plugin.ledger.requirements import requirements
 from gpushare_plugin.partition.conversion import mig_layout, partition_node
 from gpushare_plugin.partition.nodes import PartitionNode
 from gpushare_plugin.partition.pods import problem
-from gpushare_plugin.slices.layout import Layout
 from gpushare_plugin.slices.memory import MemoryRoom
+from gpushare_plugin.slices.room import Layout
 from gpushare_plugin.slices.slice import Kind, Slice
 from gpushare_plugin.slices.wanted import Wanted
 from tests.unit.ledger.objects import gpu_record, pod, request

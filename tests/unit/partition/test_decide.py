@@ -12,8 +12,8 @@ from gpushare_plugin.partition.decide import Decisions, decide
 from gpushare_plugin.partition.elsewhere import ExistingSlices
 from gpushare_plugin.partition.nodes import PartitionNode
 from gpushare_plugin.partition.taking_back import RoundRules
-from gpushare_plugin.slices.layout import Layout, Option
 from gpushare_plugin.slices.memory import MemoryRoom
+from gpushare_plugin.slices.room import Layout, Option
 from gpushare_plugin.slices.slice import Slice
 from gpushare_plugin.slices.wanted import MOST_FAILURES, Failure, KeptSlice, Wanted
 from tests.unit.partition.objects import NOW, after, anywhere, decided, gpu, kept, node, pod, wanted, where

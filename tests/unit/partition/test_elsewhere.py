@@ -6,14 +6,13 @@ from datetime import timedelta
 import pytest
 
 from gpushare_plugin.base.structs import replace
-from gpushare_plugin.ledger.constraints import Constraints
+from gpushare_plugin.ledger.constraints import Constraints, requirements
 from gpushare_plugin.ledger.demand import Demand
 from gpushare_plugin.ledger.kube_scheduler import Screening
 from gpushare_plugin.ledger.node import Node
 from gpushare_plugin.ledger.node_record import NodeRecord
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.request import Wishes
-from gpushare_plugin.ledger.requirements import requirements
 from gpushare_plugin.ledger.taint import Taint
 from gpushare_plugin.partition.decide import Decisions, decide
 from gpushare_plugin.partition.elsewhere import Elsewhere

@@ -6,9 +6,8 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.slices.layout import ORDER, Layout
 from gpushare_plugin.slices.memory import MemoryRoom
-from gpushare_plugin.slices.room import Room
+from gpushare_plugin.slices.room import ORDER, Layout, Room
 from gpushare_plugin.slices.slice import Slice
 from tests.unit.partition.simulation import A100, PLACES, Gpu
 

@@ -11,9 +11,8 @@ from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.holding import Confirmed, Holding, Unknown
 from gpushare_plugin.kube.own_node.requests.wanted_slices import requested_slices
 from gpushare_plugin.node.gpus.mig_needs import NodeMig, PresentNode
-from gpushare_plugin.node.gpus.mps_slices import MpsSlices
 from gpushare_plugin.node.gpus.requested_slices import RequestedSlices
-from gpushare_plugin.node.gpus.slices import NodeSlices
+from gpushare_plugin.node.gpus.slices import MpsSlices, NodeSlices
 from gpushare_plugin.node.gpus.withdrawals import NodeWithdrawals
 from gpushare_plugin.node.news.news import News
 from gpushare_plugin.node.offer import NodeOffer

@@ -6,9 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.config.schema.spelling import shown
 from gpushare_plugin.core.gpu import Inventory, gpu_identity
-from gpushare_plugin.slices.request import SliceRequest
 from gpushare_plugin.slices.slice import Kind, SliceError, named_slice, slice_of
-from gpushare_plugin.slices.wanted import MOST_SLICES, WANTED_SLICES, Counts, WantedError, check_counts, decode
+from gpushare_plugin.slices.wanted import (
+    MOST_SLICES,
+    WANTED_SLICES,
+    Counts,
+    SliceRequest,
+    WantedError,
+    check_counts,
+    decode,
+)
 
 NOS_PREFIX = "nos.nebuly.com/spec-gpu-"
 """Prefix of nos annotations, followed by the index of a GPU and a size, for example 0-10gb.

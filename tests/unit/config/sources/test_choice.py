@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.config.loading.load import load
-from gpushare_plugin.config.sources.choice import Configs, Fallback
-from gpushare_plugin.config.sources.watch import watch_directory
+from gpushare_plugin.config.sources.choice import Configs, Fallback, watch_directory
 from tests.process.daemon import ConfigMapMount
 from tests.waiting import PATIENCE
 

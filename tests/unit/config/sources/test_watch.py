@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.config.loading.content import LARGEST_FILE
-from gpushare_plugin.config.sources.watch import watch_content
+from gpushare_plugin.config.sources.choice import watch_content
 from tests.waiting import PATIENCE
 
 EVERY = 0.01

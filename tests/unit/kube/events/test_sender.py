@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from gpushare_plugin.kube.client import Client
-from gpushare_plugin.kube.events.backlog import Backlog
-from gpushare_plugin.kube.events.event import Event, Reporter, of_node, of_pod
+from gpushare_plugin.kube.events.event import Backlog, Event, Reporter, of_node, of_pod
 from gpushare_plugin.kube.events.sender import LONGEST_MESSAGE, EventSender
 from gpushare_plugin.kube.identity import ObjectIdentity
 from gpushare_plugin.testing.cluster import ApiServer, Permission

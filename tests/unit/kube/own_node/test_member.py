@@ -18,7 +18,7 @@ from gpushare_plugin.kube.client import NODES, Client
 from gpushare_plugin.kube.collection import PAGE
 from gpushare_plugin.kube.own_node.labels import TIMESTAMP, node_labels
 from gpushare_plugin.kube.own_node.member import Member
-from gpushare_plugin.kube.own_node.owned_fields import OwnedFields, apply_metadata
+from gpushare_plugin.kube.own_node.publisher import OwnedFields, apply_metadata
 from gpushare_plugin.kube.whole_cluster.cleaning import clean_nodes
 from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION, decode, encode, record
 from gpushare_plugin.node.configuration import decide

@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.sharing.ways.cores`."""
+"""Tests of `gpushare_plugin.sharing.ways.memory`."""
 
 import pytest
 from hypothesis import given

@@ -5,8 +5,7 @@ import pytest
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.gpu import FailedGpu
 from gpushare_plugin.kube.own_node.requests.wanted_slices import NOS_PREFIX, requested_slices
-from gpushare_plugin.slices.request import SliceRequest
-from gpushare_plugin.slices.wanted import WANTED_SLICES, Wanted, encode
+from gpushare_plugin.slices.wanted import WANTED_SLICES, SliceRequest, Wanted, encode
 from tests.nodes import a_gpu, a_node
 
 NODE = a_node(40960, 40960)
