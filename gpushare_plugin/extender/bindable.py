@@ -9,9 +9,9 @@ from collections.abc import Collection
 from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.kube.identity import ObjectIdentity
-from gpushare_plugin.kube.judged import constraints_of
 from gpushare_plugin.kube.nodes import judged_node
 from gpushare_plugin.kube.objects import ApiNode, ApiPod
+from gpushare_plugin.kube.pods import constraints_of
 from gpushare_plugin.ledger.constraints import DEFAULT_SCHEDULER
 from gpushare_plugin.ledger.kube_scheduler import unmet
 from gpushare_plugin.ledger.pod import Pod

@@ -22,10 +22,9 @@ from gpushare_plugin.core.grant import Allocation, Grant
 from gpushare_plugin.core.policies import PolicyName
 from gpushare_plugin.core.resource import Resource, Units
 from gpushare_plugin.core.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, wire_size
-from gpushare_plugin.sharing.isolation.framework_hints import FrameworkHints
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, GpuShare, Layers, Limits, isolate
-from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
+from gpushare_plugin.sharing.isolation.variables import FrameworkHints, ShareVariables
 from gpushare_plugin.sharing.ways.injection import Injection
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, Unsuitable, by_place
 

@@ -19,8 +19,8 @@ from gpushare_plugin.core.grant import AllocatedGpu, Allocation, Grant
 from gpushare_plugin.core.resource import Resource, Units
 from gpushare_plugin.core.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, listed_size, wire_size
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, GpuShare, Isolation, Layers, Limits, isolate
-from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
+from gpushare_plugin.sharing.isolation.variables import ShareVariables
 from gpushare_plugin.sharing.ways.injection import Injection
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, Unsuitable, by_place
 from gpushare_plugin.sharing.ways.whole_gpus import whole_unit

@@ -23,8 +23,8 @@ from gpushare_plugin.core.resource import Resource, Units
 from gpushare_plugin.core.unit import Form, Unit
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, GpuShare, Layers, Limits, isolate
 from gpushare_plugin.sharing.isolation.mps import room_of, why_not
-from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
+from gpushare_plugin.sharing.isolation.variables import ShareVariables
 from gpushare_plugin.sharing.ways.injection import Injection
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, Numbers, by_place
 from gpushare_plugin.slices.slice import Slice

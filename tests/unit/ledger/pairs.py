@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from gpushare_plugin.kube.judged import requirements_of
 from gpushare_plugin.kube.objects import ApiPod
+from gpushare_plugin.kube.pods import requirements_of
 
 Json = dict[str, Any]
 

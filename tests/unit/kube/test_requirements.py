@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.kube.judged`; the verdicts of kube-scheduler test the rest of it."""
+"""Tests of `gpushare_plugin.kube.pods`; the verdicts of kube-scheduler test the rest of it."""
 
 import json
 from typing import Any

@@ -1,6 +1,7 @@
-"""Variables for frameworks that limit their own memory; each variable has one value for all GPUs of a container.
+"""Variables that tell programs the share of their container, and enforce nothing.
 
-Sources: JAX, "GPU memory allocation" (a fraction of the GPU memory; older releases do not know the newer name
+Some are hints for frameworks that limit their own memory; a hint has one value for all GPUs of a container. Sources:
+JAX, "GPU memory allocation" (a fraction of the GPU memory; older releases do not know the newer name
 XLA_CLIENT_MEM_FRACTION, and newer releases reject both names together); CuPy, "Environment variables" (bytes);
 TensorFlow, "Use a GPU" (no variable for an amount, only a variable for taking memory when needed instead of all memory
 at the start).
@@ -9,12 +10,35 @@ PyTorch gets no variable. PyTorch reads `per_process_memory_fraction` in PYTORCH
 option end with an error, and the variable would hide the allocator options of an image.
 """
 
+from collections.abc import Iterable
 from fractions import Fraction
 
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.core.grant import Grant
 from gpushare_plugin.sharing.isolation.layer import ContainerShare
+
+
+class ShareVariables(Struct, frozen=True):
+    """The layer with variables for the share of a container, which enforces nothing.
+
+    Values are in MiB; commas separate the values of several GPUs.
+    """
+
+    cgpu_disabled: bool = False
+    """Whether to turn off the limits of ACK's cGPU, a kernel module that reads the variable CGPU_DISABLE."""
+
+    def add(self, grant: Grant, share: ContainerShare) -> None:
+        """Add the memory limit, and the memory of the whole GPU."""
+        grant.environment["GPUSHARE_MEMORY_LIMIT_MIB"] = _listed(part.mib for part in share.parts)
+        grant.environment["GPUSHARE_GPU_MEMORY_MIB"] = _listed(part.gpu.memory_mib for part in share.parts)
+        if self.cgpu_disabled:
+            grant.environment["CGPU_DISABLE"] = "true"
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, numbers))
+
 
 _MILLION = 1_000_000
 
