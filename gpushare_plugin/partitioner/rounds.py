@@ -105,17 +105,18 @@ class FollowedCluster:
         self.known.remove_node(gone)
 
 
-class _Avoided:
+class AvoidedNodes:
     """Nodes avoided for a while, because the API server rejected their annotation: other nodes come first."""
 
-    def __init__(self) -> None:
-        """Begin without avoided nodes."""
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Begin without avoided nodes; `clock` returns seconds."""
+        self._clock = clock
         self._until: dict[str, float] = {}
 
     @property
     def names(self) -> set[str]:
         """The names of the nodes avoided now."""
-        now = time.monotonic()
+        now = self._clock()
         self._until = {name: until for name, until in self._until.items() if until > now}
         return set(self._until)
 
@@ -124,7 +125,7 @@ class _Avoided:
         before = self.names
         for name in sorted(rejected):
             if name in before or len(self._until) < MOST_AVOIDED:
-                self._until[name] = time.monotonic() + AVOIDED
+                self._until[name] = self._clock() + AVOIDED
         return (rejected & self._until.keys()) - before
 
     def forget(self, name: str) -> None:
@@ -157,7 +158,7 @@ class Rounds:
         self._writing = asyncio.Semaphore(WRITES_AT_ONCE)
         self._failures = Reported()
         self._unwritten: dict[str, ClusterError] = {}
-        self._avoided = _Avoided()
+        self._avoided = AvoidedNodes(time.monotonic)
         self._broken = Reported()
         self._left_out = Reported()
         self._kept = 0
