@@ -199,7 +199,7 @@ class Session:
         return self._service.streams > 0
 
     @property
-    def failures(self) -> int:
+    def attempts(self) -> int:
         """The number of attempts, failed or not, since a new kubelet appeared or a lasting stream ended."""
         return self._backoff.failures
 

@@ -428,7 +428,7 @@ async def test_a_full_disk_is_waited_out(disk: Path) -> None:
     async with EmbeddedKubelet(disk, checkpoint=False) as kubelet:
         fillers = _fill(kubelet.plugin_directory)
         async with running(kubelet.plugin_directory, shared_memory(8)) as (session,):
-            await until(lambda: session.failures)
+            await until(lambda: session.attempts)
             for filler in fillers:
                 filler.unlink()
             await until_allocatable(kubelet)
@@ -439,7 +439,7 @@ async def test_a_read_only_directory_is_waited_out(disk: Path) -> None:
     async with EmbeddedKubelet(disk, checkpoint=False) as kubelet:
         _mount("-o", "remount,ro", disk)
         async with running(kubelet.plugin_directory, shared_memory(8)) as (session,):
-            await until(lambda: session.failures)
+            await until(lambda: session.attempts)
             _mount("-o", "remount,rw", disk)
             await until_allocatable(kubelet)
 
