@@ -5,7 +5,7 @@ from collections.abc import Callable
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.gpu import Gpu, Inventory, MigAttributes, MigInstance
 from gpushare_plugin.core.health import GpuEvent
-from gpushare_plugin.core.sample import GpuSample
+from gpushare_plugin.core.usage import GpuUsage
 
 
 def a_gpu(index: int, memory_mib: int = 40960, **changes: object) -> Gpu:
@@ -34,7 +34,7 @@ class Cards:
         """Have these GPUs at first."""
         self.inventory = inventory
         self.trouble: Exception | None = None
-        self.samples: tuple[GpuSample, ...] = ()
+        self.samples: tuple[GpuUsage, ...] = ()
 
     def read(self) -> Inventory:
         """Return the GPUs there are now, or fail with `trouble`."""
@@ -42,7 +42,7 @@ class Cards:
             raise self.trouble
         return self.inventory
 
-    def sample(self) -> tuple[GpuSample, ...]:
+    def sample(self) -> tuple[GpuUsage, ...]:
         """Return the `samples` that the test has set, or fail with `trouble`."""
         if self.trouble is not None:
             raise self.trouble

@@ -12,10 +12,9 @@ from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.holding import Holding
 from gpushare_plugin.core.resource import Resource
-from gpushare_plugin.core.sample import GpuSample, Owner, Process
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.unit import Unit
-from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Stowaway, Usage
+from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Owner, Process, Stowaway, Usage
 
 MPS_SERVER = "nvidia-cuda-mps"
 """The kernel's name for `nvidia-cuda-mps-server`: the kernel cuts names of programs to 15 characters."""
@@ -39,7 +38,7 @@ class Claim(Struct, frozen=True):
     """The bytes of GPU memory that the container may use, None for no limit."""
 
 
-def attribute(samples: Iterable[GpuSample], snapshot: Snapshot, holdings: Sequence[Holding] | None) -> Usage:
+def attribute(samples: Iterable[GpuUsage], snapshot: Snapshot, holdings: Sequence[Holding] | None) -> Usage:
     """Attribute the processes of `samples` to containers; `holdings` are None while the holdings are unknown."""
     gpus = {gpu.uuid: gpu for gpu in snapshot.inventory.gpus}
     claims = list(_claims(snapshot, holdings or ()))
@@ -114,9 +113,7 @@ def _together(claims: Sequence[Claim]) -> Claim:
 class _Attribution:
     """The processes of a GPU with the claims of their pods; for a MIG instance, claims to the whole card count, too."""
 
-    def __init__(
-        self, sample: GpuSample, gpu: Gpu, claims: Iterable[Claim], holdings: Sequence[Holding] | None
-    ) -> None:
+    def __init__(self, sample: GpuUsage, gpu: Gpu, claims: Iterable[Claim], holdings: Sequence[Holding] | None) -> None:
         self.sample = sample
         self.gpu = gpu
         of_pod: defaultdict[str, list[Claim]] = defaultdict(list)
@@ -126,7 +123,7 @@ class _Attribution:
                     of_pod[owner].append(claim)
         self._pods = {owner: holding for holding in holdings or () for owner in _owners(holding)}
         self.used: list[tuple[Process, list[Claim]]] = [
-            (process, of_pod.get(_pod(process.owner), [])) for process in sample.processes
+            (process, of_pod.get(_pod(process.owner), [])) for process in sample.processes or ()
         ]
         self.unknown = sample.unknown or (NO_HOLDINGS if holdings is None else self._nameless(of_pod.get("", [])))
 
@@ -138,20 +135,12 @@ class _Attribution:
 
     def gpu_usage(self, offered: frozenset[str] | set[str], under_mps: frozenset[str]) -> GpuUsage:
         """Return the usage of the GPU; foreign processes are reported only on GPUs `offered` to pods."""
-        sample, known = self.sample, self.unknown is None
         ours = {self.gpu.uuid, self.gpu.card}
         mps = not ours.isdisjoint(under_mps)
-        strangers = [] if not known or ours.isdisjoint(offered) else [each for each, claims in self.used if not claims]
-        return GpuUsage(
-            sample.uuid,
-            sample.memory_total,
-            sample.memory_used,
-            sample.utilization,
-            len(sample.processes) if sample.unknown is None else None,
-            tuple(self._stowaway(each) for each in strangers if not (mps and each.program == MPS_SERVER)),
-            self.unknown,
-            sample.mps_clients,
-        )
+        strangers = [each for each, claims in self.used if not claims and not (mps and each.program == MPS_SERVER)]
+        reported = self.unknown is None and not ours.isdisjoint(offered)
+        stowaways = tuple(map(self._stowaway, strangers)) if reported else ()
+        return replace(self.sample, unknown=self.unknown, stowaways=stowaways)
 
     def _stowaway(self, process: Process) -> Stowaway:
         owner = process.owner

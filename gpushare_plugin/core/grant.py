@@ -1,5 +1,6 @@
 """The allocation to a container, and the grant in return: the neutral form of an `Allocate` answer."""
 
+from fractions import Fraction
 from typing import Protocol
 
 from gpushare_plugin.base.structs import Struct, field
@@ -42,16 +43,24 @@ class Grant(Struct):
 
 
 class AllocatedGpu(Struct, frozen=True):
-    """The part of a GPU that was allocated to a container."""
+    """The share of a GPU that was allocated to a container, in equal parts of the GPU.
+
+    The parts are the units of the resource. Isolations get the parts that count for limits: of a slice, its GiB.
+    """
 
     gpu: Gpu
     """The GPU."""
     units: int
-    """The number of allocated units of the GPU."""
+    """The number of allocated parts."""
     of: int
-    """The number of all units of the GPU in the resource."""
+    """The number of all parts of the GPU."""
     mib: int = 0
-    """The memory of the allocated units in MiB; 0 where units do not stand for memory."""
+    """The memory of the allocated parts in MiB; 0 where parts do not stand for memory."""
+
+    @property
+    def fraction(self) -> Fraction:
+        """The allocated parts as a fraction of all parts of the GPU."""
+        return Fraction(self.units, self.of)
 
 
 class Recipient(Struct, frozen=True):

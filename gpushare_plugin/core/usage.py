@@ -1,4 +1,4 @@
-"""The usage of a node: of GPUs, of the containers that hold units, and of foreign processes.
+"""The usage of a node: of GPUs by processes, and of the containers that hold units.
 
 Memory is in bytes. A utilization is the part of the time in which a GPU computed, from 0 to 1. None stands for an
 unknown value.
@@ -11,6 +11,38 @@ from gpushare_plugin.base.structs import Struct
 
 TOLERANCE = 512 * MIB
 """Bytes by which a container may exceed its limit: the CUDA context of a process takes some hundreds of MiB."""
+
+
+class Owner(Struct, frozen=True):
+    """The owner of a process: a pod and a container; unknown parts are empty."""
+
+    pod_uid: str = ""
+    """The UID of the pod, from the process's cgroup."""
+    container_id: str = ""
+    """The ID of the container, from the process's cgroup."""
+    pod: str = ""
+    """The pod of a simulated process, as `namespace/name`."""
+    container: str = ""
+    """The name of the container of a simulated process."""
+
+
+HOST = Owner()
+"""The owner of a process outside all pods and containers."""
+
+
+class Process(Struct, frozen=True):
+    """A process that uses a GPU."""
+
+    pid: int
+    """The number of the process in the PID namespace of the host."""
+    program: str = ""
+    """The short name of the program."""
+    memory: int | None = None
+    """The bytes of GPU memory in use by the process; None if the driver does not say."""
+    utilization: float | None = None
+    """The part of the time in which the process computed on the GPU, from 0 to 1; None if the driver does not say."""
+    owner: Owner = HOST
+    """The pod and the container of the process."""
 
 
 class ContainerUsage(Struct, frozen=True):
@@ -86,7 +118,7 @@ class Stowaway(Struct, frozen=True):
 
 
 class GpuUsage(Struct, frozen=True):
-    """The usage of a GPU or MIG instance."""
+    """The usage of a GPU or MIG instance: a sample as the host shows it, or the sample after the attribution."""
 
     uuid: str
     """The UUID of the GPU or MIG instance."""
@@ -96,14 +128,17 @@ class GpuUsage(Struct, frozen=True):
     """The bytes of GPU memory in use."""
     utilization: float | None = None
     """The part of the time in which the GPU computed."""
-    processes: int | None = None
-    """The number of processes that use the GPU."""
-    stowaways: tuple[Stowaway, ...] = ()
-    """The foreign processes on the GPU."""
+    processes: tuple[Process, ...] | None = None
+    """The processes that use the GPU, without processes that ended during the look.
+
+    A card in MIG mode has none: the MIG instances of the card have the processes.
+    """
     unknown: str | None = None
     """Why the containers that use the GPU are unknown; None where the containers are known."""
     mps_clients: int | None = None
     """The number of processes that compute through MPS."""
+    stowaways: tuple[Stowaway, ...] = ()
+    """The foreign processes on the GPU; none before the attribution."""
 
 
 class Usage(Struct, frozen=True):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpushare_plugin.base.text import in_words
-from gpushare_plugin.core.sample import HOST, Owner
+from gpushare_plugin.core.usage import HOST, Owner
 
 _HOST_NAMESPACE = "pid:[4026531836]"
 """The kernel's first PID namespace, with the same number on every host (PROC_PID_INIT_INO)."""

@@ -51,7 +51,7 @@ from gpushare_plugin.config.schema.spelling import nearest, shown, wrong
 from gpushare_plugin.config.schema.values import MEMORY_UNIT_SCHEMA, MemoryUnit, text_like
 from gpushare_plugin.core.gpu import MOST_MEMORY_MIB, Gpu, Inventory, MigAttributes, MigInstance
 from gpushare_plugin.core.health import GpuEvent
-from gpushare_plugin.core.sample import GpuSample, Owner, Process
+from gpushare_plugin.core.usage import GpuUsage, Owner, Process
 
 _SAME_NUMA_NODE = 20
 _OTHER_NUMA_NODE = 10
@@ -190,7 +190,7 @@ class SimulatedSource:
         """Return the GPUs of the file; raises ConfigError with all mistakes in the file."""
         return _inventory(self._node())
 
-    def sample(self) -> tuple[GpuSample, ...]:
+    def sample(self) -> tuple[GpuUsage, ...]:
         """Return the use of the GPUs by the processes of the file; raises ConfigError like `read`."""
         node = self._node()
         cards = [entry for entry in node.gpus for _ in range(entry.count)]
@@ -283,9 +283,9 @@ def _gpu(index: int, entry: SimulatedGpus) -> Gpu:
     )
 
 
-def _sample(gpu: Gpu, entry: SimulatedGpus) -> GpuSample:
+def _sample(gpu: Gpu, entry: SimulatedGpus) -> GpuUsage:
     """Return the use of a card; process IDs begin at 1."""
-    return GpuSample(
+    return GpuUsage(
         gpu.uuid,
         gpu.memory_mib * MIB,
         min(gpu.memory_mib, sum(each.memory.mib for each in entry.processes)) * MIB,

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.health import GpuEvent
-from gpushare_plugin.core.sample import GpuSample
+from gpushare_plugin.core.usage import GpuUsage
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ class GpuSource(Protocol):
         """
         ...
 
-    def sample(self) -> tuple[GpuSample, ...]:
+    def sample(self) -> tuple[GpuUsage, ...]:
         """Return the current use of the GPUs last read; may block. A GPU that does not answer is left out."""
         ...
 
@@ -44,7 +44,7 @@ async def read_inventory(
     return await in_thread(source.read, "gpu-inventory", patience, overdue)
 
 
-async def read_sample(source: GpuSource) -> tuple[GpuSample, ...]:
+async def read_sample(source: GpuSource) -> tuple[GpuUsage, ...]:
     """Return the current use of the GPUs of `source`, without blocking the event loop."""
     return await in_thread(source.sample, "gpu-usage")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.core.sample import Owner
+from gpushare_plugin.core.usage import Owner
 from gpushare_plugin.gpus.containers import owner
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml, FakeProcess

@@ -15,7 +15,7 @@ from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.gpu import FailedGpu, Inventory
 from gpushare_plugin.core.resource import Durations, Standing
 from gpushare_plugin.core.snapshot import ConfigStanding
-from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Stowaway, Usage
+from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Process, Stowaway, Usage
 from gpushare_plugin.observe.exposition import exposition, extender_exposition, partitioner_exposition
 from gpushare_plugin.observe.metrics.extender import ExtenderCounts, ExtenderView
 from gpushare_plugin.observe.metrics.node import View
@@ -63,8 +63,8 @@ def shared(scrape: int) -> View:
     trainer = ContainerUsage("team", "trainer", "main", "uid", FIRST, GPU_MEM, 16, 16 * GIB, 20 * GIB, 0.5, 1)
     usage = Usage(
         (
-            GpuUsage(FIRST, 40 * GIB, 30 * GIB, 0.75, 2, (Stowaway(FIRST, 7),)),
-            GpuUsage(SECOND, 40 * GIB, 0, 0.0, 0),
+            GpuUsage(FIRST, 40 * GIB, 30 * GIB, 0.75, (Process(3), Process(7)), stowaways=(Stowaway(FIRST, 7),)),
+            GpuUsage(SECOND, 40 * GIB, 0, 0.0, ()),
         ),
         (trainer,),
         held={(GPU_MEM, FIRST): 16},

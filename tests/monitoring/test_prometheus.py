@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from generators.dashboard import ROWS
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.core.health import GpuEvent
-from gpushare_plugin.core.sample import GpuSample, Owner, Process
+from gpushare_plugin.core.usage import GpuUsage, Owner, Process
 from gpushare_plugin.kube.client import NODES
 from gpushare_plugin.observe.exposition import exposition
 from gpushare_plugin.testing.cluster import ApiServer
@@ -77,7 +77,7 @@ def simulated() -> FaultyCards:
     cards = FaultyCards(TWO)
     owner = Owner(pod="default/pod", container="main")
     processes = Process(1, "python", 4 * GIB, 0.5, owner), Process(2, "miner", GIB)
-    cards.samples = (GpuSample(FIRST, 8 * GIB, 5 * GIB, 0.75, processes), GpuSample(SECOND, 16 * GIB, 0, 0.0))
+    cards.samples = (GpuUsage(FIRST, 8 * GIB, 5 * GIB, 0.75, processes), GpuUsage(SECOND, 16 * GIB, 0, 0.0, ()))
     return cards
 
 

@@ -12,8 +12,8 @@ from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.config.schema.sections import Config, Overuse
 from gpushare_plugin.core.attribution import NO_HOLDINGS
 from gpushare_plugin.core.holding import Holdings
-from gpushare_plugin.core.sample import HOST, GpuSample, Owner, Process
 from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.core.usage import HOST, GpuUsage, Owner, Process
 from gpushare_plugin.kubelet.allocations.reader import READ_EVERY, HoldingsReader
 from gpushare_plugin.node.news.news import (
     EvictionRefused,
@@ -81,7 +81,7 @@ class Watch:
         self.heard.clear()
         self.now += 10
         gpu = MADE.inventory.gpus[0]
-        self.cards.samples = (GpuSample(gpu.uuid, 8 * GIB, GIB, 0.5, processes, unknown),)
+        self.cards.samples = (GpuUsage(gpu.uuid, 8 * GIB, GIB, 0.5, None if unknown else processes, unknown),)
         await self.tracker.look(MADE, overuse, self.container_ids)
         return list(self.heard)
 
@@ -222,7 +222,7 @@ class TestLooks:
     async def test_looks_go_on(self, watch: Watch) -> None:
         """The daemon looks at intervals, each time at the node as it is then."""
         gpu = MADE.inventory.gpus[0]
-        watch.cards.samples = (GpuSample(gpu.uuid),)
+        watch.cards.samples = (GpuUsage(gpu.uuid),)
         asked: list[Snapshot] = []
 
         def node() -> Snapshot:

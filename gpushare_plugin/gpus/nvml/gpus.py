@@ -20,7 +20,7 @@ from gpushare_plugin.base.errors import NoGpuLibraryError
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.core.gpu import Closeness, FailedGpu, Gpu, Inventory
 from gpushare_plugin.core.health import GpuEvent
-from gpushare_plugin.core.sample import GpuSample
+from gpushare_plugin.core.usage import GpuUsage
 from gpushare_plugin.gpus.nvml.events import EventWatch
 from gpushare_plugin.gpus.nvml.initialisation import PROCFS, SYSFS, refuse_mismatch
 from gpushare_plugin.gpus.nvml.library import NvmlLibrary
@@ -94,7 +94,7 @@ class NvmlSource:
             self._gpus = inventory.gpus
         return inventory
 
-    def sample(self) -> tuple[GpuSample, ...]:
+    def sample(self) -> tuple[GpuUsage, ...]:
         """Return the current use of the GPUs found by `read`; a GPU that does not answer is left out."""
         from gpushare_plugin.gpus.nvml.processes import ProcessReader  # noqa: PLC0415 - registration does not need the reader
 

@@ -14,7 +14,7 @@ import pynvml
 import structlog
 
 from gpushare_plugin.core.gpu import Gpu
-from gpushare_plugin.core.sample import GpuSample, Process
+from gpushare_plugin.core.usage import GpuUsage, Process
 from gpushare_plugin.gpus import containers
 from gpushare_plugin.gpus.nvml.memory import Memory, read_memory
 
@@ -52,7 +52,7 @@ class ProcessReader:
         self._procfs = procfs
         self._read_until: dict[str, int] = {}
 
-    def read(self, gpus: Iterable[Gpu]) -> tuple[GpuSample, ...]:
+    def read(self, gpus: Iterable[Gpu]) -> tuple[GpuUsage, ...]:
         """Return the use of these GPUs; a GPU that does not answer is left out."""
         unknown = containers.why_unknown(self._procfs)
         samples = []
@@ -63,21 +63,23 @@ class ProcessReader:
                 _log.debug("gpu_usage_unknown", uuid=gpu.uuid, reason=str(error))
         return tuple(samples)
 
-    def _sample(self, gpu: Gpu, handle: Handle, unknown: str | None) -> GpuSample:
+    def _sample(self, gpu: Gpu, handle: Handle, unknown: str | None) -> GpuUsage:
         memory = read_memory(handle)
         busy = _utilization(handle)
-        processes: tuple[Process, ...] = ()
+        processes: tuple[Process, ...] | None = None
         clients: int | None = None
-        # To a privileged process, NVML reports the processes of MIG instances again for the card.
-        if unknown is None and (gpu.mig is not None or not gpu.mig_enabled):
+        if unknown is None:
             try:
                 processes, clients = self._processes(gpu, handle)
             except _ABSENT as error:
                 unknown = f"the driver does not report the processes of {gpu.identity}: {error}{_remedy(error)}"
-        return GpuSample(gpu.uuid, _usable(memory), memory.used, busy, processes, unknown, clients)
+        return GpuUsage(gpu.uuid, _usable(memory), memory.used, busy, processes, unknown, clients)
 
     def _processes(self, gpu: Gpu, handle: Handle) -> tuple[tuple[Process, ...], int | None]:
         """Return the processes, and the number of MPS clients among the processes."""
+        if gpu.mig_enabled and gpu.mig is None:
+            # To a privileged process, NVML reports the processes of MIG instances again for the card.
+            return (), None
         seen_at = containers.now()
         memory, clients = users_of(handle)
         found = containers.look_up(memory, seen_at, self._procfs)

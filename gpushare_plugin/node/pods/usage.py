@@ -13,7 +13,6 @@ from gpushare_plugin.config.schema.sections import Config, Overuse
 from gpushare_plugin.core.attribution import attribute
 from gpushare_plugin.core.holding import Holdings
 from gpushare_plugin.core.overuse import Episodes
-from gpushare_plugin.core.sample import GpuSample
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.usage import GpuUsage, Stowaway, Usage
 from gpushare_plugin.gpus.source import GpuSource, read_sample
@@ -117,7 +116,7 @@ class UsageTracker:
         self._stowaways = found - (late - before)
         return replace(usage, gpus=tuple(_kept(gpu, before) for gpu in usage.gpus))
 
-    def _publish(self, usage: Usage, samples: Sequence[GpuSample]) -> None:
+    def _publish(self, usage: Usage, samples: Sequence[GpuUsage]) -> None:
         there = {_identity(each): each for each in usage.stowaways}
         for gone in sorted(self._told - there.keys(), key=_order):
             self._news.publish(StowawayGone(gone))

@@ -233,7 +233,7 @@ METRICS: tuple[Metric[View], ...] = (
         "gpushare_gpu_processes",
         "Processes that use a GPU; with MIG, those of a card are counted for its instances.",
         _GPU,
-        lambda view: [(gpu, used.processes) for gpu, used in view.used if used.processes is not None],
+        lambda view: [(gpu, len(used.processes)) for gpu, used in view.used if used.processes is not None],
     ),
     Metric(
         "gpushare_gpu_mps_clients",

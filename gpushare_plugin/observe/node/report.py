@@ -378,7 +378,7 @@ class _NodeReporter:
             waiting=snapshot.waiting.get(gpu.uuid),
             memory_used_mib=_mib(used.memory_used),
             utilization=used.utilization,
-            processes=used.processes,
+            processes=None if used.processes is None else len(used.processes),
             foreign_processes=tuple(map(_foreign, used.stowaways[:_MOST_FOREIGN])),
             usage_unknown=used.unknown,
         )

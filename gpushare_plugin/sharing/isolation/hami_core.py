@@ -13,8 +13,8 @@ from typing import ClassVar
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.schema.sections import Compute
 from gpushare_plugin.core.gpu import Gpu
-from gpushare_plugin.core.grant import Grant, Mount
-from gpushare_plugin.sharing.isolation.layer import ContainerShare, Isolation, Layers, Limits, Mode, percentage
+from gpushare_plugin.core.grant import Allocation, Grant, Mount
+from gpushare_plugin.sharing.isolation.layer import Isolation, Layers, Limits, Mode, percentage
 
 LIBRARY_DIRECTORY = "/usr/local/vgpu"
 """The directory of the library in a container, as in the `ld.so.preload` file that HAMi installs."""
@@ -30,13 +30,13 @@ class PreloadedHamiCore(Struct, frozen=True):
     compute: Compute
     """The compute limit of the entry."""
 
-    def add(self, grant: Grant, share: ContainerShare) -> None:
+    def add(self, grant: Grant, share: Allocation) -> None:
         """Add the library, the limits, and the path of a file shared by the processes of the container."""
         grant.mounts += [
             Mount(LIBRARY_DIRECTORY, self.directory, read_only=True),
             Mount("/etc/ld.so.preload", join(self.directory, "ld.so.preload"), read_only=True),
         ]
-        for place, part in enumerate(share.parts):
+        for place, part in enumerate(share.gpus):
             grant.environment[f"CUDA_DEVICE_MEMORY_LIMIT_{place}"] = f"{part.mib}m"
         if (percent := percentage(self.compute, share)) is not None:
             grant.environment[_COMPUTE_LIMIT] = str(percent)

@@ -1,11 +1,10 @@
 """The boundary between ways of sharing and isolations.
 
-A way of sharing knows the allocated units of a container. An isolation knows the variables and mounts that keep the
+A way of sharing knows the share of a container on each GPU. An isolation knows the variables and mounts that keep the
 container within its share. Each isolation is a module of this package and a line in `table`.
 """
 
 from collections.abc import Hashable, Mapping
-from fractions import Fraction
 from typing import ClassVar, Protocol
 
 from gpushare_plugin.base.errors import Path
@@ -13,33 +12,13 @@ from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.findings import Findings
 from gpushare_plugin.config.schema.sections import Compute
 from gpushare_plugin.core.gpu import Gpu
-from gpushare_plugin.core.grant import Grant
-
-
-class GpuShare(Struct, frozen=True):
-    """The share of one container on one GPU."""
-
-    gpu: Gpu
-    """The GPU."""
-    mib: int
-    """The memory of the share in MiB."""
-    fraction: Fraction
-    """The share as a fraction of everything that the GPU shares out."""
-
-
-class ContainerShare(Struct, frozen=True):
-    """The share of one container on all its GPUs."""
-
-    parts: tuple[GpuShare, ...]
-    """The share on each GPU, in the order of the GPUs in the container."""
-    ids: frozenset[str]
-    """The IDs of the units held by the container."""
+from gpushare_plugin.core.grant import Allocation, Grant
 
 
 class Layer(Protocol):
     """One layer of additions to a grant, made to keep a container within its share."""
 
-    def add(self, grant: Grant, share: ContainerShare) -> None:
+    def add(self, grant: Grant, share: Allocation) -> None:
         """Add environment variables and mounts for `share` to `grant`."""
         ...
 
@@ -48,7 +27,7 @@ Layers = tuple[Layer, ...]
 """Layers in the order of their additions to a grant."""
 
 
-def isolate(grant: Grant, share: ContainerShare, layers: Layers) -> Grant:
+def isolate(grant: Grant, share: Allocation, layers: Layers) -> Grant:
     """Add all `layers` to `grant`, and return `grant`."""
     for layer in layers:
         layer.add(grant, share)
@@ -113,12 +92,12 @@ class Isolation:
         """Add problems to `findings` if the `shared` GPUs cannot be isolated, and warnings for people."""
 
 
-def percentage(compute: Compute, share: ContainerShare) -> int | None:
+def percentage(compute: Compute, share: Allocation) -> int | None:
     """Return the compute limit of `share` in percent of a GPU, at least 1, or None without a limit."""
     match compute:
         case "unlimited" | "requested":
             return None  # requested compute is a resource of its own, and its grant sets the limit
         case "proportional":
-            return max(1, int(100 * min(part.fraction for part in share.parts)))
+            return max(1, int(100 * min(part.fraction for part in share.gpus)))
         case percent:
             return percent

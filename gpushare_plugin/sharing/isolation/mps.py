@@ -14,8 +14,8 @@ from gpushare_plugin.base.text import some_of
 from gpushare_plugin.config.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.config.schema.sections import Compute
 from gpushare_plugin.core.gpu import Gpu
-from gpushare_plugin.core.grant import Grant, Mount
-from gpushare_plugin.sharing.isolation.layer import ContainerShare, Isolation, Layers, Limits, SharedGpus, percentage
+from gpushare_plugin.core.grant import Allocation, Grant, Mount
+from gpushare_plugin.sharing.isolation.layer import Isolation, Layers, Limits, SharedGpus, percentage
 from gpushare_plugin.slices.memory import MOST_MPS_CLIENTS, MemoryRoom
 
 PIPE_DIRECTORY = "/mps/pipe"
@@ -57,7 +57,7 @@ class MpsClient(Struct, frozen=True):
     own_memory_limit: bool = True
     """Whether the container sets its own memory limit; otherwise the default limit of the daemon holds."""
 
-    def add(self, grant: Grant, share: ContainerShare) -> None:
+    def add(self, grant: Grant, share: Allocation) -> None:
         """Add the mounts and the variable to reach the daemon, and the limits."""
         grant.environment["CUDA_MPS_PIPE_DIRECTORY"] = PIPE_DIRECTORY
         grant.mounts += [
@@ -66,7 +66,7 @@ class MpsClient(Struct, frozen=True):
             Mount(_SHARED_MEMORY, join(self.root, "shm")),
         ]
         if self.own_memory_limit:
-            limits = (f"{ordinal}={part.mib}M" for ordinal, part in enumerate(share.parts))
+            limits = (f"{ordinal}={part.mib}M" for ordinal, part in enumerate(share.gpus))
             grant.environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(limits)
         if (percent := percentage(self.compute, share)) is not None:
             grant.environment[_COMPUTE_LIMIT] = str(percent)

@@ -15,8 +15,7 @@ from fractions import Fraction
 
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import Struct
-from gpushare_plugin.core.grant import Grant
-from gpushare_plugin.sharing.isolation.layer import ContainerShare
+from gpushare_plugin.core.grant import Allocation, Grant
 
 
 class ShareVariables(Struct, frozen=True):
@@ -28,10 +27,10 @@ class ShareVariables(Struct, frozen=True):
     cgpu_disabled: bool = False
     """Whether to turn off the limits of ACK's cGPU, a kernel module that reads the variable CGPU_DISABLE."""
 
-    def add(self, grant: Grant, share: ContainerShare) -> None:
+    def add(self, grant: Grant, share: Allocation) -> None:
         """Add the memory limit, and the memory of the whole GPU."""
-        grant.environment["GPUSHARE_MEMORY_LIMIT_MIB"] = _listed(part.mib for part in share.parts)
-        grant.environment["GPUSHARE_GPU_MEMORY_MIB"] = _listed(part.gpu.memory_mib for part in share.parts)
+        grant.environment["GPUSHARE_MEMORY_LIMIT_MIB"] = _listed(part.mib for part in share.gpus)
+        grant.environment["GPUSHARE_GPU_MEMORY_MIB"] = _listed(part.gpu.memory_mib for part in share.gpus)
         if self.cgpu_disabled:
             grant.environment["CGPU_DISABLE"] = "true"
 
@@ -46,10 +45,10 @@ _MILLION = 1_000_000
 class FrameworkHints(Struct, frozen=True):
     """The layer with variables for frameworks; a program can ignore the variables."""
 
-    def add(self, grant: Grant, share: ContainerShare) -> None:
+    def add(self, grant: Grant, share: Allocation) -> None:
         """Add the variables, with values within the share on every GPU."""
-        least = min(part.mib for part in share.parts)
-        millionths = min(Fraction(part.mib * _MILLION, part.gpu.memory_mib) for part in share.parts)
+        least = min(part.mib for part in share.gpus)
+        millionths = min(Fraction(part.mib * _MILLION, part.gpu.memory_mib) for part in share.gpus)
         grant.environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{int(millionths) / _MILLION:.6f}"
         grant.environment["CUPY_GPU_MEMORY_LIMIT"] = str(least * MIB)
         grant.environment["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"

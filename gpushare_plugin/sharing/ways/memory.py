@@ -8,7 +8,6 @@ A second resource can give shares of compute, in percent, beside the memory (`co
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from fractions import Fraction
 
 from gpushare_plugin.base.errors import Path
 from gpushare_plugin.base.structs import Struct
@@ -22,7 +21,7 @@ from gpushare_plugin.core.grant import Allocation, Grant
 from gpushare_plugin.core.policies import PolicyName
 from gpushare_plugin.core.resource import Resource, Units
 from gpushare_plugin.core.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, wire_size
-from gpushare_plugin.sharing.isolation.layer import ContainerShare, GpuShare, Layers, Limits, isolate
+from gpushare_plugin.sharing.isolation.layer import Layers, Limits, isolate
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
 from gpushare_plugin.sharing.isolation.variables import FrameworkHints, ShareVariables
 from gpushare_plugin.sharing.ways.injection import Injection
@@ -156,8 +155,7 @@ class MemoryGranter(Struct, frozen=True):
             "ALIYUN_COM_GPU_MEM_CONTAINER": str(min(each.units for each in gpus)),
             "ALIYUN_COM_GPU_MEM_DEV": str(max(each.of for each in gpus)),
         }
-        parts = tuple(GpuShare(each.gpu, each.mib, Fraction(each.units, each.of)) for each in gpus)
-        return isolate(grant, ContainerShare(parts, allocation.ids), self.layers)
+        return isolate(grant, allocation, self.layers)
 
 
 def _another_name(name: str) -> str:

@@ -6,19 +6,18 @@ of the same GPU adds nothing.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from fractions import Fraction
 from itertools import chain
 
 from gpushare_plugin.base.errors import Path, PlacementError
-from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.config.findings import Findings
 from gpushare_plugin.config.schema.sections import ReplicatedResource, ReplicatedResources
 from gpushare_plugin.core.chooser import Replicas
 from gpushare_plugin.core.gpu import Gpu
-from gpushare_plugin.core.grant import AllocatedGpu, Allocation, Grant
+from gpushare_plugin.core.grant import Allocation, Grant
 from gpushare_plugin.core.resource import Resource, Units
 from gpushare_plugin.core.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, listed_size, wire_size
-from gpushare_plugin.sharing.isolation.layer import ContainerShare, GpuShare, Isolation, Layers, Limits, isolate
+from gpushare_plugin.sharing.isolation.layer import Isolation, Layers, Limits, isolate
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
 from gpushare_plugin.sharing.isolation.variables import ShareVariables
 from gpushare_plugin.sharing.ways.injection import Injection
@@ -170,11 +169,9 @@ class ReplicaGranter(Struct, frozen=True):
                 f"{allocation.resource}: replicas and whole GPUs found in one request, and only replicas are limited: "
                 "request 1, or rename the replicas"
             )
-        return isolate(grant, ContainerShare(tuple(map(_part, shared)), allocation.ids), self.layers)
-
-
-def _part(allocated: AllocatedGpu) -> GpuShare:
-    return GpuShare(allocated.gpu, allocated.gpu.memory_mib // allocated.of, Fraction(1, allocated.of))
+        # Several replicas of a GPU give a container no larger share of the GPU than one.
+        gpus = tuple(replace(each, units=1, mib=each.gpu.memory_mib // each.of) for each in shared)
+        return isolate(grant, replace(allocation, gpus=gpus), self.layers)
 
 
 def replica_units(gpu: Gpu, count: int) -> list[Unit]:

@@ -7,12 +7,11 @@ GiB: containers can use a little less than 40 GiB of a 40 GB card, and two slice
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from fractions import Fraction
 from operator import attrgetter
 from typing import NamedTuple
 
 from gpushare_plugin.base.errors import Path
-from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.config.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.config.schema.sections import AllDevices, Compute, SizedDevices
@@ -21,7 +20,7 @@ from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.grant import Allocation, Grant
 from gpushare_plugin.core.resource import Resource, Units
 from gpushare_plugin.core.unit import Form, Unit
-from gpushare_plugin.sharing.isolation.layer import ContainerShare, GpuShare, Layers, Limits, isolate
+from gpushare_plugin.sharing.isolation.layer import Layers, Limits, isolate
 from gpushare_plugin.sharing.isolation.mps import room_of, why_not
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
 from gpushare_plugin.sharing.isolation.variables import ShareVariables
@@ -135,9 +134,9 @@ class SliceGranter(Struct, frozen=True):
         """Return the GPU and the limits of the slice; raises PlacementError for several slices."""
         refuse_several_slices(allocation.resource, len(allocation.ids))
         (allocated,) = allocation.gpus
-        part = GpuShare(allocated.gpu, allocated.mib, Fraction(self.size.gib, room_of(allocated.gpu).units))
-        share = ContainerShare((part,), allocation.ids)
-        return isolate(self.injection.grant([allocated.gpu]), share, self.layers[allocated.gpu.uuid])
+        gpu = allocated.gpu
+        share = replace(allocated, units=self.size.gib, of=room_of(gpu).units)
+        return isolate(self.injection.grant([gpu]), replace(allocation, gpus=(share,)), self.layers[gpu.uuid])
 
 
 def _compute(settings: SizedDevices) -> Compute:

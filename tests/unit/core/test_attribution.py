@@ -11,9 +11,8 @@ from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.attribution import NO_HOLDINGS, attribute
 from gpushare_plugin.core.holding import Holding
-from gpushare_plugin.core.sample import HOST, GpuSample, Owner, Process
 from gpushare_plugin.core.snapshot import Snapshot
-from gpushare_plugin.core.usage import TOLERANCE, ContainerUsage, Stowaway
+from gpushare_plugin.core.usage import HOST, TOLERANCE, ContainerUsage, GpuUsage, Owner, Process, Stowaway
 from tests.nodes import a_mig_node
 from tests.snapshots import snapshot
 from tests.unit.sharing.settings import memory, time_slicing
@@ -40,10 +39,10 @@ def process(pid: int, pod: str | None, mib: int | None = 100, *, container: str 
     return Process(pid, "python", None if mib is None else mib * MIB, busy, owner)
 
 
-def on(made: Snapshot, *processes: Process, gpu: int = 0, unknown: str | None = None) -> GpuSample:
+def on(made: Snapshot, *processes: Process, gpu: int = 0, unknown: str | None = None) -> GpuUsage:
     """Return a sample of a GPU with these processes."""
     found = made.inventory.gpus[gpu]
-    return GpuSample(found.uuid, found.memory_mib * MIB, GIB, 0.5, processes, unknown)
+    return GpuUsage(found.uuid, found.memory_mib * MIB, GIB, 0.5, None if unknown else processes, unknown)
 
 
 class TestLimits:
@@ -120,7 +119,7 @@ class TestContainers:
         usage = attribute(samples, made, holdings)
         found = {each.pod: (each.used, each.utilization, each.processes) for each in usage.containers}
         assert found == {"a": (1000 * MIB, 0.75, 2), "b": (20 * MIB, 0.0, 1), "c": (0, 0.0, 0)}
-        assert [gpu.processes for gpu in usage.gpus] == [3, 0]
+        assert [gpu.processes for gpu in usage.gpus] == [sample.processes for sample in samples]
 
     def test_containers_of_a_pod_are_told_apart_by_their_ids(self) -> None:
         """Where the IDs of containers are known, each has its own processes."""
@@ -209,9 +208,10 @@ class TestUnknown:
     def test_without_the_kubelet_nobody_is_a_stranger(self) -> None:
         """Where it is not known what pods hold, no process is said to be in the wrong place."""
         made = snapshot(memory(), 8192)
-        usage = attribute([on(made, process(1, "x"))], made, None)
+        sample = on(made, process(1, "x"))
+        usage = attribute([sample], made, None)
         assert (usage.containers, usage.stowaways) == ((), ())
-        assert (usage.gpus[0].processes, usage.gpus[0].unknown) == (1, NO_HOLDINGS)
+        assert (usage.gpus[0].processes, usage.gpus[0].unknown) == (sample.processes, NO_HOLDINGS)
 
     def test_a_pod_without_a_uid_may_be_the_stranger(self) -> None:
         """While the UID of a pod with units is not known, an unknown pod's process may be its own."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.core.sample import HOST, Owner
+from gpushare_plugin.core.usage import HOST, Owner
 from gpushare_plugin.gpus import containers
 from gpushare_plugin.gpus.containers import HostProcess, look_up, owner, why_unknown
 

@@ -6,7 +6,7 @@ import pytest
 
 from gpushare_plugin.base.errors import ConfigError
 from gpushare_plugin.core.gpu import Inventory, MigAttributes
-from gpushare_plugin.core.sample import HOST, Owner, Process
+from gpushare_plugin.core.usage import Owner, Process
 from gpushare_plugin.gpus import simulated
 from gpushare_plugin.gpus.simulated import SimulatedSource
 
@@ -202,7 +202,7 @@ def test_cards_are_used_as_the_file_says(file: Path) -> None:
     assert (first.memory_total, first.memory_used, first.utilization) == (16 << 30, 2 << 30, 0.3)
     assert first.processes == second.processes
     assert first.processes == (Process(1, "simulated", 2 << 30, 0.3, Owner(pod="default/a", container="main")),)
-    assert [each.owner for each in third.processes] == [HOST]
+    assert third.processes == (Process(1, "simulated", 1 << 30, 0.0),)
     assert (fourth.memory_used, fourth.processes) == (0, ())
 
 

@@ -10,7 +10,7 @@ import pytest
 from gpushare_plugin.base.errors import NoGpuLibraryError
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.health import GpuEvent
-from gpushare_plugin.core.sample import GpuSample
+from gpushare_plugin.core.usage import GpuUsage
 from gpushare_plugin.gpus.source import read_inventory
 from tests.nodes import a_node
 
@@ -25,7 +25,7 @@ class Host:
         """Answer."""
         return self.answer()
 
-    def sample(self) -> tuple[GpuSample, ...]:
+    def sample(self) -> tuple[GpuUsage, ...]:
         """Have no processes."""
         return ()
 
@@ -47,7 +47,7 @@ class SlowDriver:
         self.done.set()
         return a_node(1024)
 
-    def sample(self) -> tuple[GpuSample, ...]:
+    def sample(self) -> tuple[GpuUsage, ...]:
         """Have no processes."""
         return ()
 

@@ -26,9 +26,8 @@ from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.core.gpu import FailedGpu
 from gpushare_plugin.core.health import GpuEvent
 from gpushare_plugin.core.resource import Standing
-from gpushare_plugin.core.sample import GpuSample, Owner, Process
 from gpushare_plugin.core.snapshot import Snapshot
-from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Usage
+from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Owner, Process, Usage
 from gpushare_plugin.node import daemon as app
 from gpushare_plugin.node.news.counts import MOST_XIDS, XidCounts
 from gpushare_plugin.node.news.news import GpuEventReported
@@ -458,8 +457,8 @@ async def test_what_is_used_is_scraped(kubelet: EmbeddedKubelet) -> None:
     """A scrape shows the last look at GPUs and containers; NVML is not asked for it."""
     cards = Cards(TWO)
     owner, stranger = Owner(pod="default/pod", container="main"), Process(2, "miner", GIB)
-    first = GpuSample(FIRST, 8 * GIB, 5 * GIB, 0.75, (Process(1, "python", 4 * GIB, 0.5, owner), stranger))
-    cards.samples = (first, GpuSample(SECOND, 16 * GIB, unknown="no host PIDs"))
+    first = GpuUsage(FIRST, 8 * GIB, 5 * GIB, 0.75, (Process(1, "python", 4 * GIB, 0.5, owner), stranger))
+    cards.samples = (first, GpuUsage(SECOND, 16 * GIB, unknown="no host PIDs"))
     async with target(kubelet, cards, container_metrics=True, sharing=memory(devices=[0])) as daemon:
         await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8, GPU: 1})
         await kubelet.admit(pod(3))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.base.memory import MIB
-from gpushare_plugin.core.sample import HOST, GpuSample, Owner
+from gpushare_plugin.core.usage import HOST, GpuUsage, Owner, Process
 from gpushare_plugin.gpus.nvml.gpus import NvmlSource
 from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu, FakeMigInstance, FakeProcess
 from tests.unit.gpus.conftest import Node
@@ -29,7 +29,7 @@ def procfs(tmp_path: Path) -> Path:
     return proc
 
 
-def sampled(procfs: Path, times: int = 1) -> tuple[GpuSample, ...]:
+def sampled(procfs: Path, times: int = 1) -> tuple[GpuUsage, ...]:
     """Return how the GPUs are used, at the last of so many looks."""
     source = NvmlSource(procfs.parent / "driver-root", procfs.parent / "sys", procfs)
     source.read()
@@ -38,9 +38,15 @@ def sampled(procfs: Path, times: int = 1) -> tuple[GpuSample, ...]:
     return source.sample()
 
 
-def found(sample: GpuSample) -> dict[int, tuple[int | None, float | None]]:
+def found(sample: GpuUsage) -> dict[int, tuple[int | None, float | None]]:
     """Return MiB and utilization of each process, by its ID."""
-    return {each.pid: (each.memory and each.memory // MIB, each.utilization) for each in sample.processes}
+    return {each.pid: (each.memory and each.memory // MIB, each.utilization) for each in processes_of(sample)}
+
+
+def processes_of(sample: GpuUsage) -> tuple[Process, ...]:
+    """Return the processes of a GPU, where the driver tells them."""
+    assert sample.processes is not None
+    return sample.processes
 
 
 def test_a_gpu_has_memory_work_and_processes(describe: Node, procfs: Path) -> None:
@@ -51,7 +57,7 @@ def test_a_gpu_has_memory_work_and_processes(describe: Node, procfs: Path) -> No
     assert (sample.memory_total, sample.memory_used) == (40448 * MIB, 500 * MIB)
     assert (sample.utilization, sample.unknown) == (0.45, None)
     assert found(sample) == {1: (300, 0.4), 2: (100, 0.0)}
-    assert {(each.program, each.owner) for each in sample.processes} == {
+    assert {(each.program, each.owner) for each in processes_of(sample)} == {
         ("program-1", Owner(UID, ID)),
         ("program-2", Owner(UID, ID)),
     }
@@ -120,7 +126,7 @@ def test_a_card_that_does_not_list_processes_says_so(describe: Node, procfs: Pat
     """Where NVML does not know who uses a card, that is the reason; memory is still known."""
     describe([FakeGpu(used_mib=5, failures={COMPUTE: ErrorCode.NOT_SUPPORTED}), FakeGpu()])
     first, second = sampled(procfs)
-    assert (first.memory_used, first.processes) == (5 * MIB, ())
+    assert (first.memory_used, first.processes) == (5 * MIB, None)
     assert "does not report the processes of GPU 0" in str(first.unknown)
     assert second.unknown is None
 
@@ -153,7 +159,7 @@ def test_a_driver_before_510_has_memory_and_work_of_gpus_alone(describe: Node, p
     failures = dict.fromkeys(lacking, ErrorCode.FUNCTION_NOT_FOUND)
     describe([FakeGpu(used_mib=5, utilization=45, processes=(FakeProcess(1, 30, 50),), failures=failures)])
     (sample,) = sampled(procfs)
-    assert (sample.memory_used, sample.utilization, sample.processes) == (5 * MIB, 0.45, ())
+    assert (sample.memory_used, sample.utilization, sample.processes) == (5 * MIB, 0.45, None)
     assert str(sample.unknown).startswith("the driver does not report the processes of GPU 0")
     assert str(sample.unknown).endswith("; drivers since 510 do")
 
@@ -173,7 +179,7 @@ def test_without_the_hosts_process_ids_nothing_is_said_of_processes(describe: No
     (procfs / "self/ns/pid").symlink_to("pid:[4026532481]")
     describe([FakeGpu(used_mib=5, processes=(FakeProcess(1, 30),))])
     (sample,) = sampled(procfs)
-    assert (sample.memory_used, sample.processes) == (5 * MIB, ())
+    assert (sample.memory_used, sample.processes) == (5 * MIB, None)
     assert "hostPID" in str(sample.unknown)
 
 
@@ -186,4 +192,4 @@ def test_a_process_of_no_container_is_the_hosts(describe: Node, procfs: Path) ->
     """A program that runs beside the kubelet has no owner."""
     (procfs / "1/cgroup").write_text("0::/user.slice\n")
     describe([FakeGpu(processes=(FakeProcess(1, 30),))])
-    assert [each.owner for each in sampled(procfs)[0].processes] == [HOST]
+    assert [each.owner for each in processes_of(sampled(procfs)[0])] == [HOST]

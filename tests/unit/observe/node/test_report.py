@@ -12,7 +12,7 @@ from gpushare_plugin.core.gpu import FailedGpu, Inventory
 from gpushare_plugin.core.holding import Holding, Unknown
 from gpushare_plugin.core.resource import Resource, Standing, Units
 from gpushare_plugin.core.snapshot import Snapshot
-from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Stowaway, Usage
+from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Process, Stowaway, Usage
 from gpushare_plugin.observe.node.report import NodeReport, ReportError, Use, decode, encode, report
 from gpushare_plugin.observe.node.tables import bar, show, usage_tables
 from tests.nodes import a_gpu, a_mig_node
@@ -178,8 +178,9 @@ class TestUsage:
         """Report on a GPU that a container uses too much of, and a process that should not be there."""
         uuid, gib = a_gpu(0).uuid, 1 << 30
         holding = Holding("team", "a", "main", GPU_MEM, ids(resources, GPU_MEM, 0, 5))
+        processes, stowaway = (Process(5), Process(6), Process(7)), Stowaway(uuid, 7, "miner", memory=gib)
         usage = Usage(
-            (GpuUsage(uuid, 40 * gib, 9 * gib, 0.75, 3, (Stowaway(uuid, 7, "miner", memory=gib),)),),
+            (GpuUsage(uuid, 40 * gib, 9 * gib, 0.75, processes, stowaways=(stowaway,)),),
             (ContainerUsage("team", "a", "main", "uid", uuid, GPU_MEM, 5, 5 * gib, 8 * gib, 0.5, 2),),
         )
         return report(Snapshot(NODE, resources, holdings=(holding,), usage=usage))
