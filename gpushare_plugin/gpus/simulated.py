@@ -55,7 +55,7 @@ from gpushare_plugin.core.usage import GpuUsage, Owner, Process
 
 _SAME_NUMA_NODE = 20
 _OTHER_NUMA_NODE = 10
-"""The closeness scores of NVML's levels NODE and SYSTEM (see `host.nvml.gpus`)."""
+"""The closeness scores of NVML's levels NODE and SYSTEM (see `gpus.nvml.gpus`)."""
 
 _WHAT = "the file of simulated GPUs"
 _SMALLEST = 'the smallest file has the one line "gpus: [{memory: 16GiB}]"'
