@@ -1,6 +1,6 @@
 """Names of labels, annotations, resources and objects that people and programs outside gpushare also use.
 
-The module `account.node_record` describes the content of the annotation `gpushare/gpus`. Keys of gpushare begin with
+The module `ledger.node_record` describes the content of the annotation `gpushare/gpus`. Keys of gpushare begin with
 `gpushare/`, a prefix that is nobody's domain.
 """
 

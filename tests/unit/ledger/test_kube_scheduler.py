@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.ledger.scheduling`: what a refusal says, and what holds for all pods and nodes."""
+"""Tests of `gpushare_plugin.ledger.kube_scheduler`: what a refusal says, and what holds for all pods and nodes."""
 
 import pytest
 from hypothesis import given

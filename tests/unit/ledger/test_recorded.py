@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.ledger.scheduling` against what a real kube-scheduler decided: see `record.py`."""
+"""Tests of `gpushare_plugin.ledger.kube_scheduler` against what a real kube-scheduler decided: see `record.py`."""
 
 import json
 from functools import reduce
