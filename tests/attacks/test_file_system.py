@@ -51,7 +51,9 @@ def start() -> Iterator[Start]:
         yield begin
 
 
-async def test_no_pod_pays_for_what_another_one_uses(start: Start, kubelet: EmbeddedKubelet, short_path: Path) -> None:
+async def test_a_pod_does_not_pay_for_what_another_pod_uses(
+    start: Start, kubelet: EmbeddedKubelet, short_path: Path
+) -> None:
     """A pod over its limit is named though its process is in a cgroup with the victim's UID, and the victim is not."""
     greedy, victim = (Pod(name, [Container("main", {GPU_MEM: 2})]) for name in ("greedy", "victim"))
     config = short_path / "config.yaml"

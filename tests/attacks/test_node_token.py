@@ -151,7 +151,7 @@ def _unseen_node() -> Json:
 
 
 @pytest.mark.parametrize("options", [(), ("-d",), ("-o", "wide"), ("-o", "json")], ids=" ".join)
-async def test_what_a_node_says_reaches_no_terminal_as_it_is(tmp_path: Path, options: tuple[str, ...]) -> None:
+async def test_text_of_a_node_reaches_no_terminal_as_it_is(tmp_path: Path, options: tuple[str, ...]) -> None:
     """`inspect` shows what its record and its address say, with an escape for what would not be seen."""
     async with ApiServer() as server:
         server.store.create(NODES, _unseen_node())
@@ -163,7 +163,7 @@ async def test_what_a_node_says_reaches_no_terminal_as_it_is(tmp_path: Path, opt
             assert json.loads(done.output)["nodes"][0]["notices"][-1] == HOSTILE
 
 
-async def test_what_a_node_says_is_explained_as_text(tmp_path: Path) -> None:
+async def test_text_of_a_node_is_explained_as_text(tmp_path: Path) -> None:
     """`explain` and the extender's answer, which becomes an Event, have an escape for what would not be seen."""
     async with ApiServer() as server:
         server.store.create(NODES, _unseen_node())

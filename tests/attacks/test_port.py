@@ -463,10 +463,10 @@ NODES_THERE = (
         (pod("p", 20), "plain", "node plain: "),
     ],
 )
-async def test_nothing_is_bound_that_kube_scheduler_would_not_bind(
+async def test_pods_that_kube_scheduler_would_not_bind_are_not_bound(
     tmp_path: Path, asked: Json, where: str, why: str
 ) -> None:
-    """What is wrong with the pod or the place is said, and the API server is not asked to bind."""
+    """The answer says what is wrong with the pod or the place, and the API server is not asked to bind."""
     async with ApiServer() as server:
         for each in NODES_THERE:
             server.store.create(NODES, each)
@@ -486,7 +486,7 @@ async def test_nothing_is_bound_that_kube_scheduler_would_not_bind(
         (_pod("p", tolerations=[{"operator": "Exists"}]), "cordoned"),
     ],
 )
-async def test_what_kube_scheduler_allows_is_bound(tmp_path: Path, asked: Json, where: str) -> None:
+async def test_pods_that_kube_scheduler_allows_are_bound(tmp_path: Path, asked: Json, where: str) -> None:
     """Tolerated taints and cordons, matching labels and each of the named schedulers are no obstacle."""
     async with ApiServer() as server:
         for each in NODES_THERE:
@@ -682,7 +682,7 @@ async def test_an_extender_with_few_descriptors_answers_beside_many_connections(
         assert await extending.stop() == 0
 
 
-async def test_who_has_the_secret_is_answered_and_nobody_else(server: ApiServer, tmp_path: Path) -> None:
+async def test_clients_with_the_secret_are_answered_and_nobody_else(server: ApiServer, tmp_path: Path) -> None:
     """Both sides prove who they are; without a certificate, or with the server's or a stranger's, no answer comes."""
     async with extender(server, tmp_path, wait=False, certificates=own()) as asking:
         kube_scheduler = KubeScheduler(server, tmp_path)

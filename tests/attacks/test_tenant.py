@@ -191,7 +191,7 @@ async def test_the_daemon_keeps_no_more_of_an_annotation_than_it_would_write(ser
 
 
 @pytest.mark.parametrize(("make", "count", "most"), [(many_resources, 8000, 13), (many_containers, 4000, 45)])
-def test_what_is_not_kept_of_a_pod_is_not_read(make: Make, count: int, most: int) -> None:
+def test_parts_of_a_pod_that_are_not_kept_are_not_read(make: Make, count: int, most: int) -> None:
     """Of thousands of amounts, only the names are looked at: each costs a few steps in extender and partitioner."""
     pod = decoded(make(1, SLICE, count))
 
@@ -280,7 +280,7 @@ def test_a_value_beyond_the_bound_is_not_kept() -> None:
     assert len(repr(pod)) < 2000
 
 
-def test_nothing_is_kept_of_the_name_of_a_scheduler() -> None:
+def test_the_name_of_a_scheduler_is_not_kept() -> None:
     """No API server limits the name."""
     assert "xxx" not in repr(judged_pod(decoded(long_scheduler(1, SLICE))))
 
@@ -362,10 +362,10 @@ def _known_rounds() -> Callable[[bytes], Callable[[], None]]:
 
 
 @pytest.mark.parametrize(("rounds", "asked"), [(_account_rounds, MEMORY), (_known_rounds, SLICE)])
-def test_nothing_of_pods_stays_when_they_have_gone(
+def test_pods_that_have_gone_leave_nothing_in_memory(
     rounds: Callable[[], Callable[[bytes], Callable[[], None]]], asked: Mapping[str, str]
 ) -> None:
-    """While they are there, 64 KiB of each are kept; afterwards, the verdicts on the last few, and never more."""
+    """While pods are there, 64 KiB of each are kept; afterwards, the verdicts on the last few, and never more."""
     bodies = hostile_pods(3 * len(KINDS), asked)
     for number, body in enumerate(bodies):
         body["metadata"]["uid"] = f"uid-{number}"
@@ -412,7 +412,7 @@ async def said(server: ApiServer, folder: Path, *command: str) -> str:
 
 @pytest.mark.parametrize("where", ["waits", "ours"])
 @pytest.mark.parametrize("output", ["text", "json"])
-async def test_what_a_pod_says_reaches_no_terminal_as_it_is(
+async def test_text_of_a_pod_reaches_no_terminal_as_it_is(
     server: ApiServer, tmp_path: Path, where: str, output: str
 ) -> None:
     """`explain` shows wishes, promises and conditions of pods with an escape for what would not be seen."""
@@ -426,7 +426,7 @@ async def test_what_a_pod_says_reaches_no_terminal_as_it_is(
     assert_seen(await said(server, tmp_path, "explain", "hostile", "-n", "team", "-o", output))
 
 
-async def test_what_a_pod_says_is_no_part_of_an_event(server: ApiServer, tmp_path: Path) -> None:
+async def test_text_of_a_pod_is_no_part_of_an_event(server: ApiServer, tmp_path: Path) -> None:
     """The extender's answer, which becomes an Event, and the partitioner's Events show text as text."""
     asked = server.store.create(PODS, pod("hostile", 5, annotations={HAMI_MODELS: HOSTILE}))
     async with extender(server, tmp_path) as asking:
@@ -478,8 +478,8 @@ def test_budgets_by_the_thousand_cost_what_is_kept_of_them() -> None:
     assert bounded.violations(victims) == beyond.violations(victims) == 2
 
 
-def test_of_a_pod_so_many_labels_are_kept() -> None:
-    """Each is compared with the selectors of budgets, and kept until the pod is deleted."""
+def test_labels_kept_of_a_pod_are_bounded_in_number() -> None:
+    """Each label is compared with the selectors of budgets, and kept until the pod is deleted."""
     labels = {f"label-{number:05}": "x" * 63 for number in range(10_000)}
     found = pod_of(ApiPod(metadata=Metadata(uid="p", namespace="tenant", name="p", labels=labels)), evictable=True)
     assert len(found.labels.pairs) == MOST_LABELS

@@ -39,7 +39,7 @@ def policies(values: dict[str, Any], release: str = "gpushare") -> list[Any]:
     return [each["spec"] for each in objects(values, release) if each["kind"].startswith("ValidatingAdmissionPolicy")]
 
 
-def test_only_where_it_is_asked_for() -> None:
+def test_the_policies_are_there_only_on_request() -> None:
     """Clusters older than the API, and those who may not make policies, can install the chart as it is."""
     assert policies({}) == []
 
@@ -47,8 +47,8 @@ def test_only_where_it_is_asked_for() -> None:
 @pytest.mark.parametrize(
     "more", [{}, {"namespaceOverride": "gpus"}, {"serviceAccount": {"name": "daemon"}}, {"fullnameOverride": "shares"}]
 )
-def test_it_is_about_the_daemons(more: dict[str, Any]) -> None:
-    """It holds for the service account that the daemons have, in the namespace they are in, and is in force."""
+def test_the_policy_is_about_the_daemons(more: dict[str, Any]) -> None:
+    """The service account and the namespace are those of the daemons, and the policy is in force."""
     policy, binding = policies({**ON, **more}, "some")
     (condition,) = policy["matchConditions"]
     name = daemonset({**ON, **more}, "some")["spec"]["template"]["spec"]["serviceAccountName"]
@@ -63,7 +63,7 @@ def test_it_is_about_the_daemons(more: dict[str, Any]) -> None:
     assert binding["policyName"] == name
 
 
-def test_it_lets_through_what_the_daemon_writes() -> None:
+def test_the_policy_lets_through_what_the_daemon_writes() -> None:
     """Every label, the annotation and the capacity are those that the policy makes an exception for."""
     policy, _ = policies(ON)
     text = "\n".join(each["expression"] for each in policy["validations"])
@@ -76,8 +76,8 @@ def test_it_lets_through_what_the_daemon_writes() -> None:
     assert pod(ON)["automountServiceAccountToken"] is True  # a token of the pod, in which the API server names its node
 
 
-def test_pods_have_a_policy_where_the_daemons_have_rights_on_them() -> None:
-    """It makes exceptions for exactly the annotations that the daemon writes, on pods of the node of the token."""
+def test_pods_have_a_policy_if_the_daemons_have_rights_on_pods() -> None:
+    """Exceptions are exactly the annotations that the daemon writes, on pods of the node of the token."""
     made = objects({"cluster": {"admissionPolicy": True, "followPods": True}})
     policies = {each["metadata"]["name"]: each["spec"] for each in made if each["kind"] == "ValidatingAdmissionPolicy"}
     assert policies.keys() == {"gpushare", "gpushare-pods"}
@@ -210,7 +210,7 @@ def test_a_daemon_annotates_the_pods_of_its_own_node() -> None:
     assert rejected("gpushare-pods", unbound, a_pod(has, spec={"containers": []})) == elsewhere
 
 
-def test_pods_are_bounded_where_daemons_may_write_them() -> None:
+def test_the_policy_of_pods_is_there_only_if_daemons_may_write_pods() -> None:
     """Without the right on pods there is nothing to bound."""
     assert len(policies(ON)) == 2
     assert len(policies(FOLLOWING)) == len(policies({**ON, "scheduler": {"enabled": True}})) == 4
@@ -282,7 +282,7 @@ def test_the_policy_of_the_partitioner_is_about_its_account(more: dict[str, Any]
     assert (bound["policyName"], bound["validationActions"]) == (name, ["Deny"])
 
 
-def test_there_is_no_policy_for_a_partitioner_that_is_not_there() -> None:
-    """Nor one where nobody asked for policies."""
+def test_a_partitioner_that_is_not_there_has_no_policy() -> None:
+    """Without a request for policies, no partitioner has one."""
     assert len(policies(PARTITIONED)) == len(policies(FOLLOWING)) + 2
     assert policies({"partitioning": {"enabled": True}}) == []

@@ -227,8 +227,8 @@ def test_objects_are_valid(values: dict[str, Any], version: str) -> None:
         check(each, version)
 
 
-def test_kinds() -> None:
-    """By default there are the daemon and its rights; everything else only where it is asked for, or in hooks."""
+def test_the_chart_makes_only_the_daemon_and_its_rights_by_default() -> None:
+    """Everything else is made only where it is asked for, or in hooks."""
 
     def kinds(values: dict[str, Any]) -> list[str]:
         made = objects(values)
@@ -252,14 +252,14 @@ def test_kinds() -> None:
     assert [each["kind"] for each in made] == ["ServiceAccount", *rights, *local, "Job", "Pod"]
 
 
-def test_lint_is_content() -> None:
+def test_helm_lint_has_no_warning() -> None:
     """Helm's lint has no warning about the chart."""
     report = helm_python.lint(CHART, strict=True)
     assert not report["errors"]
     assert [message["error"] for message in report["messages"]] == ["icon is recommended"]
 
 
-def test_versions_are_one() -> None:
+def test_chart_image_and_daemon_carry_the_same_version() -> None:
     """Chart, image and daemon carry the same version."""
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["version"] == chart["appVersion"] == __version__
@@ -272,8 +272,8 @@ def test_committed_output_is_fresh(path: Path) -> None:
     assert path.read_text() == fresh(path), "run make generate, and look at what changes"
 
 
-def test_nothing_else_is_committed() -> None:
-    """There is no golden output without its example values."""
+def test_every_golden_output_has_its_example_values() -> None:
+    """Nothing else is committed."""
     assert {*GOLDEN.iterdir(), STATIC_MANIFEST} == set(committed())
 
 
@@ -284,7 +284,7 @@ def test_static_manifest_needs_no_helm() -> None:
     assert manifest == [each for each in made if each not in of_hooks(made)]
 
 
-def test_schema_and_values_name_the_same() -> None:
+def test_schema_and_values_name_the_same_values() -> None:
     """Every value of values.yaml is in the schema, and the other way round; the tests here set each of them."""
 
     def compare(schema: dict[str, Any], documented: dict[str, Any]) -> None:
@@ -373,15 +373,15 @@ def test_pod_field_is_passed_on(field: str, value: object) -> None:
     assert pod({field: value})[field] == value
 
 
-def test_image() -> None:
+def test_the_image_is_put_together_of_repository_and_tag() -> None:
     """The image is put together of its repository and its tag."""
     given = container({"image": {**EVERYTHING["image"], "digest": ""}})
     assert given["image"] == "registry.example.com/gpushare:9.9.9"
     assert given["imagePullPolicy"] == "Always"
 
 
-def test_names() -> None:
-    """Objects are named after release and chart, and both parts can be overridden; long names leave room for parts."""
+def test_objects_are_named_after_release_and_chart() -> None:
+    """Both parts can be overridden; long names leave room for parts."""
     assert daemonset()["metadata"]["name"] == "gpushare"
     assert daemonset(release="team-a")["metadata"]["name"] == "team-a-gpushare"
     assert daemonset({"nameOverride": "shares"}, "team-a")["metadata"]["name"] == "team-a-shares"
@@ -392,7 +392,7 @@ def test_names() -> None:
     assert len({(each["kind"], each["metadata"]["name"]) for each in longest}) == len(longest)
 
 
-def test_service_account() -> None:
+def test_the_service_account_of_the_pods_can_be_chosen() -> None:
     """The pods run as the chart's ServiceAccount, as another one, or as the namespace's default one."""
     assert pod()["serviceAccountName"] == "gpushare"
     assert pod({"serviceAccount": {"name": "gpus"}})["serviceAccountName"] == "gpus"
@@ -403,15 +403,15 @@ def test_service_account() -> None:
     assert made["metadata"]["name"] == "gpushare"
 
 
-def test_pod_metadata() -> None:
-    """Labels and annotations of the user come to those of the chart; the selector is among the pod's labels."""
+def test_labels_and_annotations_of_users_come_to_those_of_the_chart() -> None:
+    """The selector is among the pod's labels."""
     made = daemonset({"podLabels": {"team": "gpu"}, "podAnnotations": {"example.com/team": "gpu"}})
     metadata = made["spec"]["template"]["metadata"]
     assert metadata["labels"].items() >= {"team": "gpu", **made["spec"]["selector"]["matchLabels"]}.items()
     assert metadata["annotations"] == {"example.com/team": "gpu"}
 
 
-def test_container_fields() -> None:
+def test_fields_of_the_container_are_taken_over() -> None:
     """Resources, security context and update strategy are taken over; the first two are merged with the defaults."""
     assert container({"resources": {"limits": {"memory": "256Mi"}}})["resources"]["limits"] == {"memory": "256Mi"}
     assert container({"securityContext": {"runAsGroup": 0}})["securityContext"]["runAsGroup"] == 0
@@ -426,8 +426,8 @@ def test_bad_settings_stop_an_update() -> None:
     assert spec["minReadySeconds"] > 0
 
 
-def test_least_privilege() -> None:
-    """The daemon has no capability and nothing to write to but its socket directory; no token where it needs none."""
+def test_the_daemon_has_no_capability_and_no_needless_token() -> None:
+    """The socket directory is all that it can write to."""
     spec = pod()
     assert spec["automountServiceAccountToken"] is True
     assert spec["serviceAccountName"] == "gpushare"
@@ -458,7 +458,7 @@ def test_least_privilege() -> None:
         ({"config": {"map": {"default": "# nothing"}}}, False),
     ],
 )
-def test_mig_instances_can_be_asked_about(values: dict[str, Any], mig: bool) -> None:  # noqa: FBT001 - a row of the table
+def test_mig_instances_can_be_asked_about_on_request(values: dict[str, Any], mig: bool) -> None:  # noqa: FBT001 - a row of the table
     """One capability more, and instances that are others' own, where instances are to be found; else neither."""
     security = container(values)["securityContext"]
     assert security["capabilities"] == {"drop": ["ALL"], **({"add": ["SYS_ADMIN"]} if mig else {})}
@@ -467,7 +467,7 @@ def test_mig_instances_can_be_asked_about(values: dict[str, Any], mig: bool) -> 
     assert environment(values).get("NVIDIA_MIG_MONITOR_DEVICES") == ("all" if mig else None)
 
 
-def test_kubelet_directories() -> None:
+def test_the_root_of_the_kubelet_moves_pod_resources_alone() -> None:
     """Pod-resources lies below the kubelet's root; the device plugins' directory is the kubelet's constant."""
     assert host_paths({"kubeletRootDir": "/data/kubelet/"}) == {
         "/var/lib/kubelet/device-plugins": "/var/lib/kubelet/device-plugins",
@@ -536,7 +536,7 @@ def test_chart_chooses_as_the_daemon_does(config: dict[str, Any], resource: str,
     assert [each.name for each in decided.resources] == [resource]
 
 
-def test_own_config_map() -> None:
+def test_a_configmap_of_the_user_takes_the_place_of_the_charts() -> None:
     """A ConfigMap of the user's is mounted instead of one of the chart's."""
     values = {"config": {"name": "configs-of-mine", "default": "turns"}}
     assert "ConfigMap" not in {each["kind"] for each in objects(values)}
@@ -563,8 +563,8 @@ def test_simulated_gpus_reach_the_daemon(tmp_path: Path) -> None:
     assert [gpu.name for gpu in SimulatedSource(file).read().cards] == ["NVIDIA A10"] * 2
 
 
-def test_whatever_the_daemon_takes_as_simulated_gpus_the_chart_takes(tmp_path: Path) -> None:
-    """Every key of the file can stand in the values, also one without a value where the file may have that."""
+def test_the_chart_takes_every_key_of_simulated_gpus(tmp_path: Path) -> None:
+    """Keys can stand in the values also without a value where the file may have that."""
     card = {
         "memory": "40GiB",
         "name": "NVIDIA A100-SXM4-40GB",
@@ -589,7 +589,7 @@ def test_whatever_the_daemon_takes_as_simulated_gpus_the_chart_takes(tmp_path: P
     assert set(described) == set(keys(SimulatedNode))
 
 
-def test_other_settings_need_no_other_pods() -> None:
+def test_a_changed_config_leaves_the_pods_alone() -> None:
     """The daemon watches its files, so a changed config changes the ConfigMap and leaves the pods alone."""
     one, other = (
         {"config": {"map": {"default": {**CONFIG, "flags": {"plugin": {"deviceIDStrategy": strategy}}}}}}
@@ -614,8 +614,8 @@ def nodes_with(values: dict[str, Any]) -> set[str] | None:
     return {term["matchExpressions"][0]["key"] for term in terms}
 
 
-def test_nodes() -> None:
-    """Without a word the daemon runs where there are GPUs, by anyone's label; simulated ones are everywhere."""
+def test_the_daemon_runs_on_nodes_with_gpus_by_default() -> None:
+    """Anyone's label counts; simulated GPUs are everywhere."""
     assert nodes_with({}) == LABELS_OF_GPU_NODES | LABELS_OF_SHARED_NODES
     assert nodes_with({"simulate": GPUS}) is None
     assert nodes_with({"affinity": {}}) is None
@@ -678,7 +678,7 @@ def test_cleanup_goes_to_nodes_that_work(tolerations: list[dict[str, str]]) -> N
     assert not {"affinity", "runtimeClassName"} & set(spec)
 
 
-def test_probes() -> None:
+def test_probes_ask_the_daemons_own_paths_and_port() -> None:
     """The kubelet asks the daemon's own paths at the port it serves, patiently for life; no port means no probes."""
     given = container()
     assert environment()["HTTP_ADDRESS"] == ":8080"
@@ -725,7 +725,9 @@ SHOWING: dict[str, Any] = {
         ),
     ],
 )
-def test_each_right_comes_with_what_takes_it(values: dict[str, Any], more: set[tuple[str, str]]) -> None:
+def test_every_right_comes_with_the_value_that_needs_the_right(
+    values: dict[str, Any], more: set[tuple[str, str]]
+) -> None:
     """Evictions, Events and pods each give the daemons their own rights more, and metrics give none."""
     rights = {Permission(verb, resource) for verb, resource in RIGHTS | more}
     assert granted(objects(values), "gpushare") == rights
@@ -762,7 +764,7 @@ def test_both_daemons_see_the_mps_root() -> None:
     assert "/run/nvidia/mps" not in host_paths()
 
 
-def test_shared_memory_of_mps() -> None:
+def test_shared_memory_of_mps_has_a_limit_that_can_be_null() -> None:
     """The memory that pods share has a limit, mounted so that the host and other pods see it; null means none."""
 
     def propagations(values: dict[str, Any]) -> dict[str, str | None]:
@@ -778,8 +780,8 @@ def test_shared_memory_of_mps() -> None:
     assert set(propagations(values).values()) == {None}
 
 
-def test_what_divides_gpus_has_pods_of_its_own() -> None:
-    """Switched on, MIG has a DaemonSet with the rights that the driver asks for; the daemon sees no other processes."""
+def test_mig_has_pods_of_its_own() -> None:
+    """The DaemonSet has the rights that the driver asks for; the daemon sees no other processes."""
     values = {"partitioning": {"enabled": True, "mig": {"enabled": True}}}
     assert not [each for each in objects() if each["metadata"]["name"].endswith("-mig")]
     spec = pod(values, "mig")
@@ -811,7 +813,7 @@ def test_the_daemon_has_mig_instances_made_where_both_are_on() -> None:
     assert "/run/gpushare/mig" not in host_paths(only_mps)
 
 
-def test_driver_root_of_mps() -> None:
+def test_mps_and_mig_find_the_driver_where_the_daemon_does() -> None:
     """MPS and MIG find a driver in a container where the daemon does."""
     both = {"mps": {"enabled": True}, "partitioning": {"enabled": True, "mig": {"enabled": True}}}
     values = {**both, "nvidiaDriverRoot": "/run/nvidia/driver"}
@@ -860,7 +862,7 @@ RENAMED = {"gpus": [{"pattern": "*A100*", "name": "a100"}, {"pattern": "*", "nam
 
 @pytest.mark.parametrize(("sharing", "resource"), RESOURCES)
 def test_pod_of_helm_test_asks_for_a_share(sharing: dict[str, Any], resource: str) -> None:
-    """It asks for one unit of what nodes offer, which the daemon does advertise, or of what it is told."""
+    """The request is one unit of what nodes offer, which the daemon does advertise, or what the values say."""
     config = {"config": {"map": {"default": {"version": "v1", "sharing": sharing}}}}
     values: dict[str, Any] = {**config, "mps": {"enabled": "mps" in sharing}} if sharing else {}
     assert extended(share_pod(values)["spec"]["containers"][0]) == {resource: 1}
@@ -1009,8 +1011,8 @@ def test_notes_look_where_the_objects_are() -> None:
     assert "helm test gpushare -n kube-system" in notes
 
 
-def test_notes_of_mps() -> None:
-    """The notes say what an upgrade leaves alone, and that MPS is of no use without a config."""
+def test_notes_say_what_an_upgrade_leaves_alone_of_mps() -> None:
+    """The notes say that MPS is of no use without a config."""
     used: dict[str, Any] = {"mps": {"enabled": True}, "config": {"map": {"default": MPS_CONFIG}}}
     unused: dict[str, Any] = {**used, "config": {"map": {"default": CONFIG}}}
     assert "daemonset/gpushare-mps" in templates(used)["NOTES.txt"]

@@ -450,7 +450,7 @@ MOUNTED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("values", MOUNTED, ids=["simulated", "real"])
-def test_nothing_is_mounted_over_what_the_chart_mounts(values: dict[str, Any]) -> None:
+def test_a_mount_over_a_mount_of_the_chart_is_rejected(values: dict[str, Any]) -> None:
     """Kubernetes would reject the DaemonSet without naming the value; the chart names it before."""
     volume = {"extraVolumes": [{"name": "more", "emptyDir": {}}]}
     for mount in container(values)["volumeMounts"]:
@@ -547,7 +547,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("text", MISTAKES)
-def test_other_mistakes_are_left_to_the_daemon(text: str) -> None:
+def test_mistakes_without_contradiction_are_left_to_the_daemon(text: str) -> None:
     """Other mistakes do not stop the chart: the daemon reports them with line and column."""
     assert objects({"config": {"map": {"a": text}}})
 

@@ -71,21 +71,21 @@ def packages(root: Path) -> Path:
     return found
 
 
-def test_version(root: Path) -> None:
+def test_the_installed_command_starts(root: Path) -> None:
     """The installed command starts."""
     printed = subprocess.run([root / "bin/gpushare", "version"], env=BARE, capture_output=True, text=True, check=True)
     assert printed.stdout == f"gpushare {__version__}\n"
 
 
-def test_list(root: Path) -> None:
-    """The installed command shows simulated GPUs, so nothing it needs for that is missing."""
+def test_the_installed_command_lists_simulated_gpus(root: Path) -> None:
+    """Nothing that it needs for that is missing."""
     gpus = ROOT / "examples/gpus/four-a100.yaml"
     command: list[str | Path] = [root / "bin/gpushare", "list", "--simulate", gpus, "-o", "json"]
     printed = subprocess.run(command, env=BARE, capture_output=True, text=True, check=True)
     assert len(json.loads(printed.stdout)["gpus"]) == 4
 
 
-def test_nothing_needless(root: Path) -> None:
+def test_the_image_has_pinned_packages_alone(root: Path) -> None:
     """Only packages of the versions in constraints.txt are installed, no installer and nothing for development."""
     installed = {f"{each.name}=={each.version}" for each in distributions(path=[str(packages(root))])}
     allowed = (ROOT / "constraints.txt").read_text().splitlines()
@@ -96,8 +96,8 @@ def test_nothing_needless(root: Path) -> None:
     assert sorted(path.name for path in (root / "bin").iterdir() if not path.name.startswith("python")) == ["gpushare"]
 
 
-def test_nothing_missing(root: Path) -> None:
-    """Every module of gpushare can be imported, so what is left out of its dependencies is not needed."""
+def test_every_module_can_be_imported(root: Path) -> None:
+    """Packages that are left out of the dependencies are not needed."""
     modules = [
         ".".join(path.relative_to(packages(root)).with_suffix("").parts)
         for path in (packages(root) / "gpushare_plugin").rglob("*.py")
@@ -107,14 +107,14 @@ def test_nothing_missing(root: Path) -> None:
     subprocess.run([root / "bin/python", "-c", imports], env=BARE, check=True)
 
 
-def test_size(root: Path) -> None:
-    """What is copied into the image stays small: it has some 138 MB; the figure is told in docs/install.md."""
+def test_the_image_stays_small(root: Path) -> None:
+    """The files that are copied into it have some 138 MB; the figure is told in docs/install.md."""
     size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file() and not path.is_symlink())
     assert size < 146e6
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_both_architectures(root: Path, machine: str) -> None:
+def test_both_architectures_have_a_wheel_of_every_package(root: Path, machine: str) -> None:
     """For the image's Python there is a wheel of everything in it, on either architecture."""
     wanted = [f"{each.name}=={each.version}" for each in distributions(path=[str(packages(root))])]
     (python,) = re.findall(r"^ARG BASE=python:(.+)-slim$", DOCKERFILE, re.MULTILINE)
@@ -125,7 +125,7 @@ def test_both_architectures(root: Path, machine: str) -> None:
     subprocess.run([sys.executable, "-m", "pip", "install", *options, *given], check=True)
 
 
-def test_byte_code(root: Path) -> None:
+def test_every_module_is_compiled_already(root: Path) -> None:
     """Every module is compiled already, for the container's file system is read-only."""
     sources = list(packages(root).rglob("*.py"))
     assert sources
@@ -141,8 +141,8 @@ print(json.dumps([found for each in list(sys.modules.values()) if (found := geta
 """
 
 
-def test_byte_code_of_the_standard_library(root: Path, tmp_path: Path) -> None:
-    """The base image has none: what the Dockerfile runs last leaves it for all that the daemon imports at its start."""
+def test_the_standard_library_is_compiled_for_the_daemon(root: Path, tmp_path: Path) -> None:
+    """The base image has no byte code: the Dockerfile's last command leaves it for all that the daemon imports."""
     (imports,) = re.findall(r"^ && python -c '([^']+)'$", DOCKERFILE, re.MULTILINE)
     library = {**BARE, "PYTHONPYCACHEPREFIX": str(tmp_path)}  # as if there were no byte code yet
     subprocess.run([root / "bin/python", "-c", imports], env=library, check=True)

@@ -35,8 +35,10 @@ OWN_POD = {"metadata.namespace": "kube-system", "metadata.name": "gpushare-x", "
 """Fields of the daemon's pod, by their paths."""
 
 
-async def test_from_install_to_uninstall(kubelet: EmbeddedKubelet, short_path: Path) -> None:
-    """A share is served as installed, kept by its pod over an upgrade and a label, and nothing is left in the end."""
+async def test_a_share_is_kept_over_an_upgrade_and_nothing_is_left_in_the_end(
+    kubelet: EmbeddedKubelet, short_path: Path
+) -> None:
+    """The share is served as installed, and its pod keeps it over a label, too."""
     async with ApiServer(granted(objects(INSTALLED), "gpushare")) as server:
         a_node(server)
         access: list[str | Path] = ["--kubeconfig", server.kubeconfig(short_path / "kubeconfig")]

@@ -30,14 +30,14 @@ def pods_found_by(selector: dict[str, str], values: dict[str, Any]) -> list[str]
     return [name for name, metadata in pods.items() if selector.items() <= metadata["labels"].items()]
 
 
-def test_off_by_default() -> None:
+def test_metrics_are_off_by_default() -> None:
     """Nobody has a Service, or needs the operator's CRD, without asking for it."""
     assert not {"Service", "PodMonitor"} & {each["kind"] for each in objects()}
 
 
 @pytest.mark.parametrize("more", [{}, {"selectorLabelsOverride": {"app": "gpus"}}])
-def test_every_daemon_is_found_and_nothing_else(more: dict[str, Any]) -> None:
-    """Both ask the daemons of all nodes at their port, and neither MPS nor the pod of `helm test`."""
+def test_every_daemon_is_found_and_no_other_pod(more: dict[str, Any]) -> None:
+    """Both monitors ask the daemons of all nodes at their port, and neither MPS nor the pod of `helm test`."""
     values = {**BOTH, **more, "mps": {"enabled": True}, "httpPort": 9400}
     (port,) = container(values)["ports"]
     service = of_kind("Service", values)["spec"]
@@ -58,8 +58,8 @@ def test_service_has_no_address() -> None:
     assert made["metadata"]["annotations"] == {"prometheus.io/scrape": "true"}
 
 
-def test_pod_monitor() -> None:
-    """It can carry the label Prometheus selects by, and names the node."""
+def test_the_pod_monitor_has_the_requested_label_and_names_the_node() -> None:
+    """Prometheus selects by that label."""
     plain = of_kind("PodMonitor", BOTH)
     (endpoint,) = plain["spec"]["podMetricsEndpoints"]
     assert "interval" not in endpoint
@@ -116,7 +116,7 @@ def test_the_label_of_the_dashboard_can_be_another() -> None:
 
 
 @pytest.mark.parametrize("part", ["gpushare", "gpushare-extender", "gpushare-partitioner"])
-def test_without_the_operator_all_programs_are_found(part: str) -> None:
+def test_all_programs_are_found_without_the_operator(part: str) -> None:
     """The example of a scrape config keeps the port of each program that has metrics, and only that one."""
     page = (CHART.parent.parent / "docs/metrics.md").read_text()
     (example,) = re.findall(r"^```yaml\n(scrape_configs:.*?)^```", page, re.MULTILINE | re.DOTALL)
@@ -132,8 +132,8 @@ def test_without_the_operator_all_programs_are_found(part: str) -> None:
     assert kept == (["http"] if part == "gpushare" else ["probes"])
 
 
-def test_dashboard() -> None:
-    """The sidecar of Grafana's chart finds it by its label; it is the file, whole."""
+def test_the_dashboard_is_found_by_its_label() -> None:
+    """The sidecar of Grafana's chart looks for that; the dashboard is the file, whole."""
     assert not [each for each in objects() if each["kind"] == "ConfigMap"]
     values = {"dashboard": {"enabled": True, "labels": {"team": "a"}, "annotations": {"grafana_folder": "GPUs"}}}
     made = of_kind("ConfigMap", values)
@@ -158,7 +158,9 @@ def test_dashboard() -> None:
         ),
     ],
 )
-def test_network_policy(values: dict[str, Any], ingress: list[dict[str, Any]]) -> None:
+def test_the_network_policy_opens_the_port_of_the_metrics_alone(
+    values: dict[str, Any], ingress: list[dict[str, Any]]
+) -> None:
     """Only the port of the metrics is open, only where metrics are wanted, and only to whom it is said, if it is."""
     policy = of_kind("NetworkPolicy", {"networkPolicy": {"enabled": True}, **values})["spec"]
     assert policy["policyTypes"] == ["Ingress"]
@@ -167,7 +169,7 @@ def test_network_policy(values: dict[str, Any], ingress: list[dict[str, Any]]) -
 
 @pytest.mark.parametrize("more", [{}, {"selectorLabelsOverride": {"app.kubernetes.io/name": "gpus"}}])
 def test_network_policy_is_for_all_pods(more: dict[str, Any]) -> None:
-    """It holds for every pod of the release, whatever the labels are."""
+    """Every pod of the release has it, whatever the labels are."""
     values = {**more, "mps": {"enabled": True}, "networkPolicy": {"enabled": True}}
     selector = of_kind("NetworkPolicy", values)["spec"]["podSelector"]["matchLabels"]
     assert pods_found_by(selector, values) == ["test", "node-daemon", "mps"]

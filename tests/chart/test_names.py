@@ -78,7 +78,7 @@ def test_paths_stay_text() -> None:
         assert odd in {mount["mountPath"] for mount in container(values, part)["volumeMounts"]}
 
 
-def test_namespace_override() -> None:
+def test_objects_go_to_the_namespace_that_is_named() -> None:
     """Everything that lives in a namespace goes to the one that is named, but for the rights in kube-system."""
     for each in objects({**everywhere("gpus"), "simulate": None}):
         # The clean-up deletes Leases, which are in the namespace of those that hold them.
@@ -95,8 +95,8 @@ def test_releases_keep_apart() -> None:
     assert one != other
 
 
-def test_selector_labels_override() -> None:
-    """These labels stand in for name and instance in the selectors, and the pods have all of them."""
+def test_selector_labels_can_be_replaced() -> None:
+    """Labels of the value stand in for name and instance in the selectors, and the pods have all of them."""
     for part in ("node-daemon", "mps"):
         values = {"selectorLabelsOverride": {"app": "gpus"}, "mps": {"enabled": True}}
         spec = daemonset(values, part=part)["spec"]

@@ -111,7 +111,7 @@ def test_defaults_can_be_used(more: dict[str, Any], version: str) -> None:
     assert daemonset(values)["spec"]["updateStrategy"]["type"] == "RollingUpdate"
 
 
-def test_what_can_be_done_is_done() -> None:
+def test_values_of_the_same_name_mean_the_same() -> None:
     """Values that this chart has under the same name mean the same."""
     made = daemonset({"namespaceOverride": "gpus", "podSecurityContext": {"fsGroup": 7}})
     assert made["metadata"]["namespace"] == "gpus"
@@ -126,7 +126,7 @@ def test_feature_discovery_is_our_labels() -> None:
     assert environment({**DEFAULTS, "image": OURS, "gfd": {"enabled": True}})["NODE_LABELS"] == "true"
 
 
-def test_network_of_the_node() -> None:
+def test_the_daemon_can_be_in_the_network_of_its_node() -> None:
     """The daemon is in the network of its node under NVIDIA's name for that, too, and still finds services by name."""
     values: dict[str, Any]
     for values in ({"devicePlugin": {"enableHostNetwork": True}}, {"hostNetwork": True}):
@@ -143,8 +143,8 @@ def test_a_pinned_tag_of_nvidias_is_rejected(tag: str) -> None:
 
 
 @pytest.mark.parametrize("tag", [f"v{__version__}", __version__, "9.9.9", "latest", "v1", "main-0a1b2c3"])
-def test_other_tags_are_accepted(tag: str) -> None:
-    """Whoever builds the image names it; a digest decides whatever the tag is."""
+def test_tags_of_other_images_are_accepted(tag: str) -> None:
+    """The builder of an image names its tag; a digest decides whatever the tag is."""
     assert objects({"image": {"tag": tag}})
     assert objects({"image": {"tag": "v0.17.1", "digest": f"sha256:{'5' * 64}"}})
 
@@ -193,8 +193,8 @@ def test_unsupported_value_is_rejected(sentence: str, values: dict[str, Any]) ->
     assert sentence in str(rejection.value)
 
 
-def test_all_of_them_are_reported_at_once() -> None:
-    """Who comes with a whole file is not sent back once for each value."""
+def test_all_unsupported_values_are_reported_at_once() -> None:
+    """A user who comes with a whole file is not sent back once for each value."""
     values: dict[str, Any] = {}
     for each in REJECTED.values():
         for key, value in each.items():
@@ -206,6 +206,6 @@ def test_all_of_them_are_reported_at_once() -> None:
 
 @pytest.mark.parametrize("values", [{"gfd": {"enable": True}}, {"cdi": {"hookPath": "/"}}, {"devicePlugins": {}}])
 def test_values_of_neither_chart_are_refused(values: dict[str, Any]) -> None:
-    """What is misspelt is not taken for a value of NVIDIA's chart."""
+    """A misspelt value is not taken for one of NVIDIA's chart."""
     with pytest.raises(helm_python.HelmValuesError, match="additional properties"):
         objects(values)

@@ -56,7 +56,7 @@ def updated(before: dict[str, Any], after: dict[str, Any], user: str = "jane", r
     return Policy(ON, "gpushare-user-pods").objections(AdmissionRequest(resource, "UPDATE", after, before, user))
 
 
-def test_only_where_they_are_asked_for() -> None:
+def test_the_policies_are_there_only_on_request() -> None:
     """Clusters older than the API can install the chart, also with the extender."""
     made = objects({"scheduler": {"enabled": True, "kubeScheduler": {"enabled": True}}})
     assert not [each for each in made if "Admission" in each["kind"]]
@@ -83,7 +83,7 @@ def test_ordinary_pods_are_admitted() -> None:
         "ALIYUN_COM_GPU_MEM_IDX",
     ],
 )
-def test_what_gpushare_sets_cannot_be_set_by_pods(variable: str) -> None:
+def test_variables_that_gpushare_sets_cannot_be_set_by_pods(variable: str) -> None:
     """The message names container, variable and remedy; empty values override what was allocated, too."""
     (objection,) = created(pod(container(units=None), container("gpu", 5, **{variable: ""})))
     assert f"container gpu sets {variable}, which gpushare sets for it: remove these variables" in objection
@@ -138,7 +138,7 @@ def test_a_container_for_debugging_cannot_have_every_gpu() -> None:
 @pytest.mark.parametrize("key", OURS)
 @pytest.mark.parametrize("resource", ["pods", "pods/status"])
 def test_annotations_of_gpushare_cannot_be_forged(key: str, resource: str) -> None:
-    """They cannot be created, added, changed or removed, also not with the status."""
+    """Nobody can create, add, change or remove them, also not with the status."""
     without, first, second = pod(), pod(annotations={key: "1"}), pod(annotations={key: "2", "a": "b"})
     for objections in (
         created(first),
@@ -152,13 +152,13 @@ def test_annotations_of_gpushare_cannot_be_forged(key: str, resource: str) -> No
 
 
 @pytest.mark.parametrize("key", [names.PLACEMENT, names.HAMI_PLACEMENT, names.HAMI_UUIDS, names.HAMI_MODELS])
-def test_wishes_are_the_users(key: str) -> None:
-    """What pods may want is theirs to write."""
+def test_wishes_can_be_written_by_users(key: str) -> None:
+    """Users write what their pods may want."""
     assert created(pod(annotations={key: "spread"})) == []
 
 
 @pytest.mark.parametrize("resource", ["pods/binding", "bindings"])
-def test_only_the_extender_promises(resource: str) -> None:
+def test_promises_can_be_written_by_the_extender_alone(resource: str) -> None:
     """A Binding copies its annotations to the pod past the other policy; other schedulers bind without ours."""
     policy = Policy(ON, "gpushare-bindings")
     plain = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}}

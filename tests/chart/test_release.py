@@ -67,7 +67,7 @@ def test_an_image_that_cannot_be_built_is_said_to_be_skipped(plain: tuple[Path, 
     assert {each.name for each in folder.iterdir()} == {WHEEL, PACKAGE, *KREW, SBOM, release.CHECKSUMS}
 
 
-def test_checksums(plain: tuple[Path, str], with_image: Path) -> None:
+def test_checksums_are_there_for_every_file(plain: tuple[Path, str], with_image: Path) -> None:
     """SHA256SUMS has every file of the release, in the form that `sha256sum --check` reads."""
     for folder in (plain[0], with_image / "release"):
         lines = (folder / release.CHECKSUMS).read_text().splitlines()
@@ -110,7 +110,7 @@ def test_the_image_is_built_from_the_project(with_image: Path) -> None:
     assert IMAGE in (with_image / "release" / release.CHECKSUMS).read_text()
 
 
-def test_the_wheel_starts(plain: tuple[Path, str]) -> None:
+def test_the_package_in_the_wheel_starts(plain: tuple[Path, str]) -> None:
     """The package in it runs, and has the version of the release."""
     wheel = plain[0] / WHEEL
     program = "import gpushare_plugin as it; print(it.__file__, it.__version__)"
@@ -144,7 +144,7 @@ def test_the_bill_of_materials_has_what_the_image_has(plain: tuple[Path, str]) -
     assert (found["grpcio"]["scope"], found["hatchling"]["scope"]) == ("required", "excluded")
 
 
-def test_make_release_is_this() -> None:
+def test_make_release_runs_what_is_tested() -> None:
     """The target of the Makefile runs what is tested here, and hands on the base of the image."""
     make = shutil.which("make")
     assert make is not None

@@ -60,8 +60,8 @@ def test_objects_are_valid(values: dict[str, Any], version: str) -> None:
         check(each, version)
 
 
-def test_off_by_default() -> None:
-    """Nothing of it is there, and the daemons have no right on pods."""
+def test_the_extender_is_off_by_default() -> None:
+    """Nothing of the extender is there, and the daemons have no right on pods."""
     assert not [each for each in objects() if each["kind"] in {"Deployment", "PodDisruptionBudget"}]
     assert "FOLLOW_PODS" not in environment()
 
@@ -76,7 +76,7 @@ def test_every_variable_is_an_option() -> None:
     assert given["LEASE_NAMESPACE"] == "metadata.namespace"
 
 
-def test_only_pods_of_the_charts_own_kube_scheduler_are_bound() -> None:
+def test_the_extender_binds_only_pods_of_the_charts_kube_scheduler() -> None:
     """The extender knows the profiles that the chart makes; those of the control plane are not known here."""
     (profile,) = configuration(OWN)["profiles"]
     assert set_variables(OWN)["SCHEDULER_NAMES"] == profile["schedulerName"]
@@ -137,8 +137,8 @@ def test_the_service_leaves_its_endpoint_to_the_extender() -> None:
     ]
 
 
-def test_the_lease_is_the_extenders() -> None:
-    """The right to renew is for the Lease that the command uses."""
+def test_the_right_to_renew_is_for_the_lease_of_the_extender() -> None:
+    """The command uses that Lease."""
     (name,) = {
         name
         for rule in one(ON, "Role")["rules"]
@@ -175,8 +175,8 @@ def test_pods_have_no_privilege() -> None:
     ]
 
 
-def test_what_kube_scheduler_is_told() -> None:
-    """It sends names alone, waits longer than a Binding takes, and places no such pod without the extender."""
+def test_kube_scheduler_sends_names_and_waits_longer_than_a_binding_takes() -> None:
+    """No pod with a share is placed without the extender."""
     told = extender(ON)
     assert {key: told[f"{key}Verb"] for key in ("filter", "prioritize", "preempt", "bind")} == {
         key: key for key in ("filter", "prioritize", "preempt", "bind")
@@ -215,13 +215,13 @@ def test_resources_come_from_every_config() -> None:
         ({}, "http://gpushare-extender.kube-system.svc:32766"),
     ],
 )
-def test_address_for_a_scheduler_of_the_control_plane(service: dict[str, Any], address: str) -> None:
-    """It is one that works in the network of the host, where one was given."""
+def test_the_address_of_the_extender_works_in_the_network_of_the_host(service: dict[str, Any], address: str) -> None:
+    """kube-scheduler of the control plane is there, and uses the address that the service was given."""
     assert extender({"scheduler": {"enabled": True, "service": service}})["urlPrefix"] == address
 
 
-def test_a_scheduler_of_its_own() -> None:
-    """It leads by a Lease of its own name, serves its own scheduler name, and has kube-scheduler's own rights."""
+def test_a_scheduler_of_its_own_has_a_lease_a_name_and_rights() -> None:
+    """The rights are kube-scheduler's own."""
     told = configuration(OWN)
     assert told["profiles"] == [{"schedulerName": "gpushare-scheduler"}]
     assert told["leaderElection"]["resourceName"] == "gpushare-kube-scheduler"
@@ -242,7 +242,7 @@ def test_a_scheduler_of_its_own() -> None:
     assert only["image"] == "mirror.example.com/scheduler:v1.30.1"
 
 
-def test_it_restarts_with_another_configuration() -> None:
+def test_kube_scheduler_restarts_with_another_configuration() -> None:
     """kube-scheduler reads its configuration only once."""
     heavier = {"scheduler": {**OWN["scheduler"], "weight": 9}}
     before, after = (
@@ -252,8 +252,8 @@ def test_it_restarts_with_another_configuration() -> None:
     assert before != after
 
 
-def test_https() -> None:
-    """The name in the certificate is asked for, whatever the address is; clients prove who they are where they can."""
+def test_the_name_in_the_certificate_is_asked_for_whatever_the_address_is() -> None:
+    """Clients prove who they are where they can."""
     told = extender({"scheduler": {"enabled": True, "tls": TLS, "service": {"clusterIP": "10.96.0.9"}}})
     assert told["urlPrefix"] == "https://10.96.0.9:32766"
     assert told["enableHTTPS"] is True
@@ -282,8 +282,8 @@ def test_daemons_follow_their_pods(values: dict[str, Any], follows: bool) -> Non
     assert verbs == ({"pods": ["list", "watch"], "pods/status": ["patch"]} if follows else {})
 
 
-def test_who_reaches_the_extender() -> None:
-    """The pods of the chart's kube-scheduler, the addresses that are listed, or everyone: a host has no labels."""
+def test_the_extender_is_reached_by_kube_scheduler_or_listed_addresses() -> None:
+    """Without either, everyone reaches it: a host has no labels."""
 
     def ingress(values: dict[str, Any]) -> Any:
         made = one({**values, "networkPolicy": {"enabled": True, **values.get("networkPolicy", {})}}, "NetworkPolicy")

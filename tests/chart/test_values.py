@@ -30,7 +30,7 @@ DIGEST = f"sha256:{'0' * 63}1"
         ({"image": {"digest": DIGEST, "tag": "v9"}}, f"gpushare:v9@{DIGEST}"),
     ],
 )
-def test_image(values: dict[str, Any], image: str) -> None:
+def test_a_registry_and_a_digest_hold_for_every_pod(values: dict[str, Any], image: str) -> None:
     """A registry of all charts takes the place of the repository's own, and a digest that of the tag, in every pod."""
     values = {**values, "mps": {"enabled": True}}
     made = objects(values)

@@ -45,7 +45,7 @@ def known(cluster: Cluster, worker: Worker) -> bool:
     return sum(each.profiles is not None for each in record.gpus) == len(worker.kind.inventory.cards)
 
 
-async def test_pods_ask_and_instances_appear(short_path: Path, describe: Describe) -> None:
+async def test_instances_are_made_for_pods_that_ask(short_path: Path, describe: Describe) -> None:
     """Pods of four profiles fill the cards; one more waits, and is told why; when they are gone, others are made.
 
     An instance that a program uses stays although no pod has it.

@@ -54,7 +54,7 @@ EXPLAINED = (
 """Why pods may fail: kube-scheduler took an instance that was idle just then, or the daemon was killed."""
 
 
-async def test_whatever_happens_instances_in_use_stay(short_path: Path, describe: Describe) -> None:
+async def test_instances_in_use_stay_whatever_happens(short_path: Path, describe: Describe) -> None:
     """Pods of random profiles come, run and end; programs are killed, and calls of the driver fail.
 
     No instance that a pod has is destroyed, none that a program uses is gone, and what can run runs at the end. No pod

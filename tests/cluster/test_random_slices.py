@@ -342,7 +342,7 @@ def order() -> Iterator[Event]:
         yield from rng.choices(list(_EVENTS), list(_EVENTS.values()))
 
 
-async def test_whatever_happens_slices_that_are_held_stay(short_path: Path) -> None:
+async def test_held_slices_stay_whatever_happens(short_path: Path) -> None:
     """Pods, nodes and programs come and go: no GPU has too much, slices that are held stay, and what can run runs.
 
     No pod is told twice, without a reason in between, that its slice is being made.

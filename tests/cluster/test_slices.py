@@ -49,7 +49,7 @@ async def partitioned(folder: Path) -> AsyncIterator[Cluster]:
         yield made
 
 
-async def test_pods_ask_and_slices_appear(short_path: Path) -> None:
+async def test_slices_are_made_for_pods_that_ask(short_path: Path) -> None:
     """The pod of nos runs unchanged; others fill the cards, and when they are gone, idle slices are cut anew."""
     async with partitioned(short_path) as cluster:
         await cluster.create(stored(POD_OF_NOS))

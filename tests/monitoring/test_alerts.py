@@ -227,7 +227,7 @@ def healthy() -> dict[str, Any]:
     return {"name": "healthy", "interval": "1m", "input_series": made, "alert_rule_test": quiet}
 
 
-def test_each_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
+def test_every_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
     """Prometheus' own tool plays each case, and two hours of a healthy node, on which no alert fires."""
     assert sorted(case.alert for case in CASES) == sorted(RULES)
     # What is fired is compared whole, and the texts are for people.
@@ -247,7 +247,7 @@ def test_the_rules_are_valid() -> None:
     assert f"{len(RULES)} rules found" in promtool("check", "rules", FILE)
 
 
-def test_the_chart_has_them_on_request_only() -> None:
+def test_the_chart_has_the_rules_on_request_only() -> None:
     """The PrometheusRule has the rules of the file as they are, and labels by which Prometheus selects it."""
     assert not [each for each in objects() if each["kind"] == "PrometheusRule"]
     values = {"prometheusRule": {"enabled": True, "labels": {"release": "monitors"}}}
@@ -257,7 +257,7 @@ def test_the_chart_has_them_on_request_only() -> None:
 
 
 @pytest.mark.parametrize("alert", RULES)
-def test_each_alert_is_explained(alert: str) -> None:
+def test_every_alert_is_explained(alert: str) -> None:
     """The page has a section for it, to which its annotation leads, with the meaning and what to do."""
     rule = RULES[alert]
     assert rule["annotations"]["runbook"] == f"docs/alerts.md#{alert.lower()}"

@@ -201,7 +201,7 @@ EXPECTED: dict[tuple[str, str], Figures] = {
 """What each panel shows of the cluster above, by its row and title."""
 
 
-async def test_each_panel_shows_what_is_so(tmp_path: Path) -> None:
+async def test_every_panel_shows_what_is_so(tmp_path: Path) -> None:
     """No GPU counts twice, also in MIG mode; a node of which nothing is known does not count as one without load."""
     end = float(int(time.time()))  # Prometheus keeps nothing that is old
     (tmp_path / "samples").write_text("\n".join(samples(end)) + "\n")
@@ -241,7 +241,7 @@ def color(field: Mapping[str, Any], figure: float) -> str:
 
 
 @pytest.mark.parametrize(("title", "field"), COUNTS)
-def test_red_is_what_is_wrong(title: str, field: dict[str, Any]) -> None:
+def test_panels_are_red_only_if_something_is_wrong(title: str, field: dict[str, Any]) -> None:
     """Thousands of healthy GPUs are no alarm; a single one that pods cannot get is."""
     good, bad = ("blue", "blue") if title == "GPUs" else ("green", "red")
     assert [color(field, figure) for figure in (0, 1, 79, 80, 2400)] == [good, bad, bad, bad, bad]

@@ -162,7 +162,7 @@ async def has_rates(ask: Ask, counter: str) -> bool:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_what_is_scraped_fills_every_panel_and_rule(scraped: Scraped, tmp_path: Path) -> None:
+async def test_scraped_metrics_fill_every_panel_and_rule(scraped: Scraped, tmp_path: Path) -> None:
     """With either monitor no panel is blank, no query and no rule is an error, and what is wrong makes alerts."""
     scrapes = [scrape_config(kind, port, part) for kind in MONITORS for part, port in scraped.ports.items()]
     often = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}

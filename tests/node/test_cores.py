@@ -58,8 +58,8 @@ async def test_containers_without_compute_are_not_limited(kubelet: EmbeddedKubel
         assert container.environment["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4096m"
 
 
-async def test_containers_without_compute_do_not_mislead(kubelet: EmbeddedKubelet) -> None:
-    """What the last container got does not bind the next one, whichever resource of that is asked for first."""
+async def test_a_container_without_compute_does_not_bind_the_next_container(kubelet: EmbeddedKubelet) -> None:
+    """The next container has the choice of GPUs, whichever of its resources is asked for first."""
     spread = memory(isolation="hami-core", compute="requested", placement="spread")
     async with living(kubelet, Cards(FOUR), sharing=spread) as life:
         await life.healthy(OFFERED)

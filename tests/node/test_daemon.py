@@ -106,7 +106,7 @@ async def test_gpus_that_are_all_unresponsive_at_the_start_are_looked_at_often(
 async def test_a_driver_that_changed_ends_the_daemon(
     kubelet: EmbeddedKubelet, settings: Configs, log: list[MutableMapping[str, Any]]
 ) -> None:
-    """It is no defect and no fault to wait out: nothing is retried, and the daemon ends with the reason."""
+    """Such a driver is no defect and no fault to wait out: nothing is retried, and the daemon ends with the reason."""
     cards = Cards(a_node(8192))
     daemon = asyncio.create_task(app.serve(app.Daemon(settings, lambda _: cards, kubelet.plugin_directory)))
     await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8})
@@ -193,10 +193,10 @@ async def test_a_node_without_a_driver_does_not_wait_for_the_api_server(
         assert kubelet.registrations == ()
 
 
-async def test_probes_that_cannot_be_served_do_not_keep_the_node_from_it(
+async def test_probes_that_cannot_be_served_do_not_keep_pods_from_their_gpus(
     kubelet: EmbeddedKubelet, settings: Configs
 ) -> None:
-    """Somebody else has the port: pods get their GPUs all the same."""
+    """Here somebody else has the port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         daemon = asyncio.create_task(

@@ -125,7 +125,7 @@ def test_every_type_of_news_has_an_event_or_is_known_to_have_none() -> None:
 
 
 @pytest.mark.parametrize(("item", "reason", "message"), [*TOLD, *TOLD_OF_PODS])
-def test_news_become_events(item: NewsItem, reason: str, message: str) -> None:
+def test_news_become_events_with_the_reason_of_their_kind(item: NewsItem, reason: str, message: str) -> None:
     """Each with the reason and the type of its kind, about the object that the kind is about."""
     (event,) = events_of(item)
     (kind,) = (kind for kind in OF_DAEMON if kind.reason == reason)
@@ -146,7 +146,7 @@ def test_news_without_an_event_make_none() -> None:
     assert events_of(news.ReloadRequested()) == []
 
 
-def test_the_same_of_many_gpus_is_one_event() -> None:
+def test_equal_news_of_many_gpus_are_one_event() -> None:
     """A driver that hangs, or another config, concerns all GPUs of a node; another reason is another Event."""
     same = [news.GpuUnhealthy(f"GPU-{number}", "the driver hangs", until_reset=False) for number in range(8)]
     other = news.GpuUnhealthy("GPU-8", "XID 79", until_reset=True)

@@ -102,8 +102,10 @@ async def test_the_daemon_does_not_list_while_the_kubelet_allocates(
     assert second in {each.ids for each in (await listing).holdings}
 
 
-async def test_it_waits_so_long_and_no_longer(kubelet: EmbeddedKubelet, recent: RecentAllocations) -> None:
-    """What another plugin refuses is never written into the checkpoint: after a while, it is asked nevertheless."""
+async def test_a_list_waits_for_the_checkpoint_only_so_long(
+    kubelet: EmbeddedKubelet, recent: RecentAllocations
+) -> None:
+    """An allocation that another plugin refuses is never written there: after a while, the kubelet is asked."""
     await admitted(kubelet, "first", 1)
     recent.allocated(RESOURCE, ["never-written"])
     lister = QuietLister(kubelet.plugin_directory, kubelet.pod_resources_socket, recent, 0.01)

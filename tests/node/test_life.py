@@ -232,7 +232,7 @@ async def a_world(seed: int) -> AsyncIterator[World]:
 
 @settings(max_examples=RUNS, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.integers(0, 2**32), st.lists(actions, min_size=30, max_size=80))
-async def test_nothing_is_lost_whatever_happens(seed: int, happenings: list[tuple[Any, ...]]) -> None:
+async def test_random_steps_never_lose_a_unit_in_use(seed: int, happenings: list[tuple[Any, ...]]) -> None:
     """Thousands of steps of everything at random.
 
     At every step the accounts agree, no unit in use has vanished, no fault is forgotten, no unit of a faulty GPU was

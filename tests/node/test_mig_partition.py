@@ -155,7 +155,7 @@ async def node(kubelet: EmbeddedKubelet, short_path: Path, describe: Describe) -
             await made.stop()
 
 
-async def test_a_pod_asks_and_its_instance_appears(node: MigNode, tmp_path: Path) -> None:
+async def test_an_instance_appears_for_a_pod_that_asks(node: MigNode, tmp_path: Path) -> None:
     """The partitioner finds a place, `gpushare mig` makes the instance, the daemon offers it, and the pod gets it."""
     node.start_mig()
     node.start()
@@ -189,7 +189,7 @@ async def test_idle_instances_are_made_anew_beside_held_ones(node: MigNode) -> N
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_both_programs_end_between_two_steps(node: MigNode, call: str) -> None:
+async def test_held_instances_stay_if_both_programs_end_between_two_steps(node: MigNode, call: str) -> None:
     """Whichever call was the last before both ended: what a pod holds stays, and what is wanted comes, once."""
     node.start_mig()
     node.annotate({"3g.20gb@4": 1, "2g.10gb@0": 1})
@@ -209,7 +209,7 @@ async def test_both_programs_end_between_two_steps(node: MigNode, call: str) -> 
     assert [each.uuid for each in node.records if each.profile == "3g.20gb"] == [held]
 
 
-async def test_slices_that_people_want_by_hand(node: MigNode) -> None:
+async def test_instances_that_people_want_by_hand_are_made(node: MigNode) -> None:
     """Instances of nos' annotations have any place; those that are there stay where they are."""
     annotate(node.server, "nos.nebuly.com/spec-gpu-0-3g.20gb", "1")
     annotate(node.server, "nos.nebuly.com/spec-gpu-0-1g.5gb", "2")
@@ -245,7 +245,7 @@ async def test_instances_of_another_shape_are_left_alone(
             await node.stop()
 
 
-async def test_without_gpushare_mig_what_is_there_is_offered(node: MigNode) -> None:
+async def test_instances_that_are_there_are_offered_without_gpushare_mig(node: MigNode) -> None:
     """Nothing is made, and the record says why."""
     node.annotate({"7g.40gb@0": 1})
     node.start()
@@ -268,7 +268,7 @@ async def without_mig(
             await node.stop()
 
 
-async def test_only_idle_cards_are_brought_into_mig_mode_and_only_where_the_config_says_so(
+async def test_cards_are_brought_into_mig_mode_only_if_idle_and_configured(
     kubelet: EmbeddedKubelet, short_path: Path, tmp_path: Path, describe: Describe
 ) -> None:
     """`keep` leaves all cards whole, and says how to change that; `manage` switches those that nobody has."""
@@ -292,10 +292,10 @@ async def test_only_idle_cards_are_brought_into_mig_mode_and_only_where_the_conf
         assert nvml.calls()["nvmlDeviceSetMigMode"] == 2
 
 
-async def test_what_keeps_a_card_from_mig_mode_is_said(
+async def test_an_obstacle_to_mig_mode_is_said_with_a_remedy(
     kubelet: EmbeddedKubelet, short_path: Path, describe: Describe
 ) -> None:
-    """A program that uses it, or a reset that is needed, with what to do; then the mode comes by itself."""
+    """Here a program uses the card, or a reset is needed; then the mode comes by itself."""
     needs_reset = FakeGpu(mig_profiles="A100-40GB", mig_needs_reset=True)
     nvml = describe([FakeGpu(mig_profiles="A100-40GB", processes=(FakeProcess(4711),)), needs_reset])
     busy, pending = (gpu.uuid for gpu in nvml.gpus)
@@ -311,7 +311,7 @@ async def test_what_keeps_a_card_from_mig_mode_is_said(
 
 
 async def test_an_instance_is_hidden_before_it_goes(node: MigNode, kubelet: EmbeddedKubelet) -> None:
-    """The Node does not show it any more, while it can still be allocated; the kubelet writes nothing here."""
+    """The Node shows such an instance no more, while it can still be allocated; the kubelet writes nothing here."""
     now = [1000.0]
     node.clock = lambda: now[0]
 

@@ -163,7 +163,7 @@ async def test_a_crash_takes_the_units_out_and_a_new_daemon_brings_them_back(
         assert keeper.process.returncode is None
 
 
-async def test_neither_half_needs_the_other_to_live_on(node: MpsNode, kubelet: EmbeddedKubelet) -> None:
+async def test_the_control_daemon_outlives_a_kill_of_either_half(node: MpsNode, kubelet: EmbeddedKubelet) -> None:
     """Our SIGKILL, of either half, leaves the control daemon and its clients alone; both find their way back."""
     node.share(BY_MEMORY)
     async with node.keeper() as keeper:
@@ -201,7 +201,7 @@ async def test_a_gpu_that_mps_has_not_released_is_not_allocated(node: MpsNode, k
             assert node.modes() == [ComputeMode.DEFAULT] * 2
 
 
-async def test_what_pods_hold_under_mps_counts_across_our_restart(node: MpsNode, kubelet: EmbeddedKubelet) -> None:
+async def test_units_held_under_mps_count_across_our_restart(node: MpsNode, kubelet: EmbeddedKubelet) -> None:
     """A config without MPS, and wanted.json gone: the GPU of a pod stays under MPS until the pod has ended."""
     node.share(BY_MEMORY)
     async with node.keeper():

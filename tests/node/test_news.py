@@ -32,7 +32,7 @@ def test_every_type_of_news_has_a_line_in_the_log() -> None:
     assert set(get_args(NewsItem)) <= registered.keys()
 
 
-def test_each_subscriber_hears_what_happens_once_and_in_order() -> None:
+def test_every_subscriber_hears_news_once_and_in_order() -> None:
     """A fault, a cordon and their ends, as every subscriber gets them; what is known already is no news."""
     heard: list[list[NewsItem]] = [[], []]
     news = News(heard[0].append, heard[1].append)

@@ -55,7 +55,7 @@ def cards_remembered() -> list[CardHealth]:
 # ---------------------------------------------------------------------- health
 
 
-async def test_one_xid_marks_every_unit_of_its_gpu_in_one_list(kubelet: EmbeddedKubelet) -> None:
+async def test_an_xid_marks_every_unit_of_its_gpu_in_one_list(kubelet: EmbeddedKubelet) -> None:
     """Eight GPUs of 1,000 replicas: 1,000 are unhealthy with one list, the other 7,000 untouched."""
     node = a_node(*[40960] * 8)
     async with living(kubelet, Cards(node), health=PATIENT, sharing=time_slicing({**SLICED, "replicas": 1000})) as life:
@@ -107,7 +107,7 @@ async def test_an_applications_error_is_no_fault(kubelet: EmbeddedKubelet) -> No
         assert all(device.health == "Healthy" for id_, device in kubelet.devices(GPU_MEM).items() if "00000000" in id_)
 
 
-async def test_an_event_that_names_no_gpu_concerns_all(kubelet: EmbeddedKubelet) -> None:
+async def test_an_event_that_names_no_gpu_concerns_all_gpus(kubelet: EmbeddedKubelet) -> None:
     """When the driver does not say which card it was, none can be trusted."""
     async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
@@ -195,7 +195,7 @@ async def test_a_gpu_whose_events_cannot_be_watched_is_not_healthy(kubelet: Embe
         await life.healthy({GPU_MEM: 16})
 
 
-async def test_where_no_event_counts_none_has_to_be_watched(kubelet: EmbeddedKubelet) -> None:
+async def test_a_gpu_of_which_no_event_counts_need_not_be_watched(kubelet: EmbeddedKubelet) -> None:
     """`DP_DISABLE_HEALTHCHECKS=all` also means that an event API which errs is no fault."""
     deaf = replace(TWO, unwatched={gpu.uuid: "events cannot be watched" for gpu in TWO.cards})
     async with living(kubelet, Cards(deaf), health={**QUICK, "ignoredXids": "all"}, sharing=memory()) as life:
@@ -299,8 +299,8 @@ async def test_a_gpu_cordoned_before_the_start_is_never_offered(kubelet: Embedde
         assert kubelet.allocatable() == {GPU_MEM: 8}
 
 
-async def test_a_snapshot_shows_what_is_and_what_was_rejected(kubelet: EmbeddedKubelet) -> None:
-    """Whoever follows the node sees its GPUs, what they are offered as, and which config was rejected."""
+async def test_a_snapshot_shows_the_gpus_and_the_rejected_config(kubelet: EmbeddedKubelet) -> None:
+    """A follower of the node sees what they are offered as."""
     async with living(kubelet, Cards(TWO), health=QUICK, sharing=memory()) as life:
         seen = life.node.snapshot.value
         assert seen.inventory == TWO
@@ -349,7 +349,7 @@ async def test_a_card_that_was_swapped_is_another_card(kubelet: EmbeddedKubelet)
         assert kubelet.allocatable() == {GPU_MEM: 8}
 
 
-async def test_what_the_driver_reserves_may_drift(kubelet: EmbeddedKubelet) -> None:
+async def test_reserved_memory_that_drifts_changes_no_unit(kubelet: EmbeddedKubelet) -> None:
     """A few MiB more or less of reserved memory make no unit come and go; half the memory is another card."""
     async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
         await life.healthy({GPU_MEM: 8})
@@ -571,7 +571,7 @@ async def test_a_kubelet_that_does_not_know_its_pods_takes_nothing_from_them(kub
         await life.healthy({"nvidia.com/gpu": 4})
 
 
-async def test_nothing_is_offered_before_it_is_known_what_pods_hold(kubelet: EmbeddedKubelet) -> None:
+async def test_units_are_not_offered_before_it_is_known_what_pods_hold(kubelet: EmbeddedKubelet) -> None:
     """The plugin directory is not mounted yet when we begin: once it is, what pods hold there still counts."""
     async with living(kubelet, Cards(TWO), sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
@@ -626,7 +626,7 @@ async def test_a_config_that_was_rejected_is_tried_again_when_the_gpus_change(ku
         await life.healthy({"nvidia.com/gpu": 8})
 
 
-async def test_what_another_plugin_allocated_is_not_allocated_again(kubelet: EmbeddedKubelet) -> None:
+async def test_a_gpu_that_another_plugin_allocated_is_not_allocated_again(kubelet: EmbeddedKubelet) -> None:
     """Coming from NVIDIA's plugin, a GPU that a pod still holds whole is not cut into memory units."""
     async with living(kubelet, Cards(TWO), sharing={}) as life:  # whole GPUs have the IDs NVIDIA's plugin gives them
         await life.healthy({"nvidia.com/gpu": 2})
@@ -676,7 +676,7 @@ async def _open_files_and_threads() -> tuple[int, int]:
     return len(os.listdir("/proc/self/fd")), threading.active_count()  # noqa: PTH208 - a count is all that is wanted
 
 
-async def test_nothing_is_left_behind_by_restarts_and_reloads(kubelet: EmbeddedKubelet) -> None:
+async def test_restarts_and_reloads_leave_nothing_behind(kubelet: EmbeddedKubelet) -> None:
     """A hundred kubelet restarts and reloads leave files, threads and tasks where they began."""
     async with living(kubelet, Cards(TWO), sharing=memory()) as life:
         await _churn(life, 20)

@@ -31,7 +31,9 @@ def end(kubelet: EmbeddedKubelet, name: str) -> None:
         (GpuEvent(None, None, ""), {}),
     ],
 )
-async def test_a_fault_reaches_those_concerned(kubelet: EmbeddedKubelet, event: GpuEvent, left: dict[str, int]) -> None:
+async def test_a_fault_reaches_the_gpus_that_an_event_concerns(
+    kubelet: EmbeddedKubelet, event: GpuEvent, left: dict[str, int]
+) -> None:
     """The instances an event names; all of the card when it names none; everything when it names no card."""
     async with living(kubelet, Cards(NODE), flags=MIXED, health={"rescanSeconds": 600, "probeSeconds": 600}) as life:
         await life.healthy({SMALL: 3, LARGE: 1, GPU: 1})
@@ -82,7 +84,7 @@ async def test_instances_that_do_not_answer_are_unhealthy(
         await life.healthy({SMALL: 3, LARGE: 1, GPU: 1})
 
 
-async def test_what_an_instance_is_out_for_is_named(kubelet: EmbeddedKubelet) -> None:
+async def test_the_reason_of_an_unhealthy_instance_is_named(kubelet: EmbeddedKubelet) -> None:
     """An instance names the fault of its card, a card that of its instance, and each its own first."""
     async with living(kubelet, Cards(NODE), flags=MIXED, health={"rescanSeconds": 600, "probeSeconds": 600}) as life:
         await life.healthy({SMALL: 3, LARGE: 1, GPU: 1})

@@ -37,7 +37,7 @@ async def node(kubelet: EmbeddedKubelet, short_path: Path) -> AsyncIterator[Part
         yield made
 
 
-async def test_a_pod_asks_and_its_slice_appears(node: PartitionedNode, kubelet: EmbeddedKubelet) -> None:
+async def test_a_slice_appears_for_a_pod_that_asks(node: PartitionedNode, kubelet: EmbeddedKubelet) -> None:
     """Nothing is offered before it is wanted; then the slice is there, and its container is held to it."""
     await node.start()
     await node.recorded({"partitioning": "mps", "resources": ()})
@@ -237,7 +237,7 @@ async def test_a_cordoned_gpu_is_cut_and_takes_no_pod(node: PartitionedNode, kub
     await node.offers(_10gb=3)
 
 
-async def test_slices_that_people_want_by_hand(node: PartitionedNode) -> None:
+async def test_slices_that_people_want_by_hand_are_offered(node: PartitionedNode) -> None:
     """The annotations of nos' own work where nothing else says what is wanted."""
     node.annotate("nos.nebuly.com/spec-gpu-0-10gb", "2")
     node.annotate("nos.nebuly.com/spec-gpu-1-20gb", "1")
@@ -275,7 +275,7 @@ async def test_the_record_says_where_mps_serves_fewer_slices(kubelet: EmbeddedKu
         assert [each.most_slices for each in node.record.gpus] == [16, None]
 
 
-async def test_without_the_option_nothing_is_partitioned(node: PartitionedNode, kubelet: EmbeddedKubelet) -> None:
+async def test_a_node_is_not_partitioned_without_the_option(node: PartitionedNode, kubelet: EmbeddedKubelet) -> None:
     """GPUs are shared as the config says, and a warning names what to turn on."""
     node.partitioning = False
     node.want({"10gb": 2})
@@ -311,7 +311,7 @@ async def test_mps_is_up_before_the_first_slice(node: PartitionedNode) -> None:
     await until(lambda: node.snapshot.needs_mps)
 
 
-async def test_whatever_happens_no_held_slice_changes(node: PartitionedNode, kubelet: EmbeddedKubelet) -> None:
+async def test_held_slices_never_change_whatever_happens(node: PartitionedNode, kubelet: EmbeddedKubelet) -> None:
     """Pods come and end, wishes change, daemon and kubelet restart: held IDs stay, and no GPU has more than it is."""
     random = Random(16)  # noqa: S311 - the same in each run
     node.clock = lambda: 2000 * time.monotonic()

@@ -178,7 +178,7 @@ async def test_promises_outlast_a_restart_of_the_kubelet(node: FollowedNode) -> 
     await node.annotated(served, {"c0": {1: 3}})
 
 
-async def test_what_aliyuns_scheduler_chose_is_followed(node: FollowedNode) -> None:
+async def test_the_choice_of_aliyuns_scheduler_is_followed(node: FollowedNode) -> None:
     """A pod that Aliyun's extender bound gets the GPU whose index is in its annotation."""
     pod = a_pod("one", 3)
     await node.bind(pod, annotations={ALIYUN_INDEX: "2", "ALIYUN_COM_GPU_MEM_POD": "3", ALIYUN_ASSIGNED: "false"})
@@ -206,7 +206,7 @@ async def test_a_promise_that_cannot_be_true_says_nothing(node: FollowedNode, an
     await node.annotated(pod, {"c0": {0: 3}})
 
 
-async def test_only_pods_of_this_node_are_written_and_only_where_something_changed(node: FollowedNode) -> None:
+async def test_pods_of_this_node_are_written_only_if_something_changed(node: FollowedNode) -> None:
     """One apply for each pod with something to say: no other pod, no pod that ended, none twice."""
     elsewhere, pods = a_pod("elsewhere", 3), [a_pod(f"pod-{number}", 2) for number in range(3)]
     node.server.store.create(path(elsewhere), in_api(elsewhere, "another", promise({"c0": {2: 3}}, node="another")))
@@ -250,7 +250,7 @@ async def test_writes_that_fail_are_tried_again_and_hold_nothing_up(node: Follow
     await node.annotated(second, {"c0": {2: 2}})
 
 
-async def test_a_pod_that_cannot_be_written_does_not_keep_others_from_it(node: FollowedNode, log: Log) -> None:
+async def test_a_pod_that_cannot_be_written_holds_up_no_other(node: FollowedNode, log: Log) -> None:
     """The API server takes no more annotations for one pod: that is logged, and the others are written."""
     node.server.refusals.append(Refusal(422, "patch", resource="pods/status", times=1))
     first, second = a_pod("first", 3), a_pod("second", 2)

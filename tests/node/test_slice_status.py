@@ -168,7 +168,7 @@ async def test_a_withdrawn_slice_that_is_wanted_again_is_shown_again(
     assert cut.allocatable == {"20gb": "2"}
 
 
-async def test_what_fits_beside_a_withdrawn_slice_does_not_wait(cut: PartitionedNode) -> None:
+async def test_slices_that_fit_beside_a_withdrawn_slice_do_not_wait(cut: PartitionedNode) -> None:
     """Only the rest needs its room; the GPU never has slices of more than 40gb."""
     cut.want({"20gb": 1})
     await hidden(cut, "20gb-1")

@@ -136,7 +136,7 @@ class TestHoldings:
         found = {each.container: (each.namespace, each.pod, each.uid, len(each.ids)) for each in await held(watch)}
         assert found == {"c0": ("default", "a", pod.pod.uid, 2), "c1": ("default", "a", pod.pod.uid, 1)}
 
-    async def test_nothing_is_read_again_that_has_not_changed(self, watch: Watch) -> None:
+    async def test_holdings_that_have_not_changed_are_not_read_again(self, watch: Watch) -> None:
         """Between allocations the kubelet is asked once a minute, though containers are looked at more often."""
         await a_pod(watch, "a", 1)
         first = await held(watch)
@@ -152,7 +152,7 @@ class TestHoldings:
         watch.now += READ_EVERY
         assert await held(watch) is not second
 
-    async def test_without_the_kubelet_nothing_is_known(self, watch: Watch) -> None:
+    async def test_usage_is_unknown_without_the_kubelet(self, watch: Watch) -> None:
         """A kubelet that does not answer is no kubelet without pods."""
         await a_pod(watch, "a", 1)
         await held(watch)
@@ -171,8 +171,8 @@ class TestLooks:
         assert await watch.look(using(1, first, 1), using(2, first, 1)) == []
         assert watch.used == {"a/c0": 2, "b/c0": 0}
 
-    async def test_a_look_has_an_age(self, watch: Watch) -> None:
-        """Whoever reads what is used knows how old that is; nobody waits for a new look."""
+    async def test_a_look_at_the_usage_has_an_age(self, watch: Watch) -> None:
+        """A reader of the usage knows how old it is; nobody waits for a new look."""
         await watch.look()
         watch.now += 7
         assert watch.tracker.usage is not None
@@ -205,12 +205,12 @@ class TestLooks:
         assert watch.tracker.usage is not None
         assert watch.tracker.usage.age == 10
 
-    async def test_why_nothing_is_known_is_told_once(self, watch: Watch) -> None:
+    async def test_the_reason_of_unknown_usage_is_told_once(self, watch: Watch) -> None:
         """Without the host's process IDs the reason is news, and that it is known again."""
         news = [await watch.look(unknown=reason) for reason in (None, "no host PIDs", "no host PIDs", None)]
         assert news == [[], [UsageUnknown("no host PIDs")], [], [UsageKnown()]]
 
-    async def test_that_the_kubelet_shows_nothing_is_news_when_it_lasts(self, watch: Watch) -> None:
+    async def test_a_kubelet_that_shows_nothing_is_news_when_that_lasts(self, watch: Watch) -> None:
         """The log has the reason that `gpushare_gpu_usage_known` promises; a kubelet that restarts is none."""
         await a_pod(watch, "a", 2)
         await watch.look()
@@ -219,7 +219,7 @@ class TestLooks:
             assert [await watch.look() for _ in range(3)] == [[], [UsageUnknown(NO_HOLDINGS)], []]
         assert await watch.look() == [UsageKnown()]
 
-    async def test_looks_go_on(self, watch: Watch) -> None:
+    async def test_looks_at_the_usage_follow_at_intervals(self, watch: Watch) -> None:
         """The daemon looks at intervals, each time at the node as it is then."""
         gpu = MADE.inventory.gpus[0]
         watch.cards.samples = (GpuUsage(gpu.uuid),)
@@ -238,7 +238,7 @@ class TestLooks:
 class TestStowaways:
     """Processes that are out of place."""
 
-    async def test_they_are_news_when_they_last(self, watch: Watch) -> None:
+    async def test_stowaways_are_news_when_they_last(self, watch: Watch) -> None:
         """A process is out of place at the second look that shows it, once, and gone at the first that does not."""
         stranger = using(7, None, 1)
         news = [await watch.look(*processes) for processes in ([stranger], [stranger], [using(7, None, 2)], [])]
@@ -247,8 +247,8 @@ class TestStowaways:
         assert isinstance(found, StowawayFound)
         assert (found.process.pid, found.process.whose, found.process.memory) == (7, "the host", GIB)
 
-    async def test_a_pod_that_just_began_is_none(self, watch: Watch) -> None:
-        """It is seen one look later; its processes are not out of place meanwhile."""
+    async def test_a_pod_that_just_began_is_no_stowaway(self, watch: Watch) -> None:
+        """The pod is seen one look later; its processes are not out of place meanwhile."""
         await watch.look()
         late = await a_pod(watch, "late", 1)
         assert await watch.look(using(1, late, 1)) == []
@@ -256,7 +256,7 @@ class TestStowaways:
         assert await watch.look(using(1, late, 1)) == []
         assert watch.used == {"late/c0": 1}
 
-    async def test_pods_that_begin_one_after_another_are_none(self, watch: Watch) -> None:
+    async def test_pods_that_begin_one_after_another_are_no_stowaways(self, watch: Watch) -> None:
         """The kubelet is not asked while it allocates, however many looks show processes of unknown pods."""
         stranger = Process(99, "miner", GIB, owner=Owner("uid-of-another-pod"))
         await watch.look()
@@ -269,7 +269,7 @@ class TestStowaways:
         assert watch.used == {f"pod-{number}/c0": 1 for number in range(4)}
         assert kinds(await watch.look(*processes, stranger)) == [StowawayFound]
 
-    async def test_a_pod_that_is_ending_is_none(self, watch: Watch) -> None:
+    async def test_a_pod_that_is_ending_is_no_stowaway(self, watch: Watch) -> None:
         """Processes of a pod that the kubelet shows no more have a moment to end."""
         pod = await a_pod(watch, "a", 1)
         await watch.look(using(1, pod, 1))
@@ -278,7 +278,7 @@ class TestStowaways:
         assert await watch.look(using(1, pod, 1)) == []
         assert await watch.look() == []
 
-    async def test_only_so_many_are_told(self, watch: Watch) -> None:
+    async def test_stowaways_that_are_told_are_bounded_in_number(self, watch: Watch) -> None:
         """A program that starts thousands of processes does not fill the log; the metric counts all of them."""
         crowd = [using(pid, None, 0) for pid in range(1, tracking.MOST_STOWAWAYS + 100)]
         await watch.look(*crowd)
@@ -298,7 +298,7 @@ class TestOveruse:
         assert [kinds(each) for each in looks] == [[], [PodOverLimit], [], [], [PodWithinLimit], []]
         assert watch.evicted == []
 
-    async def test_the_kubelet_may_be_away_meanwhile(self, watch: Watch) -> None:
+    async def test_an_episode_goes_on_while_the_kubelet_is_away(self, watch: Watch) -> None:
         """While it is not known who holds what, an episode neither ends nor begins again."""
         pod = await a_pod(watch, "a", 2)
         await watch.look(using(1, pod, 4))
@@ -307,7 +307,7 @@ class TestOveruse:
             assert await watch.look(using(1, pod, 4)) == []
         assert await watch.look(using(1, pod, 4)) == []
 
-    async def test_after_the_grace_period_the_pod_is_evicted_once(self, watch: Watch) -> None:
+    async def test_a_pod_is_evicted_once_after_the_grace_period(self, watch: Watch) -> None:
         """Only the pod that is over its limit goes, when the grace period is over, and once."""
         pod, other = await a_pod(watch, "a", 2), await a_pod(watch, "b", 2)
         processes = using(1, pod, 4), using(2, other, 2), using(3, None, 8)
@@ -315,7 +315,7 @@ class TestOveruse:
         assert watch.evicted == ["default/a"]
         assert [number for number, news in enumerate(looks) if PodEvicted in kinds(news)] == [6]
 
-    async def test_the_next_one_waits_until_the_first_is_gone(self, watch: Watch) -> None:
+    async def test_the_next_pod_to_evict_waits_until_the_first_is_gone(self, watch: Watch) -> None:
         """One pod goes at a time: what it frees may be enough."""
         pods = [await a_pod(watch, name, 1) for name in ("a", "b")]
         processes = [using(1, pods[0], 3), using(2, pods[1], 4)]
@@ -327,7 +327,7 @@ class TestOveruse:
         await watch.look(processes[0], overuse=EVICT)
         assert watch.evicted == ["default/b", "default/a"]
 
-    async def test_a_refusal_is_told_once_and_tried_again(self, watch: Watch) -> None:
+    async def test_a_refused_eviction_is_told_once_and_tried_again(self, watch: Watch) -> None:
         """A budget that forbids the eviction is reported; the pod goes as soon as it allows it."""
         pod = await a_pod(watch, "a", 2)
         watch.refusal = EvictionError("a budget forbids it", 30)
@@ -341,7 +341,7 @@ class TestOveruse:
         assert sum(PodEvicted in kinds(news) for news in looks) == 1
 
     async def test_a_pod_that_is_gone_already_is_no_news(self, watch: Watch) -> None:
-        """Who ended by itself was not evicted."""
+        """A pod that ended by itself was not evicted."""
         pod = await a_pod(watch, "a", 2)
         watch.gone = True
         looks = [await watch.look(using(1, pod, 4), overuse=EVICT) for _ in range(10)]
@@ -363,7 +363,7 @@ class TestOveruse:
         assert kinds(await watch.look(*processes, overuse=EVICT)) == []
         assert watch.evicted == ["default/static", "default/other"]
 
-    async def test_each_episode_of_a_static_pod_is_reported_once(self, watch: Watch) -> None:
+    async def test_every_episode_of_a_static_pod_is_reported_once(self, watch: Watch) -> None:
         """Over its limit again, a static pod has the grace period again; within it, it holds up nobody either."""
         static, other = await a_pod(watch, "static", 1), await a_pod(watch, "other", 1)
         watch.gone = True

@@ -100,7 +100,7 @@ async def flat(node: Target, before: Size) -> None:
 # A server of asyncio that is closed just when somebody connects leaves that socket to the garbage collector.
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-async def test_nothing_an_attacker_sends_does_lasting_harm(short_path: Path) -> None:
+async def test_random_attacks_do_no_lasting_harm(short_path: Path) -> None:
     """After attacks at random all is as before.
 
     While it lasts, no unit is given twice, no GPU is used in two ways or beyond its memory, what pods hold stays

@@ -237,7 +237,7 @@ class TestCheckConfig:
         assert 'unknown key "replicas"' in done.output
         assert "If the indentation was lost" not in done.output
 
-    async def test_without_gpus_the_file_alone_is_checked(self, tmp_path: Path) -> None:
+    async def test_the_file_alone_is_checked_without_gpus(self, tmp_path: Path) -> None:
         """On a laptop a good file is good, a wrong one is wrong, and what was not checked is said."""
         environment = without_library(tmp_path)
         good = await gpushare("check-config", written(tmp_path, CONFIG), environment=environment)
@@ -249,7 +249,7 @@ class TestCheckConfig:
         assert wrong.status == 1
         assert "config.yaml:3:16: flags.migStrategy: " in wrong.output
 
-    async def test_simulated_gpus_stand_in(self, tmp_path: Path) -> None:
+    async def test_simulated_gpus_stand_in_for_those_of_another_node(self, tmp_path: Path) -> None:
         """A file of GPUs shows what another node would advertise."""
         gpus = tmp_path / "gpus.yaml"
         gpus.write_text("gpus: [{memory: 20GiB, count: 2}]")
@@ -258,8 +258,8 @@ class TestCheckConfig:
         assert done.status == 0
         assert f"valid; the 2 GPUs of {gpus} would be advertised as:\n  aliyun.com/gpu-mem: 20 on GPU 0" in done.output
 
-    async def test_a_mistake_in_the_simulated_gpus_is_theirs(self, tmp_path: Path) -> None:
-        """It is not put down to the config, here and in all other commands."""
+    async def test_a_mistake_in_the_simulated_gpus_is_not_put_down_to_the_config(self, tmp_path: Path) -> None:
+        """All commands name the file of simulated GPUs instead."""
         gpus = tmp_path / "gpus.yaml"
         gpus.write_text("gpus: [{memory: 20GiB, cuont: 2}]")
         config = written(tmp_path, CONFIG)
@@ -323,8 +323,8 @@ sharing:
         assert (done.status, done.errors) == (0, "")
         assert done.output == "# No changes in the config.\n# No changes in the units advertised on this node.\n"
 
-    async def test_without_gpus_only_settings_are_compared(self, tmp_path: Path) -> None:
-        """What was not compared is said."""
+    async def test_settings_alone_are_compared_without_gpus(self, tmp_path: Path) -> None:
+        """The command says what was not compared."""
         old = tmp_path / "old.yaml"
         old.write_text(OLD)
         done = await gpushare(
@@ -349,8 +349,8 @@ sharing:
             assert f"\n{old}:{place}" in done.output
             assert "Changes" not in done.output
 
-    async def test_warnings_are_printed_and_fail_where_they_shall(self, node: FakeNvml, tmp_path: Path) -> None:
-        """Settings that are accepted and have no effect are named; with --strict they fail."""
+    async def test_warnings_are_printed_and_fail_with_strict(self, node: FakeNvml, tmp_path: Path) -> None:
+        """Warnings name settings that are accepted and have no effect."""
         config = written(tmp_path, "version: v1\nflags:\n  gfd:\n    oneshot: true\n")
         plain, strict, quiet, both = await asyncio.gather(
             *(
@@ -451,8 +451,8 @@ sharing:
             (".", "this directory cannot be read: Permission denied"),
         ],
     )
-    def test_what_may_not_be_read_is_a_mistake(self, tmp_path: Path, given: str, message: str) -> None:
-        """It is neither passed over nor the end of the command."""
+    def test_a_file_that_may_not_be_read_is_a_mistake(self, tmp_path: Path, given: str, message: str) -> None:
+        """Such a file is neither passed over nor the end of the command."""
         closed = tmp_path / "closed"
         closed.mkdir()
         written(closed, CONFIG)
@@ -474,7 +474,7 @@ sharing:
         assert message in done.stdout
 
     @pytest.mark.parametrize("arguments", [("-", "-"), ("-", "--against", "-")], ids=" ".join)
-    async def test_standard_input_is_given_once(self, arguments: tuple[str, ...]) -> None:
+    async def test_standard_input_that_is_given_twice_is_refused(self, arguments: tuple[str, ...]) -> None:
         """The second time there would be nothing left to read."""
         done = await gpushare("check-config", *arguments)
         assert (done.status, "standard input (-) is given twice" in done.errors) == (2, True)
@@ -504,7 +504,7 @@ sharing:
         assert (done.status, done.errors) == (1, "")
         assert [shown in line for line in done.output.splitlines()] == [True, True]
 
-    async def test_json_is_for_programs(self, node: FakeNvml, tmp_path: Path) -> None:
+    async def test_json_has_what_is_printed_for_people_as_data(self, node: FakeNvml, tmp_path: Path) -> None:
         """Verdict, mistakes with their places, warnings, resources and, on request, the effective settings."""
         good, bad = written(tmp_path, CONFIG), tmp_path / "bad.yaml"
         bad.write_text("version: v2\n")
@@ -521,13 +521,13 @@ sharing:
         assert (mistake["file"], mistake["line"], mistake["column"], mistake["path"]) == (str(bad), 1, 10, "version")
 
     @pytest.mark.parametrize("option", ["--show", "-q", "-ojson"])
-    async def test_changes_are_text(self, tmp_path: Path, option: str) -> None:
-        """Options that ask for something else are told apart from them."""
+    async def test_options_that_ask_for_more_than_changes_are_refused(self, tmp_path: Path, option: str) -> None:
+        """With `--against` the command prints nothing but changes."""
         config = written(tmp_path, CONFIG)
         done = await gpushare("check-config", config, "--against", config, option)
         assert (done.status, "--against prints changes only" in done.errors) == (2, True)
 
-    async def test_changes_are_those_of_one_config(self, tmp_path: Path) -> None:
+    async def test_changes_of_several_configs_are_refused(self, tmp_path: Path) -> None:
         """Of several, nobody could say which is meant."""
         config = written(tmp_path, CONFIG)
         done = await gpushare("check-config", config, config, "--against", config)
@@ -549,8 +549,10 @@ NO_GPU = "No GPU here: only the file was checked; add --simulate FILE to see res
 class TestList:
     """`gpushare list`."""
 
-    async def test_who_holds_what(self, node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
-        """Table and JSON show each GPU, what it is advertised as, and which container holds how much of it."""
+    async def test_list_shows_which_container_holds_how_much_of_a_gpu(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path
+    ) -> None:
+        """Table and JSON show each GPU, what it is advertised as, and who holds how much of it."""
         options = ("--config-file", written(tmp_path, CONFIG))
         asked = ("--pod-resources-socket", kubelet.pod_resources_socket)
         async with running(kubelet, *options, environment=node.environment) as daemon:
@@ -579,8 +581,8 @@ class TestList:
             ["1", "team", "inference", "proxy", SHARED_GPU, "1"],
         ]
 
-    async def test_without_a_kubelet_the_gpus_are_listed(self, node: FakeNvml, tmp_path: Path) -> None:
-        """What nobody can tell is said not to be known; the rest is printed. That no daemon answers needs attention."""
+    async def test_gpus_are_listed_without_a_kubelet(self, node: FakeNvml, tmp_path: Path) -> None:
+        """Holdings are said not to be known; the rest is printed. That no daemon answers needs attention."""
         options = ("--pod-resources-socket", tmp_path / "kubelet.sock", "--device-plugin-path", tmp_path)
         table, data = await asyncio.gather(
             gpushare("list", *options, environment=node.environment),
@@ -624,14 +626,16 @@ class TestColours:
         [(True, {}, True), (True, {"NO_COLOR": "1"}, False), (False, {}, False)],
         ids=["terminal", "NO_COLOR", "file"],
     )
-    def test_in_the_log(self, environment: dict[str, str], *, terminal: bool, coloured: bool) -> None:
+    def test_a_log_in_a_file_has_no_colours(
+        self, environment: dict[str, str], *, terminal: bool, coloured: bool
+    ) -> None:
         """A log for people that goes into a file is text and nothing else."""
         arguments = ("run", "--log-format", "console", "--config-file", "/nowhere")
         text = printed(arguments, environment, terminal=terminal)
         assert "start_failed" in text
         assert (CONTROL_SEQUENCE in text) is coloured
 
-    def test_in_tables(self, tmp_path: Path) -> None:
+    def test_a_table_in_a_file_has_no_colours(self, tmp_path: Path) -> None:
         """A table in a file is text and nothing else."""
         gpus = tmp_path / "gpus.yaml"
         gpus.write_text("gpus: [{memory: 20GiB}]")
@@ -738,8 +742,8 @@ class TestOutput:
         finished = self.run("2>/dev/full", "list", "--simulate", str(gpus))
         assert (finished.returncode, "aliyun.com/gpu-mem" in finished.stdout) == (0, True)
 
-    def test_streams_that_are_missing_are_nobodys_files(self, tmp_path: Path) -> None:
-        """A command that was started without standard streams neither fails nor writes into other files."""
+    def test_a_command_without_standard_streams_writes_into_no_other_file(self, tmp_path: Path) -> None:
+        """Commands that were started without them do not fail."""
         gpus = tmp_path / "gpus.yaml"
         gpus.write_text("gpus: [{memory: 16GiB}]\n")
         assert self.run("<&- >&- 2>&-", "list", "--simulate", str(gpus)).returncode == 0

@@ -235,7 +235,7 @@ async def test_gpus_are_taken_out_and_brought_back(server: ApiServer, kubelet: E
         await daemon.advertises(kubelet, {GPU: 8})
 
 
-async def test_labels_can_be_left_to_others(server: ApiServer, start: Start) -> None:
+async def test_labels_can_be_left_to_feature_discovery(server: ApiServer, start: Start) -> None:
     """Where NVIDIA's feature discovery runs, none of its labels is ours."""
     async with start("--node-labels=false"):
         await until(lambda: written(server).annotations and written(server).capacity)
@@ -282,8 +282,10 @@ async def test_the_kubelet_is_served_whatever_the_api_server_does(
         await until(lambda: mode(server) == {"time-slicing"})
 
 
-async def test_without_an_api_server_nothing_of_it_runs(kubelet: EmbeddedKubelet, short_path: Path) -> None:
-    """With a node name alone, outside of a cluster, GPUs are served and the client is not even imported."""
+async def test_a_daemon_without_an_api_server_does_not_import_its_client(
+    kubelet: EmbeddedKubelet, short_path: Path
+) -> None:
+    """With a node name alone, outside of a cluster, GPUs are served."""
     (short_path / "gpus.yaml").write_text(GPUS)
     environment = {"NODE_NAME": NODE, "PYTHONPROFILEIMPORTTIME": "1"}
     async with running(kubelet, "--simulate", short_path / "gpus.yaml", environment={"NODE_NAME": NODE}) as daemon:
@@ -294,7 +296,7 @@ async def test_without_an_api_server_nothing_of_it_runs(kubelet: EmbeddedKubelet
     assert "kubernetes" not in listed.errors
 
 
-async def test_uninstalled_nothing_is_left(server: ApiServer, start: Start, short_path: Path) -> None:
+async def test_the_cleanup_leaves_nothing_of_ours(server: ApiServer, start: Start, short_path: Path) -> None:
     """The cleanup removes what is on Nodes, and the Leases, with the rights the chart gives it, and uses each.
 
     So slices that a partitioner wanted do not come back with the next installation.
@@ -355,7 +357,7 @@ async def test_a_node_that_lost_its_gpus_says_so(
         await until(lambda: written(server).labels)
 
 
-async def test_a_label_for_a_config_that_does_not_suit_the_node(
+async def test_a_label_for_an_unsuitable_config_costs_a_node_no_gpus(
     server: ApiServer, kubelet: EmbeddedKubelet, start: Start, short_path: Path
 ) -> None:
     """A config for GPUs this node lacks does not take its others away at the next start."""

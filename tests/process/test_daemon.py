@@ -142,7 +142,7 @@ def asked(node: FakeNvml) -> dict[str, int]:
 class TestSharing:
     """What pods get."""
 
-    async def test_without_a_config_every_gpu_is_shared_by_memory(
+    async def test_a_daemon_without_a_config_shares_every_gpu_by_memory(
         self, node: FakeNvml, kubelet: EmbeddedKubelet
     ) -> None:
         """Usable memory in GiB, cards of different sizes each by its own, and a pod's 5 units are 5 GiB of one card."""
@@ -164,7 +164,7 @@ class TestSharing:
             assert large.environment["ALIYUN_COM_GPU_MEM_DEV"] == "39"
             assert large.environment["GPUSHARE_GPU_MEMORY_MIB"] == "40448"
 
-    async def test_three_ways_of_sharing_on_one_node(
+    async def test_a_node_can_serve_three_ways_of_sharing(
         self, mixed_node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path
     ) -> None:
         """Memory, time slices under another name and whole GPUs each serve their own cards."""
@@ -299,7 +299,7 @@ class TestNvml:
             assert started.environment["NVIDIA_VISIBLE_DEVICES"] == node.gpus[1].uuid
 
     @pytest.mark.parametrize("lack", ["library", "driver", "cards", "answer"])
-    async def test_without_a_gpu_the_daemon_says_why_and_fails(
+    async def test_a_daemon_without_a_gpu_says_why_and_fails(
         self, kubelet: EmbeddedKubelet, tmp_path: Path, lack: str
     ) -> None:
         """No library, no driver, no card, or none that answers: one clear event, exit status 1, nothing registered."""
@@ -411,7 +411,7 @@ class TestSettings:
         assert kubelet.registrations == ()
         assert [path.name for path in kubelet.plugin_directory.glob("*.sock")] == ["kubelet.sock"]
 
-    async def test_what_only_the_gpus_show_is_logged_once_the_file_is_right(
+    async def test_mistakes_that_only_gpus_show_are_logged_once_the_file_is_right(
         self, node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path
     ) -> None:
         """A file without mistakes that does not suit this node's GPUs: each mistake has its place, too."""
@@ -478,7 +478,7 @@ class TestSettings:
 class TestSignals:
     """SIGTERM and SIGINT end the daemon whatever it is doing; each stop also has a bound on its time."""
 
-    async def test_while_serving(
+    async def test_a_daemon_that_serves_ends_in_good_order(
         self, mixed_node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path, number: signal.Signals
     ) -> None:
         """With streams open, the end is exit status 0, and every socket is gone."""
@@ -492,7 +492,7 @@ class TestSignals:
             assert daemon.log[-1]["event"] == "stopped"
             await kubelet.wait_for(lambda node: not any(node.allocatable().values()))
 
-    async def test_while_waiting_for_a_gpu(
+    async def test_a_daemon_that_waits_for_a_gpu_ends_in_good_order(
         self, kubelet: EmbeddedKubelet, tmp_path: Path, number: signal.Signals
     ) -> None:
         """The wait for a GPU is given up."""
@@ -501,14 +501,16 @@ class TestSignals:
             await daemon.logged("waiting_for_gpus")
             assert await daemon.stop(number) == 0
 
-    async def test_while_the_driver_hangs(self, kubelet: EmbeddedKubelet, number: signal.Signals) -> None:
+    async def test_a_daemon_whose_driver_hangs_ends_in_good_order(
+        self, kubelet: EmbeddedKubelet, number: signal.Signals
+    ) -> None:
         """A call of the driver that does not return is left behind."""
         with FakeNvml(init_delay_ms=HANGS_MS) as node:
             async with running(kubelet, environment=node.environment) as daemon:
                 await daemon.until(lambda: node.calls()["nvmlInitWithFlags"], "the call of the driver")
                 assert await daemon.stop(number) == 0
 
-    async def test_while_the_kubelet_refuses(
+    async def test_a_daemon_that_the_kubelet_refuses_ends_in_good_order(
         self, node: FakeNvml, kubelet: EmbeddedKubelet, number: signal.Signals
     ) -> None:
         """Between two attempts to register the end is as clean as ever."""
@@ -520,7 +522,9 @@ class TestSignals:
             assert await daemon.stop(number) == 0
             assert [path.name for path in kubelet.plugin_directory.glob("*.sock")] == ["kubelet.sock"]
 
-    async def test_while_there_is_no_kubelet(self, node: FakeNvml, short_path: Path, number: signal.Signals) -> None:
+    async def test_a_daemon_without_a_kubelet_ends_in_good_order(
+        self, node: FakeNvml, short_path: Path, number: signal.Signals
+    ) -> None:
         """Without any kubelet the daemon serves, waits, and ends."""
         kubelet = EmbeddedKubelet(short_path)
         kubelet.plugin_directory.mkdir()
@@ -530,10 +534,10 @@ class TestSignals:
             assert await daemon.stop(number) == 0
             assert [path.name for path in kubelet.plugin_directory.iterdir()] == ["gpushare.lock"]
 
-    async def test_again_and_again(
+    async def test_a_daemon_told_to_end_again_and_again_ends_as_if_told_once(
         self, node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path, number: signal.Signals
     ) -> None:
-        """However often and however late it is told again, it ends as if told once: exit status 0, sockets gone."""
+        """However late it is told again: exit status 0, sockets gone."""
         environment = {**node.environment, "PYTHONPATH": str(written(tmp_path, TOLD_AGAIN, "sitecustomize.py").parent)}
         async with running(kubelet, environment=environment) as daemon:
             await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
@@ -547,7 +551,9 @@ class TestSignals:
 class TestRestarts:
     """Either side may end at any time; pods keep what they have."""
 
-    async def test_the_kubelet_restarts(self, node: FakeNvml, kubelet: EmbeddedKubelet) -> None:
+    async def test_units_come_back_with_the_same_ids_after_a_restart_of_the_kubelet(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet
+    ) -> None:
         """After each restart, clean or not, all units are back under the same IDs, and pods hold what they held."""
         async with running(kubelet, environment=node.environment) as daemon:
             await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
@@ -561,7 +567,9 @@ class TestRestarts:
                 assert kubelet.healthy(GPU_MEM) == ids
                 assert kubelet.allocated(GPU_MEM) == held
 
-    async def test_the_daemon_is_killed_and_started_again(self, node: FakeNvml, kubelet: EmbeddedKubelet) -> None:
+    async def test_a_daemon_takes_over_from_a_daemon_that_was_killed(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet
+    ) -> None:
         """A daemon without memory of its own takes over: same IDs, the pods' shares stay taken, the rest can be had."""
         everything = {GPU_MEM: 39 + 14}
         async with running(kubelet, environment=node.environment) as first:
@@ -609,7 +617,7 @@ class TestLog:
         ]
         assert_log_is_sound(daemon)
 
-    async def test_what_changes_nothing_is_a_warning(
+    async def test_settings_without_effect_are_warnings(
         self, node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path
     ) -> None:
         """Settings that are accepted and not served are named, and the daemon serves the others."""
@@ -628,7 +636,7 @@ class TestLog:
             await daemon.logged("registration_failed")
         assert_log_is_sound(daemon)
 
-    async def test_the_level_silences_and_the_format_is_for_people(
+    async def test_the_level_of_the_log_silences_and_the_format_is_for_people(
         self, node: FakeNvml, kubelet: EmbeddedKubelet
     ) -> None:
         """Only events as grave as asked for are printed; `console` prints text."""
@@ -699,7 +707,7 @@ class TestLog:
         assert (lost["count"], lost["level"]) == (1, "warning")
         assert events[-1]["event"] == "stopped"
 
-    async def test_a_crash_is_told(self, kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
+    async def test_a_crash_is_logged_with_its_stack(self, kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
         """A defect that ends the daemon is an event with its stack, and exit status 1."""
         written(tmp_path, "raise RuntimeError('nobody thought of this')", "pynvml.py")
         done = await gpushare(
@@ -791,7 +799,9 @@ class TestUpgrade:
             assert {path.name for path in kubelet.plugin_directory.glob("*.sock")} == {"kubelet.sock"}
 
     @pytest.mark.parametrize("patient", [False, True])
-    async def test_a_driver_of_another_version_at_the_start(self, kubelet: EmbeddedKubelet, *, patient: bool) -> None:
+    async def test_a_driver_of_another_version_at_the_start_ends_the_daemon(
+        self, kubelet: EmbeddedKubelet, *, patient: bool
+    ) -> None:
         """A process that begins with the wrong library never has the right one, so even a patient daemon ends."""
         with FakeNvml(failures={"nvmlInitWithFlags": ErrorCode.LIB_RM_VERSION_MISMATCH}) as node:
             fail = f"--fail-on-init-error={str(not patient).lower()}"
@@ -867,7 +877,9 @@ class TestLife:
             await admit(kubelet, GPU_MEM, 5)
             assert len(kubelet.registrations) == 1
 
-    async def test_probes_tell_how_it_is(self, node: FakeNvml, kubelet: EmbeddedKubelet) -> None:
+    async def test_probes_tell_whether_the_daemon_lives_and_is_ready(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet
+    ) -> None:
         """Alive from the start; ready when the kubelet listens, and not while it is away."""
         port = claim_port()
         async with running(kubelet, "--http-address", f"127.0.0.1:{port}", environment=node.environment) as daemon:
@@ -899,10 +911,10 @@ class TestLife:
                 assert await answer(port, "/healthz") == (200, "ok\n")
                 await comes_to_answer(port, "/readyz", (200, "ok\n"))
 
-    async def test_killed_and_started_with_other_settings(
+    async def test_units_held_from_before_a_kill_are_kept_from_new_settings(
         self, node: FakeNvml, kubelet: EmbeddedKubelet, short_path: Path
     ) -> None:
-        """What the killed one left is cleared away, and what a pod holds of it is kept from the new way of sharing."""
+        """Sockets of the killed daemon are cleared away, and a new way of sharing does not get units of its pods."""
         environment = node.environment
         async with running(kubelet, environment=environment) as first:
             await first.advertises(kubelet, {GPU_MEM: 39 + 14})

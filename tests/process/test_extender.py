@@ -144,8 +144,8 @@ async def test_the_rights_suffice_to_make_certificates(tmp_path: Path) -> None:
         assert of_secrets <= set(server.used)
 
 
-async def test_another_one_takes_over(server: ApiServer, tmp_path: Path) -> None:
-    """One that stands by is ready, so that updates and drains go on; the Service leads to it once the first ends."""
+async def test_another_extender_takes_over(server: ApiServer, tmp_path: Path) -> None:
+    """An extender that stands by is ready, so that drains go on; the Service leads to it once the first one ends."""
     kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
     async with running("first", "192.0.2.1", kubeconfig) as (_, first):
         await until(lambda: endpoints(server) == ["192.0.2.1"])

@@ -69,7 +69,7 @@ def leave_the_lease(server: ApiServer) -> None:
     server.store.delete(LEASES, LEASE)
 
 
-async def test_it_serves_and_ends_by_a_signal(server: ApiServer, start: Start) -> None:
+async def test_the_extender_serves_and_ends_by_a_signal(server: ApiServer, start: Start) -> None:
     """The command answers kube-scheduler, and at SIGTERM releases its Lease and ends well."""
     async with start() as running:
         await running.ready()
@@ -83,7 +83,7 @@ async def test_it_serves_and_ends_by_a_signal(server: ApiServer, start: Start) -
         assert server.store.find(LEASES, LEASE)[0]["spec"]["holderIdentity"] == ""
 
 
-async def test_killed_between_promise_and_binding(server: ApiServer, start: Start) -> None:
+async def test_a_kill_before_the_binding_frees_the_promised_units(server: ApiServer, start: Start) -> None:
     """A promise that was only in memory is gone with the process: the units are free for the next one."""
     first, second = a_pod(server, "first", 10), a_pod(server, "second", 10)
     async with start() as running:
@@ -102,7 +102,7 @@ async def test_killed_between_promise_and_binding(server: ApiServer, start: Star
         assert_none_promised_twice(server)
 
 
-async def test_killed_right_after_the_binding(server: ApiServer, start: Start) -> None:
+async def test_a_kill_after_the_binding_leaves_the_pod_its_gpu(server: ApiServer, start: Start) -> None:
     """A pod that was bound keeps its GPU, also where the extender died before it heard of it."""
     first, second = a_pod(server, "first", 10), a_pod(server, "second", 10)
     async with start() as running:
@@ -155,7 +155,7 @@ async def _paused(server: ApiServer, old: Running, new: Running, first: Json, se
     assert "does not lead" in await old.bind(second, "small")
 
 
-async def test_mistakes_on_the_command_line(tmp_path: Path) -> None:
+async def test_mistakes_on_the_command_line_are_refused_in_words(tmp_path: Path) -> None:
     """An option that makes no sense is refused in words, before anything is served."""
     for arguments, words in (
         (("--listen-address", "nowhere"), "--listen-address"),

@@ -72,7 +72,7 @@ async def run(kubeconfig: Path, *arguments: str) -> Finished:
     return done
 
 
-async def test_the_table_of_a_cluster(kubeconfig: Path) -> None:
+async def test_the_table_of_a_cluster_has_nodes_with_gpus_and_the_total(kubeconfig: Path) -> None:
     """From a normal kubeconfig: GPU nodes only, with what pods have of each GPU, and the total."""
     done = await run(kubeconfig, "inspect")
     assert [line.split() for line in done.output.splitlines()] == [
@@ -108,7 +108,7 @@ async def test_a_pending_pod_is_explained(kubeconfig: Path) -> None:
 
 
 async def test_the_default_policy_is_the_extenders(server: ApiServer, kubeconfig: Path) -> None:
-    """The extender that leads says in its Lease which it is, and scores follow it; whoever does not know it says so."""
+    """The Lease of the extender that leads names its policy, and scores follow it; whoever does not know it says so."""
     for name in ("gpu-1", "gpu-2"):
         running(server, f"on-{name}", name, 2, f"GPU-{name}-1")
     server.store.create(PODS, {**pod("small", units="2"), "status": {"phase": "Pending"}})
@@ -173,7 +173,7 @@ async def test_a_pod_that_outlives_its_node_is_explained(server: ApiServer, kube
     assert "Node gpu-1 offers none of these resources now." in done.output
 
 
-async def test_the_context_counts(kubeconfig: Path) -> None:
+async def test_the_context_chooses_the_cluster_and_the_namespace(kubeconfig: Path) -> None:
     """--context chooses the cluster, and the context's namespace is that of the pod; KUBECONFIG can be a list."""
     files = f"{kubeconfig}:{with_contexts(kubeconfig)}"
     done = await gpushare("explain", "model", "--context", "mine", environment={"KUBECONFIG": files})
@@ -207,7 +207,9 @@ PLUGINS = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text
     ("program", "arguments"),
     [("kubectl-inspect-gpushare", ["-d", "gpu-1"]), ("kubectl-gpushare", ["inspect", "-d", "gpu-1"])],
 )
-async def test_the_plugins_of_kubectl(kubeconfig: Path, program: str, arguments: list[str]) -> None:
+async def test_plugins_of_kubectl_take_the_arguments_of_the_original(
+    kubeconfig: Path, program: str, arguments: list[str]
+) -> None:
     """Both programs that kubectl starts take the arguments that users of the original know."""
     module, _, function = PLUGINS[program].partition(":")
     command = ("-c", f"from {module} import {function}; {function}()", *arguments)
@@ -284,7 +286,7 @@ def allocated(line: bytes) -> int:
     return sum(each["allocated"] for each in node["resources"][0]["gpus"])
 
 
-async def test_a_terminal_has_bars(kubeconfig: Path) -> None:
+async def test_a_wide_terminal_shows_bars(kubeconfig: Path) -> None:
     """On a terminal of 200 columns each node has a bar; in one of 50, no name is broken."""
     assert "██░░░░░░░░" in await on_terminal(kubeconfig, 200)
     narrow = await on_terminal(kubeconfig, 50)
@@ -329,8 +331,8 @@ async def test_everything_is_read_in_pages(server: ApiServer, kubeconfig: Path) 
     assert len(server.store.find(ALL_PODS)) == 2203
 
 
-async def test_slices_and_the_pods_that_wait_for_them(server: ApiServer, kubeconfig: Path) -> None:
-    """Both commands say where a slice is kept, and that nothing more is decided while no partitioner runs."""
+async def test_inspect_and_explain_say_where_a_slice_is_kept(server: ApiServer, kubeconfig: Path) -> None:
+    """The words say that nothing more is decided while no partitioner runs."""
     create_node(server, "n0", 40)
     uid = create_pod(server, "p", "10gb")["metadata"]["uid"]
     since = datetime.now(UTC).replace(microsecond=0)

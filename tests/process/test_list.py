@@ -242,10 +242,10 @@ async def test_a_socket_that_is_removed_comes_back(
         assert (await gpushare("list", environment=environment)).errors.startswith("Source: the running daemon")
 
 
-async def test_an_option_that_chooses_a_config_plans(
+async def test_an_option_that_chooses_a_config_shows_what_the_config_means(
     start: Start, kubelet: EmbeddedKubelet, environment: dict[str, str], short_path: Path
 ) -> None:
-    """Whoever names a file wants to see what that file means, also while a daemon runs; the line says so."""
+    """The plan is shown also while a daemon runs; a line says so."""
     options = ("--config-file", short_path / "configs" / "turns")
     alone = {name: value for name, value in environment.items() if name != "CONFIG_DIRECTORY"}
     async with start() as daemon:

@@ -36,8 +36,8 @@ assert not pretended, pretended
 """
 
 
-def test_nothing_stands_in_the_place_of_a_module() -> None:
-    """Every module that a command leaves behind was imported: none is empty, and none is kept from being imported."""
+def test_every_module_that_a_command_leaves_behind_was_imported() -> None:
+    """No module is empty, and none is kept from being imported."""
     code = AFTER_A_COMMAND.replace('"version"', '"inspect", "--help"') + NOT_IMPORTED
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -55,7 +55,7 @@ def test_no_plugin_of_pydantic_is_loaded(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_garbage_is_looked_for_but_not_among_what_was_imported() -> None:
+def test_garbage_is_not_looked_for_among_what_was_imported() -> None:
     """Imports are set aside; from then on garbage is collected as in any process."""
     after_a_command("assert gc.isenabled(); assert gc.get_freeze_count()")
 
@@ -82,20 +82,20 @@ def with_signals(numbers: list[signal.Signals], *arguments: str) -> int:
     ("command", "status"),
     [*((each, 0) for each in ("run", "mps", "mig", "extender", "partition")), ("list", -signal.SIGHUP)],
 )
-def test_only_who_stays_survives_sighup(command: str, status: int) -> None:
-    """A daemon that is told to read its settings before it can is not ended by it; who is at a terminal hangs up."""
+def test_a_daemon_that_is_being_imported_survives_sighup(command: str, status: int) -> None:
+    """A daemon that is told to read its settings before it can goes on; a command at a terminal hangs up."""
     assert with_signals([signal.SIGHUP], command, "--help") == status
 
 
 @pytest.mark.parametrize("command", ["run", "list"])
-def test_what_means_nothing_does_nothing_while_importing(command: str) -> None:
+def test_signals_that_mean_nothing_do_nothing_while_importing(command: str) -> None:
     """A signal that no program knows is no reason to end in the middle of a start."""
     assert with_signals([signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM], command, "--help") == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
-def test_told_to_end_while_importing(number: signal.Signals) -> None:
-    """However often it is told to, it ends with exit status 0."""
+def test_a_process_told_to_end_while_importing_ends_well(number: signal.Signals) -> None:
+    """However often it is told to, the exit status is 0."""
     assert with_signals([number, number], "run", "--no-such-option") == 0
 
 
@@ -112,8 +112,8 @@ sys.meta_path.insert(0, Signals())
 """
 
 
-def test_told_to_end_while_the_daemon_is_imported(tmp_path: Path) -> None:
-    """The daemon ends with exit status 0 and prints nothing, also where the interpreter would lose an exception."""
+def test_a_daemon_told_to_end_while_importing_prints_nothing(tmp_path: Path) -> None:
+    """The exit status is 0, also where the interpreter would lose an exception."""
     arguments = ["gpushare", "run", "--device-plugin-path", str(tmp_path)]
     script = f"{SIGNAL_IN_A_CALLBACK}\nsys.argv = {arguments}\nfrom gpushare_plugin.__main__ import main\nmain()"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)

@@ -41,7 +41,7 @@ def a_card(*profiles: str) -> FakeGpu:
     return FakeGpu(mig_enabled=True, mig_instances=tuple(FakeMigInstance(profile) for profile in profiles))
 
 
-async def test_seven_pods_on_one_card(kubelet: EmbeddedKubelet) -> None:
+async def test_seven_pods_have_instances_of_one_card(kubelet: EmbeddedKubelet) -> None:
     """Seed 004: a card is up to seven GPUs; under `single` each pod that asks for a GPU has an instance of its own."""
     with FakeNvml([a_card(*["1g.5gb"] * 7)]) as node:
         environment = {**node.environment, "MIG_STRATEGY": "single"}
@@ -54,7 +54,7 @@ async def test_seven_pods_on_one_card(kubelet: EmbeddedKubelet) -> None:
                 await admit(kubelet, GPU, 1, "eighth")
 
 
-async def test_whole_and_sliced_instances_beside_a_card(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
+async def test_whole_and_sliced_instances_are_offered_beside_a_card(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
     """Under `mixed` each profile is a resource, an instance named in the settings is sliced, a card is a GPU."""
     config = tmp_path / "config.yaml"
     config.write_text(MIXED)
@@ -74,7 +74,7 @@ async def test_whole_and_sliced_instances_beside_a_card(kubelet: EmbeddedKubelet
             assert (await admit(kubelet, GPU, 1, "card")).environment == {"NVIDIA_VISIBLE_DEVICES": node.gpus[1].uuid}
 
 
-async def test_device_nodes_of_an_instance(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
+async def test_a_container_gets_the_device_nodes_of_card_and_instance(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
     """With `passDeviceSpecs` a container gets the card's node and the instance's two capabilities."""
     gpus = tmp_path / "gpus.yaml"
     gpus.write_text("gpus: [{memory: 40GiB}, {memory: 40GiB, mig: [3g.20gb]}]")
@@ -164,7 +164,7 @@ async def test_instances_are_made_also_after_a_kill_between_two_steps(tmp_path: 
 async def test_programs_that_meet_in_one_directory_by_a_link_are_refused(
     kubelet: EmbeddedKubelet, short_path: Path
 ) -> None:
-    """Each would overwrite files of the other: whoever comes second ends with a sentence, and touches nothing."""
+    """Each would overwrite files of the other: the second ends with a sentence, and touches nothing."""
     root = MpsRoot(short_path / "run/mps")
     gpus = short_path / "gpus.yaml"
     gpus.write_text("gpus: [{memory: 16GiB}]\n")
@@ -192,7 +192,9 @@ async def test_programs_that_meet_in_one_directory_by_a_link_are_refused(
         assert "two directories beside each other" in each.errors
 
 
-async def test_both_programs_are_killed_between_two_steps(kubelet: EmbeddedKubelet, short_path: Path) -> None:
+async def test_a_kill_of_both_programs_between_two_steps_loses_no_instance(
+    kubelet: EmbeddedKubelet, short_path: Path
+) -> None:
     """Daemon and `gpushare mig` die with half an instance made, then with half of it destroyed; others go on from that.
 
     The instance of a pod stays, nothing is made twice, and what is wanted is there at the end.

@@ -72,8 +72,10 @@ def served(root: MpsRoot, *gpus: MpsGpu) -> bool:
     return status is not None and status.in_force.gpus == gpus and not status.not_served
 
 
-async def test_a_life(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]) -> None:
-    """It makes its directories, serves what is wanted, tells in its log what the daemon does, and ends by SIGTERM."""
+async def test_the_supervisor_serves_and_ends_by_sigterm(
+    mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]
+) -> None:
+    """Before, it makes its directories; its log tells what the control daemon does."""
     link(root, *gpus)
     async with supervising(mps, root, node) as daemon:
         await daemon.until(lambda: served(root, *gpus), "the GPUs were served")
@@ -179,8 +181,10 @@ async def test_shared_memory_has_a_limit(mps: FakeMps, root: MpsRoot, node: Path
         assert {each["level"] for each in daemon.log} <= {"debug", "info"}
 
 
-async def test_a_crash_of_the_daemon(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]) -> None:
-    """The plugin hears that the daemon died, and that another one serves."""
+async def test_the_plugin_hears_of_a_crash_of_the_daemon(
+    mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]
+) -> None:
+    """The view of the plugin says that the daemon died, and that another one serves."""
     plugin = link(root, *gpus)
     async with supervising(mps, root, node) as daemon:
         await daemon.until(lambda: served(root, *gpus), "the GPUs were served")
@@ -196,8 +200,8 @@ async def test_a_crash_of_the_daemon(mps: FakeMps, root: MpsRoot, node: Path, gp
         assert await daemon.stop() == 0
 
 
-async def test_a_second_one_is_refused(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]) -> None:
-    """There is one a root: a second says which process has it and ends; the first goes on."""
+async def test_a_second_process_is_refused(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]) -> None:
+    """There is one a root: the second says which process has it and ends; the first goes on."""
     link(root, *gpus)
     async with supervising(mps, root, node) as first:
         await first.until(lambda: served(root, *gpus), "the GPUs were served")
@@ -210,8 +214,10 @@ async def test_a_second_one_is_refused(mps: FakeMps, root: MpsRoot, node: Path, 
         assert await first.stop() == 0
 
 
-async def test_a_plugin_that_comes_and_goes(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]) -> None:
-    """Either may come first, and the daemon does not notice when the plugin is upgraded in between."""
+async def test_the_daemon_does_not_notice_an_upgrade_of_the_plugin(
+    mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]
+) -> None:
+    """Plugin and daemon may come in any order."""
     async with supervising(mps, root, node) as daemon:
         await daemon.until(lambda: served(root), "it was ready")
         link(root, *gpus)
@@ -240,8 +246,10 @@ async def test_the_environment_names_the_root(mps: FakeMps, root: MpsRoot, node:
         (lambda path: path / "file" / "mps", "cannot be used"),
     ],
 )
-async def test_a_root_that_cannot_be_used(short_path: Path, node: Path, make: object, words: str) -> None:
-    """It says so and ends before it touches anything."""
+async def test_a_root_that_cannot_be_used_ends_the_process_untouched(
+    short_path: Path, node: Path, make: object, words: str
+) -> None:
+    """The process says so and ends before it touches anything."""
     (short_path / "file").touch()
     assert callable(make)
     finished = await gpushare("mps", "--mps-root", make(short_path), "--simulate", node)
@@ -249,7 +257,7 @@ async def test_a_root_that_cannot_be_used(short_path: Path, node: Path, make: ob
     assert words in finished.errors
 
 
-async def test_a_size_that_is_none(root: MpsRoot, node: Path) -> None:
+async def test_a_limit_that_is_no_size_is_refused(root: MpsRoot, node: Path) -> None:
     """A limit of the shared memory that cannot be read is refused with the nearest right one; nothing was touched."""
     finished = await gpushare("mps", "--mps-root", root.path, "--simulate", node, "--shared-memory", "1gb")
     assert finished.status == 2

@@ -133,10 +133,10 @@ def _ignored(pid: int) -> set[int]:
 
 @pytest.mark.parametrize("number", ENDING, ids=lambda number: number.name)
 @pytest.mark.parametrize("program", DAEMONS)
-async def test_a_daemon_ends_in_order_and_ignores_what_means_nothing(
+async def test_a_daemon_ends_in_order_and_ignores_signals_that_mean_nothing(
     short_path: Path, program: str, number: signal.Signals
 ) -> None:
-    """SIGUSR1 and its like leave it as it is, SIGHUP too; it can be suspended; three signals end it, with status 0."""
+    """SIGUSR1 and its like leave a daemon as it is, SIGHUP too; it can be suspended; three signals end it with 0."""
     async with DAEMONS[program](short_path) as daemon:
         for each in (*IGNORED, signal.SIGHUP):
             daemon.process.send_signal(each)
@@ -170,7 +170,7 @@ async def _watching(folder: Path, *, nodes: int = 1, output: int = subprocess.PI
 
 
 @pytest.mark.parametrize("number", ENDING, ids=lambda number: number.name)
-async def test_a_command_that_goes_on_ends_in_order_and_ignores_what_means_nothing(
+async def test_a_command_that_goes_on_ends_in_order_and_ignores_other_signals(
     short_path: Path, number: signal.Signals
 ) -> None:
     """`gpushare inspect --watch`: what a terminal sends to end it does, without a traceback or a core dump."""

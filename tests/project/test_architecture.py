@@ -10,7 +10,7 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text()
 TREE = [line.removeprefix("    ") for line in PAGE.splitlines() if line.startswith("    ")]
 
 
-def test_what_the_tree_names_is_there() -> None:
+def test_paths_that_the_tree_names_are_there() -> None:
     """Each line of the tree begins with folders or files that exist, indented below their folder."""
     missing = [path for path in tree() if not path.exists()]
     assert [str(path.relative_to(ROOT)) for path in missing] == []
@@ -28,7 +28,7 @@ def test_the_tree_names_every_module() -> None:
     assert [str(module) for module in sorted(modules) if module.stem not in words] == []
 
 
-def test_where_changes_go_is_there() -> None:
+def test_files_that_the_table_of_changes_names_are_there() -> None:
     """The files that the table names exist, but for those to come."""
     rows = PAGE.split("## Where does a change go?")[1].split("\n## ")[0].splitlines()
     paths = [

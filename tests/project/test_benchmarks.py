@@ -19,7 +19,7 @@ LEAST = Effort(0.001)
 
 
 @pytest.mark.parametrize("name", MEASURES)
-async def test_each_measure_gives_figures(name: str) -> None:
+async def test_every_measure_gives_figures(name: str) -> None:
     """Whatever is measured comes out as figures of one name each, which JSON keeps as they are."""
     figures = await MEASURES[name](LEAST)
     assert figures
@@ -52,7 +52,7 @@ def test_a_goal_is_met_up_to_its_limit(goal: Goal, met: bool) -> None:  # noqa: 
     assert figure.meets(goal) is met
 
 
-def test_of_several_runs_each_statistic_is_the_median() -> None:
+def test_statistics_of_several_runs_are_medians() -> None:
     """Of the figure and of its floor; a run at a bad moment, or at the best one, does not decide."""
     runs = [
         Figure("what", "ms", Summary.of([measured]), Summary.of([floor]), (Goal("p99", 2, of_floor=True),), note)

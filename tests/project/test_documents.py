@@ -73,7 +73,7 @@ def test_the_pictures_fit_a_page() -> None:
         assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_of_pages_lead_to_files_and_sections_that_exist() -> None:
     """Each link of a page to a file of the repository, or to a section of a page, is right."""
     links = [
         (page, target)

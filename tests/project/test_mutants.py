@@ -29,7 +29,7 @@ def test_fit():
 """
 
 
-def test_each_change_stands_where_it_says() -> None:
+def test_every_change_stands_where_it_says() -> None:
     """Functions are changed, and no annotation, default or docstring; the rest of the file stays as it is."""
     found = {str(each): each.source(RULES) for each in mutants("fit.py", ast.parse(RULES))}
     assert len(found) == 18
@@ -41,8 +41,8 @@ def test_each_change_stands_where_it_says() -> None:
     assert all(ast.parse(each) for each in found.values())
 
 
-def test_what_no_test_notices_survives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A mutant that no test reaches survives unseen; others meet the tests that reach them."""
+def test_a_mutant_that_no_test_notices_survives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Mutants that no test reaches survive unseen; others meet the tests that reach them."""
     trees = [tmp_path / "tree", tmp_path / "noting"]
     for tree in trees:
         for name, text in {

@@ -123,7 +123,7 @@ def merge(values: dict[str, Any], more: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_every_command_works(document: str, clone: Path, tmp_path: Path) -> None:
+def test_every_command_in_the_documents_works(document: str, clone: Path, tmp_path: Path) -> None:
     """Each command is run, or is of a kind that is named above with the reason; files that it names are there."""
     for command in commands(document):
         if command.startswith(("helm install", "helm upgrade")):

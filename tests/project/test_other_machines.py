@@ -78,7 +78,7 @@ def test_the_first_python_that_every_package_has_a_wheel_for_is_taken(other: Mac
 
 
 @pytest.mark.parametrize("versions", [[], ["3.15"], ["3.10"]])
-def test_without_such_a_python_the_versions_are_named(other: Machine, versions: list[str]) -> None:
+def test_the_versions_of_python_are_named_if_none_fits(other: Machine, versions: list[str]) -> None:
     """The reader learns which to install, and how to name one that is elsewhere."""
     for version in versions:
         other.python("python3", version)
@@ -93,7 +93,7 @@ def test_the_versions_are_those_of_the_image() -> None:
     assert sorted(line.split()[2:]) == sorted(PYTHONS)
 
 
-def test_after_python3_venv_was_missing_the_second_try_works(other: Machine) -> None:
+def test_the_second_try_works_after_python3_venv_was_missing(other: Machine) -> None:
     """The package is named, and nothing is left that the next `make` could take for an environment."""
     other.python("python3", "3.11", WITHOUT_VENV)
     assert "install python3-venv (Debian, Ubuntu)" in other.refuses()

@@ -24,14 +24,14 @@ def nothing() -> None:
         (nothing, "nothing at 0x[0-9a-f]+> returned None"),
     ],
 )
-async def test_what_was_waited_for_is_quoted_with_what_was_seen(look: Callable[[], object], told: str) -> None:
+async def test_a_failed_wait_quotes_its_condition_with_what_was_seen(look: Callable[[], object], told: str) -> None:
     """A failure tells the condition as it is written, and what the sides of its comparisons were."""
     expected = told if look is nothing else re.escape(told)
     with pytest.raises(TimeoutError, match=f"^not so within 0.01 s: .*{expected}; and more$"):
         await until(look, lambda: "and more", within=0.01)
 
 
-async def test_what_was_seen_is_returned() -> None:
+async def test_a_wait_returns_what_was_seen() -> None:
     """A test asserts of the moment that ended its wait, also where the look itself takes time."""
     looks = iter([[], [], ["found"]])
 
@@ -42,8 +42,8 @@ async def test_what_was_seen_is_returned() -> None:
     assert until_blocking(lambda: UNITS) is UNITS
 
 
-async def test_what_cannot_come_any_more_is_not_waited_for() -> None:
-    """An error ends the wait at once, and one of time that is not the wait's own stays as it is."""
+async def test_an_error_ends_a_wait_at_once() -> None:
+    """Also where nothing could come any more; an error of time that is not the wait's own stays as it is."""
 
     async def gone() -> None:
         raise TimeoutError("of somebody else")

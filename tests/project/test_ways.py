@@ -37,7 +37,7 @@ PROGRAM = {
 """A package in which only `asked` has a function that runs when something is asked; the others run at imports."""
 
 
-async def test_only_functions_count(short_path: Path) -> None:
+async def test_functions_alone_count_as_part_of_a_way(short_path: Path) -> None:
     """Bodies of modules and classes do not count, nor decorators and calls at their imports."""
     (short_path / "sample").mkdir()
     for name, text in PROGRAM.items():
@@ -65,8 +65,8 @@ async def test_only_functions_count(short_path: Path) -> None:
     assert await program.wait() == 0
 
 
-async def test_the_way_through_the_extender(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has modules, each of them one of ours."""
+async def test_the_way_through_the_extender_has_modules(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them is one of ours."""
     monkeypatch.setattr(ways, "IDLE", 0)
     (way,) = await ways.extender_way(short_path)
     modules = {module for _, module, _ in way.functions}

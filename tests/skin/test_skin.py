@@ -13,8 +13,8 @@ SCHEMA = Path(__file__).parents[2] / "charts/gpushare/values.schema.json"
 
 
 @pytest.mark.parametrize("scene", SCENES)
-async def test_nothing_that_others_see_has_changed(scene: str, short_path: Path) -> None:
-    """A scene shows what its golden files have, and differs in nothing."""
+async def test_scenes_show_what_their_golden_files_have(scene: str, short_path: Path) -> None:
+    """Nothing that others see has changed."""
     texts = await SCENES[scene](short_path)
     assert recorded_in({name.partition("/")[0] for name in texts}) <= texts.keys(), "python -m tests.skin.record"
     if difference := differences(texts):

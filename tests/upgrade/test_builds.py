@@ -15,8 +15,8 @@ def git(folder: Path, *arguments: str | Path) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def test_the_builds_are_two(old: Build, new: Build) -> None:
-    """Each is imported from its own folder, as both fixtures have seen, and the old one is complete."""
+def test_both_builds_are_imported_from_folders_of_their_own(old: Build, new: Build) -> None:
+    """The fixtures have seen that, and the old build is complete."""
     assert not new.root.is_relative_to(old.root)
     assert not old.root.is_relative_to(new.root)
     assert (old.root / "gpushare_plugin" / "__main__.py").exists()

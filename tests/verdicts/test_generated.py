@@ -131,7 +131,7 @@ def test_a_record_has_the_keys_that_a_daemon_publishes(tmp_path: Path) -> None:
         assert always - {"numaNode"} <= frozenset[str].intersection(*found), mode
 
 
-def test_who_makes_inputs_knows_nothing_of_the_product() -> None:
+def test_generated_inputs_do_not_depend_on_the_product() -> None:
     """So a change of the product cannot change an input."""
     for file in Path(generate.__path__[0]).glob("*.py"):
         for found in ast.walk(ast.parse(file.read_text())):

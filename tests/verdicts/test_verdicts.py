@@ -21,7 +21,7 @@ _SHOWN = 20
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_decided_is_what_was_recorded(kind: str) -> None:
+def test_verdicts_are_those_that_were_recorded(kind: str) -> None:
     """Of each kind, whatever the inputs."""
     compared, different, lines = 0, 0, list[str]()
     for case, recorded in read(RECORDED):

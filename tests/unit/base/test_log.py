@@ -66,7 +66,7 @@ def test_lines_are_written_as_they_came(lines: list[str]) -> None:
     assert queue.dropped == 0
 
 
-def test_what_has_no_room_is_counted_and_told(pipe: tuple[BinaryIO, BinaryIO]) -> None:
+def test_lines_that_find_no_room_are_counted_and_told(pipe: tuple[BinaryIO, BinaryIO]) -> None:
     """While nobody reads, so many bytes wait and no more; once somebody does, the rest is told as a number, once."""
     reader, writer = pipe
     queue = QueuedLog(writer.fileno(), capacity=1000)
@@ -83,7 +83,7 @@ def test_what_has_no_room_is_counted_and_told(pipe: tuple[BinaryIO, BinaryIO]) -
     assert queue.dropped == 50
 
 
-def test_a_reader_may_come_back(tmp_path: Path) -> None:
+def test_a_reader_that_comes_back_is_told_how_many_lines_were_lost(tmp_path: Path) -> None:
     """Lines without a reader are lost and counted; the next reader is told how many, after the first line it gets."""
     fifo = tmp_path / "log"
     os.mkfifo(fifo)
@@ -104,7 +104,7 @@ def test_a_reader_may_come_back(tmp_path: Path) -> None:
     os.close(writer)
 
 
-def test_the_end_does_not_wait_for_ever(pipe: tuple[BinaryIO, BinaryIO]) -> None:
+def test_the_end_of_a_log_does_not_wait_for_its_reader(pipe: tuple[BinaryIO, BinaryIO]) -> None:
     """A log that nobody reads is left behind, and what comes later hurts nobody."""
     reader, writer = pipe
     queue = QueuedLog(writer.fileno())
@@ -114,7 +114,7 @@ def test_the_end_does_not_wait_for_ever(pipe: tuple[BinaryIO, BinaryIO]) -> None
     assert list(zip(first_lines(reader), range(1), strict=False)) == [("one", 0)]
 
 
-def test_a_file_that_does_not_wait_is_waited_for(pipe: tuple[BinaryIO, BinaryIO]) -> None:
+def test_a_pipe_that_refuses_instead_of_waiting_loses_no_line(pipe: tuple[BinaryIO, BinaryIO]) -> None:
     """Where somebody who shares the pipe made it refuse instead of wait, no line is lost."""
     reader, writer = pipe
     os.set_blocking(writer.fileno(), False)
@@ -126,7 +126,7 @@ def test_a_file_that_does_not_wait_is_waited_for(pipe: tuple[BinaryIO, BinaryIO]
     assert queue.dropped == 0
 
 
-def test_many_threads_lose_nothing() -> None:
+def test_lines_of_many_threads_stay_whole_and_in_order() -> None:
     """Lines of many threads are whole, and those of each in order."""
     read, write = os.pipe()
     with os.fdopen(read, "rb") as reader, os.fdopen(write, "wb") as writer:
@@ -152,8 +152,8 @@ def test_many_threads_lose_nothing() -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
-def test_without_standard_error_there_is_no_log(form: str) -> None:
-    """A process that is started without one does not write its log to whatever file gets the number."""
+def test_a_process_without_standard_error_writes_no_log(form: str) -> None:
+    """Without standard error, the log is not written to whatever file gets the number."""
     command = (sys.executable, "-m", "gpushare_plugin", "run", "--config-file", "/nowhere", "--log-format", form)
     done = subprocess.run(["/bin/sh", "-c", 'exec "$@" 2>&-', "sh", *command], stdout=subprocess.PIPE, check=False)
     assert (done.returncode, done.stdout) == (1, b"")
@@ -171,8 +171,8 @@ with queued_log() as log:
 """
 
 
-def test_what_libraries_print_is_an_event() -> None:
-    """Whoever prints on standard error waits for nobody either: each line is an event of the log."""
+def test_text_that_libraries_print_is_an_event_of_the_log() -> None:
+    """A library that prints on standard error waits for nobody either: each line is an event of the log."""
     done = subprocess.run([sys.executable, "-c", PRINTS], capture_output=True, check=True, text=True)
     lines = done.stderr.splitlines()
     assert len(lines) == 3
@@ -181,8 +181,8 @@ def test_what_libraries_print_is_an_event() -> None:
         assert '"event": "printed_to_stderr", "level": "error"' in line
 
 
-def test_errors_of_the_loop_are_told_now_and_then() -> None:
-    """One of each kind a minute, then with how many were not told; a stack only where it is no error of the system."""
+def test_errors_of_the_loop_are_told_once_a_minute() -> None:
+    """Each kind is, then with how many were not told; a stack only if the error is none of the system."""
     loop, errors = Loop(), LoopErrors()
     full = {"message": "no file", "exception": OSError(24, "Too many open files")}
     before = structlog.get_config()

@@ -29,7 +29,7 @@ async def test_followers_wake_when_the_value_is_replaced() -> None:
     assert await asyncio.gather(*waiting) == [2, 2, 2]
 
 
-async def test_whoever_follows_several_values_wakes_for_each() -> None:
+async def test_a_follower_of_several_values_wakes_for_each() -> None:
     """The first turn comes at once, others after any of the values was replaced, however often meanwhile."""
     one, other = Published(1), Published("a")
     following = changes(one, other)

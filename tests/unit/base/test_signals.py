@@ -23,7 +23,7 @@ def _signals_as_before() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("again", [*ENDING, signal.SIGHUP])
-async def test_what_ends_is_not_interrupted_by_another_signal(again: signal.Signals) -> None:
+async def test_work_that_ends_is_not_interrupted_by_another_signal(again: signal.Signals) -> None:
     """Whatever comes while work ends in good order, it is cancelled once, and ends whole."""
     done = []
 

@@ -12,7 +12,7 @@ from tests.skipping import SkippingLoop
 from tests.waiting import PATIENCE
 
 
-async def test_both_go_on_at_a_time() -> None:
+async def test_background_work_runs_at_the_same_time_as_the_body() -> None:
     """The work begins while the body waits for something else, and its result is there for the body."""
     begun = asyncio.Event()
 
@@ -70,7 +70,7 @@ async def test_work_ends_also_while_a_timeout_expires(steps: int) -> None:
                 await asyncio.sleep(0)
 
 
-async def test_the_end_does_not_interrupt_work_that_ends_already() -> None:
+async def test_the_end_of_the_background_does_not_interrupt_work_that_ends_already() -> None:
     """Work that was ended by itself cleans up undisturbed when the background ends meanwhile."""
     cleaning, cleaned = asyncio.Event(), asyncio.Event()
 

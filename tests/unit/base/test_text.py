@@ -11,13 +11,13 @@ from gpushare_plugin.base.text import in_words, some_of, visible, visible_json
 @pytest.mark.parametrize(
     ("names", "text"), [("", ""), ("a", "a"), ("ab", "a, b"), ("abc", "a, b and 1 more"), ("abcdef", "a, b and 4 more")]
 )
-def test_of_many_names_the_first_are_shown_and_the_rest_counted(names: str, text: str) -> None:
-    """Two of them here; nothing is added where all are shown."""
+def test_a_long_list_of_names_shows_the_first_and_counts_the_rest(names: str, text: str) -> None:
+    """Here two names are shown; nothing is added where all are."""
     assert some_of(list(names), 2) == text
 
 
-def test_only_names_that_are_shown_are_spelled() -> None:
-    """Whoever sends thousands of names does not keep us busy with them."""
+def test_names_that_are_not_shown_are_not_spelled() -> None:
+    """A sender of thousands of names does not keep us busy with them."""
     spelled = []
 
     def spell(name: str) -> str:
@@ -35,7 +35,7 @@ UNSEEN: Final = (
 
 
 @pytest.mark.parametrize("character", UNSEEN)
-def test_what_is_not_seen_is_shown_as_its_escape(character: str) -> None:
+def test_invisible_characters_are_shown_as_escapes(character: str) -> None:
     """In a line and in JSON, which still means the same."""
     assert visible(f"a{character}b") == f"a{character.encode('unicode_escape').decode()}b"
     said = json.dumps({"key": f"a{character}b"}, ensure_ascii=False, indent=1)
@@ -45,8 +45,8 @@ def test_what_is_not_seen_is_shown_as_its_escape(character: str) -> None:
     assert json.loads(shown) == json.loads(said)
 
 
-def test_what_is_seen_stays_as_it_is() -> None:
-    """Of any script, with the marks and pictures that people write."""
+def test_visible_characters_stay_as_they_are() -> None:
+    """Characters of any script stay, with the marks and pictures that people write."""
     text = "GPU 0: 16 GiB, größer ≥ ½ 显存 ذاكرة ██░ 🙂"
     assert visible(text) == text
     assert visible_json(json.dumps(text, ensure_ascii=False)) == json.dumps(text, ensure_ascii=False)
@@ -63,6 +63,6 @@ def test_what_is_seen_stays_as_it_is() -> None:
         (AttributeError("'Node' has no 'live'"), "AttributeError: 'Node' has no 'live'"),
     ],
 )
-def test_errors_are_in_words(error: Exception, text: str) -> None:
+def test_an_error_is_told_in_words_on_one_line(error: Exception, text: str) -> None:
     """A person reads what happened, on one line; the class is named where there is nothing else to say."""
     assert in_words(error) == text

@@ -41,7 +41,7 @@ def test_colours_change_nothing_but_the_looks() -> None:
 
 
 @pytest.mark.parametrize("text", ["two\nlines", "\x1b[2Jgone", "\x9b2J", "split\u2028line", "a\u202eb", "a\u200bb", ""])
-def test_what_is_logged_stays_on_its_line(text: str) -> None:
+def test_logged_text_stays_on_its_line(text: str) -> None:
     """A text from outside can neither begin a line of its own nor speak to the terminal."""
     line = written(colours=False, reason=text, names=[text])
     assert line.isprintable()

@@ -34,8 +34,8 @@ def imported(*arguments: str) -> set[str]:
 
 
 @pytest.mark.parametrize("arguments", [("version",), ("--version",), ("--help",), ("run", "--help")], ids=" ".join)
-def test_only_the_command_that_runs_is_imported(arguments: tuple[str, ...]) -> None:
-    """Who asks for the version or for help does not wait for what the daemon needs."""
+def test_commands_that_do_not_run_are_not_imported(arguments: tuple[str, ...]) -> None:
+    """The version and the help do not wait for what the daemon needs."""
     modules = imported(*arguments)
     ours = {name.rpartition(".")[2] for name in modules if name.startswith(f"{package.__name__}.")}
     assert ours - FOLDERS.keys() == {argument for argument in arguments if argument in COMMANDS}
@@ -44,7 +44,7 @@ def test_only_the_command_that_runs_is_imported(arguments: tuple[str, ...]) -> N
 
 
 @pytest.mark.parametrize("command", ["mps", "cleanup"])
-def test_who_does_not_talk_to_the_kubelet_does_without_grpc(command: str) -> None:
+def test_commands_that_do_not_talk_to_the_kubelet_do_not_import_grpc(command: str) -> None:
     """A command imports what its work needs, not what another one does."""
     assert "grpc" not in imported(command, "--help")
 
@@ -58,13 +58,13 @@ def test_every_module_is_a_command_of_its_name() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_short_help_is_that_of_the_command(name: str) -> None:
-    """What the group says of a command without importing it is what the command says of itself."""
+def test_the_short_help_in_the_table_is_that_of_the_command(name: str) -> None:
+    """The group says of a command, without importing it, what the command says of itself."""
     assert commands.load(name).get_short_help_str(limit=120) == COMMANDS[name]
 
 
-def test_the_help_is_not_cut() -> None:
-    """Each command has its whole line, in 80 columns as well."""
+def test_the_list_of_commands_is_not_cut_in_80_columns() -> None:
+    """Each command has its whole line."""
     done = CliRunner().invoke(commands, ["--help"], terminal_width=80)
     lines = done.output.partition("Commands:\n")[2].splitlines()
     assert [line.split(maxsplit=1) for line in lines] == [list(pair) for pair in sorted(COMMANDS.items())]
@@ -88,8 +88,8 @@ def test_a_misspelled_command_is_told_the_nearest() -> None:
     assert (done.exit_code, "No such command 'lst'. Did you mean 'list'?" in done.output) == (2, True)
 
 
-def test_the_moment_between_import_and_work_is_told_once() -> None:
-    """Whoever starts the process hears when a command has been imported; where there is none, there is no moment."""
+def test_the_caller_is_told_once_that_the_command_is_imported() -> None:
+    """Where no command runs, nothing is told."""
     told: list[str] = []
     for arguments in (["--help"], ["--version"], ["no-such-command"], ["version"]):
         CliRunner().invoke(commands, arguments, obj=lambda arguments=arguments: told.append(arguments[0]))

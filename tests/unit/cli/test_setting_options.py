@@ -68,13 +68,13 @@ def names(option: SettingOption) -> str:
 
 
 @pytest.mark.parametrize("option", SETTING_OPTIONS, ids=names)
-def test_the_variables_are_nvidias(option: SettingOption) -> None:
-    """Whoever set NVIDIA's plugin by its environment can keep it; our own options follow the same rule."""
+def test_options_have_the_variables_of_nvidias_plugin(option: SettingOption) -> None:
+    """An environment made for NVIDIA's plugin can stay; our own options follow the same rule."""
     own = option.names[0].removeprefix("--").replace("-", "_").upper()
     assert option.environment == NVIDIAS_VARIABLES.get(option.names[0], [own])
 
 
-def test_every_option_of_nvidias_is_there() -> None:
+def test_options_have_the_names_of_nvidias_plugin() -> None:
     """No option that means the same has another name."""
     assert NVIDIAS_VARIABLES.keys() <= {option.names[0] for option in SETTING_OPTIONS}
 
@@ -90,7 +90,7 @@ def test_every_option_sets_its_setting(option: SettingOption) -> None:
         assert told == [(path, f"{option.environment[0]} (environment)")]
 
 
-def test_nothing_given_overrides_nothing() -> None:
+def test_an_option_that_is_not_given_overrides_nothing() -> None:
     """An option that is left out, or whose variable is empty, leaves the file its say."""
     assert given() == []
     assert given(MIG_STRATEGY="", PASS_DEVICE_SPECS="", DEVICE_LIST_STRATEGY="", DP_DISABLE_HEALTHCHECKS="") == []
@@ -163,7 +163,7 @@ def test_every_option_is_checked_as_the_file_is(option: SettingOption) -> None:
 
 
 @pytest.mark.parametrize(("text", "channels"), [("0", [0]), ("0, 1", [0, 1]), ("", None), ("all", ["all"])])
-def test_channels_are_numbers(text: str, channels: object) -> None:
+def test_channels_are_read_as_numbers(text: str, channels: object) -> None:
     """As in NVIDIA's plugin; a word that is no number stays, to be reported."""
     assert given(IMEX_CHANNEL_IDS=text) == (
         [["imex.channelIDs", channels, "IMEX_CHANNEL_IDS (environment)"]] if channels is not None else []
@@ -189,7 +189,9 @@ def directory(context: click.Context, /, **_settings: Any) -> None:
         (["--device-plugin-path=/p"], {"NODE_LABEL": "nvidia.com/device-plugin.config"}, "/p"),
     ],
 )
-def test_the_kubelets_socket_is_beside_ours(arguments: list[str], environment: dict[str, str], printed: str) -> None:
+def test_the_option_for_the_kubelets_socket_names_our_directory_too(
+    arguments: list[str], environment: dict[str, str], printed: str
+) -> None:
     """NVIDIA's option for the kubelet's socket names the directory that ours are in, too."""
     result = CliRunner().invoke(directory, arguments, env=environment)
     assert (result.exit_code, result.output) == (0, f"{printed}\n")
@@ -210,7 +212,7 @@ def test_the_kubelets_socket_is_beside_ours(arguments: list[str], environment: d
         (["--cdi-disable-hooks=all"], {}, "found all; gpushare generates no CDI specs"),
     ],
 )
-def test_what_is_not_done_is_refused_with_the_reason(
+def test_options_of_nvidia_without_effect_here_are_refused_with_the_reason(
     arguments: list[str], environment: dict[str, str], reason: str
 ) -> None:
     """Options of NVIDIA's that would change something, and do not here, are errors with a remedy."""

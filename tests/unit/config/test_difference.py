@@ -73,7 +73,7 @@ SLICED = "sharing: {timeSlicing: {resources: [%s]}}"
         ),
     ],
 )
-def test_each_setting_that_changed_is_told_by_its_path(
+def test_every_changed_setting_is_told_by_its_path(
     load_text: Callable[..., Loaded], old: str, new: str, lines: list[str]
 ) -> None:
     """Effective settings are compared, so spelling out a default is no change."""
@@ -106,7 +106,7 @@ settings = st.fixed_dictionaries(
 
 
 @given(settings, settings)
-def test_there_is_a_difference_exactly_between_configs_that_differ(old: Config, new: Config) -> None:
+def test_differences_are_told_exactly_between_configs_that_differ(old: Config, new: Config) -> None:
     """No change goes untold, none is made up, and each is one line."""
     lines = difference(old, new)
     assert (lines == []) == (old == new)

@@ -42,7 +42,7 @@ def named(configs: Configs, name: str) -> Sharing:
     return config.sharing
 
 
-def test_without_labels_the_default_holds(configs: Configs) -> None:
+def test_a_node_without_labels_gets_the_default_config(configs: Configs) -> None:
     """A node without labels gets the default config, and nothing is told."""
     assert in_force(configs, {}) == (named(configs, "slices"), ())
 
@@ -52,7 +52,7 @@ def test_a_label_chooses_a_config(configs: Configs) -> None:
     assert in_force(configs, {CONFIG: "memory"}) == (named(configs, "memory"), ())
 
 
-def test_a_config_that_is_not_there_is_refused(configs: Configs) -> None:
+def test_a_label_that_names_a_missing_config_is_refused(configs: Configs) -> None:
     """A wrong name is a problem of the settings, with the names there are; at the start it counts as none."""
     loaded = load_effective_config({CONFIG: "memry"}, configs)
     (line,) = loaded.lines(loaded.problems)
@@ -92,7 +92,7 @@ def test_core_mem_offers_compute_where_something_limits_it(configs: Configs, iso
     assert notices == ()
 
 
-def test_core_mem_names_what_is_missing(configs: Configs) -> None:
+def test_core_mem_without_an_isolation_offers_no_compute_and_says_what_to_set(configs: Configs) -> None:
     """Where nothing limits compute, none is offered, and the warning says what to set."""
     sharing, (notice,) = in_force(configs, {SCHEDULE: "core_mem"})
     assert sharing.memory is not None
@@ -118,7 +118,7 @@ def test_labels_that_disagree_are_told(configs: Configs) -> None:
     )
 
 
-def test_mps_labels(configs: Configs) -> None:
+def test_labels_for_mps_share_gpus_by_memory_or_by_slices(configs: Configs) -> None:
     """ACK's label shares all GPUs by memory under MPS; nos' keeps the slices of the settings, and asks for some."""
     sharing, notices = in_force(configs, {SCHEDULE: "mps"})
     assert sharing.memory is not None
@@ -153,7 +153,7 @@ def test_slices_of_the_config_stay_as_they_are_configured(configs: Configs) -> N
 
 
 @pytest.mark.parametrize("labels", [{CONFIG: "memory"}, {SCHEDULE: "share"}, {SCHEDULE: "default"}])
-def test_another_label_goes_before_partitioning(configs: Configs, labels: dict[str, str]) -> None:
+def test_any_other_label_goes_before_partitioning(configs: Configs, labels: dict[str, str]) -> None:
     """The first label that is present decides, and the other is told, also where whole GPUs are requested."""
     effective, (notice,) = partitioned(configs, labels | {PARTITIONING: "mps"})
     assert effective.partitioning is None
@@ -162,13 +162,13 @@ def test_another_label_goes_before_partitioning(configs: Configs, labels: dict[s
     )
 
 
-def test_without_partitioning_the_label_is_told_with_the_remedy(configs: Configs) -> None:
+def test_the_label_for_partitioning_is_told_with_a_remedy_if_partitioning_is_off(configs: Configs) -> None:
     """People who come from nos see what to turn on."""
     _, (notice,) = in_force(configs, {PARTITIONING: "mps"})
     assert notice.endswith("start gpushare run with --partitioning (chart: partitioning.enabled)")
 
 
-def test_cgpu_label(configs: Configs) -> None:
+def test_the_label_for_cgpu_is_handed_on_and_changes_no_setting(configs: Configs) -> None:
     """ACK's label that its kernel module stands aside is handed on, and is no matter of the settings."""
     config = Config.model_validate({"sharing": named(configs, "slices")})
     assert load_effective_config({}, configs).effective == EffectiveConfig(config)
@@ -177,7 +177,7 @@ def test_cgpu_label(configs: Configs) -> None:
 
 
 @pytest.mark.parametrize("labels", [{SCHEDULE: "mig"}, {PARTITIONING: "mig"}])
-def test_what_is_not_served_is_told(configs: Configs, labels: dict[str, str]) -> None:
+def test_labels_that_are_not_served_are_told(configs: Configs, labels: dict[str, str]) -> None:
     """Labels that ask for what is not there yet leave the settings alone and are told."""
     sharing, (notice,) = in_force(configs, labels)
     assert sharing == named(configs, "slices")
@@ -185,7 +185,7 @@ def test_what_is_not_served_is_told(configs: Configs, labels: dict[str, str]) ->
 
 
 @pytest.mark.parametrize("value", ["binpack", "spread"])
-def test_placement_label(configs: Configs, value: str) -> None:
+def test_the_label_for_the_placement_goes_before_the_config(configs: Configs, value: str) -> None:
     """Aliyun's label for the placement goes before the config, whichever was chosen."""
     sharing, notices = in_force(configs, {CONFIG: "memory", PLACEMENT: value})
     assert sharing.memory is not None
@@ -193,7 +193,7 @@ def test_placement_label(configs: Configs, value: str) -> None:
     assert notices == ()
 
 
-def test_placement_without_anything_to_place(configs: Configs) -> None:
+def test_the_label_for_the_placement_is_told_if_no_gpu_is_shared_by_memory(configs: Configs) -> None:
     """A placement changes nothing, and is told, where no GPU is shared by memory."""
     sharing, (notice,) = in_force(configs, {PLACEMENT: "spread"})
     assert sharing == named(configs, "slices")
@@ -201,7 +201,7 @@ def test_placement_without_anything_to_place(configs: Configs) -> None:
 
 
 @pytest.mark.parametrize("label", [SCHEDULE, PARTITIONING, PLACEMENT])
-def test_a_value_nobody_knows_is_told(configs: Configs, label: str) -> None:
+def test_an_unknown_value_of_a_label_is_told(configs: Configs, label: str) -> None:
     """A misspelt value changes nothing, and the notice has what there is."""
     sharing, (notice,) = in_force(configs, {label: "spred"})
     assert sharing == named(configs, "slices")
@@ -218,7 +218,7 @@ def test_a_value_nobody_knows_is_told(configs: Configs, label: str) -> None:
         ("cgpu.disable.isolation", "rubbish", "expected one of true, false"),
     ],
 )
-def test_a_label_that_is_not_followed_is_told_whoever_decides(
+def test_a_label_that_is_not_followed_is_told_whichever_label_decides(
     configs: Configs, label: str, value: str, told: str
 ) -> None:
     """A label that another one goes before asks in vain, too."""
@@ -237,7 +237,7 @@ def test_a_config_with_mistakes_does_not_keep_a_node_from_starting(configs: Conf
     assert ["cannot be used" in notice for notice in started.notices] == [True]
 
 
-def test_under_mps_all_gpus_are_shared_by_memory_through_mps() -> None:
+def test_the_label_for_mps_shares_all_gpus_by_memory_under_mps() -> None:
     """Whatever the file shares, the label means aliyun.com/gpu-mem under MPS on every GPU."""
     config = shared_through_mps(settings(sharing=time_slicing({"name": "nvidia.com/gpu", "replicas": 2})))
     assert config == settings(sharing=memory(isolation="mps", compute="unlimited"))
@@ -247,7 +247,7 @@ def test_under_mps_all_gpus_are_shared_by_memory_through_mps() -> None:
     assert decided.mps == MpsNeeds(dict.fromkeys((gpu.uuid for gpu in NODE.cards), UnderMps(None)))
 
 
-def test_under_mps_everything_else_stays() -> None:
+def test_the_label_for_mps_leaves_all_other_settings() -> None:
     """Unit, placement and flags are no matter of the label."""
     config = settings(
         flags={"mpsRoot": "/srv/mps"}, sharing=memory(unit="256MiB", placement="spread", devices=[0], isolation="none")
@@ -268,7 +268,9 @@ def test_under_mps_everything_else_stays() -> None:
         ({"isolation": "hami-core"}, "proportional"),
     ],
 )
-def test_under_mps_compute_is_shared_unless_the_config_limits_it(entry: dict[str, object], compute: object) -> None:
+def test_the_label_for_mps_shares_compute_unless_the_config_limits_compute(
+    entry: dict[str, object], compute: object
+) -> None:
     """ACK isolates memory by this label and not compute; what the config says of compute goes before."""
     memory_sharing = shared_through_mps(settings(sharing=memory(**entry))).sharing.memory
     assert memory_sharing is not None

@@ -77,7 +77,7 @@ def test_keys_are_shown_in_their_places(text: str, meant: str) -> None:
     ],
     ids=["nothing", "another file", "an unknown key", "one key of many sections", "a long text", "a long line"],
 )
-def test_where_no_config_is_certain_none_is_shown(text: str) -> None:
+def test_a_config_that_is_not_certain_is_not_shown(text: str) -> None:
     """Nobody is told to write what is not known to be meant."""
     assert skeleton(text) is None
 
@@ -103,7 +103,7 @@ def test_where_no_config_is_certain_none_is_shown(text: str) -> None:
         "many lines",
     ],
 )
-def test_nothing_is_left_out_of_a_skeleton(more: str) -> None:
+def test_a_skeleton_leaves_no_key_out(more: str) -> None:
     """Where a key has no certain place of its own, none is shown: a shorter config was not meant."""
     assert skeleton(SHARED) is not None
     assert skeleton(SHARED + more) is None

@@ -61,7 +61,9 @@ class TestLimits:
         ],
         ids=["memory", "half GiB", "time slicing", "HAMi-core", "MPS replicas", "MPS slices", "whole"],
     )
-    def test_each_way_of_sharing_has_its_own(self, sharing: Mapping[str, Any], units: int, limit: int | None) -> None:
+    def test_the_way_of_sharing_decides_the_limit_of_a_container(
+        self, sharing: Mapping[str, Any], units: int, limit: int | None
+    ) -> None:
         """Memory is that of the units, of an equal part, or of the whole GPU; time slicing alone limits nothing."""
         made = snapshot(sharing, 8192)
         (container,) = attribute([on(made)], made, [held(made, "a", units)]).containers
@@ -75,7 +77,7 @@ class TestLimits:
         assert (container.limit, container.used, container.gpu) == (4864 * MIB, 100 * MIB, made.inventory.gpus[1].uuid)
         assert usage.stowaways == ()
 
-    def test_compute_is_no_memory(self) -> None:
+    def test_units_of_compute_do_not_count_as_memory(self) -> None:
         """Units of compute are not counted: the memory of the same container has the limit."""
         sharing = memory(isolation="hami-core", compute="requested")
         made = snapshot(sharing, 8192)
@@ -96,7 +98,7 @@ class TestLimits:
         (container,) = attribute([on(made)], made, [old]).containers
         assert (container.resource, container.limit) == (MEMORY, 2 * GIB)
 
-    def test_a_little_more_is_not_over(self) -> None:
+    def test_a_container_is_over_its_limit_only_beyond_the_tolerance(self) -> None:
         """The context of CUDA counts in no request, so a container is over its limit only beyond the tolerance."""
         usage = ContainerUsage("default", "a", "main", "uid-a", "GPU", MEMORY, 1, limit=GIB, used=GIB + TOLERANCE)
         assert not usage.over
@@ -108,7 +110,7 @@ class TestLimits:
 class TestContainers:
     """Whose a process is."""
 
-    def test_each_pod_has_its_processes(self) -> None:
+    def test_a_container_uses_what_all_processes_of_its_pod_use(self) -> None:
         """Memory and computing of all processes of a pod on the GPU are the container's."""
         made = snapshot(memory(), 8192, 8192)
         samples = [
@@ -129,7 +131,7 @@ class TestContainers:
         found = {each.container: each.used for each in attribute([sample], made, holdings).containers}
         assert found == {"one": 100 * MIB, "two": 50 * MIB}
 
-    def test_containers_that_cannot_be_told_apart_are_one(self) -> None:
+    def test_containers_that_cannot_be_told_apart_are_summed(self) -> None:
         """Where the IDs are not known, the pod has the sum of both, of limits and of memory."""
         made = snapshot(memory(), 8192)
         holdings = [
@@ -148,7 +150,7 @@ class TestContainers:
         assert [each.used for each in usage.containers] == [200 * MIB]
         assert usage.stowaways == ()
 
-    def test_memory_that_is_not_known_is_not_a_sum(self) -> None:
+    def test_the_memory_of_a_container_is_unknown_if_that_of_a_process_is(self) -> None:
         """Where the driver does not say what one process uses, it is not known what its container uses."""
         made = snapshot(memory(), 8192)
         sample = on(made, process(1, "a"), process(2, "a", None))
@@ -167,7 +169,7 @@ class TestContainers:
 class TestStowaways:
     """Processes that should not be there."""
 
-    def test_a_process_of_no_pod_with_units_is_one(self) -> None:
+    def test_a_process_of_no_pod_with_units_is_a_stowaway(self) -> None:
         """A process of the host, of a pod without units, and of a pod with units of another GPU do not belong."""
         made = snapshot(time_slicing(REPLICAS), 8192, 8192)
         sample = on(made, process(1, None), process(2, "x"), process(3, "b"), process(4, "a"))
@@ -180,14 +182,14 @@ class TestStowaways:
         )
         assert [each.whose for each in usage.stowaways] == ["the host", "pod uid-x", "pod default/b"]
 
-    def test_the_server_of_mps_belongs_to_a_gpu_under_mps(self) -> None:
-        """It is there for all clients; elsewhere a process of that name is a stranger like any other."""
+    def test_the_mps_server_is_no_stowaway_on_a_gpu_under_mps(self) -> None:
+        """The server is there for all clients; elsewhere a process of that name is a stowaway like any other."""
         server = Process(1, "nvidia-cuda-mps", 30 * MIB)
         under_mps, time_sliced = snapshot(memory(isolation="mps"), 8192), snapshot(time_slicing(REPLICAS), 8192)
         assert attribute([on(under_mps, server)], under_mps, []).stowaways == ()
         assert len(attribute([on(time_sliced, server)], time_sliced, []).stowaways) == 1
 
-    def test_nobody_is_a_stranger_on_a_gpu_that_is_not_offered(self) -> None:
+    def test_a_gpu_that_is_not_offered_has_no_stowaways(self) -> None:
         """A GPU that gpushare leaves to others is theirs."""
         made = snapshot({}, 8192)
         empty = Snapshot(made.inventory)
@@ -197,7 +199,7 @@ class TestStowaways:
 class TestUnknown:
     """What is not known is not guessed."""
 
-    def test_without_process_ids_of_the_host_only_the_gpu_is_known(self) -> None:
+    def test_containers_have_no_usage_without_process_ids_of_the_host(self) -> None:
         """Where processes cannot be told, containers have limits and no usage, and the reason is there."""
         made = snapshot(memory(), 8192)
         usage = attribute([on(made, unknown="no host PIDs")], made, [held(made, "a", 1)])
@@ -205,7 +207,7 @@ class TestUnknown:
         assert (gpu.memory_used, gpu.processes, gpu.unknown) == (GIB, None, "no host PIDs")
         assert (container.limit, container.used, container.processes) == (GIB, None, None)
 
-    def test_without_the_kubelet_nobody_is_a_stranger(self) -> None:
+    def test_a_process_is_no_stowaway_while_holdings_are_unknown(self) -> None:
         """Where it is not known what pods hold, no process is said to be in the wrong place."""
         made = snapshot(memory(), 8192)
         sample = on(made, process(1, "x"))
@@ -213,7 +215,7 @@ class TestUnknown:
         assert (usage.containers, usage.stowaways) == ((), ())
         assert (usage.gpus[0].processes, usage.gpus[0].unknown) == (sample.processes, NO_HOLDINGS)
 
-    def test_a_pod_without_a_uid_may_be_the_stranger(self) -> None:
+    def test_a_process_of_an_unknown_pod_is_no_stowaway_while_a_uid_is_unknown(self) -> None:
         """While the UID of a pod with units is not known, an unknown pod's process may be its own."""
         made = snapshot(memory(), 8192)
         nameless = held(made, "a", 1)._replace(uid="")
@@ -222,7 +224,7 @@ class TestUnknown:
         assert usage.gpus[0].unknown == "the UID of pod default/a is not known"
         assert usage.containers[0].used is None
 
-    def test_a_gpu_that_did_not_answer_is_not_there(self) -> None:
+    def test_containers_have_no_usage_of_a_gpu_that_did_not_answer(self) -> None:
         """Where there is no sample of a GPU, its containers have limits and no usage."""
         made = snapshot(memory(), 8192, 8192)
         usage = attribute([on(made, gpu=1)], made, [held(made, "a", 1)])

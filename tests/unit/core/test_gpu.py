@@ -22,13 +22,13 @@ def test_a_card_comes_before_its_instances() -> None:
 
 
 def test_an_instance_belongs_to_its_card() -> None:
-    """It has the card's UUID, and what it is of it."""
+    """An instance has the UUID of its card, and its profile."""
     card, instance = NODE.cards[0], NODE.instances[0]
     assert (card.card, instance.card) == (card.uuid, card.uuid)
     assert (card.product, instance.product) == (card.name, f"{card.name} MIG 1g.5gb")
 
 
-def test_what_failed_has_a_label_too() -> None:
+def test_cards_and_instances_that_failed_have_labels() -> None:
     """A card its index, an instance its number as well."""
     assert (FailedGpu(3, "lost").label, FailedGpu(3, "lost", number=1).label) == ("3", "3:1")
 
@@ -46,12 +46,12 @@ def test_what_failed_has_a_label_too() -> None:
         (GpuEvent(None, None, ""), ["0", "1", "2"]),
     ],
 )
-def test_whom_an_event_concerns(event: GpuEvent, concerned: list[str]) -> None:
-    """The instances it names; the card where it names none, or none that is known; all cards where it names no card."""
+def test_an_event_concerns_the_narrowest_gpus_that_it_names(event: GpuEvent, concerned: list[str]) -> None:
+    """The named instances; the card if no known instance is named; all cards if no card is named."""
     assert labels(NODE.concerned(event)) == concerned
 
 
-def test_a_card_that_is_not_known_yet_is_concerned() -> None:
+def test_an_event_can_concern_a_card_that_failed_the_first_look() -> None:
     """A card that failed at the first look may still tell of an error."""
     assert NODE.concerned(GpuEvent("GPU-silent", 79, "")) == {"GPU-silent"}
 
@@ -66,7 +66,7 @@ def test_a_card_that_is_not_known_yet_is_concerned() -> None:
         (["0:1", "2"], ["0", "0:1", "2", "2:0"]),
     ],
 )
-def test_who_suffers_from_a_fault(faulty: list[str], affected: list[str]) -> None:
-    """A card's fault is that of all its instances; an instance's is not its neighbours', but the whole card's."""
+def test_a_fault_of_a_card_is_a_fault_of_all_its_instances(faulty: list[str], affected: list[str]) -> None:
+    """The fault of an instance is not that of its neighbours, but that of the whole card."""
     uuids = {gpu.uuid for gpu in NODE.gpus if gpu.label in faulty}
     assert labels(NODE.affected(uuids)) == affected

@@ -60,7 +60,7 @@ def test_a_fault_that_needs_a_reset_outlives_good_probes() -> None:
     assert probed(health, LOST, GOOD).fault is None
 
 
-def test_the_drivers_word_counts() -> None:
+def test_the_driver_decides_whether_a_fault_needs_a_reset() -> None:
     """A driver that says no reset is needed ends the fault; one that says it is keeps any fault."""
     health = CardHealth(good_probes=1)
     health.report(Fault("XID 79", until_reset=True))

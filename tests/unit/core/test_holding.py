@@ -40,7 +40,7 @@ def uid(holding: Holding, recorded: Sequence[Holding]) -> str:
 
 
 @given(records())
-def test_each_unit_has_the_holder_that_either_record_has(both: tuple[list[Holding], list[Holding]]) -> None:
+def test_a_unit_has_the_holder_that_either_record_names(both: tuple[list[Holding], list[Holding]]) -> None:
     """A pod that pod-resources shows has its name; what else the checkpoint has is held, too, nothing twice."""
     shown, recorded = both
     expected = {id_: ONLY_RECORDED for each in recorded for id_ in each.ids}
@@ -54,8 +54,8 @@ def test_each_unit_has_the_holder_that_either_record_has(both: tuple[list[Holdin
 
 
 @given(records())
-def test_shown_containers_have_their_units_and_uids(both: tuple[list[Holding], list[Holding]]) -> None:
-    """What else the checkpoint has of these pods is theirs, such as what init containers hold."""
+def test_containers_in_pod_resources_have_their_units_and_uids(both: tuple[list[Holding], list[Holding]]) -> None:
+    """Units that only the checkpoint has of these pods are theirs, too, such as those of init containers."""
     shown, recorded = both
     holdings = combined(shown, recorded)
     named = [each._replace(uid=uid(each, recorded)) for each in shown if each.ids]

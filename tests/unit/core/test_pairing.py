@@ -50,8 +50,8 @@ class Asked:
 
 
 @pytest.mark.parametrize("order", [(GPU_MEM, CORES), (CORES, GPU_MEM)])
-def test_the_second_resource_follows_the_first(order: tuple[str, str]) -> None:
-    """Both are on one GPU, whichever the kubelet asks for first, and where the policy would choose another one."""
+def test_the_second_resource_of_a_container_is_on_the_gpu_of_the_first(order: tuple[str, str]) -> None:
+    """Whichever the kubelet asks for first, and where the policy would choose another GPU."""
     asked = Asked()
     asked.taken(order[0], 0, 1)
     asked.taken(order[1], 1, 1)
@@ -59,14 +59,14 @@ def test_the_second_resource_follows_the_first(order: tuple[str, str]) -> None:
     assert [asked(name, sizes[name]) for name in order] == [0, 0]
 
 
-def test_after_both_the_next_container_has_the_choice() -> None:
+def test_a_container_that_follows_a_complete_pair_chooses_freely() -> None:
     """A container that has memory and compute is complete: what follows is another one's."""
     asked = Asked()
     assert [asked(GPU_MEM, 8), asked(CORES, 30)] == [0, 0]
     assert [asked(GPU_MEM, 8), asked(CORES, 30)] == [1, 1]
 
 
-def test_a_checkpoint_ends_a_container() -> None:
+def test_a_checkpoint_ends_the_pairing_of_a_container() -> None:
     """A container that requested memory only is not mistaken for the next one, of which compute is asked for first."""
     asked = Asked()
     asked.taken(CORES, 0, 90)
@@ -89,7 +89,7 @@ def test_a_gpu_without_room_for_the_second_is_refused_in_words(first: str, secon
     assert f"{second}: {full} units requested, but GPU 0 ({a_gpu(0).uuid}) has {left} free" in str(refusal.value)
 
 
-def test_what_the_kubelet_chose_elsewhere_is_refused() -> None:
+def test_compute_on_another_gpu_than_the_memory_is_refused() -> None:
     """The kubelet need not follow the preference: compute of another GPU than that of the memory is not granted."""
     asked = Asked()
     asked(GPU_MEM, 2)
@@ -99,7 +99,7 @@ def test_what_the_kubelet_chose_elsewhere_is_refused() -> None:
         cores.allocate(other, partner=asked.pairing.partner("cores"))
 
 
-def test_what_failed_is_not_followed() -> None:
+def test_a_failed_allocation_is_not_followed() -> None:
     """The container of a pod that was not admitted is gone; another one goes where there is room."""
     asked = Asked()
     asked.taken(GPU_MEM, 0, 7)

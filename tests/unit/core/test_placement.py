@@ -30,7 +30,7 @@ def occupied(*free: int, total: int = 10) -> dict[str, Occupancy]:
         ("spread", 10, None),
     ],
 )
-def test_one_gpu_takes_the_whole_request(policy: PolicyName, size: int, expected: str | None) -> None:
+def test_a_single_gpu_takes_the_whole_request(policy: PolicyName, size: int, expected: str | None) -> None:
     """Binpack takes the fullest GPU that still fits, spread the emptiest; none when no GPU fits."""
     assert one_gpu(occupied(9, 4, 6, 2), size, policy) == expected
 
@@ -42,7 +42,7 @@ def test_the_lowest_index_breaks_a_tie(policy: PolicyName) -> None:
 
 
 @given(st.lists(st.integers(0, 10), min_size=1, max_size=8), st.integers(1, 12))
-def test_what_fits_one_gpu_is_placed(free: list[int], size: int) -> None:
+def test_a_request_is_placed_exactly_if_one_gpu_has_room(free: list[int], size: int) -> None:
     """A GPU is found exactly when one has enough free units."""
     for policy in ("binpack", "spread"):
         assert (one_gpu(occupied(*free), size, policy) is not None) == (max(free) >= size)
@@ -97,19 +97,19 @@ def test_close_gpus_are_taken_together() -> None:
     assert set(close_gpus(GPUS[:4], [], 2, closeness)) == {"GPU-1", "GPU-2"}
 
 
-def test_one_gpu_is_taken_where_it_tears_nothing_apart() -> None:
+def test_a_request_for_one_gpu_tears_no_pair_apart() -> None:
     """A request for one leaves pairs whole for the next request for two."""
     closeness = closeness_of({(0, 1): 230, (2, 3): 10, (0, 2): 10, (1, 2): 10, (0, 3): 10, (1, 3): 10})
     assert close_gpus(GPUS[:4], [], 1, closeness)[0] in {"GPU-2", "GPU-3"}
 
 
-def test_what_must_be_included_decides_first() -> None:
+def test_gpus_that_must_be_included_decide_first() -> None:
     """The set grows around the GPUs that must be in it."""
     closeness = closeness_of({(0, 1): 230, (2, 3): 50})
     assert set(close_gpus(GPUS[:4], ["GPU-3"], 2, closeness)) == {"GPU-2", "GPU-3"}
 
 
-def test_a_large_node_is_no_problem() -> None:
+def test_a_choice_among_32_gpus_ends_in_time() -> None:
     """Thirty-two GPUs, half of them asked for: a search of every combination would never end."""
     many = [f"GPU-{number}" for number in range(32)]
     assert len(close_gpus(many, [], 16, {frozenset(many[:2]): 1})) == 16
@@ -121,7 +121,7 @@ def within(chosen: tuple[str, ...], closeness: dict[frozenset[str], int]) -> int
 
 
 @given(st.lists(st.integers(0, 1), min_size=8, max_size=8), st.lists(st.integers(0, 3), min_size=8, max_size=8))
-def test_on_a_pci_tree_the_closest_set_is_found(sockets: list[int], switches: list[int]) -> None:
+def test_the_closest_set_of_gpus_is_found_on_a_pci_tree(sockets: list[int], switches: list[int]) -> None:
     """Where closeness is a tree (socket, then PCI switch), growing finds what a search of all combinations finds."""
 
     def score(one: int, other: int) -> int:
@@ -135,7 +135,7 @@ def test_on_a_pci_tree_the_closest_set_is_found(sockets: list[int], switches: li
         assert within(close_gpus(GPUS, [], size, closeness), closeness) == best
 
 
-def test_on_a_hybrid_cube_mesh_the_closest_four_are_found() -> None:
+def test_the_closest_four_gpus_are_found_on_a_hybrid_cube_mesh() -> None:
     """On the NVLinks of a DGX-1 (V100) a request for four gets one fully joined quad."""
     double = [(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)]
     single = [(0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)]
@@ -202,7 +202,7 @@ class Counting(dict[frozenset[str], int]):
 
 
 @pytest.mark.parametrize("size", [56, 112])
-def test_many_mig_instances_are_chosen_among_at_once(size: int) -> None:
+def test_a_choice_among_many_mig_instances_ends_in_time(size: int) -> None:
     """Sixteen cards in seven: each pair is looked at once, and a set grows once for each card, not for each part."""
     parts = [f"MIG-{card}-{number}" for card in range(16) for number in range(7)]
     closeness = Counting(

@@ -51,14 +51,14 @@ def test_an_id_that_is_not_offered_beside_others_of_its_gpu_is_counted(resource:
     assert recent.doubtful(resource, mine | other, ()) == set()
 
 
-def test_what_the_same_pod_uses_again_is_not_in_doubt(resource: Resource) -> None:
+def test_units_that_a_pod_uses_again_are_not_in_doubt(resource: Resource) -> None:
     """Units of its init container must be included: they are held, by this pod."""
     mine = ids(resource, 0, 0, 1)
     assert given(resource, mine).doubtful(resource, ids(resource, 0, 0, 1, 2), mine) == set()
 
 
-def test_what_nobody_holds_is_forgotten_once_that_is_certain(resource: Resource) -> None:
-    """What was read before the kubelet went on says nothing of what it was just allocating; what was held, does."""
+def test_units_that_nobody_holds_are_forgotten_once_that_is_certain(resource: Resource) -> None:
+    """Answers from before the kubelet went on say nothing of what it was just allocating; what was held, does."""
     first, second = ids(resource, 0, 0), ids(resource, 0, 1)
     everything = ids(resource, 0, 0, 1, 2, 3)
     recent = given(resource, first, second)
@@ -70,7 +70,7 @@ def test_what_nobody_holds_is_forgotten_once_that_is_certain(resource: Resource)
     assert recent.doubtful(resource, everything, ()) == set()
 
 
-def test_units_that_are_no_more_are_forgotten(resource: Resource) -> None:
+def test_units_that_are_no_longer_listed_are_forgotten(resource: Resource) -> None:
     """Never more is remembered than the resource lists: a config with another unit changes all IDs."""
     recent = given(resource, {"11111111-2Gi-0"})
     assert recent.doubtful(resource, ids(resource, 0, 0), ()) == set()

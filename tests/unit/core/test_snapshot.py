@@ -24,7 +24,7 @@ REPLICAS = {"name": "nvidia.com/gpu", "replicas": 2}
         ({}, "exclusive"),
     ],
 )
-def test_each_way_of_sharing_has_its_mode(sharing: dict[str, Any], mode: str) -> None:
+def test_every_way_of_sharing_has_a_mode_of_its_own(sharing: dict[str, Any], mode: str) -> None:
     """The mode follows from the units that are offered, and from MPS."""
     made = snapshot(sharing, 8192)
     assert made.mode(made.inventory.cards[0]) == mode
@@ -52,7 +52,7 @@ def test_instances_are_offered_beside_their_card() -> None:
     assert [made.mode(gpu) for gpu in made.inventory.gpus] == [None, "exclusive"]
 
 
-def test_a_snapshot_can_be_compared() -> None:
+def test_snapshots_of_equal_facts_are_equal() -> None:
     """Equal facts are equal snapshots, so that what has not changed is not sent again."""
     made = snapshot({}, 8192)
     assert replace(made, waiting={}) == made

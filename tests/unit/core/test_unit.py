@@ -57,7 +57,7 @@ def test_wire_size_is_what_protobuf_takes(prefix: str, count: int, numa_node: in
 
 
 @given(st.integers(1, 200_000), st.integers(0, 100_000))
-def test_an_id_tells_its_gpu_and_its_piece(unit_mib: int, number: int) -> None:
+def test_an_id_of_a_unit_tells_its_gpu_and_its_size(unit_mib: int, number: int) -> None:
     """Whatever the settings were when an ID was allocated, the ID is enough to know what it stands for."""
     gpus = [a_gpu(0), a_gpu(1), a_gpu(9, uuid=a_gpu(1).uuid.replace("-0000-", "-1111-"))]
     short = short_uuids(gpu.uuid for gpu in gpus)
@@ -72,7 +72,7 @@ def test_an_id_tells_its_gpu_and_its_piece(unit_mib: int, number: int) -> None:
         assert [parse_unit(unit.id, {gpu.uuid: None for gpu in gpus}) for unit in units] == units
 
 
-def test_an_id_of_an_absent_card_is_a_unit_of_what_it_names() -> None:
+def test_an_id_of_an_absent_card_is_still_a_unit_of_that_card() -> None:
     """A card that is off the bus comes back, and then what pods hold of it counts."""
     uuid = a_gpu(7).uuid
     assert parse_unit(uuid, {}) == Unit(uuid, uuid, 0, Form.whole(uuid))
@@ -91,6 +91,6 @@ def test_a_slice_has_its_nominal_memory() -> None:
 
 
 @pytest.mark.parametrize("id_", ["", "0", "00000000", "0000-1Gi-0", "00000000-1Gi-", "00000000-1Ti-1", "GPU-1::0"])
-def test_an_id_of_somebody_else_is_no_unit(id_: str) -> None:
+def test_an_id_of_another_plugin_is_no_unit(id_: str) -> None:
     """Other plugins' IDs name no unit."""
     assert parse_unit(id_, {a_gpu(0).uuid: None, a_gpu(1).uuid: None}) is None

@@ -124,7 +124,7 @@ async def test_broken_certificates_leave_the_last_ones_in_use(
     assert str(secret.certificates.key) in events[0]["reason"]
 
 
-async def test_the_end_of_what_is_served_is_scraped(server: ApiServer, tmp_path: Path) -> None:
+async def test_a_scrape_shows_the_end_of_the_served_certificate(server: ApiServer, tmp_path: Path) -> None:
     """A scrape shows renewed files although nobody connects anew; broken ones leave the end of what is in use."""
     before, after = Party(tmp_path / "before"), Party(tmp_path / "after", timedelta(days=90))
     secret, probes = Secret(tmp_path / "secret", before.secret), claim_port()
@@ -143,7 +143,7 @@ async def test_the_end_of_what_is_served_is_scraped(server: ApiServer, tmp_path:
         assert await end() == after.end
 
 
-async def test_over_plain_http_nothing_ends(server: ApiServer, tmp_path: Path) -> None:
+async def test_an_extender_over_plain_http_has_no_metric_of_certificates(server: ApiServer, tmp_path: Path) -> None:
     """An extender without certificates has no such metric, so that no alert waits for it."""
     probes = claim_port()
     async with extender(server, tmp_path, wait=False, probe_address=f"127.0.0.1:{probes}"):

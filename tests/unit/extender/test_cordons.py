@@ -61,7 +61,7 @@ async def test_cordoned_gpus_get_no_promises(server: ApiServer, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("annotation", [{"gpushare/unhealthy-gpus": "0"}, {}])
-async def test_the_annotation_of_a_node_needs_no_right(
+async def test_cordons_by_annotation_need_no_right(
     server: ApiServer, tmp_path: Path, annotation: Mapping[str, str]
 ) -> None:
     """By default no ConfigMap is read, and the annotation cordons GPUs nevertheless."""
@@ -74,7 +74,9 @@ async def test_the_annotation_of_a_node_needs_no_right(
     assert "configmaps" not in {each.resource for each in server.asked}
 
 
-async def test_without_the_right_pods_are_placed_nevertheless(server: ApiServer, tmp_path: Path) -> None:
+async def test_an_extender_that_may_not_read_configmaps_places_pods_nevertheless(
+    server: ApiServer, tmp_path: Path
+) -> None:
     """An extender that may not read a ConfigMap says so, and answers."""
     everything = [
         Permission(verb, resource, group=group)

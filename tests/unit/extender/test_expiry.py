@@ -32,13 +32,13 @@ def certificate(end: dt.datetime, issuer: str = "ca", serial: int = 1) -> bytes:
 @example(LAST_OF_TWO_DIGITS, "ca", 1)
 @example(LAST_OF_TWO_DIGITS + dt.timedelta(seconds=1), "ca", 1)
 @example(NEVER, "ca", 1)
-def test_any_end_is_read(end: dt.datetime, issuer: str, serial: int) -> None:
+def test_the_end_of_any_certificate_is_read(end: dt.datetime, issuer: str, serial: int) -> None:
     """Whatever the year, and however long the fields before it are."""
     whole = end.replace(microsecond=0)
     assert first_end(certificate(whole, issuer, serial)) == whole.timestamp()
 
 
-def test_a_chain_ends_with_the_first_of_it() -> None:
+def test_a_chain_ends_with_its_first_certificate_to_end() -> None:
     """Also where the file has keys and text beside, and whatever OpenSSL calls a certificate."""
     late, early = (certificate(dt.datetime(year, 2, 3, tzinfo=dt.UTC)) for year in (2031, 2030))
     trusted = late.replace(b" CERTIFICATE", b" TRUSTED CERTIFICATE")
@@ -48,13 +48,13 @@ def test_a_chain_ends_with_the_first_of_it() -> None:
 
 
 def test_half_a_certificate_has_no_end() -> None:
-    """What is cut off is no error."""
+    """A text that is cut off is no error."""
     first, second, *_, last = certificate(NEVER).splitlines(keepends=True)
     assert first_end(first + second + last) is None
 
 
 @given(st.binary())
-def test_anything_else_has_no_end(content: bytes) -> None:
-    """No file makes it fail."""
+def test_a_text_without_a_certificate_has_no_end(content: bytes) -> None:
+    """No file makes the reader fail."""
     assert first_end(content) is None
     first_end(b"-----BEGIN CERTIFICATE-----\n" + content + b"\n-----END CERTIFICATE-----\n")

@@ -41,8 +41,10 @@ def lists(asked: Sequence[Asked]) -> dict[str, int]:
     return dict(Counter(each.resource for each in asked if each.verb == "list" and each.resource != "leases"))
 
 
-async def test_one_of_two_answers(server: ApiServer, asking: Extending, tmp_path: Path) -> None:
-    """The one without the Lease answers errors with the reason, never half an answer, and takes over when it can."""
+async def test_an_extender_without_the_lease_answers_errors(
+    server: ApiServer, asking: Extending, tmp_path: Path
+) -> None:
+    """The answers have the reason and are never half an answer; the extender takes over when it can."""
     first, second = a_pod(server, "first", 16), a_pod(server, "second", 16)
     assert await asking.bind(first, "n0") == ""
     async with extender(server, tmp_path, wait=False) as other:
@@ -62,7 +64,9 @@ async def test_one_of_two_answers(server: ApiServer, asking: Extending, tmp_path
         assert_none_promised_twice(server)
 
 
-async def test_who_stands_by_has_listed_everything(server: ApiServer, asking: Extending, tmp_path: Path) -> None:
+async def test_an_extender_that_stands_by_has_listed_everything(
+    server: ApiServer, asking: Extending, tmp_path: Path
+) -> None:
     """A new leader answers from what it has followed before, without a list after the end of the old one.
 
     It is ready to take over only once it has listed everything, and says what is missing.
@@ -93,10 +97,10 @@ async def test_who_stands_by_has_listed_everything(server: ApiServer, asking: Ex
 
 
 @pytest.mark.parametrize("status", [0, 200, 500])
-async def test_what_the_watch_has_not_shown_is_not_promised_again(
+async def test_a_new_leader_promises_nothing_before_it_knows_all_bindings(
     server: ApiServer, asking: Extending, tmp_path: Path, status: int
 ) -> None:
-    """A new leader whose watch is behind promises nothing before it knows every Binding of the old one on the node.
+    """A watch that is behind has not shown every Binding of the old leader on the node yet.
 
     It does not know either what it cannot read.
     """
@@ -165,8 +169,8 @@ async def _is_answered(asking: Asking, port: int, expected: tuple[int, str]) -> 
     return await _page(asking, port, "/readyz") == expected
 
 
-async def test_it_reports_when_all_is_listed(server: ApiServer, tmp_path: Path) -> None:
-    """Once in a term, before the first answer: then the process can set aside what was read."""
+async def test_a_leader_reports_once_a_term_that_all_is_listed(server: ApiServer, tmp_path: Path) -> None:
+    """The report comes before the first answer: then the process can set aside what was read."""
     listed: list[str] = []
     server.refusals.append(Refusal(500, verb="list", resource="pods"))
     async with extender(server, tmp_path, wait=False, listed=lambda: listed.append("all")) as asking:
@@ -190,8 +194,8 @@ async def test_a_leader_that_cannot_renew_its_lease_does_not_name_itself(server:
         server.refusals.clear()
 
 
-async def test_a_restart_rebuilds_everything(server: ApiServer, tmp_path: Path) -> None:
-    """What an extender promised, the next one knows from the pods."""
+async def test_a_restarted_extender_knows_earlier_promises_from_the_pods(server: ApiServer, tmp_path: Path) -> None:
+    """A restart rebuilds everything."""
     async with extender(server, tmp_path) as asking:
         for number in range(7):
             assert await asking.bind(a_pod(server, f"p{number}", 5), f"n{number % 3}") == ""
@@ -200,7 +204,9 @@ async def test_a_restart_rebuilds_everything(server: ApiServer, tmp_path: Path) 
         assert await again.used() == used == promised(server)
 
 
-async def test_the_end_waits_for_bindings(server: ApiServer, asking: Extending, tmp_path: Path) -> None:
+async def test_an_extender_that_ends_waits_for_its_bindings(
+    server: ApiServer, asking: Extending, tmp_path: Path
+) -> None:
     """An extender that ends leaves the Lease to another one only when its Bindings have ended."""
     server.late["pods/binding"] = 1.0
     first, second = a_pod(server, "first", 16), a_pod(server, "second", 16)
@@ -258,7 +264,7 @@ async def test_wrong_clocks_do_not_end_a_lease(server: ApiServer, tmp_path: Path
         assert time.monotonic() - began >= 1.0
 
 
-async def test_it_waits_for_whole_lists(server: ApiServer, tmp_path: Path) -> None:
+async def test_an_extender_waits_for_whole_lists_of_nodes_and_pods(server: ApiServer, tmp_path: Path) -> None:
     """Before Nodes and Pods are all listed there is no answer, and readiness says what is missing."""
     server.refusals.append(Refusal(500, verb="list", resource="pods"))
     probes = claim_port()

@@ -41,7 +41,7 @@ async def test_renewal_is_taken_up_without_a_restart(server: ApiServer, tmp_path
         assert await served(asking.port, before.context) == newer
 
 
-async def test_authorities_overlap(server: ApiServer, tmp_path: Path) -> None:
+async def test_successive_authorities_overlap(server: ApiServer, tmp_path: Path) -> None:
     """A kube-scheduler that started a year before the next authority signs believes it, and is believed, throughout."""
     now = NOW
     async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
@@ -84,7 +84,7 @@ async def test_extenders_agree_on_one_authority(server: ApiServer, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("status", "refusals", "waits"), [(404, 3, 3), (409, AT_ONCE - 1, 0), (409, 2 * AT_ONCE, 2)])
-async def test_what_cannot_be_created_is_waited_for(
+async def test_a_secret_that_cannot_be_created_is_waited_for(
     server: ApiServer, tmp_path: Path, status: int, refusals: int, waits: int
 ) -> None:
     """Without the namespace each attempt is logged and waited after; so are conflicts that do not end at once."""

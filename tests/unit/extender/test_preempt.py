@@ -32,7 +32,7 @@ async def victims(asking: Asking, asked: Json, proposed: dict[str, list[Json]], 
     return {name: {pod["UID"] for pod in each["Pods"]} for name, each in found.items()}
 
 
-async def test_what_is_freed_is_on_one_gpu(server: ApiServer, asking: Asking) -> None:
+async def test_victims_free_room_on_one_gpu(server: ApiServer, asking: Asking) -> None:
     """kube-scheduler proposes a pod that frees the sum; the answer has as many pods of one GPU as are needed."""
     server.store.create(NODES, node("small", 10, 10))
     await asking.knows("small")
@@ -59,7 +59,7 @@ async def two_full(server: ApiServer, asking: Asking, *pods: Json) -> None:
     await asking.agrees()
 
 
-async def test_no_other_goes_where_the_proposed_are_enough(server: ApiServer, asking: Asking) -> None:
+async def test_victims_of_kube_scheduler_that_are_enough_get_no_others(server: ApiServer, asking: Asking) -> None:
     """Where kube-scheduler's victim makes room on a GPU no other pod is evicted, though one is less important."""
     least, proposed = important(server, "least", 10, priority=1), important(server, "proposed", 10, priority=2)
     await two_full(server, asking, least, proposed)
@@ -67,7 +67,7 @@ async def test_no_other_goes_where_the_proposed_are_enough(server: ApiServer, as
     assert found == {"small": {proposed["metadata"]["uid"]}}
 
 
-async def test_the_fewest_are_added_and_the_most_important_is_first(server: ApiServer, asking: Asking) -> None:
+async def test_the_fewest_victims_are_added_and_the_most_important_is_first(server: ApiServer, asking: Asking) -> None:
     """Beside a victim that is not enough one pod goes where one is enough, the most important in front."""
     little = important(server, "little", 4, priority=1)
     kept = important(server, "kept", 6, priority=1000)
@@ -80,7 +80,7 @@ async def test_the_fewest_are_added_and_the_most_important_is_first(server: ApiS
     assert found["Pods"] == [{"UID": large["metadata"]["uid"]}, {"UID": little["metadata"]["uid"]}]
 
 
-async def test_where_nothing_helps_is_left_out(server: ApiServer, asking: Asking) -> None:
+async def test_a_node_where_no_eviction_helps_is_left_out(server: ApiServer, asking: Asking) -> None:
     """A node where all pods of lower priority would not be enough is no candidate."""
     server.store.create(NODES, node("small", 10))
     await asking.knows("small")
@@ -93,7 +93,7 @@ async def test_where_nothing_helps_is_left_out(server: ApiServer, asking: Asking
     assert await victims(asking, important(server, "modest", 5), {"small": [lower]}) == {"small": {uid}}
 
 
-async def test_other_pods_preempt_as_kube_scheduler_says(server: ApiServer, asking: Asking) -> None:
+async def test_pods_without_resources_of_ours_keep_kube_schedulers_victims(server: ApiServer, asking: Asking) -> None:
     """For a pod that asks for nothing of ours the victims stay as they are."""
     plain, other = a_pod(server, "plain", {"cpu": "1"}), a_pod(server, "other", {"cpu": "1"})
     for whole in (True, False):
@@ -169,7 +169,7 @@ async def comes_to_be_answered(asking: Asking, expected: tuple[list[Json], int],
     await until(as_expected, lambda: f"{found} answered, {uids} with {expected[1]} violations expected")
 
 
-async def test_of_as_few_those_without_a_violated_budget_go(server: ApiServer, asking: Asking) -> None:
+async def test_a_victim_whose_budget_allows_the_eviction_is_preferred(server: ApiServer, asking: Asking) -> None:
     """Violations are counted anew; of pods that are each enough one goes whose budget allows it."""
     little = labelled(server, "little", 4, "none")
     kept = important(server, "kept", 6, priority=1000)
@@ -192,7 +192,7 @@ async def test_of_as_few_those_without_a_violated_budget_go(server: ApiServer, a
     await comes_to_be_answered(asking, ([little, two], 1), asked, little)
 
 
-async def test_of_as_important_pods_the_latest_goes(server: ApiServer, asking: Asking) -> None:
+async def test_the_latest_of_equally_important_pods_is_the_victim(server: ApiServer, asking: Asking) -> None:
     """Of pods of one priority that are each enough the one goes that has been running for the shortest time."""
     little = labelled(server, "little", 4, "none", "2026-01-01T00:00:00Z")
     kept = important(server, "kept", 6, priority=1000)
@@ -219,7 +219,7 @@ async def test_victims_that_hold_no_gpu_count_and_unknown_ones_stay(server: ApiS
     await comes_to_be_answered(asking, ([unknown, proposed[1], full], 1), important(server, "asked", 10), *proposed)
 
 
-async def test_who_waits_for_victims_keeps_the_place(server: ApiServer, asking: Asking) -> None:
+async def test_a_pod_that_waits_for_victims_keeps_its_place(server: ApiServer, asking: Asking) -> None:
     """The GPU that a victim leaves is another pod's, so a less important pod needs a victim of its own."""
     ending, other = important(server, "ending", 10, priority=1), important(server, "other", 10, priority=2)
     await two_full(server, asking, ending, other)
@@ -229,7 +229,7 @@ async def test_who_waits_for_victims_keeps_the_place(server: ApiServer, asking: 
     await comes_to_be_answered(asking, ([other, ending], 0), asked, ending)
 
 
-async def test_without_the_right_kube_schedulers_count_stays(server: ApiServer, tmp_path: Path) -> None:
+async def test_kube_schedulers_count_stays_without_the_right_to_read_budgets(server: ApiServer, tmp_path: Path) -> None:
     """An extender that may not read budgets says so once, and hands kube-scheduler's number of violations on."""
     server.permissions = [
         Permission(verb, resource, group=group)

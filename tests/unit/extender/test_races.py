@@ -49,7 +49,7 @@ def watched(server: ApiServer, delay: float) -> None:
     server.watches.delay = delay
 
 
-async def test_one_of_two_gets_the_last_slot(server: ApiServer, asking: Asking) -> None:
+async def test_the_last_slot_goes_to_one_of_two_pods(server: ApiServer, asking: Asking) -> None:
     """HAMi lets two concurrent filters take one slot; here a choice counts from the promise on, and one wins."""
     a, b = (a_pod(server, name, 16) for name in "ab")
     filler = [a_pod(server, f"f{number}", 16) for number in range(5)]
@@ -110,7 +110,7 @@ async def test_a_lost_answer_keeps_the_promise(server: ApiServer, tmp_path: Path
 
 
 @pytest.mark.parametrize("carried_out", [True, False])
-async def test_what_became_of_a_lost_binding_is_found_out(
+async def test_the_outcome_of_a_lost_binding_is_found_out(
     server: ApiServer, tmp_path: Path, *, carried_out: bool
 ) -> None:
     """A pod that nobody asks to bind again loses its promise where it was not bound, and only there."""
@@ -248,7 +248,7 @@ async def test_a_bound_pod_keeps_its_annotations(server: ApiServer, asking: Aski
     assert sum(each.resource == BINDING for each in server.asked) == 1
 
 
-async def test_the_same_bind_at_once_is_one_binding(server: ApiServer, asking: Asking) -> None:
+async def test_two_equal_requests_at_a_time_are_one_binding(server: ApiServer, asking: Asking) -> None:
     """kube-scheduler that asks again while the first request is under way gets the same answer."""
     server.late[BINDING] = 0.3
     first = a_pod(server, "first", 10)
@@ -256,7 +256,7 @@ async def test_the_same_bind_at_once_is_one_binding(server: ApiServer, asking: A
     assert sum(each.resource == BINDING for each in server.asked) == 1
 
 
-async def test_one_pod_for_two_nodes_is_bound_to_one(server: ApiServer, asking: Asking) -> None:
+async def test_a_pod_with_requests_for_two_nodes_is_bound_to_one(server: ApiServer, asking: Asking) -> None:
     """While a pod is being bound to one node, a request for another node is refused."""
     server.late[BINDING] = 0.3
     first = a_pod(server, "first", 10)
@@ -266,8 +266,8 @@ async def test_one_pod_for_two_nodes_is_bound_to_one(server: ApiServer, asking: 
     assert sum(promised(server).values()) == 10
 
 
-async def test_a_client_that_hangs_up_leaves_no_half(server: ApiServer, asking: Asking) -> None:
-    """A bind goes on without the one who asked."""
+async def test_a_bind_goes_on_after_its_client_has_hung_up(server: ApiServer, asking: Asking) -> None:
+    """A client that hangs up leaves no half."""
     server.late[BINDING] = 0.3
     first = a_pod(server, "first", 10)
     task = asyncio.create_task(asking.bind(first, "n0"))
@@ -367,7 +367,7 @@ async def test_units_are_free_when_containers_have_stopped(server: ApiServer, as
     assert await asking.bind(second, "small") == ""
 
 
-async def test_a_node_grows_and_shrinks(server: ApiServer, asking: Asking) -> None:
+async def test_gpus_that_come_and_go_are_counted_at_once(server: ApiServer, asking: Asking) -> None:
     """The original never sees a node change; here a new GPU is used, and one that is gone is not."""
     server.store.create(NODES, node("small", 16))
     await asking.knows("small")

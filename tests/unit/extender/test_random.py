@@ -146,7 +146,7 @@ async def told() -> AsyncIterator[None]:
             raise
 
 
-async def test_a_random_life(tmp_path: Path) -> None:
+async def test_random_events_never_promise_a_gpu_twice(tmp_path: Path) -> None:
     """Whatever happens in whatever order, no GPU is promised twice, and when it is quiet the accounts are equal."""
     async with ApiServer() as server:
         for number in range(3):

@@ -41,7 +41,7 @@ def answered(case: Case) -> tuple[list[Pod], int] | None:
 
 @settings(max_examples=RUNS, deadline=None)
 @given(cases())
-def test_the_answer_is_enough_and_not_too_much(case: Case) -> None:
+def test_random_preemptions_add_the_fewest_victims_that_are_enough(case: Case) -> None:
     """All proposed pods go, with the provably fewest others where these are not enough, and violations are counted.
 
     The most important victim comes first. `GPUSHARE_PREEMPTION_RUNS` sets how many cases are tried.

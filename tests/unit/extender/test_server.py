@@ -85,7 +85,7 @@ async def test_broken_requests_are_refused(asking: Asking, body: bytes) -> None:
     assert (await asking.get("/version"))[0] == 200
 
 
-async def test_other_pages_and_methods_are_refused(asking: Asking) -> None:
+async def test_unknown_paths_and_wrong_methods_are_refused(asking: Asking) -> None:
     """A path that does not exist is 404, a wrong method 405."""
     assert (await asking.get("/none"))[0] == 404
     assert (await asking.get("/filter"))[0] == 405
@@ -159,7 +159,9 @@ async def test_gpus_of_another_plugin_are_bound_without_a_promise(server: ApiSer
 
 
 @pytest.mark.parametrize("known", [True, False])
-async def test_clients_can_have_to_prove_who_they_are(server: ApiServer, tmp_path: Path, *, known: bool) -> None:
+async def test_clients_must_prove_who_they_are_if_an_authority_is_given(
+    server: ApiServer, tmp_path: Path, *, known: bool
+) -> None:
     """With a client authority, only those with a certificate of it are answered; HTTPS without one is for all."""
     ours, others = Authority("ours"), Authority("others")
     folders = [tmp_path / name for name in ("server", "client", "stranger")]
@@ -203,7 +205,7 @@ async def test_a_kubeconfig_that_is_missing_is_an_error_at_the_start(server: Api
             pass
 
 
-async def test_two_resources_of_one_pod(server: ApiServer, asking: Asking) -> None:
+async def test_two_resources_of_one_pod_are_counted_as_kubernetes_counts(server: ApiServer, asking: Asking) -> None:
     """A label for several GPUs and init containers are counted as Kubernetes and the node count them."""
     two = a_pod(server, "two", 8, labels={"aliyun.com/gpu-count": "2"})
     assert await asking.bind(two, "n0") == ""

@@ -82,7 +82,7 @@ def test_cgroups_name_the_container(form: str, path: str, uid: str, container: s
     assert owner(form.format(path=path)) == Owner(uid, container)
 
 
-def test_one_hierarchy_of_several_is_enough() -> None:
+def test_a_single_hierarchy_of_cgroups_is_enough() -> None:
     """With version 1 a container may be in some hierarchies only; the order of the lines does not matter."""
     lines = ["9:name=systemd:/", f"8:pids:/kubepods/pod{UID}/{ID}", f"4:memory:/docker/{OUTER}", "0::/"]
     assert owner("\n".join(lines)) == owner("\n".join(reversed(lines))) == Owner(UID, ID)
@@ -108,7 +108,7 @@ def process(  # noqa: PLR0913 - what the kernel says of a process
     (folder / "cgroup").write_text(cgroup + "\n")
 
 
-def test_processes_are_looked_up(tmp_path: Path) -> None:
+def test_a_process_has_the_name_of_its_program_and_an_owner(tmp_path: Path) -> None:
     """A process has the name of its program, whatever that is, and the owner that its cgroup names."""
     process(tmp_path, 1, 10, cgroup=f"0::/kubepods/pod{UID}/{ID}")
     process(tmp_path, 2, 10, name="a) S 1 (b")
@@ -120,7 +120,7 @@ def test_processes_are_looked_up(tmp_path: Path) -> None:
     }
 
 
-def test_one_that_ended_is_left_out(tmp_path: Path) -> None:
+def test_a_process_that_ended_is_left_out(tmp_path: Path) -> None:
     """Processes that are gone, or only wait for their parent, are nobody's."""
     process(tmp_path, 2, 10, state="Z")
     process(tmp_path, 3, 10)
@@ -128,7 +128,7 @@ def test_one_that_ended_is_left_out(tmp_path: Path) -> None:
     assert look_up([1, 2, 3], 20, tmp_path) == {}
 
 
-def test_one_that_began_later_is_another_one(tmp_path: Path) -> None:
+def test_a_process_that_began_after_the_question_is_left_out(tmp_path: Path) -> None:
     """A process that began after the driver was asked has the ID of one that ended: it did not use the GPU."""
     process(tmp_path, 1, 20.5, cgroup=f"0::/kubepods/pod{UID}/{ID}")
     process(tmp_path, 2, 19.5)
@@ -173,16 +173,16 @@ def namespace(procfs: Path, text: str) -> Path:
     return procfs
 
 
-def test_in_the_namespace_of_the_host_ids_mean_the_same(tmp_path: Path) -> None:
+def test_process_ids_mean_the_same_in_the_hosts_namespace(tmp_path: Path) -> None:
     """The kernel's first PID namespace has the same number on every machine."""
     assert why_unknown(namespace(tmp_path, HOST_NAMESPACE)) is None
 
 
-def test_in_another_namespace_ids_mean_others(tmp_path: Path) -> None:
+def test_process_ids_mean_others_in_another_namespace(tmp_path: Path) -> None:
     """Without the host's namespace nothing is said of processes, and the remedy is named."""
     assert "hostPID" in str(why_unknown(namespace(tmp_path, "pid:[4026532481]")))
 
 
-def test_where_the_namespace_cannot_be_read_nothing_is_known(tmp_path: Path) -> None:
-    """What cannot be found out is not guessed."""
+def test_an_unreadable_namespace_leaves_processes_unknown(tmp_path: Path) -> None:
+    """Facts that cannot be found out are not guessed."""
     assert "No such file" in str(why_unknown(tmp_path))

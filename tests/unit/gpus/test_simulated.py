@@ -43,7 +43,7 @@ def test_the_documented_example_is_what_it_says(file: Path) -> None:
     assert [gpu.product for gpu in node.instances] == ["Simulated GPU MIG 3g.20gb", "Simulated GPU MIG 1g.5gb"]
 
 
-def test_only_the_memory_must_be_said(file: Path) -> None:
+def test_a_card_needs_nothing_but_its_memory(file: Path) -> None:
     """A card of which only the memory is reported is a whole card."""
     (gpu,) = read(file, "gpus: [{memory: 1500MiB}]").cards
     assert (gpu.name, gpu.memory_mib, gpu.compute_capability) == ("Simulated GPU", 1500, (8, 0))
@@ -66,7 +66,7 @@ def test_cards_follow_one_another_in_the_order_of_the_file(file: Path) -> None:
     assert len({gpu.pci_bus_id for gpu in node.cards}) == 4
 
 
-def test_names_are_distinct_and_last(file: Path) -> None:
+def test_uuids_of_cards_are_distinct_and_last(file: Path) -> None:
     """UUIDs are the same in every run, one a card, and those that are given are kept."""
     text = f"gpus:\n- {{memory: 40GiB, count: 3}}\n- {{memory: 40GiB, uuid: {UUID}}}\n"
     uuids = [gpu.uuid for gpu in read(file, text).cards]

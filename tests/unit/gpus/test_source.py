@@ -55,8 +55,8 @@ class SlowDriver:
         """Have no events."""
 
 
-async def test_the_answer_arrives() -> None:
-    """What the source reports is what the caller gets."""
+async def test_the_answer_of_the_source_reaches_the_caller() -> None:
+    """The caller gets what the source reports."""
     assert await read_inventory(Host(lambda: a_node(1024, 2048))) == a_node(1024, 2048)
 
 
@@ -81,8 +81,8 @@ async def test_a_slow_driver_holds_nobody_up() -> None:
     assert await reading == a_node(1024)
 
 
-async def test_a_hanging_driver_can_be_left() -> None:
-    """Who stops waiting is free at once, and an answer that comes later is dropped."""
+async def test_a_caller_can_leave_a_hanging_driver() -> None:
+    """A caller that stops waiting is free at once, and an answer that comes later is dropped."""
     driver = SlowDriver()
     reading = asyncio.create_task(read_inventory(driver))
     assert await asyncio.to_thread(driver.asked.wait, 30)

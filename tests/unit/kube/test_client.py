@@ -32,8 +32,8 @@ def labels(found: Object | None) -> Any:
     return {key: value for key, value in found["metadata"]["labels"].items() if key != "kubernetes.io/hostname"}
 
 
-async def test_an_object_is_followed(server: ApiServer, client: Client) -> None:
-    """What is there now comes first, then each change, also its end and its return; others do not."""
+async def test_a_followed_object_comes_first_and_then_each_change(server: ApiServer, client: Client) -> None:
+    """Changes include the end of the object and its return; other objects do not come."""
     following = follow_object(client, NODES, NODE, "nothing")
     assert labels(await anext(following)) == {}
     server.store.update(NODES, "another", {("metadata", "labels", "team"): "b"})
@@ -201,7 +201,7 @@ async def test_a_request_that_is_cancelled_as_its_time_ends_is_cancelled(server:
             await request
 
 
-async def test_what_is_forbidden_is_an_error(tmp_path: Path) -> None:
+async def test_a_forbidden_request_is_an_error_that_names_the_missing_right(tmp_path: Path) -> None:
     """The server's own message says which permission is missing."""
     async with ApiServer([Permission("list", "nodes")]) as server:
         a_node(server)
@@ -258,7 +258,7 @@ async def test_a_kubeconfig_that_is_not_there_is_one_sentence(
     assert capfd.readouterr().err == ""
 
 
-async def test_outside_of_a_cluster_there_is_no_service_account(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_outside_of_a_cluster_finds_no_service_account(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a kubeconfig and outside of a pod, nothing is guessed."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     async with Client(None, QUICK) as client:
@@ -267,7 +267,7 @@ async def test_outside_of_a_cluster_there_is_no_service_account(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("status", [None, 500, 503])
-def test_after_an_outage_of_any_length_everything_is_tried_again_within_seconds(status: int | None) -> None:
+def test_requests_are_tried_again_within_seconds_after_any_outage(status: int | None) -> None:
     """An outage counts for its own attempts alone: what a server forbids that has just started is tried soon, too."""
     outage, forbidden = ClusterError("unanswered", status), ClusterError("forbidden", 403)
 

@@ -89,7 +89,7 @@ def count(server: ApiServer, verb: str) -> int:
     return [each.verb for each in server.asked].count(verb)
 
 
-async def test_changes_follow_what_is_there(server: ApiServer, tmp_path: Path) -> None:
+async def test_changes_follow_the_first_list(server: ApiServer, tmp_path: Path) -> None:
     """First comes what is there, then that this was all, then each change, as what it is."""
     one, two = a_pod(server, "one"), a_pod(server, "two", "gpu-1")
     async with followed(server, tmp_path) as view:
@@ -138,7 +138,7 @@ async def test_a_broken_object_stops_no_other(server: ApiServer, tmp_path: Path)
     assert "spec.containers" in ignored[0]["reason"]
 
 
-async def test_text_that_is_none_stops_no_other(server: ApiServer, tmp_path: Path) -> None:
+async def test_an_object_with_text_that_is_not_unicode_stops_no_other(server: ApiServer, tmp_path: Path) -> None:
     """An object with text that is not Unicode is logged, and the others are followed as ever."""
     one = a_pod(server, "one")
     a_pod(server, "zwei")
@@ -222,7 +222,7 @@ async def test_a_watch_that_breaks_is_resumed(server: ApiServer, tmp_path: Path)
         assert count(server, "watch") > 3
 
 
-async def test_a_server_that_is_away_is_asked_for_what_is_new_alone(server: ApiServer, tmp_path: Path) -> None:
+async def test_a_server_that_comes_back_is_not_listed_again(server: ApiServer, tmp_path: Path) -> None:
     """When a server comes back, the watch is resumed: a restart of the server is no storm of lists."""
     a_pod(server, "one")
     async with followed(server, tmp_path) as view:
@@ -302,7 +302,7 @@ async def test_a_late_watch_loses_nothing(server: ApiServer, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("size", [64 * 1024, 200 * 1024, 256 * 1024 - 3])
-async def test_lines_have_any_length(server: ApiServer, tmp_path: Path, size: int) -> None:
+async def test_a_line_of_any_length_arrives(server: ApiServer, tmp_path: Path, size: int) -> None:
     """The longest annotation there can be arrives by the watch, without a second list, for one object and for all."""
     a_node(server)
     async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
@@ -363,8 +363,8 @@ async def test_events_of_unknown_kinds_are_passed_over(server: ApiServer, tmp_pa
         assert view.listed() == 1
 
 
-async def test_what_is_forbidden_is_told(tmp_path: Path) -> None:
-    """Whoever waits for a first answer learns that there will be none, and the log says what follows."""
+async def test_a_missing_right_to_list_is_told(tmp_path: Path) -> None:
+    """A consumer that waits for a first answer learns that there will be none, and the log says what follows."""
     told: list[bool] = []
     async with (
         ApiServer([Permission("list", "nodes")]) as server,
@@ -382,7 +382,7 @@ async def test_what_is_forbidden_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", [0, 403, 409, 429, 500, 503])
 @pytest.mark.parametrize("verb", ["list", "watch"])
-async def test_a_failure_is_tried_again(server: ApiServer, tmp_path: Path, verb: str, status: int) -> None:
+async def test_a_failed_request_is_tried_again(server: ApiServer, tmp_path: Path, verb: str, status: int) -> None:
     """Whatever the server answers instead, in the end the consumer knows what is there."""
     a_pod(server, "one")
     server.refusals.append(Refusal(status, verb, times=3))
@@ -396,7 +396,7 @@ async def test_a_failure_is_tried_again(server: ApiServer, tmp_path: Path, verb:
     assert "api_server_recovered" in names
 
 
-async def test_nothing_is_lost_in_a_storm(server: ApiServer, tmp_path: Path) -> None:
+async def test_a_storm_of_failures_loses_no_object(server: ApiServer, tmp_path: Path) -> None:
     """Through cuts, restarts, forgotten versions, pages and late events, the consumer ends with what is there."""
     for index in range(40):
         a_pod(server, f"pod-{index}")

@@ -96,7 +96,7 @@ def lease(server: ApiServer) -> Any:
     return server.store.find(LEASES, "extender")[0]["spec"]
 
 
-async def test_the_first_one_leads(first: ApiServer, tmp_path: Path) -> None:
+async def test_the_first_candidate_leads(first: ApiServer, tmp_path: Path) -> None:
     """A Lease that does not exist is made, and renewed for as long as its holder runs."""
     async with candidate(first, tmp_path, "a", Clock()) as a:
         assert not a.leads()
@@ -110,7 +110,7 @@ async def test_the_first_one_leads(first: ApiServer, tmp_path: Path) -> None:
         assert a.election.holder == "a"
 
 
-async def test_another_one_waits(first: ApiServer, tmp_path: Path) -> None:
+async def test_another_candidate_waits_while_the_lease_is_renewed(first: ApiServer, tmp_path: Path) -> None:
     """While the Lease is renewed, nobody else takes it, however long that lasts and wherever its own clock is."""
     async with candidate(first, tmp_path, "a", Clock()) as a:
         await until(a.leads)
@@ -169,8 +169,8 @@ async def test_a_leader_without_a_server_stops_first(first: ApiServer, tmp_path:
             assert (a.leads(), a.election.holder) == (False, "b")
 
 
-async def test_a_process_that_was_stopped_knows_at_once(first: ApiServer, tmp_path: Path) -> None:
-    """What `leads` says depends on the clock alone, not on a task that has to run first."""
+async def test_a_process_that_was_stopped_knows_at_once_that_it_leads_no_more(first: ApiServer, tmp_path: Path) -> None:
+    """The answer of `leads` depends on the clock alone, not on a task that has to run first."""
     async with candidate(first, tmp_path, "a", Clock()) as a:
         await until(a.leads)
         a.clock.now += 10
@@ -202,7 +202,7 @@ async def test_a_leader_that_was_late_does_not_name_itself(first: ApiServer, tmp
     assert reasons == ["this process could not renew the Lease in time"]
 
 
-async def test_of_many_one_leads(first: ApiServer, tmp_path: Path) -> None:
+async def test_many_candidates_never_lead_together(first: ApiServer, tmp_path: Path) -> None:
     """Candidates that start at once, and try at once when the Lease runs out, never lead together."""
     async with AsyncExitStack() as stack:
         clock = Clock()
@@ -240,7 +240,7 @@ async def test_a_failed_renewal_is_tried_again(first: ApiServer, tmp_path: Path,
         assert lease(first)["leaseTransitions"] == 0
 
 
-async def test_a_broken_answer_is_a_failure(first: ApiServer, tmp_path: Path) -> None:
+async def test_a_lease_that_cannot_be_understood_is_not_taken(first: ApiServer, tmp_path: Path) -> None:
     """A Lease that cannot be understood is not taken."""
     first.store.create(LEASES, {"metadata": {"name": "extender"}, "spec": {"leaseDurationSeconds": "many"}})
     async with candidate(first, tmp_path, "a", Clock()) as a:
@@ -250,7 +250,7 @@ async def test_a_broken_answer_is_a_failure(first: ApiServer, tmp_path: Path) ->
         await until(a.leads)
 
 
-async def test_what_others_have_in_the_lease_stays(first: ApiServer, tmp_path: Path) -> None:
+async def test_labels_and_owners_of_a_lease_stay(first: ApiServer, tmp_path: Path) -> None:
     """Labels and owners of a Lease that somebody made before are left alone."""
     first.store.create(LEASES, {"metadata": {"name": "extender", "labels": {"team": "a"}}, "spec": {}})
     async with candidate(first, tmp_path, "a", Clock()) as a:
@@ -261,7 +261,7 @@ async def test_what_others_have_in_the_lease_stays(first: ApiServer, tmp_path: P
 
 
 @pytest.mark.parametrize("watches", [True, False])
-async def test_five_rights_are_enough(first: ApiServer, tmp_path: Path, *, watches: bool) -> None:
+async def test_a_candidate_needs_no_more_than_five_rights(first: ApiServer, tmp_path: Path, *, watches: bool) -> None:
     """A candidate reads, creates, patches and watches the Lease, no more; it leads also where it cannot watch."""
     verbs = {"get", "create", "patch", *(("list", "watch") if watches else ())}
     first.permissions = [Permission(verb, "leases", "gpushare", group="coordination.k8s.io") for verb in verbs]

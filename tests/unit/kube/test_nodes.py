@@ -81,7 +81,7 @@ def test_a_node_is_read_as_it_is_judged() -> None:
     assert (judged.allocatable, judged.extended) == (allocatable, [])
 
 
-def test_what_only_some_programs_read_is_not_kept_for_others() -> None:
+def test_fields_that_a_program_does_not_read_are_not_kept() -> None:
     """The extender has thousands of nodes, and needs neither labels nor records."""
     record = NodeRecord(gpus=(), partitioning="mps")
     wanted = Wanted({"GPU-1": {"10gb": 1}})

@@ -23,14 +23,16 @@ from gpushare_plugin.testing.cluster import ApiServer
         ("", "10.96.0.0/12", False),
     ],
 )
-def test_who_is_asked_directly(server: str, no_proxy: str, directly: bool) -> None:  # noqa: FBT001 - what is expected
+def test_this_machine_and_networks_of_no_proxy_are_asked_directly(server: str, no_proxy: str, directly: bool) -> None:  # noqa: FBT001 - what is expected
     """This machine, and what NO_PROXY names as a network; for names, aiohttp looks itself."""
     assert asked_directly(server, {"NO_PROXY": no_proxy}) == directly
     assert asked_directly(server, {"no_proxy": no_proxy}) == directly
 
 
 @pytest.mark.parametrize("loopback", [True, False])
-async def test_a_proxy_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, loopback: bool) -> None:
+async def test_a_proxy_of_the_environment_is_asked_for_other_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, loopback: bool
+) -> None:
     """The proxy of a machine that reaches its network through one is asked for other machines, and not for this one."""
     asked: list[bytes] = []
 

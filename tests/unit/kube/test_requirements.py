@@ -71,7 +71,7 @@ def test_pods_with_equal_constraints_share_them() -> None:
     assert pod.requirements is judged_pod(decoded(nodeSelector={"disk": "ssd", "zone": "a"})).requirements
 
 
-def test_what_holds_a_pod_back_is_read() -> None:
+def test_gates_the_node_and_the_end_of_a_pod_are_read() -> None:
     """Gates, a node, and an end."""
     held = judged_pod(decoded(schedulingGates=[{"name": "a"}]))
     assert (held.gates, held.schedulable) == (("a",), False)

@@ -20,7 +20,7 @@ from tests.unit.kubelet.serving import read_held, running, shared_memory
 GPU_MEM = "aliyun.com/gpu-mem"
 
 
-async def test_what_pods_hold_is_there_without_asking_the_kubelet(kubelet: EmbeddedKubelet) -> None:
+async def test_units_that_pods_hold_are_read_without_asking_the_kubelet(kubelet: EmbeddedKubelet) -> None:
     """The units of a running pod are read from disk, also when the kubelet is away."""
     assert read_held(kubelet.plugin_directory) == frozenset()
     async with running(kubelet.plugin_directory, shared_memory(8)):
@@ -31,7 +31,7 @@ async def test_what_pods_hold_is_there_without_asking_the_kubelet(kubelet: Embed
         assert read_held(kubelet.plugin_directory) == {(GPU_MEM, id_) for id_ in ids}
 
 
-async def test_what_was_listed_last_is_on_disk_without_the_plugin(kubelet: EmbeddedKubelet) -> None:
+async def test_units_that_were_listed_last_are_read_from_disk(kubelet: EmbeddedKubelet) -> None:
     """All that could be allocated, whoever holds it; nothing where no kubelet wrote yet."""
     assert read_listed(kubelet.plugin_directory) == frozenset()
     async with running(kubelet.plugin_directory, shared_memory(8)) as (session,):
@@ -48,10 +48,10 @@ def test_a_directory_without_kubelet_holds_nothing(tmp_path: Path) -> None:
         read_held(tmp_path / "missing")
 
 
-async def test_init_containers_are_in_it_and_pods_that_are_over_leave_with_the_next_list(
+async def test_a_checkpoint_has_init_containers_and_ended_pods_until_the_next_list(
     kubelet: EmbeddedKubelet,
 ) -> None:
-    """What pod-resources does not show is on disk; the kubelet drops what is over when it is sent a list."""
+    """Units that pod-resources does not show are on disk; the kubelet drops ended pods when it is sent a list."""
     async with running(kubelet.plugin_directory, shared_memory(8)) as (session,):
         await kubelet.wait_for(lambda node: node.allocatable().get(GPU_MEM) == 8)
         pod = Pod("pod", [Container("main")], [Container("init", {GPU_MEM: 3})])
@@ -74,7 +74,7 @@ DEEP = "[" * 200_000
 @pytest.mark.parametrize(
     "content", ["", "[]", "{}", '{"Data": null}', '{"Data": {"PodDeviceEntries": [7]}}', "\0", DEEP]
 )
-def test_a_checkpoint_that_is_none_is_an_error_that_names_it(tmp_path: Path, content: str) -> None:
+def test_a_broken_checkpoint_is_an_error_that_names_the_file(tmp_path: Path, content: str) -> None:
     """A format nobody knows must not pass for a node where nobody holds anything."""
     (tmp_path / CHECKPOINT).write_text(content)
     with pytest.raises(CheckpointError, match=CHECKPOINT):
@@ -91,7 +91,7 @@ def _link(file: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, _endless, _link, Path.mkdir])
-def test_what_is_no_checkpoint_neither_holds_us_up_nor_fills_the_memory(
+def test_a_pipe_or_an_endless_file_as_checkpoint_is_an_error_at_once(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
     """A pipe, a file or a device without end, a directory: an error that names it, at once."""

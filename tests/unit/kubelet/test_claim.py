@@ -132,7 +132,7 @@ def test_an_unreadable_signature_is_left_out(short_path: Path, content: bytes) -
             claim(short_path)
 
 
-def test_one_process_cannot_claim_twice(short_path: Path) -> None:
+def test_a_process_cannot_claim_a_directory_twice(short_path: Path) -> None:
     """Two parts of one process, in one thread or two, are as good as two processes."""
     answers: list[bool] = []
     with claim(short_path) as held:

@@ -41,8 +41,8 @@ async def answering_bytes(folder: Path, answer: bytes) -> AsyncIterator[Path]:
     await server.stop(grace=None)
 
 
-async def test_what_each_container_holds(kubelet: EmbeddedKubelet) -> None:
-    """Every container that holds units is listed with all of them, and a pod that is over holds nothing."""
+async def test_every_container_that_holds_units_is_listed(kubelet: EmbeddedKubelet) -> None:
+    """Each has all of its units, and a pod that is over holds nothing."""
     async with running(kubelet.plugin_directory, shared_memory(8)):
         await kubelet.wait_for(lambda node: node.allocatable().get(GPU_MEM) == 8)
         pod = Pod(
@@ -63,7 +63,7 @@ async def test_what_each_container_holds(kubelet: EmbeddedKubelet) -> None:
 
 
 async def test_healthy_devices_can_be_allocated_or_are_held(kubelet: EmbeddedKubelet) -> None:
-    """Those that pods hold are among them, those of a failed GPU are not; and the question frees nothing."""
+    """Devices that pods hold are among them, those of a failed GPU are not; and the question frees nothing."""
     resource = shared_memory(8)
     async with running(kubelet.plugin_directory, resource) as (session,):
         await kubelet.wait_for(lambda node: node.allocatable().get(GPU_MEM) == 8)
@@ -100,8 +100,8 @@ async def test_a_unit_that_is_listed_twice_counts_once(short_path: Path) -> None
     assert holdings == (Holding("n", "p", "c", "a/b", frozenset("123")), Holding("n", "p", "c", "a/c", frozenset("1")))
 
 
-async def test_an_answer_may_be_long(short_path: Path) -> None:
-    """A node full of pods has more to tell than gRPC takes by default."""
+async def test_an_answer_can_be_longer_than_grpc_takes_by_default(short_path: Path) -> None:
+    """A node full of pods has that much to tell."""
     ids = [f"{number:0100}" for number in range(100_000)]
     devices = [api.ContainerDevices(resource_name="a/b", device_ids=ids)]
     pod = api.PodResources(name="p", namespace="n", containers=[api.ContainerResources(name="c", devices=devices)])
@@ -112,7 +112,7 @@ async def test_an_answer_may_be_long(short_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", [b"\xff\xff\xff", b"\x0a\x04\x0a\x02\xff\xfe"])
-async def test_an_answer_that_is_none_is_told_as_such(
+async def test_an_answer_that_is_no_message_is_told_in_words(
     short_path: Path, answer: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Bytes that are no message, and names that are no text, are one error with words, and nothing else is printed."""
@@ -122,7 +122,7 @@ async def test_an_answer_that_is_none_is_told_as_such(
     assert caplog.records == []
 
 
-async def test_no_socket_is_told_as_such(short_path: Path) -> None:
+async def test_a_missing_socket_is_told_as_such(short_path: Path) -> None:
     """Where there is no kubelet the message says what is missing."""
     with pytest.raises(PodResourcesError, match=r"kubelet\.sock does not exist: no kubelet on this machine"):
         await list_pods(short_path / "kubelet.sock")

@@ -102,7 +102,7 @@ class Threads(ThreadPoolExecutor):
         return super().submit(work, *args, **kwargs)
 
 
-async def test_what_many_pods_hold_is_read_in_threads(kubelet: EmbeddedKubelet, clock: Clock) -> None:
+async def test_units_of_many_pods_are_read_in_threads(kubelet: EmbeddedKubelet, clock: Clock) -> None:
     """However many units there are to read, the event loop goes on: the answer, the record, and both put together."""
     asyncio.get_running_loop().set_default_executor(threads := Threads())
     reader = HoldingsReader(kubelet.plugin_directory, kubelet.pod_resources_socket, clock=clock)
@@ -239,7 +239,7 @@ async def test_a_record_written_since_the_last_question_is_believed_of_any_kubel
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_nothing_a_pod_holds_is_missing_from_allocations(short_path: Path, clock: Clock, seed: int) -> None:
+async def test_every_unit_that_a_pod_holds_is_in_the_allocations(short_path: Path, clock: Clock, seed: int) -> None:
     """Whatever pods and kubelets do, and whether it knows its pods or not: what is held at the time is in it."""
     draw = random.Random(seed)  # noqa: S311 - nothing secret is drawn
     directory, believed = short_path / "device-plugins", 0
@@ -284,14 +284,14 @@ async def test_nothing_a_pod_holds_is_missing_from_allocations(short_path: Path,
     assert believed, "nothing was ever believed, so nothing was shown"
 
 
-async def test_no_kubelet_no_allocations(short_path: Path, clock: Clock) -> None:
+async def test_a_socket_that_does_not_answer_tells_no_allocations(short_path: Path, clock: Clock) -> None:
     """A socket that does not answer tells nothing, however long it does not."""
     reader = HoldingsReader(short_path, short_path / "none.sock", delays=DELAYS, clock=clock)
     clock.now += 3600
     assert isinstance(await reader.confirmed(clock.now), Unknown)
 
 
-async def test_what_is_held_from_before_comes_from_the_checkpoint_or_else_from_the_kubelet(
+async def test_units_held_from_before_come_from_the_checkpoint_or_else_the_kubelet(
     kubelet: EmbeddedKubelet, clock: Clock
 ) -> None:
     """The record is believed at once; without it nothing is known until the kubelet can be believed."""
@@ -317,7 +317,7 @@ async def test_a_missing_directory_tells_nothing(short_path: Path, clock: Clock)
     assert [each["event"] for each in told] == ["allocations_unknown"] * 3
 
 
-async def test_nothing_that_can_be_understood_tells_nothing(short_path: Path, clock: Clock) -> None:
+async def test_records_and_answers_that_cannot_be_understood_tell_nothing(short_path: Path, clock: Clock) -> None:
     """An unreadable record beside an answer that is none: not known, said once, however often it is asked."""
     directory = made_by(short_path / "plugins")
     os.mkfifo(directory / CHECKPOINT)

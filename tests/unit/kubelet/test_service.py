@@ -51,7 +51,7 @@ async def test_the_first_list_is_complete(short_path: Path) -> None:
         stream.cancel()
 
 
-async def test_every_stream_gets_what_differs_and_what_is_sent_once_more(short_path: Path) -> None:
+async def test_every_stream_gets_changed_lists_and_lists_that_are_sent_once_more(short_path: Path) -> None:
     """The same list again is not sent unless somebody asks for it; then every stream gets the same bytes."""
     resource = shared_memory(4, 8)
     service = DevicePluginService(resource)
@@ -81,7 +81,7 @@ async def test_a_request_goes_through_preference_and_allocation(short_path: Path
     assert environment["GPUSHARE_MEMORY_LIMIT_MIB"] == "5120"
 
 
-async def test_everything_a_grant_holds_reaches_the_kubelet(short_path: Path) -> None:
+async def test_everything_in_a_grant_reaches_the_kubelet(short_path: Path) -> None:
     """Mounts, device nodes, annotations and CDI devices are all in the answer."""
     flags = {
         "plugin": {

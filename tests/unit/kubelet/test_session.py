@@ -390,7 +390,7 @@ def _without_inotify(events: Sequence[Mapping[str, Any]]) -> bool:
     return any(each["event"] == "inotify_unavailable" for each in events)
 
 
-async def test_without_inotify_the_directory_is_looked_at(kubelet: EmbeddedKubelet) -> None:
+async def test_a_restarted_kubelet_is_found_without_inotify(kubelet: EmbeddedKubelet) -> None:
     """When all inotify instances of the user are taken, a restarted kubelet is found all the same."""
     async with running_without_inotify(kubelet.plugin_directory, shared_memory(8)):
         await until_allocatable(kubelet)
@@ -456,10 +456,10 @@ def _fill(directory: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda file: file.symlink_to("elsewhere")])
-async def test_what_lies_in_the_locks_place_is_named_and_waited_out(
+async def test_a_pipe_or_a_link_in_the_locks_place_is_named_and_waited_out(
     kubelet: EmbeddedKubelet, make: Callable[[Path], None]
 ) -> None:
-    """Neither a pipe nor a link stops the daemon for good, or is touched; the warning says what is in the way."""
+    """Pipe and link neither stop the daemon for good nor are touched; the warning says what is in the way."""
     file = kubelet.plugin_directory / LOCK_FILE
     make(file)
     with logged() as events:

@@ -39,7 +39,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 TWO = request(container("warm-up", "init", memory=4), container("main", memory=4), container("side", memory=2))
 
 
-def test_the_format_of_a_promise() -> None:
+def test_a_promise_has_the_form_that_our_aliyuns_and_acks_tools_read() -> None:
     """Ours names GPUs by UUID; Aliyun's and ACK's tools find the names and the form that they read."""
     node = memory_node(10, 8)
     placement = account(node).place(TWO, "node")
@@ -71,7 +71,7 @@ def test_aliyuns_annotation_has_the_units_of_one_of_several_gpus() -> None:
     assert (written["ALIYUN_COM_GPU_MEM_IDX"], written["ALIYUN_COM_GPU_MEM_DEV"]) == ("0,1", "10")
 
 
-def test_other_resources_have_only_our_promise() -> None:
+def test_promises_of_other_resources_have_only_our_annotation() -> None:
     """Aliyun's annotations are about memory."""
     node = kind_node("nvidia.com/gpu", "gpus", 1)
     asked = request(container("main", gpu=1))
@@ -95,7 +95,7 @@ shares = st.builds(Share, st.text(), st.text(), st.text(), st.integers(1, 2**63 
 
 
 @given(st.lists(shares, unique_by=lambda share: share[:3]))
-def test_what_is_written_can_be_read(written: list[Share]) -> None:
+def test_a_written_promise_can_be_read(written: list[Share]) -> None:
     """An allocation comes back as it was."""
     assert sorted(read_allocation(write_allocation(tuple(written)))) == sorted(written)
 
@@ -110,7 +110,7 @@ KEYS = (ALLOCATION, PROMISE, ACK_ALLOCATION, ALIYUN_INDEX, ALIYUN_POD)
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), st.text() | json_values.map(json.dumps)))
-def test_no_text_does_harm(texts: dict[str, str]) -> None:
+def test_no_text_in_an_annotation_does_harm(texts: dict[str, str]) -> None:
     """Whatever people write, it says something of the pod's own units or nothing; the sum held is what it asked for."""
     made = account(memory_node(10, 10), pods=(pod(memory(4), "node", annotations=texts),))
     resource = made.node("node").resources[GPU_MEMORY]
@@ -131,7 +131,7 @@ def test_no_text_does_harm(texts: dict[str, str]) -> None:
         ('{"version":1,"containers":{"main":{"r":{"g":true}}}}', "Expected `int`, got `bool`"),
     ],
 )
-def test_what_cannot_be_read_is_an_error(text: str, problem: str) -> None:
+def test_an_unreadable_annotation_is_an_error(text: str, problem: str) -> None:
     """The error names the annotation, what was found and what was expected; `claims` takes it for nothing."""
     with pytest.raises(AnnotationError, match=f"annotation {ALLOCATION}: .*{problem}"):
         read_allocation(text)
@@ -163,7 +163,7 @@ def test_a_promise_for_another_node_says_nothing() -> None:
         ({ACK_ALLOCATION: '{"7":{"1":6}}', ALIYUN_INDEX: "0"}, {"0": 8}),
     ],
 )
-def test_what_other_schedulers_wrote_is_read(texts: dict[str, str], expected: dict[str, int] | None) -> None:
+def test_annotations_of_other_schedulers_are_read(texts: dict[str, str], expected: dict[str, int] | None) -> None:
     """Aliyun's annotation, whose scheduler ignores init containers, and ACK's, which says more."""
     found = claims(texts, request(container("init", "init", memory=8), container("main", memory=6)), "node").indexes
     most: dict[str, int] = {}

@@ -39,8 +39,8 @@ def test_a_reservation_holds_until_the_pod_is_bound() -> None:
     assert made.reservation("pod") is None
 
 
-def test_a_reservation_ends() -> None:
-    """Released, or with its pod, a reservation leaves no trace."""
+def test_a_reservation_that_ends_leaves_no_trace() -> None:
+    """A reservation ends when it is released, or with its pod."""
     made = account(memory_node(10))
     ends: list[Callable[[], None]] = [
         lambda: made.release("pod"),
@@ -54,8 +54,8 @@ def test_a_reservation_ends() -> None:
         made.remove_pod("pod")
 
 
-def test_the_same_question_has_the_same_answer() -> None:
-    """A pod that is reserved twice on a node has one GPU there, and none on another node."""
+def test_a_pod_that_is_reserved_twice_on_a_node_has_one_gpu() -> None:
+    """The same question has the same answer, and none on another node."""
     made = account(memory_node(10, 6), memory_node(10, name="other"))
     first = made.reserve(pod(memory(6)), "node")
     assert made.reserve(pod(memory(6)), "node") == first
@@ -95,7 +95,7 @@ def test_pods_may_be_known_before_their_node() -> None:
     assert free(made) == [6]
 
 
-def test_it_knows_which_pods_concern_it() -> None:
+def test_a_cluster_knows_which_pods_concern_it() -> None:
     """Aliyun's resources always; any other while the record of some node names it."""
     made = account()
     gpu = request(container("main", gpu=1))
@@ -132,7 +132,7 @@ def test_an_unreadable_record_hides_gpus_only() -> None:
     assert made.fit(request(ContainerRequest("main", "app", (("rdma/hca", 1),))), "later") == Fit(0)
 
 
-def test_verdicts_that_are_kept_are_bounded() -> None:
+def test_kept_verdicts_are_bounded_in_number() -> None:
     """However many different pods there are, only the verdicts for the last requests take memory."""
     made = account(memory_node(1000))
     for size in range(1, 3 * MOST_REQUESTS):

@@ -127,7 +127,7 @@ def told(verdict: Verdict) -> object:
     requests(),
     st.sampled_from(OWNERS),
 )
-def test_many_nodes_answer_as_each_would(
+def test_many_nodes_answer_as_each_node_alone_would(
     there: tuple[Node, ...], bound: list[tuple[PodRequest, str, str | None]], asked: PodRequest, owner: str | None
 ) -> None:
     """Score and words are those of the search of the node alone, whatever it has in common with others."""
@@ -155,7 +155,7 @@ MANY = tuple(f"node-{number}" for number in range(12))
     st.sampled_from(["binpack", "spread"]),
     st.sampled_from(OWNERS),
 )
-def test_a_plain_search_agrees(
+def test_a_plain_search_agrees_with_the_search_of_many_nodes(
     held: list[tuple[int, str, int, str | None]], asked: tuple[int, int, int], policy: str, owner: str | None
 ) -> None:
     """Of nodes that are alike, those fit that have enough GPUs with room; the price of the cheapest is the score."""

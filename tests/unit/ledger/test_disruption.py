@@ -62,14 +62,14 @@ def test_budgets_count_in_their_namespace_and_while_they_exist() -> None:
     assert made.violations(PODS) == 0
 
 
-def test_who_is_being_evicted_already_violates_nothing() -> None:
+def test_a_pod_that_is_being_evicted_already_violates_no_budget() -> None:
     """The API server has subtracted these pods from what the budget allows."""
     made = known()
     made.put_budget(Budget("default", "web", WEB, allowed=0, disrupted=frozenset({"a", "b"})))
     assert made.violations(PODS) == 1
 
 
-def test_the_latest_of_a_priority_are_least_important() -> None:
+def test_the_latest_pods_of_a_priority_are_least_important() -> None:
     """As for kube-scheduler: priority counts first, then who has been running longest; who has not started is last."""
     first, second, never, high = web("a", 100), web("b", 200), web("c", math.inf), web("high", priority=1)
     assert sorted([high, first, second, never], key=known().importance) == [never, second, first, high]
@@ -84,8 +84,8 @@ def test_budgets_count_pods_on_nodes_alone() -> None:
     assert all(made.importance(each) < made.importance(PODS[0]) for each in others)
 
 
-def test_without_the_budgets_no_violation_is_counted() -> None:
-    """Who cannot read budgets does not count violations of those that were known, and orders pods as before."""
+def test_violations_are_not_counted_without_the_right_to_read_budgets() -> None:
+    """Budgets that were known before do not count, and pods are ordered as before."""
     made = known()
     made.put_budget(Budget("default", "web", WEB, allowed=0))
     made.forget_budgets()
@@ -94,7 +94,7 @@ def test_without_the_budgets_no_violation_is_counted() -> None:
     assert made.harm.importance == made.importance
 
 
-def test_of_a_namespace_so_many_rules_are_kept() -> None:
+def test_rules_of_a_namespace_are_bounded_in_number() -> None:
     """Budgets beyond the bound are as if they were not there, until there is room for them again."""
     made = known()
     made.put_budget(Budget("default", "large", (Requirement("x", "In", ("y",) * MOST_RULES),), allowed=0))

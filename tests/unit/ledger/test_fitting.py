@@ -57,8 +57,8 @@ def test_a_misfit_names_the_numbers() -> None:
     assert [(gpu.free, gpu.missing) for gpu in verdict.shortages] == [(5, 5), (0, 10)]
 
 
-def test_a_gpu_that_waits_is_no_place() -> None:
-    """A healthy GPU that still changes its mode has nothing free."""
+def test_a_gpu_that_changes_its_mode_has_no_room() -> None:
+    """Though it is healthy, nothing on it is free."""
     node = memory_node(15)
     waiting = structs.replace(node.offers[GPU_MEMORY].gpus[0], reason="waiting: changes its mode soon")
     made = account(structs.replace(node, offers={GPU_MEMORY: replace(node.offers[GPU_MEMORY], gpus=(waiting,))}))
@@ -152,8 +152,8 @@ def test_whole_gpus_are_close_to_each_other() -> None:
     )
 
 
-def test_slices_are_one_a_container() -> None:
-    """The policy of the cluster chooses the GPU of a slice; two for one container are refused in words."""
+def test_a_container_gets_one_slice() -> None:
+    """The policy of the cluster chooses the GPU of a slice; two slices for one container are refused in words."""
     made = account(kind_node(SLICE, "slices", 3, 2))
     asked = request(container("main", slice=1))
     assert made.place(asked, "node").containers == {"main": {SLICE: {uuid(1): 1}}}
@@ -181,7 +181,7 @@ def test_replicas_come_from_the_gpus_of_the_policy() -> None:
         assert "needs 9 units of nvidia.com/gpu, 3 missing" in reason(made, request(container("main", gpu=9)))
 
 
-def test_a_kind_that_is_not_known_is_refused() -> None:
+def test_an_unknown_kind_of_resource_is_refused() -> None:
     """A later node may share in ways that this version cannot count."""
     made = account(kind_node(GPU, "quantum", 4))
     assert "is of kind 'quantum', which this version does not know" in reason(made, request(container("main", gpu=1)))
@@ -281,7 +281,7 @@ def requests(draw: st.DrawFn) -> PodRequest:
 
 
 @given(nodes(), st.lists(requests(), max_size=4), requests())
-def test_what_is_placed_fits(node: Node, earlier: list[PodRequest], asked: PodRequest) -> None:
+def test_every_placement_fits_what_the_pod_asks_for(node: Node, earlier: list[PodRequest], asked: PodRequest) -> None:
     """A placement gives each container what it asks for, of GPUs that have it; `fit` agrees with it."""
     reservations: list[Reservation] = []
     for number, each in enumerate([*earlier, asked]):

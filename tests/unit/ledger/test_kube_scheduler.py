@@ -47,7 +47,7 @@ def waiting(constraints: Constraints = ANYWHERE, ports: tuple[int, ...] = (), **
     return Pod("uid", "", "", PodRequest(()), requirements=Requirements(constraints, demand))
 
 
-def test_what_is_missing_is_said_with_numbers() -> None:
+def test_missing_resources_are_named_with_numbers() -> None:
     """Each resource of which too little is free is named, as people write amounts."""
     used = Demand({"cpu": 1500, "memory": 7 << 30, "pods": 10})
     assert (
@@ -74,7 +74,7 @@ def test_what_is_missing_is_said_with_numbers() -> None:
         ),
     ],
 )
-def test_what_a_node_lacks_is_named(constraints: Constraints, said: str) -> None:
+def test_a_label_that_a_node_lacks_is_named(constraints: Constraints, said: str) -> None:
     """The label that is required, and what the node has instead."""
     assert words(waiting(constraints)) == said
 
@@ -111,8 +111,8 @@ def test_a_pod_that_is_bound_runs_on_its_node_only() -> None:
     assert not any(pod.schedulable for pod in (bound, replace(waiting(), gates=("a",)), replace(waiting(), over=True)))
 
 
-def test_resources_can_be_left_out() -> None:
-    """Slices that are still to be made are not missing."""
+def test_resources_that_are_still_to_be_made_can_be_left_out() -> None:
+    """Slices that gpushare makes for the pod are not missing."""
     asked = Demand({SLICE: 2, "cpu": 5000})
     missing = lack(asked, NODE, NOTHING, {SLICE})
     assert missing is not None
@@ -139,7 +139,7 @@ def test_amounts_are_written_exactly(resource: str, amount: int, text: str) -> N
     assert written(resource, amount) == text
 
 
-def test_what_screening_keeps_is_bounded() -> None:
+def test_screening_keeps_a_bounded_number_of_answers() -> None:
     """Thousands of different constraints do not grow it; each answer is right all the same."""
     screening = Screening({NODE.name: NODE})
     for number in range(2000):
@@ -194,8 +194,10 @@ def test_a_pod_that_fits_still_fits_where_there_is_more(
 
 
 @given(DEMANDS, DEMANDS, AMOUNTS)
-def test_what_has_no_room_is_told_why(asked: Demand, used: Demand, allocatable: dict[str, int]) -> None:
-    """There is a reason exactly where there is no room, and the shortages are those by which resources are missing."""
+def test_a_reason_is_given_exactly_if_a_node_has_no_room(
+    asked: Demand, used: Demand, allocatable: dict[str, int]
+) -> None:
+    """The shortages are those by which resources are missing."""
     node = Node("node", allocatable=allocatable)
     missing = lack(asked, node, used)
     assert (missing is None) == has_room(asked, node, used)

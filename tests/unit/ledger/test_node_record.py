@@ -32,7 +32,7 @@ from tests.snapshots import snapshot
 from tests.unit.sharing.settings import GPU_MEM
 
 
-def test_the_format() -> None:
+def test_the_format_of_the_record_does_not_change() -> None:
     """The annotation is this JSON, which the scheduler side reads; another format would be another version."""
     inventory = a_node(8192, 8192, numa_node=1)
     first, second = (gpu.uuid for gpu in inventory.cards)
@@ -80,7 +80,7 @@ def test_the_format() -> None:
     }
 
 
-def test_what_is_written_can_be_read() -> None:
+def test_a_written_record_can_be_read() -> None:
     """Reading gives what was written, and ignores what a later change adds."""
     made = record(snapshot({"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}, 8192))
     assert made.gpus[0].mode == "time-slicing"
@@ -113,7 +113,7 @@ GPUS = st.builds(
 
 @settings(max_examples=25)
 @given(st.lists(GPUS, max_size=3).map(tuple), st.sampled_from([None, "mps", "mig"]))
-def test_what_is_written_of_instances_can_be_read(gpus: tuple[GpuRecord, ...], partitioning: Kind | None) -> None:
+def test_a_written_record_of_instances_can_be_read(gpus: tuple[GpuRecord, ...], partitioning: Kind | None) -> None:
     """Profiles, places and how the node is partitioned come back as they went; what is None takes no room."""
     made = NodeRecord(gpus=gpus, partitioning=partitioning)
     text = encode(made)
@@ -121,7 +121,7 @@ def test_what_is_written_of_instances_can_be_read(gpus: tuple[GpuRecord, ...], p
     assert None not in [value for gpu in json.loads(text)["gpus"] for value in gpu.values()]
 
 
-def test_what_an_earlier_version_wrote_can_be_read() -> None:
+def test_a_record_of_an_earlier_version_can_be_read() -> None:
     """A record without products, resources and closeness is read; it just does not say how the node chooses."""
     gpu = {"index": 0, "uuid": "GPU-0", "memoryMiB": 8192, "mode": "memory", "resource": GPU_MEM, "units": 8}
     read = decode(json.dumps({"version": 1, "gpus": [gpu], "notices": []}))

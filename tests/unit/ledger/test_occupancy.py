@@ -34,7 +34,7 @@ def holding(made: ClusterAccount, resource: str = GPU_MEMORY) -> list[tuple[str,
     return [(each.gpu, each.units, each.source) for each in made.node("node").resources[resource].holdings]
 
 
-def test_the_daemon_is_believed_first() -> None:
+def test_the_allocation_of_the_daemon_is_believed_first() -> None:
     """The allocation has priority over the promise, the promise over indexes."""
     made = account(memory_node(10, 10, 10))
     both = structs.replace(
@@ -52,7 +52,7 @@ def test_the_daemon_is_believed_first() -> None:
 
 
 def test_units_that_nothing_places_count_against_every_gpu() -> None:
-    """They are on one of the GPUs, so none can be sure to have them; of a pod on two GPUs, half is on any one."""
+    """Such units are on one of the GPUs, so none can be sure to have them; of a pod on two GPUs, half is on any one."""
     made = account(memory_node(10, 10, 3), pods=(pod(memory(4), "node"),))
     assert free(made) == [6, 6, 0]
     assert [gpu.unplaced for gpu in made.node("node").resources[GPU_MEMORY].gpus] == [4, 4, 4]
@@ -74,8 +74,8 @@ def test_the_promise_places_what_the_allocation_does_not_show() -> None:
     assert [each.units for each in made.node("node").resources[GPU].unplaced] == [1]
 
 
-def test_memory_is_where_the_rest_of_it_is() -> None:
-    """All memory of a pod is on the same GPUs, also what an init container had."""
+def test_all_memory_of_a_pod_is_on_the_same_gpus() -> None:
+    """Memory that nothing places is where the rest of it is, also what an init container had."""
     asked = request(container("init", "init", memory=6), container("main", memory=4))
     shown = (Share("main", GPU_MEMORY, uuid(1), 4),)
     made = account(memory_node(10, 10), pods=(structs.replace(pod(asked, "node"), allocation=shown),))
@@ -119,7 +119,7 @@ def test_a_plain_node_is_understood_as_by_aliyun() -> None:
         assert plain_node("node", units, count).offers == {}
 
 
-def test_a_node_that_names_an_unknown_policy_is_said_so() -> None:
+def test_an_unknown_policy_of_a_node_is_told() -> None:
     """The label is ignored, and remembered for people."""
     assert memory_node(8, policy="tetris").policy is None
     assert memory_node(8, policy="tetris").ignored == (
@@ -127,7 +127,7 @@ def test_a_node_that_names_an_unknown_policy_is_said_so() -> None:
     )
 
 
-def test_a_record_says_what_is_offered() -> None:
+def test_gpus_without_a_described_resource_are_known_and_not_offered() -> None:
     """GPUs without a resource, or in one that the record does not describe, are known and not offered."""
     record = NodeRecord(
         gpus=(

@@ -14,7 +14,7 @@ from gpushare_plugin.ledger.verdicts import Fit, Misfit, Shortfall
 from tests.unit.ledger.objects import account, container, free, memory, memory_node, pod, request, uuid
 
 
-def test_init_containers_count() -> None:
+def test_init_containers_count_for_where_a_pod_fits() -> None:
     """An init container that needs more than the containers decides where the pod fits; the original ignores it."""
     asked = request(container("warm-up", "init", memory=10), container("main", memory=2))
     made = account(memory_node(8, 8))
@@ -59,8 +59,8 @@ def test_a_pod_that_terminates_holds_its_units() -> None:
         assert free(made) == [left]
 
 
-def test_a_node_grows_and_shrinks() -> None:
-    """GPUs that are added, removed or resized are seen at once; the original never looks again."""
+def test_gpus_that_are_added_removed_or_resized_are_seen_at_once() -> None:
+    """The original never looks again."""
     made = account(memory_node(10))
     assert isinstance(made.fit(memory(12), "node"), Misfit)
     made.put_node(memory_node(10, 16))
@@ -94,8 +94,8 @@ def test_two_pods_do_not_take_one_slot() -> None:
     assert free(made) == [4]
 
 
-def test_a_deletion_burst() -> None:
-    """Hundreds of pods that end and go at once, each reported several times, leave nothing behind."""
+def test_a_burst_of_deletions_leaves_nothing_behind() -> None:
+    """Hundreds of pods end and go at once, each reported several times."""
     made = account(memory_node(100, 100))
     pods = [pod(memory(1), "node", f"pod-{number}", on=uuid(number % 2)) for number in range(200)]
     for each in pods:

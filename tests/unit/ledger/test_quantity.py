@@ -21,7 +21,7 @@ def test_quantities_mean_what_they_mean_in_kubernetes(quantity: str | int, expec
 @pytest.mark.parametrize(
     "quantity", ["", "-1", "0.5", "500m", "1kk", "five", "1e99", str(LARGEST_AMOUNT + 1), "٣", "9" * 500]
 )
-def test_what_is_no_whole_number_is_an_error(quantity: str) -> None:
+def test_a_text_that_is_no_whole_number_is_an_error(quantity: str) -> None:
     """Nothing else is taken for a number of units."""
     with pytest.raises(QuantityError, match="expected"):
         units(quantity)
@@ -52,7 +52,7 @@ def test_fractions_are_kept_to_the_thousandth(quantity: str, expected: int) -> N
     assert thousandths(quantity) == expected
 
 
-def test_what_is_larger_than_kubernetes_can_count_is_the_largest_amount() -> None:
+def test_amounts_beyond_what_kubernetes_counts_are_the_largest_amount() -> None:
     """No quantity is so large that counting fails."""
     assert thousandths("1e30") == thousandths(str(LARGEST_AMOUNT)) == LARGEST_AMOUNT * 1000
     with pytest.raises(QuantityError, match="such as 2, 250m"):

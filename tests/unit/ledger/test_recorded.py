@@ -58,7 +58,7 @@ def found(pair: dict[str, Any]) -> Verdict:
     return (None, set()) if refused is None else (refused.cause, {each.name for each in refused.shortages})
 
 
-def test_each_verdict_is_that_of_kube_scheduler() -> None:
+def test_every_verdict_is_that_of_kube_scheduler() -> None:
     """Whether a pod fits, and if not, which kind of reason it is and which resources are missing."""
     wrong = {
         pair["node"]["metadata"]["name"]: {"found": found(pair), "expected": pair["verdict"]}

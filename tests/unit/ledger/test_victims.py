@@ -43,8 +43,8 @@ def test_victims_are_on_one_gpu() -> None:
     assert made.victims(pod(memory(1)), "unknown", Eviction((), ())) is None
 
 
-def test_the_fewest_go_and_of_as_few_the_least_important() -> None:
-    """One pod goes rather than two, and of two that are each enough the less important one."""
+def test_the_fewest_and_least_important_pods_are_the_victims() -> None:
+    """One pod goes rather than two, and of two that are each enough the less important pod."""
     made = account(
         memory_node(10, 10, 10),
         pods=(
@@ -58,8 +58,8 @@ def test_the_fewest_go_and_of_as_few_the_least_important() -> None:
     assert victims(made, memory(4), ["highest", "high", "low", "lower"]) == ["lower"]
 
 
-def test_those_that_go_in_any_case_are_enough_or_not() -> None:
-    """No pod is added to those that make room on one GPU; beside those that do not, one is where one is enough."""
+def test_pods_are_added_only_if_given_victims_are_not_enough() -> None:
+    """Beside victims that do not make room on one GPU, one pod is added where one is enough."""
     made = account(
         memory_node(10, 10, 10),
         pods=(
@@ -75,7 +75,7 @@ def test_those_that_go_in_any_case_are_enough_or_not() -> None:
     assert victims(made, memory(10), ["d"], certain=["a", "c"]) == ["d"]
 
 
-def test_those_that_go_in_any_case_use_up_their_budget() -> None:
+def test_given_victims_use_up_their_budget() -> None:
     """Of two pods that are each enough the one goes whose budget still allows it, although it is more important."""
     made = account(
         memory_node(10, 10, 10),
@@ -91,7 +91,7 @@ def test_those_that_go_in_any_case_use_up_their_budget() -> None:
     assert victims(made, memory(10), ["same", "other"], harm=harm) == ["same"]
 
 
-def test_several_gpus_need_pods_of_several() -> None:
+def test_a_request_for_several_gpus_takes_pods_of_several_gpus() -> None:
     """A request for two whole GPUs, or a share of two, takes the pods of both; those on unknown GPUs go, too."""
     asked = request(container("main", gpu=1))
     made = account(kind_node("nvidia.com/gpu", "gpus", 1, 1))
@@ -117,7 +117,7 @@ def test_the_place_of_a_pod_that_is_ahead_is_not_given_away() -> None:
 
 
 @pytest.mark.parametrize("units", [1, 2])
-def test_with_many_pods_few_sets_are_tried(units: int) -> None:
+def test_few_sets_are_tried_among_many_pods(units: int) -> None:
     """Of a thousand pods on eight GPUs the fewest are found although no more than a few sets may be tried."""
     pods = tuple(
         pod(memory(units), "node", f"p{number}", on=uuid(number % 8), priority=number % 5) for number in range(1000)
@@ -130,8 +130,8 @@ def test_with_many_pods_few_sets_are_tried(units: int) -> None:
 
 @settings(max_examples=RUNS, deadline=None)
 @given(cases())
-def test_the_answer_is_enough_and_the_fewest(case: Case) -> None:
-    """The victims are enough, and of all sets that are they harm least: the fewest come first; or nothing is enough.
+def test_victims_are_enough_and_the_fewest(case: Case) -> None:
+    """Of all sets that are enough they harm least, and fewest comes first; or nothing is enough.
 
     `GPUSHARE_PREEMPTION_RUNS` sets how many cases are tried.
     """

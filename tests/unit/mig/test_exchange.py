@@ -22,7 +22,7 @@ INSTANCE = "MIG-00000000-0000-5000-8000-000000000001"
     st.none() | st.booleans(),
     st.integers(0, 1 << 40),
 )
-def test_what_is_written_is_read(places: set[tuple[str, int]], mode: bool | None, revision: int) -> None:  # noqa: FBT001
+def test_a_written_order_is_read(places: set[tuple[str, int]], mode: bool | None, revision: int) -> None:  # noqa: FBT001
     """Any order comes back as it went, and names its places."""
     wanted = tuple(MigPlace(*place) for place in sorted(places))
     card = WantedCard(uuid=CARD, instances=tuple(map(str, wanted)), removable=(INSTANCE,), mig_mode=mode)
@@ -131,7 +131,7 @@ def test_keys_of_a_later_version_are_passed_over(tmp_path: Path) -> None:
         ('{"uuid": "MIG-1"}', "gpus.0.uuid"),
     ],
 )
-def test_what_makes_no_sense_is_refused(tmp_path: Path, gpu: str, words: str) -> None:
+def test_a_senseless_order_is_refused(tmp_path: Path, gpu: str, words: str) -> None:
     """The error says where the mistake is, what was found and what to check."""
     root = MigRoot(tmp_path)
     root.wanted.write_text(f'{{"version": 1, "gpus": [{gpu}]}}')

@@ -39,8 +39,8 @@ def test_an_instance_that_may_go_is_unsafe_until_another_order_is_read(root: Mig
         assert not link.may_be_destroyed(ONE)
 
 
-def test_without_gpushare_mig_the_newest_order_counts_at_once(root: MigRoot) -> None:
-    """What starts later reads that one; and the view says what is missing."""
+def test_the_newest_order_counts_at_once_without_gpushare_mig(root: MigRoot) -> None:
+    """A `gpushare mig` that starts later reads that order; and the view says what is missing."""
     link = MigLink(root)
     link.order(())
     view = link.look()
@@ -50,7 +50,7 @@ def test_without_gpushare_mig_the_newest_order_counts_at_once(root: MigRoot) -> 
     assert not link.in_use
 
 
-def test_after_an_order_that_cannot_be_read_every_instance_is_unsafe(root: MigRoot) -> None:
+def test_every_instance_is_unsafe_after_an_order_that_cannot_be_read(root: MigRoot) -> None:
     """Until an order of our own counts."""
     root.wanted.write_text("{")
     link = MigLink(root)

@@ -58,8 +58,10 @@ def places(card: CardStatus | None) -> list[str]:
     return [each.place for each in card.instances] if card else []
 
 
-async def test_a_life(root: MigRoot, driver: NvmlPartitions, describe: Node) -> None:
-    """It reports every card before anything is wanted, follows orders, and is ready while all is done."""
+async def test_every_card_is_reported_before_orders_are_followed(
+    root: MigRoot, driver: NvmlPartitions, describe: Node
+) -> None:
+    """The service is ready while all is done."""
     node = describe([CARD, CARD])
     first, second = (gpu.uuid for gpu in node.gpus)
     async with serving(root, driver) as told:
@@ -89,8 +91,8 @@ async def test_a_life(root: MigRoot, driver: NvmlPartitions, describe: Node) -> 
     assert not root.alive.exists()
 
 
-async def test_one_card_that_fails_stops_no_other(root: MigRoot, driver: NvmlPartitions, describe: Node) -> None:
-    """Its reason is reported and logged once; it is tried again, and done as soon as that works."""
+async def test_a_card_that_fails_stops_no_other(root: MigRoot, driver: NvmlPartitions, describe: Node) -> None:
+    """The reason is reported and logged once; the card is tried again, and done as soon as that works."""
     node = describe([CARD, CARD])
     bad, good = (gpu.uuid for gpu in node.gpus)
     node.fail(0, "nvmlDeviceCreateGpuInstanceWithPlacement", ErrorCode.NO_PERMISSION)
@@ -143,7 +145,7 @@ async def test_an_order_is_acknowledged_before_it_is_followed(
         assert places(status(root).card(node.gpus[0].uuid)) == ["7g.40gb@0"]
 
 
-async def test_without_a_driver_it_waits(root: MigRoot, driver: NvmlPartitions, describe: Node) -> None:
+async def test_the_service_waits_for_a_driver(root: MigRoot, driver: NvmlPartitions, describe: Node) -> None:
     """The status says what is missing; once the driver is loaded, it goes on."""
     node = describe([CARD], failures={"nvmlInitWithFlags": ErrorCode.DRIVER_NOT_LOADED})
     async with serving(root, driver):
@@ -153,8 +155,8 @@ async def test_without_a_driver_it_waits(root: MigRoot, driver: NvmlPartitions, 
         await until(lambda: status(root).trouble is None and status(root).gpus)
 
 
-async def test_a_second_one_touches_nothing(root: MigRoot, driver: NvmlPartitions) -> None:
-    """Only one can divide the GPUs of a host; whoever is refused is told who runs."""
+async def test_a_second_process_touches_nothing(root: MigRoot, driver: NvmlPartitions) -> None:
+    """One process divides the GPUs of a host; whoever is refused is told who runs."""
     root.path.mkdir(parents=True)
     root.status.write_text("{}")
     with lock(root.lock), pytest.raises(AlreadyRunningError, match=r"another gpushare mig \(process .*MIG root"):
@@ -162,8 +164,8 @@ async def test_a_second_one_touches_nothing(root: MigRoot, driver: NvmlPartition
     assert root.status.exists()
 
 
-async def test_a_root_that_cannot_be_used_is_said(tmp_path: Path, driver: NvmlPartitions) -> None:
-    """It ends with a sentence."""
+async def test_a_root_that_cannot_be_used_is_told_in_a_sentence(tmp_path: Path, driver: NvmlPartitions) -> None:
+    """With that sentence the process ends."""
     (tmp_path / "file").touch()
     with pytest.raises(ExchangeError, match=r"the MIG root .* cannot be used"):
         await serve(MigRoot(tmp_path / "file/mig"), driver)

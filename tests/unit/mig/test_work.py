@@ -39,7 +39,7 @@ def parts(driver: NvmlPartitions, node: FakeNvml) -> dict[str, MigPart]:
     return {str(part.place): part for part in driver.read(node.gpus[0].uuid).parts}
 
 
-def test_what_may_go_goes_and_what_is_missing_is_made(describe: Node, driver: NvmlPartitions) -> None:
+def test_instances_that_may_go_make_room_for_missing_ones(describe: Node, driver: NvmlPartitions) -> None:
     """An instance that may be destroyed makes room; one that is wanted already, or is not named, stays as it is."""
     node = describe([a_card("3g.20gb", "1g.5gb", "1g.5gb")])
     before = parts(driver, node)
@@ -56,8 +56,8 @@ def test_what_may_go_goes_and_what_is_missing_is_made(describe: Node, driver: Nv
     assert divide(driver, wants(node, "4g.20gb@0", "1g.5gb@4")).created == 0
 
 
-def test_nothing_else_is_destroyed(describe: Node, driver: NvmlPartitions) -> None:
-    """Not what may not be, not what is wanted whatever may be, and not what a program uses; each with its reason."""
+def test_instances_that_must_stay_are_not_destroyed(describe: Node, driver: NvmlPartitions) -> None:
+    """An instance stays if no order lets it go, if it is wanted, or if a program uses it; each with its reason."""
     node = describe([a_card("3g.20gb", "2g.10gb", "1g.10gb")])
     before = parts(driver, node)
     kept, used, wanted = (before[place].uuids[0] for place in ("3g.20gb@0", "2g.10gb@4", "1g.10gb@6"))
@@ -87,8 +87,8 @@ def test_an_instance_of_which_only_a_part_may_go_stays(describe: Node, driver: N
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_whatever_step_fails_the_next_attempt_goes_on(describe: Node, driver: NvmlPartitions, step: str) -> None:
-    """What is left between two steps is seen, and completed or destroyed: also one without a MIG instance."""
+def test_the_next_attempt_goes_on_after_any_failed_step(describe: Node, driver: NvmlPartitions, step: str) -> None:
+    """Pieces left between two steps are seen, and completed or destroyed: also one without a MIG instance."""
     node = describe([a_card("3g.20gb", "2g.10gb")])
     (removed,) = parts(driver, node)["3g.20gb@0"].uuids
     wanted = wants(node, "2g.10gb@0", "1g.5gb@2", removable=(removed,))
@@ -121,7 +121,7 @@ def test_an_incomplete_instance_that_is_not_wanted_goes(describe: Node, driver: 
         ("2g.10gb@1", "2g.10gb@1 is not possible: 2g.10gb can start at memory slice 0, 2, 4"),
     ],
 )
-def test_what_cannot_be_keeps_nothing_else_from_being_made(
+def test_an_impossible_instance_keeps_no_other_from_being_made(
     describe: Node, driver: NvmlPartitions, place: str, words: str
 ) -> None:
     """The reason names what is possible."""
@@ -152,7 +152,7 @@ def test_the_mode_is_switched_only_where_it_is_wanted(describe: Node, driver: Nv
     assert not driver.read(uuid).enabled
 
 
-def test_a_reset_that_is_needed_is_said(describe: Node, driver: NvmlPartitions) -> None:
+def test_a_needed_reset_is_told(describe: Node, driver: NvmlPartitions) -> None:
     """The mode is pending then, and the reason stays until somebody resets the GPU."""
     node = describe([a_card(enabled=False, mig_needs_reset=True)])
     assert "reset it (nvidia-smi --gpu-reset)" in (divide(driver, wants(node, "1g.5gb@0", mode=True)).reason or "")
@@ -177,7 +177,7 @@ PLACES = [f"{profile}@{start}" for profile in ("1g.5gb", "1g.10gb", "3g.20gb", "
         max_size=6,
     )
 )
-def test_whatever_is_wanted_nothing_that_is_held_changes(
+def test_held_instances_stay_whatever_is_wanted(
     describe: Node, tmp_path: Path, orders: list[tuple[set[str], set[str], str | None]]
 ) -> None:
     """Whatever is wanted, and whatever fails: what may not be destroyed or is in use stays, and nothing overlaps.

@@ -93,7 +93,7 @@ def lookalike(
             child.kill()
 
 
-def test_a_process_that_only_looks_like_it_is_none(root: MpsRoot) -> None:
+def test_a_process_that_only_looks_like_the_daemon_is_none(root: MpsRoot) -> None:
     """A command on its way to the daemon is not the daemon, and one of the same name elsewhere is not ours."""
     for name, arguments, pipe in (
         (CONTROL_PROGRAM, (), root.pipe),
@@ -205,7 +205,7 @@ async def test_limits_that_others_change_are_restored(mps: FakeMps, root: MpsRoo
     )
 
 
-async def test_clients_are_counted(mps: FakeMps, root: MpsRoot, control: Control) -> None:
+async def test_clients_of_all_servers_are_counted(mps: FakeMps, root: MpsRoot, control: Control) -> None:
     """All clients of all servers count, also those of whom the daemon knows no number (another PID namespace)."""
     await control.start(UUIDS[:1])
     assert await control.clients() == 0
@@ -232,7 +232,7 @@ async def test_no_daemon_is_an_error_with_words(mps: FakeMps, control: Control) 
 
 
 async def test_a_daemon_that_hangs_is_an_error_with_words(mps: FakeMps, root: MpsRoot, control: Control) -> None:
-    """It is not waited for longer than patience lasts, and the command that asked it is gone."""
+    """The wait is no longer than patience lasts, and the command that asked the daemon is gone."""
     daemon = await control.start(UUIDS[:1])
     mps.hang(root.pipe)
     with pytest.raises(ControlError, match="had no answer within 1 s"):
@@ -252,8 +252,8 @@ async def test_limits_that_are_refused_are_errors(mps: FakeMps, control: Control
         await control.limit(UUIDS[:1], MpsSettings(gpus=gpus, active_thread_percentage=50))
 
 
-async def test_a_program_that_cannot_be_run(mps: FakeMps, control: Control) -> None:
-    """A file that is no program is an error with its path."""
+async def test_a_program_that_cannot_be_run_is_an_error_with_its_path(mps: FakeMps, control: Control) -> None:
+    """Here the file is no program."""
     program = mps.programs / CONTROL_PROGRAM
     program.write_text("#!/nowhere\n")
     with pytest.raises(ControlError, match=f"{program} cannot be run"):

@@ -18,7 +18,7 @@ SETTINGS = MpsSettings(gpus=(MpsGpu(uuid=UUIDS[0], memory_limit_mib=4096), MpsGp
     st.dictionaries(st.sampled_from(UUIDS), st.none() | st.integers(min_value=1)),
     st.none() | st.integers(min_value=1, max_value=100),
 )
-def test_what_is_written_is_read(limits: dict[str, int | None], percentage: int | None) -> None:
+def test_written_settings_are_read(limits: dict[str, int | None], percentage: int | None) -> None:
     """Any settings come back as they went."""
     gpus = tuple(MpsGpu(uuid=uuid, memory_limit_mib=limit) for uuid, limit in limits.items())
     settings = MpsSettings(gpus=gpus, active_thread_percentage=percentage)
@@ -36,7 +36,7 @@ def test_a_file_is_replaced_whole(root: MpsRoot) -> None:
     assert not list(root.path.glob(".*"))
 
 
-def test_no_file_is_no_error(root: MpsRoot) -> None:
+def test_a_missing_file_is_no_error(root: MpsRoot) -> None:
     """Nobody wrote anything yet."""
     assert read_message(root.wanted, MpsSettings) is None
 
@@ -62,7 +62,7 @@ def test_keys_of_a_later_version_are_passed_over(root: MpsRoot) -> None:
         (" " * (LARGEST_FILE + 1), "which gpushare never writes"),
     ],
 )
-def test_anything_else_is_an_error_with_words(root: MpsRoot, content: str, words: str) -> None:
+def test_any_other_content_is_an_error_with_words(root: MpsRoot, content: str, words: str) -> None:
     """The message names the file and what is wrong in it."""
     root.wanted.write_text(content)
     with pytest.raises(ExchangeError) as caught:
@@ -82,7 +82,7 @@ def _link(file: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_pipe, _link, Path.mkdir])
-def test_what_is_no_file_is_not_followed(root: MpsRoot, make: object) -> None:
+def test_a_pipe_or_a_link_in_place_of_a_file_is_not_followed(root: MpsRoot, make: object) -> None:
     """A pipe does not make us wait, a link does not lead us elsewhere, a directory is an error."""
     assert callable(make)
     make(root.wanted)
@@ -90,7 +90,7 @@ def test_what_is_no_file_is_not_followed(root: MpsRoot, make: object) -> None:
         read_message(root.wanted, MpsSettings)
 
 
-def test_what_cannot_be_written_is_an_error(root: MpsRoot) -> None:
+def test_a_file_that_cannot_be_written_is_an_error(root: MpsRoot) -> None:
     """The message names the file."""
     root.wanted.mkdir()
     with pytest.raises(ExchangeError, match=r"wanted\.json cannot be written"):
@@ -104,7 +104,7 @@ def test_a_long_path_is_refused() -> None:
         MpsRoot(Path("/" + "x" * 83)).refuse_long_path()
 
 
-def test_a_uuid_is_a_gpus() -> None:
+def test_a_uuid_is_that_of_a_gpu() -> None:
     """Indices, parts of MIG and endings of lines are none."""
     assert is_uuid(UUIDS[0])
     assert not any(map(is_uuid, ["0", "", f"{UUIDS[0]}\n", UUIDS[0].replace("GPU", "MIG"), UUIDS[0][:-1]]))

@@ -22,8 +22,8 @@ def nothing() -> None:
     """Take no notice."""
 
 
-def test_what_is_wanted_is_written(root: MpsRoot) -> None:
-    """The file says what is wanted, and is written only when that is something else."""
+def test_wanted_settings_are_written_only_if_they_changed(root: MpsRoot) -> None:
+    """The file says what is wanted."""
     MpsLink(root, nothing).want(WANTED)
     assert read_message(root.wanted, MpsSettings) == WANTED
     before = root.wanted.stat().st_ino
@@ -49,7 +49,7 @@ def test_garbage_is_written_over(root: MpsRoot) -> None:
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_without_a_supervisor_nothing_is_served(root: MpsRoot, *, there: bool) -> None:
+def test_a_status_without_a_supervisor_serves_nothing(root: MpsRoot, *, there: bool) -> None:
     """A status counts only while the lock is held: one that a dead process left says nothing."""
     write_message(root.status, MpsStatus(in_force=WANTED))
     if there:
@@ -60,7 +60,7 @@ def test_without_a_supervisor_nothing_is_served(root: MpsRoot, *, there: bool) -
     assert f"does not run on this node, or uses another MPS root than {root.path}" in link.view.unserved[ONE.uuid]
 
 
-def test_each_gpu_has_its_reason(root: MpsRoot) -> None:
+def test_a_gpu_that_is_not_served_has_a_reason(root: MpsRoot) -> None:
     """A GPU is served once its very limits are in force; until then the reason is that of gpushare mps, or ours."""
     link = MpsLink(root, nothing)
     with lock(root.lock):
@@ -99,8 +99,8 @@ def test_a_status_that_makes_no_sense_is_no_service(root: MpsRoot, content: byte
     assert str(root.status) in link.view.unserved[ONE.uuid]
 
 
-async def test_a_change_is_told(root: MpsRoot) -> None:
-    """Whoever watches hears of each change, once; nobody looks before anything was wanted."""
+async def test_a_change_of_the_status_is_told_once(root: MpsRoot) -> None:
+    """A watcher hears of each change; nobody looks before anything was wanted."""
     told: list[MpsView] = []
     link = MpsLink(root, lambda: told.append(link.view), every=0.01)
     watching = asyncio.create_task(link.watch())
@@ -118,7 +118,7 @@ async def test_a_change_is_told(root: MpsRoot) -> None:
         await asyncio.wait([watching])
 
 
-async def test_what_cannot_be_written_is_written_later(short_path: Path) -> None:
+async def test_settings_that_cannot_be_written_are_written_later(short_path: Path) -> None:
     """A root that cannot be made is a reason in words, and is tried again."""
     (short_path / "run").touch()
     root = MpsRoot(short_path / "run" / "mps")

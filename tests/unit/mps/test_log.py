@@ -42,7 +42,7 @@ def left_out(told: list[Any]) -> int:
     return sum(each.get("count", 0) for each in told)
 
 
-async def test_what_is_written_from_now_on_is_told(short_path: Path) -> None:
+async def test_lines_written_from_now_on_are_told(short_path: Path) -> None:
     """Old lines are not told again; new ones come with who said it, whole, whatever they look like."""
     file = short_path / "control.log"
     file.write_text("old\n")
@@ -65,8 +65,8 @@ async def test_what_is_written_from_now_on_is_told(short_path: Path) -> None:
     assert texts(told)[1] == "half a line \ufffd"
 
 
-async def test_routine_is_not_worth_a_line(short_path: Path) -> None:
-    """What each question and each client leaves in the log is reported on the level of debugging only."""
+async def test_routine_lines_are_told_for_debugging_only(short_path: Path) -> None:
+    """Questions and clients leave such lines in the log."""
     file = short_path / "control.log"
     routine = ["Accepting connection...", "NEW UI", "Cmd:get_server_list", "100.0", "UI closed"]
     async with following(file) as told:
@@ -126,7 +126,9 @@ async def test_a_line_without_an_end_is_cut(short_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-async def test_only_a_file_of_its_own_is_followed(short_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+async def test_a_link_or_a_pipe_in_place_of_the_log_is_not_followed(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     """A link is neither read nor cut, and a pipe holds nobody up; once the log is a file again, it is told."""
     monkeypatch.setattr(log, "LARGEST_LOG", 10)
     file, victim = short_path / "control.log", short_path / "victim"

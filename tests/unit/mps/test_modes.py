@@ -13,7 +13,7 @@ from tests.unit.mps.roots import UUIDS
 from tests.unit.mps.supervised import Modes
 
 
-async def test_what_was_before_is_put_back(root: MpsRoot) -> None:
+async def test_modes_from_before_are_put_back(root: MpsRoot) -> None:
     """Whatever a GPU was, it is again, also if another process puts it back; then nothing is left to remember."""
     modes = Modes()
     modes.modes[UUIDS[1]] = ComputeMode.PROHIBITED
@@ -27,8 +27,8 @@ async def test_what_was_before_is_put_back(root: MpsRoot) -> None:
     assert not root.modes.exists()
 
 
-async def test_a_crash_between_two_steps_loses_nothing(root: MpsRoot) -> None:
-    """It is remembered before it is changed."""
+async def test_a_crash_between_two_steps_loses_no_mode(root: MpsRoot) -> None:
+    """A mode is remembered before it is changed."""
 
     class Killed(Modes):
         """Modes that see what a process that dies at the change has left."""
@@ -57,7 +57,7 @@ async def test_a_gpu_that_does_not_answer_is_put_back_later(root: MpsRoot) -> No
     assert modes.exclusive == []
 
 
-async def test_what_cannot_be_remembered_is_not_changed(root: MpsRoot) -> None:
+async def test_a_mode_that_cannot_be_remembered_is_not_changed(root: MpsRoot) -> None:
     """A full or closed directory is a reason not to serve."""
     root.modes.mkdir()
     modes = Modes()
@@ -66,8 +66,8 @@ async def test_what_cannot_be_remembered_is_not_changed(root: MpsRoot) -> None:
     assert modes.exclusive == []
 
 
-def test_simulated_modes(short_path: Path) -> None:
-    """Modes of simulated GPUs are remembered, and there are no others."""
+def test_modes_of_simulated_gpus_are_remembered(short_path: Path) -> None:
+    """Other GPUs have no modes there."""
     file = short_path / "gpus.yaml"
     file.write_text("gpus: [{memory: 16GiB}]\n")
     (gpu,) = SimulatedSource(file).read().cards

@@ -69,7 +69,7 @@ async def test_a_planted_link_is_not_followed(
     assert told[0]["found"] == [name]
 
 
-def test_everything_foreign_goes(root: MpsRoot, tmp_path: Path) -> None:
+def test_foreign_files_in_the_pipe_directory_are_removed(root: MpsRoot, tmp_path: Path) -> None:
     """Files, links, pipes, sockets and directories of any depth are removed, and nothing that links lead to."""
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "file").touch()
@@ -91,8 +91,10 @@ def test_everything_foreign_goes(root: MpsRoot, tmp_path: Path) -> None:
     assert (tmp_path / "kept" / "file").exists()
 
 
-async def test_what_a_daemon_left_is_no_news(mps: FakeMps, root: MpsRoot, control: Control) -> None:
-    """The files of a daemon that died are removed in silence, and the next one starts."""
+async def test_files_of_a_daemon_that_died_are_removed_in_silence(
+    mps: FakeMps, root: MpsRoot, control: Control
+) -> None:
+    """The next daemon starts."""
     first = await control.start(UUIDS[:1])
     assert mps.crash(root.pipe) == first.pid
     assert await first.ended(within=PATIENCE)
@@ -129,7 +131,7 @@ async def test_a_reader_of_the_lock_keeps_nobody_out(mps: FakeMps, root: MpsRoot
         reader.kill()
 
 
-async def test_a_directory_that_cannot_be_cleared(mps: FakeMps, root: MpsRoot, control: Control) -> None:
+async def test_a_directory_that_cannot_be_cleared_is_refused(mps: FakeMps, root: MpsRoot, control: Control) -> None:
     """A pipe directory that is itself a link is refused with its path, and no daemon starts."""
     root.pipe.rmdir()
     root.pipe.symlink_to(root.log)

@@ -44,15 +44,15 @@ async def test_memory_that_containers_do_not_see_is_told(root: MpsRoot, *, same:
         assert same or found[0]["remedy"].startswith(f"mount {root.shm} of the host at {root.log}")
 
 
-async def test_a_pipe_in_the_locks_place_ends_it_with_a_sentence(root: MpsRoot) -> None:
-    """It does not wait for another process, and says which file is in the way."""
+async def test_a_pipe_in_the_locks_place_ends_the_process_with_a_sentence(root: MpsRoot) -> None:
+    """The process does not wait for another one, and says which file is in the way."""
     os.mkfifo(root.lock)
     with pytest.raises(ExchangeError, match=rf"cannot be used: .*not a regular file.*{root.lock}"):
         await serve(root, Modes())
 
 
-async def test_a_second_one_touches_nothing(root: MpsRoot) -> None:
-    """Whoever is refused has made no directory and no status."""
+async def test_a_second_process_touches_nothing(root: MpsRoot) -> None:
+    """A process that is refused has made no directory and no status."""
     with lock(root.lock), pytest.raises(AlreadyRunningError, match=f"uses {root.path}"):
         await serve(root, Modes())
     assert not root.shm.exists()
@@ -67,8 +67,8 @@ async def test_a_working_process_shows_that_it_is_alive(root: MpsRoot) -> None:
         await until(lambda: time.time() - root.alive.stat().st_mtime < 60)
 
 
-async def test_the_probes_of_the_chart_look_at_that(root: MpsRoot) -> None:
-    """The commands of the chart succeed while it works and serves what is desired, and fail when it is stuck."""
+async def test_probes_of_the_chart_look_at_the_work_of_the_process(root: MpsRoot) -> None:
+    """The commands of the probes succeed while it works and serves what is desired, and fail when it is stuck."""
 
     async def succeeds(probe: str) -> bool:
         (*command,) = container({"mps": {"enabled": True}}, "mps")[probe]["exec"]["command"]
@@ -103,7 +103,7 @@ async def test_a_file_that_cannot_be_removed_ends_nothing_else(root: MpsRoot) ->
     assert root.alive.is_dir()
 
 
-async def test_what_an_earlier_run_left_counts_for_no_probe(root: MpsRoot) -> None:
+async def test_files_of_an_earlier_run_count_for_no_probe(root: MpsRoot) -> None:
     """After a crash the pod is not ready until the new process says so, and never once it has ended."""
     root.ready.touch()
     root.wanted.write_text("not JSON")

@@ -35,8 +35,8 @@ def seen(folder: Path, propagation: str) -> dict[str, Any]:
     return found
 
 
-def test_the_limit_holds_for_all(short_path: Path) -> None:
-    """What is beyond the limit does not fit, wherever it is written; host, daemon and containers see the same.
+def test_the_limit_of_shared_memory_holds_for_all(short_path: Path) -> None:
+    """Data beyond the limit does not fit, wherever it is written; host, daemon and containers see the same.
 
     Another limit keeps what is there, one that is too small for it is refused, and nothing is mounted twice.
     """

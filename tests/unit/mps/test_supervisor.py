@@ -31,7 +31,7 @@ async def answers(mps: FakeMps, root: MpsRoot, command: str, answer: str) -> boo
     return await to_thread(mps.ask, root.pipe, command) == answer
 
 
-async def test_what_is_wanted_is_served(mps: FakeMps, root: MpsRoot) -> None:
+async def test_wanted_gpus_are_served(mps: FakeMps, root: MpsRoot) -> None:
     """GPUs become exclusive, the daemon runs for them in the order wanted, and has their limits."""
     async with supervising(root) as supervised:
         supervised.want(OTHER, ONE, percentage=25)
@@ -47,7 +47,7 @@ async def test_what_is_wanted_is_served(mps: FakeMps, root: MpsRoot) -> None:
         assert supervised.status().since
 
 
-async def test_the_end_leaves_nothing(mps: FakeMps, root: MpsRoot) -> None:
+async def test_the_end_leaves_no_process_and_puts_modes_back(mps: FakeMps, root: MpsRoot) -> None:
     """In the end there is no daemon and no server, and modes are what they were, not just the default."""
     modes = Modes()
     modes.modes[OTHER.uuid] = ComputeMode.EXCLUSIVE_PROCESS
@@ -61,8 +61,8 @@ async def test_the_end_leaves_nothing(mps: FakeMps, root: MpsRoot) -> None:
     assert not root.modes.exists()
 
 
-async def test_nothing_wanted_touches_nothing(mps: FakeMps, root: MpsRoot) -> None:
-    """A node without GPUs under MPS has no daemon; one that wants none any more ends it and puts modes back."""
+async def test_a_node_that_wants_no_mps_has_no_daemon(mps: FakeMps, root: MpsRoot) -> None:
+    """A node that wants none any more ends its daemon and puts modes back."""
     async with supervising(root) as supervised:
         await supervised.serves()
         await until(root.status.exists)
@@ -74,8 +74,8 @@ async def test_nothing_wanted_touches_nothing(mps: FakeMps, root: MpsRoot) -> No
         await until(lambda: not mps.processes() and not supervised.modes.exclusive)
 
 
-async def test_what_is_waited_for_is_logged(root: MpsRoot) -> None:
-    """A process that has nothing to do says so, once for each reason."""
+async def test_a_supervisor_logs_what_it_waits_for(root: MpsRoot) -> None:
+    """The reasons are logged once each."""
     with logged() as events:
         desired = DesiredSettings(root.wanted)
         for gpus in (None, None, (), (), (ONE,), ()):
@@ -90,7 +90,7 @@ async def test_what_is_waited_for_is_logged(root: MpsRoot) -> None:
     ]
 
 
-async def test_a_crash_is_told_and_mended(mps: FakeMps, root: MpsRoot) -> None:
+async def test_a_crash_of_the_daemon_is_told_and_mended(mps: FakeMps, root: MpsRoot) -> None:
     """After a crash the GPUs are not served and it says why; then a new daemon serves them with the same limits."""
     async with supervising(root) as supervised:
         supervised.want(ONE, percentage=50)
@@ -119,7 +119,7 @@ async def test_a_daemon_that_hangs_is_replaced(mps: FakeMps, root: MpsRoot) -> N
         assert mps.pid(root.pipe) != first
 
 
-async def test_silence_ends_no_program(mps: FakeMps, root: MpsRoot) -> None:
+async def test_a_silent_daemon_ends_no_program(mps: FakeMps, root: MpsRoot) -> None:
     """Anybody can silence the daemon: its GPUs are not served, it says who is connected, and programs go on."""
     async with supervising(root, patience=4.0) as supervised:
         supervised.want(ONE)
@@ -138,7 +138,7 @@ async def test_silence_ends_no_program(mps: FakeMps, root: MpsRoot) -> None:
         assert await to_thread(mps.ask, root.pipe, f"get_client_list {server}") == "4711"
 
 
-async def test_silence_ends_programs_where_that_is_asked_for(mps: FakeMps, root: MpsRoot) -> None:
+async def test_a_silent_daemon_ends_programs_if_that_is_asked_for(mps: FakeMps, root: MpsRoot) -> None:
     """With `replace_silent` a silent daemon is replaced with its servers, whoever uses them."""
     async with supervising(root, patience=4.0, replace_silent=True) as supervised:
         supervised.want(ONE)
@@ -194,7 +194,9 @@ async def test_a_daemon_that_answers_again_is_kept(mps: FakeMps, root: MpsRoot) 
         assert mps.pid(root.pipe) == first
 
 
-async def test_a_program_that_goes_ends_nothing(mps: FakeMps, root: MpsRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_program_that_disappears_ends_no_daemon(
+    mps: FakeMps, root: MpsRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A daemon that cannot be asked, for want of the program, goes on and is asked once it can be."""
     async with supervising(root) as supervised:
         supervised.want(ONE)
@@ -263,7 +265,7 @@ async def test_limits_change_at_once(mps: FakeMps, root: MpsRoot) -> None:
         assert await to_thread(mps.ask, root.pipe, f"get_active_thread_percentage {server}") == "100.0"
 
 
-async def test_other_gpus_wait_for_clients(mps: FakeMps, root: MpsRoot) -> None:
+async def test_a_new_set_of_gpus_waits_for_clients_of_the_old(mps: FakeMps, root: MpsRoot) -> None:
     """Another set of GPUs needs a new daemon, which waits until no process uses the old one; others are served on."""
     async with supervising(root) as supervised:
         supervised.want(ONE)
@@ -359,8 +361,8 @@ async def test_a_limit_that_is_not_taken_is_no_service(mps: FakeMps, root: MpsRo
 
 
 @pytest.mark.parametrize("content", [b"", b"no JSON", b'{"gpus": 7}', b'{"version": 2}', b"\xff", b"[" * 100_000])
-async def test_garbage_changes_nothing(mps: FakeMps, root: MpsRoot, content: bytes) -> None:
-    """What cannot be understood leaves all as it is, and the status says so; what comes after it counts."""
+async def test_garbage_in_the_settings_changes_nothing(mps: FakeMps, root: MpsRoot, content: bytes) -> None:
+    """Settings that cannot be understood leave all as it is, and the status says so; later ones count."""
     async with supervising(root) as supervised:
         supervised.want(ONE)
         await supervised.serves(ONE)
@@ -374,7 +376,7 @@ async def test_garbage_changes_nothing(mps: FakeMps, root: MpsRoot, content: byt
         assert supervised.status().trouble is None
 
 
-async def test_garbage_at_first_ends_nothing(mps: FakeMps, root: MpsRoot, control: Control) -> None:
+async def test_garbage_at_the_start_ends_no_daemon(mps: FakeMps, root: MpsRoot, control: Control) -> None:
     """A daemon of an earlier run is left alone until it is known what is wanted."""
     earlier = await control.start([ONE.uuid])
     root.wanted.write_text("garbage")

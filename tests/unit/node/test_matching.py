@@ -123,7 +123,7 @@ def test_pods_that_come_in_order_get_what_they_were_promised(pods: list[Pod], da
 
 
 @given(bound_pods(), st.data())
-def test_whatever_comes_no_unit_is_given_twice(pods: list[Pod], data: st.DataObject) -> None:
+def test_a_unit_is_never_given_twice_whatever_comes(pods: list[Pod], data: st.DataObject) -> None:
     """Pods in any order, some of them unknown here, some deleted meanwhile: no call breaks anything but its own pod."""
     seen = Seen(*data.draw(st.permutations([pod for pod in pods if data.draw(st.booleans())])))
     kubelet = Kubelet(PodSteering(seen, clock=lambda: 0.0))
@@ -161,8 +161,8 @@ def test_drift_names_the_pod_and_the_gpu_that_has_too_much() -> None:
 
 
 @given(bound_pods(), st.data())
-def test_who_reads_the_cluster_finds_the_same_drift(pods: list[Pod], data: st.DataObject) -> None:
-    """Wherever containers got their units, the annotations show the drift that the daemon counted."""
+def test_a_reader_of_the_cluster_finds_the_drift_that_the_daemon_counted(pods: list[Pod], data: st.DataObject) -> None:
+    """Wherever containers got their units, the annotations show the drift."""
     free = {gpu: list(units) for gpu, units in RESOURCE.units.by_gpu.items()}
     held: dict[Slot, frozenset[str]] = {}
     for pod in pods:

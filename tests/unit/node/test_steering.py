@@ -74,7 +74,7 @@ async def test_no_call_waits_where_the_pod_is_known() -> None:
     await PodSteering(Seen(a_pod("one", ("app", 3, None))), longest_wait=LONG).catch_up(RESOURCE, 3)
 
 
-def test_what_a_pod_was_given_counts_until_the_kubelet_shows_who_has_it() -> None:
+def test_units_given_to_a_pod_count_until_the_kubelet_shows_their_holder() -> None:
     """A pod that swapped with another one is asked for again, and gets what the other was promised."""
     first, second = a_pod("first", ("app", 3, {1: 3})), a_pod("second", ("app", 3, {2: 3}))
     steering = PodSteering(Seen(first, second), clock=lambda: 0.0)
@@ -85,7 +85,7 @@ def test_what_a_pod_was_given_counts_until_the_kubelet_shows_who_has_it() -> Non
     assert steering.promises(RESOURCE, 3)[0] == {a_gpu(2).uuid: 3}
 
 
-def test_what_the_kubelet_never_shows_was_given_back() -> None:
+def test_units_that_the_kubelet_never_shows_count_as_given_back() -> None:
     """Another container of the pod got nothing, so the pod failed."""
     now = 0.0
     steering = PodSteering(Seen(a_pod("one", ("app", 3, {1: 3}))), clock=lambda: now)
@@ -121,7 +121,7 @@ def test_pods_that_ended_ask_for_nothing() -> None:
     assert steering.promises(RESOURCE, 3) == [{a_gpu(2).uuid: 3}]
 
 
-def test_what_others_left_comes_before_what_others_have() -> None:
+def test_a_pod_gets_the_promise_of_the_pod_that_has_its_own() -> None:
     """Another pod has what this one was promised: what that one was promised is tried first, then the same GPU."""
     steering = PodSteering(Seen(a_pod("other", ("app", 3, {2: 3})), a_pod("one", ("app", 3, {1: 3}))))
     steering.learn({Slot("other", "c0", GPU_MEM): frozenset(ids(1, 3))}, 1.0)

@@ -35,7 +35,7 @@ class Node:
         return self.withdrawals.keep(dict.fromkeys(ids, NAME), self.now)
 
 
-def test_nothing_more_is_withdrawn_where_the_node_cannot_be_written() -> None:
+def test_slices_are_not_withdrawn_if_the_node_cannot_be_written() -> None:
     """Slices are retired at once then; those that are withdrawn already are hidden soon, or end."""
     node = Node()
     assert node.withdraw(FIRST) == {FIRST}
@@ -43,7 +43,7 @@ def test_nothing_more_is_withdrawn_where_the_node_cannot_be_written() -> None:
     assert node.withdraw(FIRST, SECOND) == {FIRST}
 
 
-def test_the_node_is_to_show_what_can_be_allocated_and_is_not_withdrawn() -> None:
+def test_slices_that_can_be_allocated_and_are_not_withdrawn_are_shown() -> None:
     """Slices of its kind only, without those of a GPU that is unhealthy."""
     node = Node()
     node.withdraw(FIRST)
@@ -58,7 +58,7 @@ def test_the_node_is_to_show_what_can_be_allocated_and_is_not_withdrawn() -> Non
 
 
 def test_a_node_that_is_no_longer_partitioned_shows_what_its_kubelet_counts() -> None:
-    """And nothing is withdrawn."""
+    """No slice is withdrawn there."""
     node = Node()
     node.withdraw(FIRST)
     node.withdrawals.publish(None, {NAME: SLICES})

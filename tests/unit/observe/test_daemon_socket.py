@@ -73,7 +73,7 @@ def connectable(path: Path) -> bool:
     return False
 
 
-async def test_each_client_gets_the_whole_document(path: Path) -> None:
+async def test_every_client_gets_the_whole_document(path: Path) -> None:
     """Also a long one, and each the newest; nobody else on the node may ask."""
     daemon = Daemon(path)
     async with serving(daemon):
@@ -160,7 +160,7 @@ async def test_a_directory_that_cannot_be_used_is_tried_again(path: Path) -> Non
     await asyncio.wait([task])
 
 
-def test_without_a_daemon_the_reason_is_told(path: Path) -> None:
+def test_a_missing_daemon_is_told_with_the_reason(path: Path) -> None:
     """No file, a directory, and a path that is too long for a socket."""
     for where, why in (
         (path, "No such file or directory"),

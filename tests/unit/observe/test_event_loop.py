@@ -40,7 +40,7 @@ async def watched() -> AsyncIterator[Watched]:
 
 
 async def test_the_longest_pause_counts_for_a_minute_or_two(watched: Watched) -> None:
-    """What is over for longer is forgotten."""
+    """A pause that was longer ago is forgotten."""
     await watched.passes(LOOK_EVERY + 4 * WINDOW)
     await watched.passes(LOOK_EVERY + 2 * WINDOW)
     assert watched.pauses.longest == pytest.approx(4 * WINDOW)

@@ -119,7 +119,7 @@ def open_files() -> set[str]:
     return found
 
 
-async def test_all_well_is_ok(node: Node) -> None:
+async def test_probes_without_complaints_answer_ok(node: Node) -> None:
     """No complaint means 200 and `ok`, a whole line, for both probes."""
     for path in ("/healthz", "/readyz", "/healthz?verbose"):
         answer = await node.ask(path)
@@ -148,7 +148,7 @@ async def test_head_is_get_without_a_body(node: Node) -> None:
     assert (answer.status, answer.body, answer.headers["content-length"]) == (200, "", str(len(node.metrics)))
 
 
-async def test_anything_else_is_an_error(node: Node) -> None:
+async def test_unknown_paths_and_methods_are_errors(node: Node) -> None:
     """Other paths are 404 with those there are, other methods 405 with those that are allowed."""
     for path in ("/", "/healthz/", "/metrics/", "/%68ealthz/x"):
         answer = await node.ask(path)
@@ -178,7 +178,7 @@ async def test_metrics_that_break_are_an_error(node: Node) -> None:
     assert (await node.ask("/metrics")).status == 200
 
 
-async def test_one_page_of_metrics_is_made_at_a_time() -> None:
+async def test_pages_of_metrics_are_made_one_at_a_time() -> None:
     """However many scrape at once, all get their page, and no page is started before another is finished."""
     now, most = 0, 0
 
@@ -196,8 +196,8 @@ async def test_one_page_of_metrics_is_made_at_a_time() -> None:
     assert most == 1
 
 
-async def test_nothing_is_worked_out_for_who_has_hung_up() -> None:
-    """Clients that ask and go leave no work behind: they can neither pile it up nor keep others waiting."""
+async def test_clients_that_hung_up_leave_no_work_behind() -> None:
+    """Such clients can neither pile work up nor keep others waiting."""
     asked = 0
 
     async def never_at_first(_accept: str) -> tuple[str, bytes]:
@@ -378,7 +378,7 @@ async def test_a_forbidden_port_is_an_error() -> None:
         os.seteuid(user)
 
 
-async def test_no_host_is_every_interface() -> None:
+async def test_an_address_without_a_host_is_every_interface() -> None:
     """`:port` serves IPv4 and, where there is any, IPv6 at the same port."""
     async with serving(":0") as node:
         assert (await node.ask("/healthz")).status == 200
@@ -407,7 +407,7 @@ async def test_a_port_can_be_had_again_at_once() -> None:
         ("[::]:80", ("::", 80)),
     ],
 )
-def test_addresses_are_understood(text: str, expected: tuple[str | None, int]) -> None:
+def test_every_form_of_address_gives_host_and_port(text: str, expected: tuple[str | None, int]) -> None:
     """Every form of address gives its host and port."""
     assert parse_address(text) == expected
 
@@ -428,7 +428,7 @@ def test_addresses_are_understood(text: str, expected: tuple[str | None, int]) -
         ),
     ],
 )
-def test_anything_but_an_address_is_an_error(text: str) -> None:
+def test_a_text_that_is_no_address_is_an_error(text: str) -> None:
     """The error says what was found, what was expected, and an example."""
     with pytest.raises(GpushareError) as refused:
         parse_address(text)

@@ -211,7 +211,7 @@ async def test_a_node_has_all_its_series(kubelet: EmbeddedKubelet) -> None:
     assert seen["process_cpu_seconds_total"][()] > 0
 
 
-async def test_before_there_is_a_gpu_there_is_a_page(kubelet: EmbeddedKubelet) -> None:
+async def test_a_node_without_gpus_has_a_page(kubelet: EmbeddedKubelet) -> None:
     """A node without GPUs has its version and a warning, until the GPUs respond."""
     cards = Cards(TWO)
     cards.trouble = NoGpuLibraryError("Driver Not Loaded")
@@ -268,7 +268,7 @@ async def test_a_kubelet_that_restarts_is_visible(kubelet: EmbeddedKubelet) -> N
         assert seen["gpushare_allocations_total"] == {(GPU_MEM,): 1}
 
 
-async def test_each_answer_is_counted_once(kubelet: EmbeddedKubelet) -> None:
+async def test_every_answer_to_a_request_for_units_is_counted_once(kubelet: EmbeddedKubelet) -> None:
     """Every container that gets its units, and every one that does not, by the call that failed."""
     sliced = time_slicing({"name": GPU, "replicas": 4, "devices": [1]}, failRequestsGreaterThanOne=True)
     async with target(kubelet, Cards(TWO), sharing=memory(devices=[0]) | sliced) as daemon:
@@ -329,7 +329,7 @@ async def test_instances_are_gpus_of_their_own(kubelet: EmbeddedKubelet) -> None
         assert healthy == {"0": 0, "0:0": 1, "0:1": 0}
 
 
-async def test_what_is_no_longer_offered_has_no_series(kubelet: EmbeddedKubelet) -> None:
+async def test_a_resource_that_is_no_longer_offered_has_no_series(kubelet: EmbeddedKubelet) -> None:
     """A resource that a new config removes leaves no series behind, and a rejected config is a warning."""
     async with living(kubelet, Cards(TWO), sharing=memory()) as life:
         await life.healthy({GPU_MEM: 24})
@@ -434,7 +434,9 @@ def test_gauges_have_the_names_of_aliyun_on_request() -> None:
 
 
 @pytest.mark.parametrize(("held", "gpu", "mode"), [(None, 0, None), ({}, 0, 0), ({"r": 1}, 0, 2), ({"r": 1}, 1, 1)])
-def test_aliyuns_mode_of_a_node(held: dict[str, int] | None, gpu: int, mode: int | None) -> None:
+def test_the_mode_of_a_node_for_aliyun_follows_from_what_pods_hold(
+    held: dict[str, int] | None, gpu: int, mode: int | None
+) -> None:
     """Nobody holds a GPU, whole GPUs are held, or shares; not known is none of them."""
     inventory = a_node(8192, 8192)
     resources = planned(inventory, sharing=memory(devices=[0])).resources
@@ -453,7 +455,7 @@ def on_page(shown: View) -> Scrape:
 # ---------------------------------------------------------------------- who uses what
 
 
-async def test_what_is_used_is_scraped(kubelet: EmbeddedKubelet) -> None:
+async def test_a_scrape_shows_the_usage_of_the_last_look(kubelet: EmbeddedKubelet) -> None:
     """A scrape shows the last look at GPUs and containers; NVML is not asked for it."""
     cards = Cards(TWO)
     owner, stranger = Owner(pod="default/pod", container="main"), Process(2, "miner", GIB)
@@ -555,7 +557,7 @@ async def test_the_format_is_the_requested_one(kubelet: EmbeddedKubelet) -> None
 @example("application/openmetrics-text;version=one")
 @example("text/plain;version=1.x")
 @example("application/openmetrics-text;version=2.x")
-def test_nothing_that_is_accepted_breaks_the_page(accept: str) -> None:
+def test_no_accept_header_breaks_the_page(accept: str) -> None:
     """A header that means nothing gets a page, and is no defect of ours that fills the log."""
     kind, body = exposition(view("A100"), accept)
     parse = parse_openmetrics if kind.startswith("application/openmetrics-text") else parse_text
@@ -634,12 +636,12 @@ def test_metrics_keep_to_the_conventions(metric: Metric[View]) -> None:
     assert f"# TYPE {re.sub('_(total|info)$', '', metric.name)} {metric.type}\n" in openmetrics
 
 
-def test_names_are_unique() -> None:
+def test_names_of_metrics_are_unique() -> None:
     """No two metrics have one name."""
     assert len({metric.name for metric in METRICS}) == len(METRICS)
 
 
-def test_the_page_names_metrics_there_are() -> None:
-    """What the documents and their alerts name is served, and each is explained."""
+def test_metrics_that_documents_and_alerts_name_are_served() -> None:
+    """Each metric that is served is explained there."""
     served = {metric.name for metrics in (METRICS, EXTENDER_METRICS, PARTITIONER_METRICS) for metric in metrics}
     assert set(re.findall(r"\bgpushare_[a-z_]+", PAGE.read_text())) == served

@@ -15,21 +15,21 @@ def said(given: object) -> tuple[str, str]:
     return given.status, given.reason  # type: ignore[attr-defined]
 
 
-def test_all_is_well() -> None:
+def test_a_node_whose_gpus_can_all_be_allocated_is_ready() -> None:
     """Every GPU that is offered can be allocated."""
     found = readiness(TWO, [], [])
     assert (found.status, found.reason, found.message) == ("True", "GpusUsable", "2 of 2 GPUs can be allocated")
 
 
-def test_one_gpu_is_enough() -> None:
-    """With a GPU that is faulty or cordoned the node still shares the others, and the message names the one."""
+def test_a_node_with_one_usable_gpu_is_ready() -> None:
+    """Though another GPU is faulty or cordoned; the message names that one."""
     faulty = readiness(replace(TWO, unhealthy={FIRST: "XID 79"}), [], [])
     assert said(faulty) == ("True", "SomeGpusUnusable")
     assert faulty.message == f"1 of 2 GPUs can be allocated; GPU 0 ({FIRST}): XID 79"
     assert said(readiness(replace(TWO, cordoned={SECOND: "cordoned"}), [], [])) == ("True", "SomeGpusUnusable")
 
 
-def test_without_a_usable_gpu_it_is_not_ready() -> None:
+def test_a_node_without_a_usable_gpu_is_not_ready() -> None:
     """Faults and cordons together take every GPU out."""
     found = readiness(replace(TWO, unhealthy={FIRST: "XID 79"}, cordoned={SECOND: "cordoned"}), [], [])
     assert said(found) == ("False", "NoUsableGpu")
@@ -44,17 +44,17 @@ def test_a_resource_that_is_not_registered_cannot_be_requested() -> None:
     assert found.message == "aliyun.com/gpu-mem: not registered with the kubelet"
 
 
-def test_nothing_may_be_offered() -> None:
+def test_a_node_that_offers_nothing_is_not_ready() -> None:
     """A config that shares no GPU of this node offers nothing to request."""
     assert said(readiness(replace(TWO, resources=()), [], [])) == ("False", "NothingOffered")
 
 
-def test_of_a_daemon_that_fails_nothing_is_known() -> None:
+def test_the_readiness_of_a_daemon_that_fails_is_unknown() -> None:
     """Whatever it offered before."""
     assert said(readiness(TWO, [], ["the driver was upgraded"])) == ("Unknown", "DaemonFailing")
 
 
-def test_a_rejected_config_changes_nothing() -> None:
+def test_a_rejected_config_leaves_a_node_ready() -> None:
     """The config before it stays in effect, and pods get their GPUs."""
     assert said(readiness(replace(TWO, notices=("configuration rejected: x",)), [], [])) == ("True", "GpusUsable")
 

@@ -76,7 +76,7 @@ def test_a_node_under_mps_has_its_cards_with_what_they_list_and_what_pods_hold()
 
 
 def test_a_gpu_that_mps_cannot_share_is_not_taken_for_an_empty_one() -> None:
-    """Why is said as the node does; a GPU that waits for pods is as good as others."""
+    """The node's own reason is given; a GPU that waits for pods is as good as others."""
     reason = "MPS cannot share it: it has compute capability 3.0, and MPS takes 3.5 or more"
     record = _cards(
         gpu_record(0, 0, resource=None, mode=None, reason=reason, unsuitable=True),

@@ -36,7 +36,9 @@ def refused(found: Decisions, uid: str = "p") -> Refusal:
         ("16gb 16gb 4gb", "16gb 16gb", "10gb GPU-a-0 joined", None),
     ],
 )
-def test_the_order_of_choice(listed: str, held: str, chosen: str, slices: dict[str, int] | None) -> None:
+def test_idle_slices_are_taken_before_cut_slices_and_free_room(
+    listed: str, held: str, chosen: str, slices: dict[str, int] | None
+) -> None:
     """An idle slice is taken as it is; then idle ones are cut or joined, then free room is used; held ones stay."""
     found = decided([node(gpu(listed=listed, held=held))], pod("p", "10gb" if "16" not in listed else "8gb"))
     assert where(found) == [chosen.replace("10gb", "8gb") if "16" in listed else chosen]
@@ -44,7 +46,7 @@ def test_the_order_of_choice(listed: str, held: str, chosen: str, slices: dict[s
         assert wanted(found) == slices
 
 
-def test_an_idle_slice_on_another_node_goes_before_one_that_is_cut() -> None:
+def test_an_idle_slice_on_another_node_goes_before_a_cut_slice() -> None:
     """The order of choice counts for the whole cluster, not only on the first node."""
     nodes = [
         node(gpu(listed="20gb")),
@@ -133,8 +135,8 @@ def test_several_slices_of_a_pod_are_on_one_node_and_on_any_of_its_gpus() -> Non
     assert refused(found).summary.startswith("the GPUs have no room for all 4 slices of the pod together")
 
 
-def test_where_the_best_place_of_one_slice_leaves_none_for_another_the_next_best_is_taken() -> None:
-    """Slices of a pod are found wherever they fit together: 20gb must not go where only 20gb of another kind fit."""
+def test_slices_of_a_pod_are_found_wherever_they_fit_together() -> None:
+    """The best place of one slice may leave none for another: 20gb must not go where only 20gb of another kind fit."""
     tight = node(gpu(0, room=MemoryRoom(24), listed="24gb"), gpu(1, "20gb", "20gb"))
     assert where(decided([tight], pod("p", "20gb", "20gb"))) == ["20gb GPU-a-0 cut", "20gb GPU-a-1 free"]
     beside = node(gpu(0, "2g.10gb@4", room=A100), gpu(1, "3g.20gb@0", "3g.20gb@0", room=A100))
@@ -169,7 +171,7 @@ def test_idle_instances_make_room_for_a_larger_one_and_those_in_use_do_not() -> 
     assert [each.text for each in why.shortages] == ["GPU 0 has 7 of 8 memory slices left, 1 missing"]
 
 
-def test_what_is_decided_stays_decided() -> None:
+def test_a_decision_stays_until_the_pod_has_a_node() -> None:
     """The next round changes nothing, whether the slices are listed yet or not, until the pod has a node."""
     nodes = [node(gpu(0, "20gb"), gpu(1))]
     found = decided(nodes, pod("p", "10gb"), pod("q", "5gb"))
@@ -202,8 +204,8 @@ def test_a_slice_that_is_not_taken_in_time_is_tried_elsewhere() -> None:
     assert where(found) == ["40gb GPU-b-0 free"]
 
 
-def test_after_all_nodes_have_failed_the_oldest_failure_is_tried_again_later_and_later() -> None:
-    """The delay is two minutes at first and doubles with each failure of the node; the node keeps the idle slice."""
+def test_the_node_that_failed_first_is_tried_again_later_and_later() -> None:
+    """Once all have failed, the delay is two minutes, and doubles with each failure; the node keeps the idle slice."""
     asked = pod("p", "40gb")
     nodes = after([node(gpu())], decided([node(gpu())], asked))
     found = decided(nodes, asked, seconds=60)
@@ -342,13 +344,15 @@ def test_a_pod_that_cannot_run_on_its_node_any_longer_has_not_failed_there() -> 
         (node(gpu(0, "10gb")), "20gb", "the pod asks for other slices"),
     ],
 )
-def test_what_cannot_be_kept_is_given_up_with_the_reason(node_now: PartitionNode, asked: str, reason: str) -> None:
+def test_slices_that_cannot_be_kept_are_given_up_with_the_reason(
+    node_now: PartitionNode, asked: str, reason: str
+) -> None:
     """A pod whose slices cannot be kept is considered again at once."""
     there = PartitionNode("a", node_now.gpus, Wanted({"GPU-a-0": {"10gb": 1}}, {"p": (kept("10gb"),)}))
     assert decided([there], pod("p", asked), seconds=1).taken_back[0].reason == reason
 
 
-def test_of_two_nodes_for_one_pod_the_older_stays() -> None:
+def test_the_older_of_two_nodes_for_one_pod_stays() -> None:
     """Two that decide at once may both keep slices for a pod; both of them then give up the same."""
     nodes = [
         PartitionNode("a", (gpu(0, "10gb"),), Wanted({"GPU-a-0": {"10gb": 1}}, {"p": (kept("10gb", seconds=-1),)})),
@@ -359,8 +363,8 @@ def test_of_two_nodes_for_one_pod_the_older_stays() -> None:
     assert found.taken_back[0].reason == "the pod has slices on node b already"
 
 
-def test_only_nodes_where_the_pod_can_run_are_considered() -> None:
-    """What else keeps a pod from a node is asked for, beside the pods that are to come there; it is told, too."""
+def test_nodes_where_the_pod_cannot_run_are_not_considered() -> None:
+    """Any reason that keeps a pod from a node is asked for, beside the pods that are to come there, and told."""
 
     def runs_on(asked: Pod, name: str, beside: Sequence[Pod]) -> str | None:
         if name == "b":
@@ -404,7 +408,7 @@ class Faulty(MemoryRoom, frozen=True):
         return super().left(layout)
 
 
-def test_what_is_wanted_of_a_node_stays_small_however_many_pods_take_no_slices() -> None:
+def test_wanted_slices_stay_small_however_many_pods_take_none() -> None:
     """Of the pods that did not take theirs, only the last are remembered."""
     slices = {f"{number:03}": (kept("1gb"),) for number in range(300)}
     asked = [pod(uid, "1gb") for uid in slices]
@@ -471,7 +475,7 @@ def test_slices_of_the_other_kind_in_the_annotation_are_dropped() -> None:
         assert there not in found.changes["a"].gpus["GPU-a-0"]
 
 
-def test_what_is_kept_for_pods_that_are_not_seen_is_looked_at_again() -> None:
+def test_slices_kept_for_pods_that_are_not_seen_are_looked_at_again() -> None:
     """Time alone ends it, so a round is due then, whatever else happens."""
     wanted_ = Wanted({"GPU-a-0": {"40gb": 1}}, {"unseen": (kept("40gb", seconds=-4),)})
     here = PartitionNode("a", (gpu(),), wanted_)

@@ -72,7 +72,7 @@ def cluster() -> Cluster:
     return Cluster()
 
 
-def test_for_a_pod_that_another_node_offers_its_slice_none_is_made(cluster: Cluster) -> None:
+def test_no_slice_is_made_for_a_pod_that_another_node_offers_one(cluster: Cluster) -> None:
     """kube-scheduler binds it in a moment; so many pods as there are slices wait for that, in their order."""
     cluster.put("fixed", {"ten": 2}, ten=3)
     found = cluster.decided(pod("new", "10gb"), pod("old", "10gb", age=9))
@@ -113,15 +113,15 @@ def test_all_slices_of_a_pod_have_to_be_on_one_node(cluster: Cluster) -> None:
     assert cluster.decided(pod("p", "10gb", "10gb")).offered.keys() == {"p"}
 
 
-def test_a_size_larger_than_any_partitioned_gpu_is_not_refused_where_it_is_offered(cluster: Cluster) -> None:
+def test_a_size_beyond_any_partitioned_gpu_is_not_refused_if_a_node_offers_one(cluster: Cluster) -> None:
     """No partitioned GPU is needed for it."""
     name = "nvidia.com/gpu-80gb"
     cluster.take(Node("large", allocatable={**ROOM, name: 1}))
     assert not cluster.decided(pod("p", "80gb")).refused
 
 
-def test_a_pod_that_does_not_go_there_in_time_gets_a_slice(cluster: Cluster) -> None:
-    """Something that is not judged may keep it away: it waits no longer than for a slice that was made for it.
+def test_a_pod_that_does_not_go_to_an_offered_slice_in_time_gets_one_made(cluster: Cluster) -> None:
+    """A fact that is not judged may keep the pod away: it waits no longer than for a slice that was made for it.
 
     Until the node offers nothing any more, or the pod waits no longer, this is not begun anew; nor does such a pod
     stand in the way of others.
@@ -160,7 +160,7 @@ def test_a_pod_that_names_gpus_goes_only_where_one_of_these_has_a_slice(cluster:
     assert cluster.decided(asked).offered
 
 
-def test_what_is_kept_for_a_pod_stays_kept(cluster: Cluster) -> None:
+def test_slices_kept_for_a_pod_stay_kept(cluster: Cluster) -> None:
     """A slice that another node offers later changes nothing that was decided."""
     cluster.put("fixed", ten=1)
     own = kept("10gb")

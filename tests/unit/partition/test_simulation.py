@@ -17,8 +17,8 @@ EVERY = 500
 
 @pytest.mark.parametrize("kind", ["mps", "mig"])
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_whatever_happens_slices_in_use_stay_and_pods_run_once_things_settle(seed: int, kind: str) -> None:
-    """Nothing that pods hold is changed, no GPU is given more than it has, and in the end whatever fits runs."""
+def test_slices_in_use_stay_and_pods_run_once_things_settle(seed: int, kind: str) -> None:
+    """No GPU is given more than it has, whatever happens, and in the end whatever fits runs."""
     cluster = Cluster(seed, kind)
     for done in range(0, STEPS, EVERY):
         for _ in range(min(EVERY, STEPS - done)):

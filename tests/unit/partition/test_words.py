@@ -19,8 +19,8 @@ def test_a_slice_that_is_made_names_gpu_and_node() -> None:
     assert words.assignment(later.assigned["p"]) == "slice nvidia.com/gpu-10gb is kept for the pod on GPU 0 of a"
 
 
-def test_why_a_slice_was_taken_back_and_what_follows() -> None:
-    """The words say which slice is not kept any longer, why, and what happens next."""
+def test_the_words_say_why_a_slice_was_taken_back_and_what_follows() -> None:
+    """The slice that is not kept any longer is named."""
     nodes = [node(gpu())]
     found = decided(after(nodes, decided(nodes, pod("p", "10gb"))), pod("p", "10gb"), seconds=60)
     assert words.taken_back(found.taken_back[0]) == (
@@ -50,8 +50,8 @@ def test_a_size_larger_than_any_gpu_is_said_at_once_with_the_largest() -> None:
     )
 
 
-def test_why_no_slice_can_be_made_by_cause_and_gpu_by_gpu_where_least_is_missing() -> None:
-    """Nodes with one cause are counted together; those where least is missing are described, with the number."""
+def test_the_words_count_nodes_by_cause_and_describe_the_nearest() -> None:
+    """Nodes where least is missing are described GPU by GPU, with the number."""
     nodes = [
         node(gpu(0, "20gb 5gb", "20gb 5gb"), gpu(1, reason="unhealthy: XID 79")),
         node(gpu(0, "30gb", "30gb", node="b"), name="b"),

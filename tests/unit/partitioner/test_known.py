@@ -62,7 +62,7 @@ def pod(name: str, size: str | None = None, on: str = "", phase: str = "Pending"
     return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"phase": phase}}, ApiPod)
 
 
-def test_what_no_decision_depends_on_is_no_change(known: Changing) -> None:
+def test_facts_that_no_decision_depends_on_are_no_change(known: Changing) -> None:
     """A new version of a Node or pod with the same content, a node that is not partitioned, and a pod without slices.
 
     Clusters change many times a second; rounds must not.
@@ -77,7 +77,7 @@ def test_what_no_decision_depends_on_is_no_change(known: Changing) -> None:
     assert known.node("n0").version == "2"
 
 
-def test_what_decisions_depend_on_is_a_change(known: Changing) -> None:
+def test_facts_that_decisions_depend_on_are_a_change(known: Changing) -> None:
     """Pods with slices, and while they wait others on partitioned nodes; nodes, their labels and annotations."""
     changes: tuple[Callable[[], None], ...] = (
         lambda: known.put_pod(pod("p", "10gb")),
@@ -98,7 +98,7 @@ def test_what_decisions_depend_on_is_a_change(known: Changing) -> None:
         assert known.changes == before + (number != 8), number
 
 
-def test_what_other_nodes_offer_is_a_change(known: Changing) -> None:
+def test_slices_offered_by_nodes_that_are_not_partitioned_are_a_change(known: Changing) -> None:
     """Slices that a node offers which is not partitioned, and, while pods wait, what other pods take there."""
     offered: dict[str, Any] = {"annotations": {}, "allocatable": {**ROOM, "nvidia.com/gpu-10gb": "1"}}
     changes: tuple[tuple[Callable[[], None], bool], ...] = (
@@ -171,8 +171,8 @@ def test_the_decision_takes_a_node_as_it_is_now(known: Changing) -> None:
     assert known.nodes[0].unplaced == {"10gb": 1}
 
 
-def test_after_a_conflict_the_next_version_matters_whatever_it_changed(known: Changing) -> None:
-    """It is decided again as soon as the watch shows the version that was in the way, or at once if it has."""
+def test_the_next_version_after_a_conflict_matters_whatever_changed(known: Changing) -> None:
+    """The node is decided again once the watch shows the version that was in the way, or at once if it has."""
     before = known.node("n0")
     known.conflicted("n0", before)
     assert known.changes == 0
@@ -184,7 +184,7 @@ def test_after_a_conflict_the_next_version_matters_whatever_it_changed(known: Ch
     assert known.changes == 2
 
 
-def test_what_is_gone_is_forgotten(known: Changing, log: list[MutableMapping[str, Any]]) -> None:
+def test_nodes_and_pods_that_are_gone_are_forgotten(known: Changing, log: list[MutableMapping[str, Any]]) -> None:
     """Of nodes and pods that were there once, nothing is kept, and a new node is judged for itself."""
     for _ in range(2):
         known.put_node(node("n1", wanted="{}"))

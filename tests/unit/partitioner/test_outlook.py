@@ -43,8 +43,8 @@ async def said(client: Client, uid: str, leading: Partitioners = RUNS, seconds: 
     return list(outlook(overview.known, uid, leading, NOW + timedelta(seconds=seconds)))
 
 
-async def test_what_is_made_for_a_pod_and_where(server: ApiServer, client: Client) -> None:
-    """What is not decided yet; what is kept for the pod; that its node offers it; that nobody took it in time."""
+async def test_a_waiting_pod_is_told_what_is_made_for_it_and_where(server: ApiServer, client: Client) -> None:
+    """Undecided yet; a slice kept for the pod; that its node offers the slice; that nobody took the slice in time."""
     uid = create_pod(server, "p", "10gb")["metadata"]["uid"]
     slice_ = "slice nvidia.com/gpu-10gb"
     assert await said(client, uid) == [f"To be decided: {slice_} is being made on GPU 0 of n0"]
@@ -63,7 +63,7 @@ async def test_what_is_made_for_a_pod_and_where(server: ApiServer, client: Clien
     assert "is no longer kept for the pod: the pod did not take it within 60 seconds" in late[0]
 
 
-async def test_why_nothing_can_be_made(server: ApiServer, client: Client) -> None:
+async def test_a_pod_that_no_slice_can_be_made_for_is_told_why(server: ApiServer, client: Client) -> None:
     """The words are those of the Event: by cause, and GPU by GPU what is missing."""
     uid = create_pod(server, "p", "30gb")["metadata"]["uid"]
     text = encode(
@@ -83,7 +83,7 @@ async def test_why_nothing_can_be_made(server: ApiServer, client: Client) -> Non
     assert await said(client, gated) == ["No slice is made for a pod that has scheduling gates or is being deleted"]
 
 
-async def test_a_node_that_offers_the_slice_as_it_is(server: ApiServer, client: Client) -> None:
+async def test_a_node_that_offers_the_slice_needs_none_to_be_made(server: ApiServer, client: Client) -> None:
     """Nothing is made for a pod that kube-scheduler can bind to a node that is not partitioned."""
     allocatable = {**ROOM, "nvidia.com/gpu-10gb": "1"}
     server.store.create(NODES, {"metadata": {"name": "fixed"}, "spec": {}, "status": {"allocatable": allocatable}})
@@ -91,8 +91,8 @@ async def test_a_node_that_offers_the_slice_as_it_is(server: ApiServer, client: 
     assert await said(client, uid) == ["fixed offers nvidia.com/gpu-10gb, and kube-scheduler has to bind the pod there"]
 
 
-async def test_that_no_partitioner_runs(server: ApiServer, client: Client) -> None:
-    """No Lease, a Lease that nobody holds or renews, and one that may not be read, are each said first."""
+async def test_a_missing_partitioner_is_said_first(server: ApiServer, client: Client) -> None:
+    """No Lease, a Lease that nobody holds or renews, and a Lease that may not be read."""
     uid = create_pod(server, "p", "10gb")["metadata"]["uid"]
     leading = await partitioners(client, "kube-system", NOW)
     first, then = await said(client, uid, leading)

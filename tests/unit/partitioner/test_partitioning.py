@@ -68,7 +68,7 @@ async def test_pods_that_come_together_are_decided_together(server: ApiServer, t
         await until(lambda: all(len(messages(server, f"p{number}")) == 1 for number in range(8)))
 
 
-async def test_what_no_partitioned_gpu_can_have_is_said_at_once(server: ApiServer, tmp_path: Path) -> None:
+async def test_a_size_that_no_partitioned_gpu_can_have_is_said_at_once(server: ApiServer, tmp_path: Path) -> None:
     """The Event names the largest GPU and what is missing, or the MIG profiles that there are.
 
     GPUs of other nodes do not count, however large. Nothing is wanted of any node.
@@ -221,8 +221,8 @@ async def test_a_restart_loses_nothing_and_changes_nothing(server: ApiServer, tm
         assert len(messages(server, "p")) == 1
 
 
-async def test_what_cannot_be_written_is_written_later(server: ApiServer, tmp_path: Path) -> None:
-    """A conflict, or a failure of the server, only delays: the decision is taken anew."""
+async def test_a_decision_that_cannot_be_written_is_taken_anew(server: ApiServer, tmp_path: Path) -> None:
+    """A conflict, or a failure of the server, only delays."""
     server.refusals += [Refusal(409, verb="patch", resource="nodes", times=2)]
     async with partitioner(server, tmp_path / "one"):
         create_pod(server, "p", "10gb")
@@ -231,8 +231,8 @@ async def test_what_cannot_be_written_is_written_later(server: ApiServer, tmp_pa
         await until(lambda: slices(server, "n0") == {uuid("n0", 0): {"10gb": 2}})
 
 
-async def test_what_was_written_is_reported_although_the_answer_got_lost(server: ApiServer, tmp_path: Path) -> None:
-    """The watch shows that it was written; only then are the pod and the metrics told, and once."""
+async def test_a_write_whose_answer_got_lost_is_reported(server: ApiServer, tmp_path: Path) -> None:
+    """The watch shows that the annotation was written; only then are the pod and the metrics told, and once."""
     server.refusals += [Refusal(0, verb="patch", resource="nodes", times=1, carried_out=True)]
     async with partitioner(server, tmp_path / "one"):
         create_pod(server, "p", "10gb")
@@ -243,9 +243,7 @@ async def test_what_was_written_is_reported_although_the_answer_got_lost(server:
         assert messages(server, "p") == [text]
 
 
-async def test_of_several_writes_without_an_answer_the_one_that_was_carried_out_is_reported(
-    server: ApiServer, tmp_path: Path
-) -> None:
+async def test_several_lost_writes_report_the_write_that_was_carried_out(server: ApiServer, tmp_path: Path) -> None:
     """Something else was decided before the second, so the pods of both are told by the second only."""
     lost = [Refusal(0, verb="patch", resource="nodes", times=1, carried_out=each) for each in (False, True)]
     server.refusals += lost
@@ -294,7 +292,7 @@ async def test_a_node_whose_annotations_are_full_is_told_plainly(server: ApiServ
     assert "annotations of an object have 256 KiB together at most: remove those that nobody needs" in told["remedy"]
 
 
-async def test_a_missing_right_is_said_to_the_pod_and_to_who_watches(server: ApiServer, tmp_path: Path) -> None:
+async def test_a_missing_right_is_told_to_the_pod_and_to_observers(server: ApiServer, tmp_path: Path) -> None:
     """The Event has the decision, the answer and the right; readiness and a metric show it until it is granted."""
     server.permissions = {
         *(Permission(verb, resource) for resource in ("nodes", "pods") for verb in ("list", "watch")),
@@ -322,7 +320,7 @@ async def test_a_missing_right_is_said_to_the_pod_and_to_who_watches(server: Api
         assert "gpushare_partitioner_nodes_unwritten 0.0" in await _page(metrics)
 
 
-async def test_what_the_server_rejects_is_said_once_and_forgotten_with_the_decision(
+async def test_a_rejected_write_is_said_once_and_forgotten_with_the_decision(
     server: ApiServer, tmp_path: Path, log: Log
 ) -> None:
     """An admission policy may reject one Node: the pod is told the answer, and the partitioner stays ready."""
@@ -368,8 +366,10 @@ async def _page(address: str) -> str:
         return await answer.text()
 
 
-async def test_a_pod_that_is_bound_while_its_slice_is_written(server: ApiServer, tmp_path: Path, log: Log) -> None:
-    """kube-scheduler may find an idle slice for it sooner: it is told all the same, and the term goes on."""
+async def test_a_pod_that_is_bound_while_its_slice_is_written_is_told_all_the_same(
+    server: ApiServer, tmp_path: Path, log: Log
+) -> None:
+    """kube-scheduler may find an idle slice for it sooner: the term goes on."""
     async with partitioner(server, tmp_path / "one"):
         create_pod(server, "first", "10gb")
         await until(lambda: wanted(server, "n0").pods)

@@ -220,6 +220,6 @@ RECORD_TEXTS = st.sampled_from([*RECORDS, {**RECORDS[0], "version": 2}]).flatmap
     RECORD_TEXTS | st.builds(lambda text, end: text[:end], RECORD_TEXTS, st.integers(0, 300)),
     st.none() | like(WANTED).map(json.dumps) | st.text(max_size=5),
 )
-def test_whatever_stands_in_the_annotations_of_a_node(gpus: str, wanted: str | None) -> None:
-    """Nothing of it ends a round, or keeps a pod from its slice on another node; people see the whole cluster."""
+def test_annotations_of_a_node_never_end_a_round(gpus: str, wanted: str | None) -> None:
+    """Whatever they are, no pod is kept from its slice on another node; people see the whole cluster."""
     check(gpus, wanted)

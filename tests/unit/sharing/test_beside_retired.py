@@ -97,7 +97,7 @@ def test_a_new_slice_comes_at_once_where_there_is_room_beside_the_retired() -> N
     assert node.later().sizes == ({"4gb": 1}, {})
 
 
-def test_what_has_no_room_beside_the_retired_waits_for_them() -> None:
+def test_new_slices_that_find_no_room_beside_the_retired_wait_for_them() -> None:
     """Of several new slices the small ones come first; the rest comes when the retired ones are gone."""
     node = PartitionedNode().want({"2gb": 2}).want({"4gb": 1, "3gb": 1, "1gb": 1})
     assert node.sizes == ({"3gb": 1, "1gb": 1}, {"2gb": 2})
@@ -147,7 +147,7 @@ def test_fixed_sizes_come_beside_retired_ones_too() -> None:
     assert [each.gpu for each in waiting] == [a_gpu(0).uuid]
 
 
-def test_a_slice_with_the_id_of_one_of_another_resource_waits() -> None:
+def test_a_slice_whose_id_another_resource_lists_waits() -> None:
     """An ID is listed only once, whatever resource it was held under."""
     offer = resumed(taken({("nvidia.com/other", "00000000-2gb-0")}), NODE.cards, {}, 0.0)
     decided = planned(NODE, sharing={"mps": {"sizes": [{"slices": [{"size": "2gb", "count": 2}], "devices": [0]}]}})

@@ -55,20 +55,20 @@ def test_a_held_slice_that_is_not_wanted_stays_and_takes_its_room() -> None:
     assert one({"20gb": 2})[0] == {"20gb": (0, 1)}
 
 
-def test_nothing_is_said_to_be_missing_while_it_is_not_known_what_pods_hold() -> None:
+def test_missing_slices_are_not_told_while_holdings_are_unknown() -> None:
     """Every slice counts as held then, and people would be warned of pods that are none."""
     there = ids("20gb-0", "20gb-1")
     made = cut({GPU.uuid: {"40gb": 1}}, [GPU], present(NODE, there, NO_IDS, there, certain=False))
     assert (made.surplus, made.notices) == (there, ())
 
 
-def test_what_is_offered_goes_before_what_is_new() -> None:
+def test_offered_slices_go_before_new_slices() -> None:
     """Where not all fits, no idle slice goes for one that is not better."""
     assert one({"10gb": 3, "20gb": 1}, offered=ids("20gb-4"))[0] == {"10gb": (0, 1), "20gb": (4,)}
 
 
-def test_a_retired_slice_comes_back_before_a_new_one_is_made() -> None:
-    """It needs no room that has to become free first."""
+def test_a_retired_slice_comes_back_before_a_new_slice_is_made() -> None:
+    """A slice that comes back needs no room that has to become free first."""
     assert one({"10gb": 1}, retired=ids("10gb-5"))[0] == {"10gb": (5,)}
 
 
@@ -79,7 +79,7 @@ def test_a_gpu_of_which_nothing_is_said_stays_as_it_is() -> None:
     assert one({}, **units)[0] == {"10gb": (1,)}
 
 
-def test_no_more_slices_than_mps_serves() -> None:
+def test_a_gpu_has_no_more_slices_than_mps_serves() -> None:
     """48 clients, or 16 before Volta, however small the slices are; and an absurd number takes no time."""
     large = a_gpu(0, 81920)
     old = replace(large, compute_capability=(6, 0))
@@ -126,10 +126,10 @@ IDS = st.sets(st.builds("0000000{}-{}gb-{}".format, st.integers(0, 2), SIZES, st
 
 
 @given(st.lists(st.none() | COUNTS, min_size=2, max_size=2), IDS, IDS, IDS)
-def test_whatever_is_wanted(
+def test_held_slices_stay_whatever_is_wanted(
     wanted: list[dict[str, int] | None], offered: set[str], retired: set[str], held: set[str]
 ) -> None:
-    """Held slices stay by ID, a GPU never gets more than it has beside them, and the same again changes nothing."""
+    """Each keeps its ID, a GPU never gets more than it has beside them, and the same again changes nothing."""
     node = a_node(40326, 20480)
     counts = {gpu.uuid: each for gpu, each in zip(node.cards, wanted, strict=True) if each is not None}
     made = cut(counts, node.cards, present(node, frozenset(offered), frozenset(retired), frozenset(held)))
@@ -163,8 +163,8 @@ def kept(wanted: dict[str, int], offered: frozenset[str], withdrawn: frozenset[s
     return {size.name: tuple(numbers) for size, numbers in sorted(found.items())}
 
 
-def test_what_is_offered_and_not_wanted_can_be_withdrawn() -> None:
-    """It stays with its number, and of what is new there is as much as fits beside it."""
+def test_offered_slices_that_are_not_wanted_can_be_withdrawn() -> None:
+    """A withdrawn slice stays with its number, and of what is new there is as much as fits beside it."""
     offered = ids("10gb-0", "10gb-1", "20gb-0")
     numbers = cut({GPU.uuid: {"10gb": 1, "5gb": 6}}, [GPU], present(NODE, offered)).numbers
     assert unwanted(numbers, present(NODE, offered)) == ids("10gb-1", "20gb-0")
@@ -179,10 +179,10 @@ def test_what_is_offered_and_not_wanted_can_be_withdrawn() -> None:
     st.dictionaries(st.sampled_from(["1gb", "5gb", "10gb", "20gb", "40gb"]), st.integers(0, 60)),
     st.randoms(use_true_random=False),
 )
-def test_a_gpu_never_has_more_than_it_has_while_slices_are_withdrawn(
+def test_a_gpu_is_never_overcommitted_while_slices_are_withdrawn(
     first: dict[str, int], then: dict[str, int], random: Random
 ) -> None:
-    """Nor more than MPS serves; all that is withdrawn stays, and so does all that is wanted and there."""
+    """There are no more slices than MPS serves; withdrawn slices stay, and so does all that is wanted and there."""
     there = cut({GPU.uuid: first}, [GPU], PresentUnits()).numbers[GPU.uuid]
     offered = frozenset(f"00000000-{size.name}-{number}" for size, numbers in there.items() for number in numbers)
     numbers = cut({GPU.uuid: then}, [GPU], present(NODE, offered)).numbers

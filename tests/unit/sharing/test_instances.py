@@ -25,8 +25,8 @@ def test_a_card_that_is_not_named_stays_as_it_is() -> None:
     assert found.offered == {gpu.uuid for gpu in NODE.instances if gpu.card == SECOND}
 
 
-def test_what_pods_hold_is_offered_whatever_is_wanted() -> None:
-    """Beside it only what is wanted, at its place."""
+def test_held_instances_are_offered_whatever_is_wanted() -> None:
+    """Beside them only wanted instances are, each at its place."""
     node = _placed(4, 0, 0)
     held, wanted, _ = (gpu.uuid for gpu in node.instances)
     found = divided({FIRST: {"1g.5gb@0": 1}, SECOND: {}}, node, {FIRST: A100}, {held}, manage=False)
@@ -64,8 +64,8 @@ def test_an_instance_of_another_shape_stays_and_takes_its_room() -> None:
     assert "1 MIG instances 7g.40gb wanted, 0 fit" in notice
 
 
-def test_cards_without_mig_mode() -> None:
-    """They are offered whole, unless they are to be brought into MIG mode; not before pods have ended."""
+def test_cards_without_mig_mode_are_offered_whole() -> None:
+    """But not if they are to be brought into MIG mode, which waits until their pods have ended."""
     card = a_gpu(0, mig_capable=True)
     node = Inventory((card,))
     kept = divided({}, node, {}, frozenset(), manage=False)

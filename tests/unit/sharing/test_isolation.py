@@ -59,7 +59,7 @@ def test_the_page_shows_the_table() -> None:
     assert PAGE.read_text() == page()
 
 
-def test_each_container_has_a_cache_of_its_own() -> None:
+def test_every_container_has_a_cache_of_its_own() -> None:
     """Two containers of a pod that share /tmp still count apart under HAMi-core; a restarted one finds its own."""
     resource = resource_of("aliyun.com/gpu-mem", planned(NODE, sharing=memory(isolation="hami-core")).resources)
     ids = list(resource.units)
@@ -71,7 +71,7 @@ def test_each_container_has_a_cache_of_its_own() -> None:
     assert first != other
 
 
-def test_where_the_library_and_the_daemon_live_is_configurable() -> None:
+def test_paths_of_the_library_and_of_the_daemon_are_configurable() -> None:
     """`hamiCore.libraryDirectory` and `flags.mpsRoot` are paths of the host; in the container nothing changes."""
     flags, library = {"mpsRoot": "/srv/mps"}, {"libraryDirectory": "/opt/hami"}
     sharing = {
@@ -96,8 +96,8 @@ def test_the_smallest_share_still_gets_compute() -> None:
     assert grant.environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "1"
 
 
-def test_all_units_are_all_of_the_compute() -> None:
-    """What is left of a GPU beside whole units is nobody's: who has all units has the whole GPU."""
+def test_a_request_for_all_units_gets_all_of_the_compute() -> None:
+    """The rest of a GPU beside whole units is nobody's: a container with all units has the whole GPU."""
     resource = resource_of("aliyun.com/gpu-mem", planned(a_node(15095), sharing=memory(isolation="mps")).resources)
     grant = resource.allocate(list(resource.units))
     assert grant.environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "100"
@@ -229,7 +229,7 @@ def test_memory_of_several_gpus_has_a_limit_on_each(settings: dict[str, Any], li
         resource.allocate(ids, Recipient(6))
 
 
-def test_under_mps_a_share_on_several_gpus_is_refused() -> None:
+def test_a_share_on_several_gpus_is_refused_under_mps() -> None:
     """MPS drops all limits of a process that sees fewer GPUs than the list of its limits names.
 
     So even a promise of several GPUs is refused, with the config key that accepts the risk; one GPU is granted.

@@ -28,7 +28,7 @@ def problems(inventory: Inventory, **sections: object) -> dict[str, str]:
     return {".".join(map(str, problem.path)): problem.message for problem in planned(inventory, **sections).problems}
 
 
-def test_without_a_file_every_gpu_is_shared_by_gib() -> None:
+def test_a_plan_without_a_file_shares_every_gpu_by_gib() -> None:
     """The defaults advertise aliyun.com/gpu-mem in GiB on every GPU."""
     resource = only(plan(EffectiveConfig(without_file()), FOUR))
     assert (resource.name, len(resource.units)) == ("aliyun.com/gpu-mem", 160)
@@ -39,7 +39,7 @@ def test_four_gpus_with_five_replicas_advertise_twenty() -> None:
     assert counts(FOUR, sharing=time_slicing(SLICED)) == {"nvidia.com/gpu": 20}
 
 
-def test_one_node_shares_in_several_ways() -> None:
+def test_a_node_shares_in_several_ways() -> None:
     """Each GPU goes to the entry that names it; a GPU no entry names is advertised whole."""
     sharing = memory(devices=[0]) | time_slicing({**SLICED, "rename": "nvidia.com/gpu.shared", "devices": [1, 2]})
     assert counts(FOUR, sharing=sharing) == {"aliyun.com/gpu-mem": 40, "nvidia.com/gpu.shared": 10, "nvidia.com/gpu": 1}
@@ -116,8 +116,8 @@ def test_a_unit_larger_than_a_gpu_is_refused() -> None:
     assert "15095 MiB" in found
 
 
-def test_one_mistake_that_concerns_several_gpus_is_one_problem() -> None:
-    """It is not counted once for each GPU."""
+def test_a_mistake_that_concerns_several_gpus_is_one_problem() -> None:
+    """The mistake is not counted once for each GPU."""
     decided = planned(a_node(*[40960] * 6), sharing=memory(unit="100GiB"))
     [problem] = decided.problems
     assert all(f"GPU {index} " in problem.message for index in range(4))
@@ -170,7 +170,7 @@ def test_whole_gpus_beside_replicas_count_in_their_list(others: int) -> None:
     assert problems(node, sharing=time_slicing({**entry, "replicas": most + 1}))
 
 
-def test_one_name_for_memory_and_gpus_is_refused() -> None:
+def test_the_same_name_for_memory_and_gpus_is_refused() -> None:
     """A pod that asks for nvidia.com/gpu must not get a unit of memory."""
     found = problems(FOUR, sharing=memory(name="nvidia.com/gpu", devices=[0]))
     assert "another name" in found["sharing.memory.resources"]
@@ -237,15 +237,15 @@ def test_the_daemon_is_told_no_limit_where_containers_bring_their_own() -> None:
 
 
 @pytest.mark.parametrize(("compute", "told"), [("equal", 33), (40, 40), ("unlimited", None), ("proportional", None)])
-def test_the_daemon_is_told_the_compute_of_slices_where_it_is_one(compute: object, told: int | None) -> None:
+def test_the_daemon_is_told_the_compute_of_slices_if_all_have_the_same(compute: object, told: int | None) -> None:
     """Equal slices and a percentage hold whatever a container's variables say; memory stays the container's own."""
     slices = [{"size": "10gb", "count": 2}, {"size": "20gb"}]
     needs = planned(a_node(40960), sharing=mps(sizes=[{"slices": slices, "compute": compute}])).mps
     assert needs == MpsNeeds({a_gpu(0).uuid: UnderMps(None)}, told)
 
 
-def test_one_percentage_for_all_is_told_only_where_it_is_one() -> None:
-    """The daemon knows one default for all GPUs, which caps every client: with two it has none."""
+def test_the_daemon_is_told_a_percentage_only_if_all_gpus_have_the_same() -> None:
+    """One default holds for all GPUs, and caps every client: with two percentages there is none."""
     entries = [{**SLICED, "devices": [0], "rename": "a.io/a"}, {**SLICED, "devices": [1], "replicas": 2}]
     needs = planned(FOUR, sharing=mps(resources=entries)).mps
     assert needs == MpsNeeds({a_gpu(0).uuid: UnderMps(8192), a_gpu(1).uuid: UnderMps(20480)}, None)
@@ -257,7 +257,7 @@ def test_one_percentage_for_all_is_told_only_where_it_is_one() -> None:
 
 
 @pytest.mark.parametrize("sharing", [memory(), memory(isolation="hami-core"), time_slicing(SLICED), {}])
-def test_without_mps_no_daemon_is_needed(sharing: dict[str, object]) -> None:
+def test_a_node_without_mps_needs_no_daemon(sharing: dict[str, object]) -> None:
     """Nodes that do not share through MPS never see it."""
     assert planned(FOUR, sharing=sharing).mps == MpsNeeds()
 

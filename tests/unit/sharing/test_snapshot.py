@@ -11,7 +11,7 @@ from tests.nodes import a_mig_node, a_node
 from tests.unit.sharing.settings import memory, planned, settings
 
 
-def test_the_config_is_there_as_plain_values() -> None:
+def test_a_snapshot_has_the_config_as_plain_values() -> None:
     """MIG strategy, whether MPS is configured, and the names of whole GPUs: all that projections need."""
     sections = {
         "flags": {"migStrategy": "mixed"},
@@ -73,7 +73,7 @@ def test_a_node_without_gpus_needs_no_mps() -> None:
     assert not planned_snapshot(settings(sharing=sharing), Inventory(()), Plan()).needs_mps
 
 
-def test_everything_planned_is_offered() -> None:
+def test_a_snapshot_offers_everything_planned() -> None:
     """Resources and warnings are those of the plan; what only a running node knows is empty."""
     inventory = a_node(8192)
     decided = planned(inventory, sharing=memory())

@@ -66,14 +66,14 @@ def test_a_fresh_node_offers_all_at_once() -> None:
     assert counts(offered(wanted(memory()))) == {GPU_MEM: (16, 0)}
 
 
-def test_nothing_changes_without_a_change() -> None:
+def test_the_same_settings_again_change_nothing() -> None:
     """The same settings again give the same offer, retire nothing, and wait for nothing."""
     offer = offered(wanted(memory()))
     again, waiting = advance(offer, wanted(memory()), None, 5.0)
     assert (counts(again), waiting) == (counts(offer), ())
 
 
-def test_what_is_there_as_wanted_is_not_looked_through() -> None:
+def test_an_offer_that_is_as_wanted_is_not_looked_through() -> None:
     """While nothing retires, the very things that are offered come back; while something does, time may change it."""
     new = wanted(memory())
     offer = offered(new)
@@ -125,7 +125,7 @@ def test_a_resource_that_only_leaves_hands_out_nothing() -> None:
         leaving.granter.grant(Allocation(GPU_MEM, (), frozenset()))
 
 
-def test_another_unit_is_another_way() -> None:
+def test_units_of_another_size_wait_for_the_old_units() -> None:
     """Units of 2 GiB come when those of 1 GiB are gone: else the same memory would be offered twice."""
     offer, waiting = advance(offered(wanted(memory())), wanted(memory(unit="2GiB")), None, 0.0)
     assert {each.gpu for each in waiting} == {a_gpu(0).uuid, a_gpu(1).uuid}
@@ -142,7 +142,7 @@ def test_a_change_taken_back_brings_the_units_back() -> None:
     assert (counts(back), waiting) == ({GPU_MEM: (16, 0)}, ())
 
 
-def test_without_the_kubelets_account_nothing_is_given_up() -> None:
+def test_units_are_not_given_up_without_the_kubelets_account() -> None:
     """A kubelet that cannot be asked may have pods on any unit."""
     new = wanted(time_slicing(SLICED))
     offer, _ = advance(offered(wanted(memory())), new, None, 0.0)
@@ -264,7 +264,7 @@ def test_a_list_can_be_as_long_as_the_kubelet_takes_to_the_byte() -> None:
         assert waiting == ((Waiting(a_gpu(0).uuid, frozenset({held})),) if waits else ())
 
 
-def test_where_a_list_would_be_too_long_only_gpus_with_new_units_wait_for_that() -> None:
+def test_gpus_with_new_units_wait_alone_while_a_list_would_be_too_long() -> None:
     """A GPU that has all its units waits for nothing, and one that changes over for its own old units alone."""
     numbers = range(10000, 10000 + 2**16 - 1)
     old = cut_by_hand((FULL, [*numbers[1:], 100000]), ("kept-", [0, 1]), ("old-", [0, 1]))
@@ -306,7 +306,7 @@ OTHER_SIZES: dict[str, object] = {"mps": {"sizes": [{"slices": [{"size": "2gb", 
         (memory(), memory(isolation="hami-core")),
     ],
 )
-def test_another_isolation_is_another_way_though_the_ids_are_the_same(
+def test_a_gpu_with_another_isolation_waits_though_the_ids_are_the_same(
     old: dict[str, object], new: dict[str, object]
 ) -> None:
     """A GPU that comes under MPS, leaves it, or gets other limits waits for its pods, also across our own restart."""

@@ -17,12 +17,12 @@ NOTHING: frozenset[str] = frozenset()
 
 
 def test_a_slice_begins_to_be_withdrawn_when_it_is_no_longer_wanted() -> None:
-    """And stops when it is wanted again, or a pod has it."""
+    """The withdrawal stops when the slice is wanted again, or a pod has it."""
     assert withdrawn({}, IDLE, NOTHING, 5.0, 5.0) == {SLICE: Withdrawal(5.0)}
     assert withdrawn({SLICE: Withdrawal(5.0, 5.5)}, {}, NOTHING, 9.0, 9.0) == {}
 
 
-def test_it_ends_a_second_after_the_node_hid_it() -> None:
+def test_a_withdrawal_ends_a_second_after_the_node_hid_the_slice() -> None:
     """By what the kubelet said then: what it said before can lack a pod that has the slice."""
     hidden = {SLICE: Withdrawal(5.0, 5.5)}
     end = 5.5 + WITHDRAWN_SECONDS
@@ -30,7 +30,7 @@ def test_it_ends_a_second_after_the_node_hid_it() -> None:
     assert withdrawn(hidden, IDLE, NOTHING, end, end) == {}
 
 
-def test_it_does_not_end_while_the_node_shows_it_or_a_pod_asks_for_it() -> None:
+def test_a_withdrawal_goes_on_while_the_node_shows_or_a_pod_asks_for_the_slice() -> None:
     """A pod that asks for another size does not count. But after ten seconds it ends whatever happens."""
     visible, hidden = {SLICE: Withdrawal(5.0)}, {SLICE: Withdrawal(5.0, 5.5)}
     end = 5.0 + LONGEST_WITHDRAWN_SECONDS
@@ -40,7 +40,7 @@ def test_it_does_not_end_while_the_node_shows_it_or_a_pod_asks_for_it() -> None:
     assert withdrawn(hidden, IDLE, frozenset({"nvidia.com/gpu-20gb"}), 7.0, 7.0) == {}
 
 
-def test_nothing_ends_while_it_is_unknown_what_pods_hold() -> None:
+def test_no_withdrawal_ends_while_holdings_are_unknown() -> None:
     """Then no slice is known to be idle."""
     hidden = {SLICE: Withdrawal(5.0, 5.5)}
     assert withdrawn(hidden, IDLE, NOTHING, None, 500.0) == hidden
@@ -56,10 +56,10 @@ _TIMES = st.floats(0, 100)
     st.frozensets(st.sampled_from("ab")),
     st.none() | _TIMES,
 )
-def test_whatever_is_withdrawn(
+def test_a_wanted_slice_is_never_withdrawn(
     before: Withdrawals, idle: dict[str, str], asked_for: frozenset[str], asked_at: float | None
 ) -> None:
-    """Only what is unwanted is, it keeps its times, and what is new is not retired at once."""
+    """Withdrawn slices keep their times, and new slices are not retired at once."""
     found = withdrawn(before, idle, asked_for, asked_at, 100.0)
     assert found.keys() <= idle.keys()
     assert all(found[id_] == before[id_] for id_ in found.keys() & before.keys())

@@ -44,7 +44,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("resource", OTHERS)
-def test_other_resources_are_no_slices(resource: str) -> None:
+def test_whole_gpus_and_memory_units_are_no_slices(resource: str) -> None:
     """Whole GPUs, shared GPUs, memory units and compute instances that are smaller than theirs are no slices."""
     assert slice_of(resource) is None
 
@@ -94,7 +94,7 @@ def test_places_of_mig_instances_are_spelled_one_way() -> None:
 @pytest.mark.parametrize(
     "text", ["", "10", "10GB", "3g.20gb", "3g.20gb@", "3g.20gb@-1", "3g.20gb@04", "@1", "1c.2g.10gb@0"]
 )
-def test_what_names_no_slice_is_refused_with_what_was_found(text: str) -> None:
+def test_a_text_that_names_no_slice_is_refused_with_what_was_found(text: str) -> None:
     """A text that is neither a size nor a place raises an error that shows it."""
     with pytest.raises(SliceError) as caught:
         named_slice(text)

@@ -57,7 +57,7 @@ _KEPT = st.builds(KeptSlice, _TEXT, _NAMES, _TIMES, _TEXT)
         st.dictionaries(_TEXT, st.builds(Failure, _TIMES, st.integers(1, 1024))),
     )
 )
-def test_what_was_written_is_read_back(wanted: Wanted) -> None:
+def test_a_written_annotation_is_read_back(wanted: Wanted) -> None:
     """Nothing that is remembered is lost in the annotation."""
     assert decode(encode(wanted)) == wanted
 
@@ -97,7 +97,7 @@ def test_a_value_that_cannot_be_read_is_an_error_that_says_what_was_found(text: 
     assert found in str(caught.value)
 
 
-def test_what_is_written_has_a_bounded_size() -> None:
+def test_a_written_annotation_has_a_bounded_size() -> None:
     """All annotations of a Node share 256 KiB: the oldest failures are forgotten, and names of pods are left out."""
     failed = {f"uid-{number:04}": Failure(NOON + timedelta(seconds=number)) for number in range(1000)}
     found = bounded(Wanted(failed=failed))

@@ -34,14 +34,14 @@ def apply(
     return dict(found["metadata"]["labels"])
 
 
-def test_what_a_manager_applies_no_more_is_removed(store: Store) -> None:
+def test_fields_that_a_manager_applies_no_more_are_removed(store: Store) -> None:
     """Fields of one manager go with its next word; what another manager says too stays."""
     assert apply(store, "one", {"x": "1", "y": "2"}) == {"team": "a", "x": "1", "y": "2"}
     assert apply(store, "other", {"y": "2"}) == {"team": "a", "x": "1", "y": "2"}
     assert apply(store, "one", {}) == {"team": "a", "y": "2"}
 
 
-def test_another_value_than_somebody_elses_is_a_conflict(store: Store) -> None:
+def test_another_value_for_a_field_of_another_manager_is_a_conflict(store: Store) -> None:
     """Only with force is the value changed, and the field is the other manager's no more."""
     assert apply(store, "one", {"team": "a"}) == {"team": "a"}
     with pytest.raises(ConflictError, match=r"\.metadata\.labels\.team"):
@@ -57,8 +57,8 @@ def test_an_update_takes_fields_over(store: Store) -> None:
     assert apply(store, "one", {}) == {"team": "a", "x": "2"}
 
 
-def test_nothing_new_is_no_version(store: Store) -> None:
-    """An apply that changes nothing makes no event."""
+def test_an_apply_that_changes_nothing_makes_no_version(store: Store) -> None:
+    """There is no event either."""
     apply(store, "one", {"x": "1"})
     before = store.version.value
     apply(store, "one", {"x": "1"})

@@ -80,15 +80,17 @@ async def test_objects_are_selected_by_labels(
 
 @pytest.mark.parametrize("selector", ["a in b", "=", "a=b c", "a in (b", "a,,b"])
 @pytest.mark.parametrize("watch", ["", "true"])
-async def test_selectors_of_labels_that_are_none_are_refused(
+async def test_texts_that_are_no_label_selectors_are_refused(
     http: aiohttp.ClientSession, selector: str, watch: str
 ) -> None:
-    """What cannot be parsed is a bad request, of a list as of a watch."""
+    """The answer is a bad request, of a list as of a watch."""
     status, answer = await got(http, ALL_PODS, labelSelector=selector, watch=watch)
     assert (status, answer["reason"]) == (400, "BadRequest")
 
 
-async def test_who_gets_another_label_leaves_the_selection(server: ApiServer, http: aiohttp.ClientSession) -> None:
+async def test_an_object_that_gets_another_label_leaves_the_selection(
+    server: ApiServer, http: aiohttp.ClientSession
+) -> None:
     """A watch of some labels ends an object's being there with DELETED, and begins it with ADDED."""
     server.store.create(PODS, {"metadata": {"name": "a", "labels": {"app": "web"}}})
     version = str(server.store.version.value)
@@ -172,7 +174,7 @@ async def test_objects_and_lists_have_the_kind_of_their_resource(
         assert (await response.json())["apiVersion"] == "v1"
 
 
-async def test_nobody_is_answered_without_a_token_unless_that_is_allowed(
+async def test_a_client_without_a_token_is_answered_only_if_that_is_allowed(
     server: ApiServer, http: aiohttp.ClientSession
 ) -> None:
     """By default a token is needed; where it is not, a wrong one is nevertheless refused."""

@@ -134,7 +134,7 @@ async def test_a_binding_that_is_wrong_binds_nothing(
     assert server.store.find(PODS, "one")[0]["spec"] == {}
 
 
-async def test_what_is_not_served_is_refused(client: Client) -> None:
+async def test_a_request_that_is_not_served_is_refused(client: Client) -> None:
     """A request that an API server would answer, and this one cannot, is an error and no surprise."""
     for method, path in (("POST", f"{PODS}/one/attach"), ("PUT", f"{PODS}/one/status")):
         assert (await refused(client, method, path, {"metadata": {"name": "one"}})).status == 405

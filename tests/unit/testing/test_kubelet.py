@@ -306,7 +306,7 @@ async def test_register_answers_once_the_options_were_read(kubelet: EmbeddedKube
     await plugin.stop()
 
 
-async def test_another_version_is_turned_away(kubelet: EmbeddedKubelet, directory: Path) -> None:
+async def test_a_plugin_of_another_version_is_turned_away(kubelet: EmbeddedKubelet, directory: Path) -> None:
     """Only v1beta1 is spoken."""
     with pytest.raises(grpc.aio.AioRpcError, match='version "v1alpha1" is not supported by kubelet'):
         await Plugin(directory).register(version="v1alpha1")
@@ -477,7 +477,7 @@ async def test_lists_on_an_old_stream_revive_devices_but_not_their_plugin(
 # Choosing devices
 
 
-async def test_without_a_preference_devices_are_drawn_at_random(directory: Path) -> None:
+async def test_devices_are_drawn_at_random_without_a_preference(directory: Path) -> None:
     """Which devices, and in which order Allocate names them, is chance; a seed makes it the same again."""
 
     async def drawn(seed: int) -> list[str]:
@@ -545,7 +545,7 @@ async def test_devices_of_an_init_container_are_used_again(kubelet: EmbeddedKube
     assert len(plugin.preferences) == 1
 
 
-async def test_what_is_used_again_must_be_included(kubelet: EmbeddedKubelet, serve: Serve) -> None:
+async def test_devices_that_are_used_again_must_be_included(kubelet: EmbeddedKubelet, serve: Serve) -> None:
     """The size asked about is the container's total, and the devices it has by then are both available and a must."""
     plugin = await serve(
         listed("a", "b", "c", "d"), options=ask_preference(), preference=lambda r: r.must_include_deviceIDs
@@ -621,7 +621,7 @@ async def test_devices_off_the_affinity_are_taken_before_those_on_no_node(
 # Allocate
 
 
-async def test_each_container_is_allocated_in_a_call_of_its_own(kubelet: EmbeddedKubelet, serve: Serve) -> None:
+async def test_every_container_is_allocated_in_a_call_of_its_own(kubelet: EmbeddedKubelet, serve: Serve) -> None:
     """A pod's containers come one call each, in order, and only the first answer of a call is kept."""
     answers = [api.ContainerAllocateResponse(envs={"GPU": "0"}), api.ContainerAllocateResponse(envs={"GPU": "1"})]
     plugin = await serve(listed("a", "b", "c"), answers=answers)
@@ -903,7 +903,7 @@ async def test_a_container_the_pod_does_not_have_cannot_start(kubelet: EmbeddedK
 # Life of the kubelet
 
 
-async def test_each_list_and_each_allocation_is_written_down(kubelet: EmbeddedKubelet, serve: Serve) -> None:
+async def test_every_list_and_every_allocation_is_written_down(kubelet: EmbeddedKubelet, serve: Serve) -> None:
     """The checkpoint has the form of the real one: healthy IDs by resource, and one entry an allocation."""
     answer = api.ContainerAllocateResponse(envs={"GPU": "0"})
     plugin = await serve([*listed("a", nodes=[0, 1]), *listed("b", health="Unhealthy")], answers=[answer])
@@ -994,7 +994,7 @@ async def test_a_container_cannot_change_its_request(kubelet: EmbeddedKubelet, s
         await kubelet.admit(changed)
 
 
-async def test_without_a_checkpoint_a_restart_forgets(directory: Path) -> None:
+async def test_a_restart_without_a_checkpoint_forgets(directory: Path) -> None:
     """No file is written, and a container that starts after a restart is allocated anew."""
     async with EmbeddedKubelet(directory, checkpoint=False) as kubelet:
         plugin = Plugin(directory, listed("a"))
@@ -1093,8 +1093,10 @@ async def test_a_start_wipes_the_sockets_in_the_plugin_directory(kubelet: Embedd
 
 
 @pytest.mark.parametrize("graceful", [True, False])
-async def test_a_kubelet_can_be_away(kubelet: EmbeddedKubelet, serve: Serve, *, graceful: bool) -> None:
-    """Streams end when it leaves; its sockets are removed in good order, and left behind dead by a kill."""
+async def test_a_kubelet_that_leaves_ends_streams_until_it_is_back(
+    kubelet: EmbeddedKubelet, serve: Serve, *, graceful: bool
+) -> None:
+    """Sockets are removed in good order, and left behind dead by a kill."""
     plugin = await serve(listed("a"))
     async with kubelet.away(graceful=graceful):
         await plugin.streams[0].over.wait()
@@ -1121,7 +1123,7 @@ async def test_a_path_too_long_for_a_socket_is_refused(directory: Path) -> None:
         await EmbeddedKubelet(directory / ("x" * 90)).start()
 
 
-async def test_nothing_is_left_of_a_kubelet_that_stopped(directory: Path) -> None:
+async def test_a_kubelet_that_stopped_leaves_nothing(directory: Path) -> None:
     """No task and no file stays open, whatever its plugins were doing."""
 
     async def live() -> None:
@@ -1156,8 +1158,8 @@ async def test_waiting_in_vain_tells_the_present_state(kubelet: EmbeddedKubelet,
         await kubelet.wait_for(lambda k: k.allocatable() == {}, within=0.05)
 
 
-async def test_many_pods_are_admitted(directory: Path) -> None:
-    """Hundreds of pods on a node each get devices of their own."""
+async def test_hundreds_of_pods_get_devices_of_their_own(directory: Path) -> None:
+    """All pods are on one node."""
     async with EmbeddedKubelet(directory, checkpoint=False) as kubelet:
         plugin = Plugin(directory, numbered(600), options=ask_preference())
         await plugin.start()

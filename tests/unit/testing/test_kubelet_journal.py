@@ -33,8 +33,8 @@ async def test_a_change_may_be_noted_before_it_is_made() -> None:
     await task
 
 
-async def test_a_condition_that_breaks_is_an_error_of_who_waits() -> None:
-    """It neither breaks what changed nor is waited for without end."""
+async def test_a_condition_that_breaks_is_an_error_of_the_waiter() -> None:
+    """The error neither breaks what changed nor is waited for without end."""
     journal, seen = Journal(), [0]
     task = await waiting(journal, seen, 1)
     seen.clear()

@@ -67,13 +67,13 @@ def programs(short_path: Path) -> Iterator[Programs]:
         yield Programs(fake, short_path)
 
 
-def test_without_a_daemon(programs: Programs) -> None:
+def test_a_command_without_a_daemon_fails(programs: Programs) -> None:
     """A command says that there is none, and fails."""
     assert programs.run(text="get_server_list\n") == (1, "Cannot find MPS control daemon process\n")
 
 
-def test_a_daemon_runs_by_itself(programs: Programs) -> None:
-    """It is in a session of its own, and its socket, its process number and its log are where they belong."""
+def test_a_daemon_runs_in_a_session_of_its_own(programs: Programs) -> None:
+    """The socket, the process number and the log of the daemon are where they belong."""
     pid = programs.start()
     assert os.getsid(pid) == pid
     assert (programs.pipe / "control").is_socket()
@@ -99,13 +99,13 @@ def test_a_second_daemon_is_refused(programs: Programs) -> None:
     assert programs.start() != first
 
 
-def test_a_missing_directory(programs: Programs) -> None:
+def test_a_daemon_without_a_pipe_directory_does_not_start(programs: Programs) -> None:
     """Without its pipe directory there is no daemon."""
     programs.pipe.rmdir()
     assert programs.run("-d") == (1, f"Cannot access CUDA_MPS_PIPE_DIRECTORY={programs.pipe}\n")
 
 
-def test_answers(programs: Programs) -> None:
+def test_commands_are_answered_as_the_real_daemon_answers(programs: Programs) -> None:
     """Commands are answered as they were seen to be, mistakes included: most are passed over in silence."""
     programs.start()
     for command, answer in (
@@ -166,7 +166,7 @@ def test_an_open_prompt_turns_others_away(programs: Programs) -> None:
     assert programs.fake.ask(programs.pipe, "get_default_active_thread_percentage") == "50.0"
 
 
-def test_junk_is_logged(programs: Programs) -> None:
+def test_junk_on_a_connection_is_logged(programs: Programs) -> None:
     """Each line that is no command costs two lines of the log, and a connection that begins with junk is closed."""
     programs.start()
     programs.run(text="junk 1\njunk 2\n")
@@ -213,8 +213,8 @@ def test_quitting_waits_for_clients(programs: Programs) -> None:
     until_blocking(lambda: not programs.fake.processes(), programs.fake.processes)
 
 
-def test_trouble_on_request(programs: Programs) -> None:
-    """Starts fail and commands are passed over as long as a test wants it."""
+def test_starts_fail_and_commands_are_passed_over_on_request(programs: Programs) -> None:
+    """Tests can have that for as long as they want."""
     programs.fake.refuse_to_start("No luck")
     assert programs.run("-d") == (1, "No luck\n")
     programs.fake.refuse_to_start(None)
@@ -233,7 +233,7 @@ def test_a_command_imports_only_what_it_needs() -> None:
     assert ours == {"mps_programs", "program", "wire"}
 
 
-def test_nothing_outlives_its_test(programs: Programs) -> None:
+def test_processes_do_not_outlive_their_test(programs: Programs) -> None:
     """Processes end when the pipe directory goes, and those that hang when the stand-in is closed."""
     programs.start()
     programs.fake.start_server(programs.pipe)

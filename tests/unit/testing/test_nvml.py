@@ -106,7 +106,7 @@ def child(node: FakeNvml, code: str, **environment: str) -> subprocess.Popen[str
 class TestBuilding:
     """`build` and `compilers`."""
 
-    def test_every_compiler_here_builds_it(self, tmp_path: Path) -> None:
+    def test_every_compiler_here_builds_the_library(self, tmp_path: Path) -> None:
         """Every C compiler found compiles the source; in continuous integration, without a warning."""
         strict = ["-Werror"] if "CI" in os.environ else []
         assert compilers()
@@ -123,16 +123,16 @@ class TestBuilding:
         real, *arguments = compilers()[0]
         assert build(tmp_path, ["env", f"REAL={real}", str(compiler), *arguments]).exists()
 
-    def test_built_with_the_wheel(self, tmp_path: Path) -> None:
-        """The library that the ziglang wheel makes serves a child process as well as another."""
+    def test_the_library_of_the_wheel_serves_a_child_process(self, tmp_path: Path) -> None:
+        """The ziglang wheel compiles it; a child is served as well as another process."""
         pytest.importorskip("ziglang", reason="the wheel ziglang is not installed (extra `compiler`)")
         build(tmp_path, [sys.executable, "-m", "ziglang", "cc"])
         code = "import pynvml; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetCount())"
         with FakeNvml([FakeGpu(), FakeGpu()]) as node, child(node, code, LD_LIBRARY_PATH=str(tmp_path)) as process:
             assert process.communicate() == ("2\n", "")
 
-    def test_kept_in_the_cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It is compiled once for a user, also when several ask at the same time."""
+    def test_the_library_is_compiled_once_for_a_user(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also when several processes ask at the same time."""
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         with ThreadPoolExecutor(3) as threads:
             paths = set(threads.map(lambda _: build(), range(3)))
@@ -142,8 +142,8 @@ class TestBuilding:
         assert library.stat().st_mtime_ns == state.st_mtime_ns
         assert library.is_relative_to(tmp_path)
 
-    def test_cache_others_can_write(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A cache below the directory for temporary files that others can write is refused."""
+    def test_a_cache_that_others_can_write_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Here it is below the directory for temporary files."""
         monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         cache = build().parents[1]
@@ -152,13 +152,15 @@ class TestBuilding:
         with pytest.raises(CompilerError, match="can be written by others"):
             build()
 
-    def test_failing_compiler(self, tmp_path: Path) -> None:
+    def test_a_compiler_that_fails_is_named_and_leaves_nothing_behind(self, tmp_path: Path) -> None:
         """A compiler that fails is named, and leaves nothing behind."""
         with pytest.raises(CompilerError, match="false cannot compile"):
             build(tmp_path, ["false"])
         assert list(tmp_path.iterdir()) == []
 
-    def test_no_compiler(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_missing_compiler_is_told_with_what_to_install(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Where there is no compiler the error says what to install."""
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.setitem(sys.modules, "ziglang", None)
@@ -169,7 +171,7 @@ class TestBuilding:
 class TestNode:
     """What a description cannot say is refused by `FakeNvml`."""
 
-    def test_defaults_are_distinct_and_lasting(self) -> None:
+    def test_cards_that_nothing_is_said_of_are_distinct_and_last(self) -> None:
         """Cards of which nothing is said differ in UUID, minor number and bus ID, and are the same in the next node."""
         with FakeNvml([FakeGpu()] * 16) as node, FakeNvml([FakeGpu()] * 16) as again:
             assert len({gpu.uuid for gpu in node.gpus}) == 16
@@ -187,20 +189,20 @@ class TestNode:
             ([FakeGpu(failures={"nvmlDeviceGetNmae": 1})], "no function 'nvmlDeviceGetNmae'"),
         ],
     )
-    def test_impossible_nodes(self, gpus: list[FakeGpu], message: str) -> None:
+    def test_impossible_nodes_are_refused_in_words(self, gpus: list[FakeGpu], message: str) -> None:
         """A node that cannot be is refused in words."""
         with pytest.raises(ValueError, match=message):
             FakeNvml(gpus)
 
-    def test_misspelt_function(self) -> None:
-        """`fail` refuses a function the library does not have, and the node stays as it was."""
+    def test_a_misspelt_function_is_refused(self) -> None:
+        """The node stays as it was."""
         with FakeNvml() as node:
             before = node.path.read_text()
             with pytest.raises(ValueError, match="no function"):
                 node.fail(0, "nvmlDeviceGetNmae", ErrorCode.UNKNOWN)
             assert node.path.read_text() == before
 
-    def test_variable_comes_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_variable_comes_back_at_the_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """`close` gives the environment variable the value it had before `preload`."""
         monkeypatch.setenv(ENVIRONMENT_VARIABLE, "/before")
         with FakeNvml() as node:
@@ -213,15 +215,15 @@ class TestNode:
 class TestLibrary:
     """Initialising, and what belongs to no card."""
 
-    def test_versions(self, start: Node) -> None:
+    def test_versions_are_the_described_ones(self, start: Node) -> None:
         """The driver's and CUDA's version are the described ones."""
         start(driver_version="535.104.05", cuda_version=(12, 2))
         assert pynvml.nvmlSystemGetDriverVersion() == "535.104.05"
         assert pynvml.nvmlSystemGetCudaDriverVersion() == 12020
         assert pynvml.nvmlSystemGetCudaDriverVersion_v2() == 12020
 
-    def test_initialised_as_often_as_shut_down(self, prepare: Node) -> None:
-        """Initialisations are counted: the last shutdown ends the answers."""
+    def test_initialisations_are_counted(self, prepare: Node) -> None:
+        """The last shutdown ends the answers."""
         prepare()
         assert error_of(pynvml.nvmlDeviceGetCount) == ErrorCode.UNINITIALIZED
         pynvml.nvmlInit()
@@ -232,7 +234,7 @@ class TestLibrary:
         assert error_of(pynvml.nvmlDeviceGetCount) == ErrorCode.UNINITIALIZED
         assert error_of(pynvml.nvmlShutdown) == ErrorCode.UNINITIALIZED
 
-    def test_nodes_follow_one_another(self, prepare: Node) -> None:
+    def test_a_process_sees_the_node_of_its_last_initialisation(self, prepare: Node) -> None:
         """One process sees the node that is preloaded when NVML is initialised, until it is shut down."""
         prepare([FakeGpu()])
         pynvml.nvmlInit()
@@ -244,7 +246,7 @@ class TestLibrary:
         pynvml.nvmlShutdown()
         assert second.calls() == {"nvmlInitWithFlags": 1, "nvmlDeviceGetCount_v2": 1, "nvmlShutdown": 1}
 
-    def test_no_driver(self, prepare: Node) -> None:
+    def test_initialising_can_fail_at_first_and_succeed_later(self, prepare: Node) -> None:
         """Initialising can fail from the start, and succeed later."""
         node = prepare(failures={"nvmlInitWithFlags": ErrorCode.DRIVER_NOT_LOADED})
         assert error_of(pynvml.nvmlInit) == ErrorCode.DRIVER_NOT_LOADED
@@ -252,7 +254,7 @@ class TestLibrary:
         node.recover(function="nvmlInitWithFlags")
         pynvml.nvmlInit()
 
-    def test_no_description(self, prepare: Node) -> None:
+    def test_a_process_without_a_description_has_no_driver(self, prepare: Node) -> None:
         """A process that no node was described to has no driver."""
         prepare()
         # What is set here is undone before the node goes, which puts back what was set before it came.
@@ -262,21 +264,21 @@ class TestLibrary:
             patch.setenv(ENVIRONMENT_VARIABLE, "/nowhere")
             assert error_of(pynvml.nvmlInit) == ErrorCode.DRIVER_NOT_LOADED
 
-    def test_slow_start(self, prepare: Node) -> None:
+    def test_initialising_takes_as_long_as_described(self, prepare: Node) -> None:
         """Initialising takes as long as described."""
         prepare(init_delay_ms=150)
         before = time.monotonic()
         pynvml.nvmlInit()
         assert time.monotonic() - before >= 0.15
 
-    def test_error_strings(self, start: Node) -> None:
+    def test_error_codes_have_a_text(self, start: Node) -> None:
         """Error codes have a text, unknown ones as well."""
         start()
         assert pynvml.nvmlErrorString(ErrorCode.GPU_IS_LOST) == "GPU is lost"
         assert pynvml.nvmlErrorString(ErrorCode.UNKNOWN) == "Unknown Error"
 
-    def test_description_not_understood(self, capfd: pytest.CaptureFixture[str], prepare: Node) -> None:
-        """A description that makes no sense fails initialising and is reported with its line."""
+    def test_a_senseless_description_fails_initialising(self, capfd: pytest.CaptureFixture[str], prepare: Node) -> None:
+        """The mistake is reported with its line."""
         node = prepare()
         node.path.write_text("driver 1\ncolour red\n")
         assert error_of(pynvml.nvmlInit) == ErrorCode.UNKNOWN
@@ -291,8 +293,8 @@ class TestLibrary:
 class TestCards:
     """What cards are like."""
 
-    def test_identity(self, start: Node) -> None:
-        """Each card is found under its index, its UUID and its bus ID, and says who it is."""
+    def test_cards_are_found_by_index_uuid_and_bus_id(self, start: Node) -> None:
+        """Each says who it is."""
         t4 = FakeGpu(name="Tesla T4", pci_bus_id="0001:3b:00.0", minor=7, compute_capability=(7, 5))
         node = start([FakeGpu(), t4])
         assert pynvml.nvmlDeviceGetCount() == 2
@@ -305,7 +307,7 @@ class TestCards:
             assert pynvml.nvmlDeviceGetCudaComputeCapability(device) == (7, 5)
         assert pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByPciBusId("07:00.0")) == 0
 
-    def test_unknown_cards(self, start: Node) -> None:
+    def test_unknown_cards_are_refused_as_nvml_does(self, start: Node) -> None:
         """A card that is not there is refused as NVML does."""
         start()
         assert error_of(handle, 1) == ErrorCode.INVALID_ARGUMENT
@@ -314,7 +316,7 @@ class TestCards:
         assert error_of(pynvml.nvmlDeviceGetHandleByPciBusId, "elsewhere") == ErrorCode.INVALID_ARGUMENT
         assert error_of(pynvml.nvmlDeviceGetName, None) == ErrorCode.INVALID_ARGUMENT
 
-    def test_pci(self, start: Node) -> None:
+    def test_facts_of_pci_stand_where_pynvml_reads_them(self, start: Node) -> None:
         """Both forms of the bus ID, its parts and the device's numbers stand where `pynvml` reads them."""
         start([FakeGpu(pci_bus_id="0001:3b:02.0", pci_device_id=0x1EB810DE, pci_subsystem_id=0x12A210DE)])
         pci = pynvml.nvmlDeviceGetPciInfo(handle())
@@ -322,7 +324,7 @@ class TestCards:
         assert (pci.domain, pci.bus, pci.device) == (1, 0x3B, 2)
         assert (pci.pciDeviceId, pci.pciSubSystemId) == (0x1EB810DE, 0x12A210DE)
 
-    def test_memory(self, start: Node) -> None:
+    def test_the_drivers_share_of_memory_is_told_by_version_2(self, start: Node) -> None:
         """Version 2 tells the driver's share from what programs use; version 1 adds them up."""
         start([FakeGpu(memory_mib=16384, reserved_mib=400, used_mib=1000)])
         new = pynvml.nvmlDeviceGetMemoryInfo(handle(), version=pynvml.nvmlMemory_v2)
@@ -332,14 +334,14 @@ class TestCards:
         assert error_of(pynvml.nvmlDeviceGetMemoryInfo, handle(), 1) == 25
 
     @pytest.mark.parametrize("code", [ErrorCode.NOT_SUPPORTED, ErrorCode.FUNCTION_NOT_FOUND])
-    def test_old_driver(self, start: Node, code: ErrorCode) -> None:
+    def test_a_driver_without_version_2_of_the_memory_answers_with_an_error(self, start: Node, code: ErrorCode) -> None:
         """A driver that does not know version 2 of the memory information is told by its error."""
         start(failures={"nvmlDeviceGetMemoryInfo_v2": code})
         assert error_of(pynvml.nvmlDeviceGetMemoryInfo, handle(), pynvml.nvmlMemory_v2) == code
         assert pynvml.nvmlDeviceGetMemoryInfo(handle()).total == 40960 * MIB
 
-    def test_compute_mode(self, start: Node) -> None:
-        """The compute mode starts as described; one that is set outlives shutdown and is seen from outside."""
+    def test_a_compute_mode_that_was_set_outlives_shutdown(self, start: Node) -> None:
+        """At first the mode is as described; a mode that was set is seen from outside."""
         node = start([FakeGpu(compute_mode=2), FakeGpu()])
         assert pynvml.nvmlDeviceGetComputeMode(handle(0)) == node.compute_mode(0) == 2
         pynvml.nvmlDeviceSetComputeMode(handle(0), pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
@@ -353,7 +355,7 @@ class TestCards:
         pynvml.nvmlDeviceSetComputeMode(handle(0), pynvml.NVML_COMPUTEMODE_DEFAULT)
         assert node.compute_mode(0) == 0
 
-    def test_changed_while_in_use(self, start: Node) -> None:
+    def test_a_card_changes_under_a_handle_that_is_held(self, start: Node) -> None:
         """A card changes under a handle that is held already."""
         node = start([FakeGpu(), FakeGpu()])
         held = handle(1)
@@ -365,7 +367,7 @@ class TestCards:
 class TestMig:
     """MIG mode and MIG devices."""
 
-    def test_modes(self, start: Node) -> None:
+    def test_a_card_has_mig_mode_on_off_or_not_at_all(self, start: Node) -> None:
         """A card knows no MIG mode, has it off, or has it on."""
         start([FakeGpu(mig_enabled=None), FakeGpu(mig_enabled=False), FakeGpu(mig_enabled=True)])
         assert error_of(pynvml.nvmlDeviceGetMigMode, handle(0)) == ErrorCode.NOT_SUPPORTED
@@ -375,8 +377,8 @@ class TestMig:
         assert error_of(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle(0), 0) == ErrorCode.NOT_SUPPORTED
         assert error_of(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle(2), 0) == ErrorCode.NOT_FOUND
 
-    def test_layout(self, start: Node) -> None:
-        """MIG devices are found by index and UUID and say what they are and where they belong."""
+    def test_mig_devices_are_found_by_index_and_uuid(self, start: Node) -> None:
+        """MIG devices say what they are and where they belong."""
         instances = (
             FakeMigInstance("1g.5gb", gpu_instance=9),
             FakeMigInstance(
@@ -405,8 +407,8 @@ class TestMig:
         ("profile", "number"),
         [("1g.5gb", 0), ("3g.20gb", 2), ("7g.40gb", 4), ("1g.5gb+me", 7), ("1g.24gb-me", 13), ("2g.48gb+gfx", 11)],
     )
-    def test_profiles(self, start: Node, profile: str, number: int) -> None:
-        """A GPU instance tells the ID of its profile, and the card which of NVML's profiles has that ID."""
+    def test_a_gpu_instance_tells_the_id_of_its_profile(self, start: Node, profile: str, number: int) -> None:
+        """The card tells which of NVML's profiles has that ID."""
         start([FakeGpu(mig_enabled=True, mig_instances=(FakeMigInstance(profile, gpu_instance=3),))])
         instance = pynvml.nvmlDeviceGetGpuInstanceById(handle(), 3)
         info = pynvml.nvmlGpuInstanceGetInfo(instance)
@@ -417,8 +419,8 @@ class TestMig:
         other = lambda: pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle(), number + 1, version=1)  # noqa: E731
         assert error_of(other) == ErrorCode.NOT_SUPPORTED
 
-    def test_one_device_fails(self, start: Node) -> None:
-        """What one MIG device answers with an error, the others answer; a number may belong to none."""
+    def test_a_mig_device_that_fails_leaves_the_others(self, start: Node) -> None:
+        """Others answer what one MIG device answers with an error; a number may belong to none."""
         gap = {"nvmlDeviceGetMigDeviceHandleByIndex": ErrorCode.NOT_FOUND}
         broken = {"nvmlDeviceGetUUID": ErrorCode.UNKNOWN}
         instances = (FakeMigInstance(failures=gap), FakeMigInstance(failures=broken), FakeMigInstance())
@@ -428,7 +430,7 @@ class TestMig:
         assert error_of(pynvml.nvmlDeviceGetUUID, second) == ErrorCode.UNKNOWN
         assert pynvml.nvmlDeviceGetUUID(third).startswith("MIG-")
 
-    def test_wrong_kind_of_handle(self, start: Node) -> None:
+    def test_questions_to_the_wrong_kind_of_handle_are_refused(self, start: Node) -> None:
         """Questions that make sense for a card or for a MIG device alone refuse the other."""
         start([FakeGpu(mig_enabled=True, mig_instances=(FakeMigInstance(),))])
         mig = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle(), 0)
@@ -437,7 +439,7 @@ class TestMig:
         assert error_of(pynvml.nvmlDeviceGetAttributes, handle()) == ErrorCode.NOT_SUPPORTED
         assert error_of(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle(), 7) == ErrorCode.INVALID_ARGUMENT
 
-    def test_compute_mode(self, start: Node) -> None:
+    def test_the_compute_mode_is_set_on_mig_devices_and_not_on_their_card(self, start: Node) -> None:
         """In MIG mode the compute mode is set on the MIG device, not on the card."""
         node = start([FakeGpu(mig_enabled=True, mig_instances=(FakeMigInstance(), FakeMigInstance()))])
         mig = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle(), 1)
@@ -449,7 +451,7 @@ class TestMig:
 class TestRecoveryAction:
     """The one field value there is."""
 
-    def test_each_field_has_its_own_status(self, start: Node) -> None:
+    def test_every_field_has_a_status_of_its_own(self, start: Node) -> None:
         """The action is told for a card that has one, 0 included; another field or card answers that it cannot."""
         start([FakeGpu(recovery_action=4), FakeGpu(recovery_action=0), FakeGpu()])
         field = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
@@ -496,8 +498,8 @@ class TestChangingCards:
         node.fail(2, "nvmlDeviceGetName", ErrorCode.UNKNOWN)
         assert error_of(pynvml.nvmlDeviceGetName, handle(1)) == ErrorCode.UNKNOWN
 
-    def test_a_card_that_is_put_back(self, start: Node) -> None:
-        """It is the same card under a new index."""
+    def test_a_card_that_is_put_back_has_a_new_index(self, start: Node) -> None:
+        """Otherwise the card is the same."""
         node = start([FakeGpu("A"), FakeGpu("B")])
         node.remove_gpu(0)
         node.add_gpu(node.gpus[0])
@@ -520,16 +522,16 @@ class TestChangingCards:
 class TestConnections:
     """Topology, NvLinks and peer-to-peer access."""
 
-    def test_levels(self, start: Node) -> None:
-        """The common ancestor is the described one from both sides, the whole system where nothing is said."""
+    def test_the_common_ancestor_of_two_cards_is_the_described_one(self, start: Node) -> None:
+        """From both sides; the whole system where nothing is said."""
         start([FakeGpu()] * 3, [FakeConnection(0, 2, Topology.SINGLE_SWITCH)])
         level = pynvml.nvmlDeviceGetTopologyCommonAncestor
         assert level(handle(0), handle(2)) == level(handle(2), handle(0)) == pynvml.NVML_TOPOLOGY_SINGLE
         assert level(handle(0), handle(1)) == pynvml.NVML_TOPOLOGY_SYSTEM
         assert level(handle(1), handle(1)) == pynvml.NVML_TOPOLOGY_INTERNAL
 
-    def test_links(self, start: Node) -> None:
-        """Each NvLink says whether it is up and whom it leads to; numbers past the last are refused."""
+    def test_links_say_whether_they_are_up_and_where_they_lead(self, start: Node) -> None:
+        """Numbers past the last NvLink are refused."""
         node = start([FakeGpu(switch_links=1, idle_links=1), FakeGpu(), FakeGpu()], [FakeConnection(0, 1, nvlinks=2)])
         state = pynvml.nvmlDeviceGetNvLinkState
         assert [state(handle(0), link) for link in range(4)] == [1, 1, 1, 0]
@@ -542,7 +544,7 @@ class TestConnections:
         assert error_of(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle(0), 3) == ErrorCode.INVALID_ARGUMENT
         assert error_of(state, handle(2), 0) == ErrorCode.NOT_SUPPORTED
 
-    def test_peer_to_peer(self, start: Node) -> None:
+    def test_peer_to_peer_access_is_as_described(self, start: Node) -> None:
         """Peer-to-peer access is as described; over NvLink it takes a direct link or a switch for both."""
         switched = FakeGpu(switch_links=1)
         start(
@@ -566,14 +568,14 @@ class TestConnections:
 class TestFailures:
     """Cards and functions that fail, from the start or from some moment on."""
 
-    def test_one_function(self, start: Node) -> None:
+    def test_a_function_can_fail_for_one_card(self, start: Node) -> None:
         """One function fails for one card, the others go on."""
         start([FakeGpu(failures={"nvmlDeviceGetName": ErrorCode.UNKNOWN}), FakeGpu()])
         assert error_of(pynvml.nvmlDeviceGetName, handle(0)) == ErrorCode.UNKNOWN
         assert pynvml.nvmlDeviceGetMinorNumber(handle(0)) == 0
         assert pynvml.nvmlDeviceGetName(handle(1))
 
-    def test_lost_card(self, start: Node) -> None:
+    def test_a_lost_card_fails_every_question(self, start: Node) -> None:
         """A lost card fails every question, looking it up and its MIG devices included, until it recovers."""
         lost = FakeGpu(mig_enabled=True, mig_instances=(FakeMigInstance(),))
         node = start([FakeGpu(), lost])
@@ -590,8 +592,8 @@ class TestFailures:
         node.recover(1)
         assert pynvml.nvmlDeviceGetUUID(mig) == node.gpus[1].mig_instances[0].uuid
 
-    def test_recovery_of_one_function(self, start: Node) -> None:
-        """Recovery can be of one function, and leaves other cards alone."""
+    def test_a_single_function_can_recover(self, start: Node) -> None:
+        """Other cards are left alone."""
         node = start([FakeGpu(), FakeGpu()])
         for gpu, function in ((0, "nvmlDeviceGetName"), (0, "nvmlDeviceGetIndex"), (1, "nvmlDeviceGetName")):
             node.fail(gpu, function, ErrorCode.UNKNOWN)
@@ -604,7 +606,7 @@ class TestFailures:
 class TestEvents:
     """Event sets."""
 
-    def test_timeout(self, start: Node) -> None:
+    def test_waiting_for_nothing_takes_the_time_asked_for(self, start: Node) -> None:
         """Waiting for nothing takes the time asked for, without keeping a processor busy."""
         start()
         events = listen(0)
@@ -614,7 +616,7 @@ class TestEvents:
         assert time.monotonic() - before >= 0.3
         assert time.thread_time() - used < 0.15
 
-    def test_delivery_in_order(self, start: Node) -> None:
+    def test_events_come_in_the_order_in_which_they_were_raised(self, start: Node) -> None:
         """Events come one at a time in the order they were raised, with all that is known of them."""
         mig = (FakeMigInstance("1g.5gb", gpu_instance=7),)
         node = start([FakeGpu(), FakeGpu(mig_enabled=True, mig_instances=mig)])
@@ -631,7 +633,7 @@ class TestEvents:
         assert [pynvml.nvmlDeviceGetIndex(event.device) for event in seen[:3]] == [0, 1, 0]
         assert not seen[3].device
 
-    def test_only_what_was_asked_for(self, start: Node) -> None:
+    def test_events_that_were_not_asked_for_are_not_delivered(self, start: Node) -> None:
         """An event before registration, of another type or another card is not delivered."""
         node = start([FakeGpu(), FakeGpu(), FakeGpu()])
         events = listen(0, types=EventType.XID_CRITICAL_ERROR)
@@ -643,14 +645,14 @@ class TestEvents:
         assert pynvml.nvmlEventSetWait_v2(events, LONG_MS).eventData == 4
         assert error_of(pynvml.nvmlEventSetWait_v2, events, 0) == ErrorCode.TIMEOUT
 
-    def test_every_set_hears(self, start: Node) -> None:
+    def test_every_event_set_gets_the_events_of_its_cards(self, start: Node) -> None:
         """Two event sets each get an event of the same card."""
         node = start()
         sets = [listen(0), listen(0)]
         node.raise_event(0, data=48)
         assert [pynvml.nvmlEventSetWait_v2(events, LONG_MS).eventData for events in sets] == [48, 48]
 
-    def test_unsupported_types(self, start: Node) -> None:
+    def test_a_card_without_ecc_says_so_and_registers_nothing(self, start: Node) -> None:
         """A card without ECC says so, and registers nothing when asked for ECC errors."""
         start([FakeGpu(supported_events=EventType.XID_CRITICAL_ERROR)])
         assert pynvml.nvmlDeviceGetSupportedEventTypes(handle()) == 8
@@ -658,7 +660,7 @@ class TestEvents:
         assert error_of(pynvml.nvmlDeviceRegisterEvents, handle(), 10, events) == ErrorCode.NOT_SUPPORTED
         pynvml.nvmlDeviceRegisterEvents(handle(), 8, events)
 
-    def test_freed_sets(self, start: Node) -> None:
+    def test_freed_event_sets_are_refused(self, start: Node) -> None:
         """A set that was freed, or that a shutdown freed, is refused; the room for sets is not used up."""
         start()
         for _ in range(100):
@@ -673,7 +675,9 @@ class TestEvents:
         assert error_of(pynvml.nvmlEventSetWait_v2, events, 0) == ErrorCode.INVALID_ARGUMENT
         assert error_of(lambda: [pynvml.nvmlEventSetCreate() for _ in range(33)]) == 23
 
-    def test_no_descriptor_is_free(self, start: Node, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_a_process_without_a_free_descriptor_gets_an_error(
+        self, start: Node, capfd: pytest.CaptureFixture[str]
+    ) -> None:
         """A process without a free file descriptor gets an error and no set, and nothing is printed."""
         start()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -686,7 +690,7 @@ class TestEvents:
         assert capfd.readouterr().err == ""
         listen(0)
 
-    def test_waiting_beside_other_calls(self, start: Node) -> None:
+    def test_a_thread_that_waits_does_not_hold_up_other_calls(self, start: Node) -> None:
         """While one thread waits others are answered at once, and the event ends the wait."""
         node = start()
         events = listen(0)
@@ -701,7 +705,7 @@ class TestEvents:
             node.raise_event(0, data=74)
             assert waiting.result().eventData == 74
 
-    def test_wait_fails_for_good(self, start: Node) -> None:
+    def test_waiting_can_be_made_to_fail_for_good(self, start: Node) -> None:
         """Waiting can be made to fail: the wait that is going on ends, and the next ones fail at once."""
         node = start()
         events = listen(0)
@@ -738,7 +742,7 @@ pynvml.nvmlShutdown()
 class TestOtherProcess:
     """A node that another process uses."""
 
-    def test_changes_reach_it(self) -> None:
+    def test_changes_of_the_node_reach_a_child_process(self) -> None:
         """A child with `environment` sees the node, its events and its failures; its calls are counted here."""
         with FakeNvml([FakeGpu(), FakeGpu()]) as node, child(node, LISTENER) as process:
             until_blocking(lambda: node.calls()["nvmlEventSetWait_v2"] == 1)
@@ -758,7 +762,7 @@ class TestOtherProcess:
                 "nvmlShutdown": 1,
             }
 
-    def test_counted_together(self, start: Node) -> None:
+    def test_calls_of_several_processes_are_all_counted(self, start: Node) -> None:
         """Calls of several processes at once are all counted."""
         code = "import pynvml\npynvml.nvmlInit()\nfor _ in range(500): pynvml.nvmlDeviceGetCount()"
         node = start()
@@ -769,7 +773,7 @@ class TestOtherProcess:
             assert [first.wait(), second.wait()] == [0, 0]
         assert node.calls() == {"nvmlInitWithFlags": 3, "nvmlDeviceGetCount_v2": 1500}
 
-    def test_node_removed_meanwhile(self) -> None:
+    def test_a_process_goes_on_with_a_node_that_was_removed(self) -> None:
         """A process that still uses a removed node goes on with what it read last."""
         code = "import pynvml\npynvml.nvmlInit()\nprint(flush=True)\ninput()\nprint(pynvml.nvmlDeviceGetCount())"
         with FakeNvml([FakeGpu(), FakeGpu()]) as node:

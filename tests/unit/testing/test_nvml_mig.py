@@ -158,7 +158,7 @@ def test_profiles_and_places_are_those_that_nvidia_publishes(start: Node, card: 
     assert places == EIGHT_SLICES
 
 
-def test_a_life(start: Node) -> None:
+def test_instances_make_a_mig_device_and_are_gone_when_destroyed(start: Node) -> None:
     """A GPU instance and its compute instance make a MIG device like any other; both are gone when destroyed."""
     start(a_card())
     gpu_instance = create(9, 4, 4)
@@ -221,7 +221,7 @@ def test_an_instance_that_is_made_again_has_the_same_uuid(start: Node) -> None:
     assert len({*uuids(), *uuids(1)}) == 3
 
 
-def test_refusals(start: Node) -> None:
+def test_changes_that_the_driver_does_not_allow_are_refused(start: Node) -> None:
     """The driver's errors: no such profile or place, no room left, MIG mode off, and no permission."""
     node = start(a_card("3g.20gb"), FakeGpu(mig_enabled=False, mig_profiles=A100), FakeGpu(mig_enabled=None))
     assert error_of(placements, 77) == ErrorCode.INVALID_ARGUMENT
@@ -243,8 +243,8 @@ def test_refusals(start: Node) -> None:
     assert error_of(create, 19, 6, 1) == ErrorCode.NO_PERMISSION
 
 
-def test_the_mode_is_changed_on_an_idle_card(start: Node) -> None:
-    """It is pending while the card is in use or has GPU instances, and where it needs a reset."""
+def test_the_mode_is_changed_on_an_idle_card_only(start: Node) -> None:
+    """The change is pending while the card is in use or has GPU instances, and where it needs a reset."""
     node = start(FakeGpu(mig_profiles=A100), FakeGpu(mig_profiles=A100, mig_needs_reset=True))
     node.use(node.gpus[0].uuid, FakeProcess(1))
     assert pynvml.nvmlDeviceSetMigMode(handle(0), 1) == ErrorCode.IN_USE
@@ -282,7 +282,7 @@ pynvml.nvmlGpuInstanceCreateComputeInstance(pynvml.nvmlDeviceCreateGpuInstance(c
 """
 
 
-def test_what_one_process_makes_all_see(start: Node) -> None:
+def test_instances_that_one_process_makes_are_seen_by_all(start: Node) -> None:
     """A process that is killed between two calls leaves what it has made; another one goes on from there."""
     node = start(a_card())
     pynvml.nvmlGpuInstanceCreateComputeInstance(create(9, 0, 4), 2)
@@ -348,7 +348,7 @@ def room(there: dict[tuple[int, int], Any], profile: int) -> int:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from(list(SIZES)), st.integers(0, 7), st.integers(0, 2)), max_size=14))
-def test_places_are_the_drivers(start: Node, steps: list[tuple[int, int, int]]) -> None:
+def test_allowed_places_are_the_drivers(start: Node, steps: list[tuple[int, int, int]]) -> None:
     """Whatever is made and destroyed, in whatever order: the same is allowed as by an oracle of sets."""
     there: dict[tuple[int, int], Any] = {}
     with start(a_card()):

@@ -8,7 +8,7 @@ from pathlib import Path
 from gpushare_plugin.testing.ports import claim_port
 
 
-def test_no_port_is_given_twice() -> None:
+def test_a_port_is_never_given_twice() -> None:
     """Each claim has its own port, which a server can have at once, and which the kernel gives to nobody else."""
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     ports = [claim_port() for _ in range(20)]

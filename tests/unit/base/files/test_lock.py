@@ -11,8 +11,8 @@ import pytest
 from gpushare_plugin.base.files.lock import LockedError, is_locked, lock
 
 
-def test_others_see_that_it_is_held(short_path: Path) -> None:
-    """Whether it is held can be asked at any time, does not disturb it, and needs no file to be there."""
+def test_a_held_lock_is_seen_by_others(short_path: Path) -> None:
+    """Whether a lock is held can be asked at any time: that disturbs nobody, and needs no file to be there."""
     file = short_path / "lock"
     assert not is_locked(file)
     assert not file.exists()
@@ -34,14 +34,14 @@ def test_a_refusal_names_the_holder(short_path: Path) -> None:
     assert caught.value.holder.startswith(" (process ")
 
 
-def test_what_cannot_be_asked_is_an_error(short_path: Path) -> None:
+def test_a_lock_whose_path_leads_through_a_file_is_an_error(short_path: Path) -> None:
     """A path through a file is an error of the system, not a lock that is free."""
     (short_path / "file").touch()
     with pytest.raises(NotADirectoryError):
         is_locked(short_path / "file" / "lock")
 
 
-def test_a_look_is_in_nobodys_way(short_path: Path) -> None:
+def test_a_look_at_a_lock_never_hinders_who_takes_the_lock(short_path: Path) -> None:
     """However often others look whether it is held, whoever takes the lock gets it at the first attempt."""
     file = short_path / "lock"
     over = threading.Event()
@@ -69,10 +69,10 @@ def _hard_link(file: Path, target: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_link, _hard_link])
-def test_a_link_in_its_place_costs_no_other_file_its_content(
+def test_a_link_in_place_of_the_lock_file_leaves_its_target_unchanged(
     short_path: Path, make: Callable[[Path, Path], None]
 ) -> None:
-    """What the link leads to is neither cut nor signed; the error names the link."""
+    """The file that the link leads to is neither cut nor signed; the error names the link."""
     target, file = short_path / "target", short_path / "lock"
     target.write_text("precious")
     make(file, target)
@@ -82,7 +82,7 @@ def test_a_link_in_its_place_costs_no_other_file_its_content(
     assert target.read_text() == "precious"
 
 
-def test_a_dangling_link_in_its_place_makes_no_file(short_path: Path) -> None:
+def test_a_dangling_link_in_place_of_the_lock_file_makes_no_file(short_path: Path) -> None:
     """Nothing is made where the link leads."""
     (short_path / "lock").symlink_to(short_path / "target")
     with pytest.raises(OSError, match="is a symbolic link"):
@@ -90,8 +90,8 @@ def test_a_dangling_link_in_its_place_makes_no_file(short_path: Path) -> None:
     assert not (short_path / "target").exists()
 
 
-def test_a_pipe_in_its_place_holds_nobody_up(short_path: Path) -> None:
-    """Neither locking nor looking waits for somebody at the other end."""
+def test_a_pipe_in_place_of_the_lock_file_holds_nobody_up(short_path: Path) -> None:
+    """Locking and looking do not wait for somebody at the other end."""
     os.mkfifo(short_path / "lock")
     with pytest.raises(OSError, match="not a regular file"):
         lock(short_path / "lock")

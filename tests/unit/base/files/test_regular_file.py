@@ -40,7 +40,7 @@ NO_FILES = pytest.mark.parametrize(
 
 @NO_FILES
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR | os.O_CREAT])
-def test_nothing_but_a_regular_file_is_opened(
+def test_a_file_that_is_not_regular_is_not_opened(
     short_path: Path, make: Callable[[Path], None], words: str, flags: int
 ) -> None:
     """A pipe does not make us wait, a link does not lead us elsewhere, and the error says what was found where."""
@@ -53,15 +53,15 @@ def test_nothing_but_a_regular_file_is_opened(
 
 
 @NO_FILES
-def test_nothing_but_a_regular_file_is_read(short_path: Path, make: Callable[[Path], None], words: str) -> None:
-    """What holds for opening holds for reading."""
+def test_a_file_that_is_not_regular_is_not_read(short_path: Path, make: Callable[[Path], None], words: str) -> None:
+    """Reading refuses what opening refuses."""
     file = short_path / "file"
     make(file)
     with pytest.raises(OSError, match=words):
         read_regular(file, 10)
 
 
-def test_no_more_is_read_than_may_be(tmp_path: Path) -> None:
+def test_reading_a_file_stops_at_the_limit(tmp_path: Path) -> None:
     """A file of a tebibyte costs no more than the limit."""
     file = tmp_path / "file"
     with file.open("wb") as stream:
@@ -73,8 +73,8 @@ def test_no_more_is_read_than_may_be(tmp_path: Path) -> None:
         read_regular(tmp_path / "none", 10)
 
 
-def test_links_are_followed_where_they_belong(tmp_path: Path) -> None:
-    """A ConfigMap mount is made of links; what they lead to must be a regular file all the same."""
+def test_links_are_followed_if_the_caller_allows_links(tmp_path: Path) -> None:
+    """A ConfigMap mount is made of links; the target of a link must be a regular file all the same."""
     file = tmp_path / "file"
     _link(file)
     assert read_regular(file, 100, follow_links=True) == b"content of another file"
@@ -84,8 +84,8 @@ def test_links_are_followed_where_they_belong(tmp_path: Path) -> None:
         read_regular(file, 100, follow_links=True)
 
 
-def test_refusals_leave_no_descriptors(short_path: Path) -> None:
-    """What was opened to be looked at is closed again."""
+def test_refused_files_leave_no_descriptors(short_path: Path) -> None:
+    """A file that was opened to be looked at is closed again."""
     file = short_path / "pipe"
     os.mkfifo(file)
     gc.collect()  # what earlier tests left to be collected is no file of ours

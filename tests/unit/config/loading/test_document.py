@@ -86,7 +86,7 @@ def test_every_value_has_its_line_and_column() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# only this\n", "---\n", "null", "~ # nothing"])
-def test_an_empty_file_says_what_the_smallest_one_is(text: str) -> None:
+def test_the_error_of_an_empty_file_shows_the_smallest_config(text: str) -> None:
     """NVIDIA's plugin takes an empty file for settings."""
     [fault] = faults(text)
     assert fault.startswith("f:1:1: the file is empty")
@@ -134,8 +134,8 @@ def test_texts_that_are_no_settings_are_explained(text: str, fault: str) -> None
     assert any(fault in found for found in faults(text)), faults(text)
 
 
-def test_the_alias_bomb_does_not_go_off() -> None:
-    """Aliases of aliases are written out only so far."""
+def test_aliases_of_aliases_are_written_out_only_so_far() -> None:
+    """The alias bomb does not go off."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
     [fault] = faults("\n".join(lines))
@@ -167,7 +167,7 @@ def test_deep_nesting_does_not_end_the_process(text: str) -> None:
     assert "nested more than 32 levels" in fault
 
 
-def test_what_cannot_be_read_is_said_with_what_to_do(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     """Files that are absent, directories, or impossible raise at once: there are no settings to check."""
     (tmp_path / "directory").mkdir()
     with pytest.raises(ConfigError, match=r"absent\.yaml: there is no such file; check the path"):
@@ -195,7 +195,7 @@ def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path: Path) -> None
     assert f"larger than {LARGEST_FILE:,} bytes" in finding.message
 
 
-def test_other_encodings_are_named_by_place(tmp_path: Path) -> None:
+def test_a_file_in_another_encoding_is_reported_at_the_first_wrong_byte(tmp_path: Path) -> None:
     """A file saved in another encoding points at the first byte that is not UTF-8; a byte-order mark is fine."""
     file = tmp_path / "f"
     file.write_bytes(b"a: 1\nb: gr\xfc\xdfe")
@@ -224,6 +224,6 @@ def test_any_text_gives_values_or_problems(text: str) -> None:
         min_size=1,
     )
 )
-def test_what_is_written_reads_back(data: dict[str, object]) -> None:
+def test_written_settings_read_back(data: dict[str, object]) -> None:
     """Text that looks like something else is quoted."""
     assert plain(write(data)) == data

@@ -25,7 +25,7 @@ def config(loaded: Loaded) -> Config:
 # ---------------------------------------------------------------------- what is right
 
 
-def test_without_a_file_every_gpu_is_shared_by_memory() -> None:
+def test_a_node_without_a_file_shares_every_gpu_by_memory() -> None:
     """No file means GiB units of the usual name, on all GPUs."""
     loaded = load(None)
     sharing = config(loaded).sharing
@@ -42,7 +42,7 @@ def test_without_a_file_every_gpu_is_shared_by_memory() -> None:
     assert place == "without a config file: sharing.memory.resources[0].unit"
 
 
-def test_without_a_file_no_yaml_is_loaded() -> None:
+def test_a_start_without_a_file_loads_no_yaml() -> None:
     """Starting without a file does not pay for reading one."""
     program = (
         "import sys; from gpushare_plugin.config.loading.load import load; load(None); sys.exit('yaml' in sys.modules)"
@@ -172,7 +172,7 @@ def test_nvidias_files_work_unchanged(load_text: Load, sample: str) -> None:
     assert config(load_text(dump(settings))) == settings
 
 
-def test_the_keys_mean_what_nvidia_means(load_text: Load) -> None:
+def test_keys_of_nvidias_files_mean_what_nvidia_means(load_text: Load) -> None:
     """Names without a domain are nvidia.com's, indices become references, and `1:0` is a MIG instance."""
     settings = config(load_text(NVIDIA_SAMPLES["everything"]))
     assert settings.flags.plugin.device_list_strategy == ("volume-mounts",)
@@ -405,13 +405,13 @@ def test_all_problems_are_reported_at_once_in_the_order_of_the_file(lines_of: Li
     ]
 
 
-def test_of_a_config_with_mistakes_nothing_can_be_served(load_text: Load) -> None:
+def test_a_config_with_mistakes_serves_nothing(load_text: Load) -> None:
     """All mistakes of the file are reported first; only what has none is compared with the GPUs."""
     loaded = load_text(ALL_WRONG)
     assert (loaded.config, loaded.notices) == (None, ())
 
 
-def test_what_is_wrong_with_the_gpus_is_reported_at_its_place(load_text: Load) -> None:
+def test_a_problem_with_the_gpus_is_reported_at_its_place_in_the_file(load_text: Load) -> None:
     """Problems found later point into the file as it is, a setting that is not given at the section around it."""
     loaded = load_text("""\
 sharing:
@@ -427,7 +427,7 @@ sharing:
     ]
 
 
-def test_what_a_wrong_entry_names_is_not_called_misspelt(lines_of: LinesOf) -> None:
+def test_a_name_from_a_wrong_entry_is_not_called_misspelt(lines_of: LinesOf) -> None:
     """A slip in `resources` is one problem, not one more for every use of the name."""
     text = """
 resources: {gpus: [{patern: "*A100*", name: [a100]}, {pattern: 5, name: a10}]}
@@ -441,14 +441,14 @@ sharing: {timeSlicing: {resources: [{name: a10, replicas: 2}, {name: gpu, replic
 
 
 @pytest.mark.parametrize("text", ["a: [", "", "- a", "a: 1\n---\nb: 2"])
-def test_of_a_text_that_is_no_settings_nothing_remains(load_text: Load, text: str) -> None:
-    """GPUs are not compared with settings nobody made; options are still checked."""
+def test_a_text_that_is_no_settings_is_not_compared_with_gpus(load_text: Load, text: str) -> None:
+    """Settings that nobody made have no problems with GPUs; options are still checked."""
     loaded = load_text(text, Override(("flags", "migStrategy"), "x", "--mig-strategy"))
     assert loaded.config is None
     assert [problem.path for problem in loaded.problems] == [(), ("flags", "migStrategy")]
 
 
-def test_a_file_that_is_not_there_is_an_error_of_its_own(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error_of_its_own(tmp_path: Path) -> None:
     """Settings that cannot be read are not settings that are wrong."""
     with pytest.raises(ConfigError, match="there is no such file"):
         load(tmp_path / "absent.yaml")
@@ -497,6 +497,6 @@ sharing: {mps: {}, memory: {resources: [{name: a.io/m, compute: unlimited}]}}
     ],
     ids=["ConfigMap", "Pod", "values", "values without configs"],
 )
-def test_what_holds_a_config_is_not_one(lines_of: LinesOf, text: str, line: str) -> None:
-    """Whoever pasted the whole manifest or all values is told which part to give; their keys are not all reported."""
+def test_a_manifest_or_values_in_place_of_a_config_are_one_problem(lines_of: LinesOf, text: str, line: str) -> None:
+    """The problem says which part is the config; the keys of a whole manifest or of all values are not all reported."""
     assert lines_of(text) == [f"gpushare.yaml:{line}"]

@@ -33,7 +33,7 @@ def configmap(**data: str) -> str:
     return f"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: configs\ndata:\n{blocks}"
 
 
-def test_each_key_of_a_configmap_is_a_config() -> None:
+def test_every_key_of_a_configmap_is_a_config() -> None:
     """Each is checked by itself, and a mistake has its line in the manifest."""
     text = configmap(good=GOOD, bad=BAD)
     assert [str(found) for found in embedded_configs(text, "f")] == ["f (data.good)", "f (data.bad)"]
@@ -43,11 +43,11 @@ def test_each_key_of_a_configmap_is_a_config() -> None:
 
 
 def test_a_plain_config_is_no_manifest() -> None:
-    """It is left to the loader."""
+    """A plain config is left to the loader."""
     assert embedded_configs(GOOD, "f") == []
 
 
-def test_the_documents_of_a_stream_are_read() -> None:
+def test_configs_in_all_documents_of_a_stream_are_read() -> None:
     """Other manifests beside a ConfigMap, and other ConfigMaps, are passed over."""
     other = "apiVersion: v1\nkind: Service\nmetadata: {name: x}\n"
     stream = "---\n".join([other, configmap(key="text\n"), configmap(bad=BAD), other])
@@ -82,7 +82,7 @@ def test_binary_data_is_no_config() -> None:
 
 
 @pytest.mark.parametrize("kind", ["List", "ConfigMapList"])
-def test_lists_are_looked_into(kind: str) -> None:
+def test_configmaps_in_a_list_of_objects_are_read(kind: str) -> None:
     """As kubectl prints several objects."""
     item = "".join(f"  {line}\n" for line in configmap(bad=BAD).splitlines())
     if kind == "ConfigMapList":
@@ -98,7 +98,7 @@ def test_lists_are_looked_into(kind: str) -> None:
     "above", [("config", "map"), ("gpushare", "config", "map"), ("devicePlugin", "config", "data")]
 )
 @pytest.mark.parametrize("as_text", [True, False])
-def test_the_configs_of_helm_values_are_found(above: tuple[str, ...], *, as_text: bool) -> None:
+def test_configs_in_helm_values_are_found(above: tuple[str, ...], *, as_text: bool) -> None:
     """Values of the charts, as such or as those of a subchart, and of the GPU operator; as text or as YAML."""
     text = "".join(f"{'  ' * depth}{key}:\n" for depth, key in enumerate(above)) + "      default:"
     text += (" |-\n" if as_text else "\n") + indent(BAD, "        ")
@@ -125,7 +125,7 @@ def test_a_text_in_quotes_has_one_place() -> None:
     assert second.endswith(": data.b: line 2 of this text: found a tab; indent with spaces")
 
 
-def test_syntax_errors_stand_where_they_are() -> None:
+def test_syntax_errors_have_their_place_in_the_manifest() -> None:
     """The parser's own places are those of the manifest, too, and so are the lines that messages name."""
     [line] = lines(configmap(broken="sharing:\n  memory: {resources: [\n  - x\n"))
     assert line.split(":")[1] == "9"
@@ -139,13 +139,13 @@ def test_a_key_given_twice_in_the_manifest_is_reported() -> None:
     assert any('"default" is given twice' in line for line in found)
 
 
-def test_what_breaks_a_stream_is_reported() -> None:
+def test_a_broken_document_after_a_configmap_is_reported() -> None:
     """A document behind a ConfigMap that is no YAML is a mistake of the file."""
     assert any(line.startswith("f:") for line in lines(configmap(default=GOOD) + "---\na: [\n"))
 
 
 @given(like(RIGHT), st.integers(0, 9), st.integers(1, 6), st.sampled_from(["|", "|-", "| # comment", "|+"]))
-def test_the_place_is_that_of_the_plain_file_further_down_and_right(
+def test_a_place_in_a_manifest_is_that_of_the_plain_file_moved_down_and_right(
     data: object, above: int, indentation: int, style: str
 ) -> None:
     """Whatever is wrong with a config stands at the same text inside a manifest."""

@@ -149,7 +149,9 @@ MANY = 2000
         ("".join(f"flags{number}: 1\n" * 2 for number in range(MANY)), 1),  # no more is read then
     ],
 )
-def test_of_very_many_mistakes_a_hundred_are_told(lines_of: Callable[..., list[str]], text: str, left_out: int) -> None:
+def test_mistakes_beyond_a_hundred_are_counted_on_one_line(
+    lines_of: Callable[..., list[str]], text: str, left_out: int
+) -> None:
     """Beyond a hundred lines there is one more, which says how many mistakes at least are not told."""
     lines = lines_of(text)
     assert len(lines) == 101
@@ -163,7 +165,7 @@ def test_a_hundred_mistakes_are_told_whole(lines_of: Callable[..., list[str]]) -
     assert all("unknown key" in line for line in lines)
 
 
-def test_mistakes_do_not_grow_with_the_names_there_are(lines_of: Callable[..., list[str]]) -> None:
+def test_messages_do_not_grow_with_the_number_of_right_names(lines_of: Callable[..., list[str]]) -> None:
     """A wrong name is told with twenty right ones and how many more there are, never with hundreds."""
     given = ", ".join(f"{{pattern: x{number}, name: nvidia.com/g{number:03}}}" for number in range(300))
     wrong = ", ".join(f"{{name: nvidia.com/x{number}, replicas: 2}}" for number in range(90))

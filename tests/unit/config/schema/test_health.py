@@ -18,7 +18,7 @@ def health(loaded: Loaded) -> Health:
 
 
 @pytest.mark.parametrize("text", ["version: v1", "health:", "health: {}"])
-def test_by_default_the_policy_is_the_models(load_text: Callable[..., Loaded], text: str) -> None:
+def test_a_file_without_health_leaves_xids_their_usual_meaning(load_text: Callable[..., Loaded], text: str) -> None:
     """A file that says nothing of health leaves the XIDs their usual meaning."""
     section = health(load_text(text))
     assert section.policy() == XidPolicy()
@@ -40,8 +40,8 @@ def test_the_file_says_what_an_xid_means(load_text: Callable[..., Loaded]) -> No
     assert section.probe_seconds == 0.5
 
 
-def test_all_stands_for_every_xid(load_text: Callable[..., Loaded]) -> None:
-    """Every one can be ignored, every one can be watched; what is watched wins."""
+def test_the_word_all_stands_for_every_xid(load_text: Callable[..., Loaded]) -> None:
+    """Every XID can be ignored, every XID can be watched; what is watched wins."""
     nothing = health(load_text("health: {ignoredXids: all, watchedXids: [48], resetXids: []}")).policy()
     assert [nothing.verdict(xid) for xid in (79, 94, 48)] == ["ignore", "ignore", "until recovery"]
     everything = health(load_text("health: {ignoredXids: all, watchedXids: all}")).policy()
@@ -49,7 +49,7 @@ def test_all_stands_for_every_xid(load_text: Callable[..., Loaded]) -> None:
 
 
 @pytest.mark.parametrize("text", ["health: {ignoredXids: all, watchedXids: [48, 13], resetXids: []}", "health: {}"])
-def test_the_section_survives_being_written_out(load_text: Callable[..., Loaded], text: str) -> None:
+def test_the_health_section_survives_being_written_out(load_text: Callable[..., Loaded], text: str) -> None:
     """The effective settings load back to the same."""
     loaded = load_text(text)
     assert loaded.config is not None
@@ -57,7 +57,7 @@ def test_the_section_survives_being_written_out(load_text: Callable[..., Loaded]
 
 
 @pytest.mark.parametrize("xids", ["all", (), (48, 13)])
-def test_xids_read_back(xids: Xids) -> None:
+def test_spelled_xids_read_back(xids: Xids) -> None:
     """Spelling and reading are inverse."""
     assert parse_xids(plain_xids(xids)) == xids
 

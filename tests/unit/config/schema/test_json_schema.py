@@ -63,7 +63,7 @@ def plain(text: str) -> Any:
     return root.plain()
 
 
-def test_it_is_a_schema_of_draft_7_that_refers_to_nothing() -> None:
+def test_the_schema_is_of_draft_7_and_refers_to_nothing() -> None:
     """Helm 3 knows no newer draft, and the schema stands inside the chart's, where a reference would lead elsewhere."""
     jsonschema.Draft7Validator.check_schema(SCHEMA)
     assert SCHEMA["$schema"] == "http://json-schema.org/draft-07/schema#"
@@ -82,8 +82,8 @@ def patterns(schema: object) -> Iterator[str]:
             yield from patterns(inner)
 
 
-def test_its_patterns_are_known_to_go_and_to_javascript() -> None:
-    """None of them looks ahead or back, which Helm's language cannot, and none spells a class as only Python does."""
+def test_patterns_of_the_schema_are_known_to_go_and_to_javascript() -> None:
+    """No pattern looks ahead or back, which Helm's language cannot, and none spells a class as only Python does."""
     found = set(patterns(SCHEMA))
     assert found
     assert [each for each in found if re.search(r"\(\?[^:]|\\[AZbBdDsS]", each)] == []
@@ -161,14 +161,14 @@ BAD = (
 
 
 @pytest.mark.parametrize("text", GOOD)
-def test_what_the_loader_accepts_is_valid(load_text: Load, text: str) -> None:
+def test_configs_that_the_loader_accepts_are_valid(load_text: Load, text: str) -> None:
     """The good configs of the table."""
     assert load_text(text).problems == ()
     assert valid(plain(text))
 
 
 @pytest.mark.parametrize("text", BAD)
-def test_what_the_loader_rejects_is_not_valid(load_text: Load, text: str) -> None:
+def test_configs_that_the_loader_rejects_are_not_valid(load_text: Load, text: str) -> None:
     """The bad configs of the table: misspelt keys, wrong types, words and numbers."""
     assert load_text(text).problems
     assert not valid(yaml.safe_load(text))

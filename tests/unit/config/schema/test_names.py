@@ -39,7 +39,7 @@ def test_names_the_kubelet_refuses_are_refused(name: str, reason: str) -> None:
         names.extended_resource(name)
 
 
-def test_a_domain_in_capitals_names_the_right_one() -> None:
+def test_the_error_of_a_domain_in_capitals_names_the_right_domain() -> None:
     """Domains are lower case in Kubernetes."""
     with pytest.raises(ValueError, match=r'did you mean "nvidia\.com/gpu"'):
         names.extended_resource("Nvidia.com/gpu")
@@ -71,7 +71,7 @@ def test_mig_profiles_can_be_shared(name: str) -> None:
         ("nvidia.com/a10", "nvidia.com/a100"),
     ],
 )
-def test_a_resource_that_does_not_exist_names_the_nearest(name: str, right: str) -> None:
+def test_the_error_of_an_unknown_resource_names_the_nearest_resource(name: str, right: str) -> None:
     """NVIDIA's plugin would skip the entry in silence and advertise whole GPUs."""
     with pytest.raises(ValueError, match=f'did you mean "{right}"'):
         names.shareable(name, {"nvidia.com/a100"})
@@ -97,6 +97,6 @@ def test_clear_misspellings_of_the_memory_resource_are_refused(name: str) -> Non
         "nvidia.com/gpumem",
     ],
 )
-def test_other_names_for_memory_stand(name: str) -> None:
+def test_memory_can_have_the_name_of_any_extended_resource(name: str) -> None:
     """Any extended resource can stand for memory, also a second one beside the usual."""
     assert names.memory_resource(name) == name

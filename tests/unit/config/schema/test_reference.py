@@ -36,18 +36,18 @@ def test_every_key_is_described() -> None:
 
 
 @pytest.mark.parametrize("example", [*EXAMPLES[:-1], *MIG_EXAMPLES])
-def test_the_examples_work(load_text: Callable[..., Loaded], example: str) -> None:
+def test_examples_of_the_document_have_no_mistakes(load_text: Callable[..., Loaded], example: str) -> None:
     """Every file the documents recommend has nothing wrong."""
     loaded = load_text(example)
     assert loaded.lines(loaded.problems) == []
 
 
-def test_the_first_example_is_what_no_file_means(load_text: Callable[..., Loaded]) -> None:
+def test_the_first_example_means_the_same_as_no_file(load_text: Callable[..., Loaded]) -> None:
     """The document says so."""
     assert load_text(EXAMPLES[0]).config == load(None).config
 
 
-def test_the_mistakes_are_reported_as_shown(lines_of: Callable[..., list[str]]) -> None:
+def test_mistakes_are_reported_as_the_document_shows(lines_of: Callable[..., list[str]]) -> None:
     """The lines in the document are the lines of today."""
     [shown] = re.findall(r"```text\n(.*?)```", DOCUMENT, re.DOTALL)
     assert lines_of(EXAMPLES[-1]) == shown.splitlines()

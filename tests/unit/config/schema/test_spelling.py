@@ -32,17 +32,17 @@ def test_a_long_value_is_cut() -> None:
 @pytest.mark.parametrize(
     "word", ["timeslicing", "TimeSlicing", "time-slicing", "time_slicing", "timeSlice", "timSlicing"]
 )
-def test_case_and_separators_do_not_count(word: str) -> None:
+def test_case_and_separators_do_not_count_for_the_nearest_key(word: str) -> None:
     """The nearest key is found however the words are joined."""
     assert nearest(word, ["timeSlicing", "mps", "memory"]) == "timeSlicing"
 
 
-def test_what_is_like_nothing_has_no_nearest() -> None:
+def test_a_word_that_resembles_no_key_gets_no_suggestion() -> None:
     """No suggestion is better than a wild one."""
     assert nearest("colour", ["timeSlicing", "mps", "memory"]) is None
 
 
-def test_a_message_names_found_nearest_and_allowed() -> None:
+def test_a_message_names_the_found_the_nearest_and_the_allowed_words() -> None:
     """All three parts stand in one sentence order."""
     assert wrong("GB", "GiB, MiB", "GiB") == 'found "GB"; did you mean "GiB"? Allowed: GiB, MiB'
     assert wrong("\x1e", "a path", "/\x1e") == r'found "\u001e"; did you mean "/\u001e"? Allowed: a path'

@@ -60,7 +60,7 @@ def test_every_unit_reads_back(mib: int) -> None:
         ("512", "512MiB"),
     ],
 )
-def test_wrong_units_name_the_nearest_right_one(wrong: object, right: str) -> None:
+def test_the_error_of_a_wrong_unit_names_the_nearest_right_unit(wrong: object, right: str) -> None:
     """A gigabyte is not a gibibyte: what is meant is asked, not guessed."""
     with pytest.raises(ValueError, match=f'did you mean "{right}"'):
         MemoryUnit.parse(wrong)
@@ -69,7 +69,7 @@ def test_wrong_units_name_the_nearest_right_one(wrong: object, right: str) -> No
 @pytest.mark.parametrize(
     "wrong", ["", "lots", "100TiB", "-1GiB", True, None, [], {}, 1e300, float("nan"), float("inf"), 10**400]
 )
-def test_what_is_no_amount_names_only_what_is_allowed(wrong: object) -> None:
+def test_the_error_of_a_text_that_is_no_amount_names_only_the_allowed_forms(wrong: object) -> None:
     """Nothing is suggested where nothing is near, and nothing else than ValueError is raised."""
     with pytest.raises(ValueError, match="allowed: GiB, MiB or a multiple"):
         MemoryUnit.parse(wrong)
@@ -93,21 +93,21 @@ def test_every_form_nvidia_documents_is_read(value: object, devices: Devices) ->
 
 
 @pytest.mark.parametrize("value", ["ALL", "none", 0, -1, True, None, 1.5, [], {}, {"all": True}])
-def test_other_selections_are_refused(value: object) -> None:
+def test_selections_of_nothing_or_of_a_wrong_kind_are_refused(value: object) -> None:
     """A selection of nothing is refused like one of a wrong kind."""
     with pytest.raises(ValueError, match=r"[aA]llowed: all, a count of 1 or more, or a list"):
         parse_devices(value)
 
 
 @pytest.mark.parametrize(("value", "right"), [("ALL", "all"), ("*", "all"), ("0", "[0]"), ("0:1", "[0:1]")])
-def test_a_selection_that_is_nearly_right_names_the_right_one(value: object, right: str) -> None:
+def test_the_error_of_a_nearly_right_selection_names_the_right_selection(value: object, right: str) -> None:
     """A single device still stands in a list."""
     with pytest.raises(ValueError) as refusal:  # noqa: PT011 - the message is looked at below
         parse_devices(value)
     assert f'did you mean "{right}"' in str(refusal.value)
 
 
-def test_each_wrong_device_is_reported_at_its_index() -> None:
+def test_every_wrong_device_is_reported_at_its_index() -> None:
     """A list with two wrong entries gives two problems."""
     with pytest.raises(ValidationError) as refusal:
         parse_devices([0, "x", 1, f"gpu-{UUID}", True])
@@ -116,7 +116,7 @@ def test_each_wrong_device_is_reported_at_its_index() -> None:
 
 
 @pytest.mark.parametrize("value", [[0, 0], [0, "0"], [f"GPU-{UUID}", f"GPU-{UUID}"]])
-def test_a_device_is_listed_once(value: object) -> None:
+def test_a_device_that_is_named_twice_is_refused(value: object) -> None:
     """Naming a device twice is a slip, whichever way it is spelled."""
     with pytest.raises(ValueError, match="twice"):
         parse_devices(value)

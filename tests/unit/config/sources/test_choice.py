@@ -32,7 +32,7 @@ def problem(configs: Configs, name: str | None = None) -> str:
     return line
 
 
-def test_names_are_the_files(tmp_path: Path) -> None:
+def test_names_of_configs_are_the_files_of_the_directory(tmp_path: Path) -> None:
     """The names are the keys of the ConfigMap, not what the kubelet puts beside them."""
     assert Configs(directory=mount(tmp_path / "configs", "a", "b")).names() == {"a", "b"}
     assert Configs(directory=tmp_path / "nowhere").names() == frozenset()
@@ -49,7 +49,7 @@ def test_names_are_the_files(tmp_path: Path) -> None:
     ],
     ids=["default", "named", "single", "empty"],
 )
-def test_what_holds_where_nothing_is_asked_for(
+def test_the_default_config_goes_before_the_fallbacks(
     tmp_path: Path, names: tuple[str, ...], default: str | None, fallbacks: tuple[Fallback, ...], expected: str | None
 ) -> None:
     """The default goes before the fallbacks, and these are tried in turn."""
@@ -59,7 +59,7 @@ def test_what_holds_where_nothing_is_asked_for(
     assert configs.load().config == load(file if expected else None).config
 
 
-def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_config_that_is_missing_is_a_problem(tmp_path: Path) -> None:
     """A default that is not there, no fallback that finds one, and a name without a directory are problems."""
     directory = mount(tmp_path / "configs", "a", "b")
     assert 'found no config "c"; there are a, b' in problem(Configs(directory=directory, default="c"))
@@ -69,16 +69,16 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     assert 'found no config "a"; named configs need --config-directory' in problem(Configs(), "a")
 
 
-def test_a_suffix_is_a_part_of_the_name(tmp_path: Path) -> None:
-    """Who leaves it out is told the name that is meant."""
+def test_the_suffix_of_a_file_is_a_part_of_the_name_of_its_config(tmp_path: Path) -> None:
+    """A name without the suffix is answered with the name that is meant."""
     directory = mount(tmp_path / "configs", "a", "mig.yaml")
     assert 'found no config "mig"; did you mean "mig.yaml"? The name of a config is that of its whole file' in (
         problem(Configs(directory=directory, default="mig"))
     )
 
 
-async def test_a_directory_is_watched(tmp_path: Path) -> None:
-    """Each swap of the ConfigMap that changes a content is told once, and files that come and go are."""
+async def test_changes_in_a_directory_of_configs_are_told_once(tmp_path: Path) -> None:
+    """Each swap of the ConfigMap that changes a content is told, and files that come and go are."""
     folder = tmp_path / "configs"
     configmap = ConfigMapMount(folder, "one")
     news: asyncio.Queue[None] = asyncio.Queue()

@@ -62,7 +62,7 @@ def test_a_config_is_found_whatever_its_name_ends_with(tmp_path: Path, name: str
     assert names(tmp_path) == [name]
 
 
-def test_no_file_of_a_mounted_configmap_is_passed_over(tmp_path: Path) -> None:
+def test_every_file_of_a_mounted_configmap_is_checked(tmp_path: Path) -> None:
     """The daemon takes each of them for a config."""
     (tmp_path / "..data").mkdir()
     (tmp_path / "notes.txt").write_text("hello\n")
@@ -83,7 +83,7 @@ def test_no_file_of_a_mounted_configmap_is_passed_over(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_files_that_may_be_configs_are_named(tmp_path: Path, name: str, content: bytes) -> None:
+def test_unchecked_files_that_may_be_configs_are_named(tmp_path: Path, name: str, content: bytes) -> None:
     """Nobody takes a config for checked that was not."""
     (tmp_path / name).write_bytes(content)
     assert configs_in_directory(tmp_path).passed_over == [tmp_path / name]
@@ -100,7 +100,7 @@ def test_files_that_may_be_configs_are_named(tmp_path: Path, name: str, content:
     ],
     ids=str,
 )
-def test_what_is_something_else_for_sure_is_not_mentioned(tmp_path: Path, name: str, content: str) -> None:
+def test_files_that_cannot_be_configs_are_not_mentioned(tmp_path: Path, name: str, content: str) -> None:
     """A folder of Git has many such files."""
     (tmp_path / name).write_text(content)
     assert configs_in_directory(tmp_path).passed_over == []
@@ -134,14 +134,14 @@ def test_a_file_that_cannot_be_read_is_a_mistake_in_a_directory_as_well(tmp_path
         ("gpus: [{memory: 16GiB}]\n", "found simulated GPUs, but a config is expected; give this file with --simulate"),
     ],
 )
-def test_other_files_are_recognised(text: str, message: str) -> None:
-    """The advice is not that for a config with mistakes."""
+def test_files_of_other_kinds_are_recognised(text: str, message: str) -> None:
+    """The advice for them is not that for a config with mistakes."""
     [found] = configs_in_bytes(text.encode(), "stdin")
     [finding] = found.findings
     assert finding.message.startswith(message)
 
 
-def test_every_key_of_the_values_is_known() -> None:
+def test_every_key_of_helm_values_is_recognised() -> None:
     """Values of our chart are recognised by any key that no config has."""
     chart = Path(__file__).parents[4] / "charts" / "gpushare" / "values.yaml"
     of_configs = {key for _path, section in sections() for key in keys(section)}
@@ -159,8 +159,10 @@ def test_a_directory_without_configs_is_a_mistake(tmp_path: Path) -> None:
     ("content", "message"),
     [(None, "there is no such file; check the path"), (b"a: \xff", "found the byte 0xff; save the file as UTF-8 text")],
 )
-def test_what_cannot_be_read_is_a_mistake_of_the_file(tmp_path: Path, content: bytes | None, message: str) -> None:
-    """It does not keep other files from being checked."""
+def test_an_unreadable_file_is_a_mistake_and_stops_no_other_check(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    """Other files are checked all the same."""
     file = tmp_path / "config.yaml"
     if content is not None:
         file.write_bytes(content)
@@ -169,8 +171,8 @@ def test_what_cannot_be_read_is_a_mistake_of_the_file(tmp_path: Path, content: b
     assert [finding.message for finding in found.findings] == [message]
 
 
-def test_what_was_piped_is_read_as_a_file_is() -> None:
-    """A config or a manifest."""
+def test_piped_text_is_read_as_a_file_is() -> None:
+    """A config or a manifest can be piped."""
     assert [str(found) for found in configs_in_bytes(CONFIG.encode(), "stdin")] == ["stdin"]
     assert [str(found) for found in configs_in_bytes(MANIFEST.encode(), "stdin")] == ["stdin (data.default)"]
 

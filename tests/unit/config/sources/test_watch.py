@@ -115,8 +115,8 @@ async def test_a_change_within_one_tick_of_the_clock_is_seen(file: Path) -> None
         await watched.changes_by(rewrite)
 
 
-async def test_a_file_being_written_is_told_when_it_is_done(file: Path) -> None:
-    """What no two looks have found is not worth reading yet."""
+async def test_a_file_that_is_being_written_is_told_when_it_is_complete(file: Path) -> None:
+    """Content that no two looks have found is not worth reading yet."""
 
     def write(number: int) -> None:
         file.write_text(f"part {number}")
@@ -167,15 +167,15 @@ async def test_a_file_that_goes_and_comes_back_is_a_change_each_time(file: Path)
             await watched.changes_by(partial(replaced, file, text))
 
 
-async def test_a_file_that_was_not_there_is_a_change_once_it_is(tmp_path: Path) -> None:
-    """Nothing is known that it could be the same as."""
+async def test_a_file_that_appears_is_a_change(tmp_path: Path) -> None:
+    """Nothing is known that the content could equal."""
     file = tmp_path / "late.yaml"
     async with watching(file) as watched:
         await watched.changes_by(lambda: file.write_text("one"))
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-async def test_what_is_no_file_is_not_read(file: Path, make: Callable[[Path], None]) -> None:
+async def test_a_pipe_or_a_directory_in_place_of_the_file_is_not_read(file: Path, make: Callable[[Path], None]) -> None:
     """A pipe or a directory in the file's place is a file that cannot be read, and holds nobody up."""
 
     def replace() -> None:

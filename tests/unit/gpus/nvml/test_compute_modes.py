@@ -24,7 +24,7 @@ def two_gpus() -> list[FakeGpu]:
     return [FakeGpu(uuid=uuid) for uuid in UUIDS]
 
 
-def test_a_mode_is_read_and_set(describe: Node, modes: NvmlComputeModes) -> None:
+def test_setting_the_mode_of_a_card_leaves_other_cards(describe: Node, modes: NvmlComputeModes) -> None:
     """One card's mode changes, the other's does not."""
     describe(two_gpus())
     assert modes.read(UUIDS[0]) is ComputeMode.DEFAULT
@@ -35,7 +35,7 @@ def test_a_mode_is_read_and_set(describe: Node, modes: NvmlComputeModes) -> None
     assert modes.read(UUIDS[0]) is ComputeMode.DEFAULT
 
 
-def test_who_may_not_set_it_hears_what_to_do(describe: Node, modes: NvmlComputeModes) -> None:
+def test_a_missing_right_to_set_the_mode_is_told_with_a_remedy(describe: Node, modes: NvmlComputeModes) -> None:
     """The reason is NVML's, the remedy ours."""
     node = describe(two_gpus())
     node.fail(0, SET, ErrorCode.NO_PERMISSION)
@@ -44,8 +44,8 @@ def test_who_may_not_set_it_hears_what_to_do(describe: Node, modes: NvmlComputeM
     modes.set(UUIDS[1], ComputeMode.EXCLUSIVE_PROCESS)
 
 
-def test_a_card_that_does_not_answer(describe: Node, modes: NvmlComputeModes) -> None:
-    """Every failure of NVML is reported with the card, and so is a card that is not there."""
+def test_a_failure_of_nvml_is_told_with_the_card(describe: Node, modes: NvmlComputeModes) -> None:
+    """Every failure of NVML is, and so is a card that is not there."""
     node = describe(two_gpus())
     node.fail(0, "nvmlDeviceGetComputeMode", ErrorCode.GPU_IS_LOST)
     with pytest.raises(ComputeModeError, match=f"{UUIDS[0]} cannot be read"):

@@ -96,8 +96,8 @@ def watching(describe: Node, tmp_path: Path) -> Iterator[Watching]:
 class TestEvents:
     """What is reported of an event."""
 
-    def test_xids_of_several_cards(self, watching: Watching) -> None:
-        """Each XID comes with the UUID of its own card, in the order they happened."""
+    def test_an_xid_comes_with_the_uuid_of_its_card(self, watching: Watching) -> None:
+        """XIDs of several cards come in the order they happened."""
         watch = watching(*[FakeGpu()] * 8)
         watch.called(WAIT)
         told = [(7, 79), (0, 13), (3, 94), (7, 48)]
@@ -115,7 +115,7 @@ class TestEvents:
         watch.node.raise_event(0, EventType.DOUBLE_BIT_ECC_ERROR)
         assert watch.next() == GpuEvent(watch.node.gpus[0].uuid, 48, "double-bit ECC error")
 
-    def test_what_is_no_fault_is_not_asked_for(self, watching: Watching) -> None:
+    def test_events_that_are_no_faults_are_not_asked_for(self, watching: Watching) -> None:
         """Clocks, power states and corrected errors are not told."""
         watch = watching(FakeGpu())
         watch.called(WAIT)
@@ -124,7 +124,7 @@ class TestEvents:
         watch.node.raise_event(0, data=79)
         assert watch.next().xid == 79
 
-    def test_an_event_without_a_device(self, watching: Watching) -> None:
+    def test_an_event_without_a_device_names_no_card(self, watching: Watching) -> None:
         """Where the driver does not say which card it was, no card is named."""
         watch = watching(FakeGpu(), FakeGpu())
         watch.called(WAIT)
@@ -148,7 +148,7 @@ class TestEvents:
         watch.node.raise_event(1, data=79)
         assert watch.next() == GpuEvent(uuid, 79, "XID 79")
 
-    def test_mig_instances_are_named(self, watching: Watching) -> None:
+    def test_an_event_of_a_mig_instance_names_the_instance(self, watching: Watching) -> None:
         """An event of a MIG instance has its card's UUID, and says which instance it was, in words and in numbers."""
         watch = watching(FakeGpu(mig_enabled=True, mig_instances=(FakeMigInstance(gpu_instance=7),)))
         watch.called(WAIT)
@@ -185,7 +185,7 @@ class TestRegistration:
         assert watch.next() == GpuEvent(refused, 62, "XID 62")
         assert watch.source.read().unwatched == {}
 
-    def test_a_card_too_old_is_no_fault(self, watching: Watching) -> None:
+    def test_a_card_that_is_too_old_for_events_is_no_fault(self, watching: Watching) -> None:
         """A card without such events is asked once and not reported, and the other is watched."""
         watch = watching(
             FakeGpu(failures={"nvmlDeviceGetSupportedEventTypes": ErrorCode.NOT_SUPPORTED}),
@@ -201,7 +201,7 @@ class TestRegistration:
         assert [watch.next().xid, watch.next().xid] == [1, 2]
         assert watch.node.calls()["nvmlDeviceGetSupportedEventTypes"] == 4
 
-    def test_only_cards_that_are_too_old(self, watching: Watching) -> None:
+    def test_a_thread_with_only_cards_too_old_for_events_rests(self, watching: Watching) -> None:
         """With nothing to wait for the thread rests, and lives."""
         rested = threading.Semaphore(0)
 
@@ -246,7 +246,7 @@ class TestRegistration:
         assert [watch.next().xid, watch.next().xid] == [1, 2]
         assert watch.node.calls()["nvmlEventSetCreate"] == 1
 
-    def test_before_nvml_is_there_the_thread_lives(self, describe: Node, tmp_path: Path) -> None:
+    def test_the_thread_shows_life_before_the_first_look_succeeds(self, describe: Node, tmp_path: Path) -> None:
         """Signs of life come while no look has succeeded yet; the cards are watched when one has."""
         node = describe([FakeGpu()])
         watch = Watch(node, tmp_path)
@@ -281,7 +281,7 @@ class TestOutages:
     """NVML fails to wait."""
 
     @pytest.mark.parametrize("function", [WAIT, "nvmlEventSetCreate"])
-    def test_no_hot_loop(self, watching: Watching, function: str) -> None:
+    def test_lasting_failures_are_tried_seldom_and_told_once(self, watching: Watching, function: str) -> None:
         """Ten minutes of failures are fifteen attempts and one report; afterwards events are reported again."""
         outage = Outage(600)
         ready = threading.Event()
@@ -325,7 +325,7 @@ class TestOutages:
         watch.node.raise_event(0, data=79)
         assert watch.next().xid == 79
 
-    def test_each_outage_is_reported(self, watching: Watching) -> None:
+    def test_every_outage_is_reported_once(self, watching: Watching) -> None:
         """One report an outage: the next one is another."""
         outage = Outage(30)
         watch = watching(FakeGpu(), on_pause=outage.pause)

@@ -59,7 +59,7 @@ def pairs(count: int, topology: Topology) -> list[FakeConnection]:
 class TestFacts:
     """What is reported of a card."""
 
-    def test_everything_known_of_a_card_is_told(self, describe: Node, source: NvmlSource, tmp_path: Path) -> None:
+    def test_every_known_field_of_a_card_is_told(self, describe: Node, source: NvmlSource, tmp_path: Path) -> None:
         """Each field of each card is NVML's own; memory is what is left; NUMA comes from the kernel."""
         node = describe(
             [
@@ -111,7 +111,7 @@ class TestFacts:
     @pytest.mark.parametrize(
         ("written", "told"), [("0x030000", 0x030000), ("0x030200", 0x030200), ("", None), ("display", None)]
     )
-    def test_the_pci_class_is_the_kernels(
+    def test_the_pci_class_of_a_card_is_the_kernels(
         self, describe: Node, source: NvmlSource, tmp_path: Path, written: str, told: int | None
     ) -> None:
         """The class that says whether a card drives displays is the kernel's, unknown where that does not tell it."""
@@ -120,7 +120,9 @@ class TestFacts:
         (gpu,) = source.read().cards
         assert gpu.pci_class == told
 
-    def test_the_machine_is_that_of_the_firmware(self, describe: Node, source: NvmlSource, tmp_path: Path) -> None:
+    def test_the_model_of_the_machine_is_the_firmwares(
+        self, describe: Node, source: NvmlSource, tmp_path: Path
+    ) -> None:
         """The model of the host is the firmware's product name, empty where there is no such file."""
         describe([FakeGpu()])
         assert source.read().machine == ""
@@ -140,7 +142,7 @@ class TestFacts:
             ("00000000:07:00.0", "0000:08:00.0", "1", None),
         ],
     )
-    def test_the_numa_node_is_the_kernels(  # noqa: PLR0913, PLR0917 - one row of the table
+    def test_the_numa_node_of_a_card_is_the_kernels(  # noqa: PLR0913, PLR0917 - one row of the table
         self,
         describe: Node,
         source: NvmlSource,
@@ -174,7 +176,7 @@ class TestFacts:
             (FakeGpu(failures={"nvmlDeviceGetMigMode": ErrorCode.FUNCTION_NOT_FOUND}), False),
         ],
     )
-    def test_mig_mode(self, describe: Node, source: NvmlSource, card: FakeGpu, *, told: bool) -> None:
+    def test_an_unknown_mig_mode_is_off(self, describe: Node, source: NvmlSource, card: FakeGpu, *, told: bool) -> None:
         """MIG mode is on, off, or unknown to card or driver, which is off."""
         describe([card])
         (gpu,) = source.read().cards
@@ -233,7 +235,7 @@ class TestFailures:
         (failed,) = source.read().failed
         assert (failed.index, failed.uuid, failed.lost) == (1, node.gpus[1].uuid, lost)
 
-    def test_a_card_may_come_back(self, describe: Node, source: NvmlSource) -> None:
+    def test_a_card_that_answers_again_is_back_at_the_next_look(self, describe: Node, source: NvmlSource) -> None:
         """The next look sees a card that answers again."""
         node = describe([A100, A100])
         node.fail(1, ALL_FUNCTIONS, ErrorCode.GPU_IS_LOST)
@@ -260,7 +262,7 @@ class TestFailures:
         node.recover()
         assert len(source.read().cards) == 1
 
-    def test_a_node_without_cards_has_none(self, describe: Node, source: NvmlSource) -> None:
+    def test_a_node_without_cards_has_no_gpu(self, describe: Node, source: NvmlSource) -> None:
         """NVML may work and have nothing to tell."""
         describe([])
         assert source.read().cards == ()
@@ -287,7 +289,7 @@ class TestNonsense:
         ],
     )
     @pytest.mark.parametrize("mig", [False, True])
-    def test_a_card_whose_memory_cannot_be_fails_alone(  # noqa: PLR0913 - one row of the table
+    def test_a_card_of_impossible_memory_fails_alone(  # noqa: PLR0913 - one row of the table
         self, describe: Node, source: NvmlSource, memory_mib: int, reserved_mib: int, words: str, *, mig: bool
     ) -> None:
         """None at all, no more than what is reserved, or more than any card has: that card fails, the others serve."""
@@ -368,7 +370,7 @@ class TestNonsense:
 class TestNeedsReset:
     """What the driver says must be done to a card."""
 
-    def test_the_drivers_own_word(self, describe: Node, source: NvmlSource) -> None:
+    def test_a_card_needs_a_reset_if_the_driver_says_so(self, describe: Node, source: NvmlSource) -> None:
         """Nothing to be done is no reset, anything else is one, and a driver that does not say is not quoted."""
         old = FakeGpu(recovery_action=1, failures={"nvmlDeviceGetFieldValues": ErrorCode.FUNCTION_NOT_FOUND})
         node = describe([*(FakeGpu(recovery_action=action) for action in range(8)), FakeGpu(), old])
@@ -376,7 +378,7 @@ class TestNeedsReset:
         assert len(inventory.cards) == 10
         assert inventory.needs_reset == {gpu.uuid: action > 0 for action, gpu in enumerate(node.gpus[:8])}
 
-    def test_it_is_asked_at_every_look(self, describe: Node, source: NvmlSource) -> None:
+    def test_the_need_for_a_reset_is_asked_at_every_look(self, describe: Node, source: NvmlSource) -> None:
         """A card that was reset needs none any more."""
         node = describe([FakeGpu(recovery_action=4)])
         assert source.read().needs_reset == {node.gpus[0].uuid: True}
@@ -387,7 +389,7 @@ class TestNeedsReset:
 class TestChangingCards:
     """Cards that come and go while the daemon runs."""
 
-    def test_a_new_card_is_seen(self, describe: Node, tmp_path: Path) -> None:
+    def test_a_new_card_is_seen_at_the_next_look(self, describe: Node, tmp_path: Path) -> None:
         """When the kernel knows another card NVML is initialised again, once, and the card is there."""
         node = describe([A100])
         source = NvmlSource(tmp_path, tmp_path, node.procfs)
@@ -396,7 +398,7 @@ class TestChangingCards:
         assert [source.read().cards[1].name for _ in range(3)] == ["Tesla T4"] * 3
         assert (node.calls()["nvmlInitWithFlags"], node.calls()["nvmlShutdown"]) == (2, 1)
 
-    def test_a_card_that_went_is_gone(self, describe: Node, tmp_path: Path) -> None:
+    def test_a_card_that_the_kernel_no_longer_knows_is_gone(self, describe: Node, tmp_path: Path) -> None:
         """When the kernel no longer knows a card, NVML does not either, and the others have new numbers."""
         node = describe([A100, A100, A100])
         source = NvmlSource(tmp_path, tmp_path, node.procfs)
@@ -409,8 +411,8 @@ class TestChangingCards:
         node.add_gpu(node.gpus[1])
         assert {gpu.uuid for gpu in source.read().cards} == {gpu.uuid for gpu in node.gpus}
 
-    def test_the_last_card_went_and_another_came(self, describe: Node, tmp_path: Path) -> None:
-        """A node may be without cards for a while."""
+    def test_a_node_may_be_without_cards_for_a_while(self, describe: Node, tmp_path: Path) -> None:
+        """The last card went, and another one came."""
         node = describe([A100])
         source = NvmlSource(tmp_path, tmp_path, node.procfs)
         source.read()
@@ -427,7 +429,9 @@ class TestChangingCards:
         assert source.read().failed == (FailedGpu(0, "GPU is lost", node.gpus[0].uuid, lost=True),)
         assert node.calls()["nvmlInitWithFlags"] == 1
 
-    def test_sysfs_tells_as_well(self, describe: Node, source: NvmlSource, tmp_path: Path) -> None:
+    def test_devices_in_sysfs_tell_of_changed_cards_where_proc_does_not(
+        self, describe: Node, source: NvmlSource, tmp_path: Path
+    ) -> None:
         """Where `/proc` shows what was there when the container started, a device the driver is bound to tells."""
         node = describe([A100])
         bound = tmp_path / "sys/bus/pci/drivers/nvidia"
@@ -453,8 +457,8 @@ class TestChangingCards:
         node.recover()
         assert len(source.read().cards) == 2
 
-    def test_a_card_may_be_replaced(self, describe: Node, source: NvmlSource) -> None:
-        """Another UUID at the same place is another card."""
+    def test_another_uuid_at_the_same_place_is_another_card(self, describe: Node, source: NvmlSource) -> None:
+        """A card may be replaced."""
         node = describe([A100, A100])
         before = source.read()
         node.replace_gpu(1, FakeGpu(uuid="GPU-0c5b7a52-0f3a-4d0e-9a3e-5d1f1a8d2c11"))
@@ -466,7 +470,7 @@ class TestChangingCards:
 class TestCloseness:
     """How close two cards are."""
 
-    def test_the_nearer_on_pci_the_closer(self, describe: Node, source: NvmlSource) -> None:
+    def test_cards_that_are_nearer_on_pci_are_closer(self, describe: Node, source: NvmlSource) -> None:
         """Every level of the PCI tree scores above the next."""
         topologies: Sequence[Topology] = list(Topology)
         describe([A100] * 7, [FakeConnection(0, other, topology) for other, topology in enumerate(topologies, start=1)])
@@ -495,7 +499,7 @@ class TestCloseness:
         assert score(inventory, 0, 2) > score(inventory, 0, 1) == score(inventory, 1, 2) > score(inventory, 0, 3)
         assert score(inventory, 0, 3) == score(inventory, 1, 3) == 10
 
-    def test_what_the_driver_does_not_tell_is_nothing(self, describe: Node, source: NvmlSource) -> None:
+    def test_cards_without_known_links_are_far_apart_and_usable(self, describe: Node, source: NvmlSource) -> None:
         """A driver without topology or NVLink leaves the cards far apart, and usable."""
         unsupported = ("nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetNvLinkState")
         describe([A100] * 2, pairs(2, Topology.INTERNAL), failures=dict.fromkeys(unsupported, ErrorCode.NOT_SUPPORTED))
@@ -503,8 +507,8 @@ class TestCloseness:
         assert len(inventory.cards) == 2
         assert score(inventory, 0, 1) == 0
 
-    def test_it_is_asked_once(self, describe: Node, source: NvmlSource) -> None:
-        """The ways between the cards are asked for again only when these are others."""
+    def test_links_between_cards_are_asked_once(self, describe: Node, source: NvmlSource) -> None:
+        """The driver is asked again only when the cards are others."""
         asking = {"nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetNvLinkState"}
         node = describe([FakeGpu(switch_links=12)] * 4, pairs(4, Topology.SYSTEM))
         first = source.read().closeness
@@ -550,17 +554,17 @@ class TestLibrary:
             environment = {**without_library(tmp_path), ENVIRONMENT_VARIABLE: str(node.path)}
             assert answer(root, **environment) == ["Tesla T4"]
 
-    def test_without_one_below_the_root_the_loader_finds_it(self, tmp_path: Path) -> None:
+    def test_the_loader_finds_a_library_that_is_not_below_the_root(self, tmp_path: Path) -> None:
         """A container runtime mounts the library where the loader looks."""
         with FakeNvml([FakeGpu("Tesla T4")]) as node:
             assert answer(tmp_path, **node.environment) == ["Tesla T4"]
 
-    def test_no_library_is_told(self, tmp_path: Path) -> None:
+    def test_a_missing_library_is_told_with_a_remedy(self, tmp_path: Path) -> None:
         """Where no library is found the message says so and what to do."""
         told = answer(tmp_path, **without_library(tmp_path))
         assert str(told).startswith("NVML cannot be used: NVML Shared Library Not Found. On a GPU node: is the NVIDIA")
 
-    def test_a_broken_library_is_told(self, tmp_path: Path) -> None:
+    def test_a_broken_library_below_the_root_is_told_and_not_replaced(self, tmp_path: Path) -> None:
         """A library below the root that cannot be loaded is named, and none other is used in its place."""
         library = tmp_path / "usr/lib64" / LIBRARY_NAME
         library.parent.mkdir(parents=True)

@@ -13,7 +13,7 @@ from tests.unit.gpus.conftest import Node
 INITIALISE = "nvmlInitWithFlags"
 
 
-def test_what_was_begun_is_not_done_again(describe: Node, tmp_path: Path) -> None:
+def test_an_initialisation_that_was_begun_is_not_repeated(describe: Node, tmp_path: Path) -> None:
     """The first use of NVML waits for the attempt that was begun; NVML is initialised once."""
     node = describe([FakeGpu()], init_delay_ms=50)
     initialisation.begin(tmp_path)
@@ -33,8 +33,8 @@ def test_a_card_that_came_meanwhile_is_seen(describe: Node, tmp_path: Path) -> N
     assert not library.open()
 
 
-def test_a_failure_is_told_once(describe: Node, tmp_path: Path) -> None:
-    """Whoever waits gets the error of the attempt that was begun; after that, each look makes one of its own."""
+def test_a_failed_initialisation_is_told_once(describe: Node, tmp_path: Path) -> None:
+    """The first to wait gets the error of the attempt that was begun; after that, each look makes one of its own."""
     node = describe([FakeGpu()], failures={INITIALISE: ErrorCode.DRIVER_NOT_LOADED})
     initialisation.begin(tmp_path)
     library = NvmlLibrary(tmp_path, tmp_path, node.procfs)

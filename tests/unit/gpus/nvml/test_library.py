@@ -10,7 +10,7 @@ from gpushare_plugin.testing.nvml import FakeGpu
 from tests.unit.gpus.conftest import Node
 
 
-def test_while_nvml_is_lent_it_is_not_initialised_anew(describe: Node, tmp_path: Path) -> None:
+def test_nvml_is_not_initialised_anew_while_it_is_lent(describe: Node, tmp_path: Path) -> None:
     """A wait for events that never ends keeps NVML as it is, and the cards it knows go on being asked."""
     node = describe([FakeGpu()])
     library = NvmlLibrary(tmp_path, tmp_path, node.procfs, patience=0.05)
@@ -45,7 +45,7 @@ def test_nvml_is_initialised_as_soon_as_it_is_given_back(describe: Node, tmp_pat
         assert cards == KnownCards(2, frozenset({"GPU-1", "GPU-2"}))
 
 
-def test_without_cards_nothing_is_lent(describe: Node, tmp_path: Path) -> None:
+def test_a_node_without_cards_lends_none(describe: Node, tmp_path: Path) -> None:
     """There is nothing to wait for on a node without cards, or before the first look."""
     describe([])
     library = NvmlLibrary(tmp_path, tmp_path, tmp_path)

@@ -156,7 +156,7 @@ def test_a_broken_instance_hides_no_other(describe: Node, source: NvmlSource) ->
 
 
 @pytest.mark.parametrize("memory_mib", [0, MOST_MEMORY_MIB + 1])
-def test_an_instance_whose_memory_cannot_be_hides_no_other(describe: Node, source: NvmlSource, memory_mib: int) -> None:
+def test_an_instance_of_impossible_memory_hides_no_other(describe: Node, source: NvmlSource, memory_mib: int) -> None:
     """An instance of no memory, or of more than any card has, is reported with its number and what NVML said."""
     node = describe([a_card(FakeMigInstance(memory_mib=memory_mib), FakeMigInstance("2g.10gb"))])
     inventory = source.read()

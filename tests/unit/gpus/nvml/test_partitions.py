@@ -52,10 +52,8 @@ def test_cards_that_know_mig_mode_are_listed(describe: Node, driver: NvmlPartiti
     assert (card.enabled, card.pending, card.parts) == (False, False, ())
 
 
-def test_a_card_without_mig_mode_is_read_also_where_the_driver_says_nothing_of_its_places(
-    describe: Node, driver: NvmlPartitions
-) -> None:
-    """Before it is in MIG mode, a driver need not have profiles and places for it; it is switched on all the same."""
+def test_a_card_without_mig_mode_is_read_also_without_its_places(describe: Node, driver: NvmlPartitions) -> None:
+    """A driver need not have profiles and places of a card before MIG mode; the card is switched on all the same."""
     node = describe([FakeGpu(mig_profiles="A100-40GB")])
     uuid = node.gpus[0].uuid
     node.fail(0, "nvmlDeviceGetGpuInstancePossiblePlacements_v2", ErrorCode.NOT_SUPPORTED)
@@ -65,7 +63,7 @@ def test_a_card_without_mig_mode_is_read_also_where_the_driver_says_nothing_of_i
     assert driver.read(uuid).profiles
 
 
-def test_what_is_created_is_a_mig_instance_as_the_daemon_reads_it(
+def test_a_created_instance_is_one_that_the_daemon_reads(
     describe: Node, driver: NvmlPartitions, tmp_path: Path
 ) -> None:
     """Every profile, at its first place: created whole, named alike by both readers, and gone once destroyed."""
@@ -99,8 +97,8 @@ def test_an_incomplete_gpu_instance_is_seen_and_completed(describe: Node, driver
     assert len(part.uuids) == 1
 
 
-def test_what_a_program_uses_stays(describe: Node, driver: NvmlPartitions) -> None:
-    """Its processes are named, on the MIG instance and on its card; the driver refuses to destroy it."""
+def test_an_instance_in_use_is_not_destroyed(describe: Node, driver: NvmlPartitions) -> None:
+    """The processes are named, on the instance and on its card; the driver refuses to destroy it."""
     node = describe(
         [FakeGpu(mig_enabled=True, mig_profiles="A100-40GB", mig_instances=(FakeMigInstance("1c.3g.20gb"),))]
     )
@@ -121,7 +119,9 @@ def test_what_a_program_uses_stays(describe: Node, driver: NvmlPartitions) -> No
         ("3g.20gb@0", "Other instances have its memory slices"),
     ],
 )
-def test_what_the_driver_does_not_allow_is_said(describe: Node, driver: NvmlPartitions, place: str, words: str) -> None:
+def test_an_instance_that_the_driver_refuses_is_explained(
+    describe: Node, driver: NvmlPartitions, place: str, words: str
+) -> None:
     """The error says what was to be made, why that is not possible, and what is."""
     node = describe([FakeGpu(mig_enabled=True, mig_profiles="A100-40GB", mig_instances=(FakeMigInstance("2g.10gb"),))])
     with pytest.raises(MigError) as caught:
@@ -129,7 +129,7 @@ def test_what_the_driver_does_not_allow_is_said(describe: Node, driver: NvmlPart
     assert words in str(caught.value)
 
 
-def test_without_rights_the_error_says_which_are_missing(describe: Node, driver: NvmlPartitions) -> None:
+def test_missing_rights_to_divide_cards_are_named(describe: Node, driver: NvmlPartitions) -> None:
     """NVML divides cards for root with SYS_ADMIN only, and in containers with access to the MIG configuration."""
     node = describe([A100])
     node.fail(0, CREATE, ErrorCode.NO_PERMISSION)
@@ -156,7 +156,7 @@ def test_the_mode_is_switched_if_nothing_has_the_card_open(describe: Node, drive
     assert (card.enabled, card.pending) == (False, True)
 
 
-def test_without_a_library_the_error_says_so(describe: Node, driver: NvmlPartitions) -> None:
+def test_a_missing_library_is_an_error_that_says_so(describe: Node, driver: NvmlPartitions) -> None:
     """A node whose driver is not loaded is no reason to end."""
     node = describe([A100], failures={"nvmlInitWithFlags": ErrorCode.DRIVER_NOT_LOADED})
     with pytest.raises(MigError, match="NVML cannot be used"):

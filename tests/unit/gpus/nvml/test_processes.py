@@ -113,7 +113,7 @@ def test_work_is_counted_from_the_last_look(describe: Node, procfs: Path) -> Non
 
 
 def test_an_instance_has_its_own_processes(describe: Node, procfs: Path) -> None:
-    """Those of an instance are not counted again for its card; how busy it is, NVML does not say."""
+    """The processes of an instance are not counted again for its card; how busy it is, NVML does not say."""
     instances = (FakeMigInstance(used_mib=7, processes=(FakeProcess(1, 30),)), FakeMigInstance())
     describe([FakeGpu(mig_enabled=True, used_mib=9, mig_instances=instances)])
     card, first, second = sampled(procfs)
@@ -132,7 +132,7 @@ def test_a_card_that_does_not_list_processes_says_so(describe: Node, procfs: Pat
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_SUPPORTED, ErrorCode.FUNCTION_NOT_FOUND])
-def test_what_a_card_does_not_report_is_not_known(describe: Node, procfs: Path, code: ErrorCode) -> None:
+def test_values_that_a_card_does_not_report_are_unknown(describe: Node, procfs: Path, code: ErrorCode) -> None:
     """Old cards and drivers lack some calls; whatever else is known is there."""
     lacking = (
         "nvmlDeviceGetUtilizationRates",
@@ -173,7 +173,7 @@ def test_a_lost_card_is_left_out(describe: Node, procfs: Path) -> None:
     assert [found(sample).keys() for sample in source.sample()] == [{1}]
 
 
-def test_without_the_hosts_process_ids_nothing_is_said_of_processes(describe: Node, procfs: Path) -> None:
+def test_processes_are_unknown_without_the_hosts_process_ids(describe: Node, procfs: Path) -> None:
     """In another PID namespace the same numbers are other processes: what a GPU uses is known, by whom is not."""
     (procfs / "self/ns/pid").unlink()
     (procfs / "self/ns/pid").symlink_to("pid:[4026532481]")
@@ -183,8 +183,8 @@ def test_without_the_hosts_process_ids_nothing_is_said_of_processes(describe: No
     assert "hostPID" in str(sample.unknown)
 
 
-def test_before_the_first_look_there_is_no_gpu(procfs: Path) -> None:
-    """Only GPUs that were read are looked at; NVML is not initialised for it."""
+def test_usage_has_no_gpu_before_the_first_look(procfs: Path) -> None:
+    """Only GPUs that were read are looked at; NVML is not initialised for that."""
     assert NvmlSource(procfs.parent / "driver-root", procfs.parent / "sys", procfs).sample() == ()
 
 

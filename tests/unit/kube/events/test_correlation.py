@@ -32,7 +32,7 @@ def correlator() -> Correlator:
     return Correlator(lambda name: f"{name}.{next(numbers)}")
 
 
-def test_the_same_again_raises_the_count() -> None:
+def test_an_event_that_repeats_raises_the_count() -> None:
     """One Event has the name, the first time and the count of all that say the same of the same object."""
     seen = correlator()
     sent = [seen.observe(event(), at) for at in (10.0, 20.0, 30.0)]
@@ -69,8 +69,8 @@ def test_the_tenth_message_of_a_kind_is_combined_with_those_that_follow() -> Non
     assert (known.event.message, known.name, known.count) == ("unit 3", "gpu-1.3", 2)
 
 
-def test_after_ten_quiet_minutes_messages_are_told_apart_again() -> None:
-    """What was combined is over when nothing like it has happened for long enough."""
+def test_messages_are_told_apart_again_after_ten_quiet_minutes() -> None:
+    """A combination is over when nothing like it has happened for long enough."""
     seen = correlator()
     for number in range(12):
         seen.observe(event(f"unit {number}"), 0)
@@ -110,7 +110,7 @@ def test_an_object_never_has_more_than_its_allowance(steps: list[tuple[str, floa
         names[series.name] = series.count
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_remembered_objects_are_bounded_in_number() -> None:
     """Objects that come and go for years do not fill the memory; those seen last are remembered."""
     recent = correlation._Recent[int]()  # noqa: SLF001 - the bound is not seen from outside
     for number in range(correlation.MOST_KEYS):
@@ -120,7 +120,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert (recent.get(0), recent.get(1), recent.get("new")) == (0, None, 1)
 
 
-def test_names_are_valid_and_differ() -> None:
+def test_names_of_events_are_valid_and_differ() -> None:
     """Also about an object with the longest name that Kubernetes allows."""
     names = {unique_name("a" * 235 + "." + "b" * 17) for _ in range(3)}
     assert len(names) == 3

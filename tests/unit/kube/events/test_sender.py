@@ -67,8 +67,8 @@ def messages(server: ApiServer, path: str = EVENTS) -> list[str]:
     return [each["message"] for each in found(server, path)]
 
 
-async def test_an_event_about_the_node(server: ApiServer, backlog: Backlog) -> None:
-    """It has all that `kubectl describe node` shows, in the namespace of objects without one."""
+async def test_an_event_about_the_node_has_all_that_kubectl_describe_shows(server: ApiServer, backlog: Backlog) -> None:
+    """The namespace is that of objects without one."""
     backlog.put(event())
     await until(lambda: found(server))
     (one,) = found(server)
@@ -91,8 +91,8 @@ async def test_an_event_about_the_node(server: ApiServer, backlog: Backlog) -> N
     }
 
 
-async def test_an_event_about_a_pod(server: ApiServer, backlog: Backlog) -> None:
-    """It is in the namespace of the pod, and names its UID."""
+async def test_an_event_about_a_pod_is_in_its_namespace_and_names_its_uid(server: ApiServer, backlog: Backlog) -> None:
+    """The API server takes no Event in another namespace than that of its object."""
     backlog.put(event(regarding=of_pod("team", "one", "uid-1")))
     await until(lambda: found(server, POD_EVENTS))
     (one,) = found(server, POD_EVENTS)
@@ -100,8 +100,8 @@ async def test_an_event_about_a_pod(server: ApiServer, backlog: Backlog) -> None
     assert one["involvedObject"] == regarding
 
 
-async def test_the_same_again_is_the_same_event(server: ApiServer, backlog: Backlog) -> None:
-    """Its count is raised by a patch; both rights are used, and no other."""
+async def test_an_event_that_repeats_is_patched_and_not_created_again(server: ApiServer, backlog: Backlog) -> None:
+    """The patch raises its count; both rights are used, and no other."""
     backlog.put(event())
     backlog.put(event())
     await until(lambda: [each["count"] for each in found(server)] == [2])
@@ -159,7 +159,7 @@ async def test_a_lost_answer_makes_no_second_event(server: ApiServer, backlog: B
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 413, 422])
-async def test_one_that_is_rejected_holds_up_no_other(server: ApiServer, backlog: Backlog, status: int) -> None:
+async def test_an_event_that_is_rejected_holds_up_no_other(server: ApiServer, backlog: Backlog, status: int) -> None:
     """The API server does not take it, its namespace is gone or has a quota: the next one is sent."""
     server.refusals.append(Refusal(status, "create", times=1))
     backlog.put(event("rejected"))
@@ -167,7 +167,7 @@ async def test_one_that_is_rejected_holds_up_no_other(server: ApiServer, backlog
     await until(lambda: messages(server) == ["next"])
 
 
-async def test_without_the_right_it_is_said_once(server: ApiServer, client: Client) -> None:
+async def test_a_missing_right_to_send_events_is_said_once(server: ApiServer, client: Client) -> None:
     """The log names the right, attempts are seldom, and Events are sent once it is granted; once more it is news."""
     server.permissions = frozenset()
     backlog = Backlog()
@@ -185,7 +185,7 @@ async def test_without_the_right_it_is_said_once(server: ApiServer, client: Clie
     assert told[0]["remedy"] == REMEDY
 
 
-async def test_forbidden_once_it_is_not_tried_for_a_while(server: ApiServer, client: Client) -> None:
+async def test_a_forbidden_event_is_not_tried_again_for_a_while(server: ApiServer, client: Client) -> None:
     """However many Events come, there is one request until the time is over."""
     server.permissions = frozenset()
     backlog = Backlog()
@@ -207,7 +207,7 @@ async def test_a_namespace_that_ends_says_nothing_of_our_rights(server: ApiServe
     assert [each.status for each in server.asked] == [403, 201]
 
 
-def test_the_newest_are_kept() -> None:
+def test_the_newest_events_are_kept() -> None:
     """Without anybody who takes them, Events are counted and dropped; putting one never waits."""
     backlog = Backlog(most=2)
     for number in range(5):

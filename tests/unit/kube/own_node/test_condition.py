@@ -81,8 +81,8 @@ async def watch(server: ApiServer, tmp_path: Path) -> AsyncIterator[Watch]:
         yield Watch(client, server)
 
 
-async def test_it_stands_beside_the_conditions_of_others(server: ApiServer, watch: Watch) -> None:
-    """It has all that a condition has, and the kubelet's stays as it is."""
+async def test_our_condition_stands_beside_the_conditions_of_others(server: ApiServer, watch: Watch) -> None:
+    """Ours has all that a condition has, and the kubelet's stays as it is."""
     watch.state = READY
     async with watch.keeping():
         await watch.says(READY)
@@ -119,7 +119,7 @@ async def test_the_time_of_a_transition_is_that_of_the_status(watch: Watch) -> N
     assert second["lastHeartbeatTime"] == "2025-10-09T08:55:20Z"
 
 
-async def test_the_same_is_written_again_as_a_heartbeat_only(server: ApiServer, watch: Watch) -> None:
+async def test_an_unchanged_condition_is_written_again_as_a_heartbeat_only(server: ApiServer, watch: Watch) -> None:
     """A condition that is not renewed shows that nobody renews it; until then there is no request."""
     watch.state = READY
     async with watch.keeping():
@@ -132,7 +132,7 @@ async def test_the_same_is_written_again_as_a_heartbeat_only(server: ApiServer, 
     assert watch.written()["lastTransitionTime"] == "2025-10-09T08:53:20Z"
 
 
-async def test_what_is_over_at_the_next_look_is_not_written(server: ApiServer, watch: Watch) -> None:
+async def test_a_state_that_is_over_at_the_next_look_is_not_written(server: ApiServer, watch: Watch) -> None:
     """A kubelet that restarts takes a second to be registered with again."""
     states = [READY, READY, NO_GPU, READY, NO_GPU, READY, READY]
     watch.look = lambda: states.pop(0) if states else READY  # type: ignore[method-assign]
@@ -142,7 +142,7 @@ async def test_what_is_over_at_the_next_look_is_not_written(server: ApiServer, w
     assert [each.verb for each in server.asked] == ["patch"]
 
 
-async def test_a_failure_is_tried_again(server: ApiServer, watch: Watch) -> None:
+async def test_a_failed_write_of_the_condition_is_tried_again(server: ApiServer, watch: Watch) -> None:
     """Once the API server answers, the newest state is written."""
     server.refusals.append(Refusal(503, times=2))
     async with watch.keeping():
@@ -151,7 +151,7 @@ async def test_a_failure_is_tried_again(server: ApiServer, watch: Watch) -> None
         await watch.says(READY)
 
 
-async def test_another_node_of_the_name_gets_its_own(server: ApiServer, watch: Watch) -> None:
+async def test_a_node_that_was_created_again_gets_a_condition_of_its_own(server: ApiServer, watch: Watch) -> None:
     """A Node that was deleted and created again has the condition once it is seen; before, the patch meets nobody."""
     watch.state = READY
     async with watch.keeping():
@@ -166,7 +166,7 @@ async def test_another_node_of_the_name_gets_its_own(server: ApiServer, watch: W
         await watch.says(READY)
 
 
-async def test_the_cleanup_removes_it(server: ApiServer, watch: Watch, tmp_path: Path) -> None:
+async def test_the_cleanup_removes_the_condition(server: ApiServer, watch: Watch, tmp_path: Path) -> None:
     """Also from a Node on which nothing else is ours; conditions of others stay."""
     watch.state = READY
     async with watch.keeping():

@@ -43,7 +43,7 @@ async def refused(client: Client, pod: ObjectIdentity) -> EvictionError:
     return raised.value
 
 
-async def test_a_pod_is_evicted(server: ApiServer, client: Client) -> None:
+async def test_an_evicted_pod_has_its_own_grace_period(server: ApiServer, client: Client) -> None:
     """The API server deletes the pod with its own grace period, as a drain does."""
     pod = labelled_pod(server)
     assert await evict(client, pod)
@@ -51,7 +51,7 @@ async def test_a_pod_is_evicted(server: ApiServer, client: Client) -> None:
     assert [(each.verb, each.resource, each.status) for each in server.asked] == [("create", "pods/eviction", 201)]
 
 
-async def test_a_budget_is_kept(server: ApiServer, client: Client) -> None:
+async def test_a_disruption_budget_is_kept(server: ApiServer, client: Client) -> None:
     """Where a PodDisruptionBudget allows no disruption, the pod stays, and goes once it allows one."""
     pod = labelled_pod(server)
     budget(server, 0)
@@ -64,8 +64,8 @@ async def test_a_budget_is_kept(server: ApiServer, client: Client) -> None:
     assert is_ending(server)
 
 
-async def test_without_the_right_the_right_is_named(server: ApiServer, client: Client) -> None:
-    """Whoever reads the reason knows which right to grant."""
+async def test_a_missing_right_to_evict_is_named(server: ApiServer, client: Client) -> None:
+    """A reader of the reason knows which right to grant."""
     pod = labelled_pod(server)
     server.permissions = frozenset({Permission("list", "pods")})
     error = await refused(client, pod)
@@ -75,8 +75,8 @@ async def test_without_the_right_the_right_is_named(server: ApiServer, client: C
     assert await evict(client, pod)
 
 
-async def test_a_pod_that_is_gone_is_done(server: ApiServer, client: Client) -> None:
-    """A pod that ended by itself needs no eviction."""
+async def test_a_pod_that_is_gone_needs_no_eviction(server: ApiServer, client: Client) -> None:
+    """A pod that ended by itself has been evicted as far as anybody waits for that."""
     pod = labelled_pod(server)
     server.store.delete(PODS, pod.name)
     assert not await evict(client, pod)
@@ -100,7 +100,7 @@ async def test_the_server_says_when_to_try_again(
 
 
 @pytest.mark.parametrize("status", [500, 0, 403])
-async def test_a_failure_is_tried_again(server: ApiServer, client: Client, status: int) -> None:
+async def test_a_failed_eviction_is_tried_again(server: ApiServer, client: Client, status: int) -> None:
     """A server that fails, does not answer, or has a webhook that rejects it, is asked again; no right is missing."""
     pod = labelled_pod(server)
     server.refusals.append(Refusal(status))

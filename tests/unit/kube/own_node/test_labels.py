@@ -20,7 +20,7 @@ def values(made: Snapshot, *names: str) -> list[str | None]:
     return [labels.get(f"nvidia.com/{name}") for name in names]
 
 
-def test_all_labels_of_a_node() -> None:
+def test_a_node_of_whole_gpus_has_every_known_label() -> None:
     """A node of whole GPUs has every label that can be known, and no other."""
     inventory = replace(
         a_node(40448, 40448, mig_capable=True, total_mib=40960, pci_class=0x030200),
@@ -66,7 +66,9 @@ def test_all_labels_of_a_node() -> None:
     ],
     ids=["whole", "sliced", "renamed", "by memory"],
 )
-def test_sharing(sharing: dict[str, object], strategy: str, replicas: str | None, product: str) -> None:
+def test_labels_of_a_shared_node_have_the_strategy_and_the_replicas(
+    sharing: dict[str, object], strategy: str, replicas: str | None, product: str
+) -> None:
     """There are labels for strategy and replicas; the product has -SHARED where whole GPUs would have the same name."""
     made = snapshot(sharing, 40960, 40960)
     assert values(made, "gpu.sharing-strategy", "gpu.replicas", "gpu.product") == [strategy, replicas, product]
@@ -94,18 +96,18 @@ def test_a_node_is_mps_capable_where_gpus_are_shared_through_mps() -> None:
     assert own_labels(snapshot(BY_MEMORY, 8192)) == {}
 
 
-def test_no_gpu_no_labels() -> None:
+def test_a_node_without_gpus_gets_no_label() -> None:
     """A node without GPUs gets no label at all."""
     assert node_labels(Snapshot()) == {}
 
 
-def test_a_gpu_that_is_not_offered_is_not_shared() -> None:
+def test_a_node_that_offers_nothing_has_no_labels_of_sharing() -> None:
     """Where nothing is offered, there are no labels of sharing."""
     made = replace(snapshot({}, 8192), resources=())
     assert values(made, "gpu.product", "gpu.replicas", "gpu.sharing-strategy") == ["NVIDIA-A100-SXM4-40GB", None, None]
 
 
-def test_of_several_products_the_most_frequent_counts() -> None:
+def test_the_label_of_the_product_is_that_of_most_gpus() -> None:
     """Labels hold one product: that of most GPUs, with its own count; among equals that of the lowest index."""
     t4, a100, other = a_gpu(0, 15360, name="Tesla T4"), a_gpu(1), a_gpu(2)
     names = ("gpu.product", "gpu.count", "gpu.memory")
@@ -128,7 +130,7 @@ def test_of_several_products_the_most_frequent_counts() -> None:
         ([None], "unknown"),
     ],
 )
-def test_mode(classes: list[int | None], mode: str) -> None:
+def test_the_label_of_the_mode_follows_from_the_pci_class(classes: list[int | None], mode: str) -> None:
     """A 3D controller computes, a VGA controller does graphics; cards that differ, and others, are unknown."""
     cards = tuple(a_gpu(index, pci_class=pci_class) for index, pci_class in enumerate(classes))
     assert values(snapshot({}, inventory=Inventory(cards)), "gpu.mode", "gpu.machine") == [mode, "unknown"]
@@ -148,19 +150,19 @@ def test_mode(classes: list[int | None], mode: str) -> None:
         ((99, 0), "undefined"),
     ],
 )
-def test_family(capability: tuple[int, int], family: str) -> None:
+def test_the_label_of_the_family_follows_from_the_compute_capability(capability: tuple[int, int], family: str) -> None:
     """The family follows from the compute capability."""
     assert values(snapshot({}, inventory=a_node(8192, compute_capability=capability)), "gpu.family") == [family]
 
 
-def test_mig_strategy_has_a_label_where_there_is_one() -> None:
+def test_the_label_of_the_mig_strategy_is_there_only_with_a_strategy() -> None:
     """Without a strategy there is no such label, as feature discovery has it."""
     assert values(snapshot({}, 8192), "mig.strategy", "mig.capable") == [None, "false"]
     assert values(snapshot({}, 8192, flags={"migStrategy": "mixed"}), "mig.strategy") == ["mixed"]
 
 
 @pytest.mark.parametrize("name", ["NVIDIA GeForce RTX 3090 (rev. 2)", "x" * 80, "Graphics Device™ "])
-def test_values_are_valid(name: str) -> None:
+def test_values_of_labels_are_valid_whatever_the_name_of_a_gpu(name: str) -> None:
     """Whatever the name of a GPU is, the label is one that the API server accepts."""
     (product,) = values(snapshot(SLICED, inventory=a_node(8192, name=name)), "gpu.product")
     assert product is not None
@@ -239,7 +241,7 @@ def test_instances_are_described_like_gpus(
     assert labels["nvidia.com/mig.strategy"] == strategy
 
 
-def test_each_profile_has_labels_under_mixed() -> None:
+def test_every_profile_has_labels_under_mixed() -> None:
     """Beside the cards, every profile is counted, under its resource name."""
     labels = node_labels(
         snapshot({}, inventory=a_mig_node(("1g.5gb", "1g.5gb+me"), None), flags={"migStrategy": "mixed"})

@@ -84,7 +84,9 @@ async def publishing(
 class TestPublishing:
     """Labels, annotation and capacity."""
 
-    async def test_the_node_is_published(self, server: ApiServer, tmp_path: Path) -> None:
+    async def test_labels_annotation_and_capacity_of_the_node_are_written(
+        self, server: ApiServer, tmp_path: Path
+    ) -> None:
         """Labels, annotation and capacity are written, and again when the node is another."""
         snapshots = Published(shared_by_memory(8192, 8192))
         async with publishing(server, tmp_path, snapshots):
@@ -94,7 +96,7 @@ class TestPublishing:
         (node,) = server.store.find(NODES, NODE)
         assert node["metadata"]["labels"]["kubernetes.io/hostname"] == NODE
 
-    async def test_what_is_no_longer_true_is_removed(self, server: ApiServer, tmp_path: Path) -> None:
+    async def test_labels_that_are_no_longer_true_are_removed(self, server: ApiServer, tmp_path: Path) -> None:
         """Labels that are no longer published are removed, also those from before a restart."""
         snapshots = Published(shared_by_memory(8192))
         async with publishing(server, tmp_path, snapshots):
@@ -117,7 +119,7 @@ class TestPublishing:
             assert [each async for each in clean_nodes(client)] == [(NODE, None)]
         assert written(server).labels == {}
 
-    async def test_nothing_is_written_twice(self, server: ApiServer, tmp_path: Path) -> None:
+    async def test_a_node_that_is_up_to_date_is_not_written(self, server: ApiServer, tmp_path: Path) -> None:
         """A node that is up to date, also after a restart, is not written to."""
         snapshots = Published(shared_by_memory(8192))
         async with publishing(server, tmp_path, snapshots):
@@ -203,7 +205,9 @@ class TestPublishing:
             snapshots.publish(shared_by_memory(8192, 8192))
             await until(lambda: written(server) == expected(snapshots.value))
 
-    async def test_cleaning_removes_everything(self, server: ApiServer, tmp_path: Path) -> None:
+    async def test_a_cleanup_removes_everything_of_ours_and_nothing_else(
+        self, server: ApiServer, tmp_path: Path
+    ) -> None:
         """After a cleanup nothing of ours is on any node, and everything else still is; a second one has no work."""
         snapshots = Published(shared_by_memory(8192))
         server.store.update(NODES, "another", {("metadata", "labels", "team"): "b"})
@@ -271,7 +275,9 @@ class TestFollowing:
         annotate(server, names.UNHEALTHY_GPUS, None)
         await until(lambda: not member.cordon(inventory).gpus)
 
-    async def test_only_labels_for_the_config_count(self, server: ApiServer, member: Member) -> None:
+    async def test_labels_that_the_config_does_not_depend_on_cause_no_reload(
+        self, server: ApiServer, member: Member
+    ) -> None:
         """Only the labels that the config depends on cause a reload, not the many others."""
         reloads: list[Mapping[str, str]] = []
         snapshots = Published(Snapshot())
@@ -286,7 +292,7 @@ class TestFollowing:
         following.cancel()
         assert reloads == [{CONFIG: "slices"}, {}]
 
-    async def test_what_a_deleted_node_requested_stays_in_force(self, server: ApiServer, member: Member) -> None:
+    async def test_requests_of_a_deleted_node_stay_in_force(self, server: ApiServer, member: Member) -> None:
         """Between a Node and the one its kubelet creates next, GPUs stay cordoned and the config stays the same."""
         inventory = nodes.a_node(8192)
         annotate(server, names.UNHEALTHY_GPUS, "0")
@@ -307,7 +313,7 @@ class TestFollowing:
         a_node(server)
         await until(lambda: (member.labels, member.cordon(inventory)) == ({}, Cordon()))
 
-    async def test_what_may_not_be_read_is_not_waited_for(self, tmp_path: Path) -> None:
+    async def test_a_forbidden_object_is_not_waited_for(self, tmp_path: Path) -> None:
         """A server that forbids has answered, and the start goes on."""
         async with ApiServer(()) as server, member_of(server, tmp_path) as (member, _client):
             assert await member.answered()
@@ -322,7 +328,9 @@ class TestFollowing:
             await until(lambda: member.cordon(inventory).gpus)
         assert {each.resource for each in server.asked} == {"nodes"}
 
-    async def test_the_start_waits_no_longer_than_it_says(self, server: ApiServer, tmp_path: Path) -> None:
+    async def test_the_start_waits_for_the_server_no_longer_than_allowed(
+        self, server: ApiServer, tmp_path: Path
+    ) -> None:
         """A server that does not answer does not delay the start any longer."""
         server.silent = True
         async with member_of(server, tmp_path) as (member, _client):

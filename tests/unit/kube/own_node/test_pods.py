@@ -119,7 +119,7 @@ def writes(server: ApiServer) -> int:
     return sum(each.verb == "patch" for each in server.asked)
 
 
-async def test_whoever_else_writes_the_same_is_not_fought(server: ApiServer, tmp_path: Path) -> None:
+async def test_a_forged_annotation_is_written_again_after_a_minute(server: ApiServer, tmp_path: Path) -> None:
     """The truth is written again after a minute, not at once; another truth is, without any wait."""
     uid, clock = bound(server, "one"), [0.0]
     async with following(server, tmp_path) as (pods, client), writing(client, pods, {uid: TRUTH}, clock) as desired:
@@ -170,7 +170,7 @@ async def test_failures_of_the_server_are_waited_out(
 
 
 @pytest.mark.parametrize("verb", ["list", "patch"])
-async def test_what_is_forbidden_for_a_moment_is_soon_tried_again(
+async def test_a_request_that_is_forbidden_for_a_moment_is_soon_tried_again(
     server: ApiServer, tmp_path: Path, log: list[MutableMapping[str, Any]], verb: str
 ) -> None:
     """An API server that has just started forbids everything until it knows the rights; it is said once."""

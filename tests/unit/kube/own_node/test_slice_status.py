@@ -32,7 +32,7 @@ def a_status(capacity: Mapping[str, str], allocatable: Mapping[str, str]) -> dic
     return {"status": {"capacity": {**CPU, **capacity}, "allocatable": {**CPU, **allocatable}}}
 
 
-def test_only_what_differs_is_written() -> None:
+def test_numbers_that_are_right_are_not_written() -> None:
     """The capacity, where the kubelet counts unhealthy ones too, is raised only; nothing else is touched."""
     there = a_status({TEN: "4", FIVE: "1"}, {TEN: "2", FIVE: "1"})
     assert difference(there, {TEN: 2, FIVE: 1}, slices()) == {}
@@ -53,8 +53,8 @@ def test_slices_that_the_node_does_not_offer_are_set_to_zero() -> None:
     assert difference(there, {}, slices("mig")) == {"allocatable": {MIG: "0"}}
 
 
-def test_what_is_no_number_is_written_anew() -> None:
-    """Whoever may write the Node can write anything that is a quantity."""
+def test_a_value_that_is_no_number_is_written_anew() -> None:
+    """A writer of the Node can write anything that is a quantity."""
     assert difference(a_status({TEN: "2"}, {TEN: "1k"}), {TEN: 2}, slices()) == {"allocatable": {TEN: "2"}}
 
 
@@ -131,8 +131,8 @@ async def kept(short_path: Path) -> AsyncIterator[Kept]:
                 await task
 
 
-async def test_never_more_than_the_kubelet_confirms(kept: Kept) -> None:
-    """It is asked again until it confirms all; what it confirms of others does not count."""
+async def test_a_node_never_shows_more_slices_than_the_kubelet_confirms(kept: Kept) -> None:
+    """The kubelet is asked again until it confirms all; what it confirms of others does not count."""
     kept.healthy = {TEN: frozenset("ax")}
     kept.slices.publish(slices(ten="abc", five="d"))
     await until(lambda: kept.allocatable == {TEN: "1"})
@@ -142,7 +142,7 @@ async def test_never_more_than_the_kubelet_confirms(kept: Kept) -> None:
 
 
 async def test_the_kubelets_own_number_is_corrected(kept: Kept) -> None:
-    """Whoever observes it hears by how much it was too large, and that it is right again."""
+    """The observer hears by how much the number was too large, and that it is right again."""
     kept.healthy = {TEN: frozenset("abc")}
     kept.slices.publish(slices(ten="ab"))
     await until(lambda: kept.allocatable == {TEN: "2"})
@@ -155,8 +155,10 @@ async def test_the_kubelets_own_number_is_corrected(kept: Kept) -> None:
     assert kept.writes == 2
 
 
-async def test_what_cannot_be_confirmed_or_written_is_told(kept: Kept, log: list[MutableMapping[str, Any]]) -> None:
-    """Once in the log; it goes on as soon as it can."""
+async def test_slices_that_cannot_be_confirmed_or_written_are_told(
+    kept: Kept, log: list[MutableMapping[str, Any]]
+) -> None:
+    """The log says so once; the work goes on as soon as it can."""
     kept.healthy = None
     kept.slices.publish(slices(ten="ab"))
     await until(lambda: len(kept.observed) > 2)

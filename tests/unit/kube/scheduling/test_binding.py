@@ -109,7 +109,9 @@ async def test_a_pod_with_scheduling_gates_is_not_bound(server: ApiServer, clien
         (504, Unbound.UNKNOWN),
     ],
 )
-async def test_each_answer_has_a_consequence(server: ApiServer, client: Client, status: int, why: Unbound) -> None:
+async def test_every_answer_says_whether_the_pod_may_be_bound_and_when_to_try_again(
+    server: ApiServer, client: Client, status: int, why: Unbound
+) -> None:
     """The error says whether the pod may have been bound, and when to try again."""
     pod = a_pod(server)
     server.refusals.append(Refusal(status, resource="pods/binding", headers={"Retry-After": "3"}))
@@ -154,7 +156,7 @@ async def test_a_conflict_that_cannot_be_looked_into_is_unknown(server: ApiServe
     assert (await refused(client, pod)).why is Unbound.UNKNOWN
 
 
-async def test_of_two_that_bind_at_once_one_does(server: ApiServer, client: Client) -> None:
+async def test_two_bindings_at_a_time_bind_a_pod_once(server: ApiServer, client: Client) -> None:
     """The API server decides: the pod is on one node, and the other Binding is an error."""
     pod = a_pod(server)
     results = await asyncio.gather(bound(client, pod, "gpu-1"), bound(client, pod, "gpu-2"), return_exceptions=True)
@@ -163,8 +165,8 @@ async def test_of_two_that_bind_at_once_one_does(server: ApiServer, client: Clie
     assert error.node == found(server)["spec"]["nodeName"]
 
 
-async def test_names_of_pods_are_only_names(server: ApiServer, client: Client) -> None:
-    """What a scheduler sends as a name cannot reach another path of the API."""
+async def test_the_name_of_a_pod_reaches_no_other_path_of_the_api(server: ApiServer, client: Client) -> None:
+    """A scheduler can send any text as a name."""
     pod = replace(a_pod(server), name="../../nodes/gpu-1?x=")
     with pytest.raises(ClusterError):
         await bound(client, pod)

@@ -93,7 +93,7 @@ async def test_a_slice_that_was_deleted_or_changed_is_written_again(
     await until(lambda: addresses(server) == ["192.0.2.1"])
 
 
-async def test_the_time_counts_from_before_a_write(server: ApiServer, extenders: list[Extender]) -> None:
+async def test_the_age_of_a_slice_counts_from_before_its_write(server: ApiServer, extenders: list[Extender]) -> None:
     """While the answer is on its way, others can have changed the slice: it is not counted as written then."""
     server.late["endpointslices"] = 0.5
     extenders[0].answers = True

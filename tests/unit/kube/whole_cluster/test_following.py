@@ -73,10 +73,8 @@ async def server() -> AsyncIterator[ApiServer]:
         yield running
 
 
-async def test_an_account_is_filled_from_objects_that_are_as_wide_as_one_wants(
-    server: ApiServer, tmp_path: Path
-) -> None:
-    """Whoever follows decodes its own type of a pod; the account gets what is there, and each change after it."""
+async def test_an_account_is_filled_from_any_type_of_a_pod(server: ApiServer, tmp_path: Path) -> None:
+    """A follower decodes its own type of a pod; the account gets what is there, and each change after it."""
     seen = Seen()
     one = pod("one")
     one["spec"]["hostname"] = "alpha"

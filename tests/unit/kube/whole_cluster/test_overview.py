@@ -24,7 +24,7 @@ async def server() -> AsyncIterator[ApiServer]:
         yield running
 
 
-async def test_what_is_followed_is_read_once(server: ApiServer, tmp_path: Path) -> None:
+async def test_followed_objects_are_read_once(server: ApiServer, tmp_path: Path) -> None:
     """One object of each kind tells whether the cluster can be read; what there is comes with the first list."""
     async with (
         Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client,
@@ -36,7 +36,7 @@ async def test_what_is_followed_is_read_once(server: ApiServer, tmp_path: Path) 
         assert (lists.count("nodes"), lists.count("pods")) == (1 + 1, 1 + 2)
 
 
-async def test_what_cannot_be_followed_is_told_at_once(server: ApiServer, tmp_path: Path) -> None:
+async def test_an_object_that_cannot_be_followed_is_an_error_at_once(server: ApiServer, tmp_path: Path) -> None:
     """A Node that is not there, and a right that is missing, are an error and nothing to wait for."""
     async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
         with pytest.raises(ClusterError, match="found no node gpu-2"):
@@ -46,8 +46,8 @@ async def test_what_cannot_be_followed_is_told_at_once(server: ApiServer, tmp_pa
             await anext(follow(client, ("gpu-1",), 0))
 
 
-async def test_who_may_not_watch_is_told_which_right_is_missing(server: ApiServer, tmp_path: Path) -> None:
-    """What can be listed is shown once, and then an error names the right: waiting would not help."""
+async def test_a_missing_right_to_watch_is_an_error_that_names_the_right(server: ApiServer, tmp_path: Path) -> None:
+    """Objects that can be listed are shown once, and then comes the error: waiting would not help."""
     server.permissions = {Permission("list", "nodes"), Permission("list", "pods"), Permission("watch", "nodes")}
     async with (
         Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client,

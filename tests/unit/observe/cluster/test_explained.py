@@ -69,7 +69,7 @@ def test_a_pod_that_fits_is_told_where() -> None:
     assert "kubectl describe pod" in said
 
 
-def test_who_waits_for_victims_comes_first() -> None:
+def test_a_pod_that_waits_for_victims_comes_first() -> None:
     """As for the extender: a more important pod has the GPU already that is being emptied for it."""
     cluster = full()
     cluster.account.put_pod(pod(memory(8), "gpu-1", "a", on=uuid(0, "gpu-1"), ending=True))
@@ -81,7 +81,7 @@ def test_who_waits_for_victims_comes_first() -> None:
     assert "  GPU0  0/15        7        held by default/a (8), default/important (15)\n" in said
 
 
-def test_what_kubernetes_says_stands_first() -> None:
+def test_conditions_of_kubernetes_stand_first() -> None:
     """Gates, conditions, wishes that are not understood, and who schedules the pod."""
     asked = memory(3, annotations={"gpushare/placement": "pack"})
     said = text(explained(full(), asked, Told({}, "gpushare-scheduler", ("The scheduler says: no nodes",), DEFAULT)))
@@ -111,7 +111,7 @@ def test_a_pod_that_fits_but_for_another_resource_is_not_told_that_it_fits() -> 
     assert "the scheduler has another reason" not in said
 
 
-def test_whoever_asks_for_bytes_is_told_that_units_are_counted() -> None:
+def test_a_request_in_bytes_is_told_that_units_are_counted() -> None:
     """`5Gi` is a quantity that Kubernetes takes, and 5,368,709,120 units."""
     said = text(explained(full(), memory(units("5Gi"))))
     assert (
@@ -225,7 +225,7 @@ def test_a_node_whose_record_cannot_be_read_is_no_node_without_gpus() -> None:
     assert "  1 node: the node does not offer aliyun.com/gpu-mem; 5 missing: cpu-1\n" in said
 
 
-def test_a_resource_that_counts_gpus_is_nobodys_nearest_name() -> None:
+def test_a_resource_that_counts_gpus_is_never_the_nearest_name() -> None:
     """`aliyun.com/gpu-count` is there for tools to read; no pod requests it."""
     cluster = Cluster()
     cluster.plain("ali-1", 30, 2, allocatable={"aliyun.com/gpu-count": 2, "aliyun.com/gpu-mem": 30})
@@ -275,8 +275,8 @@ def test_drift_shows_both_sides() -> None:
     ]
 
 
-def test_a_pod_that_nothing_places() -> None:
-    """A pod that was bound without the extender is on an unknown GPU until the node says where."""
+def test_a_pod_that_nothing_places_is_on_an_unknown_gpu() -> None:
+    """Here the pod was bound without the extender; the node may still say where it is."""
     cluster = full()
     said = text(explained(cluster, cluster.pod("c", 2, "gpu-1")))
     assert "Promise: none; it was bound without the scheduler extender of gpushare" in said
@@ -284,7 +284,7 @@ def test_a_pod_that_nothing_places() -> None:
 
 
 def test_a_promise_for_another_node_does_not_count() -> None:
-    """It is named, so that nobody looks for it there."""
+    """The promise is named, so that nobody looks for the pod there."""
     cluster = full()
     found = cluster.pod("c", 2, "gpu-1")
     other = cluster.account.node("gpu-1").node
@@ -295,8 +295,8 @@ def test_a_promise_for_another_node_does_not_count() -> None:
     assert "Promise: for node gpu-9, so it does not count here" in text(explained(cluster, found, Told(texts)))
 
 
-def test_pods_that_hold_nothing() -> None:
-    """A pod that has ended, one whose node is gone, and one that asks for no GPU are told so in one line."""
+def test_pods_that_hold_nothing_are_told_so_in_one_line() -> None:
+    """A pod that has ended, one whose node is gone, and one that asks for no GPU."""
     cluster = full()
     ended = pod(memory(5), "gpu-1", "done", ended=True)
     assert text(explained(cluster, ended)).startswith("Pod default/done has ended: it holds no GPU\n")
@@ -307,8 +307,8 @@ def test_pods_that_hold_nothing() -> None:
     assert "The cluster has no node." in text(explained(Cluster(), memory(5)))
 
 
-def test_a_pod_that_waits_for_a_slice() -> None:
-    """What is being made for it; nodes have a verdict only on what some node offers, which this slice is not."""
+def test_a_pod_that_waits_for_a_slice_is_told_what_is_being_made() -> None:
+    """Nodes have a verdict only on what some node offers, which this slice is not."""
     told = Told({}, extender=DEFAULT, slices=("slice nvidia.com/gpu-10gb is kept for the pod on GPU 0 of gpu-1",))
     found = explained(full(), request(container("main", slice=1)), told)
     assert (found.state, found.not_offered[0].nearest) == ("pending", None)
@@ -372,8 +372,8 @@ def test_a_pod_that_waits_for_an_extender_is_told_that_none_runs(
     assert "No scheduler extender runs" not in running
 
 
-def test_of_many_nodes_kube_scheduler_may_not_have_asked_about_one_with_room() -> None:
-    """It looks at all of 100 nodes, and at a sample of more."""
+def test_kube_scheduler_may_not_have_asked_about_one_of_many_nodes() -> None:
+    """kube-scheduler looks at all of 100 nodes, and at a sample of more; here one has room."""
     cluster = full()
     for number in range(98):
         cluster.plain(f"node-{number}", 0, 0)

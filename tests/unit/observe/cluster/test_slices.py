@@ -62,8 +62,8 @@ def shown(report: ClusterReport, *, detailed: bool = False) -> str:
 PODS = (waiting("q", "20gb", 5), waiting("p", "10gb", 80), waiting("large", "40gb", 3700))
 
 
-def test_slices_by_size_and_gpu() -> None:
-    """A row for each size on a node: what pods hold, what is idle and what is wanted, GPU by GPU; then who waits."""
+def test_the_table_has_a_row_for_each_size_on_a_node() -> None:
+    """Rows have what pods hold, what is idle and what is wanted, GPU by GPU; then comes who waits."""
     assert shown(reported(*PODS)) == dedent("""\
 
         Slices of partitioned nodes:
@@ -154,12 +154,12 @@ def test_many_waiting_pods_are_cut_and_counted() -> None:
         (86400 * 400, "400d"),
     ],
 )
-def test_ages(seconds: float, text: str) -> None:
-    """An age is in its largest unit and the next one, without a zero; a time that is ahead is no age."""
+def test_an_age_is_in_its_largest_unit_and_the_next(seconds: float, text: str) -> None:
+    """Without a zero; a time that is ahead is no age."""
     assert age(NOW - timedelta(seconds=seconds), NOW) == text
 
 
-def test_a_slice_kept_for_a_pod_that_the_annotation_does_not_name() -> None:
-    """Names are left out where the annotation has no room for them; the UID says which pod it is."""
+def test_a_pod_that_the_annotation_does_not_name_is_known_by_its_uid() -> None:
+    """Names are left out where the annotation has no room for them."""
     text = encode_wanted(Wanted({uuid(1, "n0"): {"20gb": 1}}, {"uid-q": (KeptSlice(uuid(1, "n0"), "20gb", NOW),)}))
     assert "  uid-q (0s)" in shown(reported(wanted=text), detailed=True)

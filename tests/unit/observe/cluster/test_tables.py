@@ -33,7 +33,7 @@ def two_nodes() -> Cluster:
     return cluster
 
 
-def test_the_columns_of_the_original() -> None:
+def test_the_summary_has_the_columns_of_the_original() -> None:
     """A cluster where all is well looks as `kubectl inspect gpushare` shows it, totals and percentage included."""
     assert shown(two_nodes()) == dedent("""\
         NAME   IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU Memory(GiB)
@@ -45,8 +45,8 @@ def test_the_columns_of_the_original() -> None:
         """)
 
 
-def test_details() -> None:
-    """With -d, each node has a block with a row for each pod, and what is allocated of it in all."""
+def test_details_have_a_block_for_each_node_and_a_row_for_each_pod() -> None:
+    """With -d; below is what is allocated of the node in all."""
     assert shown(two_nodes(), details) == dedent("""\
         NAME:       gpu-1
         IPADDRESS:  10.0.0.1
@@ -88,8 +88,8 @@ def troubled() -> Cluster:
     return cluster
 
 
-def test_what_is_wrong_is_seen() -> None:
-    """Promises, units on unknown GPUs, health, cordons of GPUs and nodes, drift and excess: a word each, and why."""
+def test_problems_are_shown_in_a_word_each_with_the_reason() -> None:
+    """Promises, units on unknown GPUs, health, cordons of GPUs and nodes, drift and excess."""
     assert shown(troubled()) == dedent("""\
         NAME   IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU2(Allocated/Total)  PENDING(Allocated)  GPU Memory(GiB)  PROMISED  STATE
         gpu-1  10.0.0.1   4/15                   0/15                   0/15                   0                   4/45             4         not ready, GPU1 unhealthy, GPU2 cordoned
@@ -124,8 +124,8 @@ def test_pods_that_swapped_have_not_drifted() -> None:
     assert [(each.pod, each.drift) for each in gpus[1].pods] == [("b", True), ("c", True)]
 
 
-def test_details_show_who_is_where_and_since_when_not() -> None:
-    """Each pod of a node has its state where not all are simply allocated."""
+def test_details_show_the_state_of_each_pod() -> None:
+    """Where all pods are simply allocated, there is no such column."""
     block = shown(troubled(), details).split("NAME:       gpu-2")[1]
     assert [line.split() for line in block.splitlines()[5:9]] == [
         ["moved", "default", "0", "5", "0", "allocated,", "drift"],
@@ -174,8 +174,8 @@ def test_every_way_of_sharing_has_a_table() -> None:
     assert "MIG 1g.10gb" in shown(cluster, wide)
 
 
-def test_nodes_of_aliyuns_plugin() -> None:
-    """A node with plain capacity is shown by its indices; the annotations of Aliyun's tools place its pods.
+def test_nodes_of_aliyuns_plugin_are_shown_by_their_indices() -> None:
+    """The node has plain capacity; the annotations of Aliyun's tools place its pods.
 
     ConfigMaps that cordon GPUs there are not read, which is said once.
     """
@@ -247,7 +247,7 @@ def test_a_bar_is_empty_only_at_nothing_and_full_only_at_everything() -> None:
     ]
 
 
-def test_json_has_everything() -> None:
+def test_json_has_all_that_the_tables_have() -> None:
     """The same as data: each node, resource, GPU and pod, with keys as in the annotation."""
     data = json.loads(encode(troubled().report))
     assert data["version"] == 1
@@ -261,6 +261,6 @@ def test_json_has_everything() -> None:
     assert over["pods"][0] == {"namespace": "default", "pod": "moved", "units": 5, "state": "allocated", "drift": True}
 
 
-def test_a_table_without_rows_is_its_headers() -> None:
+def test_a_table_without_rows_shows_its_headers() -> None:
     """Nothing needs a row."""
     assert list(Table(("A", "B"), []).lines(Style(80))) == ["A  B"]

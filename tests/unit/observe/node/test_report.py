@@ -86,7 +86,7 @@ def data_of(node: NodeReport) -> Any:
     return json.loads(encode(node))
 
 
-def test_each_gpu_has_its_units_and_its_users(node: NodeReport) -> None:
+def test_every_gpu_has_its_units_and_its_users(node: NodeReport) -> None:
     """Units are counted to the GPU their ID names, and to the container that holds them."""
     assert [(gpu.resource, gpu.units, gpu.unit_mib, gpu.used) for gpu in node.gpus] == [
         (GPU_MEM, 40, 1024, 6),
@@ -99,7 +99,7 @@ def test_each_gpu_has_its_units_and_its_users(node: NodeReport) -> None:
     assert node.gpus[2].uses == (use("default", "c", "main", 2),)
 
 
-def test_one_container_can_hold_units_of_several_gpus(resources: tuple[Resource, ...]) -> None:
+def test_a_container_can_hold_units_of_several_gpus(resources: tuple[Resource, ...]) -> None:
     """Time slices of one request may sit on more than one GPU; each GPU shows its own."""
     both = Holding("n", "p", "c", GPU_MEM, ids(resources, GPU_MEM, 0, 2) | ids(resources, GPU_MEM, 1, 3))
     seen = reported(NODE, resources, [both])
@@ -185,7 +185,7 @@ class TestUsage:
         )
         return report(Snapshot(NODE, resources, holdings=(holding,), usage=usage))
 
-    def test_data_has_all_of_it(self, node: NodeReport) -> None:
+    def test_data_has_what_gpus_and_containers_use(self, node: NodeReport) -> None:
         """A GPU has its sums, each container its own part, and processes out of place are listed."""
         gpu = data_of(node)["gpus"][0]
         assert (gpu["memoryUsedMiB"], gpu["utilization"], gpu["processes"]) == (9216, 0.75, 3)
@@ -194,8 +194,8 @@ class TestUsage:
         assert (container["memoryLimitMiB"], container["memoryUsedMiB"]) == (5120, 8192)
         assert (container["utilization"], container["overLimit"]) == (0.5, True)
 
-    def test_wide_tables_show_it(self, node: NodeReport) -> None:
-        """`-o wide` has what is in use; who uses too much, and who should not be there, is a sentence in any table."""
+    def test_wide_tables_show_what_is_in_use(self, node: NodeReport) -> None:
+        """Columns have the numbers; who uses too much, and who should not be there, is a sentence in any table."""
         lines = text(node, wide=True)
         assert "9216 MiB 75%" in " ".join(lines[1].split())
         for sentence in (
@@ -207,7 +207,7 @@ class TestUsage:
         assert row.split() == ["0", "team", "a", "main", GPU_MEM, "5", "5120", "MiB", "8192", "MiB", "50%"]
 
 
-def test_what_is_not_known_is_not_zero(resources: tuple[Resource, ...]) -> None:
+def test_unknown_holdings_are_not_shown_as_zero(resources: tuple[Resource, ...]) -> None:
     """Without the kubelet it is unknown who holds what, which is not the same as nothing being held."""
     unknown = reported(NODE, resources, None)
     assert [gpu["used"] for gpu in data_of(unknown)["gpus"]] == [None] * 5
@@ -279,8 +279,8 @@ def test_the_users_are_listed_gpu_by_gpu(node: NodeReport) -> None:
     ]
 
 
-def test_how_full_each_gpu_is_has_a_picture(node: NodeReport) -> None:
-    """The demonstration shows a bar for each GPU."""
+def test_the_demonstration_shows_a_bar_for_each_gpu(node: NodeReport) -> None:
+    """The bars are how full the GPUs are."""
     console = Console(width=80)
     with console.capture() as capture:
         console.print(next(usage_tables(node)))
@@ -298,7 +298,7 @@ class TestStates:
         standings = {resource.name: Standing(True, 0, {}) for resource in resources}  # noqa: FBT003 - as it is named
         return Snapshot(self.node, resources, standings=standings, holdings=())
 
-    def test_each_gpu_has_its_own(self, resources: tuple[Resource, ...]) -> None:
+    def test_every_gpu_has_a_state_of_its_own(self, resources: tuple[Resource, ...]) -> None:
         """Faults, cordons and waiting are told apart, and a fault wins where there is one reason to name."""
         snapshot = replace(
             self.snapshot(resources),
@@ -319,7 +319,7 @@ class TestStates:
         assert "GPU 0: unhealthy: GPU is lost" in lines
         assert lines.index("GPU 2: unhealthy: XID 79") + 1 == lines.index("GPU 2: cordoned by annotation")
 
-    def test_all_well_is_as_configured(self, resources: tuple[Resource, ...]) -> None:
+    def test_a_node_without_trouble_is_as_configured(self, resources: tuple[Resource, ...]) -> None:
         """Nothing is said, for there is nothing to say; what is not registered is not available."""
         snapshot = self.snapshot(resources)
         seen = report(snapshot, "daemon")
@@ -348,7 +348,7 @@ class TestStates:
         assert "Not ready: it is not known yet which units pods hold" in text(seen)
         assert not seen.as_configured
 
-    def test_warnings_are_shown(self, resources: tuple[Resource, ...]) -> None:
+    def test_warnings_are_shown_as_on_the_node(self, resources: tuple[Resource, ...]) -> None:
         """As they are in the annotation of the Node."""
         seen = report(replace(self.snapshot(resources), notices=("configuration rejected: x",)), "daemon")
         assert "Warning: configuration rejected: x" in text(seen)
@@ -372,7 +372,7 @@ def test_a_report_is_read_as_it_was_written(node: NodeReport) -> None:
     ],
     ids=["nothing", "bytes", "list", "newer", "text", "empty", "index"],
 )
-def test_what_cannot_be_read_is_told_in_our_words(wrong: bytes, found: str) -> None:
+def test_an_unreadable_report_is_told_in_our_words(wrong: bytes, found: str) -> None:
     """The first mistake and its place, without the words of the library that found it."""
     with pytest.raises(ReportError) as raised:
         decode(wrong)
@@ -382,7 +382,7 @@ def test_what_cannot_be_read_is_told_in_our_words(wrong: bytes, found: str) -> N
 @pytest.mark.parametrize(
     ("used", "total", "filled"), [(0, 40, 0), (1, 400, 1), (20, 40, 5), (39, 40, 9), (40, 40, 10), (0, 0, 0)]
 )
-def test_the_picture_shows_any_use_at_all(used: int, total: int, filled: int) -> None:
+def test_a_bar_shows_any_use_at_all(used: int, total: int, filled: int) -> None:
     """Tenths, never nothing for something, and full only where nothing is left."""
     assert bar(used, total).plain == "█" * filled + "░" * (10 - filled)
 
@@ -410,7 +410,7 @@ class TestMig:
         """A container gets them with the card."""
         assert [gpu.label for gpu in self.shown("none").gpus] == ["0", "1", "2"]
 
-    def test_an_instances_user_is_shown_with_it(self) -> None:
+    def test_the_user_of_an_instance_is_shown_with_the_instance(self) -> None:
         """A unit is counted to the instance its ID names."""
         resources = planned(self.node, flags={"migStrategy": "mixed"}).resources
         uuid = self.node.instances[1].uuid

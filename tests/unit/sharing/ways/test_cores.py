@@ -55,7 +55,7 @@ def test_every_gpu_shared_by_memory_offers_a_hundred_units_of_compute(isolation:
 @pytest.mark.parametrize(
     ("isolation", "variable"), [("mps", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), ("hami-core", "CUDA_DEVICE_SM_LIMIT")]
 )
-def test_each_variable_comes_from_one_resource_only(isolation: str, variable: str) -> None:
+def test_every_variable_comes_from_one_resource_only(isolation: str, variable: str) -> None:
     """The kubelet merges what a container gets in any order: memory brings the GPU, compute nothing but its limit."""
     units, cores = pair(offered(isolation=isolation))
     limit = cores.allocate(on(cores, 1)[:30])
@@ -141,7 +141,7 @@ def test_no_gpu_gives_more_than_a_hundred_percent(sizes: list[int]) -> None:
     assert max(given_out.values()) <= 100
 
 
-def test_ids_name_the_gpu() -> None:
+def test_an_id_of_compute_names_its_gpu() -> None:
     """An ID of compute is like no other, and says which GPU it is of; a hundred GPUs have room in a list."""
     units, cores = pair(offered())
     assert not units.units.keys() & cores.units.keys()

@@ -17,7 +17,7 @@ def granted(control_devices: tuple[str, ...] = (), **flags: object) -> Grant:
     return Injection(Flags.model_validate(flags), control_devices).grant([FIRST, SECOND])
 
 
-def test_by_default_the_variable_names_the_uuids() -> None:
+def test_the_variable_names_the_uuids_by_default() -> None:
     """`envvar` and `uuid` are the defaults, and nothing else is added."""
     assert granted() == Grant({"NVIDIA_VISIBLE_DEVICES": f"{FIRST.uuid},{SECOND.uuid}"})
 
@@ -60,7 +60,7 @@ def test_the_cdi_kind_is_configurable() -> None:
     assert grant.cdi_devices == [f"example.com/card={FIRST.uuid}", f"example.com/card={SECOND.uuid}"]
 
 
-def test_strategies_combine() -> None:
+def test_strategies_can_be_combined() -> None:
     """CDI beside the variable gives both."""
     grant = granted(plugin={"deviceListStrategy": ["envvar", "cdi-cri", "cdi-annotations"]})
     assert grant.environment
@@ -123,7 +123,7 @@ class TestMig:
         cdi = self.granted(deviceIDStrategy="index", deviceListStrategy="cdi-cri").cdi_devices
         assert cdi == ["nvidia.com/gpu=0:0", "nvidia.com/gpu=0:1", "nvidia.com/gpu=1:0"]
 
-    def test_its_device_nodes_are_the_cards_and_its_capabilities(self) -> None:
+    def test_device_nodes_of_an_instance_are_those_of_card_and_capabilities(self) -> None:
         """`passDeviceSpecs` gives the node of each card once, and two capability nodes for each instance."""
         capabilities = [gpu.mig.capabilities for gpu in self.node.instances if gpu.mig and gpu.mig.capabilities]
         (first, second, third) = ([f"/dev/nvidia-caps/nvidia-cap{number}" for number in each] for each in capabilities)

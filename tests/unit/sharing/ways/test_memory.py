@@ -41,7 +41,7 @@ def test_a_request_goes_to_one_gpu_by_placement(placement: str, expected: int) -
     assert units_by_gpu(resource, chosen) == {expected: 5}
 
 
-def test_what_must_be_included_decides_the_gpu() -> None:
+def test_units_that_must_be_included_decide_the_gpu() -> None:
     """Units taken over from an init container bind the request to their GPU, whatever the placement."""
     resource = shared(10, 8)
     kept = on(resource, 0)[3:5]
@@ -100,7 +100,7 @@ def test_a_container_learns_its_limits() -> None:
 @pytest.mark.parametrize(
     ("units", "container", "device"), [((3, 3), "3", "15"), ((2, 4), "2", "40"), ((4, 2), "2", "40")]
 )
-def test_of_several_gpus_aliyuns_variables_speak_of_one(units: tuple[int, int], container: str, device: str) -> None:
+def test_aliyuns_variables_speak_of_one_of_several_gpus(units: tuple[int, int], container: str, device: str) -> None:
     """As in ACK. Where parts or GPUs differ, `_CONTAINER / _DEV` is more than the container's part of none of them."""
     resource = shared(15, 15 if units == (3, 3) else 40)
     ids = [*on(resource, 0)[: units[0]], *on(resource, 1)[: units[1]]]

@@ -41,10 +41,10 @@ def offered(node: Inventory, strategy: str, **sections: object) -> dict[str, lis
         (((), ()), "mixed", {}),
     ],
 )
-def test_what_each_strategy_advertises(
+def test_every_strategy_advertises_as_nvidias_plugin_does(
     layouts: tuple[tuple[str, ...] | None, ...], strategy: str, resources: dict[str, list[str]]
 ) -> None:
-    """As in NVIDIA's plugin: whole cards, instances as GPUs, or each instance by its profile."""
+    """Strategies offer whole cards, instances as GPUs, or each instance by its profile."""
     assert offered(a_mig_node(*layouts), strategy) == resources
 
 
@@ -150,7 +150,7 @@ def test_memory_of_a_card_in_mig_mode_is_refused_with_mig_as_the_reason(devices:
     assert problem.message == message
 
 
-def test_without_another_card_none_is_usable() -> None:
+def test_the_message_says_none_if_every_card_is_in_mig_mode() -> None:
     """Where every card is in MIG mode, the message says that none is left."""
     (problem,) = planned(a_mig_node(("3g.20gb",)), sharing=memory(devices=[0])).problems
     assert "GPU 0 is in MIG mode and cannot be shared by memory; usable: none." in problem.message

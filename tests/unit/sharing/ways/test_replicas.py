@@ -29,14 +29,14 @@ def without(resource: Resource, used: dict[int, int]) -> list[str]:
     return free
 
 
-def test_each_gpu_is_advertised_as_often_as_it_has_replicas() -> None:
+def test_every_gpu_is_advertised_as_often_as_it_has_replicas() -> None:
     """Replica IDs are the GPU's UUID and a number, as NVIDIA's plugin makes them."""
     uuid = a_gpu(0).uuid
     assert list(sliced(1).units) == [f"{uuid}::{number}" for number in range(4)]
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("distributed", {1: 1}), ("packed", {0: 1}), ("spread", {1: 1})])
-def test_one_replica_goes_where_the_policy_says(policy: str, expected: dict[int, int]) -> None:
+def test_a_single_replica_goes_where_the_policy_says(policy: str, expected: dict[int, int]) -> None:
     """Distributed and spread take the least used GPU, packed the most used one."""
     resource = sliced(2, policy=policy)
     assert units_by_gpu(resource, resource.prefer(without(resource, {0: 2}), [], 1)) == expected
@@ -51,7 +51,7 @@ def test_several_replicas_come_from_the_gpus_of_the_policy(policy: str, expected
     assert units_by_gpu(resource, resource.prefer(without(resource, {0: 2}), [], 3)) == expected
 
 
-def test_included_replicas_count() -> None:
+def test_the_gpu_of_an_included_replica_counts_as_used() -> None:
     """A GPU the container already has a replica of is used by it."""
     resource = sliced(2)
     first = next(iter(resource.units))
@@ -83,8 +83,8 @@ def test_requests_for_more_than_one_fail_where_that_is_set() -> None:
     assert resource.allocate(ids[:1]).environment
 
 
-def test_the_same_replica_is_not_picked_for_its_number() -> None:
-    """Free replicas are taken lowest number first, so lists stay readable."""
+def test_free_replicas_are_taken_lowest_number_first() -> None:
+    """Lists of them stay readable."""
     resource = sliced(1)
     ids = list(resource.units)
     assert resource.prefer(ids[1:], [], 2) == ids[1:3]

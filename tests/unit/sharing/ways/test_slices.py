@@ -24,7 +24,7 @@ def resources(inventory: Inventory, sharing: dict[str, object]) -> dict[str, Res
     return {resource.name: resource for resource in decided.resources}
 
 
-def test_each_size_is_a_resource_of_its_own_on_every_gpu() -> None:
+def test_every_size_is_a_resource_of_its_own_on_every_gpu() -> None:
     """The names are those of nos; one GPU belongs to several resources."""
     found = resources(a_node(40960, 40960), sliced(("10gb", 2), ("20gb", 1)))
     assert {name: len(resource.units) for name, resource in found.items()} == {
@@ -79,7 +79,7 @@ def test_a_container_gets_one_slice() -> None:
             refused(list(resource.units))
 
 
-def test_without_a_free_slice_the_request_is_refused() -> None:
+def test_a_request_without_a_free_slice_is_refused() -> None:
     """The message names the resource."""
     (resource,) = resources(a_node(40960), sliced(("10gb", 4))).values()
     with pytest.raises(PlacementError, match=r"nvidia\.com/gpu-10gb: 1 slice requested.*GPU 0 .*: XID 79"):
@@ -87,7 +87,7 @@ def test_without_a_free_slice_the_request_is_refused() -> None:
 
 
 @given(st.integers(1025, 300_000), st.dictionaries(st.integers(1, 60), st.integers(1, 12), min_size=1, max_size=4))
-def test_what_exceeds_the_nominal_size_is_refused_and_nothing_else(mib: int, sizes: dict[int, int]) -> None:
+def test_slices_beyond_the_nominal_memory_are_refused_and_no_others(mib: int, sizes: dict[int, int]) -> None:
     """Whatever adds up to the rounded-up memory fits, and its slices add up to no more than is usable."""
     decided = planned(a_node(mib), sharing=sliced(*((f"{size}gb", count) for size, count in sizes.items())))
     total, nominal = sum(size * count for size, count in sizes.items()), -(-mib // 1024)
@@ -109,15 +109,15 @@ def test_what_exceeds_the_nominal_size_is_refused_and_nothing_else(mib: int, siz
         ("unlimited", [None, None]),
     ],
 )
-def test_compute_of_slices(compute: object, percentages: list[str | None]) -> None:
-    """Compute is in proportion to the size, equal for all slices of a GPU as nos has it, a percentage, or all."""
+def test_slices_have_the_part_of_the_compute_that_is_configured(compute: object, percentages: list[str | None]) -> None:
+    """In proportion to the size, equal for all slices of a GPU as nos has it, a percentage, or all."""
     found = resources(a_node(40960), sliced(("10gb", 2), ("20gb", 1), compute=compute))
     granted = [resource.allocate(list(resource.units)[:1]).environment for resource in found.values()]
     assert [each.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") for each in granted] == percentages
     assert [each["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] for each in granted] == ["0=10240M", "0=20480M"]
 
 
-def test_each_gpu_has_the_compute_of_its_entry() -> None:
+def test_every_gpu_has_the_compute_of_its_entry() -> None:
     """Slices of one size can have another part of the compute on another GPU."""
     sizes = [
         {"devices": [0], "slices": [{"size": "10gb", "count": 4}], "compute": "unlimited"},

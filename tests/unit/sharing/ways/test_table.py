@@ -106,7 +106,7 @@ def test_a_new_way_is_one_module_and_one_line_in_the_table() -> None:
 
 
 def test_a_new_way_finds_its_own_problems() -> None:
-    """They stand beside all others."""
+    """Its problems stand beside all others."""
     (problem,) = planned(40960, 15001).problems
     assert (problem.path, "GPU 1" in problem.message) == (("sharing", "halves", "devices"), True)
 

@@ -16,7 +16,7 @@ NODE = replace(
 )
 
 
-def test_without_sharing_every_gpu_is_whole() -> None:
+def test_a_file_without_sharing_advertises_every_gpu_whole() -> None:
     """A file that shares nothing advertises whole GPUs under NVIDIA's name, by UUID."""
     resource = only(planned(NODE))
     assert resource.name == "nvidia.com/gpu"

@@ -19,19 +19,19 @@ def cordoned(annotation: str = "", configmap: Mapping[str, str] | None = None) -
     return cordon("gpu-1", annotation, configmap, NODE.cards)
 
 
-def test_nothing_is_cordoned_by_default() -> None:
+def test_no_gpu_is_cordoned_by_default() -> None:
     """Without either, and with empty lists, no GPU is cordoned and there is no warning."""
     assert cordoned() == cordoned(" ,\n") == cordoned(configmap={"gpus": ""}) == Cordon()
 
 
-def test_lists_are_written_by_people() -> None:
+def test_lists_of_cordoned_gpus_are_read_as_people_write_them() -> None:
     """Commas, spaces and lines, indices and UUIDs; the reason says where a GPU is cordoned."""
     assert cordoned(f" 0\n{THIRD},0,") == Cordon({FIRST: BY_ANNOTATION, THIRD: BY_ANNOTATION})
     assert cordoned("0", {"gpus": "1"}) == Cordon({FIRST: BY_ANNOTATION, SECOND: BY_CONFIGMAP})
 
 
 @pytest.mark.parametrize("name", ["7", "all", "*", "01", THIRD.lower(), "显卡"])
-def test_what_matches_no_gpu_is_reported(name: str) -> None:
+def test_an_entry_that_matches_no_gpu_is_reported(name: str) -> None:
     """A typing mistake is a warning, and the other GPUs of the list are cordoned."""
     out = cordoned(f"0 {name}")
     assert out.gpus == {FIRST: BY_ANNOTATION}
@@ -51,7 +51,7 @@ def test_a_configmap_with_other_keys_is_reported(configmap: dict[str, str], foun
     )
 
 
-def test_notices_are_short() -> None:
+def test_notices_about_cordons_are_short() -> None:
     """However long the list is, the warning repeats ten names, and shortens long ones."""
     out = cordoned(" ".join(["0", *(str(number) for number in range(100, 100_000))]))
     assert out.gpus == {FIRST: BY_ANNOTATION}

@@ -65,7 +65,7 @@ def test_gpus_of_another_node_are_told() -> None:
     assert requested_slices({WANTED_SLICES: encode(wanted)}, unnamed).notices == ()
 
 
-def test_what_people_wrote_for_nos_counts_where_ours_names_no_gpu() -> None:
+def test_annotations_for_nos_count_for_gpus_that_ours_does_not_name() -> None:
     """GPUs by their index; 0 takes a size away."""
     by_hand = {f"{NOS_PREFIX}0-10gb": "2", f"{NOS_PREFIX}0-20gb": "0", f"{NOS_PREFIX}1-5gb": "3"}
     assert requested_slices(by_hand, NODE) == SliceRequest({FIRST: {"10gb": 2}, SECOND: {"5gb": 3}})
@@ -77,7 +77,7 @@ def test_what_people_wrote_for_nos_counts_where_ours_names_no_gpu() -> None:
     ("key", "value"),
     [("1-10gb", "many"), ("1-10gb", "-1"), ("1-10gb", "9999"), ("1-3g.20gb", "1"), ("7-10gb", "1"), ("x", "1")],
 )
-def test_what_makes_no_sense_for_nos_is_told_and_passed_over(key: str, value: str) -> None:
+def test_annotations_for_nos_that_make_no_sense_are_told_and_passed_over(key: str, value: str) -> None:
     """The GPU that it is about stays as it is, and others are followed."""
     request = requested_slices(
         {f"{NOS_PREFIX}0-10gb": "2", f"{NOS_PREFIX}1-20gb": "1", f"{NOS_PREFIX}{key}": value}, NODE
@@ -93,7 +93,7 @@ def test_what_makes_no_sense_for_nos_is_told_and_passed_over(key: str, value: st
     assert notice.endswith(f"; {stays}")
 
 
-def test_the_gpu_is_that_of_the_index() -> None:
+def test_annotations_for_nos_name_a_gpu_by_the_index_of_its_card() -> None:
     """Whatever the order of the cards is."""
     node = replace(NODE, cards=(a_gpu(3), a_gpu(1)))
     assert requested_slices({f"{NOS_PREFIX}3-10gb": "1"}, node).gpus == {a_gpu(3).uuid: {"10gb": 1}}
