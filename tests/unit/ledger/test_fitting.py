@@ -301,5 +301,5 @@ def test_what_is_placed_fits(node: Node, earlier: list[PodRequest], asked: PodRe
         reservations.append(Reservation(pod(each, uid=str(number)), "node", placement.shares))
         after = node_account(node, (), reservations)
         for name, resource in after.resources.items():
-            assert all(gpu.over == 0 for gpu in resource.gpus)
+            assert not any(resource.over.values())
             assert sum(before.resources[name].free) - sum(resource.free) == each.amounts.get(name, 0)
