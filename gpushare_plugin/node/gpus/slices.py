@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.resource import Resource
-from gpushare_plugin.node.gpus.mig_needs import NodeMig, PresentNode
+from gpushare_plugin.node.gpus.mig_needs import NodeMig
 from gpushare_plugin.node.gpus.requested_slices import RequestedSlices
 from gpushare_plugin.node.gpus.withdrawals import NodeWithdrawals
 from gpushare_plugin.node.news.news import News
@@ -62,26 +62,31 @@ class NodeSlices:
         return (self._mig if kind == "mig" else self._mps).requested
 
     def cut(
-        self, kind: Kind, known: PresentNode, resources: Mapping[str, Resource], *, manage: bool
+        self,
+        kind: Kind,
+        inventory: Inventory,
+        units: PresentUnits,
+        resources: Mapping[str, Resource],
+        *,
+        manage: bool,
     ) -> Mapping[str, Numbers]:
         """Return the slices of GPUs, by UUID, on a node that offers `resources`; see `divided` for `manage`."""
         there = {id_: name for name, each in resources.items() if slice_of(name) for id_ in each.units}
         is_first, self._has_cut = not self._has_cut, True
         if kind == "mps":
-            cards, units = known.inventory.cards, known.units
-            numbers = self._mps.cut(known.inventory, units)
-            withdrawn = self._withdraw(unwanted(numbers, units), known, there)
-            return keeping(numbers, cards, units, withdrawn)
+            numbers = self._mps.cut(inventory, units)
+            withdrawn = self._withdraw(unwanted(numbers, units), units, there)
+            return keeping(numbers, inventory.cards, units, withdrawn)
         if is_first:
             # An earlier daemon offered the present instances a moment ago, and the Node may still show the instances.
-            there = {**self._mig.left_by_another(known.inventory), **there}
-        offered = self._mig.cut(known, manage=manage)
-        going = frozenset(id_ for id_ in there if known.gpu_of(id_) not in offered)
-        return offered | {known.gpu_of(id_): {} for id_ in self._withdraw(going, known, there)}
+            there = {**self._mig.left_by_another(inventory), **there}
+        offered = self._mig.cut(inventory, units, manage=manage)
+        going = frozenset(id_ for id_ in there if units.gpu_of(id_) not in offered)
+        return offered | {units.gpu_of(id_): {} for id_ in self._withdraw(going, units, there)}
 
-    def _withdraw(self, unwanted: AbstractSet[str], known: PresentNode, there: Mapping[str, str]) -> AbstractSet[str]:
+    def _withdraw(self, unwanted: AbstractSet[str], units: PresentUnits, there: Mapping[str, str]) -> AbstractSet[str]:
         """Return the unwanted slices to keep for now; `there` are the present slices: resources by ID."""
-        return self._withdrawals.keep({id_: there[id_] for id_ in unwanted & there.keys()}, known.asked_at)
+        return self._withdrawals.keep({id_: there[id_] for id_ in unwanted & there.keys()}, units.asked_at)
 
     def surplus(self, partitioning: Kind | None) -> AbstractSet[str]:
         """Return the IDs of slices present only because of held slices."""

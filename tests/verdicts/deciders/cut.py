@@ -10,12 +10,13 @@ from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.holding import Confirmed, Holding, Unknown
 from gpushare_plugin.kube.own_node.requests.wanted_slices import requested_slices
-from gpushare_plugin.node.gpus.mig_needs import NodeMig, PresentNode
+from gpushare_plugin.node.gpus.mig_needs import NodeMig
 from gpushare_plugin.node.gpus.requested_slices import RequestedSlices
 from gpushare_plugin.node.gpus.slices import MpsSlices, NodeSlices
 from gpushare_plugin.node.gpus.withdrawals import NodeWithdrawals
 from gpushare_plugin.node.news.news import News
 from gpushare_plugin.node.offer import NodeOffer
+from gpushare_plugin.sharing.cut import PresentUnits
 from gpushare_plugin.sharing.instances import Division, divided
 from gpushare_plugin.sharing.plan import plan
 from gpushare_plugin.sharing.ways.way import Numbers
@@ -43,10 +44,10 @@ class _Mig:
         self.division = Division()
         self.surplus: AbstractSet[str] = frozenset()
 
-    def cut(self, known: PresentNode, *, manage: bool) -> dict[str, Numbers]:
+    def cut(self, found: Inventory, units: PresentUnits, *, manage: bool) -> dict[str, Numbers]:
         """Return which GPUs are offered."""
-        held = {unit.gpu for unit in known.units.held.values()}
-        self.division = divided(self.requested.wanted, known.inventory, self.rooms, held, manage=manage)
+        held = {unit.gpu for unit in units.held.values()}
+        self.division = divided(self.requested.wanted, found, self.rooms, held, manage=manage)
         return {uuid: {} for uuid in sorted(self.division.offered)}
 
     def left_by_another(self, found: Inventory) -> dict[str, str]:
@@ -134,8 +135,8 @@ class _Node:
         verdict: Json = {}
         cut: Mapping[str, Numbers] | None = None
         if self._kind is not None:
-            known = PresentNode(found, self._offer.units(found), self._offer.asked_at, self._now)
-            cut = self._slices.cut(self._kind, known, self._offer.resources, manage=self._manage)
+            units = self._offer.units(found)
+            cut = self._slices.cut(self._kind, found, units, self._offer.resources, manage=self._manage)
             verdict |= self._cut(cut)
         planned = plan(effective(self._config, self._kind), found, cut=cut)
         if planned.problems:
