@@ -32,7 +32,7 @@ from gpushare_plugin.node.configuration import Accepted, Configuration
 from gpushare_plugin.node.gpus.looks import Looks
 from gpushare_plugin.node.gpus.mig_needs import NodeMig
 from gpushare_plugin.node.gpus.mps_needs import NodeMps
-from gpushare_plugin.node.gpus.slices import MpsSlices, NodeSlices
+from gpushare_plugin.node.gpus.slices import NodeSlices
 from gpushare_plugin.node.gpus.state import Gpus
 from gpushare_plugin.node.gpus.withdrawals import NodeWithdrawals
 from gpushare_plugin.node.news.news import News
@@ -90,10 +90,10 @@ class ServedNode:
         self._sessions = Sessions(outside.directory, outside.spawn, news, outside.steering, outside.reader.recent)
         # The MPS root is mounted into containers, and therefore stays the same until this process restarts.
         self._mps = NodeMps(MpsRoot(Path(self.config.flags.mps_root)), self.apply, news)
-        self._mig = NodeMig(MigRoot(outside.mig_root), self._looks, news, outside.clock)
+        self._mig = NodeMig(MigRoot(outside.mig_root), self._looks, outside.clock)
         self.withdrawals = NodeWithdrawals(outside.clock, outside.asked_for)
         """The withdrawn slices, and the slices for the Node to show."""
-        self._slices = NodeSlices(MpsSlices(news), self._mig, self.withdrawals)
+        self._slices = NodeSlices(self._mig, self.withdrawals, news)
         self._gpus.may_vanish = self._mig.may_vanish
         self._request = SliceRequest()
         self._pods_matter = asyncio.Event()

@@ -9,14 +9,13 @@ from gpushare_plugin.core.unit import Unit
 from gpushare_plugin.mig.exchange import CardStatus, MigRoot, WantedCard
 from gpushare_plugin.mig.link import MigLink, MigView
 from gpushare_plugin.node.gpus.looks import Looks
-from gpushare_plugin.node.gpus.requested_slices import RequestedSlices
-from gpushare_plugin.node.news.news import News
 from gpushare_plugin.sharing.cut import PresentUnits
 from gpushare_plugin.sharing.instances import Division, divided
 from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS
 from gpushare_plugin.sharing.ways.way import Numbers
 from gpushare_plugin.slices.mig import MigProfile, MigRoom
 from gpushare_plugin.slices.slice import Slice, is_profile
+from gpushare_plugin.slices.wanted import Counts
 
 LOOK_EVERY = 0.25
 """Seconds between looks at the status of `gpushare mig`, while `gpushare mig` may have work."""
@@ -55,7 +54,7 @@ class _Idle(Struct):
 class NodeMig:
     """Keeps cards divided into the wanted MIG instances, as far as GPUs held by pods leave room."""
 
-    def __init__(self, root: MigRoot, looks: Looks, news: News, clock: Callable[[], float]) -> None:
+    def __init__(self, root: MigRoot, looks: Looks, clock: Callable[[], float]) -> None:
         """Exchange files with `gpushare mig` in `root`; a new status counts after one of `looks` at the GPUs.
 
         `clock` (seconds) measures how long GPUs have been without offered units.
@@ -63,7 +62,6 @@ class NodeMig:
         self._link = MigLink(root)
         self._looks = looks
         self._clock = clock
-        self.requested = RequestedSlices("mig", news)
         self._division = Division()
         self._idle = _Idle()
         self._view = self._link.look()
@@ -104,10 +102,12 @@ class NodeMig:
 
     # ------------------------------------------------------------------ offers and orders
 
-    def cut(self, inventory: Inventory, units: PresentUnits, *, manage: bool) -> dict[str, Numbers]:
-        """Return the offered GPUs by UUID, each without slices; `manage` is as in `divided`."""
+    def cut(
+        self, wanted: Mapping[str, Counts], inventory: Inventory, units: PresentUnits, *, manage: bool
+    ) -> dict[str, Numbers]:
+        """Return the offered GPUs by UUID, each without slices; `wanted` and `manage` are as in `divided`."""
         held = _gpus(units.held)
-        self._division = divided(self.requested.wanted, inventory, self.rooms, held, manage=manage)
+        self._division = divided(wanted, inventory, self.rooms, held, manage=manage)
         return {uuid: {} for uuid in sorted(self._division.offered)}
 
     def left_by_another(self, inventory: Inventory) -> dict[str, str]:
@@ -131,7 +131,6 @@ class NodeMig:
         self.waits = not to_change <= self._idle.free
         self.surplus = frozenset(id_ for id_, unit in units.held.items() if unit.gpu in to_change)
         self._matters.set()
-        self.requested.warn(self.notices)
 
     def release(self) -> None:
         """Order nothing from `gpushare mig`, on a node not partitioned by MIG; instances stay unchanged."""
@@ -189,9 +188,9 @@ class NodeMig:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Warnings about unusable requests, wanted instances without a place, and trouble of `gpushare mig`."""
+        """Warnings about wanted instances without a place, and trouble of `gpushare mig`."""
         trouble = [f"MIG instances are neither made nor destroyed: {self._view.trouble}"] if self._view.trouble else []
-        return (*self.requested.request.notices, *self._division.notices, *trouble)
+        return (*self._division.notices, *trouble)
 
 
 def _room(card: CardStatus) -> MigRoom:
