@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.ledger.node import Node, OfferedGpu, OfferedResource
 from gpushare_plugin.ledger.pod import (
     Drift,
@@ -66,43 +65,6 @@ class Reservation(NamedTuple):
     """The promised units of each container, by resource and GPU."""
 
 
-class GpuAccount(Struct, frozen=True, gc=False):
-    """The account of one GPU in one resource; a held GPU that the node no longer offers has no units."""
-
-    gpu: OfferedGpu
-    """The GPU."""
-    held: tuple[Placed, ...]
-    """The units held by bound pods."""
-    promised: tuple[Placed, ...]
-    """The units promised to pods with a binding in progress."""
-    unplaced: int
-    """The number of unplaced units that may be on the GPU."""
-    free: int
-    """The number of free units."""
-    over: int
-    """The number of held and promised units beyond the units of the GPU."""
-
-    @property
-    def units(self) -> int:
-        """The number of units of the GPU."""
-        return self.gpu.units
-
-    @property
-    def used(self) -> int:
-        """The number of held and promised units."""
-        return sum(each.units for each in (*self.held, *self.promised))
-
-    @property
-    def reason(self) -> str | None:
-        """The reason why no unit of the GPU can be allocated, None if units can be allocated."""
-        return self.gpu.reason
-
-    @property
-    def healthy(self) -> bool:
-        """Whether units of the GPU can be allocated."""
-        return self.gpu.reason is None
-
-
 @dataclass(frozen=True, slots=True)
 class ResourceAccount:
     """The account of one resource of a node."""
@@ -132,28 +94,29 @@ class ResourceAccount:
         )
 
     @property
-    def gpus(self) -> tuple[GpuAccount, ...]:
-        """The accounts of the GPUs, in the order of the offer, and then of held GPUs outside of the offer."""
-        here: dict[str, list[Placed]] = {}
+    def by_gpu(self) -> dict[str, list[Placed]]:
+        """The held and promised units of each GPU, by name; first the GPUs of the offer, then other held GPUs."""
+        found: dict[str, list[Placed]] = {gpu.name: [] for gpu in self.offer.gpus}
         for each in self.holdings:
-            here.setdefault(each.gpu, []).append(each)
-        unplaced = sum([each.each for each in self.unplaced])
-        found = [
-            _gpu_account(gpu, here.get(gpu.name, ()), unplaced, free)
-            for gpu, free in zip(self.offer.gpus, self.free, strict=True)
-        ]
-        for name, holdings in here.items():
-            if name not in self.offer.names:
-                gone = OfferedGpu(name, -1, 0, reason="not offered any more")
-                found.append(_gpu_account(gone, holdings, unplaced, 0))
-        return tuple(found)
+            found.setdefault(each.gpu, []).append(each)
+        return found
 
+    @property
+    def gpus(self) -> tuple[OfferedGpu, ...]:
+        """The GPUs of the offer, and then the held GPUs that the node no longer offers, without units."""
+        gone = [name for name in self.by_gpu if name not in self.offer.names]
+        return (*self.offer.gpus, *[OfferedGpu(name, -1, 0, reason="not offered any more") for name in gone])
 
-def _gpu_account(gpu: OfferedGpu, holdings: Iterable[Placed], unplaced: int, free: int) -> GpuAccount:
-    held = tuple([each for each in holdings if each.source != "reservation"])
-    promised = tuple([each for each in holdings if each.source == "reservation"])
-    over = max(0, sum([each.units for each in holdings]) - gpu.units)
-    return GpuAccount(gpu, held, promised, unplaced, free, over)
+    @property
+    def over(self) -> dict[str, int]:
+        """The number of held and promised units of each GPU beyond the units of the GPU, by name."""
+        by_gpu = self.by_gpu
+        return {gpu.name: max(0, sum([each.units for each in by_gpu[gpu.name]]) - gpu.units) for gpu in self.gpus}
+
+    @property
+    def anywhere(self) -> int:
+        """The number of unplaced units that may be on any one GPU."""
+        return sum([each.each for each in self.unplaced])
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +131,6 @@ class NodeAccount:
     """The promises to pods with a binding in progress."""
     resources: Mapping[str, ResourceAccount]
     """The accounts of the resources, by resource name."""
-
-    @property
-    def gpus(self) -> dict[tuple[str, str], GpuAccount]:
-        """The account of each GPU in each resource, by the names of the resource and the GPU."""
-        return {(name, each.gpu.name): each for name, account in self.resources.items() for each in account.gpus}
 
     def without(self, uids: Collection[str]) -> "NodeAccount":
         """Return the account without the pods `uids`, bound or with a binding in progress."""

@@ -30,15 +30,15 @@ from gpushare_plugin.mps.exchange import MpsRoot
 from gpushare_plugin.mps.link import MpsLink
 from gpushare_plugin.node.configuration import Accepted, Configuration
 from gpushare_plugin.node.gpus.looks import Looks
-from gpushare_plugin.node.gpus.mig_needs import NodeMig, PresentNode
+from gpushare_plugin.node.gpus.mig_needs import NodeMig
 from gpushare_plugin.node.gpus.mps_needs import NodeMps
-from gpushare_plugin.node.gpus.slices import MpsSlices, NodeSlices
+from gpushare_plugin.node.gpus.slices import NodeSlices
 from gpushare_plugin.node.gpus.state import Gpus
 from gpushare_plugin.node.gpus.withdrawals import NodeWithdrawals
 from gpushare_plugin.node.news.news import News
 from gpushare_plugin.node.offer import NodeOffer
 from gpushare_plugin.node.sessions import Sessions
-from gpushare_plugin.sharing.cut import few_slices, unsuitable
+from gpushare_plugin.sharing.cut import PresentUnits, few_slices, unsuitable
 from gpushare_plugin.sharing.snapshot import planned_snapshot
 from gpushare_plugin.slices.wanted import SliceRequest
 
@@ -90,10 +90,10 @@ class ServedNode:
         self._sessions = Sessions(outside.directory, outside.spawn, news, outside.steering, outside.reader.recent)
         # The MPS root is mounted into containers, and therefore stays the same until this process restarts.
         self._mps = NodeMps(MpsRoot(Path(self.config.flags.mps_root)), self.apply, news)
-        self._mig = NodeMig(MigRoot(outside.mig_root), self._looks, news)
+        self._mig = NodeMig(MigRoot(outside.mig_root), self._looks, outside.clock)
         self.withdrawals = NodeWithdrawals(outside.clock, outside.asked_for)
         """The withdrawn slices, and the slices for the Node to show."""
-        self._slices = NodeSlices(MpsSlices(news), self._mig, self.withdrawals)
+        self._slices = NodeSlices(self._mig, self.withdrawals, news)
         self._gpus.may_vanish = self._mig.may_vanish
         self._request = SliceRequest()
         self._pods_matter = asyncio.Event()
@@ -162,7 +162,7 @@ class ServedNode:
             # Until the kubelet is trusted, only the renewed checkpoint shows free units; otherwise all count as held.
             held = await self._read_renewed()
         self._offer.update_holdings(held)
-        if self._slices.is_new(request) and self._offer.waits_for_record(self._known.units.offered.keys()):
+        if self._slices.is_new(request) and self._offer.waits_for_record(self._units.offered.keys()):
             # Holdings of ended pods must not seem to block the requested slices.
             self._offer.update_holdings(await self._read_renewed())
         self._slices.follow(request)
@@ -245,12 +245,12 @@ class ServedNode:
         inventory = self._gpus.inventory
         kind, manage_mig = self._configuration.partitioning, self.config.partitioning.mig_mode == "manage"
         if kind is not None:
-            cut = self._slices.cut(kind, self._known, self._offer.resources, manage=manage_mig)
+            cut = self._slices.cut(kind, inventory, self._units, self._offer.resources, manage=manage_mig)
             self._configuration.cut(cut, inventory)
         plan = self._configuration.plan
         self._offer.advance(plan, inventory)
         if kind == "mig":
-            self._mig.order(self._known, manage=manage_mig)
+            self._mig.order(inventory, self._units, manage=manage_mig)
         else:
             self._mig.release()
         self._mps.want(plan, self._offer.modes_in_use, inventory)
@@ -267,9 +267,8 @@ class ServedNode:
         self._publish()
 
     @property
-    def _known(self) -> PresentNode:
-        inventory = self._gpus.inventory
-        return PresentNode(inventory, self._offer.units(inventory), self._offer.asked_at, self._clock())
+    def _units(self) -> PresentUnits:
+        return self._offer.units(self._gpus.inventory)
 
     def _publish(self) -> None:
         self.snapshot.publish(self._snapshot())

@@ -66,14 +66,9 @@ class NodeOffer:
         retired = {id_: unit.on(gpus) for each in self._offer.retired for id_, unit in each.units.items()}
         listed = {**retired, **offered}
         if self._held is None:
-            return PresentUnits(offered, retired, listed, certain=False)
+            return PresentUnits(offered, retired, listed)
         held = {unit.id: unit for each in self._held.holdings for unit in each.units(gpus, listed.get)}
-        return PresentUnits(offered, retired, held)
-
-    @property
-    def asked_at(self) -> float | None:
-        """The time of the question behind the known holdings, None while the holdings are unknown."""
-        return self._held.asked_at if self._held is not None else None
+        return PresentUnits(offered, retired, held, self._held.asked_at)
 
     def pause(self, most: float) -> float:
         """Return the seconds until an answer of the kubelet can free a retired unit, at most `most`."""

@@ -34,8 +34,18 @@ class PresentUnits(Struct, frozen=True):
     """The retired units, which cannot be allocated."""
     held: Mapping[str, Unit] = field(default_factory=dict)
     """The units held by pods; if `certain` is false, all units that pods may hold."""
-    certain: bool = True
-    """Whether the units held by pods are known."""
+    asked_at: float | None = None
+    """The time when the kubelet was asked for the held units, None while they are unknown (seconds, any clock)."""
+
+    @property
+    def certain(self) -> bool:
+        """Whether the units held by pods are known."""
+        return self.asked_at is not None
+
+    def gpu_of(self, id_: str) -> str:
+        """Return the GPU UUID of an offered unit, or `id_`: the UUID of a MIG instance offered by an earlier daemon."""
+        unit = self.offered.get(id_)
+        return id_ if unit is None else unit.gpu
 
 
 class Cut(Struct, frozen=True):

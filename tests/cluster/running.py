@@ -66,9 +66,9 @@ class Cluster:
             if pod["spec"].get("nodeName") == worker.name:
                 account.put_pod(pod_of(msgspec.convert(pod, ApiPod)))
         found: Units = Counter()
-        for (resource, gpu), each in account.node(worker.name).gpus.items():
-            for holding in each.held:
-                found[holding.pod.name, resource, gpu] += holding.units
+        for resource, each in account.node(worker.name).resources.items():
+            for holding in each.holdings:
+                found[holding.pod.name, resource, holding.gpu] += holding.units
         return found
 
     async def units_by_pod_resources(self, worker: Worker) -> Units:

@@ -63,8 +63,9 @@ def _node(account: NodeAccount) -> NodeShown | None:
     if memory is None:
         return None
     gpus: list[GpuShown] = []
+    by_gpu = memory.by_gpu
     for gpu in memory.offer.gpus:
-        here = [each for each in memory.holdings if each.gpu == gpu.name]
+        here = by_gpu[gpu.name]
         pods: list[PodShown] = [
             {"name": each.pod.name, "namespace": each.pod.namespace, "usedGPU": each.units} for each in here
         ]

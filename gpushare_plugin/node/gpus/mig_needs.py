@@ -1,7 +1,7 @@
 """The MIG instances of a partitioned node: the wanted division of the cards, and the orders to `gpushare mig`."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.core.gpu import Gpu, Inventory
@@ -9,35 +9,16 @@ from gpushare_plugin.core.unit import Unit
 from gpushare_plugin.mig.exchange import CardStatus, MigRoot, WantedCard
 from gpushare_plugin.mig.link import MigLink, MigView
 from gpushare_plugin.node.gpus.looks import Looks
-from gpushare_plugin.node.gpus.requested_slices import RequestedSlices
-from gpushare_plugin.node.news.news import News
 from gpushare_plugin.sharing.cut import PresentUnits
 from gpushare_plugin.sharing.instances import Division, divided
 from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS
 from gpushare_plugin.sharing.ways.way import Numbers
 from gpushare_plugin.slices.mig import MigProfile, MigRoom
 from gpushare_plugin.slices.slice import Slice, is_profile
+from gpushare_plugin.slices.wanted import Counts
 
 LOOK_EVERY = 0.25
 """Seconds between looks at the status of `gpushare mig`, while `gpushare mig` may have work."""
-
-
-class PresentNode(Struct, frozen=True):
-    """The present state of a node, needed to divide the GPUs."""
-
-    inventory: Inventory
-    """The GPUs of the node."""
-    units: PresentUnits
-    """The units of the node."""
-    asked_at: float | None
-    """The time when the kubelet was asked for the newest holdings, None without holdings (seconds, any clock)."""
-    now: float
-    """The present time on the same clock."""
-
-    def gpu_of(self, id_: str) -> str:
-        """Return the GPU UUID of an offered unit, or `id_`: the UUID of a MIG instance offered by an earlier daemon."""
-        unit = self.units.offered.get(id_)
-        return id_ if unit is None else unit.gpu
 
 
 def _gpus(units: Mapping[str, Unit]) -> frozenset[str]:
@@ -56,13 +37,13 @@ class _Idle(Struct):
     free: frozenset[str] = frozenset()
     """The UUIDs of the GPUs without offered units that are certainly not held."""
 
-    def update(self, known: PresentNode) -> None:
-        """Update both fields from the offered, retired and held units."""
-        offered = _gpus(known.units.offered)
-        idle = [gpu.uuid for gpu in known.inventory.gpus if gpu.uuid not in offered]
-        self.since = {uuid: self.since.get(uuid, known.now) for uuid in idle}
-        busy = _gpus(known.units.held) | _gpus(known.units.retired)
-        asked_at = known.asked_at
+    def update(self, inventory: Inventory, units: PresentUnits, now: float) -> None:
+        """Update both fields from the offered, retired and held units; `now` is on the clock of `units.asked_at`."""
+        offered = _gpus(units.offered)
+        idle = [gpu.uuid for gpu in inventory.gpus if gpu.uuid not in offered]
+        self.since = {uuid: self.since.get(uuid, now) for uuid in idle}
+        busy = _gpus(units.held) | _gpus(units.retired)
+        asked_at = units.asked_at
         self.free = frozenset(
             uuid
             for uuid, since in self.since.items()
@@ -73,11 +54,14 @@ class _Idle(Struct):
 class NodeMig:
     """Keeps cards divided into the wanted MIG instances, as far as GPUs held by pods leave room."""
 
-    def __init__(self, root: MigRoot, looks: Looks, news: News) -> None:
-        """Exchange files with `gpushare mig` in `root`; a new status counts after one of `looks` at the GPUs."""
+    def __init__(self, root: MigRoot, looks: Looks, clock: Callable[[], float]) -> None:
+        """Exchange files with `gpushare mig` in `root`; a new status counts after one of `looks` at the GPUs.
+
+        `clock` (seconds) measures how long GPUs have been without offered units.
+        """
         self._link = MigLink(root)
         self._looks = looks
-        self.requested = RequestedSlices("mig", news)
+        self._clock = clock
         self._division = Division()
         self._idle = _Idle()
         self._view = self._link.look()
@@ -118,10 +102,12 @@ class NodeMig:
 
     # ------------------------------------------------------------------ offers and orders
 
-    def cut(self, known: PresentNode, *, manage: bool) -> dict[str, Numbers]:
-        """Return the offered GPUs by UUID, each without slices; `manage` is as in `divided`."""
-        held = _gpus(known.units.held)
-        self._division = divided(self.requested.wanted, known.inventory, self.rooms, held, manage=manage)
+    def cut(
+        self, wanted: Mapping[str, Counts], inventory: Inventory, units: PresentUnits, *, manage: bool
+    ) -> dict[str, Numbers]:
+        """Return the offered GPUs by UUID, each without slices; `wanted` and `manage` are as in `divided`."""
+        held = _gpus(units.held)
+        self._division = divided(wanted, inventory, self.rooms, held, manage=manage)
         return {uuid: {} for uuid in sorted(self._division.offered)}
 
     def left_by_another(self, inventory: Inventory) -> dict[str, str]:
@@ -135,17 +121,16 @@ class NodeMig:
             if each.mig is not None and is_profile(each.mig.profile) and not self._link.may_be_destroyed(each.uuid)
         }
 
-    def order(self, known: PresentNode, *, manage: bool) -> None:
+    def order(self, inventory: Inventory, units: PresentUnits, *, manage: bool) -> None:
         """Order all changes possible now from `gpushare mig`."""
         self._active = True
-        self._idle.update(known)
-        orders = [order for card in known.inventory.cards if (order := self._card(card, known, manage=manage))]
+        self._idle.update(inventory, units, self._clock())
+        orders = [order for card in inventory.cards if (order := self._card(card, inventory, manage=manage))]
         self._link.order(orders)
-        to_change = frozenset(self._to_change(known, manage=manage))
+        to_change = frozenset(self._to_change(inventory, manage=manage))
         self.waits = not to_change <= self._idle.free
-        self.surplus = frozenset(id_ for id_, unit in known.units.held.items() if unit.gpu in to_change)
+        self.surplus = frozenset(id_ for id_, unit in units.held.items() if unit.gpu in to_change)
         self._matters.set()
-        self.requested.warn(self.notices)
 
     def release(self) -> None:
         """Order nothing from `gpushare mig`, on a node not partitioned by MIG; instances stay unchanged."""
@@ -157,7 +142,7 @@ class NodeMig:
         else:
             self._matters.clear()
 
-    def _card(self, card: Gpu, known: PresentNode, *, manage: bool) -> WantedCard | None:
+    def _card(self, card: Gpu, inventory: Inventory, *, manage: bool) -> WantedCard | None:
         """Return the order for a card, None if nothing is to be ordered."""
         free = self._idle.free
         if not card.mig_enabled:
@@ -166,22 +151,22 @@ class NodeMig:
         places = self._division.places.get(card.uuid)
         if places is None:
             return None
-        unwanted = self._unwanted(card, known)
+        unwanted = self._unwanted(card, inventory)
         removable = tuple(uuid for uuid in unwanted if uuid in free and card.uuid in free)
         return WantedCard(uuid=card.uuid, instances=tuple(map(str, places)), removable=removable)
 
-    def _unwanted(self, card: Gpu, known: PresentNode) -> list[str]:
+    def _unwanted(self, card: Gpu, inventory: Inventory) -> list[str]:
         """Return the UUIDs of the unwanted MIG instances of a card."""
         if (places := self._division.places.get(card.uuid)) is None:
             return []
-        instances = known.inventory.instances_of(card)
+        instances = inventory.instances_of(card)
         lasting = self._division.lasting
         return [each.uuid for each in instances if each.mig_place not in places and each.uuid not in lasting]
 
-    def _to_change(self, known: PresentNode, *, manage: bool) -> Iterator[str]:
+    def _to_change(self, inventory: Inventory, *, manage: bool) -> Iterator[str]:
         """Yield the UUIDs of the GPUs that must be free before the division can change."""
-        for card in known.inventory.cards:
-            unwanted = self._unwanted(card, known)
+        for card in inventory.cards:
+            unwanted = self._unwanted(card, inventory)
             yield from unwanted
             if unwanted or (manage and card.mig_capable and not card.mig_enabled):
                 yield card.uuid
@@ -203,9 +188,9 @@ class NodeMig:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Warnings about unusable requests, wanted instances without a place, and trouble of `gpushare mig`."""
+        """Warnings about wanted instances without a place, and trouble of `gpushare mig`."""
         trouble = [f"MIG instances are neither made nor destroyed: {self._view.trouble}"] if self._view.trouble else []
-        return (*self.requested.request.notices, *self._division.notices, *trouble)
+        return (*self._division.notices, *trouble)
 
 
 def _room(card: CardStatus) -> MigRoom:

@@ -5,8 +5,7 @@ from collections.abc import Set as AbstractSet
 
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.resource import Resource
-from gpushare_plugin.node.gpus.mig_needs import NodeMig, PresentNode
-from gpushare_plugin.node.gpus.requested_slices import RequestedSlices
+from gpushare_plugin.node.gpus.mig_needs import NodeMig
 from gpushare_plugin.node.gpus.withdrawals import NodeWithdrawals
 from gpushare_plugin.node.news.news import News
 from gpushare_plugin.sharing.cut import Cut, PresentUnits, cut, keeping, unwanted
@@ -15,78 +14,73 @@ from gpushare_plugin.slices.slice import Kind, slice_of
 from gpushare_plugin.slices.wanted import SliceRequest
 
 
-class MpsSlices:
-    """Keeps the GPUs cut into the wanted slices, as far as held slices leave room."""
-
-    def __init__(self, news: News) -> None:
-        """Start without wanted slices."""
-        self.requested = RequestedSlices("mps", news)
-        self._cut = Cut()
-
-    def cut(self, inventory: Inventory, units: PresentUnits) -> Mapping[str, Numbers]:
-        """Return the slices of GPUs, by UUID, for the wanted slices and the present units."""
-        self._cut = cut(self.requested.wanted, inventory.cards, units)
-        self.requested.warn(self.notices)
-        return self._cut.numbers
-
-    @property
-    def surplus(self) -> frozenset[str]:
-        """The IDs of slices kept only because pods hold slices of the same size."""
-        return self._cut.surplus
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """Warnings about unusable requests, and about wanted slices without room."""
-        return (*self.requested.request.notices, *self._cut.notices)
-
-
 class NodeSlices:
     """Divides GPUs into slices under MPS or into MIG instances; a node has slices of at most one kind."""
 
-    def __init__(self, mps: MpsSlices, mig: NodeMig, withdrawals: NodeWithdrawals) -> None:
-        """Pass requests on to `mps` or `mig`; `withdrawals` keeps unwanted slices for a while."""
-        self._mps = mps
+    def __init__(self, mig: NodeMig, withdrawals: NodeWithdrawals, news: News) -> None:
+        """Start without wanted slices; `withdrawals` keeps unwanted slices for a while."""
         self._mig = mig
         self._withdrawals = withdrawals
+        self._news = news
+        self._request = SliceRequest()
+        self._readable = SliceRequest()
+        self._cut = Cut()
+        self._warned: tuple[str, ...] = ()
         self._has_cut = False
 
     def is_new(self, request: SliceRequest) -> bool:
-        """Return whether a request differs from the previous request of the same kind."""
-        return request != self._requested(request.kind).request
+        """Return whether a request differs from the previous request."""
+        return request != self._request
 
     def follow(self, request: SliceRequest) -> None:
-        """Follow a request from now on."""
-        self._requested(request.kind).follow(request)
-
-    def _requested(self, kind: Kind) -> RequestedSlices:
-        return (self._mig if kind == "mig" else self._mps).requested
+        """Follow a request from now on; with an unreadable request, the slices wanted before stay wanted."""
+        self._request = request
+        if request.gpus is not None:
+            self._readable = request
 
     def cut(
-        self, kind: Kind, known: PresentNode, resources: Mapping[str, Resource], *, manage: bool
+        self,
+        kind: Kind,
+        inventory: Inventory,
+        units: PresentUnits,
+        resources: Mapping[str, Resource],
+        *,
+        manage: bool,
     ) -> Mapping[str, Numbers]:
         """Return the slices of GPUs, by UUID, on a node that offers `resources`; see `divided` for `manage`."""
         there = {id_: name for name, each in resources.items() if slice_of(name) for id_ in each.units}
         is_first, self._has_cut = not self._has_cut, True
+        # After a change of the kind, GPUs keep their slices until a request of the new kind comes.
+        wanted = (self._readable.gpus or {}) if self._readable.kind == kind else {}
         if kind == "mps":
-            cards, units = known.inventory.cards, known.units
-            numbers = self._mps.cut(known.inventory, units)
-            withdrawn = self._withdraw(unwanted(numbers, units), known, there)
-            return keeping(numbers, cards, units, withdrawn)
+            self._cut = cut(wanted, inventory.cards, units)
+            self._warn(kind)
+            withdrawn = self._withdraw(unwanted(self._cut.numbers, units), units, there)
+            return keeping(self._cut.numbers, inventory.cards, units, withdrawn)
         if is_first:
             # An earlier daemon offered the present instances a moment ago, and the Node may still show the instances.
-            there = {**self._mig.left_by_another(known.inventory), **there}
-        offered = self._mig.cut(known, manage=manage)
-        going = frozenset(id_ for id_ in there if known.gpu_of(id_) not in offered)
-        return offered | {known.gpu_of(id_): {} for id_ in self._withdraw(going, known, there)}
+            there = {**self._mig.left_by_another(inventory), **there}
+        offered = self._mig.cut(wanted, inventory, units, manage=manage)
+        self._warn(kind)
+        going = frozenset(id_ for id_ in there if units.gpu_of(id_) not in offered)
+        return offered | {units.gpu_of(id_): {} for id_ in self._withdraw(going, units, there)}
 
-    def _withdraw(self, unwanted: AbstractSet[str], known: PresentNode, there: Mapping[str, str]) -> AbstractSet[str]:
+    def _warn(self, kind: Kind) -> None:
+        """Publish the new notices as warnings, without the notices of the previous call."""
+        before, self._warned = self._warned, self.notices(kind)
+        self._news.warn(notice for notice in self._warned if notice not in before)
+
+    def _withdraw(self, unwanted: AbstractSet[str], units: PresentUnits, there: Mapping[str, str]) -> AbstractSet[str]:
         """Return the unwanted slices to keep for now; `there` are the present slices: resources by ID."""
-        return self._withdrawals.keep({id_: there[id_] for id_ in unwanted & there.keys()}, known.asked_at)
+        return self._withdrawals.keep({id_: there[id_] for id_ in unwanted & there.keys()}, units.asked_at)
 
     def surplus(self, partitioning: Kind | None) -> AbstractSet[str]:
         """Return the IDs of slices present only because of held slices."""
-        return self._mps.surplus if partitioning == "mps" else self._mig.surplus
+        return self._cut.surplus if partitioning == "mps" else self._mig.surplus
 
     def notices(self, partitioning: Kind | None) -> tuple[str, ...]:
         """Return warnings about unusable requests, and about wanted slices without room or without `gpushare mig`."""
-        return {None: (), "mps": self._mps.notices, "mig": self._mig.notices}[partitioning]
+        if partitioning is None:
+            return ()
+        of_request = self._request.notices if self._request.kind == partitioning else ()
+        return (*of_request, *(self._cut if partitioning == "mps" else self._mig).notices)

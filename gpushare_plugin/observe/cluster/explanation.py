@@ -1,7 +1,7 @@
 """Why a pod gets no GPU, or has its GPUs, as data; `explained` puts the data into words."""
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from gpushare_plugin.ledger.annotations import (
 )
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.node import GPU_COUNT, Node, OfferedGpu
-from gpushare_plugin.ledger.occupancy import NodeAccount, locate
+from gpushare_plugin.ledger.occupancy import NodeAccount, Placed, locate
 from gpushare_plugin.ledger.pod import Pod, Shares
 from gpushare_plugin.ledger.refusal import Shortage
 from gpushare_plugin.ledger.request import ANY_GPU, PodRequest, Wishes
@@ -324,9 +324,7 @@ def _misfit(account: ClusterAccount, node: Node, pod: Pod, misfit: Misfit, *, cu
                 reason = f"the node does not offer {name}: all {amount} units are missing"
                 return replace(about, reason=reason, resource=name, missing=amount)
         return about
-    holders: dict[str, list[str]] = {}
-    for each in misfit.account.holdings:
-        holders.setdefault(each.gpu, []).append(f"{each.pod.label} ({each.units})")
+    by_gpu = misfit.account.by_gpu
     ending = None
     if cured and misfit.curable:
         there = account.node(node.name).pods
@@ -338,7 +336,7 @@ def _misfit(account: ClusterAccount, node: Node, pod: Pod, misfit: Misfit, *, cu
         missing=misfit.missing,
         smaller=_smaller(misfit),
         gpus=tuple(
-            _gpu(gpu, shortage, holders.get(gpu.name, ()), request.wishes)
+            _gpu(gpu, shortage, by_gpu[gpu.name], request.wishes)
             for gpu, shortage in zip(misfit.account.offer.gpus, misfit.shortages, strict=True)
         ),
         ending=ending,
@@ -354,7 +352,7 @@ def _smaller(misfit: Shortfall) -> int | None:
     return (largest[-1] * misfit.lack.count or None) if len(largest) == misfit.lack.count else None
 
 
-def _gpu(gpu: OfferedGpu, shortage: Shortage, holders: Sequence[str], wishes: Wishes) -> GpuVerdict:
+def _gpu(gpu: OfferedGpu, shortage: Shortage, placed: Iterable[Placed], wishes: Wishes) -> GpuVerdict:
     return GpuVerdict(
         index=gpu.index,
         uuid=gpu.name,
@@ -362,7 +360,7 @@ def _gpu(gpu: OfferedGpu, shortage: Shortage, holders: Sequence[str], wishes: Wi
         free=shortage.free,
         missing=shortage.missing,
         reason=shortage.reason,
-        holders=tuple(holders),
+        holders=tuple(f"{each.pod.label} ({each.units})" for each in placed),
         wanted=wishes.refusal(gpu.name, gpu.product) is None,
     )
 

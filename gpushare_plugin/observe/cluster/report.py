@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import chain, repeat
 from typing import Literal
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from gpushare_plugin.base.version import __version__
 from gpushare_plugin.ledger.node import GPU_MEMORY, OfferedResource
 from gpushare_plugin.ledger.node_record import GpuRecord
-from gpushare_plugin.ledger.occupancy import GpuAccount, NodeAccount, Placed, ResourceAccount
+from gpushare_plugin.ledger.occupancy import NodeAccount, Placed, ResourceAccount
 from gpushare_plugin.ledger.pod import Drift, Pod
 from gpushare_plugin.partition.conversion import partition_node
 from gpushare_plugin.partition.nodes import PartitionNode
@@ -326,14 +327,12 @@ def node_use(account: NodeAccount, divided: list[PartitionNode]) -> NodeUse:
 def _resource(
     account: ResourceAccount, recorded: Mapping[tuple[str | None, str], GpuRecord], *, confirms: bool
 ) -> ResourceUse:
-    offer, drift = account.offer, account.drift
+    offer = account.offer
     return ResourceUse(
         resource=offer.resource,
         kind=offer.kind,
         unit=unit_name(offer),
-        gpus=tuple(
-            _gpu(gpu, recorded.get((offer.resource, gpu.gpu.name)), drift, confirms=confirms) for gpu in account.gpus
-        ),
+        gpus=tuple(_gpus(account, recorded, confirms=confirms)),
         unplaced=tuple(
             PodUse(namespace=each.pod.namespace, pod=each.pod.name, units=each.units, state="unplaced")
             for each in account.unplaced
@@ -341,29 +340,37 @@ def _resource(
     )
 
 
-def _gpu(gpu: GpuAccount, record: GpuRecord | None, drift: Drift, *, confirms: bool) -> GpuUse:
-    name = gpu.gpu.name
-    moved = frozenset[str]()
-    if drifted := drift.excess.get(name, 0):
-        there = (each for each in drift.pods if each.held.get(name, 0) > each.promised.get(name, 0))
-        moved = frozenset(each.pod.uid for each in there)
-    pods = tuple([_use(each, confirms=confirms, drift=each.pod.uid in moved) for each in (*gpu.held, *gpu.promised)])
-    product = gpu.gpu.product
-    return GpuUse(
-        index=gpu.gpu.index,
-        uuid=gpu.gpu.name,
-        product=f"{product} MIG {record.profile}" if record is not None and record.profile else product,
-        mode=record.mode if record is not None else None,
-        units=gpu.units,
-        allocated=sum([use.units for use in pods]),
-        promised=sum([use.units for use in pods if use.state == "promised"]),
-        unplaced=gpu.unplaced,
-        free=gpu.free,
-        over=gpu.over,
-        drifted=drifted,
-        reason=gpu.reason,
-        pods=pods,
-    )
+def _gpus(
+    account: ResourceAccount, recorded: Mapping[tuple[str | None, str], GpuRecord], *, confirms: bool
+) -> Iterator[GpuUse]:
+    """Yield the GPUs of the offer, and then the held GPUs outside of the offer."""
+    by_gpu, over, unplaced, drift = account.by_gpu, account.over, account.anywhere, account.drift
+    for gpu, free in zip(account.gpus, chain(account.free, repeat(0)), strict=False):
+        record = recorded.get((account.offer.resource, gpu.name))
+        moved = _moved(drift, gpu.name)
+        pods = tuple([_use(each, confirms=confirms, drift=each.pod.uid in moved) for each in by_gpu[gpu.name]])
+        yield GpuUse(
+            index=gpu.index,
+            uuid=gpu.name,
+            product=f"{gpu.product} MIG {record.profile}" if record is not None and record.profile else gpu.product,
+            mode=record.mode if record is not None else None,
+            units=gpu.units,
+            allocated=sum([use.units for use in pods]),
+            promised=sum([use.units for use in pods if use.state == "promised"]),
+            unplaced=unplaced,
+            free=free,
+            over=over[gpu.name],
+            drifted=drift.excess.get(gpu.name, 0),
+            reason=gpu.reason,
+            pods=pods,
+        )
+
+
+def _moved(drift: Drift, gpu: str) -> frozenset[str]:
+    """Return the UIDs of the pods with more held than promised units of a GPU, if all pods together have, too."""
+    if not drift.excess.get(gpu):
+        return frozenset()
+    return frozenset(each.pod.uid for each in drift.pods if each.held.get(gpu, 0) > each.promised.get(gpu, 0))
 
 
 def _use(holding: Placed, *, confirms: bool, drift: bool) -> PodUse:

@@ -10,7 +10,7 @@ from gpushare_plugin.base import structs
 from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.ledger.annotations import PROMISE
 from gpushare_plugin.ledger.cluster_wide import MOST_REQUESTS
-from gpushare_plugin.ledger.node import plain_node, unreadable_node
+from gpushare_plugin.ledger.node import GPU_MEMORY, plain_node, unreadable_node
 from gpushare_plugin.ledger.request import ContainerRequest
 from gpushare_plugin.ledger.verdicts import Fit, Misfit
 from gpushare_plugin.ledger.victims import Eviction
@@ -31,11 +31,11 @@ def test_a_reservation_holds_until_the_pod_is_bound() -> None:
     """What is promised is not free; once the pod is seen on the node, it is counted there, once."""
     made = account(memory_node(10))
     made.reserve(pod(memory(6)), "node")
-    gpu = made.node("node").gpus["aliyun.com/gpu-mem", uuid(0)]
-    assert ([each.pod.uid for each in gpu.promised], gpu.held, gpu.free) == (["pod"], (), 4)
+    placed = made.node("node").resources[GPU_MEMORY].by_gpu[uuid(0)]
+    assert ([(each.pod.uid, each.source) for each in placed], free(made)) == ([("pod", "reservation")], [4])
     made.put_pod(pod(memory(6), "node", on=uuid(0)))
-    gpu = made.node("node").gpus["aliyun.com/gpu-mem", uuid(0)]
-    assert ([each.pod.uid for each in gpu.held], gpu.promised, gpu.free) == (["pod"], (), 4)
+    placed = made.node("node").resources[GPU_MEMORY].by_gpu[uuid(0)]
+    assert ([(each.pod.uid, each.source) for each in placed], free(made)) == ([("pod", "allocation")], [4])
     assert made.reservation("pod") is None
 
 

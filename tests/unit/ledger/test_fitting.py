@@ -301,5 +301,5 @@ def test_every_placement_fits_what_the_pod_asks_for(node: Node, earlier: list[Po
         reservations.append(Reservation(pod(each, uid=str(number)), "node", placement.shares))
         after = node_account(node, (), reservations)
         for name, resource in after.resources.items():
-            assert all(gpu.over == 0 for gpu in resource.gpus)
+            assert not any(resource.over.values())
             assert sum(before.resources[name].free) - sum(resource.free) == each.amounts.get(name, 0)

@@ -7,7 +7,7 @@ import pytest
 from gpushare_plugin.base import structs
 from gpushare_plugin.ledger.annotations import ACK_ALLOCATION, claims, write_allocation
 from gpushare_plugin.ledger.cluster import ClusterAccount
-from gpushare_plugin.ledger.node import GPU_CORES, GPU_MEMORY, plain_node, recorded_node
+from gpushare_plugin.ledger.node import GPU_CORES, GPU_MEMORY, OfferedGpu, plain_node, recorded_node
 from gpushare_plugin.ledger.node_record import GpuRecord, NodeRecord, ResourceRecord
 from gpushare_plugin.ledger.occupancy import Placed, node_account
 from gpushare_plugin.ledger.pod import Share
@@ -55,9 +55,10 @@ def test_units_that_nothing_places_count_against_every_gpu() -> None:
     """Such units are on one of the GPUs, so none can be sure to have them; of a pod on two GPUs, half is on any one."""
     made = account(memory_node(10, 10, 3), pods=(pod(memory(4), "node"),))
     assert free(made) == [6, 6, 0]
-    assert [gpu.unplaced for gpu in made.node("node").resources[GPU_MEMORY].gpus] == [4, 4, 4]
+    assert made.node("node").resources[GPU_MEMORY].anywhere == 4
     made.put_pod(pod(memory(4, gpus="2"), "node"))
     assert free(made) == [8, 8, 1]
+    assert made.node("node").resources[GPU_MEMORY].anywhere == 2
 
 
 def test_the_promise_places_what_the_allocation_does_not_show() -> None:
@@ -89,12 +90,13 @@ def test_a_gpu_that_is_not_offered_any_more_is_held() -> None:
     made = account(node, pods=(pod(memory(4), "node", on=uuid(1)),))
     made.put_node(structs.replace(node, offers={GPU_MEMORY: replace(offer, gpus=offer.gpus[:1])}))
     assert free(made) == [10]
-    gpu = made.node("node").gpus[GPU_MEMORY, uuid(1)]
-    assert (gpu.units, gpu.over, gpu.healthy, gpu.reason) == (0, 4, False, "not offered any more")
+    shrunk = made.node("node").resources[GPU_MEMORY]
+    gone = OfferedGpu(uuid(1), -1, 0, reason="not offered any more")
+    assert (shrunk.gpus, shrunk.over) == ((offer.gpus[0], gone), {uuid(0): 0, uuid(1): 4})
     made.put_node(structs.replace(node, offers={}))
-    assert made.node("node").gpus[GPU_MEMORY, uuid(1)].held == (
-        Placed(made.node("node").pods[0], uuid(1), 4, "allocation"),
-    )
+    left = made.node("node").resources[GPU_MEMORY]
+    assert (left.gpus, left.over) == ((gone,), {uuid(1): 4})
+    assert left.by_gpu == {uuid(1): [Placed(made.node("node").pods[0], uuid(1), 4, "allocation")]}
 
 
 def test_an_index_names_one_gpu_or_none() -> None:

@@ -50,6 +50,6 @@ def test_every_listed_unit_counts_as_held_while_it_is_not_known_what_pods_hold()
     offer = NodeOffer(News(lambda _item: None), Clock())
     offer.start(taken({("nvidia.com/gpu-10gb", "00000000-10gb-3")}), NODE, {})
     old = {"00000000-10gb-3": Form.cut("00000000", Slice("mps", "10gb")).units(NODE.cards[0].uuid, None, [3], 10240)[0]}
-    assert offer.units(NODE) == PresentUnits(retired=old, held=old, certain=False)
+    assert offer.units(NODE) == PresentUnits(retired=old, held=old)
     offer.update_holdings(confirmed(at=100.0))
-    assert offer.units(NODE) == PresentUnits(retired=old)
+    assert offer.units(NODE) == PresentUnits(retired=old, asked_at=100.0)

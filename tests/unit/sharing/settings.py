@@ -63,11 +63,11 @@ def present(
     retired: Iterable[str] = (),
     held: Iterable[str] = (),
     *,
-    certain: bool = True,
+    asked_at: float | None = 0.0,
 ) -> PresentUnits:
     """Return the units that a node has, given their IDs."""
 
     def units(ids: Iterable[str]) -> dict[str, Unit]:
         return {id_: unit for id_ in ids if (unit := parse_unit(id_, node.numa_nodes)) is not None}
 
-    return PresentUnits(units(offered), units(retired), units(held), certain)
+    return PresentUnits(units(offered), units(retired), units(held), asked_at)

@@ -58,7 +58,7 @@ def test_a_held_slice_that_is_not_wanted_stays_and_takes_its_room() -> None:
 def test_missing_slices_are_not_told_while_holdings_are_unknown() -> None:
     """Every slice counts as held then, and people would be warned of pods that are none."""
     there = ids("20gb-0", "20gb-1")
-    made = cut({GPU.uuid: {"40gb": 1}}, [GPU], present(NODE, there, NO_IDS, there, certain=False))
+    made = cut({GPU.uuid: {"40gb": 1}}, [GPU], present(NODE, there, NO_IDS, there, asked_at=None))
     assert (made.surplus, made.notices) == (there, ())
 
 
@@ -84,7 +84,7 @@ def test_a_gpu_has_no_more_slices_than_mps_serves() -> None:
     large = a_gpu(0, 81920)
     old = replace(large, compute_capability=(6, 0))
     for gpu, most in ((large, 48), (old, 16)):
-        made = cut({gpu.uuid: {"1gb": 10**9}}, [gpu], PresentUnits())
+        made = cut({gpu.uuid: {"1gb": 10**9}}, [gpu], PresentUnits(asked_at=0.0))
         assert made.numbers == {gpu.uuid: {Slice("mps", "1gb"): tuple(range(most))}}
         assert "1,000,000,000 slices of 1gb wanted" in made.notices[0]
 
@@ -99,7 +99,7 @@ def test_many_sizes_that_do_not_fit_are_told_in_one_sentence() -> None:
 def test_a_gpu_that_mps_cannot_share_is_left_alone() -> None:
     """The plan says why; the others are cut."""
     node = Inventory((a_gpu(0, mig_enabled=True), a_gpu(1)))
-    made = cut({gpu.uuid: {"10gb": 1} for gpu in node.cards}, node.cards, PresentUnits())
+    made = cut({gpu.uuid: {"10gb": 1} for gpu in node.cards}, node.cards, PresentUnits(asked_at=0.0))
     assert list(made.numbers) == [a_gpu(1).uuid]
     decided = planned(node, made)
     assert {name: len(units) for name, units in units_of(decided).items()} == {"nvidia.com/gpu-10gb": 1}
@@ -183,7 +183,7 @@ def test_a_gpu_is_never_overcommitted_while_slices_are_withdrawn(
     first: dict[str, int], then: dict[str, int], random: Random
 ) -> None:
     """There are no more slices than MPS serves; withdrawn slices stay, and so does all that is wanted and there."""
-    there = cut({GPU.uuid: first}, [GPU], PresentUnits()).numbers[GPU.uuid]
+    there = cut({GPU.uuid: first}, [GPU], PresentUnits(asked_at=0.0)).numbers[GPU.uuid]
     offered = frozenset(f"00000000-{size.name}-{number}" for size, numbers in there.items() for number in numbers)
     numbers = cut({GPU.uuid: then}, [GPU], present(NODE, offered)).numbers
     idle = sorted(unwanted(numbers, present(NODE, offered)))

@@ -10,17 +10,18 @@ from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.holding import Confirmed, Holding, Unknown
 from gpushare_plugin.kube.own_node.requests.wanted_slices import requested_slices
-from gpushare_plugin.node.gpus.mig_needs import NodeMig, PresentNode
-from gpushare_plugin.node.gpus.requested_slices import RequestedSlices
-from gpushare_plugin.node.gpus.slices import MpsSlices, NodeSlices
+from gpushare_plugin.node.gpus.mig_needs import NodeMig
+from gpushare_plugin.node.gpus.slices import NodeSlices
 from gpushare_plugin.node.gpus.withdrawals import NodeWithdrawals
 from gpushare_plugin.node.news.news import News
 from gpushare_plugin.node.offer import NodeOffer
+from gpushare_plugin.sharing.cut import PresentUnits
 from gpushare_plugin.sharing.instances import Division, divided
 from gpushare_plugin.sharing.plan import plan
 from gpushare_plugin.sharing.ways.way import Numbers
 from gpushare_plugin.slices.mig import MigProfile, MigRoom
 from gpushare_plugin.slices.slice import Kind, slice_of
+from gpushare_plugin.slices.wanted import Counts
 from tests.unit.sharing.holders import taken
 from tests.verdicts.deciders.host import effective, in_ranges, inventory
 from tests.verdicts.generate.cuts import driven
@@ -37,16 +38,17 @@ def decide(asked: Json) -> Json:
 class _Mig:
     """What `NodeSlices` asks of MIG instances, without the files that `gpushare mig` reads."""
 
-    def __init__(self, news: News, profiles: Json) -> None:
-        self.requested = RequestedSlices("mig", news)
+    def __init__(self, profiles: Json) -> None:
         self.rooms = {uuid: MigRoom.of(MigProfile(**_tuples(each)) for each in of) for uuid, of in profiles.items()}
         self.division = Division()
         self.surplus: AbstractSet[str] = frozenset()
 
-    def cut(self, known: PresentNode, *, manage: bool) -> dict[str, Numbers]:
+    def cut(
+        self, wanted: Mapping[str, Counts], found: Inventory, units: PresentUnits, *, manage: bool
+    ) -> dict[str, Numbers]:
         """Return which GPUs are offered."""
-        held = {unit.gpu for unit in known.units.held.values()}
-        self.division = divided(self.requested.wanted, known.inventory, self.rooms, held, manage=manage)
+        held = {unit.gpu for unit in units.held.values()}
+        self.division = divided(wanted, found, self.rooms, held, manage=manage)
         return {uuid: {} for uuid in sorted(self.division.offered)}
 
     def left_by_another(self, found: Inventory) -> dict[str, str]:
@@ -60,7 +62,7 @@ class _Mig:
     @property
     def notices(self) -> tuple[str, ...]:
         """What cannot be."""
-        return (*self.requested.request.notices, *self.division.notices)
+        return self.division.notices
 
 
 def _mode(mode: object) -> object:
@@ -86,9 +88,9 @@ class _Node:
         self._held: dict[str, str] = {}
         self._asked_for: frozenset[str] = frozenset()
         news = News()
-        self._mig = _Mig(news, asked["profiles"])
+        self._mig = _Mig(asked["profiles"])
         self._withdrawals = NodeWithdrawals(lambda: self._now, lambda: self._asked_for)
-        self._slices = NodeSlices(MpsSlices(news), cast("NodeMig", self._mig), self._withdrawals)
+        self._slices = NodeSlices(cast("NodeMig", self._mig), self._withdrawals, news)
         self._offer = NodeOffer(news, lambda: self._now)
         before = [(resource, id_) for resource, id_ in asked["held before"]]
         self._held |= {id_: f"team/before-{number}" for number, (_, id_) in enumerate(before)}
@@ -134,8 +136,8 @@ class _Node:
         verdict: Json = {}
         cut: Mapping[str, Numbers] | None = None
         if self._kind is not None:
-            known = PresentNode(found, self._offer.units(found), self._offer.asked_at, self._now)
-            cut = self._slices.cut(self._kind, known, self._offer.resources, manage=self._manage)
+            units = self._offer.units(found)
+            cut = self._slices.cut(self._kind, found, units, self._offer.resources, manage=self._manage)
             verdict |= self._cut(cut)
         planned = plan(effective(self._config, self._kind), found, cut=cut)
         if planned.problems:
