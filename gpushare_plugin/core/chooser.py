@@ -167,16 +167,16 @@ class Chooser(Protocol):
 class OneGpu(Struct, frozen=True):
     """Gives all units of a request on one GPU."""
 
-    placement: PolicyName
+    policy: PolicyName
     """The policy for the choice of the GPU."""
     unit_mib: int = 0
     """The memory of one unit in MiB, 0 for units of another kind."""
 
     def choose(self, request: Request) -> Mapping[str, int]:
-        """Choose the GPU by the placement policy, or the GPU of units already taken."""
+        """Choose the GPU by the policy, or the GPU of units already taken."""
         refuse_several_gpus(request.resource, request.taken)
         candidates = {uuid: request.gpus[uuid] for uuid in request.taken} or request.gpus
-        gpu = one_gpu(candidates, request.size, self.placement)
+        gpu = one_gpu(candidates, request.size, self.policy)
         if gpu is None:
             raise PlacementError(self._does_not_fit(request))
         return {gpu: request.size}
@@ -225,13 +225,13 @@ WHY_SINGLE_GPU = (
 
 
 class Replicas(Struct, frozen=True):
-    """Gives replicas of one or several GPUs, by the placement policy."""
+    """Gives replicas of one or several GPUs, by the policy."""
 
-    placement: ReplicaPolicyName = DEFAULT_REPLICA_POLICY
+    policy: ReplicaPolicyName = DEFAULT_REPLICA_POLICY
     """The policy for the choice of GPUs."""
 
     def choose(self, request: Request) -> Mapping[str, int]:
-        """Choose the GPUs by the placement policy."""
+        """Choose the GPUs by the policy."""
         if request.free < request.size:
             raise PlacementError(
                 f"{request.resource}: {request.size} replicas requested, {request.free} free and healthy"
@@ -241,7 +241,7 @@ class Replicas(Struct, frozen=True):
             uuid: Occupancy(gpu.index, max(0, gpu.free - taken.get(uuid, 0)), gpu.total)
             for uuid, gpu in request.gpus.items()
         }
-        more = replicas(left, taken, request.size - sum(taken.values()), self.placement)
+        more = replicas(left, taken, request.size - sum(taken.values()), self.policy)
         return {uuid: taken.get(uuid, 0) + count for uuid, count in more.items()}
 
 

@@ -46,7 +46,7 @@ class Extender:
     certificates: Certificates | OwnCertificates | None = None
     """The certificates as files or made by the extender; None for plain HTTP."""
     policy: str = DEFAULT_POLICY
-    """The placement policy for pods and nodes without a policy of their own."""
+    """The policy for pods and nodes without a policy of their own."""
     kubeconfig: Path | None = None
     """The kubeconfig for the API server; None in a pod of the cluster."""
     cordon_nodes: tuple[str, ...] = ()

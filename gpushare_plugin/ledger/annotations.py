@@ -26,7 +26,7 @@ from gpushare_plugin.ledger.request import (
     bounded,
     shared_request,
 )
-from gpushare_plugin.ledger.verdicts import Placement
+from gpushare_plugin.ledger.verdicts import PodPlace
 
 T = TypeVar("T")
 
@@ -49,9 +49,9 @@ ACK_ALLOCATION = "scheduler.framework.gpushare.allocation"
 """ACK's annotation with the units by the number of the container and the index of the GPU."""
 
 PLACEMENT = "gpushare/placement"
-"""The annotation with the placement policy of a pod; goes before HAMi's."""
+"""The annotation with the policy of a pod; goes before HAMi's."""
 HAMI_PLACEMENT = "hami.io/gpu-scheduler-policy"
-"""HAMi's annotation with the placement policy of a pod."""
+"""HAMi's annotation with the policy of a pod."""
 
 HAMI_MODELS = "nvidia.com/use-gputype"
 """HAMi's annotation with accepted models, separated by commas."""
@@ -280,18 +280,18 @@ def read_promise(text: str) -> Promise:
     return Promise(told.node, told.time, _shares(PROMISE, told.containers))
 
 
-def promise_annotations(placement: Placement, request: PodRequest, node: Node, now: datetime) -> dict[str, str]:
+def promise_annotations(place: PodPlace, request: PodRequest, node: Node, now: datetime) -> dict[str, str]:
     """Return the annotations of a Binding: gpushare's promise, and for memory also Aliyun's and ACK's annotations.
 
     `now` is an aware time, written for people and tools; gpushare decides nothing by the time.
     """
     promise = {
         "version": 1,
-        "node": placement.node,
+        "node": place.node,
         "time": now.isoformat(timespec="seconds"),
-        "containers": _by_container(placement.shares),
+        "containers": _by_container(place.shares),
     }
-    return {PROMISE: _written(promise), **_aliyun(placement.shares, request, node, now)}
+    return {PROMISE: _written(promise), **_aliyun(place.shares, request, node, now)}
 
 
 def _aliyun(shares: Shares, request: PodRequest, node: Node, now: datetime) -> dict[str, str]:
@@ -417,7 +417,7 @@ def _shares(key: str, containers: _Containers) -> Shares:
 
 
 def _by_container(shares: Shares) -> dict[str, dict[str, dict[str, int]]]:
-    return Placement("", shares).containers
+    return PodPlace("", shares).containers
 
 
 def _written(value: object) -> str:

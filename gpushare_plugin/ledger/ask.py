@@ -13,7 +13,7 @@ class Rules:
     """The rules for the whole cluster."""
 
     policy: str = DEFAULT_POLICY
-    """The placement policy if neither the pod nor the node names a policy."""
+    """The policy if neither the pod nor the node names a policy."""
     ours: frozenset[str] = ALWAYS_OURS
     """The resources that the account decides: Aliyun's resources, and all resources in the record of any node.
 

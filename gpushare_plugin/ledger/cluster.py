@@ -20,7 +20,7 @@ from gpushare_plugin.ledger.node import ALWAYS_OURS, Node
 from gpushare_plugin.ledger.occupancy import NodeAccount, Reservation, Whereabouts, node_account
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.request import PodRequest
-from gpushare_plugin.ledger.verdicts import Fit, Misfit, Placement, Verdict
+from gpushare_plugin.ledger.verdicts import Fit, Misfit, PodPlace, Verdict
 from gpushare_plugin.ledger.victims import Eviction, victims
 
 
@@ -215,8 +215,8 @@ class ClusterAccount:
         """Return the verdicts on `nodes`, and perhaps on further nodes; callers must not change the result."""
         return self._search.fits(ask, nodes, self.node, self._presence.of(ask.owner))
 
-    def place(self, request: PodRequest, node: str, owner: str | None = None, ahead: Iterable[Pod] = ()) -> Placement:
-        """Return the placement of a pod on a node, after the pods `ahead`.
+    def place(self, request: PodRequest, node: str, owner: str | None = None, ahead: Iterable[Pod] = ()) -> PodPlace:
+        """Return the place of a pod on a node, after the pods `ahead`.
 
         Raises PlacementError if the node is unknown, or the pod does not fit.
         """
@@ -227,15 +227,15 @@ class ClusterAccount:
             raise PlacementError(f"node {node}: {found.reason}")
         return found
 
-    def place_pod(self, pod: Pod, node: str) -> Placement:
-        """Return the placement of a pod on a node, after nominated pods; raises PlacementError like `place`."""
+    def place_pod(self, pod: Pod, node: str) -> PodPlace:
+        """Return the place of a pod on a node, after nominated pods; raises PlacementError like `place`."""
         return self.place(pod.request, node, pod.owner, self._nominated.ahead_of(pod, node))
 
-    def reserve(self, pod: Pod, node: str) -> Placement:
-        """Promise units on a node to a pod until the pod is bound or released, and return the placement.
+    def reserve(self, pod: Pod, node: str) -> PodPlace:
+        """Promise units on a node to a pod until the pod is bound or released, and return the place.
 
-        A pod with a reservation on the node gets the same placement again. A pod already bound to the node gets the
-        placement of the annotations. Raises PlacementError if the pod does not fit, has ended, or is bound or reserved
+        A pod with a reservation on the node gets the same place again. A pod already bound to the node gets the
+        place of the annotations. Raises PlacementError if the pod does not fit, has ended, or is bound or reserved
         on another node.
         """
         bound = self._pods.get(pod.uid, pod)
@@ -244,15 +244,15 @@ class ClusterAccount:
         if bound.node is not None:
             if bound.node != node:
                 raise PlacementError(f"pod {pod.label} is already bound to node {bound.node}")
-            return Placement(node, bound.allocation or bound.promise or ())
+            return PodPlace(node, bound.allocation or bound.promise or ())
         if (before := self._reservations.get(pod.uid)) is not None:
             if before.node != node:
                 raise PlacementError(f"pod {pod.label} is being bound to node {before.node}; retry when that has ended")
-            return Placement(node, before.shares)
-        placement = self.place_pod(pod, node)
-        self._reservations[pod.uid] = Reservation(pod, node, placement.shares)
+            return PodPlace(node, before.shares)
+        place = self.place_pod(pod, node)
+        self._reservations[pod.uid] = Reservation(pod, node, place.shares)
         self._enter(pod, node)
-        return placement
+        return place
 
     def release(self, uid: str) -> None:
         """End the reservation of a pod; a pod without a reservation is ignored."""

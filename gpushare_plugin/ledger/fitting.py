@@ -9,7 +9,7 @@ from gpushare_plugin.ledger.ask import Ask, Rules
 from gpushare_plugin.ledger.gpu_search import GpuSearch
 from gpushare_plugin.ledger.occupancy import ONE_GPU_KINDS, NodeAccount
 from gpushare_plugin.ledger.pod import Pod
-from gpushare_plugin.ledger.verdicts import Misfit, Placement, Shortfall, Verdict
+from gpushare_plugin.ledger.verdicts import Misfit, PodPlace, Shortfall, Verdict
 
 
 def fit(account: NodeAccount, ask: Ask) -> Verdict:
@@ -18,10 +18,10 @@ def fit(account: NodeAccount, ask: Ask) -> Verdict:
     return _with_numbers(search, account, ask) or search.verdicts()[0]
 
 
-def place(account: NodeAccount, ask: Ask) -> Placement | Misfit:
+def place(account: NodeAccount, ask: Ask) -> PodPlace | Misfit:
     """Return the place of a pod on a node, or the reason why the pod does not fit, as `fit` does."""
     search = GpuSearch(Nodes.alone(account, ask.request.amounts), ask, close=True)
-    return _with_numbers(search, account, ask) or Placement(account.node.name, tuple(search.shares()))
+    return _with_numbers(search, account, ask) or PodPlace(account.node.name, tuple(search.shares()))
 
 
 def has_room(account: NodeAccount, ask: Ask) -> bool:
@@ -60,7 +60,7 @@ def with_nominated(account: NodeAccount, pods: Iterable[Pod], rules: Rules) -> N
     ending = {pod.uid for pod in account.pods if pod.ending}
     for pod in pods:
         placed = place(account.without(ending), Ask(pod.request, pod.owner, rules))
-        if isinstance(placed, Placement):
+        if isinstance(placed, PodPlace):
             account = account.promising(pod, placed.shares)
     return account
 

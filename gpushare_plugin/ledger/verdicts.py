@@ -28,8 +28,8 @@ FITS = tuple(map(Fit, range(HIGHEST_SCORE + 1)))
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """The place of a pod on a node."""
+class PodPlace:
+    """The place of a pod: a node, and the GPUs that give the units of every container."""
 
     node: str
     """The name of the node."""

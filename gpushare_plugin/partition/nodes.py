@@ -46,7 +46,7 @@ class PartitionNode(Struct, frozen=True, gc=False):
     unplaced: Mapping[str, int] = field(default_factory=dict)
     """The slices that pods of the node hold on unknown GPUs, by size (`10gb`) or profile (`3g.20gb`)."""
     policy: str | None = None
-    """The placement policy in the label or the config of the node, None if both name no policy."""
+    """The policy in the label or the config of the node, None if both name no policy."""
     replicas: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
     """The UUIDs of the known GPUs of pods on the node, by the UIDs of owner and pod."""
     problem: str | None = None

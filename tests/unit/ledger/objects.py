@@ -48,7 +48,7 @@ def memory_node(
         for index, size in enumerate(units)
     )
     only_one: Literal[True] | None = True if single_gpu else None
-    kinds = (ResourceRecord(name=GPU_MEMORY, kind="memory", placement="binpack", single_gpu=only_one),)
+    kinds = (ResourceRecord(name=GPU_MEMORY, kind="memory", policy="binpack", single_gpu=only_one),)
     return recorded_node(name, NodeRecord(gpus=gpus, resources=kinds), policy)
 
 

@@ -42,8 +42,8 @@ TWO = request(container("warm-up", "init", memory=4), container("main", memory=4
 def test_the_format_of_a_promise() -> None:
     """Ours names GPUs by UUID; Aliyun's and ACK's tools find the names and the form that they read."""
     node = memory_node(10, 8)
-    placement = account(node).place(TWO, "node")
-    written = promise_annotations(placement, TWO, node, NOW)
+    placed = account(node).place(TWO, "node")
+    written = promise_annotations(placed, TWO, node, NOW)
     assert json.loads(written.pop(PROMISE)) == {
         "version": 1,
         "node": "node",
@@ -85,8 +85,8 @@ def test_any_of_the_annotations_says_where_the_pod_is(gpus: str | None, left_out
     node = memory_node(10, 8, 2)
     asked = request(*TWO.containers, gpus=gpus)
     made = account(node)
-    placement = made.place(asked, "node")
-    written = promise_annotations(placement, asked, node, NOW)
+    placed = made.place(asked, "node")
+    written = promise_annotations(placed, asked, node, NOW)
     made.put_pod(pod(asked, "node", annotations={key: text for key, text in written.items() if key not in left_out}))
     assert free(made) == ([10, 2, 2] if gpus is None else [7, 5, 2])
 

@@ -168,13 +168,13 @@ def test_slices_are_one_a_container() -> None:
 def test_replicas_come_from_the_gpus_of_the_policy() -> None:
     """As the node's record says; a policy of a later version counts as the default."""
     one, two = request(container("main", gpu=1)), request(container("main", gpu=2))
-    for placement, of_one, of_two in (
+    for policy, of_one, of_two in (
         ("distributed", {uuid(1): 1}, {uuid(1): 2}),
         ("packed", {uuid(0): 1}, {uuid(0): 2}),
         ("spread", {uuid(1): 1}, {uuid(0): 1, uuid(1): 1}),
         ("later", {uuid(1): 1}, {uuid(1): 2}),
     ):
-        made = account(kind_node(GPU, "replicas", 4, 4, placement=placement))
+        made = account(kind_node(GPU, "replicas", 4, 4, policy=policy))
         made.put_pod(pod(two, "node", "held", on=uuid(0)))
         assert made.place(one, "node").containers == {"main": {GPU: of_one}}
         assert made.place(two, "node").containers == {"main": {GPU: of_two}}
@@ -228,7 +228,7 @@ def test_spread_keeps_replicas_apart() -> None:
 
 def test_spread_keeps_replicas_apart_whatever_their_kind() -> None:
     """Time-sliced replicas, too, go where the owner has none, as long as there is room."""
-    made = account(kind_node(GPU, "replicas", 4, 4, 1, placement="packed"), policy="spread")
+    made = account(kind_node(GPU, "replicas", 4, 4, 1, policy="packed"), policy="spread")
     asked = request(container("main", gpu=1))
     placed = [
         gpu
@@ -282,23 +282,23 @@ def requests(draw: st.DrawFn) -> PodRequest:
 
 @given(nodes(), st.lists(requests(), max_size=4), requests())
 def test_what_is_placed_fits(node: Node, earlier: list[PodRequest], asked: PodRequest) -> None:
-    """A placement gives each container what it asks for, of GPUs that have it; `fit` agrees with it."""
+    """The place of a pod gives each container what it asks for, of GPUs that have it; `fit` agrees with it."""
     reservations: list[Reservation] = []
     for number, each in enumerate([*earlier, asked]):
         before = node_account(node, (), reservations)
         ask = Ask(each, None, Rules())
-        placement = place(before, ask)
-        assert isinstance(fit(before, ask), Misfit) == isinstance(placement, Misfit)
-        if isinstance(placement, Misfit):
-            assert placement.reason
-            assert not isinstance(placement, Shortfall) or placement.missing > 0
+        placed = place(before, ask)
+        assert isinstance(fit(before, ask), Misfit) == isinstance(placed, Misfit)
+        if isinstance(placed, Misfit):
+            assert placed.reason
+            assert not isinstance(placed, Shortfall) or placed.missing > 0
             continue
         for container_ in each.containers:
-            got = placement.containers.get(container_.name, {})
+            got = placed.containers.get(container_.name, {})
             assert {name: sum(gpus.values()) for name, gpus in got.items()} == {
                 name: amount for name, amount in container_.amounts if name in node.offers
             }
-        reservations.append(Reservation(pod(each, uid=str(number)), "node", placement.shares))
+        reservations.append(Reservation(pod(each, uid=str(number)), "node", placed.shares))
         after = node_account(node, (), reservations)
         for name, resource in after.resources.items():
             assert all(gpu.over == 0 for gpu in resource.gpus)

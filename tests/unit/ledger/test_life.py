@@ -152,13 +152,13 @@ class Life(RuleBasedStateMachine):
         """Reserve units for a pod, as for its binding: exactly where the oracle finds room."""
         before = self.free(name)
         try:
-            placement = self.account.reserve(truth.pod, name)
+            placed = self.account.reserve(truth.pod, name)
         except PlacementError:
             elsewhere = truth.reserved is not None and truth.reserved[0] != name
             assert truth.pod.ended or elsewhere or not self.has_room(truth.pod.request, name, before)
             return
         promised: dict[str, int] = {}
-        for gpus in [each[GPU_MEMORY] for each in placement.containers.values()]:
+        for gpus in [each[GPU_MEMORY] for each in placed.containers.values()]:
             promised |= dict.fromkeys(gpus, 0)
         count = truth.pod.request.gpu_count
         each = truth.pod.request.amounts[GPU_MEMORY] // count

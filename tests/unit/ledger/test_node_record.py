@@ -131,7 +131,7 @@ def test_what_an_earlier_version_wrote_can_be_read() -> None:
 def test_a_kind_that_a_later_version_adds_is_ignored() -> None:
     """A reader that does not know how to choose for a resource still chooses for the others."""
     made = record(snapshot({}, 8192))
-    later = ResourceRecord(name="example.com/new", kind="new", placement="anywhere")
+    later = ResourceRecord(name="example.com/new", kind="new", policy="anywhere")
     read = decode(encode(replace(made, resources=(later, *made.resources))))
     assert chooser_of(read, "nvidia.com/gpu") == CloseGpus({})
     offer = recorded_node("node", replace(read, gpus=(replace(read.gpus[0], resource=later.name), *read.gpus))).offers
@@ -141,9 +141,9 @@ def test_a_kind_that_a_later_version_adds_is_ignored() -> None:
 def chooser_of(read: NodeRecord, resource: str) -> Chooser:
     """Return what chooses GPUs for requests of a resource as the node does, by its record alone."""
     (how,) = (each for each in read.resources if each.name == resource)
-    match how.kind, how.placement:
-        case "memory" | "cores", placement if is_policy(placement):
-            return OneGpu(placement, next(gpu.unit_mib for gpu in read.gpus if gpu.resource == resource))
+    match how.kind, how.policy:
+        case "memory" | "cores", policy if is_policy(policy):
+            return OneGpu(policy, next(gpu.unit_mib for gpu in read.gpus if gpu.resource == resource))
         case "slices", _:
             return OneSlice()
     chooser = recorded_node("node", read).offers[resource].chooser(exact=True)

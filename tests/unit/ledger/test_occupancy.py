@@ -135,7 +135,7 @@ def test_a_record_says_what_is_offered() -> None:
             gpu_record(1, 8, resource="example.com/new"),
             GpuRecord(index=2, uuid="GPU-2", memory_mib=1),
         ),
-        resources=(ResourceRecord(name=GPU_MEMORY, kind="memory", placement="spread"),),
+        resources=(ResourceRecord(name=GPU_MEMORY, kind="memory", policy="spread"),),
     )
     node = recorded_node("node", record, allocatable={GPU_MEMORY: 7})
     assert [gpu.name for gpu in node.offers[GPU_MEMORY].gpus] == [uuid(0)]

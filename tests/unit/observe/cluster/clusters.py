@@ -8,11 +8,11 @@ from gpushare_plugin.ledger.node import GPU_MEMORY, Node, plain_node, recorded_n
 from gpushare_plugin.ledger.node_record import GpuRecord, NodeRecord, ResourceRecord
 from gpushare_plugin.ledger.pod import Pod, Share
 from gpushare_plugin.ledger.request import PodRequest
-from gpushare_plugin.ledger.verdicts import Placement
+from gpushare_plugin.ledger.verdicts import PodPlace
 from gpushare_plugin.observe.cluster.report import ClusterReport, cluster_report
 from tests.unit.ledger.objects import account, gpu_record, memory, pod, uuid
 
-MEMORY = ResourceRecord(name=GPU_MEMORY, kind="memory", placement="binpack")
+MEMORY = ResourceRecord(name=GPU_MEMORY, kind="memory", policy="binpack")
 
 
 def recorded(
@@ -30,7 +30,7 @@ def gpu(node: str, index: int, units: int = 15, **fields: object) -> GpuRecord:
 def promised(asked: PodRequest, node: Node, gpu: str) -> dict[str, str]:
     """Return the annotations with which a pod is bound whose memory is to be on one GPU."""
     shares = tuple(Share(each.name, GPU_MEMORY, gpu, each.amount(GPU_MEMORY)) for each in asked.containers)
-    return promise_annotations(Placement(node.name, shares), asked, node, datetime(2026, 1, 1, tzinfo=UTC))
+    return promise_annotations(PodPlace(node.name, shares), asked, node, datetime(2026, 1, 1, tzinfo=UTC))
 
 
 class Cluster:
