@@ -19,7 +19,7 @@ from gpushare_plugin.kube.objects import (
     PodStatus,
     ResourceRequirements,
 )
-from gpushare_plugin.ledger.annotations import claims, held_resources, pod_request
+from gpushare_plugin.ledger.annotations import annotated_shares, held_resources, pod_request
 from gpushare_plugin.ledger.constraints import NOT_READ, NOWHERE, Constraints, Requirements, Term, requirements
 from gpushare_plugin.ledger.demand import (
     ANY_ADDRESS,
@@ -83,7 +83,7 @@ def judged_pod(found: ApiPod) -> Pod:
 def _pod(found: ApiPod, request: PodRequest, requirements: Requirements, *, evictable: bool) -> Pod:
     metadata, spec, status = found.metadata, found.spec, found.status
     node = spec.node_name or None
-    claimed = claims(metadata.annotations, request, node)
+    annotated = annotated_shares(metadata.annotations, request, node)
     return Pod(
         uid=metadata.uid,
         namespace=metadata.namespace,
@@ -100,9 +100,9 @@ def _pod(found: ApiPod, request: PodRequest, requirements: Requirements, *, evic
         ending=metadata.deletion_timestamp is not None,
         nominated=status.nominated_node_name or None,
         gates=tuple([gate.name for gate in spec.scheduling_gates[:_MOST_GATES]]),
-        allocation=claimed.allocation,
-        promise=claimed.promise,
-        indexes=claimed.indexes,
+        allocation=annotated.allocation,
+        promise=annotated.promise,
+        indexes=annotated.indexes,
         requirements=requirements,
     )
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from gpushare_plugin.ledger.annotations import claims, pod_request, write_allocation
+from gpushare_plugin.ledger.annotations import annotated_shares, pod_request, write_allocation
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.node import GPU_CORES, GPU_MEMORY, Node, recorded_node
 from gpushare_plugin.ledger.node_record import GpuRecord, NodeRecord, ResourceRecord
@@ -101,7 +101,7 @@ def pod(
             Share(each.name, resource, on, units) for each in asked.containers for resource, units in each.amounts
         )
         texts["gpushare/allocation"] = write_allocation(shares)
-    said = claims(texts, asked, node)
+    said = annotated_shares(texts, asked, node)
     known = {"uid": uid, "namespace": "default", "name": uid, "request": asked, "node": node}
     return Pod(**{**known, **said._asdict(), **fields})
 

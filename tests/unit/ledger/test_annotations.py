@@ -14,7 +14,7 @@ from gpushare_plugin.ledger.annotations import (
     ALLOCATION,
     PROMISE,
     AnnotationError,
-    claims,
+    annotated_shares,
     promise_annotations,
     read_allocation,
     read_promise,
@@ -132,20 +132,20 @@ def test_no_text_does_harm(texts: dict[str, str]) -> None:
     ],
 )
 def test_what_cannot_be_read_is_an_error(text: str, problem: str) -> None:
-    """The error names the annotation, what was found and what was expected; `claims` takes it for nothing."""
+    """The error names the annotation, what was found and what was expected; `annotated_shares` takes it for nothing."""
     with pytest.raises(AnnotationError, match=f"annotation {ALLOCATION}: .*{problem}"):
         read_allocation(text)
     with pytest.raises(AnnotationError, match=f"annotation {PROMISE}: .*{problem}"):
         read_promise(text)
-    assert claims({ALLOCATION: text, PROMISE: text}, memory(4), "node") == (None, None, None)
+    assert annotated_shares({ALLOCATION: text, PROMISE: text}, memory(4), "node") == (None, None, None)
 
 
 def test_a_promise_for_another_node_says_nothing() -> None:
     """A promise that was copied with the pod, or written for a node where the binding failed."""
     text = '{"version":1,"node":"other","time":"","containers":{"main":{"aliyun.com/gpu-mem":{"GPU-node-0":4}}}}'
     assert read_promise(text).node == "other"
-    assert claims({PROMISE: text}, memory(4), "node").promise is None
-    assert claims({PROMISE: text}, memory(4), "other").promise is not None
+    assert annotated_shares({PROMISE: text}, memory(4), "node").promise is None
+    assert annotated_shares({PROMISE: text}, memory(4), "other").promise is not None
 
 
 @pytest.mark.parametrize(
@@ -165,12 +165,14 @@ def test_a_promise_for_another_node_says_nothing() -> None:
 )
 def test_what_other_schedulers_wrote_is_read(texts: dict[str, str], expected: dict[str, int] | None) -> None:
     """Aliyun's annotation, whose scheduler ignores init containers, and ACK's, which says more."""
-    found = claims(texts, request(container("init", "init", memory=8), container("main", memory=6)), "node").indexes
+    found = annotated_shares(
+        texts, request(container("init", "init", memory=8), container("main", memory=6)), "node"
+    ).indexes
     most: dict[str, int] = {}
     for share in found or ():
         most[share.gpu] = max(most.get(share.gpu, 0), share.units)
     assert (most or None) == expected
-    assert claims(texts, request(container("main", gpu=1)), "node").indexes is None
+    assert annotated_shares(texts, request(container("main", gpu=1)), "node").indexes is None
 
 
 def test_wishes_that_are_not_understood_are_named() -> None:

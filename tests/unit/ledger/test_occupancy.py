@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpushare_plugin.base import structs
-from gpushare_plugin.ledger.annotations import ACK_ALLOCATION, claims, write_allocation
+from gpushare_plugin.ledger.annotations import ACK_ALLOCATION, annotated_shares, write_allocation
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.node import GPU_CORES, GPU_MEMORY, plain_node, recorded_node
 from gpushare_plugin.ledger.node_record import GpuRecord, NodeRecord, ResourceRecord
@@ -154,7 +154,7 @@ def test_an_allocation_of_too_much_is_not_believed() -> None:
         (Share("init", GPU_MEMORY, uuid(0), 2), Share("main", GPU_MEMORY, uuid(1), 2)),
     ):
         texts = {"gpushare/allocation": write_allocation(shares)}
-        assert claims(texts, asked, "node").allocation == shares
+        assert annotated_shares(texts, asked, "node").allocation == shares
         assert free(account(memory_node(10, 10), pods=(pod(asked, "node", annotations=texts),))) == [8, 8]
 
 
