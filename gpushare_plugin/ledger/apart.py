@@ -9,7 +9,7 @@ from gpushare_plugin.core.policies import Occupancy
 from gpushare_plugin.ledger.node import OfferedResource, Shape
 from gpushare_plugin.ledger.pod import Share
 from gpushare_plugin.ledger.request import PodRequest
-from gpushare_plugin.ledger.verdicts import Lack, Misfit
+from gpushare_plugin.ledger.verdicts import Misfit, NodeShortage
 
 
 def unsplittable(request: PodRequest, shapes: Mapping[str, Shape]) -> str | None:
@@ -60,7 +60,7 @@ class Apart(NamedTuple):
 
 def chosen_apart(
     request: PodRequest, offer: OfferedResource, free: dict[str, int], chooser: Chooser, avoided: Collection[str]
-) -> Apart | Lack | Misfit:
+) -> Apart | NodeShortage | Misfit:
     """Choose container by container, in the order of the kubelet's calls, or return why the pod does not fit.
 
     Later containers reuse the units of init containers. `free` are the units of every GPU for the pod, and change with
@@ -79,7 +79,7 @@ def chosen_apart(
         except PlacementError as error:
             if offer.kind == "slices" and size > 1:
                 return Misfit(str(error), curable=False)
-            return Lack(offer, size, 0, tuple(units + taken.get(gpu, 0) for gpu, units in free.items()))
+            return NodeShortage(offer, size, 0, tuple(units + taken.get(gpu, 0) for gpu, units in free.items()))
         shares += [Share(container.name, resource, gpu, units) for gpu, units in chosen.items() if units]
         for gpu, units in chosen.items():
             again = taken.get(gpu, 0)

@@ -9,7 +9,7 @@ from gpushare_plugin.ledger.ask import Ask, Rules
 from gpushare_plugin.ledger.gpu_search import GpuSearch
 from gpushare_plugin.ledger.occupancy import ONE_GPU_KINDS, NodeAccount
 from gpushare_plugin.ledger.pod import Pod
-from gpushare_plugin.ledger.verdicts import Misfit, PodPlace, Shortfall, Verdict
+from gpushare_plugin.ledger.verdicts import Misfit, NodeMisfit, PodPlace, Verdict
 
 
 def fit(account: NodeAccount, ask: Ask) -> Verdict:
@@ -67,6 +67,6 @@ def with_nominated(account: NodeAccount, pods: Iterable[Pod], rules: Rules) -> N
 
 def _with_numbers(search: GpuSearch, account: NodeAccount, ask: Ask) -> Misfit | None:
     """Return the misfit of the one node of a search, with the numbers of the node for too few units; None for a fit."""
-    if (lack := search.lack) is None:
+    if (shortage := search.shortage) is None:
         return search.misfit
-    return Shortfall.of(lack, ask.request, account.resources[lack.offer.resource])
+    return NodeMisfit.of(shortage, ask.request, account.resources[shortage.offer.resource])

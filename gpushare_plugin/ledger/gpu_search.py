@@ -20,11 +20,11 @@ from gpushare_plugin.ledger.request import ANY_GPU
 from gpushare_plugin.ledger.verdicts import (
     FITS,
     HIGHEST_SCORE,
-    Lack,
     Misfit,
+    NodeShortage,
     Verdict,
-    lacking,
-    short,
+    misfit_of,
+    shortage_in_words,
 )
 
 Roomy = NDArray[np.bool_]
@@ -71,8 +71,8 @@ class GpuSearch:
         """The prices of GPUs that are chosen already."""
         self._shares: list[Share] = []
         """The units of the containers on these GPUs."""
-        self.lack: Lack | None = None
-        """The units that the first node lacks, None if the pod fits or something else is the cause."""
+        self.shortage: NodeShortage | None = None
+        """The shortage of the first node, None if the pod fits or something else is the cause."""
         self._run()
 
     def _run(self) -> None:
@@ -182,11 +182,11 @@ class GpuSearch:
         left = self._misfit_of == 0
         self._misfit_of[left if nodes is None else nodes & left] = len(self._misfits)
 
-    def _refuse_lack(self, lack: Lack, nodes: NDArray[np.bool_] | None = None) -> None:
-        """Refuse some or all nodes because of too few units; the free units in `lack` are those of the first node."""
+    def _refuse_shortage(self, shortage: NodeShortage, nodes: NDArray[np.bool_] | None = None) -> None:
+        """Refuse some or all nodes because of a shortage; the free units in `shortage` are those of the first node."""
         if self.misfit is None and (nodes is None or nodes[0]):
-            self.lack = lack
-        self._refuse(short(lack, self._request), nodes)
+            self.shortage = shortage
+        self._refuse(misfit_of(shortage, self._request), nodes)
 
     def _together(self, group: Sequence[str]) -> None:
         """Look for GPUs with room for all units of all containers, or for equal parts of every container."""
@@ -210,7 +210,7 @@ class GpuSearch:
         roomy: Roomy = free >= size
         few: NDArray[np.bool_] = np.asarray(~roomy.any(axis=1) if count == 1 else roomy.sum(axis=1) < count)
         if few.any():
-            self._refuse_lack(Lack(offer, size, count, tuple(free[0].tolist())), few)
+            self._refuse_shortage(NodeShortage(offer, size, count, tuple(free[0].tolist())), few)
         return roomy
 
     def _usable(self, offer: OfferedResource, eligible: Roomy | None = None) -> Units:
@@ -266,8 +266,8 @@ class GpuSearch:
             return
         free = dict(zip([gpu.name for gpu in offer.gpus], self._usable(offer)[0].tolist(), strict=True))
         found = chosen_apart(self._request, offer, free, chooser, self._replicas)
-        if isinstance(found, Lack):
-            self._refuse_lack(found)
+        if isinstance(found, NodeShortage):
+            self._refuse_shortage(found)
         elif isinstance(found, Misfit):
             self._refuse(found)
         else:
@@ -313,5 +313,5 @@ class _SliceChooser:
             if gpu.free
         ]
         if not prices:
-            raise PlacementError(lacking(request.resource, 1, 0))
+            raise PlacementError(shortage_in_words(request.resource, 1, 0))
         return {min(prices)[2]: 1}

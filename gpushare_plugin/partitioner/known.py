@@ -13,7 +13,7 @@ from gpushare_plugin.kube.objects import ApiPod
 from gpushare_plugin.kube.pods import judged_pod
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.demand import NOTHING, Demand
-from gpushare_plugin.ledger.kube_scheduler import Screening, lack, unmet
+from gpushare_plugin.ledger.kube_scheduler import Screening, constraints_refusal, room_refusal
 from gpushare_plugin.ledger.node import Node
 from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION
 from gpushare_plugin.ledger.occupancy import NodeAccount
@@ -55,12 +55,12 @@ class _Scheduling:
             return "the node is gone"
         requirements = found.requirements
         if node not in self.screening.admitting(requirements.constraints):
-            refusal = unmet(requirements.constraints, there)
+            refusal = constraints_refusal(requirements.constraints, there)
             return "the node does not admit the pod" if refusal is None else refusal.summary
         used = self.used.get(node, NOTHING)
         for other in beside:
             used += self._pods[other.uid].requirements.demand if other.uid in self._pods else NOTHING
-        refusal = lack(requirements.demand, there, used, frozenset(each.resource for each in pod.slices))
+        refusal = room_refusal(requirements.demand, there, used, frozenset(each.resource for each in pod.slices))
         return None if refusal is None else refusal.summary
 
 

@@ -22,7 +22,7 @@ from gpushare_plugin.ledger.occupancy import NodeAccount, locate
 from gpushare_plugin.ledger.pod import Pod, Shares
 from gpushare_plugin.ledger.refusal import Shortage
 from gpushare_plugin.ledger.request import ANY_GPU, PodRequest, Wishes
-from gpushare_plugin.ledger.verdicts import Fit, Misfit, Shortfall
+from gpushare_plugin.ledger.verdicts import Fit, Misfit, NodeMisfit
 from gpushare_plugin.ledger.victims import Eviction
 from gpushare_plugin.observe.cluster.report import CORDONS_NOT_READ, Part, unit_name
 from gpushare_plugin.slices.slice import slice_of
@@ -289,7 +289,7 @@ def _verdicts(account: ClusterAccount, pod: Pod) -> Iterator[NodeVerdict]:
 
 def _missing(misfit: Misfit) -> tuple[bool, int]:
     """Return the rank of a misfit by missing units; causes other than missing units come last."""
-    return (False, misfit.missing) if isinstance(misfit, Shortfall) else (True, 0)
+    return (False, misfit.missing) if isinstance(misfit, NodeMisfit) else (True, 0)
 
 
 def _notes(nodes: Iterable[Node]) -> tuple[str, ...]:
@@ -318,7 +318,7 @@ def _also(node: Node) -> tuple[str, ...]:
 def _misfit(account: ClusterAccount, node: Node, pod: Pod, misfit: Misfit, *, cured: bool) -> NodeVerdict:
     request = pod.request
     about = NodeVerdict(node=node.name, fits=False, cause=misfit.summary, reason=misfit.reason, also=_also(node))
-    if not isinstance(misfit, Shortfall):
+    if not isinstance(misfit, NodeMisfit):
         for name, amount in request.amounts.items():
             if misfit.summary == f"the node does not offer {name}":
                 reason = f"the node does not offer {name}: all {amount} units are missing"
@@ -346,12 +346,12 @@ def _misfit(account: ClusterAccount, node: Node, pod: Pod, misfit: Misfit, *, cu
     )
 
 
-def _smaller(misfit: Shortfall) -> int | None:
+def _smaller(misfit: NodeMisfit) -> int | None:
     """Return the largest amount of the resource that would fit now; None for no amount."""
-    if not misfit.lack.count:
-        return sum(misfit.lack.free) or None
-    largest = sorted(misfit.lack.free, reverse=True)[: misfit.lack.count]
-    return (largest[-1] * misfit.lack.count or None) if len(largest) == misfit.lack.count else None
+    if not misfit.shortage.count:
+        return sum(misfit.shortage.free) or None
+    largest = sorted(misfit.shortage.free, reverse=True)[: misfit.shortage.count]
+    return (largest[-1] * misfit.shortage.count or None) if len(largest) == misfit.shortage.count else None
 
 
 def _gpu(gpu: OfferedGpu, shortage: Shortage, holders: Sequence[str], wishes: Wishes) -> GpuVerdict:

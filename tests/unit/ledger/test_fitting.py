@@ -14,7 +14,7 @@ from gpushare_plugin.ledger.fitting import fit, place
 from gpushare_plugin.ledger.node import GPU_CORES, GPU_MEMORY, Node
 from gpushare_plugin.ledger.occupancy import Reservation, node_account
 from gpushare_plugin.ledger.request import ContainerKind, ContainerRequest, PodRequest
-from gpushare_plugin.ledger.verdicts import Fit, Misfit, Shortfall
+from gpushare_plugin.ledger.verdicts import Fit, Misfit, NodeMisfit
 from tests.unit.ledger.objects import (
     account,
     container,
@@ -52,7 +52,7 @@ def test_a_misfit_names_the_numbers() -> None:
     made.put_pod(pod(memory(2), "node", "somewhere"))
     assert reason(made, memory(10)).endswith("; 2 units are held on unknown GPUs and count against each")
     verdict = made.fit(memory(10), "node")
-    assert isinstance(verdict, Shortfall)
+    assert isinstance(verdict, NodeMisfit)
     assert verdict.summary == "no GPU has 10 units of aliyun.com/gpu-mem free"
     assert [(gpu.free, gpu.missing) for gpu in verdict.shortages] == [(5, 5), (0, 10)]
 
@@ -291,7 +291,7 @@ def test_what_is_placed_fits(node: Node, earlier: list[PodRequest], asked: PodRe
         assert isinstance(fit(before, ask), Misfit) == isinstance(placed, Misfit)
         if isinstance(placed, Misfit):
             assert placed.reason
-            assert not isinstance(placed, Shortfall) or placed.missing > 0
+            assert not isinstance(placed, NodeMisfit) or placed.missing > 0
             continue
         for container_ in each.containers:
             got = placed.containers.get(container_.name, {})

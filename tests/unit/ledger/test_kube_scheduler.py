@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.ledger.constraints import Constraints, Requirement, Requirements, Term, Toleration
 from gpushare_plugin.ledger.demand import ANY_ADDRESS, NOTHING, Demand, HostPort
-from gpushare_plugin.ledger.kube_scheduler import Screening, has_room, lack, refusal, unmet, written
+from gpushare_plugin.ledger.kube_scheduler import (
+    Screening,
+    constraints_refusal,
+    has_room,
+    refusal,
+    room_refusal,
+    written,
+)
 from gpushare_plugin.ledger.node import Node
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.request import PodRequest
@@ -114,7 +121,7 @@ def test_a_pod_that_is_bound_runs_on_its_node_only() -> None:
 def test_resources_can_be_left_out() -> None:
     """Slices that are still to be made are not missing."""
     asked = Demand({SLICE: 2, "cpu": 5000})
-    missing = lack(asked, NODE, NOTHING, {SLICE})
+    missing = room_refusal(asked, NODE, NOTHING, {SLICE})
     assert missing is not None
     assert [shortage.name for shortage in missing.shortages] == ["cpu"]
     assert has_room(asked, NODE, NOTHING, {SLICE, "cpu"})
@@ -161,7 +168,7 @@ def test_screening_is_the_same_as_asking_each_node(steps: list[Node | str]) -> N
             before, nodes[step.name] = nodes.get(step.name), step
             screening.put(step, before)
         for constraints in SOME:
-            admitting = {name for name, node in nodes.items() if unmet(constraints, node) is None}
+            admitting = {name for name, node in nodes.items() if constraints_refusal(constraints, node) is None}
             assert screening.admitting(constraints) == admitting
 
 
@@ -197,7 +204,7 @@ def test_a_pod_that_fits_still_fits_where_there_is_more(
 def test_what_has_no_room_is_told_why(asked: Demand, used: Demand, allocatable: dict[str, int]) -> None:
     """There is a reason exactly where there is no room, and the shortages are those by which resources are missing."""
     node = Node("node", allocatable=allocatable)
-    missing = lack(asked, node, used)
+    missing = room_refusal(asked, node, used)
     assert (missing is None) == has_room(asked, node, used)
     if missing is not None and missing.cause == "resources":
         enough = {shortage.name: shortage.missing for shortage in missing.shortages}

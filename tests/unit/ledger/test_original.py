@@ -10,7 +10,7 @@ import pytest
 from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.pod import Pod, has_ended
-from gpushare_plugin.ledger.verdicts import Fit, Misfit, Shortfall
+from gpushare_plugin.ledger.verdicts import Fit, Misfit, NodeMisfit
 from tests.unit.ledger.objects import account, container, free, memory, memory_node, pod, request, uuid
 
 
@@ -19,7 +19,7 @@ def test_init_containers_count() -> None:
     asked = request(container("warm-up", "init", memory=10), container("main", memory=2))
     made = account(memory_node(8, 8))
     verdict = made.fit(asked, "node")
-    assert isinstance(verdict, Shortfall)
+    assert isinstance(verdict, NodeMisfit)
     assert verdict.missing == 2
     made.put_node(memory_node(8, 12))
     made.put_pod(pod(asked, "node", on=uuid(1)))
