@@ -41,9 +41,7 @@ def refusal(pod: Pod, node: Node, used: Demand, without: Collection[str] = froze
     """
     if pod.node not in {None, node.name}:
         return Refusal("bound", f"the pod is on node {pod.node}")
-    return constraints_refusal(pod.requirements.constraints, node) or room_refusal(
-        pod.requirements.demand, node, used, without
-    )
+    return constraints_refusal(pod.needs.constraints, node) or room_refusal(pod.needs.demand, node, used, without)
 
 
 def constraints_refusal(constraints: Constraints, node: Node) -> Refusal | None:

@@ -1,4 +1,4 @@
-"""A pod of the cluster: identity, node, request, requirements, and the units of GPUs in the pod's annotations.
+"""A pod of the cluster: identity, node, request, needs, and the units of GPUs in the pod's annotations.
 
 The node's daemon and all readers of the cluster share the definitions of promised units and of drift in this module.
 """
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from gpushare_plugin.base.structs import Struct, kept_while_used
-from gpushare_plugin.ledger.constraints import NOT_READ, Requirements
+from gpushare_plugin.ledger.constraints import NOT_READ, Needs
 from gpushare_plugin.ledger.request import MOST_SLICES_OF_A_POD, PodRequest, effective
 from gpushare_plugin.slices.slice import Slice
 
@@ -109,8 +109,8 @@ class Pod(Struct, frozen=True, gc=False):
     """The units of the pod, promised by the scheduler extender for the pod's node."""
     indexes: Shares | None = None
     """The units of the pod in Aliyun's and ACK's annotations, with GPUs by index."""
-    requirements: Requirements = NOT_READ
-    """The pod's requirements on a node; read by programs that judge nodes."""
+    needs: Needs = NOT_READ
+    """What the pod needs of a node; read by programs that judge nodes."""
     written: Pairs = ()
     """The annotations written by the node's daemon, with the API server's values; read by the daemon only."""
     container_ids: Pairs = ()
@@ -149,7 +149,7 @@ class Pod(Struct, frozen=True, gc=False):
     @property
     def alike(self) -> Hashable:
         """A value equal for pods with the same result in a search for slices."""
-        return self.slices, self.request.wishes, self.request.policy, self.requirements
+        return self.slices, self.request.wishes, self.request.policy, self.needs
 
 
 def has_ended(phase: str, runs: Callable[[], bool]) -> bool:

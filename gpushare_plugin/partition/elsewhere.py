@@ -98,7 +98,7 @@ class Elsewhere:
             used = self._used.get(name, NOTHING)
             if name in taken:
                 used += taken[name]
-            has = has_room(pod.requirements.demand, self._nodes[name], used)
+            has = has_room(pod.needs.demand, self._nodes[name], used)
             return has and (pod.request.wishes == ANY_GPU or accepts(pod, name))
 
         def offered(pod: Pod) -> ExistingSlices | None:
@@ -113,7 +113,7 @@ class Elsewhere:
             if now >= until:
                 return None
             node = names[0]
-            taken[node] = taken.get(node, NOTHING) + pod.requirements.demand
+            taken[node] = taken.get(node, NOTHING) + pod.needs.demand
             return ExistingSlices(node, until)
 
         return offered
@@ -123,5 +123,5 @@ class Elsewhere:
         nodes = self._free.get(pod.slices[0].resource) if pod.slices else None
         if not nodes:
             return deque()
-        admitting = self._screening.admitting(pod.requirements.constraints)
+        admitting = self._screening.admitting(pod.needs.constraints)
         return deque(name for name in nodes if name in admitting)

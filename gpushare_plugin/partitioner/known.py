@@ -41,11 +41,11 @@ class _Scheduling:
     def count(self, before: Pod | None, after: Pod | None) -> None:
         """Subtract the demand of a pod `before` from its node, and add the demand `after`."""
         if before is not None and before.node is not None and not before.over:
-            self.used[before.node] -= before.requirements.demand
+            self.used[before.node] -= before.needs.demand
             if self.used[before.node] == NOTHING:
                 del self.used[before.node]
         if after is not None and after.node is not None and not after.over:
-            self.used[after.node] = self.used.get(after.node, NOTHING) + after.requirements.demand
+            self.used[after.node] = self.used.get(after.node, NOTHING) + after.needs.demand
 
     def runs_on(self, pod: Pod, node: str, beside: Sequence[Pod]) -> str | None:
         """Return why a pod cannot run on a node beside waiting pods assigned there, slices aside; None if it can."""
@@ -53,14 +53,14 @@ class _Scheduling:
             return "the pod is gone"  # the pod was deleted after the decision
         if (there := self._nodes.get(node)) is None:
             return "the node is gone"
-        requirements = found.requirements
-        if node not in self.screening.admitting(requirements.constraints):
-            refusal = constraints_refusal(requirements.constraints, there)
+        needs = found.needs
+        if node not in self.screening.admitting(needs.constraints):
+            refusal = constraints_refusal(needs.constraints, there)
             return "the node does not admit the pod" if refusal is None else refusal.summary
         used = self.used.get(node, NOTHING)
         for other in beside:
-            used += self._pods[other.uid].requirements.demand if other.uid in self._pods else NOTHING
-        refusal = room_refusal(requirements.demand, there, used, frozenset(each.resource for each in pod.slices))
+            used += self._pods[other.uid].needs.demand if other.uid in self._pods else NOTHING
+        refusal = room_refusal(needs.demand, there, used, frozenset(each.resource for each in pod.slices))
         return None if refusal is None else refusal.summary
 
 

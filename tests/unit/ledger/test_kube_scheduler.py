@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.base.structs import replace
-from gpushare_plugin.ledger.constraints import Constraints, Requirement, Requirements, Term, Toleration
+from gpushare_plugin.ledger.constraints import Constraints, Needs, Requirement, Term, Toleration
 from gpushare_plugin.ledger.demand import ANY_ADDRESS, NOTHING, Demand, HostPort
 from gpushare_plugin.ledger.kube_scheduler import (
     Screening,
@@ -51,7 +51,7 @@ def words(pod: Pod, node: Node = NODE, used: Demand = NOTHING) -> str:
 def waiting(constraints: Constraints = ANYWHERE, ports: tuple[int, ...] = (), **asked: int) -> Pod:
     """Return a pod that waits for a node."""
     demand = Demand(asked, dict.fromkeys(map(HostPort, ports), 1))
-    return Pod("uid", "", "", PodRequest(()), requirements=Requirements(constraints, demand))
+    return Pod("uid", "", "", PodRequest(()), needs=Needs(constraints, demand))
 
 
 def test_what_is_missing_is_said_with_numbers() -> None:
@@ -104,7 +104,7 @@ def test_numbers_of_taints_are_plain(value: str, tolerated: bool) -> None:  # no
 
 def test_host_ports_that_are_taken_are_named() -> None:
     """They come before resources, as in kube-scheduler."""
-    used = waiting(ports=(80, 81, 90), pods=1).requirements.demand
+    used = waiting(ports=(80, 81, 90), pods=1).needs.demand
     assert words(waiting(ports=(80, 81), cpu=9000), used=used) == "host ports taken: 80, 81"
     assert refusal(waiting(ports=(82,)), NODE, used) is None
 

@@ -2,7 +2,7 @@
 
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.ledger.cluster import ClusterAccount
-from gpushare_plugin.ledger.constraints import Constraints, requirements
+from gpushare_plugin.ledger.constraints import Constraints, shared_needs
 from gpushare_plugin.ledger.demand import NOTHING
 from gpushare_plugin.ledger.node import recorded_node
 from gpushare_plugin.ledger.node_record import GpuRecord, NodeRecord, ResourceRecord
@@ -221,6 +221,6 @@ def test_a_container_with_more_than_one_slice_is_refused_in_words() -> None:
 def test_pods_share_a_search_if_they_require_the_same() -> None:
     """Pods with equal requirements share a search; others do not."""
     asked, zones = request(_container("main", ten=1)), ("a", "a", "b")
-    required = [requirements(Constraints(selector=(("zone", zone),)), NOTHING) for zone in zones]
-    first, second, third = (pod(asked, uid=str(n), requirements=each).alike for n, each in enumerate(required))
+    required = [shared_needs(Constraints(selector=(("zone", zone),)), NOTHING) for zone in zones]
+    first, second, third = (pod(asked, uid=str(n), needs=each).alike for n, each in enumerate(required))
     assert first == second != third

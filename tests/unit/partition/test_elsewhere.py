@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from gpushare_plugin.base.structs import replace
-from gpushare_plugin.ledger.constraints import Constraints, requirements
+from gpushare_plugin.ledger.constraints import Constraints, shared_needs
 from gpushare_plugin.ledger.demand import Demand
 from gpushare_plugin.ledger.kube_scheduler import Screening
 from gpushare_plugin.ledger.node import Node
@@ -54,7 +54,7 @@ class Cluster:
 
     def decided(self, *pods: Pod, seconds: float = 0) -> Decisions:
         """Return what is decided some seconds from now."""
-        judged = [replace(each, requirements=requirements(Constraints(), demand(each))) for each in pods]
+        judged = [replace(each, needs=shared_needs(Constraints(), demand(each))) for each in pods]
         now = NOW + timedelta(seconds=seconds)
         offered = self.elsewhere.search(lambda _pod, _node: self.accepts, now, 60)
         return decide([node(gpu())], judged, now, RoundRules(anywhere, {each.uid for each in pods}, offered=offered))
