@@ -17,13 +17,13 @@ from gpushare_plugin.core.policies import (
     DEFAULT_REPLICA_POLICY,
     POLICIES,
     REPLICA_POLICIES,
-    Occupancy,
     PolicyName,
     ReplicaPolicyName,
+    UnitCounts,
 )
 
 
-def one_gpu(gpus: Mapping[str, Occupancy], size: int, policy: PolicyName) -> str | None:
+def one_gpu(gpus: Mapping[str, UnitCounts], size: int, policy: PolicyName) -> str | None:
     """Return the first GPU by `policy` with room for all `size` units of a request, None without room."""
     order = POLICIES[policy].order
     fitting = [uuid for uuid, gpu in gpus.items() if gpu.free >= size]
@@ -31,7 +31,7 @@ def one_gpu(gpus: Mapping[str, Occupancy], size: int, policy: PolicyName) -> str
 
 
 def replicas(
-    gpus: Mapping[str, Occupancy], taken: Mapping[str, int], size: int, policy: ReplicaPolicyName
+    gpus: Mapping[str, UnitCounts], taken: Mapping[str, int], size: int, policy: ReplicaPolicyName
 ) -> dict[str, int]:
     """Choose `size` more replicas, one after the other, and return the number of replicas to take from each GPU.
 
@@ -52,7 +52,7 @@ def replicas(
     for _ in range(size):
         _, number, uuid = next_ones[0]
         gpu = state[uuid]
-        left = state[uuid] = Occupancy(gpu.index, gpu.free - 1, gpu.total)
+        left = state[uuid] = UnitCounts(gpu.index, gpu.free - 1, gpu.total)
         picked[uuid] += 1
         if left.free:
             heapreplace(next_ones, (order(left, taken.get(uuid, 0) + picked[uuid]), number, uuid))
@@ -139,8 +139,8 @@ class Request(Struct, frozen=True):
     """The name of the resource."""
     size: int
     """The number of requested units."""
-    gpus: Mapping[str, Occupancy]
-    """The occupancy of every GPU by UUID, sorted by place; units of an unhealthy GPU do not count as free."""
+    gpus: Mapping[str, UnitCounts]
+    """The number of units of every GPU by UUID, sorted by place; units of an unhealthy GPU do not count as free."""
     taken: Mapping[str, int] = field(default_factory=dict)
     """The number of units already taken for the request on each GPU, by UUID; the choice must include the units.
 
@@ -238,7 +238,7 @@ class Replicas(Struct, frozen=True):
             )
         taken = request.taken
         left = {
-            uuid: Occupancy(gpu.index, max(0, gpu.free - taken.get(uuid, 0)), gpu.total)
+            uuid: UnitCounts(gpu.index, max(0, gpu.free - taken.get(uuid, 0)), gpu.total)
             for uuid, gpu in request.gpus.items()
         }
         more = replicas(left, taken, request.size - sum(taken.values()), self.policy)

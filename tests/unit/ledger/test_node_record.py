@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.chooser import Chooser, CloseGpus, OneGpu, OneSlice, Request
-from gpushare_plugin.core.policies import Occupancy, is_policy
+from gpushare_plugin.core.policies import UnitCounts, is_policy
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.ledger.node import recorded_node
 from gpushare_plugin.ledger.node_record import (
@@ -196,13 +196,13 @@ def test_a_scheduler_chooses_as_the_node_does(way: str, data: st.DataObject) -> 
     must = data.draw(st.lists(st.sampled_from(available), max_size=size, unique=True)) if available else []
     read = decode(encode(record(made)))
     chooser = chooser_of(read, resource.name)
-    occupancy = {
-        gpu.uuid: Occupancy(gpu.index, free[gpu.uuid] if gpu.healthy else 0, gpu.units)
+    counts = {
+        gpu.uuid: UnitCounts(gpu.index, free[gpu.uuid] if gpu.healthy else 0, gpu.units)
         for gpu in read.gpus
         if gpu.resource == resource.name
     }
     taken = Counter(resource.units[id_].gpu for id_ in must)
-    there = outcome(lambda: chooser.choose(Request(resource.name, size, occupancy, taken)))
+    there = outcome(lambda: chooser.choose(Request(resource.name, size, counts, taken)))
     here = outcome(lambda: Counter(resource.units[id_].gpu for id_ in resource.prefer(available, must, size)))
     # The node adds why GPUs are out.
     assert there == (here.partition("; GPU ")[0] if isinstance(here, str) else here)
