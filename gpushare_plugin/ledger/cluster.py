@@ -13,7 +13,7 @@ from gpushare_plugin.base import structs
 from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.core.policies import DEFAULT_POLICY
 from gpushare_plugin.ledger import fitting
-from gpushare_plugin.ledger.alike import Nodes
+from gpushare_plugin.ledger.alike import AlikeNodes
 from gpushare_plugin.ledger.ask import Ask, Rules
 from gpushare_plugin.ledger.cluster_wide import ClusterSearch, not_known
 from gpushare_plugin.ledger.node import ALWAYS_OURS, Node
@@ -207,7 +207,7 @@ class ClusterAccount:
             if isinstance(verdicts[name], Fit) and (ahead := self._nominated.ahead_of(pod, name)):
                 account = fitting.with_nominated(self.node(name), ahead, self._rules)
                 (awaited[name],) = fitting.fits(
-                    Nodes.alone(account, pod.request.amounts), self._ask(pod.request, pod.owner)
+                    AlikeNodes.alone(account, pod.request.amounts), self._ask(pod.request, pod.owner)
                 )
         return {**verdicts, **awaited} if awaited else verdicts
 

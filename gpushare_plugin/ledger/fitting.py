@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterable
 
 import numpy as np
 
-from gpushare_plugin.ledger.alike import Nodes
+from gpushare_plugin.ledger.alike import AlikeNodes
 from gpushare_plugin.ledger.ask import Ask, Rules
 from gpushare_plugin.ledger.gpu_search import GpuSearch
 from gpushare_plugin.ledger.occupancy import ONE_GPU_KINDS, NodeAccount
@@ -14,22 +14,22 @@ from gpushare_plugin.ledger.verdicts import Misfit, NodeMisfit, PodPlace, Verdic
 
 def fit(account: NodeAccount, ask: Ask) -> Verdict:
     """Return whether a pod fits on a node: a score for a fit, and the numbers of the node for too few units."""
-    search = GpuSearch(Nodes.alone(account, ask.request.amounts), ask)
+    search = GpuSearch(AlikeNodes.alone(account, ask.request.amounts), ask)
     return _with_numbers(search, account, ask) or search.verdicts()[0]
 
 
 def place(account: NodeAccount, ask: Ask) -> PodPlace | Misfit:
     """Return the place of a pod on a node, or the reason why the pod does not fit, as `fit` does."""
-    search = GpuSearch(Nodes.alone(account, ask.request.amounts), ask, close=True)
+    search = GpuSearch(AlikeNodes.alone(account, ask.request.amounts), ask, close=True)
     return _with_numbers(search, account, ask) or PodPlace(account.node.name, tuple(search.shares()))
 
 
 def has_room(account: NodeAccount, ask: Ask) -> bool:
     """Return whether a pod fits on a node."""
-    return GpuSearch(Nodes.alone(account, ask.request.amounts), ask).misfit is None
+    return GpuSearch(AlikeNodes.alone(account, ask.request.amounts), ask).misfit is None
 
 
-def fits(nodes: Nodes, ask: Ask) -> list[Verdict]:
+def fits(nodes: AlikeNodes, ask: Ask) -> list[Verdict]:
     """Return whether a pod fits on each of some nodes that are alike, with a score for each fit, without other numbers.
 
     All nodes have the same number of pods of the same owner, and either all or none has a GPU that the pod names.

@@ -230,8 +230,8 @@ class Node(Struct, frozen=True, gc=False):
         found = self.offers.get(resource)
         return found if found is not None and found.kind else None
 
-    def lacks(self, resource: str) -> bool:
-        """Return whether the node has no units of a resource without an offer.
+    def has_none_of(self, resource: str) -> bool:
+        """Return whether the node certainly has no units of a resource that the node does not offer.
 
         Records of other nodes do not decide: another device plugin may serve the resource on the node. The kubelet
         then reports the resource as allocatable.
