@@ -35,7 +35,7 @@ class AccountFollower:
         self._client = client
         self._account = account
         self.disruptions = Disruptions()
-        """The disruption budgets, and the harm of evicting pods."""
+        """The disruption budgets, and the costs of evictions."""
         consequence = "pods are placed by what {} before"
         self._cluster = ClusterFollower(
             client,

@@ -32,9 +32,9 @@ from gpushare_plugin.ledger.demand import (
 )
 from gpushare_plugin.ledger.node import is_extended
 from gpushare_plugin.ledger.pod import (
+    FINAL_PHASES,
     MOST_LABELS,
     NO_LABELS,
-    OVER,
     UNKNOWN,
     Labels,
     Pod,
@@ -95,7 +95,7 @@ def _pod(found: ApiPod, request: PodRequest, needs: Needs, *, evictable: bool) -
         created=_time((metadata.creation_timestamp or "")[:_LONGEST_TIME]),
         started=_started((status.start_time or "")[:_LONGEST_TIME]) if evictable else math.inf,
         labels=_labels(metadata) if evictable else NO_LABELS,
-        over=status.phase in OVER,
+        phase_final=status.phase in FINAL_PHASES,
         ended=has_ended(status.phase, lambda: _runs(status)),
         ending=metadata.deletion_timestamp is not None,
         nominated=status.nominated_node_name or None,

@@ -21,7 +21,7 @@ from gpushare_plugin.ledger.occupancy import NodeAccount, Reservation, Whereabou
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.request import PodRequest
 from gpushare_plugin.ledger.verdicts import Fit, Misfit, PodPlace, Verdict
-from gpushare_plugin.ledger.victims import Eviction, victims
+from gpushare_plugin.ledger.victims import VictimCandidates, victims
 
 
 class Presence:
@@ -259,13 +259,13 @@ class ClusterAccount:
         if (reservation := self._reservations.pop(uid, None)) is not None:
             self._leave(reservation.pod, reservation.node)
 
-    def victims(self, pod: Pod, node: str, eviction: Eviction) -> list[Pod] | None:
+    def victims(self, pod: Pod, node: str, candidates: VictimCandidates) -> list[Pod] | None:
         """Return the pods to evict from a node to make room for a pod, the least important first; see `victims`.
 
         None if the node is unknown, or if all evictions together do not make enough room.
         """
         ask = self._ask(pod.request, pod.owner)
-        return victims(self.node(node), ask, eviction) if node in self._nodes else None
+        return victims(self.node(node), ask, candidates) if node in self._nodes else None
 
     def ahead_of(self, pod: Pod, node: str) -> list[Pod]:
         """Return the nominated pods on a node that go before `pod`, the most important first."""

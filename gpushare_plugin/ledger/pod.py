@@ -31,8 +31,8 @@ class Share(NamedTuple):
 Shares = tuple[Share, ...]
 """The units of a pod."""
 
-OVER = ("Succeeded", "Failed")
-"""The phases of pods no longer counted by kube-scheduler."""
+FINAL_PHASES = ("Succeeded", "Failed")
+"""The last phases of pods: kube-scheduler no longer counts the resources of a pod in them."""
 
 UnitsOf = Mapping[str, int]
 """Units by GPU."""
@@ -93,10 +93,10 @@ class Pod(Struct, frozen=True, gc=False):
     """
     labels: Labels = NO_LABELS
     """The labels for the selectors of disruption budgets."""
-    over: bool = False
-    """Whether the phase of the pod is in `OVER`: kube-scheduler no longer counts the pod's resources."""
+    phase_final: bool = False
+    """Whether the phase of the pod is in `FINAL_PHASES`; containers of the pod may still run."""
     ended: bool = False
-    """Whether the pod is over, and no container of the pod runs any more."""
+    """Whether the phase of the pod is final, and no container of the pod runs any more."""
     ending: bool = False
     """Whether the pod is being deleted."""
     nominated: str | None = None
@@ -129,7 +129,7 @@ class Pod(Struct, frozen=True, gc=False):
     @property
     def schedulable(self) -> bool:
         """Whether schedulers look for a node for the pod."""
-        return self.node is None and not self.over and not self.gates
+        return self.node is None and not self.phase_final and not self.gates
 
     @property
     def slices(self) -> tuple[Slice, ...]:
@@ -157,7 +157,7 @@ def has_ended(phase: str, runs: Callable[[], bool]) -> bool:
 
     A deletion timestamp is no sign of the end: containers still run in the grace period, and on a lost node beyond.
     """
-    return phase in OVER and not runs()
+    return phase in FINAL_PHASES and not runs()
 
 
 def beside(memory: Shares, request: PodRequest, cores: str) -> Shares:

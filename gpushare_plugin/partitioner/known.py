@@ -40,11 +40,11 @@ class _Scheduling:
 
     def count(self, before: Pod | None, after: Pod | None) -> None:
         """Subtract the demand of a pod `before` from its node, and add the demand `after`."""
-        if before is not None and before.node is not None and not before.over:
+        if before is not None and before.node is not None and not before.phase_final:
             self.used[before.node] -= before.needs.demand
             if self.used[before.node] == NOTHING:
                 del self.used[before.node]
-        if after is not None and after.node is not None and not after.over:
+        if after is not None and after.node is not None and not after.phase_final:
             self.used[after.node] = self.used.get(after.node, NOTHING) + after.needs.demand
 
     def runs_on(self, pod: Pod, node: str, beside: Sequence[Pod]) -> str | None:

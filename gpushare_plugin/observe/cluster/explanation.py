@@ -23,7 +23,7 @@ from gpushare_plugin.ledger.pod import Pod, Shares
 from gpushare_plugin.ledger.refusal import Shortage
 from gpushare_plugin.ledger.request import ANY_GPU, PodRequest, Wishes
 from gpushare_plugin.ledger.verdicts import Fit, Misfit, NodeMisfit
-from gpushare_plugin.ledger.victims import Eviction
+from gpushare_plugin.ledger.victims import VictimCandidates
 from gpushare_plugin.observe.cluster.report import CORDONS_NOT_READ, Part, unit_name
 from gpushare_plugin.slices.slice import slice_of
 
@@ -330,7 +330,7 @@ def _misfit(account: ClusterAccount, node: Node, pod: Pod, misfit: Misfit, *, cu
     ending = None
     if cured and misfit.curable:
         there = account.node(node.name).pods
-        found = account.victims(pod, node.name, Eviction(certain=(), others=there))
+        found = account.victims(pod, node.name, VictimCandidates(certain=(), others=there))
         ending = tuple(each.label for each in there if each in found) if found else None
     return replace(
         about,

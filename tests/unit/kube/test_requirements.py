@@ -76,7 +76,7 @@ def test_what_holds_a_pod_back_is_read() -> None:
     held = judged_pod(decoded(schedulingGates=[{"name": "a"}]))
     assert (held.gates, held.schedulable) == (("a",), False)
     ended = msgspec.convert(POD | {"status": {"phase": "Failed"}}, ApiPod)
-    assert judged_pod(ended).over
+    assert judged_pod(ended).phase_final
     assert judged_pod(decoded(nodeName="node")).node == "node"
 
 

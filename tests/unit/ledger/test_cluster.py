@@ -13,7 +13,7 @@ from gpushare_plugin.ledger.cluster_wide import MOST_REQUESTS
 from gpushare_plugin.ledger.node import plain_node, unreadable_node
 from gpushare_plugin.ledger.request import ContainerRequest
 from gpushare_plugin.ledger.verdicts import Fit, Misfit
-from gpushare_plugin.ledger.victims import Eviction
+from gpushare_plugin.ledger.victims import VictimCandidates
 from tests.unit.ledger.objects import (
     account,
     container,
@@ -89,7 +89,7 @@ def test_pods_may_be_known_before_their_node() -> None:
     made.remove_node("node")
     made.remove_node("node")
     assert isinstance(made.fit(memory(1), "node"), Misfit)
-    assert made.victims(pod(memory(1)), "node", Eviction((), ())) is None
+    assert made.victims(pod(memory(1)), "node", VictimCandidates((), ())) is None
     assert not made.nodes
     made.put_node(memory_node(12))
     assert free(made) == [6]

@@ -90,8 +90,8 @@ def test_without_the_budgets_no_violation_is_counted() -> None:
     made.put_budget(Budget("default", "web", WEB, allowed=0))
     made.forget_budgets()
     assert not made.counted
-    assert made.harm.violations(PODS) == 0
-    assert made.harm.importance == made.importance
+    assert made.costs.violations(PODS) == 0
+    assert made.costs.importance == made.importance
 
 
 def test_of_a_namespace_so_many_rules_are_kept() -> None:

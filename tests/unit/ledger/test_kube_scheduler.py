@@ -115,7 +115,9 @@ def test_a_pod_that_is_bound_runs_on_its_node_only() -> None:
     assert refusal(bound, NODE, NOTHING) is None
     assert words(replace(waiting(), node="other")) == "the pod is on node other"
     assert waiting().schedulable
-    assert not any(pod.schedulable for pod in (bound, replace(waiting(), gates=("a",)), replace(waiting(), over=True)))
+    assert not any(
+        pod.schedulable for pod in (bound, replace(waiting(), gates=("a",)), replace(waiting(), phase_final=True))
+    )
 
 
 def test_resources_can_be_left_out() -> None:
