@@ -54,7 +54,7 @@ def _node(chance: random.Random, name: str, cut: float, share: float) -> Partiti
     gpus = []
     for index in range(_GPUS):
         room = MemoryRoom(chance.choice((40, 80)))
-        held, listed, left = dict[str, int](), dict[str, int](), int(room.units * cut)
+        held, listed, left = dict[str, int](), dict[str, int](), int(room.parts * cut)
         while left >= _SMALLEST:
             size = min(left, chance.choice((_SMALLEST, 10, 20, 30)))
             kinds = (held, listed) if chance.random() < share else (listed,)

@@ -160,7 +160,7 @@ def has_ended(phase: str, runs: Callable[[], bool]) -> bool:
     return phase in FINAL_PHASES and not runs()
 
 
-def beside(memory: Shares, request: PodRequest, cores: str) -> Shares:
+def compute_shares(memory: Shares, request: PodRequest, cores: str) -> Shares:
     """Return the compute beside memory: equal parts on the GPUs of each container's memory.
 
     The annotations of Aliyun and ACK name only the GPUs of memory. `cores` is the resource of compute.
@@ -192,7 +192,7 @@ def promised(pod: Pod, resource: str, kind: str, indexes: Mapping[str, str]) -> 
 def by_index(pod: Pod, resource: str, kind: str) -> Shares:
     """Return the units of a resource in Aliyun's or ACK's annotations: memory, or the compute beside memory."""
     if kind == "cores":
-        return beside(pod.indexes or (), pod.request, resource)
+        return compute_shares(pod.indexes or (), pod.request, resource)
     return tuple(share for share in pod.indexes or () if share.resource == resource)
 
 

@@ -92,7 +92,7 @@ class _Pricing(NamedTuple):
     def of(self, state: NodeState, gpu: GpuState, option: Option) -> Price:
         """Return the price of an option on a GPU of the node."""
         node_left = state.left - gpu.left + option.left
-        left, node = option.left / state.largest, node_left / state.units
+        left, node = option.left / state.largest, node_left / state.parts
         if not self.replicas.node:
             return self.policy.price(left, node)
         return self.policy.price(left, node, self.replicas.gpus.get(gpu.gpu.uuid, 0), self.replicas.node)
@@ -150,7 +150,7 @@ def _may_fit(state: NodeState, slices: Sequence[Slice], numbers: Sequence[int]) 
         there = 0
         for number in numbers:
             each = state.gpus[number]
-            if size := each.gpu.room.parts(wanted):
+            if size := each.gpu.room.parts_needed(wanted):
                 there += max(0, each.left) // size + len(each.layout.pinned)
         if there < count:
             return False

@@ -52,7 +52,7 @@ def mig_layout(record: NodeRecord) -> MigLayout:
             places[each.uuid] = card, place
         else:
             others.setdefault(card, []).append((each.profile, each.start))
-    return MigLayout({card: room.beside(others.get(card, ())) for card, room in rooms.items()}, places)
+    return MigLayout({card: room.blocked_by(others.get(card, ())) for card, room in rooms.items()}, places)
 
 
 def partition_node(account: NodeAccount) -> PartitionNode | None:

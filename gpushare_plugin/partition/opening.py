@@ -43,7 +43,7 @@ class Opening:
                 return Lost(f"the node does not have {each.gpu} any more")
             if gpu.reason is not None:
                 return Lost(f"{gpu.label} cannot be used: {gpu.reason}")
-            if not gpu.room.size(each.slice):
+            if not gpu.room.parts_taken(each.slice):
                 return Lost(f"{gpu.label} cannot have {each.slice}")
             names = before.setdefault(each.gpu, [])
             names.append(each.slice)

@@ -115,7 +115,7 @@ class NodeState:
     """The choices for the present slices, by ask, or by ask and owner."""
     version: int = 0
     """A number that changes with the slices."""
-    units: int = 0
+    parts: int = 0
     """The parts of all usable GPUs together."""
     largest: int = 0
     """The parts of the largest usable GPU."""
@@ -127,8 +127,8 @@ class NodeState:
     def __post_init__(self) -> None:
         """Add up the parts of the GPUs."""
         self.numbers = range(len(self.gpus))
-        self.units = sum(each.gpu.room.units for each in self.gpus)
-        self.largest = max((each.gpu.room.units for each in self.gpus), default=0)
+        self.parts = sum(each.gpu.room.parts for each in self.gpus)
+        self.largest = max((each.gpu.room.parts for each in self.gpus), default=0)
         self._count()
 
     def _count(self) -> None:

@@ -100,7 +100,7 @@ class SlicesWay:
         too_small = [
             f"{gpu.description} has {nominal}gb, its {gpu.memory_mib} MiB rounded up to GiB"
             for gpu in entry.gpus
-            if (nominal := room_of(gpu).units) < total
+            if (nominal := room_of(gpu).parts) < total
         ]
         if too_small:
             asked = " + ".join(f"{each.count} x {each.size.name}" for each in settings.slices)
@@ -135,7 +135,7 @@ class SliceGranter(Struct, frozen=True):
         """Return the GPU and the limits of the slice; raises PlacementError for several slices."""
         refuse_several_slices(allocation.resource, len(allocation.ids))
         (allocated,) = allocation.gpus
-        part = GpuShare(allocated.gpu, allocated.mib, Fraction(self.size.gib, room_of(allocated.gpu).units))
+        part = GpuShare(allocated.gpu, allocated.mib, Fraction(self.size.gib, room_of(allocated.gpu).parts))
         share = ContainerShare((part,), allocation.ids)
         return isolate(self.injection.grant([allocated.gpu]), share, self.layers[allocated.gpu.uuid])
 
@@ -148,5 +148,5 @@ def _compute(settings: SizedDevices) -> Compute:
 
 def slice_units(gpu: Gpu, short_uuid: str, size: Slice, numbers: Sequence[int]) -> list[Unit]:
     """Cut slices of `size` from `gpu`; a slice gets usable memory in proportion to its size, rounded down to MiB."""
-    mib = gpu.memory_mib * size.gib // room_of(gpu).units
+    mib = gpu.memory_mib * size.gib // room_of(gpu).parts
     return Form.cut(short_uuid, size).units(gpu.uuid, gpu.numa_node, numbers, mib)

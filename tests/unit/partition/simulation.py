@@ -363,7 +363,7 @@ class Cluster:
             for gpu in node.gpus:
                 slices = after.gpus.get(gpu.uuid, gpu.listed)
                 before = node.wanted.gpus.get(gpu.uuid, gpu.listed)
-                truth = Gpu(gpu.uuid, gpu.room.units if self.kind == "mps" else 0)
+                truth = Gpu(gpu.uuid, gpu.room.parts if self.kind == "mps" else 0)
                 assert Counter(gpu.held) <= Counter(slices), f"{gpu.uuid}: {gpu.held} held, {slices} wanted"
                 if truth.fits(list(Counter(gpu.held).elements())) and not gpu.reason:
                     assert truth.fits(list(Counter(slices).elements())), f"{gpu.uuid} cannot have {slices}"

@@ -61,7 +61,7 @@ def test_a_node_under_mps_has_its_cards_with_what_they_list_and_what_pods_hold()
     for each in (placed, pod(two, "node", "somewhere"), pod(gone, "node", "gone"), pod(one, None, "waits")):
         account.put_pod(each)
     found = _found(account)
-    assert [(each.index, each.room.units, each.listed, dict(each.held)) for each in found.gpus] == [
+    assert [(each.index, each.room.parts, each.listed, dict(each.held)) for each in found.gpus] == [
         (0, 40, {"10gb": 2, "20gb": 1}, {"10gb": 1}),
         (1, 40, {}, {}),
         (2, 5, {}, {}),
