@@ -52,8 +52,8 @@ class PartitionNode(Struct, frozen=True, gc=False):
     problem: str | None = None
     """Why the node is left out, with no GPUs known and no slices decided; None for a node that takes part."""
 
-    def offers(self, kept: Iterable[KeptSlice]) -> bool:
-        """Return whether the node offers the slices kept for a pod, and no pod holds the slices."""
+    def offers_kept(self, kept: Iterable[KeptSlice]) -> bool:
+        """Return whether the node offers the slices `kept` for a pod, and no pod holds the slices."""
         counts = Counter((each.gpu, each.slice) for each in kept)
         gpus = {gpu.uuid: gpu for gpu in self.gpus}
         return all(

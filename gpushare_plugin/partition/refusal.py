@@ -40,7 +40,7 @@ class NoSlice:
 
 
 class Refusals:
-    """The refusals of one round; the refusals of like pods are found once."""
+    """The refusals of one round; the refusals of alike pods are found once."""
 
     def __init__(self, states: Sequence[NodeState], now: datetime, rules: RoundRules) -> None:
         """Refuse slices that `states` do not give; a refusal judges the states when the refusal is first read."""
@@ -113,7 +113,7 @@ class Refusals:
         node = state.node
         if node.problem is not None:
             return f"left out: {node.problem}"
-        if (reason := self._rules.runs_on(pod, node.name, state.beside)) is not None:
+        if (reason := self._rules.runs_on(pod, node.name, state.assigned_pods)) is not None:
             return reason
         if (failure := state.failed.get(pod.uid)) is not None and self._now < self._rules.retry_at(failure):
             return "the pod did not take its slices there in time; the node is tried again later"
@@ -127,7 +127,7 @@ class Refusals:
     def _gpus(self, state: NodeState, pod: Pod, wanted: Slice) -> Iterator[Shortage]:
         states = {each.gpu.uuid: each for each in state.gpus}
         for gpu in state.node.gpus:
-            yield _gpu(gpu, states.get(gpu.uuid), pod, wanted, scarce=state.lacks(wanted))
+            yield _gpu(gpu, states.get(gpu.uuid), pod, wanted, scarce=state.no_idle_left(wanted))
 
 
 def _gpu(gpu: PartitionGpu, state: GpuState | None, pod: Pod, wanted: Slice, *, scarce: bool) -> Shortage:

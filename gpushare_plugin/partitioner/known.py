@@ -19,7 +19,7 @@ from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION
 from gpushare_plugin.ledger.occupancy import NodeAccount
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.verdicts import Fit
-from gpushare_plugin.partition.conversion import partition_node
+from gpushare_plugin.partition.conversion import partition_node_of
 from gpushare_plugin.partition.elsewhere import Elsewhere
 from gpushare_plugin.partition.nodes import PartitionNode
 from gpushare_plugin.partition.taking_back import RoundRules, TakenBack
@@ -47,8 +47,8 @@ class _Scheduling:
         if after is not None and after.node is not None and not after.phase_final:
             self.used[after.node] = self.used.get(after.node, NOTHING) + after.needs.demand
 
-    def runs_on(self, pod: Pod, node: str, beside: Sequence[Pod]) -> str | None:
-        """Return why a pod cannot run on a node beside waiting pods assigned there, slices aside; None if it can."""
+    def runs_on(self, pod: Pod, node: str, assigned_pods: Sequence[Pod]) -> str | None:
+        """Return why a pod cannot run on a node beside `assigned_pods`, which wait, slices aside; None if it can."""
         if (found := self._pods.get(pod.uid)) is None:
             return "the pod is gone"  # the pod was deleted after the decision
         if (there := self._nodes.get(node)) is None:
@@ -58,7 +58,7 @@ class _Scheduling:
             refusal = constraints_refusal(needs.constraints, there)
             return "the node does not admit the pod" if refusal is None else refusal.summary
         used = self.used.get(node, NOTHING)
-        for other in beside:
+        for other in assigned_pods:
             used += self._pods[other.uid].needs.demand if other.uid in self._pods else NOTHING
         refusal = room_refusal(needs.demand, there, used, frozenset(each.resource for each in pod.slices))
         return None if refusal is None else refusal.summary
@@ -158,10 +158,10 @@ class Known:
         pod = self._account.pods.get(uid)
         return pod is not None and pod.node is not None
 
-    def offers(self, node: str, kept: Iterable[KeptSlice]) -> bool:
+    def offers_kept(self, node: str, kept: Iterable[KeptSlice]) -> bool:
         """Return whether a node offers kept slices, and no pod holds the slices."""
         found = self._partition_node(node)
-        return found is not None and found.offers(kept)
+        return found is not None and found.offers_kept(kept)
 
     def node(self, name: str) -> Node:
         """Return a node."""
@@ -312,6 +312,6 @@ class Known:
         # An account never changes; a new account takes its place.
         if made is not None and made[0] is account:
             return made[1]
-        if (node := partition_node(account)) is not None:
+        if (node := partition_node_of(account)) is not None:
             self._made[name] = account, node
         return node

@@ -8,7 +8,7 @@ from gpushare_plugin.ledger.node import recorded_node
 from gpushare_plugin.ledger.node_record import GpuRecord, NodeRecord, ResourceRecord
 from gpushare_plugin.ledger.pod import Share
 from gpushare_plugin.ledger.request import ContainerRequest
-from gpushare_plugin.partition.conversion import mig_layout, partition_node
+from gpushare_plugin.partition.conversion import mig_layout, partition_node_of
 from gpushare_plugin.partition.nodes import PartitionNode
 from gpushare_plugin.partition.pods import problem
 from gpushare_plugin.slices.memory import MemoryRoom
@@ -39,7 +39,7 @@ def _account(record: NodeRecord, partitioning: Kind = "mps") -> ClusterAccount:
 
 def _found(account: ClusterAccount) -> PartitionNode:
     """Return the node as the decision takes it."""
-    found = partition_node(account.node("node"))
+    found = partition_node_of(account.node("node"))
     assert found is not None
     return found
 
