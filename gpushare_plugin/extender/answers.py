@@ -135,7 +135,9 @@ async def preempt(account: ClusterAccount, disruptions: Disruptions, asked: Pree
         uids = dict.fromkeys(each.uid for each in proposed.pods or ())
         candidates = VictimCandidates(
             certain=[each for uid in uids if (each := pods.get(uid)) is not None and _is_on(account, each, node)],
-            others=[each for each in account.node(node).pods if each.priority < pod.priority and each.uid not in uids],
+            others=[
+                each for each in account.account_of(node).pods if each.priority < pod.priority and each.uid not in uids
+            ],
             ahead=account.ahead_of(pod, node),
             costs=costs,
             most=most,

@@ -239,7 +239,7 @@ class Binder:
 
     def _annotations(self, known: Pod, place: PodPlace) -> dict[str, str]:
         """Return the annotations of the Binding, which replace annotations of the pod with the same names."""
-        node = self._account.offered(place.node)
+        node = self._account.node_named(place.node)
         annotations = promise_annotations(place, known.request, node, datetime.now(UTC))
         # Before a pod is on a node, no daemon has written a holding: an earlier annotation is false.
         return annotations if known.allocation is None else {**annotations, ALLOCATION: ""}

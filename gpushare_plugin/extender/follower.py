@@ -73,7 +73,7 @@ class AccountFollower:
         """Make the accounts of all nodes for the first requests of a term."""
         for name in list(self._account.nodes):
             # The account of a node is made on first use; the first request needs the accounts of all nodes.
-            self._account.node(name)
+            self._account.account_of(name)
             await asyncio.sleep(0)
 
     def handover(self) -> "Handover":

@@ -178,13 +178,13 @@ class ClusterAccount:
         """
         if node not in self._nodes:
             return Misfit(not_known(node), curable=False)
-        return fitting.fit(self.node(node), self._ask(request, owner))
+        return fitting.fit(self.account_of(node), self._ask(request, owner))
 
     def fit_pod(self, pod: Pod, node: str) -> Verdict:
         """Return whether a pod fits on a node after nominated pods, with the numbers of `fit`."""
         if node not in self._nodes:
             return Misfit(not_known(node), curable=False)
-        account = fitting.with_nominated(self.node(node), self._nominated.ahead_of(pod, node), self._rules)
+        account = fitting.with_nominated(self.account_of(node), self._nominated.ahead_of(pod, node), self._rules)
         return fitting.fit(account, self._ask(pod.request, pod.owner))
 
     def fits(self, request: PodRequest, nodes: Iterable[str], owner: str | None = None) -> dict[str, Verdict]:
@@ -205,7 +205,7 @@ class ClusterAccount:
         awaited: dict[str, Verdict] = {}
         for name in self._nominated.nodes & verdicts.keys():
             if isinstance(verdicts[name], Fit) and (ahead := self._nominated.ahead_of(pod, name)):
-                account = fitting.with_nominated(self.node(name), ahead, self._rules)
+                account = fitting.with_nominated(self.account_of(name), ahead, self._rules)
                 (awaited[name],) = fitting.fits(
                     AlikeNodes.alone(account, pod.request.amounts), self._ask(pod.request, pod.owner)
                 )
@@ -213,7 +213,7 @@ class ClusterAccount:
 
     def _fits(self, ask: Ask, nodes: Sequence[str]) -> Mapping[str, Verdict]:
         """Return the verdicts on `nodes`, and perhaps on further nodes; callers must not change the result."""
-        return self._search.fits(ask, nodes, self.node, self._presence.of(ask.owner))
+        return self._search.fits(ask, nodes, self.account_of, self._presence.of(ask.owner))
 
     def place(self, request: PodRequest, node: str, owner: str | None = None, ahead: Iterable[Pod] = ()) -> PodPlace:
         """Return the place of a pod on a node, after the pods `ahead`.
@@ -222,7 +222,9 @@ class ClusterAccount:
         """
         if node not in self._nodes:
             raise PlacementError(not_known(node))
-        found = fitting.place(fitting.with_nominated(self.node(node), ahead, self._rules), self._ask(request, owner))
+        found = fitting.place(
+            fitting.with_nominated(self.account_of(node), ahead, self._rules), self._ask(request, owner)
+        )
         if isinstance(found, Misfit):
             raise PlacementError(f"node {node}: {found.reason}")
         return found
@@ -265,18 +267,18 @@ class ClusterAccount:
         None if the node is unknown, or if all evictions together do not make enough room.
         """
         ask = self._ask(pod.request, pod.owner)
-        return victims(self.node(node), ask, candidates) if node in self._nodes else None
+        return victims(self.account_of(node), ask, candidates) if node in self._nodes else None
 
     def ahead_of(self, pod: Pod, node: str) -> list[Pod]:
         """Return the nominated pods on a node that go before `pod`, the most important first."""
         return self._nominated.ahead_of(pod, node)
 
-    def node(self, name: str) -> NodeAccount:
+    def account_of(self, name: str) -> NodeAccount:
         """Return the account of a node; an unknown node offers nothing."""
         if (account := self._accounts.get(name)) is None:
             uids = self._presence.on(name)
             account = node_account(
-                self.offered(name),
+                self.node_named(name),
                 [self._pods[uid] for uid in uids if uid not in self._reservations],
                 [self._reservations[uid] for uid in uids if uid in self._reservations],
                 self._whereabouts.locate,
@@ -285,8 +287,8 @@ class ClusterAccount:
                 self._accounts[name] = account
         return account
 
-    def offered(self, name: str) -> Node:
-        """Return a node without the account; an unknown node offers nothing."""
+    def node_named(self, name: str) -> Node:
+        """Return a node, not its account; an unknown node offers nothing."""
         return self._nodes.get(name) or Node(name)
 
     @property

@@ -308,7 +308,7 @@ class Known:
         known = self._nodes.get(name)
         if known is None or known.partitioning is None:
             return None
-        account, made = self._account.node(name), self._made.get(name)
+        account, made = self._account.account_of(name), self._made.get(name)
         # An account never changes; a new account takes its place.
         if made is not None and made[0] is account:
             return made[1]

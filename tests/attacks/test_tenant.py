@@ -156,7 +156,7 @@ def _overview(pod: ApiPod) -> Overview:
 
 def _inspect(pod: ApiPod) -> None:
     overview = _overview(replace(pod, spec=replace(pod.spec, node_name="node")))
-    report = cluster_report([overview.account.node("node")], overview.waiting.values())
+    report = cluster_report([overview.account.account_of("node")], overview.waiting.values())
     for show in (summary, details, wide):
         list(show(report, Style()))
 

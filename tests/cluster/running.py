@@ -66,7 +66,7 @@ class Cluster:
             if pod["spec"].get("nodeName") == worker.name:
                 account.put_pod(pod_of(msgspec.convert(pod, ApiPod)))
         found: Units = Counter()
-        for (resource, gpu), each in account.node(worker.name).gpus.items():
+        for (resource, gpu), each in account.account_of(worker.name).gpus.items():
             for holding in each.held:
                 found[holding.pod.name, resource, gpu] += holding.units
         return found

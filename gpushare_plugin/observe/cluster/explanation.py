@@ -218,7 +218,7 @@ class Explanation(Part, frozen=True, kw_only=True):
 def explain(account: ClusterAccount, pod: Pod, told: Told) -> Explanation:
     """Return the explanation of a pod from the account of the cluster."""
     nodes = account.nodes.values()
-    offered = {name for node in nodes for name in (*node.extended, *_offered(account.node(node.name)))}
+    offered = {name for node in nodes for name in (*node.extended, *_offered(account.account_of(node.name)))}
     request = pod.request
     about = Explanation(
         namespace=pod.namespace,
@@ -251,7 +251,7 @@ def explain(account: ClusterAccount, pod: Pod, told: Told) -> Explanation:
         problem = _extender_problem(request, told.extender) if about.state == "pending" else None
         policy = _policy(request.policy, None, told)
         return replace(about, nodes=verdicts, notes=notes, extender_problem=problem, **policy)
-    return replace(about, **_placed(account.node(pod.node), pod, told))
+    return replace(about, **_placed(account.account_of(pod.node), pod, told))
 
 
 def _state(account: ClusterAccount, pod: Pod, told: Told) -> State:
@@ -303,7 +303,9 @@ def _score(verdict: Fit | Misfit) -> int:
 
 def _fit(account: ClusterAccount, node: Node, pod: Pod, score: int) -> NodeVerdict:
     place = account.place_pod(pod, node.name)
-    known = {gpu.name: gpu.index for each in account.node(node.name).resources.values() for gpu in each.offer.gpus}
+    known = {
+        gpu.name: gpu.index for each in account.account_of(node.name).resources.values() for gpu in each.offer.gpus
+    }
     indexes = {share.gpu: known[share.gpu] for share in place.shares}
     return NodeVerdict(
         node=node.name, fits=True, score=score, place=place.containers, indexes=indexes, also=_also(node)
@@ -329,7 +331,7 @@ def _misfit(account: ClusterAccount, node: Node, pod: Pod, misfit: Misfit, *, cu
         holders.setdefault(each.gpu, []).append(f"{each.pod.label} ({each.units})")
     ending = None
     if cured and misfit.curable:
-        there = account.node(node.name).pods
+        there = account.account_of(node.name).pods
         found = account.victims(pod, node.name, VictimCandidates(certain=(), others=there))
         ending = tuple(each.label for each in there if each in found) if found else None
     return replace(

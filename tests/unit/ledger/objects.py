@@ -118,4 +118,4 @@ def account(*nodes: Node, pods: tuple[Pod, ...] = (), policy: str = "binpack") -
 
 def free(made: ClusterAccount, node: str = "node", resource: str = GPU_MEMORY) -> list[int]:
     """Return the free units of each GPU of a node."""
-    return list(made.node(node).resources[resource].free)
+    return list(made.account_of(node).resources[resource].free)

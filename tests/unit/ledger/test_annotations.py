@@ -113,7 +113,7 @@ KEYS = (ALLOCATION, PROMISE, ACK_ALLOCATION, ALIYUN_INDEX, ALIYUN_POD)
 def test_no_text_does_harm(texts: dict[str, str]) -> None:
     """Whatever people write, it says something of the pod's own units or nothing; the sum held is what it asked for."""
     made = account(memory_node(10, 10), pods=(pod(memory(4), "node", annotations=texts),))
-    resource = made.node("node").resources[GPU_MEMORY]
+    resource = made.account_of("node").resources[GPU_MEMORY]
     held = sum(each.units for each in resource.holdings) + sum(each.units for each in resource.unplaced)
     assert held == 4
 

@@ -31,10 +31,10 @@ def test_a_reservation_holds_until_the_pod_is_bound() -> None:
     """What is promised is not free; once the pod is seen on the node, it is counted there, once."""
     made = account(memory_node(10))
     made.reserve(pod(memory(6)), "node")
-    gpu = made.node("node").gpus["aliyun.com/gpu-mem", uuid(0)]
+    gpu = made.account_of("node").gpus["aliyun.com/gpu-mem", uuid(0)]
     assert ([each.pod.uid for each in gpu.promised], gpu.held, gpu.free) == (["pod"], (), 4)
     made.put_pod(pod(memory(6), "node", on=uuid(0)))
-    gpu = made.node("node").gpus["aliyun.com/gpu-mem", uuid(0)]
+    gpu = made.account_of("node").gpus["aliyun.com/gpu-mem", uuid(0)]
     assert ([each.pod.uid for each in gpu.held], gpu.promised, gpu.free) == (["pod"], (), 4)
     assert made.reservation("pod") is None
 

@@ -31,7 +31,7 @@ GPU = "nvidia.com/gpu"
 
 def holding(made: ClusterAccount, resource: str = GPU_MEMORY) -> list[tuple[str, int, str]]:
     """Return where the pods of a node have units of a resource, and who says so."""
-    return [(each.gpu, each.units, each.source) for each in made.node("node").resources[resource].holdings]
+    return [(each.gpu, each.units, each.source) for each in made.account_of("node").resources[resource].holdings]
 
 
 def test_the_daemon_is_believed_first() -> None:
@@ -55,7 +55,7 @@ def test_units_that_nothing_places_count_against_every_gpu() -> None:
     """They are on one of the GPUs, so none can be sure to have them; of a pod on two GPUs, half is on any one."""
     made = account(memory_node(10, 10, 3), pods=(pod(memory(4), "node"),))
     assert free(made) == [6, 6, 0]
-    assert [gpu.unplaced for gpu in made.node("node").resources[GPU_MEMORY].gpus] == [4, 4, 4]
+    assert [gpu.unplaced for gpu in made.account_of("node").resources[GPU_MEMORY].gpus] == [4, 4, 4]
     made.put_pod(pod(memory(4, gpus="2"), "node"))
     assert free(made) == [8, 8, 1]
 
@@ -71,7 +71,7 @@ def test_the_promise_places_what_the_allocation_does_not_show() -> None:
     elsewhere = (main._replace(gpu=uuid(2)),)
     made.put_pod(structs.replace(pod(asked, "node"), allocation=elsewhere, promise=promise))
     assert free(made, resource=GPU) == [0, 0, 0]
-    assert [each.units for each in made.node("node").resources[GPU].unplaced] == [1]
+    assert [each.units for each in made.account_of("node").resources[GPU].unplaced] == [1]
 
 
 def test_memory_is_where_the_rest_of_it_is() -> None:
@@ -89,11 +89,11 @@ def test_a_gpu_that_is_not_offered_any_more_is_held() -> None:
     made = account(node, pods=(pod(memory(4), "node", on=uuid(1)),))
     made.put_node(structs.replace(node, offers={GPU_MEMORY: replace(offer, gpus=offer.gpus[:1])}))
     assert free(made) == [10]
-    gpu = made.node("node").gpus[GPU_MEMORY, uuid(1)]
+    gpu = made.account_of("node").gpus[GPU_MEMORY, uuid(1)]
     assert (gpu.units, gpu.over, gpu.healthy, gpu.reason) == (0, 4, False, "not offered any more")
     made.put_node(structs.replace(node, offers={}))
-    assert made.node("node").gpus[GPU_MEMORY, uuid(1)].held == (
-        Placed(made.node("node").pods[0], uuid(1), 4, "allocation"),
+    assert made.account_of("node").gpus[GPU_MEMORY, uuid(1)].held == (
+        Placed(made.account_of("node").pods[0], uuid(1), 4, "allocation"),
     )
 
 

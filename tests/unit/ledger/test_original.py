@@ -39,7 +39,7 @@ def test_a_gpu_over_its_capacity_has_nothing_free() -> None:
     """A GPU whose pods hold more than it has now, after it shrank, has 0 free; the original's number wraps around."""
     made = account(memory_node(10, 10), pods=(pod(memory(8), "node", on=uuid(0)),))
     made.put_node(memory_node(5, 10))
-    gpu = made.node("node").gpus["aliyun.com/gpu-mem", uuid(0)]
+    gpu = made.account_of("node").gpus["aliyun.com/gpu-mem", uuid(0)]
     assert (gpu.free, gpu.over, gpu.used) == (0, 3, 8)
     assert made.place(memory(1), "node").containers["main"]["aliyun.com/gpu-mem"] == {uuid(1): 1}
 

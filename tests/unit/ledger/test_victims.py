@@ -17,7 +17,7 @@ def victims(
     made: ClusterAccount, asked: PodRequest, others: Sequence[str], certain: Sequence[str] = (), **more: Any
 ) -> list[str] | None:
     """Return the UIDs of the victims for a request; `certain` go in any case."""
-    pods = {each.uid: each for each in made.node("node").pods}
+    pods = {each.uid: each for each in made.account_of("node").pods}
     candidates = VictimCandidates([pods[uid] for uid in certain], [pods[uid] for uid in others])._replace(**more)
     found = made.victims(pod(asked, uid="asked"), "node", candidates)
     return None if found is None else [each.uid for each in found]

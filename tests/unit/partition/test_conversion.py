@@ -39,7 +39,7 @@ def _account(record: NodeRecord, partitioning: Kind = "mps") -> ClusterAccount:
 
 def _found(account: ClusterAccount) -> PartitionNode:
     """Return the node as the decision takes it."""
-    found = partition_node_of(account.node("node"))
+    found = partition_node_of(account.account_of("node"))
     assert found is not None
     return found
 

@@ -66,7 +66,7 @@ class Cluster:
         """Bind a pod to a node, `on` the GPU that its daemon says, and `promise` the one it was promised."""
         asked, texts = memory(units), dict[str, str]()
         if promise is not None:
-            texts |= promised(asked, self.account.node(node).node, uuid(promise, node))
+            texts |= promised(asked, self.account.account_of(node).node, uuid(promise, node))
         made = pod(asked, node, name, on=None if on is None else uuid(on, node), annotations=texts)
         self.account.put_pod(made)
         return made
@@ -78,4 +78,4 @@ class Cluster:
 
     def reported(self, *waiting: Pod) -> ClusterReport:
         """Return what is shown of it while pods wait for slices."""
-        return cluster_report(map(self.account.node, self.account.nodes), waiting)
+        return cluster_report(map(self.account.account_of, self.account.nodes), waiting)

@@ -287,7 +287,7 @@ def test_a_promise_for_another_node_does_not_count() -> None:
     """It is named, so that nobody looks for it there."""
     cluster = full()
     found = cluster.pod("c", 2, "gpu-1")
-    other = cluster.account.node("gpu-1").node
+    other = cluster.account.account_of("gpu-1").node
     texts = {
         key: value.replace('"node":"gpu-1"', '"node":"gpu-9"')
         for key, value in promised(found.request, other, uuid(0, "gpu-1")).items()
