@@ -140,7 +140,8 @@ class Handover:
 
     async def complete_on(self, node: str) -> None:
         """Wait until the account has every pod bound to a node; raises ClusterError."""
-        if not self._complete and self._cluster.pods_in_order and self._unseen(self._bound) < self._bound:
+        if not self._complete and self._cluster.pods_in_order and self._bound - self._unseen(self._bound):
+            # The watch has shown a pod bound in this term, and therefore every earlier Binding.
             self._complete = True
             self._bound.clear()
             self._compared.clear()
