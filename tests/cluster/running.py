@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from gpushare_plugin.extender.service import Extender, serve
+from gpushare_plugin.extender.service import ExtenderSettings, serve
 from gpushare_plugin.kube.client import NODES, Client
 from gpushare_plugin.kube.nodes import node_of
 from gpushare_plugin.kube.objects import ApiNode, ApiPod
@@ -101,7 +101,7 @@ async def running(folder: Path, kinds: Mapping[str, NodeKind], lifetime: Lifetim
     """Run a cluster of these nodes, whose containers run for as long as `lifetime` says."""
     async with _nodes(folder, kinds, lifetime) as nodes, AsyncExitStack() as stack:
         port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        extender = Extender(
+        extender = ExtenderSettings(
             address="127.0.0.1:0", namespace="kube-system", kubeconfig=nodes.kubeconfig, started=port.set_result
         )
         await stack.enter_async_context(alongside(serve(extender)))

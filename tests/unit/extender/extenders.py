@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 
 from gpushare_plugin.extender.binder import BinderTiming
-from gpushare_plugin.extender.service import Extender, serve
+from gpushare_plugin.extender.service import ExtenderSettings, serve
 from gpushare_plugin.extender.tls.certificates import Certificates
 from gpushare_plugin.kube.client import NODES
 from gpushare_plugin.kube.lease import LeaseTiming
@@ -243,7 +243,7 @@ async def extender(server: ApiServer, folder: Path, *, wait: bool = True, **opti
         "client_timing": QUICK,
         "started": port.set_result,
     }
-    made = Extender(**settings | options)
+    made = ExtenderSettings(**settings | options)
     task = asyncio.create_task(serve(made))
     try:
         await asyncio.wait((task, port), return_when=asyncio.FIRST_COMPLETED)
