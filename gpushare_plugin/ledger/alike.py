@@ -48,7 +48,7 @@ class AlikeNodes(NamedTuple):
 
 
 class NodeGroups:
-    """The nodes of a cluster in groups of alike nodes, for requests of the same resources.
+    """The nodes of a cluster in groups that are alike, for requests of the same resources.
 
     A node enters its group when it is searched first.
     """

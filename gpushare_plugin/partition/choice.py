@@ -25,7 +25,7 @@ MOST_STEPS = 200
 
 
 class AskedSlices(Struct, frozen=True, eq=False):
-    """The slices that alike pods ask of a node; pods with equal requests share one object."""
+    """The slices that pods ask of a node; pods with equal requests share one object."""
 
     slices: tuple[Slice, ...]
     """The slices, the largest first."""
@@ -203,7 +203,7 @@ def _searched(
 def _ranked(
     state: NodeState, wanted: Slice, pricing: _Pricing, numbers: Sequence[int]
 ) -> list[tuple[int, Option, Price]]:
-    """Return every way to give one slice, the best first; the first of several alike GPUs stands for all of them."""
+    """Return every way to give one slice, the best first; the first of several GPUs that are alike stands for all."""
     scarce = state.no_idle_left(wanted)
     alike: dict[Hashable, int] = {}
     for number in numbers:
@@ -267,7 +267,7 @@ class Ranking:
 
 
 class SliceSearch:
-    """The search of all nodes for alike pods, the best node first.
+    """The search of all nodes for pods that are alike, the best node first.
 
     Nodes are ranked by their choices for the largest slice. For the best node alone, the search finds whether the node
     has room for all slices, how the slices come to be, and how much pods of the same owner add to the price.

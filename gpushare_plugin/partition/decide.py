@@ -196,7 +196,7 @@ class _Round:
         return None
 
     def _search(self, pod: Pod, ask: AskedSlices) -> SliceSearch:
-        """Return the search shared by a pod and all alike pods."""
+        """Return the search for a pod, one for all pods that are alike."""
         owner = self._separated_owner(pod)
         if (search := self._searches.get((pod.alike, owner))) is None:
             largest = self._asks.largest(pod)
@@ -265,7 +265,7 @@ class _Round:
         As few pods as needed lose slices. Return None, and take no slices, if no node would have enough room.
         """
         for state in self._contested:
-            # Many alike pods may ask for the same slices in vain.
+            # Many pods that are alike may ask for the same slices in vain.
             tried = pod.alike, pod.priority, state.number, state.version
             if state.number in failed or tried in self._not_displacing:
                 continue

@@ -90,14 +90,14 @@ class Elsewhere:
         A pod that is not bound after `patience` seconds with offers gets no more offers: a reason that gpushare does
         not judge keeps the pod away.
         """
-        taken: dict[str, Demand] = {}
-        # Alike pods share a queue: a node that cannot take one of the pods takes no further one in this round.
+        given: dict[str, Demand] = {}  # the demand of the pods with offers of this round, by node
+        # Pods that are alike share a queue: a node that cannot take one of the pods takes no further one in this round.
         left: dict[Hashable, deque[str]] = {}
 
         def takes(name: str, pod: Pod) -> bool:
             used = self._used.get(name, NOTHING)
-            if name in taken:
-                used += taken[name]
+            if name in given:
+                used += given[name]
             has = has_room(pod.needs.demand, self._nodes[name], used)
             return has and (pod.request.wishes == ANY_GPU or accepts(pod, name))
 
@@ -113,7 +113,7 @@ class Elsewhere:
             if now >= until:
                 return None
             node = names[0]
-            taken[node] = taken.get(node, NOTHING) + pod.needs.demand
+            given[node] = given.get(node, NOTHING) + pod.needs.demand
             return ExistingOffer(node, until)
 
         return find

@@ -40,7 +40,7 @@ class NoSlice:
 
 
 class Refusals:
-    """The refusals of one round; the refusals of alike pods are found once."""
+    """The refusals of one round; the refusals of pods that are alike are found once."""
 
     def __init__(self, states: Sequence[NodeState], now: datetime, rules: RoundRules) -> None:
         """Refuse slices that `states` do not give; a refusal judges the states when the refusal is first read."""
