@@ -19,7 +19,7 @@ import yaml
 from generators import partitioned
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.core.health import GpuEvent
-from gpushare_plugin.extender.service import Extender, serve
+from gpushare_plugin.extender.service import ExtenderSettings, serve
 from gpushare_plugin.gpus.simulated import SimulatedSource
 from gpushare_plugin.kube.client import NODES
 from gpushare_plugin.kube.names import UNHEALTHY_GPUS
@@ -163,7 +163,7 @@ async def _extender(server: ApiServer, folder: Path, tasks: list["asyncio.Task[N
     """Run an extender; return the ports of its requests and of its metrics."""
     port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     probes = claim_port()
-    extender = Extender(
+    extender = ExtenderSettings(
         "127.0.0.1:0",
         "kube-system",
         probe_address=f"127.0.0.1:{probes}",

@@ -15,7 +15,7 @@ from gpushare_plugin.base.structs import replace
 from gpushare_plugin.kube.client import NODES
 from gpushare_plugin.ledger.annotations import ALLOCATION
 from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, encode
-from gpushare_plugin.partitioner.service import Partitioner, serve
+from gpushare_plugin.partitioner.service import PartitionerSettings, serve
 from gpushare_plugin.slices.slice import named_slice
 from gpushare_plugin.slices.wanted import WANTED_SLICES, KeptSlice, Wanted, decode
 from gpushare_plugin.testing.cluster import ApiServer
@@ -36,7 +36,7 @@ def start(server: ApiServer, folder: Path, tasks: list["asyncio.Task[None]"]) ->
     server.store.create(NODES, {"metadata": metadata, "spec": {}, "status": {"allocatable": _ROOM}})
     port = claim_port()
     kubeconfig = server.kubeconfig(folder / "partitioner")
-    partitioner = Partitioner("kube-system", probe_address=f"127.0.0.1:{port}", kubeconfig=kubeconfig)
+    partitioner = PartitionerSettings("kube-system", probe_address=f"127.0.0.1:{port}", kubeconfig=kubeconfig)
     tasks.append(asyncio.create_task(serve(partitioner)))
     return port
 

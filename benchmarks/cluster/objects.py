@@ -75,7 +75,7 @@ def a_node(number: int) -> Object:
     quantities = {"cpu": "127", "memory": "1056269392Ki", "pods": "110", resource: str(kind.units * _GPUS)}
     record = NodeRecord(
         gpus=tuple(_gpu(number, gpu, kind) for gpu in range(_GPUS)),
-        resources=(ResourceRecord(name=resource, kind=kind.kind, placement=kind.placement),),
+        resources=(ResourceRecord(name=resource, kind=kind.kind, policy=kind.placement),),
     )
     return {
         "metadata": {

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zlib import crc32
 
-from gpushare_plugin.ledger.constraints import Constraints, requirements
+from gpushare_plugin.ledger.constraints import Constraints, shared_needs
 from gpushare_plugin.ledger.demand import NOTHING
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.request import ANY_GPU, ContainerRequest, PodRequest, shared_request
@@ -54,7 +54,7 @@ def _node(chance: random.Random, name: str, cut: float, share: float) -> Partiti
     gpus = []
     for index in range(_GPUS):
         room = MemoryRoom(chance.choice((40, 80)))
-        held, listed, left = dict[str, int](), dict[str, int](), int(room.units * cut)
+        held, listed, left = dict[str, int](), dict[str, int](), int(room.parts * cut)
         while left >= _SMALLEST:
             size = min(left, chance.choice((_SMALLEST, 10, 20, 30)))
             kinds = (held, listed) if chance.random() < share else (listed,)
@@ -78,7 +78,7 @@ def _pods(chance: random.Random, count: int) -> list[Pod]:
             _asked(chance),
             created=_NOW - timedelta(seconds=count - number),
             priority=chance.choice((0, 0, 0, 100)),
-            requirements=requirements(Constraints((("kind", str(chance.randrange(_KINDS))),)), NOTHING),
+            needs=shared_needs(Constraints((("kind", str(chance.randrange(_KINDS))),)), NOTHING),
         )
         for number in range(count)
     ]
@@ -92,7 +92,7 @@ def _asked(chance: random.Random) -> PodRequest:
 
 
 def _runs_on(pod: Pod, node: str, _beside: Sequence[Pod]) -> str | None:
-    ((_, kind),) = pod.requirements.constraints.selector
+    ((_, kind),) = pod.needs.constraints.selector
     return "not allowed there" if crc32(f"{node} {kind}".encode()) % 3 == 0 else None
 
 

@@ -95,7 +95,7 @@ def _shared(
 
 
 def _placed(config: Config, labels: Labels) -> tuple[Config, list[str]]:
-    """Follow the label with a request for a placement of units."""
+    """Follow the label with a request for a policy."""
     value = labels.get(PLACEMENT)
     if value is None:
         return config, []

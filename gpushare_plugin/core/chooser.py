@@ -17,13 +17,13 @@ from gpushare_plugin.core.policies import (
     DEFAULT_REPLICA_POLICY,
     POLICIES,
     REPLICA_POLICIES,
-    Occupancy,
     PolicyName,
     ReplicaPolicyName,
+    UnitCounts,
 )
 
 
-def one_gpu(gpus: Mapping[str, Occupancy], size: int, policy: PolicyName) -> str | None:
+def one_gpu(gpus: Mapping[str, UnitCounts], size: int, policy: PolicyName) -> str | None:
     """Return the first GPU by `policy` with room for all `size` units of a request, None without room."""
     order = POLICIES[policy].order
     fitting = [uuid for uuid, gpu in gpus.items() if gpu.free >= size]
@@ -31,7 +31,7 @@ def one_gpu(gpus: Mapping[str, Occupancy], size: int, policy: PolicyName) -> str
 
 
 def replicas(
-    gpus: Mapping[str, Occupancy], taken: Mapping[str, int], size: int, policy: ReplicaPolicyName
+    gpus: Mapping[str, UnitCounts], taken: Mapping[str, int], size: int, policy: ReplicaPolicyName
 ) -> dict[str, int]:
     """Choose `size` more replicas, one after the other, and return the number of replicas to take from each GPU.
 
@@ -52,7 +52,7 @@ def replicas(
     for _ in range(size):
         _, number, uuid = next_ones[0]
         gpu = state[uuid]
-        left = state[uuid] = Occupancy(gpu.index, gpu.free - 1, gpu.total)
+        left = state[uuid] = UnitCounts(gpu.index, gpu.free - 1, gpu.total)
         picked[uuid] += 1
         if left.free:
             heapreplace(next_ones, (order(left, taken.get(uuid, 0) + picked[uuid]), number, uuid))
@@ -139,8 +139,8 @@ class Request(Struct, frozen=True):
     """The name of the resource."""
     size: int
     """The number of requested units."""
-    gpus: Mapping[str, Occupancy]
-    """The occupancy of every GPU by UUID, sorted by place; units of an unhealthy GPU do not count as free."""
+    gpus: Mapping[str, UnitCounts]
+    """The number of units of every GPU by UUID, sorted by place; units of an unhealthy GPU do not count as free."""
     taken: Mapping[str, int] = field(default_factory=dict)
     """The number of units already taken for the request on each GPU, by UUID; the choice must include the units.
 
@@ -167,16 +167,16 @@ class Chooser(Protocol):
 class OneGpu(Struct, frozen=True):
     """Gives all units of a request on one GPU."""
 
-    placement: PolicyName
+    policy: PolicyName
     """The policy for the choice of the GPU."""
     unit_mib: int = 0
     """The memory of one unit in MiB, 0 for units of another kind."""
 
     def choose(self, request: Request) -> Mapping[str, int]:
-        """Choose the GPU by the placement policy, or the GPU of units already taken."""
+        """Choose the GPU by the policy, or the GPU of units already taken."""
         refuse_several_gpus(request.resource, request.taken)
         candidates = {uuid: request.gpus[uuid] for uuid in request.taken} or request.gpus
-        gpu = one_gpu(candidates, request.size, self.placement)
+        gpu = one_gpu(candidates, request.size, self.policy)
         if gpu is None:
             raise PlacementError(self._does_not_fit(request))
         return {gpu: request.size}
@@ -225,23 +225,23 @@ WHY_SINGLE_GPU = (
 
 
 class Replicas(Struct, frozen=True):
-    """Gives replicas of one or several GPUs, by the placement policy."""
+    """Gives replicas of one or several GPUs, by the policy."""
 
-    placement: ReplicaPolicyName = DEFAULT_REPLICA_POLICY
+    policy: ReplicaPolicyName = DEFAULT_REPLICA_POLICY
     """The policy for the choice of GPUs."""
 
     def choose(self, request: Request) -> Mapping[str, int]:
-        """Choose the GPUs by the placement policy."""
+        """Choose the GPUs by the policy."""
         if request.free < request.size:
             raise PlacementError(
                 f"{request.resource}: {request.size} replicas requested, {request.free} free and healthy"
             )
         taken = request.taken
         left = {
-            uuid: Occupancy(gpu.index, max(0, gpu.free - taken.get(uuid, 0)), gpu.total)
+            uuid: UnitCounts(gpu.index, max(0, gpu.free - taken.get(uuid, 0)), gpu.total)
             for uuid, gpu in request.gpus.items()
         }
-        more = replicas(left, taken, request.size - sum(taken.values()), self.placement)
+        more = replicas(left, taken, request.size - sum(taken.values()), self.policy)
         return {uuid: taken.get(uuid, 0) + count for uuid, count in more.items()}
 
 

@@ -16,7 +16,7 @@ ONLY_RECORDED = "a pod that only the kubelet's checkpoint shows"
 
 
 class Slot(NamedTuple):
-    """The place for the units of a resource that a container of a pod requests."""
+    """One resource of one container: what a request of the container asks for, and what a holding fills."""
 
     uid: str
     """The kubelet's UID of the pod."""
@@ -46,7 +46,7 @@ class Holding(NamedTuple):
 
     @property
     def slot(self) -> Slot:
-        """The place of the units."""
+        """The slot that the units fill."""
         return Slot(self.uid, self.container, self.resource)
 
     @property

@@ -7,8 +7,8 @@ from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.usage import ContainerUsage
 
 
-class Place(NamedTuple):
-    """The place of an episode: a container of a pod on a GPU."""
+class Overuser(NamedTuple):
+    """Who may exceed a memory limit: a container of a pod on a GPU."""
 
     namespace: str
     """The namespace of the pod."""
@@ -40,9 +40,9 @@ class Turn(NamedTuple):
     """The usage of containers at the end of an episode."""
 
 
-def place(usage: ContainerUsage) -> Place:
-    """Return the place of a usage."""
-    return Place(usage.namespace, usage.pod, usage.uid, usage.container, usage.gpu)
+def overuser(usage: ContainerUsage) -> Overuser:
+    """Return whose usage it is."""
+    return Overuser(usage.namespace, usage.pod, usage.uid, usage.container, usage.gpu)
 
 
 class Episodes:
@@ -55,23 +55,23 @@ class Episodes:
 
     def __init__(self) -> None:
         """Begin without episodes."""
-        self.current: Mapping[Place, Episode] = {}
-        """The current episodes, by place."""
+        self.current: Mapping[Overuser, Episode] = {}
+        """The current episodes, by the container on its GPU."""
 
     def follow(self, containers: Iterable[ContainerUsage], now: float) -> Turn:
         """Take in the usage of `containers` at the time `now`; return the episodes that began and ended."""
-        found = {place(usage): usage for usage in containers}
+        found = {overuser(usage): usage for usage in containers}
         before = self.current
         going_on = {
-            at: Episode(usage, before[at].since if at in before else now)
-            for at, usage in found.items()
-            if usage.over or (usage.used is None and at in before)
+            who: Episode(usage, before[who].since if who in before else now)
+            for who, usage in found.items()
+            if usage.over or (usage.used is None and who in before)
         }
         self.current = going_on
-        gone = {at: replace(episode.usage, used=0) for at, episode in before.items()}
+        gone = {who: replace(episode.usage, used=0) for who, episode in before.items()}
         return Turn(
-            tuple(episode.usage for at, episode in going_on.items() if at not in before),
-            tuple(found.get(at, gone[at]) for at in before if at not in going_on),
+            tuple(episode.usage for who, episode in going_on.items() if who not in before),
+            tuple(found.get(who, gone[who]) for who in before if who not in going_on),
         )
 
 
@@ -91,7 +91,7 @@ def to_evict(
     gpus_of = {usage.uid: {each.gpu for each in containers if each.uid == usage.uid} for usage in containers}
     busy = {gpu for uid in settled for gpu in gpus_of.get(uid, ())}
     chosen = []
-    for usage, since in sorted(episodes, key=lambda episode: (-episode.usage.excess, place(episode.usage))):
+    for usage, since in sorted(episodes, key=lambda episode: (-episode.usage.excess, overuser(episode.usage))):
         waits = usage.used is None or now - since < grace or not usage.uid
         if waits or usage.uid in settled or not busy.isdisjoint(gpus_of.get(usage.uid, {usage.gpu})):
             continue

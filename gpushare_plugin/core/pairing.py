@@ -51,8 +51,11 @@ class Pairing:
         """Know of no allocation yet; `checkpoint` returns the identity of the kubelet's last checkpoint."""
         self._checkpoint = checkpoint
         self._last: Allocated | None = None
+        """The last allocation, while the other one of the same container may follow."""
         self._last_checkpoint: Hashable = None
+        """The identity of the kubelet's checkpoint at the last allocation."""
         self._alone: frozenset[str] = frozenset()
+        """The IDs of compute units allocated without memory: of containers that have no GPU, or not yet."""
 
     def partner(self, role: Role | None) -> Allocated | None:
         """Return the allocation of the same container in the role other than `role`, None without an allocation."""

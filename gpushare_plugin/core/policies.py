@@ -20,8 +20,8 @@ ReplicaPolicyName = Literal["distributed", "packed", "spread"]
 """The policies for replicas."""
 
 
-class Occupancy(Struct, frozen=True):
-    """The occupancy of one GPU, in units."""
+class UnitCounts(Struct, frozen=True):
+    """The number of units of one GPU, free and in all."""
 
     index: int
     """The index of the GPU, which breaks ties."""
@@ -36,11 +36,11 @@ class Occupancy(Struct, frozen=True):
         return self.total - self.free
 
 
-Order = Callable[[Occupancy], tuple[int, int]]
+Order = Callable[[UnitCounts], tuple[int, int]]
 """Returns the rank of a GPU on its node: the GPU with the lowest rank is taken."""
 
-ReplicaOrder = Callable[[Occupancy, int], tuple[int, int, int]]
-"""Returns the rank of a GPU for one more replica, from the occupancy of the GPU and the replicas already chosen there.
+ReplicaOrder = Callable[[UnitCounts, int], tuple[int, int, int]]
+"""Returns the rank of a GPU for one more replica, from the units of the GPU and the replicas already chosen there.
 
 The replicas already chosen are replicas of the GPU for the same request. The GPU with the lowest rank is taken.
 """

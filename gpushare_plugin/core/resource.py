@@ -17,7 +17,7 @@ from gpushare_plugin.core.chooser import Chooser, Request
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.grant import UNKNOWN, AllocatedGpu, Allocation, Grant, Granter, Recipient
 from gpushare_plugin.core.pairing import Allocated, Role, held_elsewhere
-from gpushare_plugin.core.policies import Occupancy
+from gpushare_plugin.core.policies import UnitCounts
 from gpushare_plugin.core.unit import Unit
 
 UnitsByGpu = Mapping[Gpu, Sequence[Unit]]
@@ -180,11 +180,11 @@ class Resource(Struct, frozen=True, eq=False):
         return chosen
 
     def _request(self, free: Mapping[str, Sequence[Unit]], size: int, taken: UnitsOf) -> Request:
-        occupancy = {
-            uuid: Occupancy(gpu.index, 0 if uuid in self.unhealthy else len(free.get(uuid, ())), self.units_of[uuid])
+        counts = {
+            uuid: UnitCounts(gpu.index, 0 if uuid in self.unhealthy else len(free.get(uuid, ())), self.units_of[uuid])
             for uuid, gpu in self.gpus.items()
         }
-        return Request(self.name, size, occupancy, taken)
+        return Request(self.name, size, counts, taken)
 
     def _chosen_first(
         self, request: Request, free: Mapping[str, Sequence[Unit]], doubtful: AbstractSet[str]

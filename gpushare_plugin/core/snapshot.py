@@ -57,8 +57,8 @@ class Snapshot(Struct, frozen=True):
     """Warnings for people: about the config, a rejected config included, about slices, and about cordoned GPUs."""
     mig_strategy: MigStrategy = "none"
     """The strategy for MIG instances in the effective config."""
-    placement: str | None = None
-    """The placement policy that the effective config names for shares of memory; None without a single named policy."""
+    policy: str | None = None
+    """The policy that the effective config names for shares of memory; None without a single named policy."""
     needs_mps: bool = False
     """Whether `gpushare mps` has work on the node: GPUs are to be shared through MPS, or pods still use MPS."""
     unshared_names: frozenset[str] = frozenset()

@@ -31,7 +31,7 @@ UnitKind = Literal["whole", "replica", "memory", "slice", "cores"]
 _SHORT_UUID_DIGITS = 8
 _UUID = r"(?P<gpu>(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})"
 _SHORT = r"(?P<gpu>[0-9a-f]{8,32})"
-_FORMS: Mapping[UnitKind, re.Pattern[str]] = {
+_ID_PATTERNS: Mapping[UnitKind, re.Pattern[str]] = {
     "whole": re.compile(_UUID),
     "replica": re.compile(rf"{_UUID}::(?P<number>[0-9]{{1,9}})"),
     "memory": re.compile(rf"{_SHORT}-(?P<size>[0-9]{{1,9}})(?P<scale>[GM]i)-(?P<number>[0-9]{{1,9}})"),
@@ -138,8 +138,8 @@ def parse_unit(id_: str, gpus: Mapping[str, int | None]) -> Unit | None:
     The config may have changed since the allocation, so only the ID itself tells the meaning of the ID. A slice has
     its nominal memory.
     """
-    for kind, form in _FORMS.items():
-        if (match := form.fullmatch(id_)) is not None:
+    for kind, pattern in _ID_PATTERNS.items():
+        if (match := pattern.fullmatch(id_)) is not None:
             found = match.groupdict()
             number, gpu, size = int(found.get("number") or 0), found["gpu"], int(found.get("size") or 0)
             prefix = id_ if kind == "whole" else id_.removesuffix(str(number))
@@ -149,13 +149,14 @@ def parse_unit(id_: str, gpus: Mapping[str, int | None]) -> Unit | None:
 
 
 @lru_cache(maxsize=4096)
-def _form(kind: UnitKind, gpu: str, prefix: str, gib: int) -> Form:
-    return Form(kind, gpu, prefix, Slice("mps", f"{gib}gb") if kind == "slice" else None)
+def _form(kind: UnitKind, gpu: str, prefix: str, size: int) -> Form:
+    """Return the form of units; `size` is the number of GiB in the ID of a slice, and has no meaning for others."""
+    return Form(kind, gpu, prefix, Slice("mps", f"{size}gb") if kind == "slice" else None)
 
 
 def is_slice(id_: str) -> bool:
     """Return whether `id_` names a slice, without parsing the ID: the kubelet's checkpoint lists thousands of IDs."""
-    return _FORMS["slice"].fullmatch(id_) is not None
+    return _ID_PATTERNS["slice"].fullmatch(id_) is not None
 
 
 def wire_size(id_prefix: str, count: int, numa_node: int | None) -> int:

@@ -22,7 +22,7 @@ from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.disruption import Disruptions
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.verdicts import FITS, Fit, Misfit, Verdict
-from gpushare_plugin.ledger.victims import MOST_TRIED, Eviction, Harm
+from gpushare_plugin.ledger.victims import MOST_TRIED, EvictionCosts, VictimCandidates
 
 
 def asks_for_nothing(asked: Arguments) -> bool:
@@ -128,22 +128,24 @@ async def preempt(account: ClusterAccount, disruptions: Disruptions, asked: Pree
     if not account.concerns(pod.request):
         return PreemptionResult(node_name_to_meta_victims=asked.victims)
     most = min(MOST_TRIED, MOST_TRIED_TOGETHER // max(1, len(asked.victims)))
-    harm, pods = disruptions.harm, account.pods
+    costs, pods = disruptions.costs, account.pods
     found: dict[str, MetaVictims] = {}
     for node, proposed in asked.victims.items():
         await asyncio.sleep(0)
         uids = dict.fromkeys(each.uid for each in proposed.pods or ())
-        eviction = Eviction(
+        candidates = VictimCandidates(
             certain=[each for uid in uids if (each := pods.get(uid)) is not None and _is_on(account, each, node)],
-            others=[each for each in account.node(node).pods if each.priority < pod.priority and each.uid not in uids],
+            others=[
+                each for each in account.account_of(node).pods if each.priority < pod.priority and each.uid not in uids
+            ],
             ahead=account.ahead_of(pod, node),
-            harm=harm,
+            costs=costs,
             most=most,
         )
-        if (needed := account.victims(pod, node, eviction)) is not None:
-            evicted = [*eviction.certain, *needed]
-            violations = harm.violations(evicted) if disruptions.counts(evicted) else proposed.num_pdb_violations
-            ranked = _most_important_first(uids, evicted, harm)
+        if (needed := account.victims(pod, node, candidates)) is not None:
+            evicted = [*candidates.certain, *needed]
+            violations = costs.violations(evicted) if disruptions.counts(evicted) else proposed.num_pdb_violations
+            ranked = _most_important_first(uids, evicted, costs)
             found[node] = MetaVictims(pods=ranked, num_pdb_violations=violations)
     return PreemptionResult(node_name_to_meta_victims=found)
 
@@ -154,12 +156,12 @@ def _is_on(account: ClusterAccount, pod: Pod, node: str) -> bool:
     return node == (reservation.node if reservation is not None else pod.node)
 
 
-def _most_important_first(proposed: Iterable[str], known: Iterable[Pod], harm: Harm) -> tuple[MetaPod, ...]:
+def _most_important_first(proposed: Iterable[str], known: Iterable[Pod], costs: EvictionCosts) -> tuple[MetaPod, ...]:
     """Return victims, the most important first: kube-scheduler ranks nodes by the first victim.
 
     Pods known to kube-scheduler and not yet to the account come before all known pods.
     """
-    ranks = {each.uid: harm.importance(each) for each in known}
+    ranks = {each.uid: costs.importance(each) for each in known}
     uids = dict.fromkeys((*proposed, *ranks))
     return tuple([MetaPod(uid=uid) for uid in sorted(uids, key=lambda uid: ranks.get(uid, _UNKNOWN), reverse=True)])
 

@@ -13,7 +13,7 @@ from gpushare_plugin.kube.nodes import judged_node
 from gpushare_plugin.kube.objects import ApiNode, ApiPod
 from gpushare_plugin.kube.pods import constraints_of
 from gpushare_plugin.ledger.constraints import DEFAULT_SCHEDULER
-from gpushare_plugin.ledger.kube_scheduler import unmet
+from gpushare_plugin.ledger.kube_scheduler import constraints_refusal
 from gpushare_plugin.ledger.pod import Pod
 
 _SHOWN = 3
@@ -72,7 +72,7 @@ def check_place(pod: Pod, found: ApiPod, name: str, node: ApiNode | None) -> Non
         raise PlacementError(
             f"node {name} does not exist any more; expected a node of this cluster: kube-scheduler tries again"
         )
-    if (refusal := unmet(constraints_of(found), judged_node(node))) is not None:
+    if (refusal := constraints_refusal(constraints_of(found), judged_node(node))) is not None:
         raise PlacementError(
             f"pod {pod.label} may not go to node {name}: {refusal.summary}; expected a node that the pod's node "
             "selector, node affinity and tolerations allow: kube-scheduler tries again"

@@ -26,7 +26,7 @@ from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.cluster_wide import not_known
 from gpushare_plugin.ledger.node import is_of_gpus
 from gpushare_plugin.ledger.pod import Pod
-from gpushare_plugin.ledger.verdicts import Placement
+from gpushare_plugin.ledger.verdicts import PodPlace
 
 _log = structlog.get_logger()
 
@@ -68,7 +68,7 @@ class _Unconfirmed:
 
     pod: ObjectIdentity
     """The pod."""
-    placement: Placement
+    place: PodPlace
     """The node and the promised units of the Binding."""
     annotations: dict[str, str]
     """The annotations of the Binding, the same in each repetition."""
@@ -210,9 +210,9 @@ class Binder:
         gpus: list[str] = []
         if self._account.concerns(known.request):
             # The promise lasts until the watch shows the pod: no time alone says that the pod was not bound.
-            placement = self._account.reserve(known, node)
-            gpus = sorted({share.gpu for share in placement.shares})
-            annotations = self._expected(pod, known, placement).annotations
+            place = self._account.reserve(known, node)
+            gpus = sorted({share.gpu for share in place.shares})
+            annotations = self._expected(pod, known, place).annotations
         try:
             bound_now = await bind(self._client, pod, node, annotations, within)
         except BindingError as error:
@@ -224,12 +224,12 @@ class Binder:
             self._handover.bound(pod.uid)
             _log.info("pod_bound", pod=pod.label, node=node, gpus=gpus)
 
-    def _expected(self, pod: ObjectIdentity, known: Pod, placement: Placement) -> _Unconfirmed:
-        """Expect the watch to show a pod as bound; a Binding repeated with the same placement keeps its annotations."""
+    def _expected(self, pod: ObjectIdentity, known: Pod, place: PodPlace) -> _Unconfirmed:
+        """Expect the watch to show a pod as bound; a Binding repeated with the same place keeps its annotations."""
         waiting = self._unconfirmed.get(pod.uid)
-        if waiting is None or waiting.placement != placement:
-            annotations = self._annotations(known, placement) if placement.shares else {}
-            waiting = _Unconfirmed(pod, placement, annotations)
+        if waiting is None or waiting.place != place:
+            annotations = self._annotations(known, place) if place.shares else {}
+            waiting = _Unconfirmed(pod, place, annotations)
         waiting = replace(waiting, certain_at=time.monotonic() + self._timing.abandoned)
         self._expect(waiting)
         return waiting
@@ -237,10 +237,10 @@ class Binder:
     def _expect(self, waiting: _Unconfirmed) -> None:
         self._unconfirmed[waiting.pod.uid] = replace(waiting, read_at=time.monotonic() + self._timing.between)
 
-    def _annotations(self, known: Pod, placement: Placement) -> dict[str, str]:
+    def _annotations(self, known: Pod, place: PodPlace) -> dict[str, str]:
         """Return the annotations of the Binding, which replace annotations of the pod with the same names."""
-        node = self._account.offered(placement.node)
-        annotations = promise_annotations(placement, known.request, node, datetime.now(UTC))
+        node = self._account.node_named(place.node)
+        annotations = promise_annotations(place, known.request, node, datetime.now(UTC))
         # Before a pod is on a node, no daemon has written a holding: an earlier annotation is false.
         return annotations if known.allocation is None else {**annotations, ALLOCATION: ""}
 
@@ -256,7 +256,7 @@ class Binder:
         if self._unconfirmed.get(pod.uid) is not waiting:
             return  # a new Binding of the pod began meanwhile
         node = None if found is None or found.metadata.uid != pod.uid else found.spec.node_name
-        if node == waiting.placement.node or (node == "" and time.monotonic() < waiting.certain_at):
+        if node == waiting.place.node or (node == "" and time.monotonic() < waiting.certain_at):
             self._expect(waiting)
         else:
             self._forget(pod.uid)

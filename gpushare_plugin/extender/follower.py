@@ -35,7 +35,7 @@ class AccountFollower:
         self._client = client
         self._account = account
         self.disruptions = Disruptions()
-        """The disruption budgets, and the harm of evicting pods."""
+        """The disruption budgets, and the costs of evictions."""
         consequence = "pods are placed by what {} before"
         self._cluster = ClusterFollower(
             client,
@@ -73,7 +73,7 @@ class AccountFollower:
         """Make the accounts of all nodes for the first requests of a term."""
         for name in list(self._account.nodes):
             # The account of a node is made on first use; the first request needs the accounts of all nodes.
-            self._account.node(name)
+            self._account.account_of(name)
             await asyncio.sleep(0)
 
     def handover(self) -> "Handover":
@@ -140,7 +140,8 @@ class Handover:
 
     async def complete_on(self, node: str) -> None:
         """Wait until the account has every pod bound to a node; raises ClusterError."""
-        if not self._complete and self._cluster.pods_in_order and self._unseen(self._bound) < self._bound:
+        if not self._complete and self._cluster.pods_in_order and self._bound - self._unseen(self._bound):
+            # The watch has shown a pod bound in this term, and therefore every earlier Binding.
             self._complete = True
             self._bound.clear()
             self._compared.clear()

@@ -17,7 +17,7 @@ from gpushare_plugin.extender.follower import AccountFollower
 from gpushare_plugin.extender.server import ExtenderServer
 from gpushare_plugin.extender.term import LeaderTerm, NotLeadingError
 from gpushare_plugin.extender.tls.certificates import Certificates
-from gpushare_plugin.extender.tls.own import CertificateKeeper, OwnCertificates
+from gpushare_plugin.extender.tls.own import CertificateKeeper, OwnCertificateSettings
 from gpushare_plugin.kube.client import Client, Timing
 from gpushare_plugin.kube.identity import ObjectIdentity
 from gpushare_plugin.kube.lease import Election, LeaseTiming, in_each_term, own_identity
@@ -34,7 +34,7 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Extender:
+class ExtenderSettings:
     """The settings of an extender."""
 
     address: str
@@ -43,10 +43,10 @@ class Extender:
     """The namespace of the Lease, the Service and the Secrets."""
     probe_address: str | None = None
     """The address to serve the kubelet's probes and the metrics at; None for no probes and metrics."""
-    certificates: Certificates | OwnCertificates | None = None
+    certificates: Certificates | OwnCertificateSettings | None = None
     """The certificates as files or made by the extender; None for plain HTTP."""
     policy: str = DEFAULT_POLICY
-    """The placement policy for pods and nodes without a policy of their own."""
+    """The policy for pods and nodes without a policy of their own."""
     kubeconfig: Path | None = None
     """The kubeconfig for the API server; None in a pod of the cluster."""
     cordon_nodes: tuple[str, ...] = ()
@@ -78,38 +78,38 @@ class Extender:
     def verifies_clients(self) -> bool:
         """Whether clients need a certificate to be answered."""
         of = self.certificates
-        return isinstance(of, OwnCertificates) or (of is not None and of.client_authority is not None)
+        return isinstance(of, OwnCertificateSettings) or (of is not None and of.client_authority is not None)
 
 
-async def run(extender: Extender) -> None:
+async def run(settings: ExtenderSettings) -> None:
     """Answer kube-scheduler until a signal ends the process; raises GpushareError like `serve`."""
-    await until_stopped(serve(extender))
+    await until_stopped(serve(settings))
 
 
-async def serve(extender: Extender) -> None:
+async def serve(settings: ExtenderSettings) -> None:
     """Answer kube-scheduler until cancelled.
 
     Raises GpushareError for an address, a certificate or a kubeconfig that cannot be used at the start.
     """
-    async with Client(extender.kubeconfig, extender.client_timing) as client, background() as spawn:
+    async with Client(settings.kubeconfig, settings.client_timing) as client, background() as spawn:
         await client.configure()
-        root, pauses = _ElectedExtender(extender, client), Pauses()
+        root, pauses = _ElectedExtender(settings, client), Pauses()
         spawn("pauses", pauses.watch)
         server = ExtenderServer(root.term)
-        if extender.probe_address is not None:
-            address = extender.probe_address
-            ready = root.problems if extender.service is None else root.problems_to_take_over
+        if settings.probe_address is not None:
+            address = settings.probe_address
+            ready = root.problems if settings.service is None else root.problems_to_take_over
             metrics = partial(_metrics, root, server, pauses)
             spawn("probes", lambda: serve_http(address, live=list, ready=ready, metrics=metrics))
         async with (
-            _certificates(extender, client, root) as certificates,
-            server.listening(extender.address, certificates) as port,
+            _certificates(settings, client, root) as certificates,
+            server.listening(settings.address, certificates) as port,
         ):
-            if extender.service is not None and extender.pod is not None:
-                endpoint = Endpoint(client, extender.service, extender.pod, extender.pod_address, port=port)
+            if settings.service is not None and settings.pod is not None:
+                endpoint = Endpoint(client, settings.service, settings.pod, settings.pod_address, port=port)
                 spawn("endpoint", lambda: endpoint.publish(lambda: not root.problems()))
             spawn("election", root.election.run)
-            extender.started(port)
+            settings.started(port)
             # Ends before the election; the end of the election leaves the Lease to another extender.
             async with background() as spawn_leading:
                 await spawn_leading("leading", root.lead)
@@ -117,20 +117,20 @@ async def serve(extender: Extender) -> None:
 
 @asynccontextmanager
 async def _certificates(
-    extender: Extender, client: Client, root: "_ElectedExtender"
+    settings: ExtenderSettings, client: Client, root: "_ElectedExtender"
 ) -> AsyncIterator[Certificates | None]:
     """Yield the certificates of the server; certificates made by the extender are renewed while the context lasts.
 
     Until the extender has made certificates, the problems of `root` say why kube-scheduler is not answered.
     """
-    own = extender.certificates
-    if not isinstance(own, OwnCertificates):
-        if not extender.verifies_clients:
+    own = settings.certificates
+    if not isinstance(own, OwnCertificateSettings):
+        if not settings.verifies_clients:
             remedy = "use client certificates: scheduler.tls of the chart, or --tls-client-authority"
             _log.warning("clients_not_verified", reason=WHAT_ANYONE_CAN_DO, remedy=remedy)
         yield own
         return
-    with closing(CertificateKeeper(client, extender.namespace, own)) as keeper:
+    with closing(CertificateKeeper(client, settings.namespace, own)) as keeper:
         root.certificate_problems = keeper.problems
         await keeper.make()
         async with background() as spawn:
@@ -156,24 +156,24 @@ async def _metrics(root: "_ElectedExtender", server: ExtenderServer, pauses: Pau
 class _ElectedExtender:
     """Begins a term when this process gets the Lease, and ends the term with the Lease."""
 
-    def __init__(self, extender: Extender, client: Client) -> None:
+    def __init__(self, settings: ExtenderSettings, client: Client) -> None:
         self._client = client
-        self._policy = extender.policy
-        self._identity = extender.identity
-        self._cordon_nodes = extender.cordon_nodes
-        self._scheduler_names = extender.scheduler_names
-        self._binder_timing = extender.binder_timing
-        self._listed = extender.listed
+        self._policy = settings.policy
+        self._identity = settings.identity
+        self._cordon_nodes = settings.cordon_nodes
+        self._scheduler_names = settings.scheduler_names
+        self._binder_timing = settings.binder_timing
+        self._listed = settings.listed
         self.election = Election(
             client,
-            extender.namespace,
-            extender.lease,
-            extender.identity,
+            settings.namespace,
+            settings.lease,
+            settings.identity,
             annotations={
-                PLACEMENT: extender.policy,
-                CLIENTS: VERIFIED if extender.verifies_clients else ANYONE,
+                PLACEMENT: settings.policy,
+                CLIENTS: VERIFIED if settings.verifies_clients else ANYONE,
             },
-            timing=extender.lease_timing,
+            timing=settings.lease_timing,
         )
         self.certificate_problems: Callable[[], list[str]] = list
         """Returns why the server has no certificates; empty without such a reason."""

@@ -24,6 +24,6 @@ class LeaderTerm:
     account: ClusterAccount
     """The account of the cluster."""
     disruptions: Disruptions
-    """The disruption budgets, and the harm of evicting pods."""
+    """The disruption budgets, and the costs of evictions."""
     binder: Binder
     """The binder of pods, with promises in the account."""

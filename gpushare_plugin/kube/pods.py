@@ -19,8 +19,8 @@ from gpushare_plugin.kube.objects import (
     PodStatus,
     ResourceRequirements,
 )
-from gpushare_plugin.ledger.annotations import claims, held_resources, pod_request
-from gpushare_plugin.ledger.constraints import NOT_READ, NOWHERE, Constraints, Requirements, Term, requirements
+from gpushare_plugin.ledger.annotations import annotated_shares, held_resources, pod_request
+from gpushare_plugin.ledger.constraints import NOT_READ, NOWHERE, Constraints, Needs, Term, shared_needs
 from gpushare_plugin.ledger.demand import (
     ANY_ADDRESS,
     Demand,
@@ -32,9 +32,9 @@ from gpushare_plugin.ledger.demand import (
 )
 from gpushare_plugin.ledger.node import is_extended
 from gpushare_plugin.ledger.pod import (
+    FINAL_PHASES,
     MOST_LABELS,
     NO_LABELS,
-    OVER,
     UNKNOWN,
     Labels,
     Pod,
@@ -64,7 +64,7 @@ _MOST_GATES = 8
 
 
 def pod_of(found: ApiPod, *, evictable: bool = False) -> Pod:
-    """Return a pod without its requirements; no content of a pod is an error.
+    """Return a pod without its needs; no content of a pod is an error.
 
     Only an `evictable` pod has its start and its labels, because labels change while everything else of a pod stays.
     """
@@ -72,18 +72,18 @@ def pod_of(found: ApiPod, *, evictable: bool = False) -> Pod:
 
 
 def judged_pod(found: ApiPod) -> Pod:
-    """Return a pod with its requirements, for programs that judge nodes.
+    """Return a pod with its needs, for programs that judge nodes.
 
     A request with an unreadable quantity fits on no node.
     """
     request = request_of(found)
-    return _pod(found, request, requirements_of(found, request.amounts.keys()), evictable=False)
+    return _pod(found, request, needs_of(found, request.amounts.keys()), evictable=False)
 
 
-def _pod(found: ApiPod, request: PodRequest, requirements: Requirements, *, evictable: bool) -> Pod:
+def _pod(found: ApiPod, request: PodRequest, needs: Needs, *, evictable: bool) -> Pod:
     metadata, spec, status = found.metadata, found.spec, found.status
     node = spec.node_name or None
-    claimed = claims(metadata.annotations, request, node)
+    annotated = annotated_shares(metadata.annotations, request, node)
     return Pod(
         uid=metadata.uid,
         namespace=metadata.namespace,
@@ -95,15 +95,15 @@ def _pod(found: ApiPod, request: PodRequest, requirements: Requirements, *, evic
         created=_time((metadata.creation_timestamp or "")[:_LONGEST_TIME]),
         started=_started((status.start_time or "")[:_LONGEST_TIME]) if evictable else math.inf,
         labels=_labels(metadata) if evictable else NO_LABELS,
-        over=status.phase in OVER,
+        phase_final=status.phase in FINAL_PHASES,
         ended=has_ended(status.phase, lambda: _runs(status)),
         ending=metadata.deletion_timestamp is not None,
         nominated=status.nominated_node_name or None,
         gates=tuple([gate.name for gate in spec.scheduling_gates[:_MOST_GATES]]),
-        allocation=claimed.allocation,
-        promise=claimed.promise,
-        indexes=claimed.indexes,
-        requirements=requirements,
+        allocation=annotated.allocation,
+        promise=annotated.promise,
+        indexes=annotated.indexes,
+        needs=needs,
     )
 
 
@@ -225,8 +225,8 @@ _RESIZE_PENDING, _INFEASIBLE = "PodResizePending", "Infeasible"
 _FITS_NOWHERE = LARGEST_AMOUNT * 1000
 
 
-def requirements_of(pod: ApiPod, held: Collection[str] = ()) -> Requirements:
-    """Return the requirements of a pod on a node; a request with an unreadable quantity fits on no node.
+def needs_of(pod: ApiPod, held: Collection[str] = ()) -> Needs:
+    """Return what a pod needs of a node; a request with an unreadable quantity fits on no node.
 
     `held` are the extended resources to keep first if the pod requests too many resources.
     """
@@ -235,11 +235,11 @@ def requirements_of(pod: ApiPod, held: Collection[str] = ()) -> Requirements:
     demand, too_much = within_bounds(_demand(pod, counted_resources(names, held)), len(names))
     if (excess := constraints.excess) is not None:
         constraints = Constraints(affinity=NOWHERE)
-    return requirements(constraints, demand, excess or too_much)
+    return shared_needs(constraints, demand, excess or too_much)
 
 
 def constraints_of(pod: ApiPod) -> Constraints:
-    """Return all requirements of a pod on a node except resources and ports, even if they are too many to keep."""
+    """Return all that a pod needs of a node except resources and ports, even if they are too many to keep."""
     spec = pod.spec
     return Constraints(tuple(sorted(spec.node_selector.items())), _terms(spec.affinity), spec.tolerations)
 

@@ -19,8 +19,8 @@ Units = NDArray[np.int64]
 """Units by node (row) and GPU (column)."""
 
 
-class Nodes(NamedTuple):
-    """At least one node, or more nodes that are alike for a request.
+class AlikeNodes(NamedTuple):
+    """Nodes that are alike for a request, one row of free units for each; a single node is alike with itself.
 
     Nodes that are alike have the same policy, and GPUs with the same indexes, units and models in every requested
     resource, or the same reason why the resource is missing. The names of their GPUs, the free units, and the pods on
@@ -28,7 +28,7 @@ class Nodes(NamedTuple):
     """
 
     names: Sequence[str]
-    """The names of the nodes."""
+    """The names of the nodes, at least one, in the order of the rows."""
     account: Accounts
     """Returns the account of a node."""
     free: Mapping[str, Units]
@@ -36,7 +36,7 @@ class Nodes(NamedTuple):
 
     @classmethod
     def alone(cls, account: NodeAccount, resources: Iterable[str]) -> Self:
-        """Return one node for a request of some resources."""
+        """Return a single node for a request of some resources."""
         offers = [offer for name in resources if (offer := account.node.offer(name)) is not None]
         free = {offer.resource: np.array((account.resources[offer.resource].free,), np.int64) for offer in offers}
         return cls((account.node.name,), lambda _: account, free)
@@ -47,8 +47,11 @@ class Nodes(NamedTuple):
         return self._replace(names=[self.names[row] for row in rows], free=free)
 
 
-class AlikeNodes:
-    """The groups of a cluster for requests of the same resources; a node enters its group when it is searched first."""
+class NodeGroups:
+    """The nodes of a cluster in groups that are alike, for requests of the same resources.
+
+    A node enters its group when it is searched first.
+    """
 
     def __init__(self, resources: Sequence[str]) -> None:
         """Start without groups; `resources` are the requested resources that the account decides."""
@@ -57,8 +60,8 @@ class AlikeNodes:
         self._places: dict[str, tuple[_Group, int]] = {}
         self._changed: set[str] = set()
 
-    def of(self, names: Sequence[str], account: Accounts) -> list[Nodes]:
-        """Return nodes of the cluster, group by group."""
+    def of(self, names: Sequence[str], account: Accounts) -> list[AlikeNodes]:
+        """Return nodes of the cluster, each group as alike nodes."""
         places = self._places
         for name in self._changed.intersection(names):
             self._put(account(name))
@@ -74,7 +77,7 @@ class AlikeNodes:
             members.append(name)
             rows.append(row)
         return [
-            Nodes(members, account, {resource: units[rows] for resource, units in group.free.items()})
+            AlikeNodes(members, account, {resource: units[rows] for resource, units in group.free.items()})
             for group, (members, rows) in found.items()
         ]
 
@@ -122,7 +125,7 @@ class _Group:
         row = len(self.names)
         self.names.append(account.node.name)
         if not row:
-            self.free = dict(Nodes.alone(account, resources).free)
+            self.free = dict(AlikeNodes.alone(account, resources).free)
         elif any(row == len(units) for units in self.free.values()):
             self.free = {name: np.concatenate((units, np.zeros_like(units))) for name, units in self.free.items()}
         return row
@@ -141,14 +144,16 @@ class _Group:
 def _likeness(node: Node, resources: Iterable[str]) -> Hashable:
     """Return a value that is equal for nodes that are alike for requests of some resources."""
     numbers: dict[str, int] = {}
-    return node.policy, tuple([_told(node, name, node.offer(name), numbers) for name in resources])
+    return node.policy, tuple([_offer_likeness(node, name, node.offer(name), numbers) for name in resources])
 
 
-def _told(node: Node, resource: str, offer: OfferedResource | None, numbers: dict[str, int]) -> Hashable:
-    """Return what decides of an offer apart from free units, or why a node does not offer the resource.
+def _offer_likeness(node: Node, resource: str, offer: OfferedResource | None, numbers: dict[str, int]) -> Hashable:
+    """Return a value that is equal for offers of a resource that differ at most in free units and names of GPUs.
 
-    `numbers` has a number for each GPU of the node: resources of the same GPUs have the same numbers.
+    Without an offer, the value stands for the cause: the reason why the record of the node is unreadable, True for a
+    node that has none of the resource, or False for a node whose units another device plugin may serve. `numbers` has
+    a number for each GPU of the node: resources of the same GPUs have the same numbers.
     """
     if offer is None:
-        return node.unreadable if node.obscures(resource) else node.lacks(resource)
+        return node.unreadable if node.obscures(resource) else node.has_none_of(resource)
     return offer.shape, tuple([numbers.setdefault(gpu.name, len(numbers)) for gpu in offer.gpus])

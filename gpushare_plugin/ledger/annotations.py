@@ -26,7 +26,7 @@ from gpushare_plugin.ledger.request import (
     bounded,
     shared_request,
 )
-from gpushare_plugin.ledger.verdicts import Placement
+from gpushare_plugin.ledger.verdicts import PodPlace
 
 T = TypeVar("T")
 
@@ -49,9 +49,9 @@ ACK_ALLOCATION = "scheduler.framework.gpushare.allocation"
 """ACK's annotation with the units by the number of the container and the index of the GPU."""
 
 PLACEMENT = "gpushare/placement"
-"""The annotation with the placement policy of a pod; goes before HAMi's."""
+"""The annotation with the policy of a pod; goes before HAMi's."""
 HAMI_PLACEMENT = "hami.io/gpu-scheduler-policy"
-"""HAMi's annotation with the placement policy of a pod."""
+"""HAMi's annotation with the policy of a pod."""
 
 HAMI_MODELS = "nvidia.com/use-gputype"
 """HAMi's annotation with accepted models, separated by commas."""
@@ -96,8 +96,8 @@ class _AnnotationValue(msgspec.Struct, frozen=True, gc=False):
     """The time of a promise; empty in an allocation."""
 
 
-_TOLD = msgspec.json.Decoder(_AnnotationValue)
-_BY_NUMBER = msgspec.json.Decoder(dict[str, _Gpus])
+_VALUE_DECODER = msgspec.json.Decoder(_AnnotationValue)
+_BY_NUMBER_DECODER = msgspec.json.Decoder(dict[str, _Gpus])
 
 
 class AnnotationError(GpushareError):
@@ -115,8 +115,8 @@ class Promise(NamedTuple):
     """The units of each container."""
 
 
-class Claims(NamedTuple):
-    """The units of a pod in its annotations."""
+class AnnotatedShares(NamedTuple):
+    """The units of a pod as its annotations say, which may be false: `occupancy` decides which of them to believe."""
 
     allocation: Shares | None
     """The units written by the daemon of the node; None without a readable annotation."""
@@ -149,9 +149,9 @@ def pod_request(
 
 def held_resources(annotations: Mapping[str, str]) -> frozenset[str]:
     """Return the resources held by a pod according to the annotation of the node's daemon."""
-    if (said := _said(ALLOCATION, annotations)) is None:
+    if (value := _read(ALLOCATION, annotations)) is None:
         return frozenset()
-    return frozenset(name for resources in said.containers.values() for name in resources)
+    return frozenset(name for resources in value.containers.values() for name in resources)
 
 
 _PLACEMENTS = frozenset({PLACEMENT, HAMI_PLACEMENT})
@@ -207,49 +207,49 @@ def _list(key: str, text: str) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def claims(annotations: Mapping[str, str], request: PodRequest, node: str | None) -> Claims:
+def annotated_shares(annotations: Mapping[str, str], request: PodRequest, node: str | None) -> AnnotatedShares:
     """Return the units of a pod on its node in the annotations; a promise for another node does not count.
 
     For a pod without a node, the result only says whether an allocation exists, as an empty tuple: the Binding of the
     pod empties the annotation.
     """
     if node is None:
-        return Claims(None if ALLOCATION not in annotations else (), None, None)
-    allocated, promised = _said(ALLOCATION, annotations), _said(PROMISE, annotations)
-    allocation = _claimed(ALLOCATION, allocated)
+        return AnnotatedShares(None if ALLOCATION not in annotations else (), None, None)
+    allocated, promised = _read(ALLOCATION, annotations), _read(PROMISE, annotations)
+    allocation = _read_shares(ALLOCATION, allocated)
     if promised is None or promised.node != node:
         promise = None
     elif allocated is not None and promised.containers == allocated.containers:
         # The usual case: almost every running pod has the promised units. Both fields share the object.
         promise = allocation
     else:
-        promise = _claimed(PROMISE, promised)
-    return Claims(allocation, promise, _indexes(annotations, request))
+        promise = _read_shares(PROMISE, promised)
+    return AnnotatedShares(allocation, promise, _indexes(annotations, request))
 
 
-def _said(key: str, annotations: Mapping[str, str]) -> _AnnotationValue | None:
+def _read(key: str, annotations: Mapping[str, str]) -> _AnnotationValue | None:
     """Return the value of an annotation of gpushare; None for a missing or unreadable annotation."""
     if (text := annotations.get(key)) is None:
         return None
     try:
-        return _decoded(key, _TOLD, text)
+        return _decoded(key, _VALUE_DECODER, text)
     except AnnotationError:
         return None
 
 
-def _claimed(key: str, told: _AnnotationValue | None) -> Shares | None:
-    """Return the units in the value of an annotation of gpushare; None for more entries than any pod has."""
-    if told is None:
+def _read_shares(key: str, value: _AnnotationValue | None) -> Shares | None:
+    """Return the units in the value of an annotation of gpushare; None without a value, or for too many entries."""
+    if value is None:
         return None
     try:
-        return _shares(key, told.containers)
+        return _shares(key, value.containers)
     except AnnotationError:
         return None
 
 
 def read_allocation(text: str) -> Shares:
     """Return the units in the value of `gpushare/allocation`; raises AnnotationError for anything but version 1."""
-    return _shares(ALLOCATION, _decoded(ALLOCATION, _TOLD, text).containers)
+    return _shares(ALLOCATION, _decoded(ALLOCATION, _VALUE_DECODER, text).containers)
 
 
 def write_allocation(shares: Shares) -> str:
@@ -257,8 +257,8 @@ def write_allocation(shares: Shares) -> str:
     return _written({"version": 1, "containers": _by_container(shares)})
 
 
-def truth_annotations(shares: Shares, request: PodRequest, indexes: Mapping[str, int]) -> dict[str, str]:
-    """Return the annotations on the units of a pod: gpushare's, and for memory also Aliyun's and ACK's.
+def holding_annotations(shares: Shares, request: PodRequest, indexes: Mapping[str, int]) -> dict[str, str]:
+    """Return the annotations on the units that a pod holds: gpushare's, and for memory also Aliyun's and ACK's.
 
     `indexes` has the index of each GPU of the node, by UUID.
     """
@@ -276,22 +276,22 @@ def truth_annotations(shares: Shares, request: PodRequest, indexes: Mapping[str,
 
 def read_promise(text: str) -> Promise:
     """Return the value of `gpushare/promise`; raises AnnotationError for anything but version 1."""
-    told = _decoded(PROMISE, _TOLD, text)
-    return Promise(told.node, told.time, _shares(PROMISE, told.containers))
+    value = _decoded(PROMISE, _VALUE_DECODER, text)
+    return Promise(value.node, value.time, _shares(PROMISE, value.containers))
 
 
-def promise_annotations(placement: Placement, request: PodRequest, node: Node, now: datetime) -> dict[str, str]:
+def promise_annotations(place: PodPlace, request: PodRequest, node: Node, now: datetime) -> dict[str, str]:
     """Return the annotations of a Binding: gpushare's promise, and for memory also Aliyun's and ACK's annotations.
 
     `now` is an aware time, written for people and tools; gpushare decides nothing by the time.
     """
     promise = {
         "version": 1,
-        "node": placement.node,
+        "node": place.node,
         "time": now.isoformat(timespec="seconds"),
-        "containers": _by_container(placement.shares),
+        "containers": _by_container(place.shares),
     }
-    return {PROMISE: _written(promise), **_aliyun(placement.shares, request, node, now)}
+    return {PROMISE: _written(promise), **_aliyun(place.shares, request, node, now)}
 
 
 def _aliyun(shares: Shares, request: PodRequest, node: Node, now: datetime) -> dict[str, str]:
@@ -329,7 +329,7 @@ def _indexes(annotations: Mapping[str, str], request: PodRequest) -> Shares | No
     texts = ack, index, units
     if sum([len(text or "") for text in texts]) > _REMEMBERED:
         return _of_texts(request, *texts)
-    known = _SAID_OF.setdefault(request, {})
+    known = _KNOWN_INDEXES.setdefault(request, {})
     if texts not in known:
         if len(known) >= _MOST_REMEMBERED:
             known.clear()
@@ -343,10 +343,10 @@ _REMEMBERED = 256
 _MOST_REMEMBERED = 256
 """The most different annotations kept for pods with the same request: usually few, with small indexes of GPUs."""
 
-_SAID_OF: WeakKeyDictionary[PodRequest, dict[tuple[str | None, str | None, str | None], Shares | None]] = (
+_KNOWN_INDEXES: WeakKeyDictionary[PodRequest, dict[tuple[str | None, str | None, str | None], Shares | None]] = (
     WeakKeyDictionary()
 )
-"""The units by request and annotations, kept while pods with the request exist."""
+"""The results of `_indexes` by request and annotations, kept while pods with the request exist."""
 
 
 def _of_texts(request: PodRequest, ack: str | None, index: str | None, units: str | None) -> Shares | None:
@@ -354,7 +354,7 @@ def _of_texts(request: PodRequest, ack: str | None, index: str | None, units: st
     if ack is not None:
         try:
             names = dict(enumerate(_apps(request)))
-            by_number = _decoded(ACK_ALLOCATION, _BY_NUMBER, ack)
+            by_number = _decoded(ACK_ALLOCATION, _BY_NUMBER_DECODER, ack)
             by_name = {names[_index(ACK_ALLOCATION, number)]: {GPU_MEMORY: gpus} for number, gpus in by_number.items()}
             return _shares(ACK_ALLOCATION, by_name)
         except (KeyError, AnnotationError):
@@ -417,7 +417,7 @@ def _shares(key: str, containers: _Containers) -> Shares:
 
 
 def _by_container(shares: Shares) -> dict[str, dict[str, dict[str, int]]]:
-    return Placement("", shares).containers
+    return PodPlace("", shares).containers
 
 
 def _written(value: object) -> str:

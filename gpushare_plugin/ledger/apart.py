@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.core.chooser import WHY_SINGLE_GPU, Chooser, Request
-from gpushare_plugin.core.policies import Occupancy
+from gpushare_plugin.core.policies import UnitCounts
 from gpushare_plugin.ledger.node import OfferedResource, Shape
 from gpushare_plugin.ledger.pod import Share
 from gpushare_plugin.ledger.request import PodRequest
-from gpushare_plugin.ledger.verdicts import Lack, Misfit
+from gpushare_plugin.ledger.verdicts import Misfit, NodeShortage
 
 
 def unsplittable(request: PodRequest, shapes: Mapping[str, Shape]) -> str | None:
@@ -49,7 +49,7 @@ def without_memory(request: PodRequest, cores: str, memory: Collection[str]) -> 
     return None
 
 
-class Apart(NamedTuple):
+class ApartChoice(NamedTuple):
     """The GPUs chosen for the units of one resource."""
 
     shares: list[Share]
@@ -60,7 +60,7 @@ class Apart(NamedTuple):
 
 def chosen_apart(
     request: PodRequest, offer: OfferedResource, free: dict[str, int], chooser: Chooser, avoided: Collection[str]
-) -> Apart | Lack | Misfit:
+) -> ApartChoice | NodeShortage | Misfit:
     """Choose container by container, in the order of the kubelet's calls, or return why the pod does not fit.
 
     Later containers reuse the units of init containers. `free` are the units of every GPU for the pod, and change with
@@ -72,20 +72,21 @@ def chosen_apart(
     for container in request.containers:
         if not (size := container.amount(resource)):
             continue
-        taken = _first(reusable, size)
+        taken = _reused(reusable, size)
         try:
-            asked = Request(resource, size, _occupancies(offer, free, taken), taken)
+            asked = Request(resource, size, _unit_counts(offer, free, taken), taken)
             chosen = _choose(chooser, offer, asked, avoided)
         except PlacementError as error:
             if offer.kind == "slices" and size > 1:
                 return Misfit(str(error), curable=False)
-            return Lack(offer, size, 0, tuple(units + taken.get(gpu, 0) for gpu, units in free.items()))
+            return NodeShortage(offer, size, 0, tuple(units + taken.get(gpu, 0) for gpu, units in free.items()))
         shares += [Share(container.name, resource, gpu, units) for gpu, units in chosen.items() if units]
         for gpu, units in chosen.items():
-            again = taken.get(gpu, 0)
-            free[gpu] -= units - again
-            reusable[gpu] = reusable.get(gpu, 0) + (units - again if container.kind == "init" else -again)
-    return Apart(shares, free)
+            reused = taken.get(gpu, 0)
+            free[gpu] -= units - reused
+            # An init container leaves all its units to later containers; any other container keeps its units.
+            reusable[gpu] = reusable.get(gpu, 0) - reused + (units if container.kind == "init" else 0)
+    return ApartChoice(shares, free)
 
 
 def _choose(chooser: Chooser, offer: OfferedResource, request: Request, avoided: Collection[str]) -> Mapping[str, int]:
@@ -94,7 +95,7 @@ def _choose(chooser: Chooser, offer: OfferedResource, request: Request, avoided:
         free = {
             gpu: 0 if gpu in avoided else each.free - request.taken.get(gpu, 0) for gpu, each in request.gpus.items()
         }
-        apart = Request(request.resource, request.size, _occupancies(offer, free, request.taken), request.taken)
+        apart = Request(request.resource, request.size, _unit_counts(offer, free, request.taken), request.taken)
         try:
             return chooser.choose(apart)
         except PlacementError:
@@ -102,13 +103,13 @@ def _choose(chooser: Chooser, offer: OfferedResource, request: Request, avoided:
     return chooser.choose(request)
 
 
-def _occupancies(offer: OfferedResource, free: Mapping[str, int], taken: Mapping[str, int]) -> dict[str, Occupancy]:
-    """Return the occupancies of the GPUs for a chooser: the units already taken for a container count as free."""
-    return {gpu.name: Occupancy(gpu.index, free[gpu.name] + taken.get(gpu.name, 0), gpu.units) for gpu in offer.gpus}
+def _unit_counts(offer: OfferedResource, free: Mapping[str, int], taken: Mapping[str, int]) -> dict[str, UnitCounts]:
+    """Return the units of the GPUs for a chooser: the units already taken for a container count as free."""
+    return {gpu.name: UnitCounts(gpu.index, free[gpu.name] + taken.get(gpu.name, 0), gpu.units) for gpu in offer.gpus}
 
 
-def _first(reusable: Mapping[str, int], most: int) -> dict[str, int]:
-    """Return the units of init containers that a later container reuses, by GPU, at most `most` units in all."""
+def _reused(reusable: Mapping[str, int], most: int) -> dict[str, int]:
+    """Return the units that a container reuses of earlier init containers, by GPU, at most `most` units in all."""
     taken: dict[str, int] = {}
     for gpu, units in reusable.items():
         if units and most:

@@ -13,11 +13,11 @@ class Rules:
     """The rules for the whole cluster."""
 
     policy: str = DEFAULT_POLICY
-    """The placement policy if neither the pod nor the node names a policy."""
+    """The policy if neither the pod nor the node names a policy."""
     ours: frozenset[str] = ALWAYS_OURS
     """The resources that the account decides: Aliyun's resources, and all resources in the record of any node.
 
-    A record describes its own node only. `Node.lacks` tells whether another node has none of a resource.
+    A record describes its own node only. `Node.has_none_of` tells whether another node has none of a resource.
     """
 
 

@@ -13,15 +13,15 @@ from gpushare_plugin.base import structs
 from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.core.policies import DEFAULT_POLICY
 from gpushare_plugin.ledger import fitting
-from gpushare_plugin.ledger.alike import Nodes
+from gpushare_plugin.ledger.alike import AlikeNodes
 from gpushare_plugin.ledger.ask import Ask, Rules
 from gpushare_plugin.ledger.cluster_wide import ClusterSearch, not_known
 from gpushare_plugin.ledger.node import ALWAYS_OURS, Node
 from gpushare_plugin.ledger.occupancy import NodeAccount, Reservation, Whereabouts, node_account
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.request import PodRequest
-from gpushare_plugin.ledger.verdicts import Fit, Misfit, Placement, Verdict
-from gpushare_plugin.ledger.victims import Eviction, victims
+from gpushare_plugin.ledger.verdicts import Fit, Misfit, PodPlace, Verdict
+from gpushare_plugin.ledger.victims import VictimCandidates, victims
 
 
 class Presence:
@@ -178,13 +178,13 @@ class ClusterAccount:
         """
         if node not in self._nodes:
             return Misfit(not_known(node), curable=False)
-        return fitting.fit(self.node(node), self._ask(request, owner))
+        return fitting.fit(self.account_of(node), self._ask(request, owner))
 
     def fit_pod(self, pod: Pod, node: str) -> Verdict:
         """Return whether a pod fits on a node after nominated pods, with the numbers of `fit`."""
         if node not in self._nodes:
             return Misfit(not_known(node), curable=False)
-        account = fitting.with_nominated(self.node(node), self._nominated.ahead_of(pod, node), self._rules)
+        account = fitting.with_nominated(self.account_of(node), self._nominated.ahead_of(pod, node), self._rules)
         return fitting.fit(account, self._ask(pod.request, pod.owner))
 
     def fits(self, request: PodRequest, nodes: Iterable[str], owner: str | None = None) -> dict[str, Verdict]:
@@ -205,37 +205,39 @@ class ClusterAccount:
         awaited: dict[str, Verdict] = {}
         for name in self._nominated.nodes & verdicts.keys():
             if isinstance(verdicts[name], Fit) and (ahead := self._nominated.ahead_of(pod, name)):
-                account = fitting.with_nominated(self.node(name), ahead, self._rules)
+                account = fitting.with_nominated(self.account_of(name), ahead, self._rules)
                 (awaited[name],) = fitting.fits(
-                    Nodes.alone(account, pod.request.amounts), self._ask(pod.request, pod.owner)
+                    AlikeNodes.alone(account, pod.request.amounts), self._ask(pod.request, pod.owner)
                 )
         return {**verdicts, **awaited} if awaited else verdicts
 
     def _fits(self, ask: Ask, nodes: Sequence[str]) -> Mapping[str, Verdict]:
         """Return the verdicts on `nodes`, and perhaps on further nodes; callers must not change the result."""
-        return self._search.fits(ask, nodes, self.node, self._presence.of(ask.owner))
+        return self._search.fits(ask, nodes, self.account_of, self._presence.of(ask.owner))
 
-    def place(self, request: PodRequest, node: str, owner: str | None = None, ahead: Iterable[Pod] = ()) -> Placement:
-        """Return the placement of a pod on a node, after the pods `ahead`.
+    def place(self, request: PodRequest, node: str, owner: str | None = None, ahead: Iterable[Pod] = ()) -> PodPlace:
+        """Return the place of a pod on a node, after the pods `ahead`.
 
         Raises PlacementError if the node is unknown, or the pod does not fit.
         """
         if node not in self._nodes:
             raise PlacementError(not_known(node))
-        found = fitting.place(fitting.with_nominated(self.node(node), ahead, self._rules), self._ask(request, owner))
+        found = fitting.place(
+            fitting.with_nominated(self.account_of(node), ahead, self._rules), self._ask(request, owner)
+        )
         if isinstance(found, Misfit):
             raise PlacementError(f"node {node}: {found.reason}")
         return found
 
-    def place_pod(self, pod: Pod, node: str) -> Placement:
-        """Return the placement of a pod on a node, after nominated pods; raises PlacementError like `place`."""
+    def place_pod(self, pod: Pod, node: str) -> PodPlace:
+        """Return the place of a pod on a node, after nominated pods; raises PlacementError like `place`."""
         return self.place(pod.request, node, pod.owner, self._nominated.ahead_of(pod, node))
 
-    def reserve(self, pod: Pod, node: str) -> Placement:
-        """Promise units on a node to a pod until the pod is bound or released, and return the placement.
+    def reserve(self, pod: Pod, node: str) -> PodPlace:
+        """Promise units on a node to a pod until the pod is bound or released, and return the place.
 
-        A pod with a reservation on the node gets the same placement again. A pod already bound to the node gets the
-        placement of the annotations. Raises PlacementError if the pod does not fit, has ended, or is bound or reserved
+        A pod with a reservation on the node gets the same place again. A pod already bound to the node gets the
+        place of the annotations. Raises PlacementError if the pod does not fit, has ended, or is bound or reserved
         on another node.
         """
         bound = self._pods.get(pod.uid, pod)
@@ -244,39 +246,39 @@ class ClusterAccount:
         if bound.node is not None:
             if bound.node != node:
                 raise PlacementError(f"pod {pod.label} is already bound to node {bound.node}")
-            return Placement(node, bound.allocation or bound.promise or ())
+            return PodPlace(node, bound.allocation or bound.promise or ())
         if (before := self._reservations.get(pod.uid)) is not None:
             if before.node != node:
                 raise PlacementError(f"pod {pod.label} is being bound to node {before.node}; retry when that has ended")
-            return Placement(node, before.shares)
-        placement = self.place_pod(pod, node)
-        self._reservations[pod.uid] = Reservation(pod, node, placement.shares)
+            return PodPlace(node, before.shares)
+        place = self.place_pod(pod, node)
+        self._reservations[pod.uid] = Reservation(pod, node, place.shares)
         self._enter(pod, node)
-        return placement
+        return place
 
     def release(self, uid: str) -> None:
         """End the reservation of a pod; a pod without a reservation is ignored."""
         if (reservation := self._reservations.pop(uid, None)) is not None:
             self._leave(reservation.pod, reservation.node)
 
-    def victims(self, pod: Pod, node: str, eviction: Eviction) -> list[Pod] | None:
+    def victims(self, pod: Pod, node: str, candidates: VictimCandidates) -> list[Pod] | None:
         """Return the pods to evict from a node to make room for a pod, the least important first; see `victims`.
 
         None if the node is unknown, or if all evictions together do not make enough room.
         """
         ask = self._ask(pod.request, pod.owner)
-        return victims(self.node(node), ask, eviction) if node in self._nodes else None
+        return victims(self.account_of(node), ask, candidates) if node in self._nodes else None
 
     def ahead_of(self, pod: Pod, node: str) -> list[Pod]:
         """Return the nominated pods on a node that go before `pod`, the most important first."""
         return self._nominated.ahead_of(pod, node)
 
-    def node(self, name: str) -> NodeAccount:
+    def account_of(self, name: str) -> NodeAccount:
         """Return the account of a node; an unknown node offers nothing."""
         if (account := self._accounts.get(name)) is None:
             uids = self._presence.on(name)
             account = node_account(
-                self.offered(name),
+                self.node_named(name),
                 [self._pods[uid] for uid in uids if uid not in self._reservations],
                 [self._reservations[uid] for uid in uids if uid in self._reservations],
                 self._whereabouts.locate,
@@ -285,8 +287,8 @@ class ClusterAccount:
                 self._accounts[name] = account
         return account
 
-    def offered(self, name: str) -> Node:
-        """Return a node without the account; an unknown node offers nothing."""
+    def node_named(self, name: str) -> Node:
+        """Return a node, not its account; an unknown node offers nothing."""
         return self._nodes.get(name) or Node(name)
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 
 from gpushare_plugin.core.policies import POLICIES
 from gpushare_plugin.ledger import fitting
-from gpushare_plugin.ledger.alike import Accounts, AlikeNodes
+from gpushare_plugin.ledger.alike import Accounts, NodeGroups
 from gpushare_plugin.ledger.ask import Ask
 from gpushare_plugin.ledger.node import Node
 from gpushare_plugin.ledger.request import PodRequest, essence
@@ -25,7 +25,7 @@ class ClusterSearch:
     def __init__(self, nodes: Mapping[str, Node]) -> None:
         """Search the nodes of a mapping by name; the mapping may change, and every search reads the current nodes."""
         self._nodes = nodes
-        self._groups: OrderedDict[tuple[str, ...], AlikeNodes] = OrderedDict()
+        self._groups: OrderedDict[tuple[str, ...], NodeGroups] = OrderedDict()
         self._verdicts = _Verdicts()
 
     def fits(self, ask: Ask, nodes: Sequence[str], accounts: Accounts, near: AbstractSet[str]) -> Mapping[str, Verdict]:
@@ -78,11 +78,11 @@ class ClusterSearch:
                     found.update(zip(nodes.names, fitting.fits(nodes, ask), strict=True))
         return found
 
-    def _alike(self, resources: tuple[str, ...]) -> AlikeNodes:
+    def _alike(self, resources: tuple[str, ...]) -> NodeGroups:
         """Return the nodes of the cluster in groups for requests of some resources."""
         found = self._groups.get(resources)
         if found is None:
-            found = self._groups[resources] = AlikeNodes(resources)
+            found = self._groups[resources] = NodeGroups(resources)
             if len(self._groups) > MOST_GROUPINGS:
                 self._groups.popitem(last=False)
         self._groups.move_to_end(resources)

@@ -1,4 +1,4 @@
-"""A pod's requirements on a node apart from GPUs: labels and name of the node, tolerated taints, other resources."""
+"""What a pod needs of a node apart from GPUs: labels and name of the node, tolerated taints, other resources."""
 
 import re
 from collections.abc import Mapping
@@ -209,25 +209,28 @@ DEFAULT_SCHEDULER = "default-scheduler"
 """The scheduler of pods without a scheduler name."""
 
 
-class Requirements(Struct, frozen=True, eq=False, weakref=True):
-    """The requirements of a pod on a node; each object equals itself alone, and `requirements` shares the objects."""
+class Needs(Struct, frozen=True, eq=False, weakref=True):
+    """What a pod needs of a node: constraints that the node meets, and room for the demand.
+
+    Each object equals itself alone; `shared_needs` returns one object for equal needs.
+    """
 
     constraints: Constraints = Constraints()
-    """The requirements apart from free resources."""
+    """The constraints, which do not depend on other pods."""
     demand: Demand = NOTHING
     """The resources and host ports taken by the pod."""
     problem: str | None = None
     """Which counts of the pod are too large to keep: no node is then found for the pod; None for no problem."""
 
 
-NOT_READ = Requirements()
-"""The requirements of a pod in programs that do not judge nodes."""
+NOT_READ = Needs()
+"""The needs of a pod in programs that do not judge nodes."""
 
 _shared_constraints = kept_while_used(Constraints)
 
 
-def requirements(constraints: Constraints, demand: Demand, problem: str | None = None) -> Requirements:
-    """Return the shared object for equal requirements, such as the requirements of replicas."""
+def shared_needs(constraints: Constraints, demand: Demand, problem: str | None = None) -> Needs:
+    """Return the shared object for equal needs, such as the needs of replicas."""
     shared = _shared_constraints(constraints.selector, constraints.affinity, constraints.tolerations)
     return _shared(shared, tuple(demand.resources.items()), tuple(demand.ports), problem)
 
@@ -235,5 +238,5 @@ def requirements(constraints: Constraints, demand: Demand, problem: str | None =
 @kept_while_used
 def _shared(
     constraints: Constraints, resources: tuple[tuple[str, int], ...], ports: tuple[HostPort, ...], problem: str | None
-) -> Requirements:
-    return Requirements(constraints, Demand(dict(resources), dict.fromkeys(ports, 1)), problem)
+) -> Needs:
+    return Needs(constraints, Demand(dict(resources), dict.fromkeys(ports, 1)), problem)

@@ -1,4 +1,4 @@
-"""The harm of evictions: the importance of the victims, and the violations of PodDisruptionBudgets."""
+"""The costs of evictions: the importance of the victims, and the violations of PodDisruptionBudgets."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.ledger.constraints import Requirement
 from gpushare_plugin.ledger.pod import Labels, Pod
-from gpushare_plugin.ledger.victims import Harm, Importance
+from gpushare_plugin.ledger.victims import EvictionCosts, Importance
 
 MOST_RULES = 1024
 """The number of rules kept of a namespace: budgets, requirements and values of selectors, and disrupted pods together.
@@ -83,9 +83,9 @@ class Disruptions:
         """Whether all budgets have been read. Otherwise violations cannot be counted."""
 
     @property
-    def harm(self) -> Harm:
-        """The harm of evictions; without violations while not all budgets have been read."""
-        return Harm(self.importance, self.violations) if self.counted else Harm(self.importance)
+    def costs(self) -> EvictionCosts:
+        """The costs of evictions; without violations while not all budgets have been read."""
+        return EvictionCosts(self.importance, self.violations) if self.counted else EvictionCosts(self.importance)
 
     def put_budget(self, budget: Budget) -> None:
         """Take in the current state of a budget."""

@@ -4,32 +4,32 @@ from collections.abc import Hashable, Iterable
 
 import numpy as np
 
-from gpushare_plugin.ledger.alike import Nodes
+from gpushare_plugin.ledger.alike import AlikeNodes
 from gpushare_plugin.ledger.ask import Ask, Rules
 from gpushare_plugin.ledger.gpu_search import GpuSearch
 from gpushare_plugin.ledger.occupancy import ONE_GPU_KINDS, NodeAccount
 from gpushare_plugin.ledger.pod import Pod
-from gpushare_plugin.ledger.verdicts import Misfit, Placement, Shortfall, Verdict
+from gpushare_plugin.ledger.verdicts import Misfit, NodeMisfit, PodPlace, Verdict
 
 
 def fit(account: NodeAccount, ask: Ask) -> Verdict:
     """Return whether a pod fits on a node: a score for a fit, and the numbers of the node for too few units."""
-    search = GpuSearch(Nodes.alone(account, ask.request.amounts), ask)
+    search = GpuSearch(AlikeNodes.alone(account, ask.request.amounts), ask)
     return _with_numbers(search, account, ask) or search.verdicts()[0]
 
 
-def place(account: NodeAccount, ask: Ask) -> Placement | Misfit:
+def place(account: NodeAccount, ask: Ask) -> PodPlace | Misfit:
     """Return the place of a pod on a node, or the reason why the pod does not fit, as `fit` does."""
-    search = GpuSearch(Nodes.alone(account, ask.request.amounts), ask, close=True)
-    return _with_numbers(search, account, ask) or Placement(account.node.name, tuple(search.shares()))
+    search = GpuSearch(AlikeNodes.alone(account, ask.request.amounts), ask, close=True)
+    return _with_numbers(search, account, ask) or PodPlace(account.node.name, tuple(search.shares()))
 
 
 def has_room(account: NodeAccount, ask: Ask) -> bool:
     """Return whether a pod fits on a node."""
-    return GpuSearch(Nodes.alone(account, ask.request.amounts), ask).misfit is None
+    return GpuSearch(AlikeNodes.alone(account, ask.request.amounts), ask).misfit is None
 
 
-def fits(nodes: Nodes, ask: Ask) -> list[Verdict]:
+def fits(nodes: AlikeNodes, ask: Ask) -> list[Verdict]:
     """Return whether a pod fits on each of some nodes that are alike, with a score for each fit, without other numbers.
 
     All nodes have the same number of pods of the same owner, and either all or none has a GPU that the pod names.
@@ -60,13 +60,13 @@ def with_nominated(account: NodeAccount, pods: Iterable[Pod], rules: Rules) -> N
     ending = {pod.uid for pod in account.pods if pod.ending}
     for pod in pods:
         placed = place(account.without(ending), Ask(pod.request, pod.owner, rules))
-        if isinstance(placed, Placement):
+        if isinstance(placed, PodPlace):
             account = account.promising(pod, placed.shares)
     return account
 
 
 def _with_numbers(search: GpuSearch, account: NodeAccount, ask: Ask) -> Misfit | None:
     """Return the misfit of the one node of a search, with the numbers of the node for too few units; None for a fit."""
-    if (lack := search.lack) is None:
+    if (shortage := search.shortage) is None:
         return search.misfit
-    return Shortfall.of(lack, ask.request, account.resources[lack.offer.resource])
+    return NodeMisfit.of(shortage, ask.request, account.resources[shortage.offer.resource])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.core.chooser import Request, refuse_several_slices
 from gpushare_plugin.core.policies import POLICIES, Numbers, Price
-from gpushare_plugin.ledger.alike import Nodes, Units
+from gpushare_plugin.ledger.alike import AlikeNodes, Units
 from gpushare_plugin.ledger.apart import chosen_apart, unsplittable, without_memory
 from gpushare_plugin.ledger.ask import Ask
 from gpushare_plugin.ledger.node import OfferedGpu, OfferedResource
@@ -20,11 +20,11 @@ from gpushare_plugin.ledger.request import ANY_GPU
 from gpushare_plugin.ledger.verdicts import (
     FITS,
     HIGHEST_SCORE,
-    Lack,
     Misfit,
+    NodeShortage,
     Verdict,
-    lacking,
-    short,
+    misfit_of,
+    shortage_in_words,
 )
 
 Roomy = NDArray[np.bool_]
@@ -34,8 +34,15 @@ Prices = NDArray[np.float64]
 """Prices by node (row), or by node and GPU (column)."""
 
 
-class _Chosen(NamedTuple):
-    """The GPUs with room for an equal part of the request, for resources whose units come from the same GPUs."""
+_NO_MISFIT = -1
+"""Stands for the place of a misfit where the pod fits so far."""
+
+
+class _Candidates(NamedTuple):
+    """The GPUs with room for an equal part of the request, for resources whose units come from the same GPUs.
+
+    Nothing is chosen yet: the request gets the cheapest of the GPUs.
+    """
 
     offer: OfferedResource
     """The offer of memory, which decides."""
@@ -50,10 +57,12 @@ class _Chosen(NamedTuple):
 class GpuSearch:
     """The GPUs with room for one request: the verdicts on nodes that are alike, or the place on one node."""
 
-    def __init__(self, nodes: Nodes, ask: Ask, *, close: bool = False) -> None:
-        """Search nodes that are alike, or one node.
+    def __init__(self, nodes: AlikeNodes, ask: Ask, *, close: bool = False) -> None:
+        """Search nodes that are alike.
 
-        Several nodes also have the same free units in resources whose units can come from several GPUs. With `close`,
+        What the arrays do not have is read of the first node, and holds for all. The caller therefore must pass nodes
+        with the same number of pods of the owner, of which all or none have a GPU that the pod names, and with the
+        same free units in every resource whose units can come from several GPUs: see `fitting.fits`. With `close`,
         whole GPUs are chosen close to each other, which takes long and changes no verdict.
         """
         self._nodes = nodes
@@ -64,15 +73,15 @@ class GpuSearch:
         self._node_replicas, self._replicas = replicas
         self._close = close
         self._misfits: list[Misfit] = []
-        self._misfit_of = np.zeros(len(nodes.names), dtype=np.int64)
-        """The number of the misfit of each node, counted from 1; 0 for a node that the pod fits so far."""
-        self._chosen: list[_Chosen] = []
+        self._misfit_of = np.full(len(nodes.names), _NO_MISFIT, dtype=np.int64)
+        """The place of the misfit of each node in `_misfits`; _NO_MISFIT for a node that the pod fits so far."""
+        self._candidates: list[_Candidates] = []
         self._prices: list[float] = []
-        """The prices of GPUs that are chosen already."""
+        """The prices of the GPUs chosen for resources whose units can come from several GPUs."""
         self._shares: list[Share] = []
         """The units of the containers on these GPUs."""
-        self.lack: Lack | None = None
-        """The units that the first node lacks, None if the pod fits or something else is the cause."""
+        self.shortage: NodeShortage | None = None
+        """The shortage of the first node, None if the pod fits or something else is the cause."""
         self._run()
 
     def _run(self) -> None:
@@ -81,10 +90,10 @@ class GpuSearch:
         Different resources have different GPUs, except that cores are part of the GPUs of a memory resource.
         """
         if self._request.problem is not None:
-            self._refuse(self._request.problem)
+            self._refuse(_incurable(self._request.problem))
             return
         for group in self._groups():
-            if isinstance(group, str):
+            if isinstance(group, Misfit):
                 self._refuse(group)
             elif self._offer(group[0]).kind in ONE_GPU_KINDS:
                 self._together(group)
@@ -96,63 +105,68 @@ class GpuSearch:
     @property
     def _refused(self) -> bool:
         """Whether all nodes are refused."""
-        return bool(self._misfits) and bool(self._misfit_of.all())
+        return bool((self._misfit_of != _NO_MISFIT).all())
 
     @property
     def misfit(self) -> Misfit | None:
         """The misfit of the first node, None if the pod fits."""
         number = int(self._misfit_of[0])
-        return self._misfits[number - 1] if number else None
+        return None if number == _NO_MISFIT else self._misfits[number]
 
     def verdicts(self) -> list[Verdict]:
         """Return the verdict on each node, without numbers of the nodes."""
+        misfits, numbers = self._misfits, self._misfit_of.tolist()
         if self._refused:
-            return [self._misfits[number - 1] for number in self._misfit_of.tolist()]
-        table: list[Verdict] = [*FITS, *self._misfits]
-        scores = self._scores()
-        numbers = np.where(self._misfit_of, self._misfit_of + HIGHEST_SCORE, scores) if self._misfits else scores
-        return [table[number] for number in numbers.tolist()]
+            return [misfits[number] for number in numbers]
+        scores = self._scores().tolist()
+        return [
+            FITS[score] if number == _NO_MISFIT else misfits[number]
+            for number, score in zip(numbers, scores, strict=True)
+        ]
 
     def shares(self) -> list[Share]:
         """Return the units of every container, by GPU and resource, on the one node that the pod fits."""
         found = list(self._shares)
-        for chosen in self._chosen:
-            price = [np.broadcast_to(each, chosen.roomy.shape) for each in self._prices_of(chosen)]
-            order = np.lexsort((*reversed(price), ~chosen.roomy))[0, : self._request.gpu_count]
-            found += self._parts(chosen.resources, [chosen.offer.gpus[number].name for number in order.tolist()])
+        for candidates in self._candidates:
+            price = [np.broadcast_to(each, candidates.roomy.shape) for each in self._prices_of(candidates)]
+            order = np.lexsort((*reversed(price), ~candidates.roomy))[0, : self._request.gpu_count]
+            found += self._parts(
+                candidates.resources, [candidates.offer.gpus[number].name for number in order.tolist()]
+            )
         return found
 
     def _scores(self) -> NDArray[np.int64]:
         """Return the score of each node, 0 for a pod that needs no GPU; the score of a misfit has no meaning."""
         paid: Prices = np.full(len(self._nodes.names), sum(self._prices), np.float64)
-        columns = [column for chosen in self._chosen for column in self._paid(chosen)]
+        columns = [column for candidates in self._candidates for column in self._paid(candidates)]
         for column in columns:
             paid += column
-        gpus = len(self._prices) + len(columns)
-        scores = np.rint(HIGHEST_SCORE * (1 - np.minimum(paid / gpus, 1))) if gpus else paid  # a misfit costs infinity
-        return np.asarray(scores, np.int64)
+        if not (gpus := len(self._prices) + len(columns)):
+            return np.zeros(len(self._nodes.names), np.int64)
+        # A node without room has an infinite price, and a price above 1 counts as 1.
+        return np.asarray(np.rint(HIGHEST_SCORE * (1 - np.minimum(paid / gpus, 1))), np.int64)
 
-    def _paid(self, chosen: _Chosen) -> Iterable[Prices]:
+    def _paid(self, candidates: _Candidates) -> Iterable[Prices]:
         """Return the prices of the GPUs for each node, the cheapest first; infinite for a node without room."""
-        prices = np.where(chosen.roomy, self._prices_of(chosen)[0], np.inf)
+        prices = np.where(candidates.roomy, self._prices_of(candidates)[0], np.inf)
         if self._request.gpu_count == 1:
             return (prices.min(axis=1),)
         return np.sort(prices, axis=1).T[: self._request.gpu_count]
 
-    def _prices_of(self, chosen: _Chosen) -> tuple[Prices | float, ...]:
+    def _prices_of(self, candidates: _Candidates) -> tuple[Prices | float, ...]:
         """Return the price of each GPU, number by number."""
-        free, shape = self._nodes.free[chosen.offer.resource], chosen.offer.shape
-        node_left = free.sum(axis=1, keepdims=True) - chosen.size * self._request.gpu_count
-        replicas = self._replicas_on(chosen.offer)
-        return self._price((free - chosen.size) / shape.largest, node_left / shape.units, replicas)
+        free, shape = self._nodes.free[candidates.offer.resource], candidates.offer.shape
+        node_left = free.sum(axis=1, keepdims=True) - candidates.size * self._request.gpu_count
+        replicas = self._replicas_on(candidates.offer)
+        return self._price((free - candidates.size) / shape.largest, node_left / shape.units, replicas)
 
     def _offer(self, resource: str) -> OfferedResource:
         return self._example.node.offers[resource]
 
-    def _groups(self) -> Iterator[Sequence[str] | str]:
+    def _groups(self) -> Iterator[Sequence[str] | Misfit]:
         """Yield the requested and offered resources in groups: the first memory with all cores, every other alone.
 
-        Yields a problem for a requested resource that the nodes cannot serve.
+        Yields a misfit for a requested resource that the nodes cannot serve.
         """
         memory: list[str] = []
         cores: list[str] = []
@@ -161,9 +175,9 @@ class GpuSearch:
             offer = node.offer(name)
             if offer is None:
                 if name in self._rules.ours and node.obscures(name):
-                    yield f"the record of the node cannot be read: {node.unreadable}"
-                elif name in self._rules.ours and node.lacks(name):
-                    yield f"the node does not offer {name}"
+                    yield _incurable(f"the record of the node cannot be read: {node.unreadable}")
+                elif name in self._rules.ours and node.has_none_of(name):
+                    yield _incurable(f"the node does not offer {name}")
             elif offer.kind == "memory":
                 memory.append(name)
             elif offer.kind == "cores":
@@ -171,36 +185,36 @@ class GpuSearch:
             else:
                 yield (name,)
         if cores and (problem := without_memory(self._request, cores[0], memory)):
-            yield problem
+            yield _incurable(problem)
         if together := (*memory[:1], *cores):
             yield together
         yield from ((name,) for name in memory[1:])
 
-    def _refuse(self, cause: str | Misfit, nodes: NDArray[np.bool_] | None = None) -> None:
+    def _refuse(self, misfit: Misfit, nodes: NDArray[np.bool_] | None = None) -> None:
         """Refuse some or all nodes; a node that is refused already keeps its misfit."""
-        self._misfits.append(Misfit(cause, curable=False) if isinstance(cause, str) else cause)
-        left = self._misfit_of == 0
+        left = self._misfit_of == _NO_MISFIT
         self._misfit_of[left if nodes is None else nodes & left] = len(self._misfits)
+        self._misfits.append(misfit)
 
-    def _refuse_lack(self, lack: Lack, nodes: NDArray[np.bool_] | None = None) -> None:
-        """Refuse some or all nodes because of too few units; the free units in `lack` are those of the first node."""
+    def _refuse_shortage(self, shortage: NodeShortage, nodes: NDArray[np.bool_] | None = None) -> None:
+        """Refuse some or all nodes because of a shortage; the free units in `shortage` are those of the first node."""
         if self.misfit is None and (nodes is None or nodes[0]):
-            self.lack = lack
-        self._refuse(short(lack, self._request), nodes)
+            self.shortage = shortage
+        self._refuse(misfit_of(shortage, self._request), nodes)
 
     def _together(self, group: Sequence[str]) -> None:
         """Look for GPUs with room for all units of all containers, or for equal parts of every container."""
         memory, *cores = [self._offer(name) for name in group]
         shapes = {name: self._offer(name).shape for name in group}
         if self._request.gpu_count > 1 and (problem := unsplittable(self._request, shapes)):
-            self._refuse(problem)
+            self._refuse(_incurable(problem))
             return
         eligible: Roomy | None = None
         for offer, after in pairwise((*cores, memory)):
             eligible = _renumbered(self._roomy(offer, eligible), offer, after)
         roomy = self._roomy(memory, eligible)
         size = self._request.amounts[memory.resource] // self._request.gpu_count
-        self._chosen.append(_Chosen(memory, group, size, roomy))
+        self._candidates.append(_Candidates(memory, group, size, roomy))
 
     def _roomy(self, offer: OfferedResource, eligible: Roomy | None) -> Roomy:
         """Return which GPUs have room for an equal part of the request; refuse nodes with too few such GPUs."""
@@ -210,7 +224,7 @@ class GpuSearch:
         roomy: Roomy = free >= size
         few: NDArray[np.bool_] = np.asarray(~roomy.any(axis=1) if count == 1 else roomy.sum(axis=1) < count)
         if few.any():
-            self._refuse_lack(Lack(offer, size, count, tuple(free[0].tolist())), few)
+            self._refuse_shortage(NodeShortage(offer, size, count, tuple(free[0].tolist())), few)
         return roomy
 
     def _usable(self, offer: OfferedResource, eligible: Roomy | None = None) -> Units:
@@ -230,7 +244,7 @@ class GpuSearch:
         def accepts(gpu: OfferedGpu) -> bool:
             return wishes.refusal(gpu.name, gpu.product) is None
 
-        # Like nodes have GPUs of the same models, in the same order.
+        # Nodes that are alike have GPUs of the same models, in the same order.
         named = not wishes.named.isdisjoint(self._example.node.gpus)
         offers = self._offers_of_each(offer) if named else (offer,)
         return np.array([[accepts(gpu) for gpu in each.gpus] for each in offers])
@@ -258,16 +272,20 @@ class GpuSearch:
         ]
 
     def _choose_apart(self, resource: str) -> None:
-        """Choose GPUs for a resource whose units can come from several GPUs, the same GPUs on all nodes."""
+        """Choose GPUs for a resource whose units can come from several GPUs.
+
+        All nodes have the same free units of it, as `__init__` demands: the choice on the first node holds for all.
+        """
         offer = self._offer(resource)
         chooser = _SliceChooser(self, offer) if offer.kind == "slices" else offer.chooser(exact=self._close)
         if chooser is None:
-            self._refuse(f"{resource} is of kind {offer.kind!r}, which this version does not know: update gpushare")
+            cause = f"{resource} is of kind {offer.kind!r}, which this version does not know: update gpushare"
+            self._refuse(_incurable(cause))
             return
         free = dict(zip([gpu.name for gpu in offer.gpus], self._usable(offer)[0].tolist(), strict=True))
         found = chosen_apart(self._request, offer, free, chooser, self._replicas)
-        if isinstance(found, Lack):
-            self._refuse_lack(found)
+        if isinstance(found, NodeShortage):
+            self._refuse_shortage(found)
         elif isinstance(found, Misfit):
             self._refuse(found)
         else:
@@ -295,6 +313,11 @@ def _renumbered(roomy: Roomy, offer: OfferedResource, other: OfferedResource) ->
     return with_none[:, [numbers.get(name, -1) for name in wanted]]
 
 
+def _incurable(cause: str) -> Misfit:
+    """Return the misfit of nodes that evictions do not help."""
+    return Misfit(cause, curable=False)
+
+
 class _SliceChooser:
     """Chooses the GPU for one slice by the policy of pod, node or cluster; a node's daemon takes the fullest GPU."""
 
@@ -313,5 +336,5 @@ class _SliceChooser:
             if gpu.free
         ]
         if not prices:
-            raise PlacementError(lacking(request.resource, 1, 0))
+            raise PlacementError(shortage_in_words(request.resource, 1, 0))
         return {min(prices)[2]: 1}

@@ -41,10 +41,10 @@ def refusal(pod: Pod, node: Node, used: Demand, without: Collection[str] = froze
     """
     if pod.node not in {None, node.name}:
         return Refusal("bound", f"the pod is on node {pod.node}")
-    return unmet(pod.requirements.constraints, node) or lack(pod.requirements.demand, node, used, without)
+    return constraints_refusal(pod.needs.constraints, node) or room_refusal(pod.needs.demand, node, used, without)
 
 
-def unmet(constraints: Constraints, node: Node) -> Refusal | None:
+def constraints_refusal(constraints: Constraints, node: Node) -> Refusal | None:
     """Return why a node does not admit pods with given constraints, free resources aside; None if admitted."""
     if admits(constraints, node):
         return None
@@ -56,7 +56,7 @@ def unmet(constraints: Constraints, node: Node) -> Refusal | None:
     return Refusal("affinity", constraints.unmet(node.name, node.labels))
 
 
-def lack(demand: Demand, node: Node, used: Demand, without: Collection[str] = frozenset()) -> Refusal | None:
+def room_refusal(demand: Demand, node: Node, used: Demand, without: Collection[str] = frozenset()) -> Refusal | None:
     """Return a refusal with the taken host ports or missing resources; None for enough room; see `refusal`."""
     if has_room(demand, node, used, without):
         return None
@@ -101,7 +101,7 @@ def has_room(demand: Demand, node: Node, used: Demand, without: Collection[str] 
 
 
 def admits(constraints: Constraints, node: Node) -> bool:
-    """Return whether a node admits pods with given constraints; `unmet` returns the reason if not."""
+    """Return whether a node admits pods with given constraints; `constraints_refusal` returns the reason if not."""
     if node.unschedulable and not constraints.tolerates(CORDON):
         return False
     for taint in node.taints:

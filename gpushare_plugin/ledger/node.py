@@ -26,7 +26,7 @@ GPU_COUNT = "aliyun.com/gpu-count"
 """Aliyun's resources: units of memory, percent of the compute of a GPU, and the number of GPUs of a node."""
 
 PLACEMENT_LABEL = "ack.node.gpu.placement"
-"""The node label of ACK for the placement policy of a node."""
+"""The node label of ACK for the policy of a node."""
 
 MOST_GPUS = 256
 """The most GPUs accepted from the plain capacity of a node; with a larger number, the node offers nothing."""
@@ -102,12 +102,12 @@ class Shape(Struct, frozen=True, eq=False):
 @lru_cache(maxsize=4096)
 def _shape(
     kind: str,
-    placement: str | None,  # noqa: ARG001 - a part of the cache key, as indexes and models are
+    policy: str | None,  # noqa: ARG001 - a part of the cache key, as indexes and models are
     gpus: tuple[tuple[int, int, str, bool], ...],
     *,
     single_gpu: bool,
 ) -> Shape:
-    """Return the one shape for a kind, a placement, and the index, units, model and usability of each GPU."""
+    """Return the one shape for a kind, a policy, and the index, units, model and usability of each GPU."""
     sizes = [units for _, units, _, _ in gpus]
     usable = sorted(units for _, units, _, usable in gpus if usable)
     return Shape(kind, sum(sizes), max(sizes, default=0), tuple(usable), single_gpu)
@@ -125,7 +125,7 @@ class OfferedResource:
     """The GPUs with units of the resource."""
     unit_mib: int = 0
     """The memory of one unit in MiB, 0 if a unit is not memory or the size of the unit is unknown."""
-    placement: str | None = None
+    policy: str | None = None
     """The policy of the node for the resource, as in `ResourceRecord`."""
     cards: tuple[str, ...] = ()
     """The UUIDs of the cards of the node, in the order of `closeness`; only for whole GPUs with a closeness."""
@@ -141,7 +141,7 @@ class OfferedResource:
     def __post_init__(self) -> None:
         """Find the shape, and the names of the GPUs, once: both are needed for every pod."""
         gpus = tuple([(gpu.index, gpu.units, gpu.product, gpu.reason is None) for gpu in self.gpus])
-        object.__setattr__(self, "shape", _shape(self.kind, self.placement, gpus, single_gpu=self.single_gpu))
+        object.__setattr__(self, "shape", _shape(self.kind, self.policy, gpus, single_gpu=self.single_gpu))
         object.__setattr__(self, "names", frozenset([gpu.name for gpu in self.gpus]))
 
     def chooser(self, *, exact: bool) -> Chooser | None:
@@ -150,9 +150,9 @@ class OfferedResource:
         Without `exact`, the chooser ignores closeness, but chooses the same number of GPUs: enough to know whether a
         request fits.
         """
-        match self.kind, self.placement:
-            case "replicas", placement:
-                return Replicas(placement) if is_replica_policy(placement) else Replicas()
+        match self.kind, self.policy:
+            case "replicas", policy:
+                return Replicas(policy) if is_replica_policy(policy) else Replicas()
             case "gpus", _:
                 return CloseGpus(closeness(self.cards, self.closeness) if exact else {})
             case _:
@@ -174,7 +174,7 @@ class Node(Struct, frozen=True, gc=False):
     offers: Mapping[str, OfferedResource] = _NONE
     """The offers of the node, by resource name."""
     policy: str | None = None
-    """The placement policy named by the label of the node or else by the config, None without a known policy."""
+    """The policy named by the label of the node or else by the config, None without a known policy."""
     policy_source: str = ""
     """The source of the policy in words: the label or the config; empty without a policy."""
     recorded: bool = False
@@ -230,8 +230,8 @@ class Node(Struct, frozen=True, gc=False):
         found = self.offers.get(resource)
         return found if found is not None and found.kind else None
 
-    def lacks(self, resource: str) -> bool:
-        """Return whether the node has no units of a resource without an offer.
+    def has_none_of(self, resource: str) -> bool:
+        """Return whether the node certainly has no units of a resource that the node does not offer.
 
         Records of other nodes do not decide: another device plugin may serve the resource on the node. The kubelet
         then reports the resource as allocatable.
@@ -250,7 +250,7 @@ def recorded_node(
     allocatable: Mapping[str, int] = _NONE,
 ) -> Node:
     """Return a node with a record; GPUs are not offered in resources without a description in the record."""
-    policy, source, ignored = _policy(policy, record.placement)
+    policy, source, ignored = _policy(policy, record.policy)
     described = {each.name: each for each in record.resources}
     offered = sorted((gpu for gpu in record.gpus if gpu.resource in described), key=lambda gpu: gpu.resource or "")
     cards = tuple(dict.fromkeys(gpu.uuid for gpu in record.gpus if gpu.profile is None))
@@ -292,7 +292,7 @@ def _offer(
         intern(resource.kind),
         tuple(_gpu(gpu) for gpu in gpus),
         next((gpu.unit_mib for gpu in gpus), 0),
-        intern(resource.placement) if resource.placement else None,
+        intern(resource.policy) if resource.policy else None,
         cards if whole and record.closeness else (),
         record.closeness if whole else None,
         resource.single_gpu is True,

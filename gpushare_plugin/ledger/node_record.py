@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from gpushare_plugin.base.errors import GpushareError
-from gpushare_plugin.base.structs import Meta, Struct, replace
+from gpushare_plugin.base.structs import Meta, Struct, field, replace
 from gpushare_plugin.core.chooser import CloseGpus, OneGpu, OneSlice, Replicas
 from gpushare_plugin.core.gpu import Closeness, Gpu
 from gpushare_plugin.core.resource import Resource
@@ -102,7 +102,7 @@ class ResourceRecord(_Record, frozen=True, kw_only=True):
     Units of `cores` are percent of compute, on the GPU of the container's memory. A reader cannot choose GPUs for an
     unknown kind.
     """
-    placement: str | None = None
+    policy: str | None = field(default=None, name="placement")
     """The policy, for memory, cores and replicas only."""
     single_gpu: Literal[True] | None = None
     """True if a pod cannot have units of several GPUs, because limits of containers would not hold; else None."""
@@ -126,7 +126,7 @@ class NodeRecord(_Record, frozen=True, kw_only=True):
     """Warnings for people."""
     partitioning: Kind | None = None
     """The kind of slices that GPUs are cut into as annotations want, None if the config says how GPUs are shared."""
-    placement: str | None = None
+    policy: str | None = field(default=None, name="placement")
     """The policy that the config names for the node.
 
     None without a policy in the config, and in records of daemons older than the field.
@@ -221,19 +221,19 @@ def record(snapshot: Snapshot) -> NodeRecord:
         closeness=_rows(_cards(gpus), snapshot.inventory.closeness),
         notices=tuple(_shortened(snapshot.notices)),
         partitioning=snapshot.partitioning,
-        placement=snapshot.placement,
+        policy=snapshot.policy,
     )
 
 
 def resource_record(resource: Resource) -> ResourceRecord | None:
     """Return the record of a resource, None for a chooser without a kind in records."""
     match resource.chooser:
-        case OneGpu(placement=placement):
+        case OneGpu(policy=policy):
             kind = "cores" if resource.role == "cores" else "memory"
             single_gpu: Literal[True] | None = True if resource.single_gpu else None
-            return ResourceRecord(name=resource.name, kind=kind, placement=placement, single_gpu=single_gpu)
-        case Replicas(placement=placement):
-            return ResourceRecord(name=resource.name, kind="replicas", placement=placement)
+            return ResourceRecord(name=resource.name, kind=kind, policy=policy, single_gpu=single_gpu)
+        case Replicas(policy=policy):
+            return ResourceRecord(name=resource.name, kind="replicas", policy=policy)
         case OneSlice():
             return ResourceRecord(name=resource.name, kind="slices")
         case CloseGpus():

@@ -1,4 +1,4 @@
-"""A pod of the cluster: identity, node, request, requirements, and the units of GPUs in the pod's annotations.
+"""A pod of the cluster: identity, node, request, needs, and the units of GPUs in the pod's annotations.
 
 The node's daemon and all readers of the cluster share the definitions of promised units and of drift in this module.
 """
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from gpushare_plugin.base.structs import Struct, kept_while_used
-from gpushare_plugin.ledger.constraints import NOT_READ, Requirements
+from gpushare_plugin.ledger.constraints import NOT_READ, Needs
 from gpushare_plugin.ledger.request import MOST_SLICES_OF_A_POD, PodRequest, effective
 from gpushare_plugin.slices.slice import Slice
 
@@ -31,8 +31,8 @@ class Share(NamedTuple):
 Shares = tuple[Share, ...]
 """The units of a pod."""
 
-OVER = ("Succeeded", "Failed")
-"""The phases of pods no longer counted by kube-scheduler."""
+FINAL_PHASES = ("Succeeded", "Failed")
+"""The last phases of pods: kube-scheduler no longer counts the resources of a pod in them."""
 
 UnitsOf = Mapping[str, int]
 """Units by GPU."""
@@ -93,10 +93,10 @@ class Pod(Struct, frozen=True, gc=False):
     """
     labels: Labels = NO_LABELS
     """The labels for the selectors of disruption budgets."""
-    over: bool = False
-    """Whether the phase of the pod is in `OVER`: kube-scheduler no longer counts the pod's resources."""
+    phase_final: bool = False
+    """Whether the phase of the pod is in `FINAL_PHASES`; containers of the pod may still run."""
     ended: bool = False
-    """Whether the pod is over, and no container of the pod runs any more."""
+    """Whether the phase of the pod is final, and no container of the pod runs any more."""
     ending: bool = False
     """Whether the pod is being deleted."""
     nominated: str | None = None
@@ -109,8 +109,8 @@ class Pod(Struct, frozen=True, gc=False):
     """The units of the pod, promised by the scheduler extender for the pod's node."""
     indexes: Shares | None = None
     """The units of the pod in Aliyun's and ACK's annotations, with GPUs by index."""
-    requirements: Requirements = NOT_READ
-    """The pod's requirements on a node; read by programs that judge nodes."""
+    needs: Needs = NOT_READ
+    """What the pod needs of a node; read by programs that judge nodes."""
     written: Pairs = ()
     """The annotations written by the node's daemon, with the API server's values; read by the daemon only."""
     container_ids: Pairs = ()
@@ -129,7 +129,7 @@ class Pod(Struct, frozen=True, gc=False):
     @property
     def schedulable(self) -> bool:
         """Whether schedulers look for a node for the pod."""
-        return self.node is None and not self.over and not self.gates
+        return self.node is None and not self.phase_final and not self.gates
 
     @property
     def slices(self) -> tuple[Slice, ...]:
@@ -149,7 +149,7 @@ class Pod(Struct, frozen=True, gc=False):
     @property
     def alike(self) -> Hashable:
         """A value equal for pods with the same result in a search for slices."""
-        return self.slices, self.request.wishes, self.request.policy, self.requirements
+        return self.slices, self.request.wishes, self.request.policy, self.needs
 
 
 def has_ended(phase: str, runs: Callable[[], bool]) -> bool:
@@ -157,10 +157,10 @@ def has_ended(phase: str, runs: Callable[[], bool]) -> bool:
 
     A deletion timestamp is no sign of the end: containers still run in the grace period, and on a lost node beyond.
     """
-    return phase in OVER and not runs()
+    return phase in FINAL_PHASES and not runs()
 
 
-def beside(memory: Shares, request: PodRequest, cores: str) -> Shares:
+def compute_shares(memory: Shares, request: PodRequest, cores: str) -> Shares:
     """Return the compute beside memory: equal parts on the GPUs of each container's memory.
 
     The annotations of Aliyun and ACK name only the GPUs of memory. `cores` is the resource of compute.
@@ -192,7 +192,7 @@ def promised(pod: Pod, resource: str, kind: str, indexes: Mapping[str, str]) -> 
 def by_index(pod: Pod, resource: str, kind: str) -> Shares:
     """Return the units of a resource in Aliyun's or ACK's annotations: memory, or the compute beside memory."""
     if kind == "cores":
-        return beside(pod.indexes or (), pod.request, resource)
+        return compute_shares(pod.indexes or (), pod.request, resource)
     return tuple(share for share in pod.indexes or () if share.resource == resource)
 
 

@@ -116,7 +116,7 @@ class PodRequest:
     wishes: Wishes = ANY_GPU
     """The GPUs accepted by the pod."""
     policy: str | None = None
-    """The placement policy named by the pod; None for no policy."""
+    """The policy named by the pod; None for no policy."""
     problem: str | None = None
     """Why no node can take the pod; None for no such reason."""
     ignored: tuple[str, ...] = ()

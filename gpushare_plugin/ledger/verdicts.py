@@ -28,8 +28,8 @@ FITS = tuple(map(Fit, range(HIGHEST_SCORE + 1)))
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """The place of a pod on a node."""
+class PodPlace:
+    """The place of a pod: a node, and the GPUs that give the units of every container."""
 
     node: str
     """The name of the node."""
@@ -45,8 +45,8 @@ class Placement:
         return found
 
 
-class Lack(Struct, frozen=True, gc=False):
-    """Too few units on the GPUs of a node."""
+class NodeShortage(Struct, frozen=True, gc=False):
+    """The shortage of a node with too few units on its GPUs: the needed and the free units of a resource."""
 
     offer: OfferedResource
     """The offer of the resource that is short."""
@@ -77,21 +77,24 @@ class Misfit(Struct, frozen=True, gc=False):
         return self.summary
 
 
-class Shortfall(Misfit, frozen=True, gc=False, kw_only=True):
-    """The verdict that the GPUs of one node have too few units; the full text is made only when somebody reads it."""
+class NodeMisfit(Misfit, frozen=True, gc=False, kw_only=True):
+    """The misfit of one node, with the numbers of the node: its GPUs have too few units.
+
+    The full text is made only when somebody reads it.
+    """
 
     request: PodRequest
     """The request that does not fit."""
     account: ResourceAccount
     """The account of the resource that is short on the GPUs."""
-    lack: Lack
-    """The needed and the free units."""
+    shortage: NodeShortage
+    """The shortage of the node."""
 
     @classmethod
-    def of(cls, lack: Lack, request: PodRequest, account: ResourceAccount) -> Self:
-        """Return the verdict on a node with too few units, given the account of the resource."""
-        misfit = short(lack, request)
-        return cls(misfit.summary, misfit.curable, request=request, account=account, lack=lack)
+    def of(cls, shortage: NodeShortage, request: PodRequest, account: ResourceAccount) -> Self:
+        """Return the misfit of a node with a shortage, given the account of the resource."""
+        misfit = misfit_of(shortage, request)
+        return cls(misfit.summary, misfit.curable, request=request, account=account, shortage=shortage)
 
     @property
     def shortages(self) -> tuple[Shortage, ...]:
@@ -99,14 +102,14 @@ class Shortfall(Misfit, frozen=True, gc=False, kw_only=True):
 
         For a request without a number per GPU, one unit is missing on a GPU without free units.
         """
-        there = zip(self.account.offer.gpus, self.account.free, self.lack.free, strict=True)
+        there = zip(self.account.offer.gpus, self.account.free, self.shortage.free, strict=True)
         return tuple(self._shortage(gpu, before, free) for gpu, before, free in there)
 
     def _shortage(self, gpu: OfferedGpu, before: int, free: int) -> Shortage:
         reason = self._why(gpu, before, free)
         why = f" ({reason})" if reason else ""
         text = f"{gpu.label}{why} has {free} free of {gpu.units}"
-        return Shortage(gpu.name, free, max(0, (self.lack.size if self.lack.count else 1) - free), text, reason)
+        return Shortage(gpu.name, free, max(0, (self.shortage.size if self.shortage.count else 1) - free), text, reason)
 
     def _why(self, gpu: OfferedGpu, before: int, free: int) -> str | None:
         """Return why the request cannot use a GPU, or not all free units of the GPU; None if all free units count."""
@@ -116,40 +119,41 @@ class Shortfall(Misfit, frozen=True, gc=False, kw_only=True):
             return None
         return (
             "lacks another resource of the pod"
-            if self.lack.count
+            if self.shortage.count
             else f"other containers of the pod take {before - free}"
         )
 
     @property
     def missing(self) -> int:
         """The number of missing units: on the `count` GPUs with the smallest shortages, or in all if `count` is 0."""
-        if not self.lack.count:
-            return max(0, self.lack.size - sum(self.lack.free))
-        lacking = sorted(max(0, self.lack.size - free) for free in self.lack.free)
-        return sum(lacking[: self.lack.count]) + self.lack.size * max(0, self.lack.count - len(lacking))
+        if not self.shortage.count:
+            return max(0, self.shortage.size - sum(self.shortage.free))
+        lacking = sorted(max(0, self.shortage.size - free) for free in self.shortage.free)
+        return sum(lacking[: self.shortage.count]) + self.shortage.size * max(0, self.shortage.count - len(lacking))
 
     @property
     def reason(self) -> str:
         """The cause with the numbers of every GPU."""
         resource = self.account.offer.resource
-        where = {0: "", 1: " on one GPU"}.get(self.lack.count, f" on each of {self.lack.count} GPUs")
+        where = {0: "", 1: " on one GPU"}.get(self.shortage.count, f" on each of {self.shortage.count} GPUs")
         gpus = ", ".join(each.text for each in self.shortages) or "the node has no GPU for it"
         unplaced = sum(each.units for each in self.account.unplaced)
         anywhere = f"; {unplaced} units are held on unknown GPUs and count against each" if unplaced else ""
-        return f"needs {self.lack.size} units of {resource}{where}, {self.missing} missing: {gpus}{anywhere}"
+        return f"needs {self.shortage.size} units of {resource}{where}, {self.missing} missing: {gpus}{anywhere}"
 
 
 Verdict = Fit | Misfit
 
 
-def short(lack: Lack, request: PodRequest) -> Misfit:
-    """Return the verdict on nodes with too few units, without numbers of a node."""
-    summary = lacking(lack.offer.resource, lack.size, lack.count, choosy=request.wishes != ANY_GPU)
-    return Misfit(summary, lack.offer.shape.could_have(lack.size, lack.count))
+def misfit_of(shortage: NodeShortage, request: PodRequest) -> Misfit:
+    """Return the misfit of nodes with a shortage, without numbers of a node."""
+    choosy = request.wishes != ANY_GPU
+    summary = shortage_in_words(shortage.offer.resource, shortage.size, shortage.count, choosy=choosy)
+    return Misfit(summary, shortage.offer.shape.could_have(shortage.size, shortage.count))
 
 
 @lru_cache(maxsize=1024)
-def lacking(resource: str, size: int, count: int, *, choosy: bool = False) -> str:
+def shortage_in_words(resource: str, size: int, count: int, *, choosy: bool = False) -> str:
     """Return the shortage of a node in words, without numbers of the node: one text object for all nodes.
 
     With `choosy`, the pod accepts only some GPUs, and the text counts only accepted GPUs.

@@ -32,8 +32,8 @@ def no_violation(_pods: Sequence[Pod]) -> int:
     return 0
 
 
-class Harm(NamedTuple):
-    """The harm of evictions."""
+class EvictionCosts(NamedTuple):
+    """What evictions cost, by two functions, which decide among equally small sets of pods."""
 
     importance: Callable[[Pod], Importance] = by_priority
     """Returns the importance of a pod."""
@@ -41,8 +41,8 @@ class Harm(NamedTuple):
     """Returns the number of pods whose eviction violates a disruption budget, if all given pods are evicted."""
 
 
-class Eviction(NamedTuple):
-    """The pods that may be evicted from a node."""
+class VictimCandidates(NamedTuple):
+    """The pods that may be evicted from a node for a request, and what decides among them."""
 
     certain: Sequence[Pod]
     """The pods evicted in any case."""
@@ -50,27 +50,27 @@ class Eviction(NamedTuple):
     """The pods evicted only if needed."""
     ahead: Sequence[Pod] = ()
     """The pods that wait for a place on the node, and get a place before the request."""
-    harm: Harm = Harm()
-    """The harm of evictions, which decides among equally small sets of pods."""
+    costs: EvictionCosts = EvictionCosts()
+    """The costs of the evictions."""
     most: int = MOST_TRIED
     """The number of sets of pods to try at most."""
 
 
-def victims(account: NodeAccount, ask: Ask, eviction: Eviction) -> list[Pod] | None:
-    """Return the pods of `eviction.others` to evict to make a request fit; None if all of the pods are not enough.
+def victims(account: NodeAccount, ask: Ask, candidates: VictimCandidates) -> list[Pod] | None:
+    """Return the pods of `candidates.others` to evict to make a request fit; None if all of the pods are not enough.
 
     The pods are the fewest. Among equally small sets, the set with the fewest violations of disruption budgets wins,
     then the least important set: the most important pods of two sets are compared first, then the second most important
     pods, down to the least important.
     """
-    left = account.without({pod.uid for pod in eviction.certain})
-    everywhere = _Everywhere(left, ask, eviction)
+    left = account.without({pod.uid for pod in candidates.certain})
+    everywhere = _Everywhere(left, ask, candidates)
     if everywhere.enough(()):
         return []
-    if not everywhere.enough(eviction.others):
+    if not everywhere.enough(candidates.others):
         return None
-    scopes = _scopes_of_gpus(left, ask, eviction) if _is_on_one_gpu(left, ask, eviction) else [everywhere]
-    return _VictimSearch(eviction, scopes).run()
+    scopes = _scopes_of_gpus(left, ask, candidates) if _is_on_one_gpu(left, ask, candidates) else [everywhere]
+    return _VictimSearch(candidates, scopes).run()
 
 
 def _asked(account: NodeAccount, ask: Ask) -> list[ResourceAccount]:
@@ -79,11 +79,11 @@ def _asked(account: NodeAccount, ask: Ask) -> list[ResourceAccount]:
     return [each for each in found if each is not None and each.offer.kind]
 
 
-def _is_on_one_gpu(account: NodeAccount, ask: Ask, eviction: Eviction) -> bool:
+def _is_on_one_gpu(account: NodeAccount, ask: Ask, candidates: VictimCandidates) -> bool:
     """Return whether all requested units must be on one GPU, and no pod gets a place before the request."""
     kinds = [each.offer.kind for each in _asked(account, ask)]
     one = ask.request.gpu_count == 1 and kinds.count("memory") == 1
-    return one and ONE_GPU_KINDS.issuperset(kinds) and not eviction.ahead
+    return one and ONE_GPU_KINDS.issuperset(kinds) and not candidates.ahead
 
 
 class _Scope(ABC):
@@ -148,18 +148,18 @@ def _can_serve(gpu: OfferedGpu, ask: Ask) -> bool:
 class _Everywhere(_Scope):
     """The pods of all GPUs; if no pod is ahead, sets of pods with the same units of the same GPUs are tried once."""
 
-    def __init__(self, account: NodeAccount, ask: Ask, eviction: Eviction) -> None:
+    def __init__(self, account: NodeAccount, ask: Ask, candidates: VictimCandidates) -> None:
         self._account = account
         self._ask = ask
-        self._ahead = eviction.ahead
-        self._units: dict[str, list[tuple[str, str, int]]] = {pod.uid: [] for pod in eviction.others}
+        self._ahead = candidates.ahead
+        self._units: dict[str, list[tuple[str, str, int]]] = {pod.uid: [] for pod in candidates.others}
         for each in _asked(account, ask):
             here = [(each.offer.resource, held.gpu, held.units, held.pod.uid) for held in each.holdings]
             anywhere = [(each.offer.resource, "", unplaced.each, unplaced.pod.uid) for unplaced in each.unplaced]
             for resource, gpu, units, uid in (*here, *anywhere):
                 if uid in self._units:
                     self._units[uid].append((resource, gpu, units))
-        self.pods = [pod for pod in eviction.others if self._units[pod.uid]]
+        self.pods = [pod for pod in candidates.others if self._units[pod.uid]]
         self._known: dict[Hashable, bool] = {}
 
     def enough(self, pods: Sequence[Pod]) -> bool:
@@ -183,11 +183,11 @@ class _Everywhere(_Scope):
         return sum([units for _, _, units in self._units[pod.uid]])
 
 
-def _scopes_of_gpus(account: NodeAccount, ask: Ask, eviction: Eviction) -> list[_Scope]:
+def _scopes_of_gpus(account: NodeAccount, ask: Ask, candidates: VictimCandidates) -> list[_Scope]:
     """Return a scope for every GPU that evictions can free for the request: the fewest victims are all on one GPU."""
     asked = _asked(account, ask)
     gpus = dict.fromkeys(gpu.name for each in asked for gpu in each.offer.gpus)
-    scopes = [_OfGpu(gpu, asked, ask, eviction.others) for gpu in gpus]
+    scopes = [_OfGpu(gpu, asked, ask, candidates.others) for gpu in gpus]
     return [scope for scope in scopes if scope.enough(scope.pods)]
 
 
@@ -198,9 +198,9 @@ _Cost = tuple[int, int, list[Importance]]
 class _VictimSearch:
     """The search for the best victims in scopes; evicting all pods of any scope is enough."""
 
-    def __init__(self, eviction: Eviction, scopes: Sequence[_Scope]) -> None:
-        self._eviction = eviction
-        self._left = eviction.most
+    def __init__(self, candidates: VictimCandidates, scopes: Sequence[_Scope]) -> None:
+        self._candidates = candidates
+        self._left = candidates.most
         self._scopes = scopes
         for scope in scopes:
             scope.pods = self._least_important_first(scope.pods)
@@ -246,8 +246,8 @@ class _VictimSearch:
 
     def _cost(self, pods: Sequence[Pod]) -> _Cost:
         """Return the cost of evicting `pods`, beside the pods evicted in any case; the lowest cost is best."""
-        importance, violations = self._eviction.harm
-        return len(pods), violations((*self._eviction.certain, *pods)), sorted(map(importance, pods), reverse=True)
+        importance, violations = self._candidates.costs
+        return len(pods), violations((*self._candidates.certain, *pods)), sorted(map(importance, pods), reverse=True)
 
     def _least_important_first(self, pods: Iterable[Pod]) -> list[Pod]:
-        return sorted(pods, key=self._eviction.harm.importance)
+        return sorted(pods, key=self._candidates.costs.importance)

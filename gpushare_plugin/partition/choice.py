@@ -25,7 +25,7 @@ MOST_STEPS = 200
 
 
 class AskedSlices(Struct, frozen=True, eq=False):
-    """The slices that like pods ask of a node; pods with equal requests share one object."""
+    """The slices that pods ask of a node; pods with equal requests share one object."""
 
     slices: tuple[Slice, ...]
     """The slices, the largest first."""
@@ -92,7 +92,7 @@ class _Pricing(NamedTuple):
     def of(self, state: NodeState, gpu: GpuState, option: Option) -> Price:
         """Return the price of an option on a GPU of the node."""
         node_left = state.left - gpu.left + option.left
-        left, node = option.left / state.largest, node_left / state.units
+        left, node = option.left / state.largest, node_left / state.parts
         if not self.replicas.node:
             return self.policy.price(left, node)
         return self.policy.price(left, node, self.replicas.gpus.get(gpu.gpu.uuid, 0), self.replicas.node)
@@ -123,7 +123,7 @@ class Asks:
 
 def _one(state: NodeState, wanted: Slice, pricing: _Pricing, numbers: Sequence[int]) -> NodeChoice | None:
     best: tuple[int, Price, int, Option] | None = None
-    scarce = state.lacks(wanted)
+    scarce = state.no_idle_left(wanted)
     size = wanted.gib if wanted.kind == "mps" else 1
     for number in numbers:
         each = state.gpus[number]
@@ -150,7 +150,7 @@ def _may_fit(state: NodeState, slices: Sequence[Slice], numbers: Sequence[int]) 
         there = 0
         for number in numbers:
             each = state.gpus[number]
-            if size := each.gpu.room.parts(wanted):
+            if size := each.gpu.room.parts_needed(wanted):
                 there += max(0, each.left) // size + len(each.layout.pinned)
         if there < count:
             return False
@@ -203,8 +203,8 @@ def _searched(
 def _ranked(
     state: NodeState, wanted: Slice, pricing: _Pricing, numbers: Sequence[int]
 ) -> list[tuple[int, Option, Price]]:
-    """Return every way to give one slice, the best first; the first of several like GPUs stands for all of them."""
-    scarce = state.lacks(wanted)
+    """Return every way to give one slice, the best first; the first of several GPUs that are alike stands for all."""
+    scarce = state.no_idle_left(wanted)
     alike: dict[Hashable, int] = {}
     for number in numbers:
         each = state.gpus[number]
@@ -267,7 +267,7 @@ class Ranking:
 
 
 class SliceSearch:
-    """The search of all nodes for like pods, the best node first.
+    """The search of all nodes for pods that are alike, the best node first.
 
     Nodes are ranked by their choices for the largest slice. For the best node alone, the search finds whether the node
     has room for all slices, how the slices come to be, and how much pods of the same owner add to the price.

@@ -52,24 +52,25 @@ def mig_layout(record: NodeRecord) -> MigLayout:
             places[each.uuid] = card, place
         else:
             others.setdefault(card, []).append((each.profile, each.start))
-    return MigLayout({card: room.beside(others.get(card, ())) for card, room in rooms.items()}, places)
+    return MigLayout({card: room.blocked_by(others.get(card, ())) for card, room in rooms.items()}, places)
 
 
-def partition_node(account: NodeAccount) -> PartitionNode | None:
-    """Return the node for the decision, None if the daemon of the node does not follow the annotation of wanted slices.
+def partition_node_of(account: NodeAccount) -> PartitionNode | None:
+    """Convert the account of a node into the node of a decision.
 
-    A node with a record that cannot be true is returned as a node that is left out.
+    None if the daemon of the node does not follow the annotation of wanted slices. A node with a record that cannot be
+    true becomes a node that is left out.
     """
     record = account.node.record
     if record is None or record.partitioning is None:
         return None
     try:
-        return _partition_node(account, record, record.partitioning)
+        return _of_record(account, record, record.partitioning)
     except _UntrueError as error:
         return left_out(account.node.name, f"annotation {GPUS_ANNOTATION}: {error}")
 
 
-def _partition_node(account: NodeAccount, record: NodeRecord, partitioning: Kind) -> PartitionNode:
+def _of_record(account: NodeAccount, record: NodeRecord, partitioning: Kind) -> PartitionNode:
     mig = mig_layout(record)
     held, unplaced = _holders(account, mig)
     cards: dict[str, list[GpuRecord]] = {}

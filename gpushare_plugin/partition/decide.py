@@ -12,7 +12,7 @@ from gpushare_plugin.base.text import in_words
 from gpushare_plugin.core.policies import POLICIES
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.partition.choice import AskedSlices, Asks, Changes, Ranking, SliceSearch
-from gpushare_plugin.partition.elsewhere import ExistingSlices, Offered
+from gpushare_plugin.partition.elsewhere import ExistingOffer, FindOffer
 from gpushare_plugin.partition.nodes import PartitionNode, left_out
 from gpushare_plugin.partition.pods import in_order
 from gpushare_plugin.partition.refusal import NoSlice, Refusals
@@ -71,7 +71,7 @@ class Decisions(Struct, frozen=True):
     """The time from which decisions can differ although nothing else has changed; None for never."""
     broken: tuple[Broken, ...] = ()
     """The pods with a defect in their decision."""
-    offered: Mapping[str, ExistingSlices] = field(default_factory=dict)
+    elsewhere: Mapping[str, ExistingOffer] = field(default_factory=dict)
     """The offers of existing slices to waiting pods, by the UID of the pod: no slices are made for the pod."""
     left_out: tuple[LeftOut, ...] = ()
     """The nodes without decisions."""
@@ -84,7 +84,7 @@ def decide(nodes: Sequence[PartitionNode], pods: Iterable[Pod], now: datetime, r
     Raises NodeDefectError after a defect in a node that is left out already.
     """
     taking_part, waiting, now = list(nodes), in_order(pods), now.replace(microsecond=0)
-    rules = replace(rules, offered=_asked_once(rules.offered))
+    rules = replace(rules, existing_offer=_asked_once(rules.existing_offer))
     outside = {number: LeftOut(node.name, node.problem) for number, node in enumerate(nodes) if node.problem}
     while True:
         try:
@@ -98,13 +98,13 @@ def decide(nodes: Sequence[PartitionNode], pods: Iterable[Pod], now: datetime, r
             return replace(found, left_out=tuple(outside.values()))
 
 
-def _asked_once(offered: Offered) -> Offered:
-    """Return `offered` with a memory: when a round begins again, a pod gets the same answer."""
-    known: dict[str, ExistingSlices | None] = {}
+def _asked_once(find: FindOffer) -> FindOffer:
+    """Return `find` with a memory: when a round begins again, a pod gets the same answer."""
+    known: dict[str, ExistingOffer | None] = {}
 
-    def remembered(pod: Pod) -> ExistingSlices | None:
+    def remembered(pod: Pod) -> ExistingOffer | None:
         if pod.uid not in known:
-            known[pod.uid] = offered(pod)
+            known[pod.uid] = find(pod)
         return known[pod.uid]
 
     return remembered
@@ -123,7 +123,7 @@ class _Round:
         self._taken_back = review.taken_back
         self._broken = review.broken
         self._forgets_at = review.forgets_at
-        self._contested = [state for state in self._states if state.kept.keys() - state.offered]
+        self._contested = [state for state in self._states if state.kept.keys() - state.offered_to]
         self._changes = Changes()
         self._asks = Asks(rules.policy)
         self._rankings: dict[AskedSlices, Ranking] = {}
@@ -140,7 +140,7 @@ class _Round:
                 self._failed_on.setdefault(uid, []).append(state)
         self._avoided = {state.number for state in self._states if state.node.name in rules.avoided}
         self._refusals = Refusals(self._states, now, rules)
-        self._offered: dict[str, ExistingSlices] = {}
+        self._elsewhere: dict[str, ExistingOffer] = {}
         self._not_displacing: set[tuple[Hashable, int, int, int]] = set()
 
     def run(self) -> Decisions:
@@ -159,7 +159,7 @@ class _Round:
                 refused[pod.uid] = refusal
         taken_back = tuple(map(self._swapped, self._taken_back))
         broken = tuple(self._broken)
-        return Decisions(self._wanted(), self._assigned, refused, taken_back, self._next(), broken, self._offered)
+        return Decisions(self._wanted(), self._assigned, refused, taken_back, self._next(), broken, self._elsewhere)
 
     def _wanted(self) -> dict[str, Wanted]:
         """Return the wanted slices of every node with an annotation that has to change, by the name of the node."""
@@ -173,13 +173,13 @@ class _Round:
     def _swapped(self, taken: TakenBack) -> TakenBack:
         """Return slices taken back, marked as swapped if another pod has them and the pod gets idle slices instead."""
         assigned = self._assigned.get(taken.uid)
-        swapped = taken.taken and assigned is not None and set(assigned.how) == {"idle"}
+        swapped = taken.lost_to_others and assigned is not None and set(assigned.how) == {"idle"}
         return replace(taken, swapped=True) if swapped else taken
 
     def _serve(self, pod: Pod) -> NoSlice | None:
         """Give slices to a pod, unless a node offers existing slices; return the refusal if the pod gets no slices."""
-        if (offer := self._rules.offered(pod)) is not None:
-            self._offered[pod.uid] = offer
+        if (offer := self._rules.existing_offer(pod)) is not None:
+            self._elsewhere[pod.uid] = offer
             return None
         if (refusal := self._refusals.at_once(pod)) is not None:
             return refusal
@@ -187,6 +187,8 @@ class _Round:
         failed = {state.number for state in self._failed_on.get(pod.uid, ())}
         search, later = self._search(pod, ask), failed | self._avoided
         found = search.best(pod, later) or self._displacing(pod, ask, later) or self._again(pod, ask)
+        # An avoided node comes last: the API server has rejected its annotation, so slices decided there would hardly
+        # be made. Slices of less important pods, and of a node where the pod failed long ago, can help at once.
         found = found or search.best(pod, failed)
         if found is None:
             return self._refusals.refusal(pod)
@@ -194,7 +196,7 @@ class _Round:
         return None
 
     def _search(self, pod: Pod, ask: AskedSlices) -> SliceSearch:
-        """Return the search shared by a pod and all like pods."""
+        """Return the search for a pod, one for all pods that are alike."""
         owner = self._separated_owner(pod)
         if (search := self._searches.get((pod.alike, owner))) is None:
             largest = self._asks.largest(pod)
@@ -223,10 +225,10 @@ class _Round:
     def _owners(self) -> set[str | None]:
         """The owners of pods on nodes, and of waiting pods with kept slices."""
         owners = {owner for state in self._states for owner in state.node.replicas}
-        return owners | {pod.owner for state in self._states for pod in state.beside}
+        return owners | {pod.owner for state in self._states for pod in state.assigned_pods}
 
     def _refusal(self, pod: Pod, state: NodeState) -> str | None:
-        return self._rules.runs_on(pod, state.node.name, state.beside)
+        return self._rules.runs_on(pod, state.node.name, state.assigned_pods)
 
     def _give(self, pod: Pod, state: NodeState, choice: NodeChoice) -> None:
         gpus = [state.gpus[number].gpu for number, _ in choice.picks]
@@ -263,7 +265,7 @@ class _Round:
         As few pods as needed lose slices. Return None, and take no slices, if no node would have enough room.
         """
         for state in self._contested:
-            # Many like pods may ask for the same slices in vain.
+            # Many pods that are alike may ask for the same slices in vain.
             tried = pod.alike, pod.priority, state.number, state.version
             if state.number in failed or tried in self._not_displacing:
                 continue
@@ -310,7 +312,7 @@ class _Round:
         """
         times = [] if self._forgets_at is None else [self._forgets_at]
         times += [self._rules.gives_up_at(each.kept) for each in self._assigned.values()]
-        times += [offer.until for offer in self._offered.values()]
+        times += [offer.until for offer in self._elsewhere.values()]
         times += [
             at
             for uid, states in self._failed_on.items()

@@ -17,8 +17,8 @@ from gpushare_plugin.ledger.request import ANY_GPU
 from gpushare_plugin.slices.slice import slice_of
 
 
-class ExistingSlices(Struct, frozen=True):
-    """An offer of a node: existing slices for the whole request of a pod."""
+class ExistingOffer(Struct, frozen=True):
+    """The offer of a node to a waiting pod: existing slices for the whole request."""
 
     node: str
     """The name of the node."""
@@ -26,8 +26,8 @@ class ExistingSlices(Struct, frozen=True):
     """The time by which kube-scheduler has to bind the pod to the node."""
 
 
-Offered = Callable[[Pod], ExistingSlices | None]
-"""Returns the offer for a pod, None for no offer; asked once for every pod of a round, in the order of the pods."""
+FindOffer = Callable[[Pod], ExistingOffer | None]
+"""Returns the offer to a pod, None for no offer; asked once for every pod of a round, in the order of the pods."""
 
 Accepts = Callable[[Pod, str], bool]
 """Returns whether a node has a slice for a pod on a GPU that the pod accepts."""
@@ -84,24 +84,24 @@ class Elsewhere:
         """Forget a pod that no longer waits."""
         self._since.pop(uid, None)
 
-    def search(self, accepts: Accepts, now: datetime, patience: float) -> "Offered":
+    def search(self, accepts: Accepts, now: datetime, patience: float) -> FindOffer:
         """Return the function that finds the offers of one round, at an aware time.
 
         A pod that is not bound after `patience` seconds with offers gets no more offers: a reason that gpushare does
         not judge keeps the pod away.
         """
-        taken: dict[str, Demand] = {}
-        # Like pods share a queue: a node that cannot take one of the pods takes no further like pod in this round.
+        given: dict[str, Demand] = {}  # the demand of the pods with offers of this round, by node
+        # Pods that are alike share a queue: a node that cannot take one of the pods takes no further one in this round.
         left: dict[Hashable, deque[str]] = {}
 
         def takes(name: str, pod: Pod) -> bool:
             used = self._used.get(name, NOTHING)
-            if name in taken:
-                used += taken[name]
-            has = has_room(pod.requirements.demand, self._nodes[name], used)
+            if name in given:
+                used += given[name]
+            has = has_room(pod.needs.demand, self._nodes[name], used)
             return has and (pod.request.wishes == ANY_GPU or accepts(pod, name))
 
-        def offered(pod: Pod) -> ExistingSlices | None:
+        def find(pod: Pod) -> ExistingOffer | None:
             if (names := left.get(pod.alike)) is None:
                 names = left[pod.alike] = self._admitting(pod)
             while names and not takes(names[0], pod):
@@ -113,15 +113,15 @@ class Elsewhere:
             if now >= until:
                 return None
             node = names[0]
-            taken[node] = taken.get(node, NOTHING) + pod.requirements.demand
-            return ExistingSlices(node, until)
+            given[node] = given.get(node, NOTHING) + pod.needs.demand
+            return ExistingOffer(node, until)
 
-        return offered
+        return find
 
     def _admitting(self, pod: Pod) -> deque[str]:
         """Return the nodes with free slices for a pod that admit the pod by the rules of kube-scheduler."""
         nodes = self._free.get(pod.slices[0].resource) if pod.slices else None
         if not nodes:
             return deque()
-        admitting = self._screening.admitting(pod.requirements.constraints)
+        admitting = self._screening.admitting(pod.needs.constraints)
         return deque(name for name in nodes if name in admitting)

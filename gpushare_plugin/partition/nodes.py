@@ -46,14 +46,14 @@ class PartitionNode(Struct, frozen=True, gc=False):
     unplaced: Mapping[str, int] = field(default_factory=dict)
     """The slices that pods of the node hold on unknown GPUs, by size (`10gb`) or profile (`3g.20gb`)."""
     policy: str | None = None
-    """The placement policy in the label or the config of the node, None if both name no policy."""
+    """The policy in the label or the config of the node, None if both name no policy."""
     replicas: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
     """The UUIDs of the known GPUs of pods on the node, by the UIDs of owner and pod."""
     problem: str | None = None
     """Why the node is left out, with no GPUs known and no slices decided; None for a node that takes part."""
 
-    def offers(self, kept: Iterable[KeptSlice]) -> bool:
-        """Return whether the node offers the slices kept for a pod, and no pod holds the slices."""
+    def offers_kept(self, kept: Iterable[KeptSlice]) -> bool:
+        """Return whether the node offers the slices `kept` for a pod, and no pod holds the slices."""
         counts = Counter((each.gpu, each.slice) for each in kept)
         gpus = {gpu.uuid: gpu for gpu in self.gpus}
         return all(

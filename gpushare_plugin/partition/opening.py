@@ -17,7 +17,7 @@ class Lost(Struct, frozen=True):
 
     reason: str
     """The reason, for messages."""
-    taken: bool = False
+    to_others: bool = False
     """Whether other pods have the slices, or the room of the slices."""
 
 
@@ -29,7 +29,7 @@ class Opening:
         self.number = number
         self.node = node
         self.kept: dict[str, tuple[KeptSlice, ...]] = {}
-        self._beside: list[Pod] = []
+        self._assigned_pods: list[Pod] = []
         self._gpus = {gpu.uuid: gpu for gpu in node.gpus}
         self._fixed = {gpu.uuid: _expanded(gpu.held) for gpu in node.gpus}
         self._idle = {gpu.uuid: _idle(gpu, node.wanted.gpus.get(gpu.uuid, gpu.listed)) for gpu in node.gpus}
@@ -43,14 +43,14 @@ class Opening:
                 return Lost(f"the node does not have {each.gpu} any more")
             if gpu.reason is not None:
                 return Lost(f"{gpu.label} cannot be used: {gpu.reason}")
-            if not gpu.room.size(each.slice):
+            if not gpu.room.parts_taken(each.slice):
                 return Lost(f"{gpu.label} cannot have {each.slice}")
             names = before.setdefault(each.gpu, [])
             names.append(each.slice)
             if self._idle[each.gpu].get(each.slice, 0) < names.count(each.slice):
-                return Lost(f"another pod has the slice {each.slice} of {gpu.label}", taken=True)
+                return Lost(f"another pod has the slice {each.slice} of {gpu.label}", to_others=True)
             if not gpu.room.fits((*self._fixed[each.gpu], *names)):
-                return Lost(f"other pods have the room of the slice {each.slice} on {gpu.label}", taken=True)
+                return Lost(f"other pods have the room of the slice {each.slice} on {gpu.label}", to_others=True)
         return None
 
     def keep(self, uid: str, kept: Sequence[KeptSlice], pod: Pod | None = None) -> None:
@@ -60,7 +60,7 @@ class Opening:
             self._idle[each.gpu][each.slice] -= 1
         self.kept[uid] = tuple(kept)
         if pod is not None:
-            self._beside.append(pod)
+            self._assigned_pods.append(pod)
 
     def state(self, failed: dict[str, Failure]) -> NodeState:
         """Return the node with the kept slices and the slices that are idle now.
@@ -75,8 +75,8 @@ class Opening:
             name: sum(named_slice(each).name == name for each in usable) - count
             for name, count in self._counted_elsewhere().items()
         }
-        offered = {uid for uid, kept in self.kept.items() if self.node.offers(kept)}
-        return NodeState(self.number, self.node, gpus, scarce, self.kept, failed, self._beside, offered)
+        offered_to = {uid for uid, kept in self.kept.items() if self.node.offers_kept(kept)}
+        return NodeState(self.number, self.node, gpus, scarce, self.kept, failed, self._assigned_pods, offered_to)
 
     def _counted_elsewhere(self) -> Mapping[str, int]:
         """Return the slices, by size or profile, that kube-scheduler counts against the idle slices of usable GPUs.

@@ -10,7 +10,7 @@ from gpushare_plugin.slices.slice import misspelt, slice_of
 
 def problem(pod: Pod) -> str | None:
     """Return why no node can ever give slices to a pod, None if a node could."""
-    return pod.request.problem or pod.requirements.problem or _wrong(pod.request)
+    return pod.request.problem or pod.needs.problem or _wrong(pod.request)
 
 
 _WRONG: WeakKeyDictionary[PodRequest, str | None] = WeakKeyDictionary()

@@ -40,7 +40,7 @@ class NoSlice:
 
 
 class Refusals:
-    """The refusals of one round; the refusals of like pods are found once."""
+    """The refusals of one round; the refusals of pods that are alike are found once."""
 
     def __init__(self, states: Sequence[NodeState], now: datetime, rules: RoundRules) -> None:
         """Refuse slices that `states` do not give; a refusal judges the states when the refusal is first read."""
@@ -65,7 +65,7 @@ class Refusals:
     def _larger_than_any(self, wanted: Slice) -> str | None:
         """Return why even an empty GPU has no room for a slice, naming possible slices; None if a GPU may have room."""
         rooms = {gpu.room: gpu for state in self._states for gpu in state.node.gpus if gpu.room.kind == wanted.kind}
-        if any(room.parts(wanted) is not None for room in rooms):
+        if any(room.parts_needed(wanted) is not None for room in rooms):
             return None
         if not rooms and any(state.node.problem for state in self._states):
             return None  # the GPUs of nodes that are left out are unknown
@@ -80,12 +80,12 @@ class Refusals:
                 {name for room in rooms for name in room.names}, key=lambda each: (Slice("mig", each).gib, each)
             )
             return f"no partitioned GPU has the MIG profile {wanted.name}; there are {', '.join(names) or 'none'}"
-        largest = max(rooms, key=lambda room: room.units)
+        largest = max(rooms, key=lambda room: room.parts)
         product = rooms[largest].product
         what = f", {product}," if product else ""
         return (
             f"{wanted.resource} is larger than any partitioned GPU: {wanted.gib} GiB requested, the largest one{what} "
-            f"has {largest.units}, {wanted.gib - largest.units} missing; request {largest.units}gb or less"
+            f"has {largest.parts}, {wanted.gib - largest.parts} missing; request {largest.parts}gb or less"
         )
 
     def refusal(self, pod: Pod) -> NoSlice:
@@ -113,7 +113,7 @@ class Refusals:
         node = state.node
         if node.problem is not None:
             return f"left out: {node.problem}"
-        if (reason := self._rules.runs_on(pod, node.name, state.beside)) is not None:
+        if (reason := self._rules.runs_on(pod, node.name, state.assigned_pods)) is not None:
             return reason
         if (failure := state.failed.get(pod.uid)) is not None and self._now < self._rules.retry_at(failure):
             return "the pod did not take its slices there in time; the node is tried again later"
@@ -127,7 +127,7 @@ class Refusals:
     def _gpus(self, state: NodeState, pod: Pod, wanted: Slice) -> Iterator[Shortage]:
         states = {each.gpu.uuid: each for each in state.gpus}
         for gpu in state.node.gpus:
-            yield _gpu(gpu, states.get(gpu.uuid), pod, wanted, scarce=state.lacks(wanted))
+            yield _gpu(gpu, states.get(gpu.uuid), pod, wanted, scarce=state.no_idle_left(wanted))
 
 
 def _gpu(gpu: PartitionGpu, state: GpuState | None, pod: Pod, wanted: Slice, *, scarce: bool) -> Shortage:
@@ -149,7 +149,7 @@ def _gpu(gpu: PartitionGpu, state: GpuState | None, pod: Pod, wanted: Slice, *, 
 
 def _has(gpu: PartitionGpu, left: int, missing: int, served: int | None) -> str:
     """Return what a GPU has left; `served` is the most slices that MPS serves, if only their number is in the way."""
-    has = f"{gpu.label} has {max(0, left)} of {gpu.room.units} {gpu.room.part} left"
+    has = f"{gpu.label} has {max(0, left)} of {gpu.room.parts} {gpu.room.part_name} left"
     if served is not None:
         return f"{has}, and pods have or get all {served} slices that MPS serves"
     return f"{has}, {missing} missing"
@@ -163,6 +163,6 @@ def _unfit(gpu: PartitionGpu, pod: Pod, wanted: Slice) -> str | None:
     """Return why a GPU can never give a slice to a pod, whatever is left; None also for a size that is too large."""
     if gpu.room.kind != wanted.kind:
         return "partitioned by MIG" if gpu.room.kind == "mig" else "partitioned by MPS"
-    if gpu.room.parts(wanted) is None and gpu.room.kind == "mig":
+    if gpu.room.parts_needed(wanted) is None and gpu.room.kind == "mig":
         return f"has no MIG profile {wanted.name}"
     return pod.request.wishes.refusal(gpu.uuid, gpu.product)

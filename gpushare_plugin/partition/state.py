@@ -5,8 +5,8 @@ same number of these slices, if present, is `pinned` (`Layout`): a pinned slice 
 
 Pods can also hold slices on a GPU that cannot be used. kube-scheduler counts slices by node, and subtracts slices held
 on unknown and unusable GPUs from the free slices of the node. Idle slices of the same size or profile therefore become
-`scarce` (`NodeState`). If the node `lacks` a size, only new slices of the size can be given. If a size is `overdrawn`,
-no slice of the size can be given.
+`scarce` (`NodeState`). If there is `no_idle_left` of a size, only new slices of the size can be given. If a size is
+`overdrawn`, no slice of the size can be given.
 """
 
 from collections import Counter
@@ -102,20 +102,24 @@ class NodeState:
     gpus: list[GpuState]
     """The usable GPUs of the node."""
     scarce: dict[str, int]
-    """The idle slices that can still be given, for every size or profile that pods hold on unknown or unusable GPUs."""
+    """The number of idle slices less those that kube-scheduler counts against them, by size or profile.
+
+    Only sizes and profiles that pods hold on unknown or unusable GPUs have an entry. The number is negative if
+    kube-scheduler counts more slices against the node than are idle.
+    """
     kept: dict[str, tuple[KeptSlice, ...]]
     """The slices kept for pods, by the UID of the pod."""
     failed: dict[str, Failure]
     """The failures of pods to take slices on the node, by the UID of the pod."""
-    beside: list[Pod] = attribute(default_factory=list)
-    """The waiting pods with kept slices on the node."""
-    offered: set[str] = attribute(default_factory=set)
-    """The UIDs of pods with kept slices that the node offers already."""
+    assigned_pods: list[Pod] = attribute(default_factory=list)
+    """The waiting pods assigned to the node: slices are kept for them."""
+    offered_to: set[str] = attribute(default_factory=set)
+    """The UIDs of pods whose kept slices the node offers already."""
     choices: dict[Hashable, NodeChoice | None] = attribute(default_factory=dict)
     """The choices for the present slices, by ask, or by ask and owner."""
     version: int = 0
     """A number that changes with the slices."""
-    units: int = 0
+    parts: int = 0
     """The parts of all usable GPUs together."""
     largest: int = 0
     """The parts of the largest usable GPU."""
@@ -127,8 +131,8 @@ class NodeState:
     def __post_init__(self) -> None:
         """Add up the parts of the GPUs."""
         self.numbers = range(len(self.gpus))
-        self.units = sum(each.gpu.room.units for each in self.gpus)
-        self.largest = max((each.gpu.room.units for each in self.gpus), default=0)
+        self.parts = sum(each.gpu.room.parts for each in self.gpus)
+        self.largest = max((each.gpu.room.parts for each in self.gpus), default=0)
         self._count()
 
     def _count(self) -> None:
@@ -139,7 +143,7 @@ class NodeState:
         for number, option in picks:
             self.place(number, option)
         self.kept[pod.uid] = kept
-        self.beside.append(pod)
+        self.assigned_pods.append(pod)
         self.changed()
 
     def place(self, number: int, option: Option) -> None:
@@ -164,7 +168,7 @@ class NodeState:
             meant = named_slice(each.slice).name
             if meant in self.scarce:
                 self.scarce[meant] += 1
-        self.beside = [pod for pod in self.beside if pod.uid != uid]
+        self.assigned_pods = [pod for pod in self.assigned_pods if pod.uid != uid]
         self.changed()
 
     def changed(self) -> None:
@@ -182,22 +186,30 @@ class NodeState:
             dict(self.scarce),
             dict(self.kept),
             self.failed,
-            list(self.beside),
-            self.offered,
+            list(self.assigned_pods),
+            self.offered_to,
         )
 
-    def lacks(self, wanted: Slice) -> bool:
-        """Return whether no idle slice of a size or profile can be given, by the count of kube-scheduler."""
-        return self.scarce.get(wanted.name, 1) < 1
+    def no_idle_left(self, wanted: Slice) -> bool:
+        """Return whether no idle slice of a size or profile can be given, by the count of kube-scheduler.
+
+        Idle slices of a size that is not scarce can all be given.
+        """
+        left = self.scarce.get(wanted.name)
+        return left is not None and left < 1
 
     def overdrawn(self, wanted: Slice) -> bool:
-        """Return whether not even a new slice of a size or profile can be given, by the count of kube-scheduler."""
-        return self.scarce.get(wanted.name, 0) < 0
+        """Return whether not even a new slice of a size or profile can be given, by the count of kube-scheduler.
+
+        kube-scheduler then counts more slices against the node than are idle, and would count the new one, too.
+        """
+        left = self.scarce.get(wanted.name)
+        return left is not None and left < 0
 
     def replicas(self, owner: str) -> ReplicaCounts:
         """Return the pods of an owner on the node; a pod with kept slices counts on the GPUs of these slices."""
         pods = dict(self.node.replicas.get(owner, {}))
-        pods |= {pod.uid: [each.gpu for each in self.kept[pod.uid]] for pod in self.beside if pod.owner == owner}
+        pods |= {pod.uid: [each.gpu for each in self.kept[pod.uid]] for pod in self.assigned_pods if pod.owner == owner}
         return ReplicaCounts(len(pods), Counter(gpu for gpus in pods.values() for gpu in set(gpus)))
 
     def wanted(self) -> Wanted:

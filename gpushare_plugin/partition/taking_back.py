@@ -8,7 +8,7 @@ from operator import attrgetter
 from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.core.policies import DEFAULT_POLICY
 from gpushare_plugin.ledger.pod import Pod
-from gpushare_plugin.partition.elsewhere import Offered
+from gpushare_plugin.partition.elsewhere import FindOffer
 from gpushare_plugin.partition.nodes import PartitionNode
 from gpushare_plugin.partition.opening import Opening
 from gpushare_plugin.partition.state import NodeState, blaming
@@ -32,7 +32,7 @@ RunsOn = Callable[[Pod, str, Sequence[Pod]], str | None]
 
 
 def _nowhere(_pod: Pod) -> None:
-    """Offer nothing."""
+    """Find no offer."""
 
 
 class RoundRules(Struct, frozen=True):
@@ -46,8 +46,8 @@ class RoundRules(Struct, frozen=True):
     """Seconds for which slices are kept for a pod that does not take them."""
     policy: str = DEFAULT_POLICY
     """The policy for pods and nodes that name no policy."""
-    offered: Offered = _nowhere
-    """Finds the pods that need no new slices, because a node offers existing slices."""
+    existing_offer: FindOffer = _nowhere
+    """Finds the offers of existing slices to pods, which then need no new slices."""
     avoided: Container[str] = frozenset()
     """The names of nodes that get slices only if no other node has room."""
 
@@ -77,7 +77,7 @@ class TakenBack(Struct, frozen=True):
     """Why the slices are no longer kept."""
     failed: bool = False
     """Whether the pod had enough time to take the slices; then other nodes are tried first."""
-    taken: bool = False
+    lost_to_others: bool = False
     """Whether other pods have the slices, or the room of the slices."""
     swapped: bool = False
     """Whether idle slices are kept for the pod instead: no slice has to be made."""
@@ -91,12 +91,12 @@ class TakenBack(Struct, frozen=True):
         reason: str,
         *,
         failed: bool = False,
-        taken: bool = False,
+        lost_to_others: bool = False,
     ) -> "TakenBack":
         """Return the slices taken back on a node, with the names of the pod and of the GPUs."""
         labels = {gpu.uuid: gpu.label for gpu in node.gpus}
         gpus = tuple(labels.get(each.gpu, each.gpu) for each in kept)
-        return cls(pod.uid, pod.label, node.name, kept, gpus, reason, failed, taken)
+        return cls(pod.uid, pod.label, node.name, kept, gpus, reason, failed, lost_to_others)
 
 
 class Broken(Struct, frozen=True):
@@ -127,7 +127,7 @@ class Review:
         self.taken_back: list[TakenBack] = []
         self.broken: list[Broken] = []
         self._forgotten_at: list[datetime] = []
-        self._beside: dict[int, list[Pod]] = {}
+        self._assigned_pods: dict[int, list[Pod]] = {}
         self._kept_on: dict[str, str] = {}
         self._openings: list[Opening] = []
         self._failed: list[dict[str, Failure]] = []
@@ -190,15 +190,15 @@ class Review:
                 opening.keep(uid, kept)
             return
         node = opening.node
-        beside = self._beside.setdefault(number, [])
+        assigned_pods = self._assigned_pods.setdefault(number, [])
         # Lateness is checked last: for any reason before, the pod could not take the slices in time.
         if uid in self._kept_on:
             taken = TakenBack.of(pod, node, kept, f"the pod has slices on node {self._kept_on[uid]} already")
         elif _asked(kept) != pod.slices:
             taken = TakenBack.of(pod, node, kept, "the pod asks for other slices")
         elif (lost := opening.lost(kept)) is not None:
-            taken = TakenBack.of(pod, node, kept, lost.reason, taken=lost.taken)
-        elif (refusal := self._rules.runs_on(pod, node.name, beside)) is not None:
+            taken = TakenBack.of(pod, node, kept, lost.reason, lost_to_others=lost.to_others)
+        elif (refusal := self._rules.runs_on(pod, node.name, assigned_pods)) is not None:
             taken = TakenBack.of(pod, node, kept, refusal)
         elif self._now >= self._rules.gives_up_at(kept):
             before = self._failed[number].get(uid)
@@ -208,14 +208,14 @@ class Review:
         else:
             opening.keep(uid, kept, pod)
             self._kept_on[uid] = node.name
-            beside.append(pod)
+            assigned_pods.append(pod)
             return
         self.taken_back.append(taken)
 
 
 def _why_late(node: PartitionNode, kept: Sequence[KeptSlice]) -> str:
     """Return why a pod that could run on a node has not taken the slices kept on the node."""
-    if not node.offers(kept):
+    if not node.offers_kept(kept):
         return "the node did not offer it"
     for name, count in Counter(_names(kept)).items():
         if node.free(name) < count:
@@ -236,7 +236,7 @@ def displaced(state: NodeState, pod: Pod, waiting: Mapping[str, Pod]) -> list[Po
     pods = (
         waiting[uid]
         for uid, kept in state.kept.items()
-        if uid not in state.offered and uid in waiting and not any(map(state.scarce.__contains__, _names(kept)))
+        if uid not in state.offered_to and uid in waiting and not any(map(state.scarce.__contains__, _names(kept)))
     )
     return sorted((each for each in pods if each.priority < pod.priority), key=lambda each: (each.priority, each.uid))
 

@@ -13,13 +13,13 @@ from gpushare_plugin.kube.objects import ApiPod
 from gpushare_plugin.kube.pods import judged_pod
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.demand import NOTHING, Demand
-from gpushare_plugin.ledger.kube_scheduler import Screening, lack, unmet
+from gpushare_plugin.ledger.kube_scheduler import Screening, constraints_refusal, room_refusal
 from gpushare_plugin.ledger.node import Node
 from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION
 from gpushare_plugin.ledger.occupancy import NodeAccount
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.verdicts import Fit
-from gpushare_plugin.partition.conversion import partition_node
+from gpushare_plugin.partition.conversion import partition_node_of
 from gpushare_plugin.partition.elsewhere import Elsewhere
 from gpushare_plugin.partition.nodes import PartitionNode
 from gpushare_plugin.partition.taking_back import RoundRules, TakenBack
@@ -40,27 +40,27 @@ class _Scheduling:
 
     def count(self, before: Pod | None, after: Pod | None) -> None:
         """Subtract the demand of a pod `before` from its node, and add the demand `after`."""
-        if before is not None and before.node is not None and not before.over:
-            self.used[before.node] -= before.requirements.demand
+        if before is not None and before.node is not None and not before.phase_final:
+            self.used[before.node] -= before.needs.demand
             if self.used[before.node] == NOTHING:
                 del self.used[before.node]
-        if after is not None and after.node is not None and not after.over:
-            self.used[after.node] = self.used.get(after.node, NOTHING) + after.requirements.demand
+        if after is not None and after.node is not None and not after.phase_final:
+            self.used[after.node] = self.used.get(after.node, NOTHING) + after.needs.demand
 
-    def runs_on(self, pod: Pod, node: str, beside: Sequence[Pod]) -> str | None:
-        """Return why a pod cannot run on a node beside waiting pods assigned there, slices aside; None if it can."""
+    def runs_on(self, pod: Pod, node: str, assigned_pods: Sequence[Pod]) -> str | None:
+        """Return why a pod cannot run on a node beside `assigned_pods`, which wait, slices aside; None if it can."""
         if (found := self._pods.get(pod.uid)) is None:
             return "the pod is gone"  # the pod was deleted after the decision
         if (there := self._nodes.get(node)) is None:
             return "the node is gone"
-        requirements = found.requirements
-        if node not in self.screening.admitting(requirements.constraints):
-            refusal = unmet(requirements.constraints, there)
+        needs = found.needs
+        if node not in self.screening.admitting(needs.constraints):
+            refusal = constraints_refusal(needs.constraints, there)
             return "the node does not admit the pod" if refusal is None else refusal.summary
         used = self.used.get(node, NOTHING)
-        for other in beside:
-            used += self._pods[other.uid].requirements.demand if other.uid in self._pods else NOTHING
-        refusal = lack(requirements.demand, there, used, frozenset(each.resource for each in pod.slices))
+        for other in assigned_pods:
+            used += self._pods[other.uid].needs.demand if other.uid in self._pods else NOTHING
+        refusal = room_refusal(needs.demand, there, used, frozenset(each.resource for each in pod.slices))
         return None if refusal is None else refusal.summary
 
 
@@ -158,10 +158,10 @@ class Known:
         pod = self._account.pods.get(uid)
         return pod is not None and pod.node is not None
 
-    def offers(self, node: str, kept: Iterable[KeptSlice]) -> bool:
+    def offers_kept(self, node: str, kept: Iterable[KeptSlice]) -> bool:
         """Return whether a node offers kept slices, and no pod holds the slices."""
         found = self._partition_node(node)
-        return found is not None and found.offers(kept)
+        return found is not None and found.offers_kept(kept)
 
     def node(self, name: str) -> Node:
         """Return a node."""
@@ -308,10 +308,10 @@ class Known:
         known = self._nodes.get(name)
         if known is None or known.partitioning is None:
             return None
-        account, made = self._account.node(name), self._made.get(name)
+        account, made = self._account.account_of(name), self._made.get(name)
         # An account never changes; a new account takes its place.
         if made is not None and made[0] is account:
             return made[1]
-        if (node := partition_node(account)) is not None:
+        if (node := partition_node_of(account)) is not None:
             self._made[name] = account, node
         return node

@@ -99,7 +99,7 @@ def outlook(known: Known, uid: str, leading: Partitioners, now: datetime) -> Ite
 def _decided(known: Known, uid: str, leading: Partitioners, decisions: Decisions) -> Iterator[str]:
     if (refused := decisions.refused.get(uid)) is not None:
         yield words.refusal(refused)
-    elif (offer := decisions.offered.get(uid)) is not None:
+    elif (offer := decisions.elsewhere.get(uid)) is not None:
         resources = ", ".join(each.resource for pod in known.waiting if pod.uid == uid for each in pod.slices)
         yield f"{offer.node} offers {resources}, and kube-scheduler has to bind the pod there"
     elif (assigned := decisions.assigned.get(uid)) is None:
@@ -107,7 +107,7 @@ def _decided(known: Known, uid: str, leading: Partitioners, decisions: Decisions
     elif assigned.how:
         who = "A partitioner would decide" if leading.runs is False else "To be decided"
         yield f"{who}: {words.assignment(assigned)}"
-    elif known.offers(assigned.node, assigned.kept):
+    elif known.offers_kept(assigned.node, assigned.kept):
         yield f"{words.assignment(assigned)}; the node offers it, and kube-scheduler has to bind the pod there"
     else:
         yield f"{words.assignment(assigned)}; the daemon of the node has not made it yet"

@@ -125,7 +125,7 @@ class Reports:
         now = datetime.now(UTC)
         for uid, created in tuple(self._expected.items()):
             assigned = decisions.assigned.get(uid)
-            offered = assigned is not None and known.offers(assigned.node, assigned.kept)
+            offered = assigned is not None and known.offers_kept(assigned.node, assigned.kept)
             if assigned is not None and not offered:
                 continue
             del self._expected[uid]

@@ -237,7 +237,7 @@ class Rounds:
     async def _write(self, decisions: Decisions) -> set[str]:
         """Write the wanted slices of nodes; return the names of the written nodes."""
         # A write may be remembered for long, and refusals keep the whole state of the round in memory.
-        reported = replace(decisions, changes={}, refused={}, offered={})
+        reported = replace(decisions, changes={}, refused={}, elsewhere={})
         async with asyncio.TaskGroup() as group:
             # Every write names the version of the Node in the decision: the known version may change before the write.
             tasks = {

@@ -33,8 +33,8 @@ EVENTS_REMEDY = "grant create and patch of events (the chart's ClusterRole of th
 
 
 @dataclass(frozen=True, slots=True)
-class Partitioner:
-    """The settings of one partitioner."""
+class PartitionerSettings:
+    """The settings of a partitioner."""
 
     namespace: str
     """The namespace of the Lease."""
@@ -58,20 +58,20 @@ class Partitioner:
     """Called with the port of the probes."""
 
 
-async def run(partitioner: Partitioner) -> None:
+async def run(settings: PartitionerSettings) -> None:
     """Make slices until a signal ends the process; raises the errors of `serve`."""
-    await until_stopped(serve(partitioner))
+    await until_stopped(serve(settings))
 
 
-async def serve(partitioner: Partitioner) -> None:
+async def serve(settings: PartitionerSettings) -> None:
     """Make slices until cancelled; raises GpushareError if the probe address cannot be used."""
-    async with Client(partitioner.kubeconfig, partitioner.client_timing) as client, background() as spawn:
-        root, pauses = _ElectedPartitioner(partitioner, client), Pauses()
+    async with Client(settings.kubeconfig, settings.client_timing) as client, background() as spawn:
+        root, pauses = _ElectedPartitioner(settings, client), Pauses()
         spawn("pauses", pauses.watch)
-        if partitioner.probe_address is not None:
-            address = partitioner.probe_address
+        if settings.probe_address is not None:
+            address = settings.probe_address
             metrics = partial(_metrics, root, pauses)
-            started = partitioner.started
+            started = settings.started
             spawn(
                 "probes", lambda: serve_http(address, live=list, ready=root.problems, metrics=metrics, started=started)
             )
@@ -89,19 +89,19 @@ async def _metrics(root: "_ElectedPartitioner", pauses: Pauses, accept: str) -> 
 class _ElectedPartitioner:
     """Begins and ends rounds of decisions with the terms of the Lease."""
 
-    def __init__(self, partitioner: Partitioner, client: Client) -> None:
+    def __init__(self, settings: PartitionerSettings, client: Client) -> None:
         self._client = client
-        self._policy = partitioner.policy
-        self._patience = partitioner.patience
+        self._policy = settings.policy
+        self._patience = settings.patience
         self.counts = PartitionerCounts()
         self._backlog = Backlog()
         self.election = Election(
             client,
-            partitioner.namespace,
-            partitioner.lease,
-            partitioner.identity,
-            annotations={PLACEMENT: partitioner.policy, PATIENCE: f"{partitioner.patience:g}"},
-            timing=partitioner.lease_timing,
+            settings.namespace,
+            settings.lease,
+            settings.identity,
+            annotations={PLACEMENT: settings.policy, PATIENCE: f"{settings.patience:g}"},
+            timing=settings.lease_timing,
         )
         self._following: FollowedCluster | None = None
         self._rounds: Rounds | None = None

@@ -166,14 +166,14 @@ class _Card(Struct, frozen=True):
         Offered slices come before new slices, so that no idle slice is removed needlessly.
         """
         numbers = {size: set(ids) for size, ids in self.held.items()}
-        room = self.room.beside({size: len(found) for size, found in numbers.items()})
+        room = self.room.left_by({size: len(found) for size, found in numbers.items()})
         for candidates in (self._offered, self._others):
             for size in sorted(desired, key=attrgetter("gib")):
                 there = numbers.setdefault(size, set())
                 fits = max(0, min(desired[size] - len(there), room.count(size)))
                 more = list(islice((each for each in candidates(size) if each not in there), fits))
                 there.update(more)
-                room = room.beside({size: len(more)})
+                room = room.left_by({size: len(more)})
         return {size: tuple(sorted(found)) for size, found in numbers.items() if found}
 
     def _offered(self, size: Slice) -> Iterable[int]:
@@ -196,7 +196,7 @@ class _Card(Struct, frozen=True):
             return None
         more = " sizes" if len(lacking) > _MOST_SIZES else ""
         return (
-            f"{self.gpu.identity}: {some_of(lacking, _MOST_SIZES)}{more}: it has {self.room.units}gb, of which pods "
+            f"{self.gpu.identity}: {some_of(lacking, _MOST_SIZES)}{more}: it has {self.room.parts}gb, of which pods "
             f"hold {sum(size.gib * len(ids) for size, ids in self.held.items())}gb, and MPS serves {self.room.most} "
             "slices at most"
         )

@@ -59,7 +59,9 @@ def divided(
         else:
             room = rooms.get(card.uuid)
             others = [each for each in instances if _is_other(each, room)]
-            found = _PlaceChoice(card, [each for each in instances if each not in others], _beside(room, others), held)
+            found = _PlaceChoice(
+                card, [each for each in instances if each not in others], _blocked_by(room, others), held
+            )
             places[card.uuid] = found.of(counts)
             notices += found.notices
             lasting.update(each.uuid for each in others)
@@ -73,9 +75,9 @@ def _is_other(instance: Gpu, room: MigRoom | None) -> bool:
     return place is None or not is_profile(place.profile) or (room is not None and not room.has(str(place)))
 
 
-def _beside(room: MigRoom | None, others: Iterable[Gpu]) -> MigRoom | None:
-    """Return the room beside `others`, None if the room is unknown."""
-    return room and room.beside((each.mig.profile, each.mig.start) for each in others if each.mig is not None)
+def _blocked_by(room: MigRoom | None, others: Iterable[Gpu]) -> MigRoom | None:
+    """Return the room that `others` leave, None if the room is unknown."""
+    return room and room.blocked_by((each.mig.profile, each.mig.start) for each in others if each.mig is not None)
 
 
 def _whole(card: Gpu) -> str:

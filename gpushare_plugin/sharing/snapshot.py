@@ -19,7 +19,7 @@ def planned_snapshot(config: Config, inventory: Inventory, decided: Plan) -> Sna
         isolations=decided.isolations,
         notices=decided.notices,
         mig_strategy=config.flags.mig_strategy,
-        placement=_named_placement(config.sharing),
+        policy=_named_policy(config.sharing),
         needs_mps=bool(inventory.cards or inventory.failed) and _through_mps(config.sharing),
         unshared_names=frozenset(_unshared_names(config.resources, inventory)),
     )
@@ -31,8 +31,8 @@ def _unshared_names(resources: Resources, inventory: Inventory) -> Iterator[str]
     yield from (Slice("mig", gpu.mig.profile).resource for gpu in inventory.instances if gpu.mig)
 
 
-def _named_placement(sharing: Sharing) -> str | None:
-    """Return the placement named by the entries of `sharing.memory`; None without a name, or with several names."""
+def _named_policy(sharing: Sharing) -> str | None:
+    """Return the policy named by the entries of `sharing.memory`; None without a name, or with several names."""
     by_memory = sharing.memory.resources if sharing.memory else ()
     named = {resource.placement for resource in by_memory if "placement" in resource.model_fields_set}
     return named.pop() if len(named) == 1 else None

@@ -18,12 +18,12 @@ class MemoryRoom(Struct, frozen=True):
 
     kind: ClassVar[Kind] = "mps"
     """Division of the memory between clients of MPS."""
-    part: ClassVar[str] = "GiB"
-    """The name of the parts of the GPU."""
+    part_name: ClassVar[str] = "GiB"
+    """The name of the parts."""
     names: ClassVar[tuple[str, ...]] = ()
     """Empty: slices can have any size."""
 
-    units: int
+    parts: int
     """The usable memory in GiB, rounded up."""
     most: int = MOST_MPS_CLIENTS
     """The most slices at once."""
@@ -33,27 +33,27 @@ class MemoryRoom(Struct, frozen=True):
         """Return the room of a GPU with `mib` MiB of usable memory and at most `most` slices."""
         return cls(-(-mib // MIB_PER_GIB), most)
 
-    def beside(self, slices: Mapping[Slice, int]) -> "MemoryRoom":
-        """Return the room beside `slices`, a number per size; both fields of the result can be negative."""
-        left = self.units - sum(each.gib * count for each, count in slices.items())
+    def left_by(self, slices: Mapping[Slice, int]) -> "MemoryRoom":
+        """Return the room that `slices`, a number per size, leave; both fields of the result can be negative."""
+        left = self.parts - sum(each.gib * count for each, count in slices.items())
         return MemoryRoom(left, self.most - sum(slices.values()))
 
     def count(self, wanted: Slice) -> int:
         """Return how many slices of the size `wanted` fit on the empty GPU."""
-        return max(0, min(self.units // wanted.gib, self.most))
+        return max(0, min(self.parts // wanted.gib, self.most))
 
-    def size(self, name: str) -> int:
-        """Return the GiB of a slice, 0 for a place of a MIG instance."""
+    def parts_taken(self, name: str) -> int:
+        """Return the GiB that a slice takes, 0 for a place of a MIG instance."""
         return 0 if "@" in name else nominal_gib(name)
 
-    def parts(self, wanted: Slice) -> int | None:
-        """Return the GiB of a slice, None for a MIG instance, and for a slice larger than the empty GPU."""
-        return wanted.gib if wanted.kind == "mps" and wanted.gib <= self.units else None
+    def parts_needed(self, wanted: Slice) -> int | None:
+        """Return the GiB that a slice needs, None for a MIG instance, and for a slice larger than the empty GPU."""
+        return wanted.gib if wanted.kind == "mps" and wanted.gib <= self.parts else None
 
     def fits(self, slices: Sequence[str]) -> bool:
         """Return whether the sum of the GiB and the number of `slices` are within the room."""
         of_memory = "@" not in "".join(slices)
-        return of_memory and len(slices) <= self.most and sum(map(self.size, slices)) <= self.units
+        return of_memory and len(slices) <= self.most and sum(map(self.parts_taken, slices)) <= self.parts
 
     def options(self, layout: Layout, wanted: Slice) -> tuple[Option, ...]:
         """Return an idle or pinned slice, if any, and a new slice, if possible."""
@@ -61,7 +61,7 @@ class MemoryRoom(Struct, frozen=True):
 
     def left(self, layout: Layout) -> int:
         """Return the GiB that are neither fixed nor pinned."""
-        return self.units - sum(map(self.size, layout.fixed)) - sum(map(self.size, layout.pinned))
+        return self.parts - sum(map(self.parts_taken, layout.fixed)) - sum(map(self.parts_taken, layout.pinned))
 
     def missing(self, layout: Layout, wanted: Slice) -> int:
         """Return the missing GiB, or the number of excess slices if larger."""
@@ -70,11 +70,11 @@ class MemoryRoom(Struct, frozen=True):
 
 @lru_cache(maxsize=16384)
 def _memory_options(room: MemoryRoom, layout: Layout, wanted: Slice) -> tuple[Option, ...]:
-    if (size := room.parts(wanted)) is None:
+    if (size := room.parts_needed(wanted)) is None:
         return ()
     name = wanted.name
     found = [given(room, layout, name)] if name in layout.idle or name in layout.pinned else []
-    idle = sum(map(room.size, layout.idle))
+    idle = sum(map(room.parts_taken, layout.idle))
     free = room.left(layout) - idle
     how: How
     if size <= idle:
@@ -89,23 +89,23 @@ def _memory_options(room: MemoryRoom, layout: Layout, wanted: Slice) -> tuple[Op
         rest = without(layout.idle, removed)
         if len(rest) < too_many:
             return tuple(found)
-        removed = (*removed, *sorted(rest, key=room.size)[:too_many])
+        removed = (*removed, *sorted(rest, key=room.parts_taken)[:too_many])
     return (*found, made(room, layout, how, name, removed))
 
 
 def _enough(room: MemoryRoom, idle: Sequence[str], size: int) -> tuple[str, ...]:
     """Return idle slices with `size` GiB in all: the smallest sufficient slice, or else a few large slices."""
-    by_size = sorted(idle, key=room.size)
+    by_size = sorted(idle, key=room.parts_taken)
     for name in by_size:
-        if room.size(name) >= size:
+        if room.parts_taken(name) >= size:
             return (name,)
     removed: list[str] = []
     for name in reversed(by_size):
         if size > 0:
             removed.append(name)
-            size -= room.size(name)
-    for name in sorted(removed, key=room.size):
-        if room.size(name) <= -size:
+            size -= room.parts_taken(name)
+    for name in sorted(removed, key=room.parts_taken):
+        if room.parts_taken(name) <= -size:
             removed.remove(name)
-            size += room.size(name)
+            size += room.parts_taken(name)
     return tuple(removed)

@@ -46,10 +46,10 @@ class MigRoom(Struct, frozen=True):
 
     kind: ClassVar[Kind] = "mig"
     """Division of the card into MIG instances."""
-    part: ClassVar[str] = "memory slices"
-    """The name of the parts of the card."""
+    part_name: ClassVar[str] = "memory slices"
+    """The name of the parts."""
 
-    units: int
+    parts: int
     """The memory slices of the card."""
     compute: int
     """The compute slices of the card."""
@@ -65,11 +65,11 @@ class MigRoom(Struct, frozen=True):
         Profiles without a place, and profiles with a name that pods cannot request, are ignored.
         """
         known = tuple({each.name: each for each in profiles if each.starts and is_profile(each.name)}.values())
-        units = max((start + each.size for each in known for start in each.starts), default=0)
-        return cls(units, max((each.compute for each in known), default=0), known)
+        parts = max((start + each.size for each in known for start in each.starts), default=0)
+        return cls(parts, max((each.compute for each in known), default=0), known)
 
-    def beside(self, others: Iterable[tuple[str, int | None]]) -> "MigRoom":
-        """Return the room beside instances that pods cannot request.
+    def blocked_by(self, others: Iterable[tuple[str, int | None]]) -> "MigRoom":
+        """Return the room that instances leave that pods cannot request: their memory slices are `blocked`.
 
         `others` has the profile and the first memory slice of every instance. An example is `1c.3g.20gb`, one of
         several compute instances of a GPU instance `3g.20gb`. If the memory slices of a GPU instance are unknown, no
@@ -77,7 +77,7 @@ class MigRoom(Struct, frozen=True):
         """
         names = {None if start is None else f"{_COMPUTE.sub('', profile)}@{start}" for profile, start in others}
         if not all(name in _places(self) for name in names):
-            return replace(self, blocked=(1 << self.units) - 1)
+            return replace(self, blocked=(1 << self.parts) - 1)
         known = [_places(self)[name] for name in names if name is not None]
         blocked = self.blocked | _mask(self, filter(None, names))
         return replace(self, blocked=blocked, compute=self.compute - sum(profile.compute for profile, _ in known))
@@ -91,13 +91,13 @@ class MigRoom(Struct, frozen=True):
         """The names of the profiles."""
         return tuple(each.name for each in self.profiles if each.starts)
 
-    def size(self, name: str) -> int:
-        """Return the memory slices of an instance, 0 for a name that is no place of the card."""
+    def parts_taken(self, name: str) -> int:
+        """Return the memory slices that an instance takes, 0 for a name that is no place of the card."""
         place = _places(self).get(name)
         return place[0].size if place else 0
 
-    def parts(self, wanted: Slice) -> int | None:
-        """Return the memory slices of the profile `wanted`, None if the card does not have the profile."""
+    def parts_needed(self, wanted: Slice) -> int | None:
+        """Return the memory slices that the profile `wanted` needs, None if the card does not have the profile."""
         profile = _profile(self, wanted)
         return profile.size if profile else None
 
@@ -124,7 +124,7 @@ class MigRoom(Struct, frozen=True):
 
     def left(self, layout: Layout) -> int:
         """Return the memory slices that are neither fixed nor pinned."""
-        return self.units - _taken(self, layout).bit_count()
+        return self.parts - _taken(self, layout).bit_count()
 
     def missing(self, layout: Layout, wanted: Slice) -> int:
         """Return the fewest memory slices in the way at any place of the profile `wanted`.
@@ -173,7 +173,7 @@ def _mig_options(room: MigRoom, layout: Layout, wanted: Slice) -> tuple[Option, 
         return ()
     taken = _taken(room, layout)
     ranked = [
-        (option.order, len(option.removed), _blocked(room, option.name, taken), start, option)
+        (option.order, len(option.removed), _places_lost(room, option.name, taken), start, option)
         for start in profile.starts
         if (option := _mig_option(room, layout, profile, start)) is not None
     ]
@@ -205,7 +205,7 @@ def _mig_option(room: MigRoom, layout: Layout, profile: MigProfile, start: int) 
     return made(room, layout, how, name, tuple(sorted(removed)))
 
 
-def _blocked(room: MigRoom, name: str, taken: int) -> int:
-    """Return how many free places of the card an instance at the place `name` takes away, its own place included."""
+def _places_lost(room: MigRoom, name: str, taken: int) -> int:
+    """Return how many free places of the card are lost to an instance at the place `name`, its own place included."""
     mask = _places(room)[name][1]
     return sum(1 for _, each in _places(room).values() if each & mask and not each & taken)

@@ -84,13 +84,13 @@ class Room(Protocol):
         ...
 
     @property
-    def units(self) -> int:
-        """The size of the GPU in parts."""
+    def parts(self) -> int:
+        """The number of parts of the GPU."""
         ...
 
     @property
-    def part(self) -> str:
-        """The name of the parts of the GPU."""
+    def part_name(self) -> str:
+        """The name of the parts: `GiB`, or `memory slices`."""
         ...
 
     @property
@@ -98,12 +98,12 @@ class Room(Protocol):
         """The only slices possible on the GPU, by profile; empty if any size is possible."""
         ...
 
-    def size(self, name: str) -> int:
-        """Return the parts of a slice, 0 for a slice impossible on the GPU."""
+    def parts_taken(self, name: str) -> int:
+        """Return the number of parts that a slice on the GPU takes; an impossible slice takes 0."""
         ...
 
-    def parts(self, wanted: Slice) -> int | None:
-        """Return the parts of a slice, None if not even the empty GPU has room for the slice."""
+    def parts_needed(self, wanted: Slice) -> int | None:
+        """Return the number of parts that a new slice needs, None if not even the empty GPU has room for the slice."""
         ...
 
     def fits(self, slices: Sequence[str]) -> bool:

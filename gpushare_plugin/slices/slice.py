@@ -31,7 +31,7 @@ class SliceError(GpushareError):
 
 
 class Slice(Struct, frozen=True, order=True, gc=False):
-    """A slice of a GPU, as requested by pods."""
+    """A size under MPS or a profile of MIG, as requested by pods: which GPU, and which place on it, is left open."""
 
     kind: Kind
     """How the GPU is divided."""
@@ -130,9 +130,10 @@ def mig_place(text: str) -> MigPlace:
 
 @lru_cache(maxsize=4096)
 def named_slice(text: str, kind: Kind | None = None) -> Slice:
-    """Return the slice named in an annotation, by size (`10gb`) or by place (`3g.20gb@4`).
+    """Return the size or profile of the slice named in an annotation, by size (`10gb`) or by place (`3g.20gb@4`).
 
-    Raises SliceError for any other text, and for a slice of another kind than `kind`.
+    The place itself is dropped; `mig_place` returns it. Raises SliceError for any other text, and for a slice of
+    another kind than `kind`.
     """
     if (kind or ("mig" if "@" in text else "mps")) == "mig":
         return Slice("mig", mig_place(text).profile)

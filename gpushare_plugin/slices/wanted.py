@@ -1,7 +1,8 @@
-"""The slices that are wanted of a node, as the value of the annotation `gpushare/wanted-slices`.
+"""The wanted slices of a node, as the value of the annotation `gpushare/wanted-slices`.
 
-`gpushare partition` writes it and the daemon of the node follows it. It is all that the former remembers: for which
-waiting pod a slice is kept, and which pods did not take theirs. `docs/partitioning.md` describes the format.
+`gpushare partition` writes the annotation, and the daemon of the node follows the annotation. The annotation is the
+whole memory of `gpushare partition`: the slices kept for waiting pods, and the pods that did not take their slices.
+`docs/partitioning.md` describes the format.
 """
 
 from collections.abc import Mapping
@@ -15,83 +16,100 @@ from gpushare_plugin.base.structs import Struct, field, replace
 from gpushare_plugin.slices.slice import Kind, SliceError, named_slice
 
 WANTED_SLICES = "gpushare/wanted-slices"
-"""Annotation of the Node: the slices that are wanted of its GPUs, see `Wanted`."""
+"""The annotation of the Node with the wanted slices, see `Wanted`."""
 
 MOST_SLICES = 1024
-"""Slices that are believed to be wanted of one GPU; no GPU has as many."""
+"""The most slices accepted for one GPU, more than any GPU has."""
 
 MOST_SIZES = 64
-"""Sizes, or places, of slices that are believed to be wanted of one GPU: MPS serves 48 slices, whatever their sizes."""
+"""The most sizes or places of slices accepted for one GPU: MPS serves 48 slices, whatever their sizes."""
 
 MOST_FAILURES = 256
-"""Pods that did not take their slices that are remembered of a node; the last are."""
+"""The most failures remembered of a node; the latest failures are remembered."""
 
 LONGEST = 128 * 1024
-"""Bytes that the annotation has with the names of pods: all annotations of an object share 256 KiB."""
+"""The most bytes of the annotation with the names of pods; a longer annotation is written without the names.
+
+All annotations of an object share 256 KiB.
+"""
 
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
+"""An aware time."""
 Count = Annotated[int, msgspec.Meta(ge=1, le=MOST_SLICES)]
+"""A number of slices, or of failures."""
 
 
 class WantedError(GpushareError):
-    """The value of the annotation does not say which slices are wanted."""
+    """The value of the annotation differs from the expected format."""
 
 
 class KeptSlice(Struct, frozen=True, gc=False):
-    """A slice that is kept for a waiting pod: `slice` as in `Wanted.gpus`, on `gpu`, a UUID.
-
-    `since` is when it was decided, an aware time of whole seconds; `pod` is `namespace/name`, for people.
-    """
+    """A slice kept for a waiting pod."""
 
     gpu: str
+    """The UUID of the GPU."""
     slice: str
+    """The slice, by size (`10gb`) or by place (`3g.20gb@4`)."""
     since: Time
+    """The time of the decision, in whole seconds."""
     pod: str = ""
+    """The pod, as `namespace/name`, for people; empty if the annotation has no room for the names of pods."""
 
 
 class Failure(Struct, frozen=True):
-    """A pod did not take the slice that was made for it here: `at` is when that was last found, `times` how often."""
+    """The failure of a waiting pod to take the slices kept for the pod on a node."""
 
     at: Time
+    """The time of the last failure."""
     times: Count = 1
+    """The number of failures so far."""
 
 
 Counts = Mapping[str, int]
-"""How many slices of a GPU, by size (`10gb`) or by place (`3g.20gb@4`, of which there is one)."""
+"""The number of slices of a GPU, by size (`10gb`) or by place (`3g.20gb@4`, always 1)."""
 
 
 class Wanted(Struct, frozen=True):
-    """The slices that are wanted of a node; readers do not trust it further than its GPUs go.
-
-    `gpus` are all slices of each GPU, by its UUID, those that pods hold included: an empty mapping means no slices, a
-    GPU that is not named keeps the slices it has. `pods` and `failed` are by the UID of a waiting pod.
-    """
+    """The wanted slices of a node; readers make sure that the GPUs have room for the slices."""
 
     gpus: Mapping[str, Counts] = field(default_factory=dict)
+    """All wanted slices by the UUID of the GPU, with the slices that pods hold.
+
+    A GPU with an empty mapping is to have no slices; a GPU without an entry keeps its slices.
+    """
     pods: Mapping[str, tuple[KeptSlice, ...]] = field(default_factory=dict)
+    """The kept slices, by the UID of the waiting pod."""
     failed: Mapping[str, Failure] = field(default_factory=dict)
+    """The failures, by the UID of the waiting pod."""
 
 
 class _Annotation(Struct, frozen=True):
-    """The value as it is written: a pod with one slice has an object, one with several a list of them."""
+    """The value of the annotation as JSON."""
 
     version: Literal[1]
+    """The version of the format."""
     gpus: dict[str, dict[str, Count]] = field(default_factory=dict)
+    """As in `Wanted`."""
     pods: dict[str, KeptSlice | list[KeptSlice]] = field(default_factory=dict)
+    """As in `Wanted`; a pod with one kept slice has an object, a pod with several has a list."""
     failed: dict[str, Failure] = field(default_factory=dict)
+    """As in `Wanted`."""
 
 
 class _Version(Struct, frozen=True):
+    """The version in a value of any version."""
+
     version: object = None
+    """The version; None without a version."""
 
 
-_ANNOTATION = msgspec.json.Decoder(_Annotation)
-_VERSION = msgspec.json.Decoder(_Version)
+_DECODER = msgspec.json.Decoder(_Annotation)
+_VERSION_DECODER = msgspec.json.Decoder(_Version)
 _ENCODER = msgspec.json.Encoder(order="sorted")
 
 
 def encode(wanted: Wanted) -> str:
-    """Return the value of the annotation, the same for equal wishes."""
+    """Return the value of the annotation, the same for equal wanted slices."""
     return _ENCODER.encode(
         {
             "version": 1,
@@ -103,7 +121,7 @@ def encode(wanted: Wanted) -> str:
 
 
 def bounded(wanted: Wanted) -> Wanted:
-    """Return what is wanted without what the annotation has no room for, which nobody needs: see `LONGEST`."""
+    """Return `wanted` with the latest MOST_FAILURES failures and, beyond LONGEST bytes, without the names of pods."""
     latest = sorted(wanted.failed.items(), key=lambda each: (each[1].at, each[0]))[-MOST_FAILURES:]
     kept = replace(wanted, failed=dict(latest))
     if len(encode(kept)) <= LONGEST:
@@ -112,9 +130,9 @@ def bounded(wanted: Wanted) -> Wanted:
 
 
 def decode(text: str) -> Wanted:
-    """Return what the value of the annotation says; raises WantedError for anything but a value of version 1."""
+    """Return the wanted slices in the value of the annotation; raises WantedError for anything but version 1."""
     try:
-        read = _ANNOTATION.decode(text)
+        read = _DECODER.decode(text)
         for uuid, slices in read.gpus.items():
             check_counts(uuid, slices)
             _check_places(uuid, slices)
@@ -130,7 +148,7 @@ def decode(text: str) -> Wanted:
 
 
 def check_counts(uuid: str, slices: Mapping[str, int]) -> None:
-    """Raise SliceError where more slices are wanted of a GPU than any can have."""
+    """Raise SliceError for more slices of a GPU than any GPU can have."""
     if len(slices) > MOST_SIZES:
         raise SliceError(f"{len(slices)} sizes of {uuid[:64]} found, {MOST_SIZES} at most are possible")
     if (total := sum(slices.values())) > MOST_SLICES:
@@ -138,15 +156,16 @@ def check_counts(uuid: str, slices: Mapping[str, int]) -> None:
 
 
 def _check_places(uuid: str, slices: Mapping[str, int]) -> None:
+    """Raise SliceError for several slices at one place, and for a name that is neither a size nor a place."""
     for name, count in slices.items():
         if named_slice(name).kind == "mig" and count != 1:
             raise SliceError(f"{count} slices {name} of {uuid} found, 1 expected: there is one such place")
 
 
 def _found(text: str) -> str | None:
-    """Return which other version was found, None where it is not the version that is wrong, or there is none."""
+    """Return a message about a version other than 1; None for version 1, and without a version."""
     try:
-        version = _VERSION.decode(text).version
+        version = _VERSION_DECODER.decode(text).version
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return None
     if version is None or version == 1:

@@ -65,7 +65,7 @@ def _many(count: int, units: int, kind: str, closeness: tuple[tuple[int, ...], .
     """Return a Node whose record says that it has so many GPUs with so many units each."""
     gpus = tuple(gpu_record(index, units, resource=GPU, unit_mib=0) for index in range(count))
     placement = "distributed" if kind == "replicas" else None
-    resources = (ResourceRecord(name=GPU, kind=kind, placement=placement),)
+    resources = (ResourceRecord(name=GPU, kind=kind, policy=placement),)
     annotation = encode(NodeRecord(gpus=gpus, resources=resources, closeness=closeness))
     status = {"allocatable": {GPU: str(count * units)}}
     return {"metadata": {"name": "hostile", "annotations": {GPUS_ANNOTATION: annotation}}, "status": status}
@@ -143,7 +143,7 @@ def _unseen_node() -> Json:
     """Return a Node that says, wherever it can say something, what no terminal may be told."""
     sick = gpu_record(0, 16, healthy=False, product=HOSTILE, reason=f"driver: {HOSTILE}")
     gpus = (sick, gpu_record(1, 0, resource="", product=HOSTILE, reason=HOSTILE))
-    shared = ResourceRecord(name=MEMORY, kind="memory", placement="binpack")
+    shared = ResourceRecord(name=MEMORY, kind="memory", policy="binpack")
     record = NodeRecord(gpus=gpus, resources=(shared,), notices=(HOSTILE,), partitioning="mps")
     annotations = {GPUS_ANNOTATION: encode(record), WANTED_SLICES: HOSTILE}
     status = {"addresses": [{"type": "InternalIP", "address": HOSTILE}], "allocatable": {MEMORY: "16"}}

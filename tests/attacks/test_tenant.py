@@ -119,7 +119,7 @@ def test_work_is_linear_in_what_a_pod_has(make: Make, count: int) -> None:
 
     def judge(pod: ApiPod) -> None:
         pod_of(pod)
-        refusal(judged_pod(pod), NODE, judged_pod(pod).requirements.demand)
+        refusal(judged_pod(pod), NODE, judged_pod(pod).needs.demand)
 
     once, twice = (decoded(make(times, SLICE, times * count)) for times in (1, 2))
     judge(once)
@@ -156,7 +156,7 @@ def _overview(pod: ApiPod) -> Overview:
 
 def _inspect(pod: ApiPod) -> None:
     overview = _overview(replace(pod, spec=replace(pod.spec, node_name="node")))
-    report = cluster_report([overview.account.node("node")], overview.waiting.values())
+    report = cluster_report([overview.account.account_of("node")], overview.waiting.values())
     for show in (summary, details, wide):
         list(show(report, Style()))
 
@@ -261,13 +261,13 @@ def told(pod: Pod) -> str:
 def test_the_reason_of_a_node_is_short_whatever_a_pod_requires() -> None:
     """What a node lacks is said once for each node: three terms and values of them are enough."""
     pod = judged_pod(decoded(many_terms(1, SLICE, MOST_RULES // 2)))
-    assert pod.requirements.problem is None
+    assert pod.needs.problem is None
     assert len(told(pod)) < 500
     values = judged_pod(decoded(many_values(1, SLICE, MOST_VALUES)))
-    assert values.requirements.problem is None
+    assert values.needs.problem is None
     assert "and 1021 more" in told(values)
     value = judged_pod(decoded(long_value(1, SLICE, MOST_OF_VALUES)))
-    assert value.requirements.problem is None
+    assert value.needs.problem is None
     assert len(told(value)) < 500
 
 

@@ -18,7 +18,7 @@ from gpushare_plugin.ledger.annotations import (
     ALIYUN_INDEX,
     ALLOCATION,
     PROMISE,
-    truth_annotations,
+    holding_annotations,
 )
 from gpushare_plugin.ledger.node import GPU_MEMORY
 from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION
@@ -87,7 +87,7 @@ def test_pods_have_a_policy_if_the_daemons_have_rights_on_pods() -> None:
     assert (rule["resources"], rule["operations"]) == (["pods/status"], ["UPDATE"])
     ours = next(each["expression"] for each in policy["variables"] if each["name"] == "ours")
     request = PodRequest((ContainerRequest("main", "app", ((GPU_MEMORY, 2),)),))
-    written = truth_annotations((Share("main", GPU_MEMORY, "GPU-a", 2),), request, {"GPU-a": 0})
+    written = holding_annotations((Share("main", GPU_MEMORY, "GPU-a", 2),), request, {"GPU-a": 0})
     assert written.keys() == set(re.findall("'([^']+)'", ours))
     bound = [each for each in made if each["kind"] == "ValidatingAdmissionPolicyBinding"]
     assert {each["spec"]["policyName"] for each in bound} == policies.keys()

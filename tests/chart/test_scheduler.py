@@ -10,8 +10,8 @@ import yaml
 from gpushare_plugin.cli.commands.cluster.extender import command
 from gpushare_plugin.core.policies import POLICIES
 from gpushare_plugin.extender.binder import BinderTiming
-from gpushare_plugin.extender.service import Extender
-from gpushare_plugin.extender.tls.own import OwnCertificates
+from gpushare_plugin.extender.service import ExtenderSettings
+from gpushare_plugin.extender.tls.own import OwnCertificateSettings
 from tests.chart.reading import environment
 from tests.chart.rendering import CHART, EXAMPLE_VALUES, ROOT, objects, templates, yaml_of
 from tests.chart.test_chart import EVERYTHING as EVERY_VALUE
@@ -86,7 +86,7 @@ def test_the_extender_binds_only_pods_of_the_charts_kube_scheduler() -> None:
 def test_the_extender_makes_the_certificates_for_the_charts_kube_scheduler() -> None:
     """By default kube-scheduler waits for its Secret, and the extender may write that one and its own alone."""
     own = set_variables(OWN)["TLS_SECRET"]
-    client = OwnCertificates(own, "host").client
+    client = OwnCertificateSettings(own, "host").client
     (tls,) = (each for each in pod(OWN, "gpushare-kube-scheduler")["volumes"] if each["name"] == "tls")
     secrets = [source["secret"] for source in tls["projected"]["sources"]]
     assert {(each["name"], each.get("optional", False)) for each in secrets} == {(client, False)}
@@ -145,7 +145,7 @@ def test_the_right_to_renew_is_for_the_lease_of_the_extender() -> None:
         if rule["resources"] == ["leases"]
         for name in rule.get("resourceNames", [])
     }
-    assert name == Extender(address=":0", namespace="a").lease
+    assert name == ExtenderSettings(address=":0", namespace="a").lease
 
 
 def test_a_node_can_be_drained() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from gpushare_plugin.extender.service import Extender, serve
+from gpushare_plugin.extender.service import ExtenderSettings, serve
 from gpushare_plugin.kube.client import NODES, Client
 from gpushare_plugin.kube.nodes import node_of
 from gpushare_plugin.kube.objects import ApiNode, ApiPod
@@ -66,7 +66,7 @@ class Cluster:
             if pod["spec"].get("nodeName") == worker.name:
                 account.put_pod(pod_of(msgspec.convert(pod, ApiPod)))
         found: Units = Counter()
-        for resource, each in account.node(worker.name).resources.items():
+        for resource, each in account.account_of(worker.name).resources.items():
             for holding in each.holdings:
                 found[holding.pod.name, resource, holding.gpu] += holding.units
         return found
@@ -101,7 +101,7 @@ async def running(folder: Path, kinds: Mapping[str, NodeKind], lifetime: Lifetim
     """Run a cluster of these nodes, whose containers run for as long as `lifetime` says."""
     async with _nodes(folder, kinds, lifetime) as nodes, AsyncExitStack() as stack:
         port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        extender = Extender(
+        extender = ExtenderSettings(
             address="127.0.0.1:0", namespace="kube-system", kubeconfig=nodes.kubeconfig, started=port.set_result
         )
         await stack.enter_async_context(alongside(serve(extender)))

@@ -37,7 +37,7 @@ def a_node() -> dict[str, Any]:
         units=16,
         unit_mib=1024,
     )
-    resource = ResourceRecord(name="aliyun.com/gpu-mem", kind="memory", placement="binpack")
+    resource = ResourceRecord(name="aliyun.com/gpu-mem", kind="memory", policy="binpack")
     annotations = {GPUS_ANNOTATION: encode(NodeRecord(gpus=(gpu,), resources=(resource,)))}
     return {"metadata": {"name": "n0", "annotations": annotations}, "status": {"allocatable": {resource.name: "16"}}}
 

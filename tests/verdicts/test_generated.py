@@ -56,7 +56,7 @@ def _published(tmp_path: Path) -> Iterator[Json]:
     for sections in _CONFIGS:
         yield _written(inventory, sections)
     unhealthy = {inventory.cards[0].uuid: "XID 79"}
-    yield _written(inventory, _CONFIGS[0], unhealthy=unhealthy, notices=("a warning",), placement="spread")
+    yield _written(inventory, _CONFIGS[0], unhealthy=unhealthy, notices=("a warning",), policy="spread")
     few = {inventory.cards[0].uuid: 16}
     unsuitable = {inventory.cards[1].uuid: "too old"}
     yield _written(inventory, _CONFIGS[3], partitioning="mps", most_slices=few, unsuitable=unsuitable)

@@ -54,7 +54,7 @@ class Shown(TypedDict):
 def inspect(account: ClusterAccount, name: str | None) -> Shown:
     """Return every node with GPUs shared by memory, or only the node `name`."""
     names = [name] if name is not None else sorted(account.nodes)
-    shown = (_node(account.node(each)) for each in names)
+    shown = (_node(account.account_of(each)) for each in names)
     return {"nodes": [node for node in shown if node is not None]}
 
 

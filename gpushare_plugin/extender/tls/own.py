@@ -48,8 +48,8 @@ def _now() -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnCertificates:
-    """The settings of certificates made by the extender."""
+class OwnCertificateSettings:
+    """The settings of the certificates made by the extender."""
 
     name: str
     """The name of the Secret with the authorities."""
@@ -69,7 +69,7 @@ class OwnCertificates:
 class CertificateKeeper:
     """Makes and renews the certificates in the Secrets of a namespace, and a certificate for the server."""
 
-    def __init__(self, client: Client, namespace: str, own: OwnCertificates) -> None:
+    def __init__(self, client: Client, namespace: str, own: OwnCertificateSettings) -> None:
         """Make no certificate yet."""
         self._client = client
         self._secrets = Secrets(client, namespace)

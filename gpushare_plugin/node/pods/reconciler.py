@@ -9,7 +9,7 @@ from gpushare_plugin.base.published import Published, changes
 from gpushare_plugin.core.holding import Unknown
 from gpushare_plugin.core.resource import Resource, UnitsOf
 from gpushare_plugin.kubelet.allocations.reader import HoldingsReader
-from gpushare_plugin.ledger.annotations import truth_annotations
+from gpushare_plugin.ledger.annotations import holding_annotations
 from gpushare_plugin.ledger.pod import Comparison, Pod, Share, Shares, drift
 from gpushare_plugin.node.news.news import News, PodDrifted
 from gpushare_plugin.node.pods.matching import Held, compared
@@ -78,7 +78,7 @@ class PromiseReconciler:
         pods = [pod for pod in self.watched.in_order if not pod.ended]
         shares = _shares(self.steering.shown, offered)
         self.annotations.publish(
-            {pod.uid: truth_annotations(shares[pod.uid], pod.request, indexes) for pod in pods if pod.uid in shares}
+            {pod.uid: holding_annotations(shares[pod.uid], pod.request, indexes) for pod in pods if pod.uid in shares}
         )
         self._compare(pods, offered.values())
 

@@ -22,8 +22,8 @@ from gpushare_plugin.ledger.occupancy import NodeAccount, Placed, locate
 from gpushare_plugin.ledger.pod import Pod, Shares
 from gpushare_plugin.ledger.refusal import Shortage
 from gpushare_plugin.ledger.request import ANY_GPU, PodRequest, Wishes
-from gpushare_plugin.ledger.verdicts import Fit, Misfit, Shortfall
-from gpushare_plugin.ledger.victims import Eviction
+from gpushare_plugin.ledger.verdicts import Fit, Misfit, NodeMisfit
+from gpushare_plugin.ledger.victims import VictimCandidates
 from gpushare_plugin.observe.cluster.report import CORDONS_NOT_READ, Part, unit_name
 from gpushare_plugin.slices.slice import slice_of
 
@@ -218,7 +218,7 @@ class Explanation(Part, frozen=True, kw_only=True):
 def explain(account: ClusterAccount, pod: Pod, told: Told) -> Explanation:
     """Return the explanation of a pod from the account of the cluster."""
     nodes = account.nodes.values()
-    offered = {name for node in nodes for name in (*node.extended, *_offered(account.node(node.name)))}
+    offered = {name for node in nodes for name in (*node.extended, *_offered(account.account_of(node.name)))}
     request = pod.request
     about = Explanation(
         namespace=pod.namespace,
@@ -251,7 +251,7 @@ def explain(account: ClusterAccount, pod: Pod, told: Told) -> Explanation:
         problem = _extender_problem(request, told.extender) if about.state == "pending" else None
         policy = _policy(request.policy, None, told)
         return replace(about, nodes=verdicts, notes=notes, extender_problem=problem, **policy)
-    return replace(about, **_placed(account.node(pod.node), pod, told))
+    return replace(about, **_placed(account.account_of(pod.node), pod, told))
 
 
 def _state(account: ClusterAccount, pod: Pod, told: Told) -> State:
@@ -289,7 +289,7 @@ def _verdicts(account: ClusterAccount, pod: Pod) -> Iterator[NodeVerdict]:
 
 def _missing(misfit: Misfit) -> tuple[bool, int]:
     """Return the rank of a misfit by missing units; causes other than missing units come last."""
-    return (False, misfit.missing) if isinstance(misfit, Shortfall) else (True, 0)
+    return (False, misfit.missing) if isinstance(misfit, NodeMisfit) else (True, 0)
 
 
 def _notes(nodes: Iterable[Node]) -> tuple[str, ...]:
@@ -303,7 +303,9 @@ def _score(verdict: Fit | Misfit) -> int:
 
 def _fit(account: ClusterAccount, node: Node, pod: Pod, score: int) -> NodeVerdict:
     place = account.place_pod(pod, node.name)
-    known = {gpu.name: gpu.index for each in account.node(node.name).resources.values() for gpu in each.offer.gpus}
+    known = {
+        gpu.name: gpu.index for each in account.account_of(node.name).resources.values() for gpu in each.offer.gpus
+    }
     indexes = {share.gpu: known[share.gpu] for share in place.shares}
     return NodeVerdict(
         node=node.name, fits=True, score=score, place=place.containers, indexes=indexes, also=_also(node)
@@ -318,7 +320,7 @@ def _also(node: Node) -> tuple[str, ...]:
 def _misfit(account: ClusterAccount, node: Node, pod: Pod, misfit: Misfit, *, cured: bool) -> NodeVerdict:
     request = pod.request
     about = NodeVerdict(node=node.name, fits=False, cause=misfit.summary, reason=misfit.reason, also=_also(node))
-    if not isinstance(misfit, Shortfall):
+    if not isinstance(misfit, NodeMisfit):
         for name, amount in request.amounts.items():
             if misfit.summary == f"the node does not offer {name}":
                 reason = f"the node does not offer {name}: all {amount} units are missing"
@@ -327,8 +329,8 @@ def _misfit(account: ClusterAccount, node: Node, pod: Pod, misfit: Misfit, *, cu
     by_gpu = misfit.account.by_gpu
     ending = None
     if cured and misfit.curable:
-        there = account.node(node.name).pods
-        found = account.victims(pod, node.name, Eviction(certain=(), others=there))
+        there = account.account_of(node.name).pods
+        found = account.victims(pod, node.name, VictimCandidates(certain=(), others=there))
         ending = tuple(each.label for each in there if each in found) if found else None
     return replace(
         about,
@@ -344,12 +346,12 @@ def _misfit(account: ClusterAccount, node: Node, pod: Pod, misfit: Misfit, *, cu
     )
 
 
-def _smaller(misfit: Shortfall) -> int | None:
+def _smaller(misfit: NodeMisfit) -> int | None:
     """Return the largest amount of the resource that would fit now; None for no amount."""
-    if not misfit.lack.count:
-        return sum(misfit.lack.free) or None
-    largest = sorted(misfit.lack.free, reverse=True)[: misfit.lack.count]
-    return (largest[-1] * misfit.lack.count or None) if len(largest) == misfit.lack.count else None
+    if not misfit.shortage.count:
+        return sum(misfit.shortage.free) or None
+    largest = sorted(misfit.shortage.free, reverse=True)[: misfit.shortage.count]
+    return (largest[-1] * misfit.shortage.count or None) if len(largest) == misfit.shortage.count else None
 
 
 def _gpu(gpu: OfferedGpu, shortage: Shortage, placed: Iterable[Placed], wishes: Wishes) -> GpuVerdict:

@@ -12,7 +12,7 @@ from gpushare_plugin.ledger.node import GPU_MEMORY, OfferedResource
 from gpushare_plugin.ledger.node_record import GpuRecord
 from gpushare_plugin.ledger.occupancy import NodeAccount, Placed, ResourceAccount
 from gpushare_plugin.ledger.pod import Drift, Pod
-from gpushare_plugin.partition.conversion import partition_node
+from gpushare_plugin.partition.conversion import partition_node_of
 from gpushare_plugin.partition.nodes import PartitionNode
 from gpushare_plugin.partition.pods import in_order
 from gpushare_plugin.partition.taking_back import since
@@ -265,7 +265,7 @@ def _waiting(pods: Iterable[Pod], nodes: Iterable[PartitionNode]) -> Iterator[Wa
                 node=node.name,
                 gpus=tuple(indexes[each.gpu] for each in kept if each.gpu in indexes),
                 kept_since=since(kept),
-                offered=node.offers(kept),
+                offered=node.offers_kept(kept),
             )
         yield use
 
@@ -294,7 +294,7 @@ def _slices(node: PartitionNode) -> Iterator[SliceUse]:
 
 def node_use(account: NodeAccount, divided: list[PartitionNode]) -> NodeUse:
     """Return a report on a node, and add a partitioned node to `divided`."""
-    about, node = account.node, partition_node(account)
+    about, node = account.node, partition_node_of(account)
     record = about.record
     problems: tuple[str, ...] = () if about.wanted_unreadable is None else (about.wanted_unreadable,)
     if node is not None:

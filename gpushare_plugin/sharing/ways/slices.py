@@ -99,7 +99,7 @@ class SlicesWay:
         too_small = [
             f"{gpu.description} has {nominal}gb, its {gpu.memory_mib} MiB rounded up to GiB"
             for gpu in entry.gpus
-            if (nominal := room_of(gpu).units) < total
+            if (nominal := room_of(gpu).parts) < total
         ]
         if too_small:
             asked = " + ".join(f"{each.count} x {each.size.name}" for each in settings.slices)
@@ -135,7 +135,7 @@ class SliceGranter(Struct, frozen=True):
         refuse_several_slices(allocation.resource, len(allocation.ids))
         (allocated,) = allocation.gpus
         gpu = allocated.gpu
-        share = replace(allocated, units=self.size.gib, of=room_of(gpu).units)
+        share = replace(allocated, units=self.size.gib, of=room_of(gpu).parts)
         return isolate(self.injection.grant([gpu]), replace(allocation, gpus=(share,)), self.layers[gpu.uuid])
 
 
@@ -147,5 +147,5 @@ def _compute(settings: SizedDevices) -> Compute:
 
 def slice_units(gpu: Gpu, short_uuid: str, size: Slice, numbers: Sequence[int]) -> list[Unit]:
     """Cut slices of `size` from `gpu`; a slice gets usable memory in proportion to its size, rounded down to MiB."""
-    mib = gpu.memory_mib * size.gib // room_of(gpu).units
+    mib = gpu.memory_mib * size.gib // room_of(gpu).parts
     return Form.cut(short_uuid, size).units(gpu.uuid, gpu.numa_node, numbers, mib)

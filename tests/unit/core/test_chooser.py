@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.core.chooser import Request
-from gpushare_plugin.core.policies import Occupancy
+from gpushare_plugin.core.policies import UnitCounts
 from gpushare_plugin.core.resource import Resource
 from tests.nodes import a_node
 from tests.unit.sharing.settings import memory, planned, time_slicing
@@ -51,7 +51,7 @@ def test_counts_alone_decide_as_the_node_does(way: str, data: st.DataObject) -> 
         return Counter(resource.units[id_].gpu for id_ in units)
 
     gpus = {
-        uuid: Occupancy(gpu.index, counts(free)[uuid], len(resource.units.by_gpu[gpu]))
+        uuid: UnitCounts(gpu.index, counts(free)[uuid], len(resource.units.by_gpu[gpu]))
         for uuid, gpu in resource.gpus.items()
     }
     request = Request(resource.name, size, gpus, counts(must))

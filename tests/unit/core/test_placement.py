@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.core.chooser import close_gpus, one_gpu, replicas
-from gpushare_plugin.core.policies import Occupancy, PolicyName, ReplicaPolicyName
+from gpushare_plugin.core.policies import PolicyName, ReplicaPolicyName, UnitCounts
 
 GPUS = [f"GPU-{number}" for number in range(8)]
 
 
-def occupied(*free: int, total: int = 10) -> dict[str, Occupancy]:
+def occupied(*free: int, total: int = 10) -> dict[str, UnitCounts]:
     """Return GPUs of `total` units with so many free."""
-    return {GPUS[index]: Occupancy(index, units, total) for index, units in enumerate(free)}
+    return {GPUS[index]: UnitCounts(index, units, total) for index, units in enumerate(free)}
 
 
 @pytest.mark.parametrize(

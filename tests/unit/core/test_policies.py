@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.core.chooser import one_gpu
-from gpushare_plugin.core.policies import POLICIES, Occupancy, Policy
+from gpushare_plugin.core.policies import POLICIES, Policy, UnitCounts
 from tests.unit.ledger.objects import account, memory, memory_node, uuid
 
 
@@ -27,7 +27,7 @@ def test_prices_rank_nodes_from_0_to_1(policy: Policy, data: st.DataObject) -> N
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(1, 9))
 def test_the_cluster_chooses_the_gpu_that_the_node_would_choose(policy: str, sizes: list[int], size: int) -> None:
     """Without replicas, a policy of the cluster picks the GPU that the same policy picks on the node."""
-    gpus = {uuid(index): Occupancy(index, units, units) for index, units in enumerate(sizes)}
+    gpus = {uuid(index): UnitCounts(index, units, units) for index, units in enumerate(sizes)}
     expected = one_gpu(gpus, size, "binpack" if policy == "binpack" else "spread")
     made = account(memory_node(*sizes), policy=policy)
     if expected is not None:

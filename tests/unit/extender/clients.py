@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from gpushare_plugin.extender.tls.own import OwnCertificates
+from gpushare_plugin.extender.tls.own import OwnCertificateSettings
 from gpushare_plugin.testing.cluster import ApiServer
 
 SECRETS = "/api/v1/namespaces/kube-system/secrets"
@@ -15,9 +15,9 @@ HOST = "gpushare-extender.kube-system.svc"
 NAME = "gpushare-extender-tls"
 
 
-def own(**options: Any) -> OwnCertificates:
+def own(**options: Any) -> OwnCertificateSettings:
     """Return where certificates are made."""
-    return OwnCertificates(NAME, HOST, **options)
+    return OwnCertificateSettings(NAME, HOST, **options)
 
 
 def secret(server: ApiServer, name: str) -> dict[str, bytes]:

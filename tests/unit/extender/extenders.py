@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 
 from gpushare_plugin.extender.binder import BinderTiming
-from gpushare_plugin.extender.service import Extender, serve
+from gpushare_plugin.extender.service import ExtenderSettings, serve
 from gpushare_plugin.extender.tls.certificates import Certificates
 from gpushare_plugin.kube.client import NODES
 from gpushare_plugin.kube.lease import LeaseTiming
@@ -37,13 +37,13 @@ LEASED = LeaseTiming(duration=30, deadline=25.0, retry=0.05)
 """A Lease that lasts longer than any test, and is tried for often."""
 
 
-def node(name: str, *units: int, sick: Iterable[int] = (), placement: str | None = None) -> Json:
+def node(name: str, *units: int, sick: Iterable[int] = (), policy: str | None = None) -> Json:
     """Return a Node whose daemon shares the memory of one GPU for each number of units; its config names a policy."""
     gpus = tuple(
         gpu_record(index, size, uuid=uuid(index, name), healthy=index not in sick) for index, size in enumerate(units)
     )
-    resources = (ResourceRecord(name=MEMORY, kind="memory", placement=placement or "binpack"),)
-    record = NodeRecord(gpus=gpus, resources=resources, placement=placement)
+    resources = (ResourceRecord(name=MEMORY, kind="memory", policy=policy or "binpack"),)
+    record = NodeRecord(gpus=gpus, resources=resources, policy=policy)
     return {
         "metadata": {"name": name, "annotations": {GPUS_ANNOTATION: encode(record)}},
         "status": {"allocatable": {MEMORY: str(sum(units))}},
@@ -243,7 +243,7 @@ async def extender(server: ApiServer, folder: Path, *, wait: bool = True, **opti
         "client_timing": QUICK,
         "started": port.set_result,
     }
-    made = Extender(**settings | options)
+    made = ExtenderSettings(**settings | options)
     task = asyncio.create_task(serve(made))
     try:
         await asyncio.wait((task, port), return_when=asyncio.FIRST_COMPLETED)

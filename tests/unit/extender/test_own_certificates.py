@@ -7,7 +7,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gpushare_plugin.extender.service import Extender, serve
+from gpushare_plugin.extender.service import ExtenderSettings, serve
 from gpushare_plugin.extender.tls import authority
 from gpushare_plugin.extender.tls.authority import Signed
 from gpushare_plugin.extender.tls.own import AT_ONCE, CertificateKeeper
@@ -131,7 +131,7 @@ async def test_readiness_names_the_secret_that_is_missing(
         begins = said.startswith(f"this extender has no certificates yet: Secret {named}")
         return begins and refused in said and remedy in said and "Lease" not in said
 
-    made = Extender(
+    made = ExtenderSettings(
         "127.0.0.1:0",
         "kube-system",
         probe_address=f"127.0.0.1:{probes}",

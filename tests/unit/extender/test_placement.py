@@ -22,7 +22,7 @@ async def test_the_placement_of_a_nodes_config_is_obeyed(  # noqa: PLR0913 - who
     server: ApiServer, asking: Asking, config: str | None, label: str | None, wish: str | None, *, spread: bool
 ) -> None:
     """After the annotation of the pod and the label of the node; a policy that nobody knows is none."""
-    small = node("small", 10, 10, placement=config)
+    small = node("small", 10, 10, policy=config)
     if label is not None:
         small["metadata"]["labels"] = {"ack.node.gpu.placement": label}
     server.store.create(NODES, small)

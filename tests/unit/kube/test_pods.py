@@ -90,7 +90,7 @@ def test_equal_pods_share_a_request() -> None:
 
 
 def test_annotations_and_labels_are_understood() -> None:
-    """What ours, Aliyun's and HAMi's annotations say of a pod is in the account, as claims that it checks."""
+    """What ours, Aliyun's and HAMi's annotations say of a pod is in the account, as units that it checks."""
     shares = {"version": 1, "containers": {"main": {MEMORY: {"GPU-1": 1000}}}}
     metadata = trained()["metadata"]
     metadata["labels"]["aliyun.com/gpu-count"] = "2"

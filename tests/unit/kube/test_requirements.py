@@ -53,7 +53,7 @@ def test_a_pod_is_read_as_it_is_judged() -> None:
     """Requests count, and limits where there is no request; what is only preferred does not."""
     pod = judged_pod(decoded())
     assert (pod.uid, pod.namespace, pod.name, pod.node) == ("1", "default", "pod", None)
-    demand, constraints = pod.requirements.demand, pod.requirements.constraints
+    demand, constraints = pod.needs.demand, pod.needs.constraints
     assert demand.resources == {"cpu": 250, "memory": 1536 << 20, SLICE: 1, "pods": 1}
     assert demand.ports == {HostPort(8081, address="10.0.0.1"): 1}
     assert constraints.selector == (("disk", "ssd"), ("zone", "a"))
@@ -66,9 +66,9 @@ def test_a_pod_is_read_as_it_is_judged() -> None:
 def test_pods_with_equal_constraints_share_them() -> None:
     """The order of a node selector makes no difference; pods that also take the same share all requirements."""
     pod, other = judged_pod(decoded()), judged_pod(decoded(nodeSelector={"disk": "ssd", "zone": "a"}, containers=[]))
-    assert pod.requirements.constraints is other.requirements.constraints
-    assert pod.requirements is not other.requirements
-    assert pod.requirements is judged_pod(decoded(nodeSelector={"disk": "ssd", "zone": "a"})).requirements
+    assert pod.needs.constraints is other.needs.constraints
+    assert pod.needs is not other.needs
+    assert pod.needs is judged_pod(decoded(nodeSelector={"disk": "ssd", "zone": "a"})).needs
 
 
 def test_gates_the_node_and_the_end_of_a_pod_are_read() -> None:
@@ -76,7 +76,7 @@ def test_gates_the_node_and_the_end_of_a_pod_are_read() -> None:
     held = judged_pod(decoded(schedulingGates=[{"name": "a"}]))
     assert (held.gates, held.schedulable) == (("a",), False)
     ended = msgspec.convert(POD | {"status": {"phase": "Failed"}}, ApiPod)
-    assert judged_pod(ended).over
+    assert judged_pod(ended).phase_final
     assert judged_pod(decoded(nodeName="node")).node == "node"
 
 

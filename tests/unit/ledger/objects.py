@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from gpushare_plugin.ledger.annotations import claims, pod_request, write_allocation
+from gpushare_plugin.ledger.annotations import annotated_shares, pod_request, write_allocation
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.node import GPU_CORES, GPU_MEMORY, Node, recorded_node
 from gpushare_plugin.ledger.node_record import GpuRecord, NodeRecord, ResourceRecord
@@ -48,7 +48,7 @@ def memory_node(
         for index, size in enumerate(units)
     )
     only_one: Literal[True] | None = True if single_gpu else None
-    kinds = (ResourceRecord(name=GPU_MEMORY, kind="memory", placement="binpack", single_gpu=only_one),)
+    kinds = (ResourceRecord(name=GPU_MEMORY, kind="memory", policy="binpack", single_gpu=only_one),)
     return recorded_node(name, NodeRecord(gpus=gpus, resources=kinds), policy)
 
 
@@ -101,7 +101,7 @@ def pod(
             Share(each.name, resource, on, units) for each in asked.containers for resource, units in each.amounts
         )
         texts["gpushare/allocation"] = write_allocation(shares)
-    said = claims(texts, asked, node)
+    said = annotated_shares(texts, asked, node)
     known = {"uid": uid, "namespace": "default", "name": uid, "request": asked, "node": node}
     return Pod(**{**known, **said._asdict(), **fields})
 
@@ -118,4 +118,4 @@ def account(*nodes: Node, pods: tuple[Pod, ...] = (), policy: str = "binpack") -
 
 def free(made: ClusterAccount, node: str = "node", resource: str = GPU_MEMORY) -> list[int]:
     """Return the free units of each GPU of a node."""
-    return list(made.node(node).resources[resource].free)
+    return list(made.account_of(node).resources[resource].free)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gpushare_plugin.kube.objects import ApiPod
-from gpushare_plugin.kube.pods import requirements_of
+from gpushare_plugin.kube.pods import needs_of
 
 Json = dict[str, Any]
 
@@ -134,7 +134,7 @@ def _resources(random: Random, pair: Json) -> None:
             _resize(random, occupant)
     needed: dict[str, int] = {}
     for pod in (pair["pod"], *pair["occupants"]):
-        for name, amount in requirements_of(msgspec.convert(pod, ApiPod)).demand.resources.items():
+        for name, amount in needs_of(msgspec.convert(pod, ApiPod)).demand.resources.items():
             needed[name] = needed.get(name, 0) + amount
     allocatable = pair["node"]["status"]["allocatable"]
     for name, amount in needed.items():

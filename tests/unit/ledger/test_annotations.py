@@ -14,7 +14,7 @@ from gpushare_plugin.ledger.annotations import (
     ALLOCATION,
     PROMISE,
     AnnotationError,
-    claims,
+    annotated_shares,
     promise_annotations,
     read_allocation,
     read_promise,
@@ -42,8 +42,8 @@ TWO = request(container("warm-up", "init", memory=4), container("main", memory=4
 def test_a_promise_has_the_form_that_our_aliyuns_and_acks_tools_read() -> None:
     """Ours names GPUs by UUID; Aliyun's and ACK's tools find the names and the form that they read."""
     node = memory_node(10, 8)
-    placement = account(node).place(TWO, "node")
-    written = promise_annotations(placement, TWO, node, NOW)
+    placed = account(node).place(TWO, "node")
+    written = promise_annotations(placed, TWO, node, NOW)
     assert json.loads(written.pop(PROMISE)) == {
         "version": 1,
         "node": "node",
@@ -85,8 +85,8 @@ def test_any_of_the_annotations_says_where_the_pod_is(gpus: str | None, left_out
     node = memory_node(10, 8, 2)
     asked = request(*TWO.containers, gpus=gpus)
     made = account(node)
-    placement = made.place(asked, "node")
-    written = promise_annotations(placement, asked, node, NOW)
+    placed = made.place(asked, "node")
+    written = promise_annotations(placed, asked, node, NOW)
     made.put_pod(pod(asked, "node", annotations={key: text for key, text in written.items() if key not in left_out}))
     assert free(made) == ([10, 2, 2] if gpus is None else [7, 5, 2])
 
@@ -113,7 +113,7 @@ KEYS = (ALLOCATION, PROMISE, ACK_ALLOCATION, ALIYUN_INDEX, ALIYUN_POD)
 def test_no_text_in_an_annotation_does_harm(texts: dict[str, str]) -> None:
     """Whatever people write, it says something of the pod's own units or nothing; the sum held is what it asked for."""
     made = account(memory_node(10, 10), pods=(pod(memory(4), "node", annotations=texts),))
-    resource = made.node("node").resources[GPU_MEMORY]
+    resource = made.account_of("node").resources[GPU_MEMORY]
     held = sum(each.units for each in resource.holdings) + sum(each.units for each in resource.unplaced)
     assert held == 4
 
@@ -132,20 +132,20 @@ def test_no_text_in_an_annotation_does_harm(texts: dict[str, str]) -> None:
     ],
 )
 def test_an_unreadable_annotation_is_an_error(text: str, problem: str) -> None:
-    """The error names the annotation, what was found and what was expected; `claims` takes it for nothing."""
+    """The error names the annotation, what was found and what was expected; `annotated_shares` takes it for nothing."""
     with pytest.raises(AnnotationError, match=f"annotation {ALLOCATION}: .*{problem}"):
         read_allocation(text)
     with pytest.raises(AnnotationError, match=f"annotation {PROMISE}: .*{problem}"):
         read_promise(text)
-    assert claims({ALLOCATION: text, PROMISE: text}, memory(4), "node") == (None, None, None)
+    assert annotated_shares({ALLOCATION: text, PROMISE: text}, memory(4), "node") == (None, None, None)
 
 
 def test_a_promise_for_another_node_says_nothing() -> None:
     """A promise that was copied with the pod, or written for a node where the binding failed."""
     text = '{"version":1,"node":"other","time":"","containers":{"main":{"aliyun.com/gpu-mem":{"GPU-node-0":4}}}}'
     assert read_promise(text).node == "other"
-    assert claims({PROMISE: text}, memory(4), "node").promise is None
-    assert claims({PROMISE: text}, memory(4), "other").promise is not None
+    assert annotated_shares({PROMISE: text}, memory(4), "node").promise is None
+    assert annotated_shares({PROMISE: text}, memory(4), "other").promise is not None
 
 
 @pytest.mark.parametrize(
@@ -165,12 +165,14 @@ def test_a_promise_for_another_node_says_nothing() -> None:
 )
 def test_annotations_of_other_schedulers_are_read(texts: dict[str, str], expected: dict[str, int] | None) -> None:
     """Aliyun's annotation, whose scheduler ignores init containers, and ACK's, which says more."""
-    found = claims(texts, request(container("init", "init", memory=8), container("main", memory=6)), "node").indexes
+    found = annotated_shares(
+        texts, request(container("init", "init", memory=8), container("main", memory=6)), "node"
+    ).indexes
     most: dict[str, int] = {}
     for share in found or ():
         most[share.gpu] = max(most.get(share.gpu, 0), share.units)
     assert (most or None) == expected
-    assert claims(texts, request(container("main", gpu=1)), "node").indexes is None
+    assert annotated_shares(texts, request(container("main", gpu=1)), "node").indexes is None
 
 
 def test_wishes_that_are_not_understood_are_named() -> None:

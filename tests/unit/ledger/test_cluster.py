@@ -13,7 +13,7 @@ from gpushare_plugin.ledger.cluster_wide import MOST_REQUESTS
 from gpushare_plugin.ledger.node import GPU_MEMORY, plain_node, unreadable_node
 from gpushare_plugin.ledger.request import ContainerRequest
 from gpushare_plugin.ledger.verdicts import Fit, Misfit
-from gpushare_plugin.ledger.victims import Eviction
+from gpushare_plugin.ledger.victims import VictimCandidates
 from tests.unit.ledger.objects import (
     account,
     container,
@@ -31,10 +31,10 @@ def test_a_reservation_holds_until_the_pod_is_bound() -> None:
     """What is promised is not free; once the pod is seen on the node, it is counted there, once."""
     made = account(memory_node(10))
     made.reserve(pod(memory(6)), "node")
-    placed = made.node("node").resources[GPU_MEMORY].by_gpu[uuid(0)]
+    placed = made.account_of("node").resources[GPU_MEMORY].by_gpu[uuid(0)]
     assert ([(each.pod.uid, each.source) for each in placed], free(made)) == ([("pod", "reservation")], [4])
     made.put_pod(pod(memory(6), "node", on=uuid(0)))
-    placed = made.node("node").resources[GPU_MEMORY].by_gpu[uuid(0)]
+    placed = made.account_of("node").resources[GPU_MEMORY].by_gpu[uuid(0)]
     assert ([(each.pod.uid, each.source) for each in placed], free(made)) == ([("pod", "allocation")], [4])
     assert made.reservation("pod") is None
 
@@ -89,7 +89,7 @@ def test_pods_may_be_known_before_their_node() -> None:
     made.remove_node("node")
     made.remove_node("node")
     assert isinstance(made.fit(memory(1), "node"), Misfit)
-    assert made.victims(pod(memory(1)), "node", Eviction((), ())) is None
+    assert made.victims(pod(memory(1)), "node", VictimCandidates((), ())) is None
     assert not made.nodes
     made.put_node(memory_node(12))
     assert free(made) == [6]

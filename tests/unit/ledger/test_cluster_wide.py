@@ -138,7 +138,7 @@ def test_many_nodes_answer_as_each_node_alone_would(
     made = account(*there, pods=pods)
     rules = Rules(ours=frozenset({GPU_MEMORY, GPU_CORES, *(name for node in there for name in node.offers)}))
     for name, verdict in made.fits(asked, NAMES, owner).items():
-        alone = fitting.fit(made.node(name), Ask(essence(asked), owner, rules))
+        alone = fitting.fit(made.account_of(name), Ask(essence(asked), owner, rules))
         assert told(verdict) == told(alone)
         named = made.fit(asked, name, owner)
         assert told(named) == told(alone)
@@ -170,7 +170,7 @@ def test_a_plain_search_agrees_with_the_search_of_many_nodes(
     main = container("main", "app", memory=units * count, **compute)
     request = request_of(main, gpus=str(count), annotations={"gpushare/placement": policy})
     for name, verdict in made.fits(request, MANY, owner).items():
-        node = made.node(name)
+        node = made.account_of(name)
         of_memory, of_cores = node.resources[GPU_MEMORY], node.resources[GPU_CORES]
         shape = of_memory.offer.shape
         node_left = (sum(of_memory.free) - units * count) / shape.units

@@ -90,8 +90,8 @@ def test_violations_are_not_counted_without_the_right_to_read_budgets() -> None:
     made.put_budget(Budget("default", "web", WEB, allowed=0))
     made.forget_budgets()
     assert not made.counted
-    assert made.harm.violations(PODS) == 0
-    assert made.harm.importance == made.importance
+    assert made.costs.violations(PODS) == 0
+    assert made.costs.importance == made.importance
 
 
 def test_rules_of_a_namespace_are_bounded_in_number() -> None:

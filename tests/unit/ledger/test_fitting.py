@@ -14,7 +14,7 @@ from gpushare_plugin.ledger.fitting import fit, place
 from gpushare_plugin.ledger.node import GPU_CORES, GPU_MEMORY, Node
 from gpushare_plugin.ledger.occupancy import Reservation, node_account
 from gpushare_plugin.ledger.request import ContainerKind, ContainerRequest, PodRequest
-from gpushare_plugin.ledger.verdicts import Fit, Misfit, Shortfall
+from gpushare_plugin.ledger.verdicts import Fit, Misfit, NodeMisfit
 from tests.unit.ledger.objects import (
     account,
     container,
@@ -52,7 +52,7 @@ def test_a_misfit_names_the_numbers() -> None:
     made.put_pod(pod(memory(2), "node", "somewhere"))
     assert reason(made, memory(10)).endswith("; 2 units are held on unknown GPUs and count against each")
     verdict = made.fit(memory(10), "node")
-    assert isinstance(verdict, Shortfall)
+    assert isinstance(verdict, NodeMisfit)
     assert verdict.summary == "no GPU has 10 units of aliyun.com/gpu-mem free"
     assert [(gpu.free, gpu.missing) for gpu in verdict.shortages] == [(5, 5), (0, 10)]
 
@@ -168,13 +168,13 @@ def test_a_container_gets_one_slice() -> None:
 def test_replicas_come_from_the_gpus_of_the_policy() -> None:
     """As the node's record says; a policy of a later version counts as the default."""
     one, two = request(container("main", gpu=1)), request(container("main", gpu=2))
-    for placement, of_one, of_two in (
+    for policy, of_one, of_two in (
         ("distributed", {uuid(1): 1}, {uuid(1): 2}),
         ("packed", {uuid(0): 1}, {uuid(0): 2}),
         ("spread", {uuid(1): 1}, {uuid(0): 1, uuid(1): 1}),
         ("later", {uuid(1): 1}, {uuid(1): 2}),
     ):
-        made = account(kind_node(GPU, "replicas", 4, 4, placement=placement))
+        made = account(kind_node(GPU, "replicas", 4, 4, policy=policy))
         made.put_pod(pod(two, "node", "held", on=uuid(0)))
         assert made.place(one, "node").containers == {"main": {GPU: of_one}}
         assert made.place(two, "node").containers == {"main": {GPU: of_two}}
@@ -228,7 +228,7 @@ def test_spread_keeps_replicas_apart() -> None:
 
 def test_spread_keeps_replicas_apart_whatever_their_kind() -> None:
     """Time-sliced replicas, too, go where the owner has none, as long as there is room."""
-    made = account(kind_node(GPU, "replicas", 4, 4, 1, placement="packed"), policy="spread")
+    made = account(kind_node(GPU, "replicas", 4, 4, 1, policy="packed"), policy="spread")
     asked = request(container("main", gpu=1))
     placed = [
         gpu
@@ -281,24 +281,24 @@ def requests(draw: st.DrawFn) -> PodRequest:
 
 
 @given(nodes(), st.lists(requests(), max_size=4), requests())
-def test_every_placement_fits_what_the_pod_asks_for(node: Node, earlier: list[PodRequest], asked: PodRequest) -> None:
-    """A placement gives each container what it asks for, of GPUs that have it; `fit` agrees with it."""
+def test_every_place_fits_what_the_pod_asks_for(node: Node, earlier: list[PodRequest], asked: PodRequest) -> None:
+    """The place of a pod gives each container what it asks for, of GPUs that have it; `fit` agrees with it."""
     reservations: list[Reservation] = []
     for number, each in enumerate([*earlier, asked]):
         before = node_account(node, (), reservations)
         ask = Ask(each, None, Rules())
-        placement = place(before, ask)
-        assert isinstance(fit(before, ask), Misfit) == isinstance(placement, Misfit)
-        if isinstance(placement, Misfit):
-            assert placement.reason
-            assert not isinstance(placement, Shortfall) or placement.missing > 0
+        placed = place(before, ask)
+        assert isinstance(fit(before, ask), Misfit) == isinstance(placed, Misfit)
+        if isinstance(placed, Misfit):
+            assert placed.reason
+            assert not isinstance(placed, NodeMisfit) or placed.missing > 0
             continue
         for container_ in each.containers:
-            got = placement.containers.get(container_.name, {})
+            got = placed.containers.get(container_.name, {})
             assert {name: sum(gpus.values()) for name, gpus in got.items()} == {
                 name: amount for name, amount in container_.amounts if name in node.offers
             }
-        reservations.append(Reservation(pod(each, uid=str(number)), "node", placement.shares))
+        reservations.append(Reservation(pod(each, uid=str(number)), "node", placed.shares))
         after = node_account(node, (), reservations)
         for name, resource in after.resources.items():
             assert not any(resource.over.values())

@@ -5,9 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.base.structs import replace
-from gpushare_plugin.ledger.constraints import Constraints, Requirement, Requirements, Term, Toleration
+from gpushare_plugin.ledger.constraints import Constraints, Needs, Requirement, Term, Toleration
 from gpushare_plugin.ledger.demand import ANY_ADDRESS, NOTHING, Demand, HostPort
-from gpushare_plugin.ledger.kube_scheduler import Screening, has_room, lack, refusal, unmet, written
+from gpushare_plugin.ledger.kube_scheduler import (
+    Screening,
+    constraints_refusal,
+    has_room,
+    refusal,
+    room_refusal,
+    written,
+)
 from gpushare_plugin.ledger.node import Node
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.request import PodRequest
@@ -44,7 +51,7 @@ def words(pod: Pod, node: Node = NODE, used: Demand = NOTHING) -> str:
 def waiting(constraints: Constraints = ANYWHERE, ports: tuple[int, ...] = (), **asked: int) -> Pod:
     """Return a pod that waits for a node."""
     demand = Demand(asked, dict.fromkeys(map(HostPort, ports), 1))
-    return Pod("uid", "", "", PodRequest(()), requirements=Requirements(constraints, demand))
+    return Pod("uid", "", "", PodRequest(()), needs=Needs(constraints, demand))
 
 
 def test_missing_resources_are_named_with_numbers() -> None:
@@ -97,7 +104,7 @@ def test_numbers_of_taints_are_plain(value: str, tolerated: bool) -> None:  # no
 
 def test_host_ports_that_are_taken_are_named() -> None:
     """They come before resources, as in kube-scheduler."""
-    used = waiting(ports=(80, 81, 90), pods=1).requirements.demand
+    used = waiting(ports=(80, 81, 90), pods=1).needs.demand
     assert words(waiting(ports=(80, 81), cpu=9000), used=used) == "host ports taken: 80, 81"
     assert refusal(waiting(ports=(82,)), NODE, used) is None
 
@@ -108,13 +115,15 @@ def test_a_pod_that_is_bound_runs_on_its_node_only() -> None:
     assert refusal(bound, NODE, NOTHING) is None
     assert words(replace(waiting(), node="other")) == "the pod is on node other"
     assert waiting().schedulable
-    assert not any(pod.schedulable for pod in (bound, replace(waiting(), gates=("a",)), replace(waiting(), over=True)))
+    assert not any(
+        pod.schedulable for pod in (bound, replace(waiting(), gates=("a",)), replace(waiting(), phase_final=True))
+    )
 
 
 def test_resources_that_are_still_to_be_made_can_be_left_out() -> None:
     """Slices that gpushare makes for the pod are not missing."""
     asked = Demand({SLICE: 2, "cpu": 5000})
-    missing = lack(asked, NODE, NOTHING, {SLICE})
+    missing = room_refusal(asked, NODE, NOTHING, {SLICE})
     assert missing is not None
     assert [shortage.name for shortage in missing.shortages] == ["cpu"]
     assert has_room(asked, NODE, NOTHING, {SLICE, "cpu"})
@@ -161,7 +170,7 @@ def test_screening_is_the_same_as_asking_each_node(steps: list[Node | str]) -> N
             before, nodes[step.name] = nodes.get(step.name), step
             screening.put(step, before)
         for constraints in SOME:
-            admitting = {name for name, node in nodes.items() if unmet(constraints, node) is None}
+            admitting = {name for name, node in nodes.items() if constraints_refusal(constraints, node) is None}
             assert screening.admitting(constraints) == admitting
 
 
@@ -199,7 +208,7 @@ def test_a_reason_is_given_exactly_if_a_node_has_no_room(
 ) -> None:
     """The shortages are those by which resources are missing."""
     node = Node("node", allocatable=allocatable)
-    missing = lack(asked, node, used)
+    missing = room_refusal(asked, node, used)
     assert (missing is None) == has_room(asked, node, used)
     if missing is not None and missing.cause == "resources":
         enough = {shortage.name: shortage.missing for shortage in missing.shortages}

@@ -152,13 +152,13 @@ class Life(RuleBasedStateMachine):
         """Reserve units for a pod, as for its binding: exactly where the oracle finds room."""
         before = self.free(name)
         try:
-            placement = self.account.reserve(truth.pod, name)
+            placed = self.account.reserve(truth.pod, name)
         except PlacementError:
             elsewhere = truth.reserved is not None and truth.reserved[0] != name
             assert truth.pod.ended or elsewhere or not self.has_room(truth.pod.request, name, before)
             return
         promised: dict[str, int] = {}
-        for gpus in [each[GPU_MEMORY] for each in placement.containers.values()]:
+        for gpus in [each[GPU_MEMORY] for each in placed.containers.values()]:
             promised |= dict.fromkeys(gpus, 0)
         count = truth.pod.request.gpu_count
         each = truth.pod.request.amounts[GPU_MEMORY] // count
@@ -251,7 +251,7 @@ class Life(RuleBasedStateMachine):
     def counts_as_the_oracle(self) -> None:
         """Each GPU has as many free units as the oracle counts, and never fewer than none."""
         for name in self.nodes:
-            found = self.account.node(name).resources.get(GPU_MEMORY)
+            found = self.account.account_of(name).resources.get(GPU_MEMORY)
             counted = dict(zip([gpu.name for gpu in found.offer.gpus], found.free, strict=True)) if found else {}
             assert counted == self.free(name)
             assert all(count >= 0 for count in counted.values())
@@ -263,8 +263,8 @@ class Life(RuleBasedStateMachine):
             each.uid
             for name in self.nodes
             for each in (
-                *self.account.node(name).pods,
-                *(reservation.pod for reservation in self.account.node(name).reservations),
+                *self.account.account_of(name).pods,
+                *(reservation.pod for reservation in self.account.account_of(name).reservations),
             )
         ]
         expected = [uid for uid, truth in self.pods.items() if self.place_of(truth) in self.nodes]
@@ -274,7 +274,7 @@ class Life(RuleBasedStateMachine):
     def keeps_nothing_stale(self) -> None:
         """Each verdict that is kept is what a fresh account of the node gives, and says yes only where place agrees."""
         for name, (node, _) in self.nodes.items():
-            account = self.account.node(name)
+            account = self.account.account_of(name)
             fresh = node_account(node, account.pods[::-1], account.reservations)
             for asked in REQUESTS:
                 for owner in (None, "a"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.chooser import Chooser, CloseGpus, OneGpu, OneSlice, Request
-from gpushare_plugin.core.policies import Occupancy, is_policy
+from gpushare_plugin.core.policies import UnitCounts, is_policy
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.ledger.node import recorded_node
 from gpushare_plugin.ledger.node_record import (
@@ -131,7 +131,7 @@ def test_a_record_of_an_earlier_version_can_be_read() -> None:
 def test_a_kind_that_a_later_version_adds_is_ignored() -> None:
     """A reader that does not know how to choose for a resource still chooses for the others."""
     made = record(snapshot({}, 8192))
-    later = ResourceRecord(name="example.com/new", kind="new", placement="anywhere")
+    later = ResourceRecord(name="example.com/new", kind="new", policy="anywhere")
     read = decode(encode(replace(made, resources=(later, *made.resources))))
     assert chooser_of(read, "nvidia.com/gpu") == CloseGpus({})
     offer = recorded_node("node", replace(read, gpus=(replace(read.gpus[0], resource=later.name), *read.gpus))).offers
@@ -141,9 +141,9 @@ def test_a_kind_that_a_later_version_adds_is_ignored() -> None:
 def chooser_of(read: NodeRecord, resource: str) -> Chooser:
     """Return what chooses GPUs for requests of a resource as the node does, by its record alone."""
     (how,) = (each for each in read.resources if each.name == resource)
-    match how.kind, how.placement:
-        case "memory" | "cores", placement if is_policy(placement):
-            return OneGpu(placement, next(gpu.unit_mib for gpu in read.gpus if gpu.resource == resource))
+    match how.kind, how.policy:
+        case "memory" | "cores", policy if is_policy(policy):
+            return OneGpu(policy, next(gpu.unit_mib for gpu in read.gpus if gpu.resource == resource))
         case "slices", _:
             return OneSlice()
     chooser = recorded_node("node", read).offers[resource].chooser(exact=True)
@@ -196,13 +196,13 @@ def test_a_scheduler_chooses_as_the_node_does(way: str, data: st.DataObject) -> 
     must = data.draw(st.lists(st.sampled_from(available), max_size=size, unique=True)) if available else []
     read = decode(encode(record(made)))
     chooser = chooser_of(read, resource.name)
-    occupancy = {
-        gpu.uuid: Occupancy(gpu.index, free[gpu.uuid] if gpu.healthy else 0, gpu.units)
+    counts = {
+        gpu.uuid: UnitCounts(gpu.index, free[gpu.uuid] if gpu.healthy else 0, gpu.units)
         for gpu in read.gpus
         if gpu.resource == resource.name
     }
     taken = Counter(resource.units[id_].gpu for id_ in must)
-    there = outcome(lambda: chooser.choose(Request(resource.name, size, occupancy, taken)))
+    there = outcome(lambda: chooser.choose(Request(resource.name, size, counts, taken)))
     here = outcome(lambda: Counter(resource.units[id_].gpu for id_ in resource.prefer(available, must, size)))
     # The node adds why GPUs are out.
     assert there == (here.partition("; GPU ")[0] if isinstance(here, str) else here)

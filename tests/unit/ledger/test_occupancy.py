@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpushare_plugin.base import structs
-from gpushare_plugin.ledger.annotations import ACK_ALLOCATION, claims, write_allocation
+from gpushare_plugin.ledger.annotations import ACK_ALLOCATION, annotated_shares, write_allocation
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.node import GPU_CORES, GPU_MEMORY, OfferedGpu, plain_node, recorded_node
 from gpushare_plugin.ledger.node_record import GpuRecord, NodeRecord, ResourceRecord
@@ -31,7 +31,7 @@ GPU = "nvidia.com/gpu"
 
 def holding(made: ClusterAccount, resource: str = GPU_MEMORY) -> list[tuple[str, int, str]]:
     """Return where the pods of a node have units of a resource, and who says so."""
-    return [(each.gpu, each.units, each.source) for each in made.node("node").resources[resource].holdings]
+    return [(each.gpu, each.units, each.source) for each in made.account_of("node").resources[resource].holdings]
 
 
 def test_the_allocation_of_the_daemon_is_believed_first() -> None:
@@ -55,10 +55,10 @@ def test_units_that_nothing_places_count_against_every_gpu() -> None:
     """Such units are on one of the GPUs, so none can be sure to have them; of a pod on two GPUs, half is on any one."""
     made = account(memory_node(10, 10, 3), pods=(pod(memory(4), "node"),))
     assert free(made) == [6, 6, 0]
-    assert made.node("node").resources[GPU_MEMORY].anywhere == 4
+    assert made.account_of("node").resources[GPU_MEMORY].anywhere == 4
     made.put_pod(pod(memory(4, gpus="2"), "node"))
     assert free(made) == [8, 8, 1]
-    assert made.node("node").resources[GPU_MEMORY].anywhere == 2
+    assert made.account_of("node").resources[GPU_MEMORY].anywhere == 2
 
 
 def test_the_promise_places_what_the_allocation_does_not_show() -> None:
@@ -72,7 +72,7 @@ def test_the_promise_places_what_the_allocation_does_not_show() -> None:
     elsewhere = (main._replace(gpu=uuid(2)),)
     made.put_pod(structs.replace(pod(asked, "node"), allocation=elsewhere, promise=promise))
     assert free(made, resource=GPU) == [0, 0, 0]
-    assert [each.units for each in made.node("node").resources[GPU].unplaced] == [1]
+    assert [each.units for each in made.account_of("node").resources[GPU].unplaced] == [1]
 
 
 def test_all_memory_of_a_pod_is_on_the_same_gpus() -> None:
@@ -90,13 +90,13 @@ def test_a_gpu_that_is_not_offered_any_more_is_held() -> None:
     made = account(node, pods=(pod(memory(4), "node", on=uuid(1)),))
     made.put_node(structs.replace(node, offers={GPU_MEMORY: replace(offer, gpus=offer.gpus[:1])}))
     assert free(made) == [10]
-    shrunk = made.node("node").resources[GPU_MEMORY]
+    shrunk = made.account_of("node").resources[GPU_MEMORY]
     gone = OfferedGpu(uuid(1), -1, 0, reason="not offered any more")
     assert (shrunk.gpus, shrunk.over) == ((offer.gpus[0], gone), {uuid(0): 0, uuid(1): 4})
     made.put_node(structs.replace(node, offers={}))
-    left = made.node("node").resources[GPU_MEMORY]
+    left = made.account_of("node").resources[GPU_MEMORY]
     assert (left.gpus, left.over) == ((gone,), {uuid(1): 4})
-    assert left.by_gpu == {uuid(1): [Placed(made.node("node").pods[0], uuid(1), 4, "allocation")]}
+    assert left.by_gpu == {uuid(1): [Placed(made.account_of("node").pods[0], uuid(1), 4, "allocation")]}
 
 
 def test_an_index_names_one_gpu_or_none() -> None:
@@ -137,7 +137,7 @@ def test_gpus_without_a_described_resource_are_known_and_not_offered() -> None:
             gpu_record(1, 8, resource="example.com/new"),
             GpuRecord(index=2, uuid="GPU-2", memory_mib=1),
         ),
-        resources=(ResourceRecord(name=GPU_MEMORY, kind="memory", placement="spread"),),
+        resources=(ResourceRecord(name=GPU_MEMORY, kind="memory", policy="spread"),),
     )
     node = recorded_node("node", record, allocatable={GPU_MEMORY: 7})
     assert [gpu.name for gpu in node.offers[GPU_MEMORY].gpus] == [uuid(0)]
@@ -156,7 +156,7 @@ def test_an_allocation_of_too_much_is_not_believed() -> None:
         (Share("init", GPU_MEMORY, uuid(0), 2), Share("main", GPU_MEMORY, uuid(1), 2)),
     ):
         texts = {"gpushare/allocation": write_allocation(shares)}
-        assert claims(texts, asked, "node").allocation == shares
+        assert annotated_shares(texts, asked, "node").allocation == shares
         assert free(account(memory_node(10, 10), pods=(pod(asked, "node", annotations=texts),))) == [8, 8]
 
 

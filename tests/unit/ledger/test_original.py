@@ -10,7 +10,7 @@ import pytest
 from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.pod import Pod, has_ended
-from gpushare_plugin.ledger.verdicts import Fit, Misfit, Shortfall
+from gpushare_plugin.ledger.verdicts import Fit, Misfit, NodeMisfit
 from tests.unit.ledger.objects import account, container, free, memory, memory_node, pod, request, uuid
 
 
@@ -19,7 +19,7 @@ def test_init_containers_count_for_where_a_pod_fits() -> None:
     asked = request(container("warm-up", "init", memory=10), container("main", memory=2))
     made = account(memory_node(8, 8))
     verdict = made.fit(asked, "node")
-    assert isinstance(verdict, Shortfall)
+    assert isinstance(verdict, NodeMisfit)
     assert verdict.missing == 2
     made.put_node(memory_node(8, 12))
     made.put_pod(pod(asked, "node", on=uuid(1)))
@@ -39,7 +39,7 @@ def test_a_gpu_over_its_capacity_has_nothing_free() -> None:
     """A GPU whose pods hold more than it has now, after it shrank, has 0 free; the original's number wraps around."""
     made = account(memory_node(10, 10), pods=(pod(memory(8), "node", on=uuid(0)),))
     made.put_node(memory_node(5, 10))
-    shrunk = made.node("node").resources["aliyun.com/gpu-mem"]
+    shrunk = made.account_of("node").resources["aliyun.com/gpu-mem"]
     assert (shrunk.free, shrunk.over) == ((0, 10), {uuid(0): 3, uuid(1): 0})
     assert [each.units for each in shrunk.by_gpu[uuid(0)]] == [8]
     assert made.place(memory(1), "node").containers["main"]["aliyun.com/gpu-mem"] == {uuid(1): 1}

@@ -53,7 +53,7 @@ def expected(verdict: str) -> Verdict:
 def found(pair: dict[str, Any]) -> Verdict:
     """Return what we say of a pair."""
     node = judged_node(msgspec.convert(pair["node"], ApiNode))
-    used = reduce(add, (pod(each).requirements.demand for each in pair["occupants"]), NOTHING)
+    used = reduce(add, (pod(each).needs.demand for each in pair["occupants"]), NOTHING)
     refused = refusal(pod(pair["pod"]), node, used)
     return (None, set()) if refused is None else (refused.cause, {each.name for each in refused.shortages})
 

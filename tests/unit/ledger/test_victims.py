@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.request import PodRequest
-from gpushare_plugin.ledger.victims import Eviction, Harm
+from gpushare_plugin.ledger.victims import EvictionCosts, VictimCandidates
 from tests.unit.ledger.evictions import RUNS, Case, cases
 from tests.unit.ledger.objects import account, container, kind_node, memory, memory_node, pod, request, uuid
 
@@ -17,9 +17,9 @@ def victims(
     made: ClusterAccount, asked: PodRequest, others: Sequence[str], certain: Sequence[str] = (), **more: Any
 ) -> list[str] | None:
     """Return the UIDs of the victims for a request; `certain` go in any case."""
-    pods = {each.uid: each for each in made.node("node").pods}
-    eviction = Eviction([pods[uid] for uid in certain], [pods[uid] for uid in others])._replace(**more)
-    found = made.victims(pod(asked, uid="asked"), "node", eviction)
+    pods = {each.uid: each for each in made.account_of("node").pods}
+    candidates = VictimCandidates([pods[uid] for uid in certain], [pods[uid] for uid in others])._replace(**more)
+    found = made.victims(pod(asked, uid="asked"), "node", candidates)
     return None if found is None else [each.uid for each in found]
 
 
@@ -40,7 +40,7 @@ def test_victims_are_on_one_gpu() -> None:
     assert victims(made, memory(8), ["d"]) is None
     assert victims(made, memory(11), ["a", "b", "c", "d"]) is None
     assert victims(made, memory(8), []) is None
-    assert made.victims(pod(memory(1)), "unknown", Eviction((), ())) is None
+    assert made.victims(pod(memory(1)), "unknown", VictimCandidates((), ())) is None
 
 
 def test_the_fewest_and_least_important_pods_are_the_victims() -> None:
@@ -86,9 +86,9 @@ def test_given_victims_use_up_their_budget() -> None:
             pod(memory(10), "node", "other", on=uuid(2), priority=1),
         ),
     )
-    harm = Harm(violations=lambda pods: max(0, len({"certain", "same"} & {each.uid for each in pods}) - 1))
-    assert victims(made, memory(10), ["same", "other"], certain=["certain"], harm=harm) == ["other"]
-    assert victims(made, memory(10), ["same", "other"], harm=harm) == ["same"]
+    costs = EvictionCosts(violations=lambda pods: max(0, len({"certain", "same"} & {each.uid for each in pods}) - 1))
+    assert victims(made, memory(10), ["same", "other"], certain=["certain"], costs=costs) == ["other"]
+    assert victims(made, memory(10), ["same", "other"], costs=costs) == ["same"]
 
 
 def test_a_request_for_several_gpus_takes_pods_of_several_gpus() -> None:
@@ -136,8 +136,8 @@ def test_victims_are_enough_and_the_fewest(case: Case) -> None:
     `GPUSHARE_PREEMPTION_RUNS` sets how many cases are tried.
     """
     made = account(case.node, pods=case.pods)
-    eviction = Eviction(case.proposed, case.others, harm=case.disruptions.harm)
-    found = made.victims(pod(case.asked, uid="asked"), "node", eviction)
+    candidates = VictimCandidates(case.proposed, case.others, costs=case.disruptions.costs)
+    found = made.victims(pod(case.asked, uid="asked"), "node", candidates)
     if found is None:
         assert case.best is None
         return

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 
-from gpushare_plugin.ledger.constraints import Constraints, requirements
+from gpushare_plugin.ledger.constraints import Constraints, shared_needs
 from gpushare_plugin.ledger.demand import NOTHING
 from gpushare_plugin.ledger.pod import Pod as AskingPod
 from gpushare_plugin.partition.decide import Decisions, decide
@@ -71,7 +71,7 @@ class Pod:
 
     def waiting(self) -> AskingPod:
         """Return it as the decision takes it."""
-        required = requirements(Constraints(tuple((name, "closed") for name in sorted(self.closed))), NOTHING)
+        required = shared_needs(Constraints(tuple((name, "closed") for name in sorted(self.closed))), NOTHING)
         return AskingPod(
             uid=self.uid,
             namespace="ns",
@@ -79,7 +79,7 @@ class Pod:
             request=slice_request(self.slices),
             priority=self.priority,
             created=self.created,
-            requirements=required,
+            needs=required,
         )
 
 
@@ -363,7 +363,7 @@ class Cluster:
             for gpu in node.gpus:
                 slices = after.gpus.get(gpu.uuid, gpu.listed)
                 before = node.wanted.gpus.get(gpu.uuid, gpu.listed)
-                truth = Gpu(gpu.uuid, gpu.room.units if self.kind == "mps" else 0)
+                truth = Gpu(gpu.uuid, gpu.room.parts if self.kind == "mps" else 0)
                 assert Counter(gpu.held) <= Counter(slices), f"{gpu.uuid}: {gpu.held} held, {slices} wanted"
                 if truth.fits(list(Counter(gpu.held).elements())) and not gpu.reason:
                     assert truth.fits(list(Counter(slices).elements())), f"{gpu.uuid} cannot have {slices}"

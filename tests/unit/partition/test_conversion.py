@@ -2,13 +2,13 @@
 
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.ledger.cluster import ClusterAccount
-from gpushare_plugin.ledger.constraints import Constraints, requirements
+from gpushare_plugin.ledger.constraints import Constraints, shared_needs
 from gpushare_plugin.ledger.demand import NOTHING
 from gpushare_plugin.ledger.node import recorded_node
 from gpushare_plugin.ledger.node_record import GpuRecord, NodeRecord, ResourceRecord
 from gpushare_plugin.ledger.pod import Share
 from gpushare_plugin.ledger.request import ContainerRequest
-from gpushare_plugin.partition.conversion import mig_layout, partition_node
+from gpushare_plugin.partition.conversion import mig_layout, partition_node_of
 from gpushare_plugin.partition.nodes import PartitionNode
 from gpushare_plugin.partition.pods import problem
 from gpushare_plugin.slices.memory import MemoryRoom
@@ -39,7 +39,7 @@ def _account(record: NodeRecord, partitioning: Kind = "mps") -> ClusterAccount:
 
 def _found(account: ClusterAccount) -> PartitionNode:
     """Return the node as the decision takes it."""
-    found = partition_node(account.node("node"))
+    found = partition_node_of(account.account_of("node"))
     assert found is not None
     return found
 
@@ -61,7 +61,7 @@ def test_a_node_under_mps_has_its_cards_with_what_they_list_and_what_pods_hold()
     for each in (placed, pod(two, "node", "somewhere"), pod(gone, "node", "gone"), pod(one, None, "waits")):
         account.put_pod(each)
     found = _found(account)
-    assert [(each.index, each.room.units, each.listed, dict(each.held)) for each in found.gpus] == [
+    assert [(each.index, each.room.parts, each.listed, dict(each.held)) for each in found.gpus] == [
         (0, 40, {"10gb": 2, "20gb": 1}, {"10gb": 1}),
         (1, 40, {}, {}),
         (2, 5, {}, {}),
@@ -221,6 +221,6 @@ def test_a_container_with_more_than_one_slice_is_refused_in_words() -> None:
 def test_pods_share_a_search_if_they_require_the_same() -> None:
     """Pods with equal requirements share a search; others do not."""
     asked, zones = request(_container("main", ten=1)), ("a", "a", "b")
-    required = [requirements(Constraints(selector=(("zone", zone),)), NOTHING) for zone in zones]
-    first, second, third = (pod(asked, uid=str(n), requirements=each).alike for n, each in enumerate(required))
+    required = [shared_needs(Constraints(selector=(("zone", zone),)), NOTHING) for zone in zones]
+    first, second, third = (pod(asked, uid=str(n), needs=each).alike for n, each in enumerate(required))
     assert first == second != third

@@ -9,7 +9,7 @@ from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.refusal import Refusal
 from gpushare_plugin.ledger.request import Wishes
 from gpushare_plugin.partition.decide import Decisions, decide
-from gpushare_plugin.partition.elsewhere import ExistingSlices
+from gpushare_plugin.partition.elsewhere import ExistingOffer
 from gpushare_plugin.partition.nodes import PartitionNode
 from gpushare_plugin.partition.taking_back import RoundRules
 from gpushare_plugin.slices.memory import MemoryRoom
@@ -432,11 +432,11 @@ def test_a_node_that_meets_a_defect_is_left_out_and_all_others_are_served(listed
 
 def test_a_pod_is_offered_the_same_if_it_is_decided_again_without_a_node() -> None:
     """Slices that need not be made are given out once: to ask for them a second time would give the pod others."""
-    offers = iter([ExistingSlices("c", NOW + timedelta(seconds=60))])
-    rules = RoundRules(anywhere, ["p", "q"], offered=lambda pod: next(offers, None) if pod.uid == "p" else None)
+    offers = iter([ExistingOffer("c", NOW + timedelta(seconds=60))])
+    rules = RoundRules(anywhere, ["p", "q"], existing_offer=lambda pod: next(offers, None) if pod.uid == "p" else None)
     nodes = [node(gpu(0, room=Faulty(40))), node(gpu(node="b"), name="b")]
     found = decide(nodes, [pod("p", "30gb", age=9), pod("q", "30gb")], NOW, rules)
-    assert found.offered.keys() == {"p"}
+    assert found.elsewhere.keys() == {"p"}
     assert where(found, "q") == ["30gb GPU-b-0 free"]
     assert [each.node for each in found.left_out] == ["a"]
 

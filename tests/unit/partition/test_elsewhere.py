@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from gpushare_plugin.base.structs import replace
-from gpushare_plugin.ledger.constraints import Constraints, requirements
+from gpushare_plugin.ledger.constraints import Constraints, shared_needs
 from gpushare_plugin.ledger.demand import Demand
 from gpushare_plugin.ledger.kube_scheduler import Screening
 from gpushare_plugin.ledger.node import Node
@@ -54,10 +54,12 @@ class Cluster:
 
     def decided(self, *pods: Pod, seconds: float = 0) -> Decisions:
         """Return what is decided some seconds from now."""
-        judged = [replace(each, requirements=requirements(Constraints(), demand(each))) for each in pods]
+        judged = [replace(each, needs=shared_needs(Constraints(), demand(each))) for each in pods]
         now = NOW + timedelta(seconds=seconds)
-        offered = self.elsewhere.search(lambda _pod, _node: self.accepts, now, 60)
-        return decide([node(gpu())], judged, now, RoundRules(anywhere, {each.uid for each in pods}, offered=offered))
+        existing = self.elsewhere.search(lambda _pod, _node: self.accepts, now, 60)
+        return decide(
+            [node(gpu())], judged, now, RoundRules(anywhere, {each.uid for each in pods}, existing_offer=existing)
+        )
 
 
 def demand(asking: Pod) -> Demand:
@@ -76,7 +78,7 @@ def test_no_slice_is_made_for_a_pod_that_another_node_offers_one(cluster: Cluste
     """kube-scheduler binds it in a moment; so many pods as there are slices wait for that, in their order."""
     cluster.put("fixed", {"ten": 2}, ten=3)
     found = cluster.decided(pod("new", "10gb"), pod("old", "10gb", age=9))
-    assert {uid: offer.node for uid, offer in found.offered.items()} == {"old": "fixed"}
+    assert {uid: offer.node for uid, offer in found.elsewhere.items()} == {"old": "fixed"}
     assert found.assigned.keys() == {"new"}
     assert not found.refused
 
@@ -94,14 +96,14 @@ def test_taints_and_labels_keep_pods_away_from_slices_as_from_anything(cluster: 
     cluster.take(Node(plain.name, taints=(Taint("a", effect="NoSchedule"),), allocatable=plain.allocatable))
     assert cluster.decided(pod("p", "10gb")).assigned.keys() == {"p"}
     cluster.take(plain)
-    assert cluster.decided(pod("p", "10gb")).offered.keys() == {"p"}
+    assert cluster.decided(pod("p", "10gb")).elsewhere.keys() == {"p"}
 
 
 def test_slices_of_a_partitioned_node_count_where_they_are_of_the_other_kind(cluster: Cluster) -> None:
     """MIG instances that people made on a node under MPS are offered as they are; its own slices are decided upon."""
     cluster.put("mixed", by="mps", ten=1, mig=1)
     found = cluster.decided(pod("p", "10gb"), pod("q", "3g.20gb"))
-    assert (set(found.assigned), set(found.offered)) == ({"p"}, {"q"})
+    assert (set(found.assigned), set(found.elsewhere)) == ({"p"}, {"q"})
 
 
 def test_all_slices_of_a_pod_have_to_be_on_one_node(cluster: Cluster) -> None:
@@ -110,7 +112,7 @@ def test_all_slices_of_a_pod_have_to_be_on_one_node(cluster: Cluster) -> None:
     cluster.put("two", ten=1)
     assert cluster.decided(pod("p", "10gb", "10gb")).assigned.keys() == {"p"}
     cluster.put("two", ten=2)
-    assert cluster.decided(pod("p", "10gb", "10gb")).offered.keys() == {"p"}
+    assert cluster.decided(pod("p", "10gb", "10gb")).elsewhere.keys() == {"p"}
 
 
 def test_a_size_beyond_any_partitioned_gpu_is_not_refused_if_a_node_offers_one(cluster: Cluster) -> None:
@@ -129,9 +131,9 @@ def test_a_pod_that_does_not_go_to_an_offered_slice_in_time_gets_one_made(cluste
     cluster.put("fixed", ten=1)
     asked = pod("p", "10gb", age=9)
     assert cluster.decided(asked).next_at == NOW + timedelta(seconds=60)
-    assert cluster.decided(asked, seconds=59).offered
+    assert cluster.decided(asked, seconds=59).elsewhere
     late = cluster.decided(asked, pod("q", "10gb"), seconds=60)
-    assert (set(late.assigned), set(late.offered)) == ({"p"}, {"q"})
+    assert (set(late.assigned), set(late.elsewhere)) == ({"p"}, {"q"})
     cluster.elsewhere.forget("p")
     assert cluster.decided(asked, seconds=70).next_at == NOW + timedelta(seconds=130)
     cluster.elsewhere.remove("fixed")
@@ -146,7 +148,7 @@ def test_pods_that_come_and_go_on_a_node_are_counted(cluster: Cluster) -> None:
     for free in (True, False):
         cluster.used["fixed"] = Demand({TEN: 0 if free else 1})
         cluster.elsewhere.recount("fixed")
-        assert bool(cluster.decided(pod("p", "10gb")).offered) == free
+        assert bool(cluster.decided(pod("p", "10gb")).elsewhere) == free
 
 
 def test_a_pod_that_names_gpus_goes_only_where_one_of_these_has_a_slice(cluster: Cluster) -> None:
@@ -155,9 +157,9 @@ def test_a_pod_that_names_gpus_goes_only_where_one_of_these_has_a_slice(cluster:
     asked = pod("p", "10gb", wishes=Wishes(uuids=("GPU-a-0",)))
     cluster.accepts = False
     assert cluster.decided(asked).assigned
-    assert cluster.decided(pod("q", "10gb")).offered
+    assert cluster.decided(pod("q", "10gb")).elsewhere
     cluster.accepts = True
-    assert cluster.decided(asked).offered
+    assert cluster.decided(asked).elsewhere
 
 
 def test_slices_kept_for_a_pod_stay_kept(cluster: Cluster) -> None:
@@ -168,6 +170,6 @@ def test_slices_kept_for_a_pod_stay_kept(cluster: Cluster) -> None:
     wanted = type(there.wanted)(there.wanted.gpus, {"p": (own,)})
     offered = cluster.elsewhere.search(lambda *_: True, NOW, 60)
     again = [type(there)("a", there.gpus, wanted)]
-    found = decide(again, [pod("p", "10gb")], NOW, RoundRules(anywhere, {"p"}, offered=offered))
+    found = decide(again, [pod("p", "10gb")], NOW, RoundRules(anywhere, {"p"}, existing_offer=offered))
     assert found.assigned.keys() == {"p"}
     assert not found.changes

@@ -10,7 +10,7 @@ from gpushare_plugin.base.structs import replace
 from gpushare_plugin.kube.client import NODES
 from gpushare_plugin.kube.lease import LeaseTiming
 from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, encode
-from gpushare_plugin.partitioner.service import Partitioner, serve
+from gpushare_plugin.partitioner.service import PartitionerSettings, serve
 from gpushare_plugin.slices.slice import named_slice
 from gpushare_plugin.slices.wanted import WANTED_SLICES, Wanted, decode
 from gpushare_plugin.testing.cluster import ApiServer
@@ -106,7 +106,7 @@ async def partitioner(server: ApiServer, folder: Path, **options: Any) -> AsyncI
         "lease_timing": LEASED,
         "client_timing": QUICK,
     }
-    task = asyncio.create_task(serve(Partitioner(**settings | options)))
+    task = asyncio.create_task(serve(PartitionerSettings(**settings | options)))
     try:
         yield task
     finally:

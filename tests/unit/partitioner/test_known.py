@@ -125,7 +125,7 @@ def test_a_pod_that_names_gpus_is_offered_slices_of_these_only(known: Changing) 
     for uuid, there in (("GPU-fixed-0", True), ("GPU-other-0", False)):
         known.put_pod(pod(uuid, "10gb", annotations={HAMI_UUIDS: uuid}))
         (asking,) = (each for each in known.waiting if each.uid == uuid)
-        offer = known.rules(datetime.now(UTC), 60, "binpack").offered(asking)
+        offer = known.rules(datetime.now(UTC), 60, "binpack").existing_offer(asking)
         assert (offer is not None) == there
 
 
@@ -222,7 +222,9 @@ def test_swapped_slices_are_no_event(known: Changing) -> None:
     counts = PartitionerCounts()
     reports = Reports(told.append, counts)
     assigned = Assigned("p", "ns/p", datetime.now(UTC), "n0", (kept("10gb", name="n0"),), (0,), ("idle",))
-    taken = TakenBack("p", "ns/p", "n1", (kept("10gb", name="n1"),), ("GPU 0",), "why", taken=True, swapped=True)
+    taken = TakenBack(
+        "p", "ns/p", "n1", (kept("10gb", name="n1"),), ("GPU 0",), "why", lost_to_others=True, swapped=True
+    )
     reports.report(Decisions({}, {"p": assigned}, {}, (taken,), None), {"n0", "n1"}, known)
     assert (told, counted(counts)) == ([], {})
     reports.report(Decisions({}, {"p": assigned}, {}, (taken,), None), {"n1"}, known)

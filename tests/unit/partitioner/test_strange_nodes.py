@@ -103,7 +103,7 @@ def answers(found: JudgedOverview) -> tuple[Decisions, str]:
     texts = [words.refusal(each) for each in decisions.refused.values()]
     for each in known.waiting:
         texts += outlook(known, each.uid, Partitioners(runs=True), NOW)
-    accounts = map(found.account.node, found.account.nodes)
+    accounts = map(found.account.account_of, found.account.nodes)
     report = cluster_report(accounts, found.waiting.values(), everything=True)
     texts += [encode(report), *details(report, Style()), *slices(report, Style(), NOW, detailed=True)]
     return decisions, "\n".join(texts)

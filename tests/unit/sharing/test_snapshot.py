@@ -45,7 +45,7 @@ def test_mps_is_needed_where_the_config_shares_through_it(*, sharing: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("entries", "placement"),
+    ("entries", "policy"),
     [
         ([{}], None),
         ([{"placement": "spread"}], "spread"),
@@ -56,15 +56,15 @@ def test_mps_is_needed_where_the_config_shares_through_it(*, sharing: dict[str, 
     ],
 )
 def test_the_placement_is_the_one_that_the_config_names(
-    entries: list[dict[str, object]] | None, placement: str | None
+    entries: list[dict[str, object]] | None, policy: str | None
 ) -> None:
     """The default of the schema is no wish, and entries that differ say nothing of the node as a whole."""
     resources = [{"name": f"example.com/mem-{number}", **each} for number, each in enumerate(entries or ())]
     sharing: dict[str, object] = {"memory": {"resources": resources}} if entries else {}
     inventory = a_node(8192, 8192)
     made = planned_snapshot(settings(sharing=sharing), inventory, planned(inventory, sharing=sharing))
-    assert made.placement == placement
-    assert record(made).placement == placement
+    assert made.policy == policy
+    assert record(made).policy == policy
 
 
 def test_a_node_without_gpus_needs_no_mps() -> None:

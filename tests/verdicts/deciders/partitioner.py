@@ -101,7 +101,7 @@ def _told(decisions: Decisions) -> Json:
             uid: [each.node, [[one.gpu, one.slice] for one in each.kept], list(each.how)]
             for uid, each in decisions.assigned.items()
         },
-        "offered": {uid: [each.node, each.until.isoformat()] for uid, each in decisions.offered.items()},
+        "offered": {uid: [each.node, each.until.isoformat()] for uid, each in decisions.elsewhere.items()},
         "next": decisions.next_at and decisions.next_at.isoformat(),
         "left out": {each.node: each.reason for each in decisions.left_out},
         "broken": [each.pod.uid for each in decisions.broken],

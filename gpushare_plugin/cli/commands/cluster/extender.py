@@ -20,9 +20,9 @@ from gpushare_plugin.cli.options import (
 )
 from gpushare_plugin.core.policies import DEFAULT_POLICY, POLICIES
 from gpushare_plugin.extender.aliyun.cordons import EVERY_NODE
-from gpushare_plugin.extender.service import Extender, run
+from gpushare_plugin.extender.service import ExtenderSettings, run
 from gpushare_plugin.extender.tls.certificates import Certificates
-from gpushare_plugin.extender.tls.own import OwnCertificates
+from gpushare_plugin.extender.tls.own import OwnCertificateSettings
 from gpushare_plugin.kube.identity import ObjectIdentity
 from gpushare_plugin.observe.http.address import parse_address
 
@@ -123,7 +123,7 @@ def command(
     )
     pod = _own_pod(lease_namespace, options)
     with daemon_log(options["log_format"], options["log_level"]):
-        extender = Extender(
+        settings = ExtenderSettings(
             address=listen_address,
             namespace=lease_namespace,
             probe_address=probe_address,
@@ -138,7 +138,7 @@ def command(
             # The objects of the cluster stay, so the collector need not look at them: a look took 0.15 s.
             listed=gc.freeze,
         )
-        run_daemon(run(extender))
+        run_daemon(run(settings))
 
 
 def _check_addresses(listen_address: str, probe_address: str | None) -> None:
@@ -162,7 +162,7 @@ def _own_pod(namespace: str, options: Mapping[str, Any]) -> ObjectIdentity | Non
     return None
 
 
-def _own_certificates(namespace: str, options: Mapping[str, Any]) -> OwnCertificates | None:
+def _own_certificates(namespace: str, options: Mapping[str, Any]) -> OwnCertificateSettings | None:
     """Return the certificates that the extender makes itself, None without --tls-secret; raise click.UsageError."""
     name, service = options["tls_secret"], options["service_name"]
     if not name:
@@ -173,7 +173,7 @@ def _own_certificates(namespace: str, options: Mapping[str, Any]) -> OwnCertific
         )
     if service is None:
         raise click.UsageError("--tls-secret needs --service-name, whose name the certificate has")
-    return OwnCertificates(name, host=f"{service}.{namespace}.svc")
+    return OwnCertificateSettings(name, host=f"{service}.{namespace}.svc")
 
 
 def _certificates(certificate: Path | None, key: Path | None, authority: Path | None) -> Certificates | None:

@@ -86,7 +86,7 @@ async def _watch(client: Client, nodes: tuple[str, ...], output: str, *, detaile
 
 def _report(overview: Overview, nodes: tuple[str, ...]) -> ClusterReport:
     account = overview.account
-    return cluster_report(map(account.node, account.nodes), overview.waiting.values(), everything=bool(nodes))
+    return cluster_report(map(account.account_of, account.nodes), overview.waiting.values(), everything=bool(nodes))
 
 
 def _show(report: ClusterReport, output: str, *, detailed: bool, indent: int | None = 2) -> None:

@@ -16,7 +16,7 @@ from gpushare_plugin.cli.options import (
 )
 from gpushare_plugin.core.policies import DEFAULT_POLICY, POLICIES
 from gpushare_plugin.partition.taking_back import DEFAULT_PATIENCE, LEAST_PATIENCE, MOST_PATIENCE
-from gpushare_plugin.partitioner.service import Partitioner, run
+from gpushare_plugin.partitioner.service import PartitionerSettings, run
 
 
 class _SecondsRange(click.FloatRange):
@@ -64,11 +64,11 @@ def command(
 ) -> None:
     """Watch for pods that wait for slices, and have the daemons of labelled nodes make them."""
     with daemon_log(options["log_format"], options["log_level"]):
-        partitioner = Partitioner(
+        settings = PartitionerSettings(
             namespace=lease_namespace,
             probe_address=probe_address,
             policy=placement,
             patience=patience,
             kubeconfig=kubeconfig,
         )
-        run_daemon(run(partitioner))
+        run_daemon(run(settings))

@@ -8,11 +8,11 @@ from gpushare_plugin.ledger.node import GPU_MEMORY, Node, plain_node, recorded_n
 from gpushare_plugin.ledger.node_record import GpuRecord, NodeRecord, ResourceRecord
 from gpushare_plugin.ledger.pod import Pod, Share
 from gpushare_plugin.ledger.request import PodRequest
-from gpushare_plugin.ledger.verdicts import Placement
+from gpushare_plugin.ledger.verdicts import PodPlace
 from gpushare_plugin.observe.cluster.report import ClusterReport, cluster_report
 from tests.unit.ledger.objects import account, gpu_record, memory, pod, uuid
 
-MEMORY = ResourceRecord(name=GPU_MEMORY, kind="memory", placement="binpack")
+MEMORY = ResourceRecord(name=GPU_MEMORY, kind="memory", policy="binpack")
 
 
 def recorded(
@@ -30,7 +30,7 @@ def gpu(node: str, index: int, units: int = 15, **fields: object) -> GpuRecord:
 def promised(asked: PodRequest, node: Node, gpu: str) -> dict[str, str]:
     """Return the annotations with which a pod is bound whose memory is to be on one GPU."""
     shares = tuple(Share(each.name, GPU_MEMORY, gpu, each.amount(GPU_MEMORY)) for each in asked.containers)
-    return promise_annotations(Placement(node.name, shares), asked, node, datetime(2026, 1, 1, tzinfo=UTC))
+    return promise_annotations(PodPlace(node.name, shares), asked, node, datetime(2026, 1, 1, tzinfo=UTC))
 
 
 class Cluster:
@@ -66,7 +66,7 @@ class Cluster:
         """Bind a pod to a node, `on` the GPU that its daemon says, and `promise` the one it was promised."""
         asked, texts = memory(units), dict[str, str]()
         if promise is not None:
-            texts |= promised(asked, self.account.node(node).node, uuid(promise, node))
+            texts |= promised(asked, self.account.account_of(node).node, uuid(promise, node))
         made = pod(asked, node, name, on=None if on is None else uuid(on, node), annotations=texts)
         self.account.put_pod(made)
         return made
@@ -78,4 +78,4 @@ class Cluster:
 
     def reported(self, *waiting: Pod) -> ClusterReport:
         """Return what is shown of it while pods wait for slices."""
-        return cluster_report(map(self.account.node, self.account.nodes), waiting)
+        return cluster_report(map(self.account.account_of, self.account.nodes), waiting)

@@ -163,7 +163,7 @@ def test_every_refusal_names_the_number_that_is_missing(asked: PodRequest, numbe
     cluster = Cluster()
     whole = ResourceRecord(name="nvidia.com/gpu", kind="gpus")
     used = gpu("gpu-1", 1, 1, resource="nvidia.com/gpu", unit_mib=0, healthy=False, reason="XID 79")
-    kinds = (ResourceRecord(name="aliyun.com/gpu-mem", kind="memory", placement="binpack"), whole)
+    kinds = (ResourceRecord(name="aliyun.com/gpu-mem", kind="memory", policy="binpack"), whole)
     cluster.node("gpu-1", recorded(gpu("gpu-1", 0), used, kinds=kinds))
     assert number in text(explained(cluster, asked))
 
@@ -171,7 +171,7 @@ def test_every_refusal_names_the_number_that_is_missing(asked: PodRequest, numbe
 def test_a_share_on_several_gpus_under_mps_is_explained() -> None:
     """The cause and what to do are said of the node that has room otherwise."""
     cluster = Cluster()
-    kinds = (ResourceRecord(name="aliyun.com/gpu-mem", kind="memory", placement="binpack", single_gpu=True),)
+    kinds = (ResourceRecord(name="aliyun.com/gpu-mem", kind="memory", policy="binpack", single_gpu=True),)
     cluster.node("gpu-1", recorded(gpu("gpu-1", 0), gpu("gpu-1", 1), kinds=kinds))
     said = text(explained(cluster, memory(4, gpus="2")))
     assert "MPS does not limit a process that sees fewer GPUs than its share has" in said
@@ -287,7 +287,7 @@ def test_a_promise_for_another_node_does_not_count() -> None:
     """The promise is named, so that nobody looks for the pod there."""
     cluster = full()
     found = cluster.pod("c", 2, "gpu-1")
-    other = cluster.account.node("gpu-1").node
+    other = cluster.account.account_of("gpu-1").node
     texts = {
         key: value.replace('"node":"gpu-1"', '"node":"gpu-9"')
         for key, value in promised(found.request, other, uuid(0, "gpu-1")).items()
@@ -337,7 +337,7 @@ def test_a_pod_that_the_extender_did_not_place_has_no_policy_of_it() -> None:
 def test_the_config_of_a_node_can_name_the_policy() -> None:
     """After the pod and the node's label."""
     cluster = Cluster()
-    record = replace(recorded(gpu("gpu-1", 0), gpu("gpu-1", 1)), placement="spread")
+    record = replace(recorded(gpu("gpu-1", 0), gpu("gpu-1", 1)), policy="spread")
     for label, source in ((None, "the config of the node"), ("binpack", "label ack.node.gpu.placement of the node")):
         node = cluster.node("gpu-1", record, label)
         found = cluster.pod("a", 5, "gpu-1", on=1, promise=1)

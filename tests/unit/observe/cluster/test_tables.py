@@ -156,7 +156,7 @@ def test_every_way_of_sharing_has_a_table() -> None:
     """Replicas, slices, whole GPUs and MIG instances stand below memory, each with what its units are."""
     cluster = Cluster()
     for name, kind, count in (("nvidia.com/gpu", "replicas", 4), ("nvidia.com/gpu-10gb", "slices", 2)):
-        kinds = (ResourceRecord(name=name, kind=kind, placement="packed"),)
+        kinds = (ResourceRecord(name=name, kind=kind, policy="packed"),)
         cluster.node(kind, recorded(gpu(kind, 0, count, resource=name, unit_mib=0, mode="time-slicing"), kinds=kinds))
     mig = "nvidia.com/mig-1g.10gb"
     instances = [gpu("mig", 0, 1, uuid=f"MIG-{n}", resource=mig, unit_mib=0, profile="1g.10gb") for n in range(3)]

@@ -155,8 +155,8 @@ def test_the_record_says_what_is_compute() -> None:
     made = planned_snapshot(settings(sharing=memory(**REQUESTED)), TWO, offered())
     written = record(made)
     assert written.resources == (
-        ResourceRecord(name=GPU_MEM, kind="memory", placement="binpack", single_gpu=True),
-        ResourceRecord(name=CORES, kind="cores", placement="binpack"),
+        ResourceRecord(name=GPU_MEM, kind="memory", policy="binpack", single_gpu=True),
+        ResourceRecord(name=CORES, kind="cores", policy="binpack"),
     )
     assert [(gpu.index, gpu.resource, gpu.units, gpu.unit_mib, gpu.mode) for gpu in written.gpus] == [
         (0, GPU_MEM, 40, 1024, "mps"),
