@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from weakref import WeakKeyDictionary
 
 from gpushare_plugin.base.structs import Struct
@@ -118,11 +119,13 @@ class Disruptions:
     def violations(self, pods: Iterable[Pod]) -> int:
         """Return the number of pods whose eviction violates a budget.
 
-        Budgets allow evictions in order of importance, the most important pod first.
+        Budgets allow evictions in order of importance, the most important pod first; equally important pods are counted
+        in the order of their names, so that the number is the same however the pods are listed.
         """
         left: dict[tuple[str, str], int] = {}
         violating = 0
-        for pod in sorted(pods, key=self.importance, reverse=True):
+        by_name = sorted(pods, key=attrgetter("namespace", "name"))
+        for pod in sorted(by_name, key=self.importance, reverse=True):
             violates = False
             for budget in self._covering(pod):
                 if pod.name not in budget.disrupted:

@@ -66,9 +66,9 @@ class Case:
         return isinstance(account(self.node, pods=left).fit(self.asked, "node"), Fit)
 
     def violations(self, evicted: Sequence[Pod]) -> int:
-        """Return how many evictions are one too many for some budget, from the most important pod down."""
+        """Return how many evictions are one too many for some budget: the most important pod first, then by name."""
         left, violating = dict(self.allowed), 0
-        for each in sorted(evicted, key=lambda pod: (-pod.priority, pod.started)):
+        for each in sorted(evicted, key=lambda pod: (-pod.priority, pod.started, pod.name)):
             covering = [app for app in left if app in {"", dict(each.labels.pairs)["app"]}]
             violating += any(left[app] <= 0 for app in covering)
             left.update({app: left[app] - 1 for app in covering})

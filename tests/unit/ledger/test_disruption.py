@@ -1,6 +1,7 @@
 """Tests of `gpushare_plugin.ledger.disruption`: what evictions violate, and which pod matters more."""
 
 import math
+from itertools import permutations
 
 import pytest
 
@@ -60,6 +61,16 @@ def test_budgets_count_in_their_namespace_and_while_they_exist() -> None:
     assert made.violations(PODS) == 1
     made.remove_budget("default", "web")
     assert made.violations(PODS) == 0
+
+
+def test_violations_are_the_same_in_any_order_of_equally_important_pods() -> None:
+    """Where budgets overlap, the number depends on who is counted first: then the names decide, not the list."""
+    made = known()
+    made.put_budget(Budget("default", "all", (), allowed=2))
+    made.put_budget(Budget("default", "web", WEB, allowed=0))
+    others = [replace(web(name), labels=shared_labels((("app", "other"),))) for name in ("a", "c")]
+    counted = {made.violations(each) for each in permutations([*others, web("b")])}
+    assert counted == {2}
 
 
 def test_a_pod_that_is_being_evicted_already_violates_no_budget() -> None:
