@@ -231,4 +231,4 @@ def _sum(amounts: Iterable[int | None]) -> int | None:
 
 def _utilization(parts: Iterable[float | None]) -> float | None:
     known = list(parts)
-    return None if None in known else min(1.0, sum(filter(None, known)))
+    return None if None in known else min(1.0, sum(filter(None, known), 0.0))

@@ -207,7 +207,8 @@ def _serve_http() -> Callable[..., Awaitable[None]]:
 
 
 def _report(snapshot: Snapshot, problems: list[str]) -> bytes:
-    from gpushare_plugin.observe.node.report import encode, report  # noqa: PLC0415 - only where somebody asks
+    from gpushare_plugin.observe.node.report import report  # noqa: PLC0415 - only where somebody asks
+    from gpushare_plugin.observe.parts import encode  # noqa: PLC0415 - only where somebody asks
 
     return encode(report(snapshot, "daemon", problems)).encode()
 

@@ -4,9 +4,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
-from msgspec.structs import replace
-
-from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.base.version import __version__
 from gpushare_plugin.core.policies import DEFAULT_POLICY
 from gpushare_plugin.ledger.annotations import (
@@ -24,7 +22,8 @@ from gpushare_plugin.ledger.refusal import Shortage
 from gpushare_plugin.ledger.request import ANY_GPU, PodRequest, Wishes
 from gpushare_plugin.ledger.verdicts import Fit, Misfit, NodeMisfit
 from gpushare_plugin.ledger.victims import VictimCandidates
-from gpushare_plugin.observe.cluster.report import CORDONS_NOT_READ, Part, unit_name
+from gpushare_plugin.observe.cluster.report import CORDONS_NOT_READ, unit_name
+from gpushare_plugin.observe.parts import Part
 from gpushare_plugin.slices.slice import slice_of
 
 _EXTENDER_REMEDY = "scheduler.enabled of the chart runs one, and --extender-namespace names another namespace"

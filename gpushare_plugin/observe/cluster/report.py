@@ -5,13 +5,13 @@ from datetime import datetime
 from itertools import chain, repeat
 from typing import Literal
 
-import msgspec
-
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.base.version import __version__
 from gpushare_plugin.ledger.node import GPU_MEMORY, OfferedResource
 from gpushare_plugin.ledger.node_record import GpuRecord
 from gpushare_plugin.ledger.occupancy import NodeAccount, Placed, ResourceAccount
 from gpushare_plugin.ledger.pod import Drift, Pod
+from gpushare_plugin.observe.parts import Part
 from gpushare_plugin.partition.conversion import partition_node_of
 from gpushare_plugin.partition.nodes import PartitionNode
 from gpushare_plugin.partition.pods import in_order
@@ -28,10 +28,6 @@ _GIB = 1024
 
 _NAMES = {"replicas": "replicas", "slices": "slices", "gpus": "GPUs", "cores": "%"}
 """The name of the unit of each kind of resource without memory."""
-
-
-class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A part of a report; not a pydantic model, because a large cluster has a hundred thousand parts."""
 
 
 class PodUse(Part, frozen=True, kw_only=True):
@@ -230,12 +226,6 @@ class ClusterReport(Part, frozen=True, kw_only=True):
     """The pods waiting for slices, in the order of service; empty without partitioned nodes."""
 
 
-def encode(report: Part, indent: int | None = None) -> str:
-    """Return a report as JSON."""
-    encoded = msgspec.json.encode(report)
-    return (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
-
-
 def cluster_report(
     nodes: Iterable[NodeAccount], waiting: Iterable[Pod] = (), *, everything: bool = False
 ) -> ClusterReport:
@@ -260,7 +250,7 @@ def _waiting(pods: Iterable[Pod], nodes: Iterable[PartitionNode]) -> Iterator[Wa
         if pod.uid in keeping:
             node, kept = keeping[pod.uid]
             indexes = {gpu.uuid: gpu.index for gpu in node.gpus}
-            use = msgspec.structs.replace(
+            use = replace(
                 use,
                 node=node.name,
                 gpus=tuple(indexes[each.gpu] for each in kept if each.gpu in indexes),

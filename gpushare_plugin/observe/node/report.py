@@ -1,19 +1,21 @@
 """The offer and the holdings of a node as data: a projection of a snapshot, exchanged as JSON."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+import msgspec
 
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.memory import MIB
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.base.version import __version__
 from gpushare_plugin.core.gpu import FailedGpu, Gpu, MigInstance, gpu_label
 from gpushare_plugin.core.holding import Unknown
 from gpushare_plugin.core.snapshot import SharingMode, Snapshot
 from gpushare_plugin.core.usage import GpuUsage, Stowaway, Usage
-from gpushare_plugin.ledger.node_record import key
+from gpushare_plugin.observe.parts import Part
 
 Source = Literal["daemon", "config"]
 """The maker of a report: the running daemon, or `gpushare list` from the config, the GPUs and the kubelet."""
@@ -29,13 +31,7 @@ class ReportError(GpushareError):
     """An answer is not a report of a readable version."""
 
 
-class _ReportPart(BaseModel):
-    """A part of a report; another version may have more fields, or lack fields with a default here."""
-
-    model_config = ConfigDict(frozen=True, alias_generator=key, populate_by_name=True, extra="ignore")
-
-
-class Use(_ReportPart):
+class Use(Part, frozen=True, kw_only=True):
     """The units of one resource on one GPU held by one container, and the container's use of the GPU."""
 
     namespace: str
@@ -56,7 +52,7 @@ class Use(_ReportPart):
     """Whether the container uses more memory than its limit and the tolerance."""
 
 
-class ForeignProcess(_ReportPart):
+class ForeignProcess(Part, frozen=True, kw_only=True):
     """A process on an offered GPU that is in no pod, or whose pod holds no units of the GPU."""
 
     pid: int
@@ -69,7 +65,7 @@ class ForeignProcess(_ReportPart):
     """The GPU memory in use in MiB; None where unknown."""
 
 
-class MigReport(_ReportPart):
+class MigReport(Part, frozen=True, kw_only=True):
     """The description of a MIG instance, with values of `MigInstance`."""
 
     parent: str
@@ -84,7 +80,7 @@ class MigReport(_ReportPart):
     """The ID of the compute instance."""
 
 
-class GpuReport(_ReportPart):
+class GpuReport(Part, frozen=True, kw_only=True):
     """One GPU in one resource, or a GPU in no resource.
 
     A GPU has a report for every resource in its offer, and for every other resource whose units pods still hold.
@@ -160,27 +156,7 @@ class GpuReport(_ReportPart):
         return f"{self.name} MIG {self.mig.profile}" if self.mig else self.name
 
 
-class FailedReport(_ReportPart):
-    """An unresponsive GPU, with the values of `FailedGpu`."""
-
-    index: int
-    """NVML's number of the card."""
-    reason: str
-    """The failure in words."""
-    uuid: str | None = None
-    """The UUID; None where the UUID could not be read."""
-    lost: bool = False
-    """Whether the card is off the bus, or was reset while in use."""
-    number: int | None = None
-    """The number of a MIG instance on its card; None for a card."""
-
-    @property
-    def label(self) -> str:
-        """The number by which people name the failed GPU, see `gpu_label`."""
-        return gpu_label(self.index, self.number)
-
-
-class NodeReport(_ReportPart):
+class NodeReport(Part, frozen=True, kw_only=True):
     """The report on a node: everything that `gpushare list` shows."""
 
     version: Literal[1] = 1
@@ -195,7 +171,7 @@ class NodeReport(_ReportPart):
     """The CUDA version of the driver, for example `12.4`."""
     gpus: tuple[GpuReport, ...]
     """The GPUs, MIG instances after their card, without instances of a card that is offered itself."""
-    failed: tuple[FailedReport, ...] = ()
+    failed: tuple[FailedGpu, ...] = ()
     """The unresponsive GPUs that are not among `gpus`."""
     uses_unknown: str | None = None
     """The reason why the holdings of containers are unknown; None where known."""
@@ -211,33 +187,32 @@ class NodeReport(_ReportPart):
         return well and not self.failed and not self.problems
 
 
-def encode(node: NodeReport, indent: int | None = None) -> str:
-    """Return a report as JSON."""
-    return node.model_dump_json(by_alias=True, indent=indent)
-
-
 def decode(text: bytes) -> NodeReport:
     """Return the report in a JSON text; raise ReportError for anything but a report of version 1."""
     try:
-        return NodeReport.model_validate_json(text)
-    except ValidationError as error:
-        raise ReportError(f"{_mistake(error)}, expected a report of version 1") from error
+        data = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ReportError("it is not JSON, or not all of it, expected a report of version 1") from error
+    try:
+        return msgspec.convert(data, NodeReport)
+    except msgspec.ValidationError as error:
+        raise ReportError(f"{_mistake(data, str(error))}, expected a report of version 1") from error
 
 
-def _mistake(error: ValidationError) -> str:
-    """Return the first mistake in our own words: pydantic's words name pydantic's types."""
-    first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        return "it is not JSON, or not all of it"
-    if first["loc"] == ("version",):
-        return f"it is a report of version {first['input']!r:.20}"
-    if first["type"] == "missing":
-        return f"it has no {_place_in(first['loc'])}"
-    return f"its {_place_in(first['loc'])} is {first['input']!r:.60}" if first["loc"] else "it is no mapping"
-
-
-def _place_in(location: tuple[int | str, ...]) -> str:
-    return ".".join(map(str, location))
+def _mistake(data: Any, error: str) -> str:
+    """Return the first mistake in our own words: msgspec's words name msgspec's types."""
+    if not isinstance(data, dict):
+        return "it is no mapping"
+    if (version := data.get("version", 1)) != 1:
+        return f"it is a report of version {version!r:.20}"
+    what, _, where = error.partition(" - at `$")
+    place = re.findall(r"\w+", where)
+    if missing := re.search(r"missing required field `(\w+)`", what):
+        return f"it has no {'.'.join((*place, missing[1]))}"
+    found: Any = data
+    for step in place:
+        found = found[int(step) if isinstance(found, list) else step]
+    return f"its {'.'.join(place)} is {found!r:.60}"
 
 
 def report(snapshot: Snapshot, source: Source = "config", problems: Iterable[str] = ()) -> NodeReport:
@@ -255,7 +230,7 @@ def report(snapshot: Snapshot, source: Source = "config", problems: Iterable[str
         cuda_version=".".join(map(str, inventory.cuda_version)),
         gpus=tuple(_NodeReporter(snapshot, source).gpus()),
         failed=tuple(
-            FailedReport(index=card.index, reason=card.reason, uuid=card.uuid, lost=card.lost, number=card.number)
+            card
             for card in inventory.failed
             # A GPU that responded once is still among the GPUs of the node.
             if card.uuid not in uuids and (card.uuid is not None or _place(card) not in places)
@@ -308,13 +283,13 @@ class _NodeReporter:
         for each in self._usage.containers:
             holder = each.gpu, each.namespace, each.pod, each.container
             if holder == (gpu, use.namespace, use.pod, use.container) and resource in each.resource.split(","):
-                used = {
-                    "memory_limit_mib": _mib(each.limit),
-                    "memory_used_mib": _mib(each.used),
-                    "utilization": each.utilization,
-                    "over_limit": each.over,
-                }
-                return use.model_copy(update=used)
+                return replace(
+                    use,
+                    memory_limit_mib=_mib(each.limit),
+                    memory_used_mib=_mib(each.used),
+                    utilization=each.utilization,
+                    over_limit=each.over,
+                )
         return use
 
     def gpus(self) -> Iterator[GpuReport]:
@@ -334,10 +309,10 @@ class _NodeReporter:
         offers = self._snapshot.offers(gpu)
         old = sorted(name for name, uuid in self._retired if uuid == gpu.uuid and name not in offers)
         for name in (*offers, *old):
-            yield about.model_copy(update=self._in_resource(gpu, name, offers))
+            yield replace(about, **self._in_resource(gpu, name, offers))
         if not (offers or old):
             none: dict[str, object] = {} if self._holdings is None else {"used": 0, "uses": ()}
-            yield about.model_copy(update={"state": self._state(gpu, None, 0), **none})
+            yield replace(about, state=self._state(gpu, None, 0), **none)
 
     def _in_resource(self, gpu: Gpu, name: str, offers: Mapping[str, object]) -> dict[str, object]:
         resource = self._resources.get(name)

@@ -12,13 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from gpushare_plugin.base.text import visible
-from gpushare_plugin.observe.node.report import FailedReport, GpuReport, NodeReport
+from gpushare_plugin.core.gpu import FailedGpu
+from gpushare_plugin.observe.node.report import GpuReport, NodeReport
 
 _BAR_CELLS = 10
 _UNLIMITED = 1 << 16
 """The width in which a table is measured, in columns of text: more than any row needs."""
 
-_Row = GpuReport | FailedReport
+_Row = GpuReport | FailedGpu
 """The data of a row in a table of GPUs."""
 _Cell = Callable[[_Row], RenderableType]
 """Returns the cell of a column for a row."""

@@ -14,9 +14,10 @@ from gpushare_plugin.kube.nodes import judged_node
 from gpushare_plugin.kube.objects import ApiNode, ApiPod
 from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION
 from gpushare_plugin.observe.cluster.columns import Style
-from gpushare_plugin.observe.cluster.report import cluster_report, encode
+from gpushare_plugin.observe.cluster.report import cluster_report
 from gpushare_plugin.observe.cluster.slices import slices
 from gpushare_plugin.observe.cluster.tables import details
+from gpushare_plugin.observe.parts import encode
 from gpushare_plugin.partition import words
 from gpushare_plugin.partition.decide import Decisions, decide
 from gpushare_plugin.partition.taking_back import DEFAULT_PATIENCE

@@ -22,7 +22,7 @@ from gpushare_plugin.kube.whole_cluster.overview import PATIENT, Overview, read,
 from gpushare_plugin.ledger.annotations import PLACEMENT
 from gpushare_plugin.observe.cluster.explained import lines
 from gpushare_plugin.observe.cluster.explanation import ExtenderStanding, Told, explain
-from gpushare_plugin.observe.cluster.report import encode
+from gpushare_plugin.observe.parts import encode
 from gpushare_plugin.partitioner.outlook import JudgedOverview, outlook, partitioners
 
 

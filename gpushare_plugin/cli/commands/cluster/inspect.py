@@ -16,9 +16,10 @@ from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
 from gpushare_plugin.cli.output import output_style, show, show_json
 from gpushare_plugin.kube.client import Client
 from gpushare_plugin.kube.whole_cluster.overview import PATIENT, Overview, follow, read
-from gpushare_plugin.observe.cluster.report import ClusterReport, cluster_report, encode
+from gpushare_plugin.observe.cluster.report import ClusterReport, cluster_report
 from gpushare_plugin.observe.cluster.slices import slices
 from gpushare_plugin.observe.cluster.tables import details, summary, wide
+from gpushare_plugin.observe.parts import encode
 
 _EVERY = 1.0
 """Seconds between two tables of `--watch` at least."""

@@ -29,8 +29,9 @@ from gpushare_plugin.kubelet.allocations.pod_resources import PodResourcesError,
 from gpushare_plugin.node.configuration import accept
 from gpushare_plugin.node.daemon import Membership, look
 from gpushare_plugin.observe.daemon_socket import DaemonSocketError, ask, socket_path
-from gpushare_plugin.observe.node.report import NodeReport, ReportError, decode, encode, report
+from gpushare_plugin.observe.node.report import NodeReport, ReportError, decode, report
 from gpushare_plugin.observe.node.tables import show
+from gpushare_plugin.observe.parts import encode
 from gpushare_plugin.sharing.snapshot import planned_snapshot
 
 NEEDS_ATTENTION = 3

@@ -14,7 +14,8 @@ from gpushare_plugin.ledger.quantity import units
 from gpushare_plugin.ledger.request import ContainerRequest, PodRequest
 from gpushare_plugin.observe.cluster.explained import lines
 from gpushare_plugin.observe.cluster.explanation import Explanation, ExtenderStanding, Told, explain
-from gpushare_plugin.observe.cluster.report import CORDONS_NOT_READ, encode
+from gpushare_plugin.observe.cluster.report import CORDONS_NOT_READ
+from gpushare_plugin.observe.parts import encode
 from tests.unit.ledger.objects import container, memory, pod, request, uuid
 from tests.unit.observe.cluster.clusters import Cluster, gpu, promised, recorded
 

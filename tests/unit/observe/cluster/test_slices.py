@@ -10,8 +10,9 @@ import pytest
 from gpushare_plugin.ledger.node_record import NodeRecord, ResourceRecord
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.observe.cluster.columns import Style
-from gpushare_plugin.observe.cluster.report import ClusterReport, encode
+from gpushare_plugin.observe.cluster.report import ClusterReport
 from gpushare_plugin.observe.cluster.slices import age, slices
+from gpushare_plugin.observe.parts import encode
 from gpushare_plugin.slices.slice import Slice
 from gpushare_plugin.slices.wanted import KeptSlice, Wanted, WantedError, decode
 from gpushare_plugin.slices.wanted import encode as encode_wanted

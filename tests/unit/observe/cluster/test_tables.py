@@ -9,8 +9,9 @@ import pytest
 from gpushare_plugin.ledger.annotations import ALIYUN_INDEX
 from gpushare_plugin.ledger.node_record import ResourceRecord
 from gpushare_plugin.observe.cluster.columns import Style, Table
-from gpushare_plugin.observe.cluster.report import CORDONS_NOT_READ, ClusterReport, encode
+from gpushare_plugin.observe.cluster.report import CORDONS_NOT_READ, ClusterReport
 from gpushare_plugin.observe.cluster.tables import bar, details, summary, wide
+from gpushare_plugin.observe.parts import encode
 from tests.unit.ledger.objects import memory, pod
 from tests.unit.observe.cluster.clusters import Cluster, gpu, recorded
 

@@ -13,8 +13,9 @@ from gpushare_plugin.core.holding import Holding, Unknown
 from gpushare_plugin.core.resource import Resource, Standing, Units
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Process, Stowaway, Usage
-from gpushare_plugin.observe.node.report import NodeReport, ReportError, Use, decode, encode, report
+from gpushare_plugin.observe.node.report import NodeReport, ReportError, Use, decode, report
 from gpushare_plugin.observe.node.tables import bar, show, usage_tables
+from gpushare_plugin.observe.parts import encode
 from tests.nodes import a_gpu, a_mig_node
 from tests.unit.sharing.settings import GPU_MEM, memory, planned, time_slicing
 
