@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpushare_plugin.base.backoff import Backoff
 from gpushare_plugin.base.errors import ConfigError, DriverChangedError, EvictionError
 from gpushare_plugin.base.published import Published
 from gpushare_plugin.base.signals.ending import on_signal, until_stopped
@@ -37,7 +36,7 @@ from gpushare_plugin.mps.exchange import MpsRoot
 from gpushare_plugin.node.configuration import Accepted, Reloads, accept
 from gpushare_plugin.node.gpus import looks
 from gpushare_plugin.node.gpus.events import EventThread
-from gpushare_plugin.node.gpus.waiting import NoGpu, look_or_wait
+from gpushare_plugin.node.gpus.waiting import NoGpu, first_gpus, look_or_wait
 from gpushare_plugin.node.news.counts import XidCounts
 from gpushare_plugin.node.news.log import NewsLog
 from gpushare_plugin.node.news.news import LabelConfigRejected, News, ReloadRequested, Subscriber
@@ -195,16 +194,10 @@ class NodeDaemon:
         self, source: GpuSource, loaded: Loaded, found: NoGpu, cluster: "Member | None"
     ) -> Inventory:
         """Look for GPUs at intervals, and meanwhile publish a node without GPUs; return the first GPUs."""
-        backoff = Backoff(first=1.0, most=30.0)
         async with background() as spawn:
             if cluster is not None:
                 spawn("own Node", partial(cluster.publish_node, Published(NO_GPU)))
-            while True:
-                await asyncio.sleep(min(backoff.next(), found.longest_pause))
-                again = await self._look(source, loaded)
-                if not isinstance(again, NoGpu):
-                    return again
-                found = again
+            return await first_gpus(partial(self._look, source, loaded), found)
 
     @contextlib.asynccontextmanager
     async def serving(

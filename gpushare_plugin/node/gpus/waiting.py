@@ -1,7 +1,10 @@
-"""The first look at the GPUs of a node; the node may have no GPU yet."""
+"""The first look at the GPUs of a node, and the looks after it while the node has no GPU yet."""
 
+import asyncio
 import math
+from collections.abc import Awaitable, Callable
 
+from gpushare_plugin.base.backoff import Backoff
 from gpushare_plugin.base.errors import ConfigError, DriverChangedError, NoGpuLibraryError, UnresponsiveGpusError
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.loading.load import Loaded
@@ -42,3 +45,14 @@ async def look_or_wait(source: GpuSource, loaded: Loaded, news: News) -> Invento
         return NoGpu(unresponsive, loaded.config.health.probe_seconds if unresponsive else math.inf)
     news.publish(GpusFound(inventory))
     return inventory
+
+
+async def first_gpus(look: Callable[[], Awaitable[Inventory | NoGpu]], found: NoGpu) -> Inventory:
+    """Look again, after longer and longer pauses, until a look finds GPUs; `found` is the result of the last look."""
+    backoff = Backoff(first=1.0, most=30.0)
+    while True:
+        await asyncio.sleep(min(backoff.next(), found.longest_pause))
+        again = await look()
+        if not isinstance(again, NoGpu):
+            return again
+        found = again
