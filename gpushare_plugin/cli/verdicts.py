@@ -16,7 +16,7 @@ from gpushare_plugin.sharing.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ConfigVerdict:
     """The verdict on a config: its mistakes, warnings and resources."""
 
     found: FoundConfig
@@ -27,16 +27,16 @@ class Verdict:
     """The plan for the GPUs of a node; None without GPUs."""
 
     @classmethod
-    def on(cls, found: FoundConfig, overrides: Sequence[Override]) -> "Verdict":
+    def on(cls, found: FoundConfig, overrides: Sequence[Override]) -> "ConfigVerdict":
         """Return the verdict on a config with the values of `overrides`, before any look at GPUs."""
         root = found.root or nothing_at(found.source)
         return cls(found, validated(root, found.findings, overrides))
 
-    def with_gpus(self, inventory: Inventory) -> "Verdict":
+    def with_gpus(self, inventory: Inventory) -> "ConfigVerdict":
         """Return the verdict on the config for a node with the GPUs of `inventory`."""
         if self.loaded.effective is None:
             return self
-        return Verdict(self.found, self.loaded, planned(self.loaded, self.loaded.effective, inventory))
+        return ConfigVerdict(self.found, self.loaded, planned(self.loaded, self.loaded.effective, inventory))
 
     @property
     def _problems(self) -> Sequence[Problem | Finding]:
@@ -91,7 +91,7 @@ class Verdict:
         return data
 
 
-def summary(verdicts: Sequence[Verdict]) -> str:
+def summary(verdicts: Sequence[ConfigVerdict]) -> str:
     """Return the numbers of valid configs, of configs with warnings, and of configs with mistakes, in words."""
     wrong = sum(bool(verdict.mistakes) for verdict in verdicts)
     warned = sum(bool(verdict.warnings) for verdict in verdicts)

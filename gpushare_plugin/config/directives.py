@@ -13,7 +13,7 @@ from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import Config, MemoryResource, MemoryResources, Sharing
 from gpushare_plugin.config.schema.values import AllDevices
 from gpushare_plugin.core.policies import POLICIES, is_policy
-from gpushare_plugin.slices.slice import Kind
+from gpushare_plugin.slices.slice import SliceKind
 
 Labels = Mapping[str, str]
 """The labels of a node, by key."""
@@ -45,7 +45,7 @@ class Meaning(Struct, frozen=True):
     """The part of the request that is not followed, in words; None if gpushare follows the whole request."""
     done: Callable[[Config], bool] = lambda _config: False
     """Returns whether a config already does the part in `not_done`."""
-    partitioning: Kind | None = None
+    partitioning: SliceKind | None = None
     """The kind of slices to create as pods request them, which no config can express; None without such a request."""
 
 

@@ -2,7 +2,7 @@
 
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.schema.sections import Config
-from gpushare_plugin.slices.slice import Kind
+from gpushare_plugin.slices.slice import SliceKind
 
 
 class EffectiveConfig(Struct, frozen=True):
@@ -12,7 +12,7 @@ class EffectiveConfig(Struct, frozen=True):
     """The config, as changed by node labels."""
     cgpu_disabled: bool = False
     """Whether ACK's node label `cgpu.disable.isolation` is true: ACK's kernel module does not isolate containers."""
-    partitioning: Kind | None = None
+    partitioning: SliceKind | None = None
     """The kind of slices that all GPUs are cut into as the node's annotations want; None if the config decides.
 
     With a kind of slices, no GPU is shared in another way.

@@ -23,7 +23,7 @@ NO_HOLDINGS = "the kubelet does not show what pods hold"
 """Why no process can be attributed while the holdings of containers are unknown."""
 
 
-class Claim(Struct, frozen=True):
+class ContainerShare(Struct, frozen=True):
     """The units of one GPU held by one container, or by all containers of a pod together."""
 
     holder: Holding
@@ -41,12 +41,12 @@ class Claim(Struct, frozen=True):
 def attribute(samples: Iterable[GpuUsage], snapshot: Snapshot, holdings: Sequence[Holding] | None) -> Usage:
     """Attribute the processes of `samples` to containers; `holdings` are None while the holdings are unknown."""
     gpus = {gpu.uuid: gpu for gpu in snapshot.inventory.gpus}
-    claims = list(_claims(snapshot, holdings or ()))
-    found = [_Attribution(sample, gpus[sample.uuid], claims, holdings) for sample in samples if sample.uuid in gpus]
-    offered = {uuid for resource in snapshot.resources for uuid in resource.gpus} | {claim.gpu for claim in claims}
+    shares = list(_shares(snapshot, holdings or ()))
+    found = [_Attribution(sample, gpus[sample.uuid], shares, holdings) for sample in samples if sample.uuid in gpus]
+    offered = {uuid for resource in snapshot.resources for uuid in resource.gpus} | {share.gpu for share in shares}
     return Usage(
         gpus=tuple(each.gpu_usage(offered, snapshot.under_mps) for each in found),
-        containers=tuple(_containers(claims, found, gpus)),
+        containers=tuple(_containers(shares, found, gpus)),
         held=None if holdings is None else _held(snapshot, holdings),
     )
 
@@ -54,10 +54,10 @@ def attribute(samples: Iterable[GpuUsage], snapshot: Snapshot, holdings: Sequenc
 # ---------------------------------------------------------------------- holdings of containers
 
 
-def _claims(snapshot: Snapshot, holdings: Iterable[Holding]) -> Iterator[Claim]:
-    """Yield a claim per container and GPU, over all resources but compute: units of compute go with units of memory."""
+def _shares(snapshot: Snapshot, holdings: Iterable[Holding]) -> Iterator[ContainerShare]:
+    """Yield a share per container and GPU, over all resources but compute: units of compute go with units of memory."""
     resources = {resource.name: resource for resource in snapshot.resources}
-    parts: defaultdict[tuple[str, str, str, str], list[Claim]] = defaultdict(list)
+    parts: defaultdict[tuple[str, str, str, str], list[ContainerShare]] = defaultdict(list)
     for holding, held in snapshot.held_units(holdings):
         by_gpu: defaultdict[str, list[Unit]] = defaultdict(list)
         for unit in held:
@@ -65,8 +65,8 @@ def _claims(snapshot: Snapshot, holdings: Iterable[Holding]) -> Iterator[Claim]:
                 by_gpu[unit.gpu].append(unit)
         for gpu, units in by_gpu.items():
             memory = _memory(snapshot, resources.get(holding.resource), gpu, units)
-            claim = Claim(holding, gpu, holding.resource, len(units), memory)
-            parts[holding.namespace, holding.pod, holding.container, gpu].append(claim)
+            share = ContainerShare(holding, gpu, holding.resource, len(units), memory)
+            parts[holding.namespace, holding.pod, holding.container, gpu].append(share)
     return map(_together, parts.values())
 
 
@@ -94,16 +94,16 @@ def _memory(snapshot: Snapshot, resource: Resource | None, uuid: str, units: Seq
     return gpu.memory_mib // parts * MIB if parts and limited else None
 
 
-def _together(claims: Sequence[Claim]) -> Claim:
-    """Return one claim for several claims to the same GPU, by one container or by all containers of a pod."""
-    first = claims[0]
-    memories = [claim.memory for claim in claims if claim.memory is not None]
-    return Claim(
+def _together(shares: Sequence[ContainerShare]) -> ContainerShare:
+    """Return one share for several shares of the same GPU, by one container or by all containers of a pod."""
+    first = shares[0]
+    memories = [share.memory for share in shares if share.memory is not None]
+    return ContainerShare(
         first.holder,
         first.gpu,
-        ",".join(sorted({claim.resource for claim in claims})),
-        sum(claim.units for claim in claims),
-        sum(memories) if len(memories) == len(claims) else None,
+        ",".join(sorted({share.resource for share in shares})),
+        sum(share.units for share in shares),
+        sum(memories) if len(memories) == len(shares) else None,
     )
 
 
@@ -111,33 +111,35 @@ def _together(claims: Sequence[Claim]) -> Claim:
 
 
 class _Attribution:
-    """The processes of a GPU with the claims of their pods; for a MIG instance, claims to the whole card count, too."""
+    """The processes of a GPU with the shares of their pods; for a MIG instance, shares of the whole card count, too."""
 
-    def __init__(self, sample: GpuUsage, gpu: Gpu, claims: Iterable[Claim], holdings: Sequence[Holding] | None) -> None:
+    def __init__(
+        self, sample: GpuUsage, gpu: Gpu, shares: Iterable[ContainerShare], holdings: Sequence[Holding] | None
+    ) -> None:
         self.sample = sample
         self.gpu = gpu
-        of_pod: defaultdict[str, list[Claim]] = defaultdict(list)
-        for claim in claims:
-            if claim.gpu in {gpu.uuid, gpu.card}:
-                for owner in _owners(claim.holder):
-                    of_pod[owner].append(claim)
+        of_pod: defaultdict[str, list[ContainerShare]] = defaultdict(list)
+        for share in shares:
+            if share.gpu in {gpu.uuid, gpu.card}:
+                for owner in _owners(share.holder):
+                    of_pod[owner].append(share)
         self._pods = {owner: holding for holding in holdings or () for owner in _owners(holding)}
-        self.used: list[tuple[Process, list[Claim]]] = [
+        self.used: list[tuple[Process, list[ContainerShare]]] = [
             (process, of_pod.get(_pod(process.owner), [])) for process in sample.processes or ()
         ]
         self.unknown = sample.unknown or (NO_HOLDINGS if holdings is None else self._nameless(of_pod.get("", [])))
 
-    def _nameless(self, claims: Sequence[Claim]) -> str | None:
-        """Return why a process without a claim may belong to a holder of the GPU (a UID is unknown), or None."""
+    def _nameless(self, shares: Sequence[ContainerShare]) -> str | None:
+        """Return why a process without a share may belong to a holder of the GPU (a UID is unknown), or None."""
         strange = any(process.owner.pod_uid and not owned for process, owned in self.used)
-        holder = claims[0].holder if strange and claims else None
+        holder = shares[0].holder if strange and shares else None
         return f"the UID of pod {holder.label} is not known" if holder else None
 
     def gpu_usage(self, offered: frozenset[str] | set[str], under_mps: frozenset[str]) -> GpuUsage:
         """Return the usage of the GPU; foreign processes are reported only on GPUs `offered` to pods."""
         ours = {self.gpu.uuid, self.gpu.card}
         mps = not ours.isdisjoint(under_mps)
-        strangers = [each for each, claims in self.used if not claims and not (mps and each.program == MPS_SERVER)]
+        strangers = [each for each, shares in self.used if not shares and not (mps and each.program == MPS_SERVER)]
         reported = self.unknown is None and not ours.isdisjoint(offered)
         stowaways = tuple(map(self._stowaway, strangers)) if reported else ()
         return replace(self.sample, unknown=self.unknown, stowaways=stowaways)
@@ -169,33 +171,35 @@ def _owners(holding: Holding) -> tuple[str, str]:
 
 
 def _containers(
-    claims: Iterable[Claim], found: Sequence[_Attribution], gpus: Mapping[str, Gpu]
+    shares: Iterable[ContainerShare], found: Sequence[_Attribution], gpus: Mapping[str, Gpu]
 ) -> Iterator[ContainerUsage]:
     """Yield the usage of every container on every GPU that the container holds, in the order of the GPUs."""
-    of_pod: defaultdict[tuple[str, str, str], list[Claim]] = defaultdict(list)
-    for claim in claims:
-        of_pod[claim.gpu, claim.holder.namespace, claim.holder.pod].append(claim)
+    of_pod: defaultdict[tuple[str, str, str], list[ContainerShare]] = defaultdict(list)
+    for share in shares:
+        of_pod[share.gpu, share.holder.namespace, share.holder.pod].append(share)
     for (gpu, _, _), theirs in sorted(of_pod.items(), key=lambda item: (gpus[item[0][0]].place, item[0])):
         here = [each for each in found if gpu in {each.gpu.uuid, each.gpu.card}]
         processes = [process for each in here for process, owned in each.used if theirs[0] in owned]
         known = bool(here) and all(each.unknown is None for each in here)
-        for claim, used in _told_apart(theirs, processes):
-            yield _container(claim, used if known else None)
+        for share, used in _told_apart(theirs, processes):
+            yield _container(share, used if known else None)
 
 
-def _told_apart(claims: Sequence[Claim], processes: Sequence[Process]) -> Iterator[tuple[Claim, list[Process]]]:
-    """Yield every claim with the processes of its container.
+def _told_apart(
+    shares: Sequence[ContainerShare], processes: Sequence[Process]
+) -> Iterator[tuple[ContainerShare, list[Process]]]:
+    """Yield every share with the processes of its container.
 
-    If a process cannot be assigned to one container, yield a single claim for the pod with all processes.
+    If a process cannot be assigned to one container, yield a single share for the pod with all processes.
     """
-    if len(claims) == 1:
-        yield claims[0], list(processes)
+    if len(shares) == 1:
+        yield shares[0], list(processes)
         return
-    assigned = [[process for process in processes if _runs_in(process, claim.holder)] for claim in claims]
+    assigned = [[process for process in processes if _runs_in(process, share.holder)] for share in shares]
     if sum(map(len, assigned)) == len(processes):
-        yield from zip(claims, assigned, strict=True)
+        yield from zip(shares, assigned, strict=True)
         return
-    whole = _together(claims)
+    whole = _together(shares)
     pod = whole.holder._replace(container="", container_id="")
     yield replace(whole, holder=pod), list(processes)
 
@@ -206,17 +210,17 @@ def _runs_in(process: Process, holder: Holding) -> bool:
     return bool(by_id or (owner.container and owner.container == holder.container))
 
 
-def _container(claim: Claim, processes: Sequence[Process] | None) -> ContainerUsage:
-    holder = claim.holder
+def _container(share: ContainerShare, processes: Sequence[Process] | None) -> ContainerUsage:
+    holder = share.holder
     return ContainerUsage(
         holder.namespace,
         holder.pod,
         holder.container,
         holder.uid,
-        claim.gpu,
-        claim.resource,
-        claim.units,
-        claim.memory,
+        share.gpu,
+        share.resource,
+        share.units,
+        share.memory,
         None if processes is None else _sum(process.memory for process in processes),
         None if processes is None else _utilization(process.utilization for process in processes),
         None if processes is None else len(processes),

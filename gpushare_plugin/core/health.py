@@ -9,7 +9,7 @@ from typing import Literal
 
 from gpushare_plugin.base.structs import Struct, field
 
-Verdict = Literal["ignore", "until recovery", "until reset"]
+XidVerdict = Literal["ignore", "until recovery", "until reset"]
 """The meaning of an XID: no fault, a fault until the GPU is seen to be well, or a fault until a reset."""
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
@@ -37,7 +37,7 @@ class XidPolicy(Struct, frozen=True):
         """Whether all events are ignored: then a GPU without event reports is no trouble."""
         return self.ignored is None and self.watched == frozenset()
 
-    def verdict(self, xid: int) -> Verdict:
+    def verdict(self, xid: int) -> XidVerdict:
         """Return the meaning of an event with the XID `xid`."""
         watched = self.watched is None or xid in self.watched
         if not watched and (self.ignored is None or xid in self.ignored):

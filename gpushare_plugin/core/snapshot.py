@@ -13,7 +13,7 @@ from gpushare_plugin.core.resource import Resource, Standing
 from gpushare_plugin.core.unit import Unit
 from gpushare_plugin.core.usage import Usage
 from gpushare_plugin.slices.mig import MigRoom
-from gpushare_plugin.slices.slice import Kind
+from gpushare_plugin.slices.slice import SliceKind
 
 SharingMode = Literal["memory", "time-slicing", "mps", "exclusive"]
 """The way in which a GPU is shared, as written for people and other tools."""
@@ -75,7 +75,7 @@ class Snapshot(Struct, frozen=True):
     """The GPUs without service by MPS, by UUID, with the reason; `unhealthy` has these GPUs, too."""
     config: ConfigStanding | None = None
     """The standing of the config in effect; None before a config is in effect."""
-    partitioning: Kind | None = None
+    partitioning: SliceKind | None = None
     """The kind of slices that the node is divided into; None where the config decides how GPUs are shared."""
     mig_rooms: Mapping[str, MigRoom] = field(default_factory=dict)
     """The places for MIG instances on cards of a node that is divided by MIG, by UUID, as `gpushare mig` reports."""

@@ -15,7 +15,7 @@ from gpushare_plugin.ledger.occupancy import NodeAccount
 Accounts = Callable[[str], NodeAccount]
 """Returns the account of a node, given the name of the node."""
 
-Units = NDArray[np.int64]
+UnitArray = NDArray[np.int64]
 """Units by node (row) and GPU (column)."""
 
 
@@ -31,7 +31,7 @@ class AlikeNodes(NamedTuple):
     """The names of the nodes, at least one, in the order of the rows."""
     account: Accounts
     """Returns the account of a node."""
-    free: Mapping[str, Units]
+    free: Mapping[str, UnitArray]
     """The free units of every requested and offered resource, in the orders of `names` and of the offer."""
 
     @classmethod
@@ -117,7 +117,7 @@ class _Group:
         self.likeness = likeness
         self.names: list[str] = []
         """The names of the nodes, in the order of the rows."""
-        self.free: dict[str, Units] = {}
+        self.free: dict[str, UnitArray] = {}
         """The free units of each offered resource; the arrays have spare rows."""
 
     def add(self, account: NodeAccount, resources: Iterable[str]) -> int:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.core.chooser import Request, refuse_several_slices
 from gpushare_plugin.core.policies import POLICIES, Numbers, Price
-from gpushare_plugin.ledger.alike import AlikeNodes, Units
+from gpushare_plugin.ledger.alike import AlikeNodes, UnitArray
 from gpushare_plugin.ledger.apart import chosen_apart, unsplittable, without_memory
 from gpushare_plugin.ledger.ask import Ask
 from gpushare_plugin.ledger.node import OfferedGpu, OfferedResource
@@ -227,7 +227,7 @@ class GpuSearch:
             self._refuse_shortage(NodeShortage(offer, size, count, tuple(free[0].tolist())), few)
         return roomy
 
-    def _usable(self, offer: OfferedResource, eligible: Roomy | None = None) -> Units:
+    def _usable(self, offer: OfferedResource, eligible: Roomy | None = None) -> UnitArray:
         """Return the free units for the pod: 0 on GPUs that the pod does not accept or that are not `eligible`."""
         free = self._nodes.free[offer.resource]
         for limit in (self._accepted(offer), eligible):

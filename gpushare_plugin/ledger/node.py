@@ -17,7 +17,7 @@ from gpushare_plugin.core.gpu import gpu_label
 from gpushare_plugin.core.policies import POLICIES, is_replica_policy
 from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, closeness
 from gpushare_plugin.ledger.taint import Taint
-from gpushare_plugin.slices.slice import Kind
+from gpushare_plugin.slices.slice import SliceKind
 from gpushare_plugin.slices.wanted import Wanted
 
 GPU_MEMORY = "aliyun.com/gpu-mem"
@@ -212,7 +212,7 @@ class Node(Struct, frozen=True, gc=False):
     """The reason why the annotation of wanted slices is unreadable, None if the annotation is readable or missing."""
 
     @property
-    def partitioning(self) -> Kind | None:
+    def partitioning(self) -> SliceKind | None:
         """The kind of wanted slices that the GPUs are cut into, None if the config says how GPUs are shared."""
         return None if self.record is None else self.record.partitioning
 

@@ -17,7 +17,7 @@ from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.core.snapshot import SharingMode, Snapshot
 from gpushare_plugin.core.unit import MOST_UNITS, Amount
 from gpushare_plugin.slices.mig import MOST_MIG_PROFILES, MigProfile
-from gpushare_plugin.slices.slice import Kind
+from gpushare_plugin.slices.slice import SliceKind
 
 GPUS_ANNOTATION = "gpushare/gpus"
 """The annotation with the GPUs of the node, see `NodeRecord`."""
@@ -124,7 +124,7 @@ class NodeRecord(_Record, frozen=True, kw_only=True):
     """
     notices: tuple[str, ...] = ()
     """Warnings for people."""
-    partitioning: Kind | None = None
+    partitioning: SliceKind | None = None
     """The kind of slices that GPUs are cut into as annotations want, None if the config says how GPUs are shared."""
     policy: str | None = field(default=None, name="placement")
     """The policy that the config names for the node.

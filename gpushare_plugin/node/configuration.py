@@ -28,8 +28,8 @@ from gpushare_plugin.node.news.news import (
 )
 from gpushare_plugin.sharing.plan import Plan, plan
 from gpushare_plugin.sharing.ways.injection import CONTROL_DEVICES
-from gpushare_plugin.sharing.ways.way import Numbers
-from gpushare_plugin.slices.slice import Kind
+from gpushare_plugin.sharing.ways.way import SliceNumbers
+from gpushare_plugin.slices.slice import SliceKind
 
 
 class Accepted(Struct, frozen=True):
@@ -43,7 +43,7 @@ class Accepted(Struct, frozen=True):
     """The plan of the config for the present GPUs."""
 
 
-def accept(loaded: Loaded, inventory: Inventory, cut: Mapping[str, Numbers] | None = None) -> Accepted:
+def accept(loaded: Loaded, inventory: Inventory, cut: Mapping[str, SliceNumbers] | None = None) -> Accepted:
     """Return the config with its plan for these GPUs; see `plan` for `cut`.
 
     Raises ConfigError with every mistake of the config itself or, without such a mistake, every conflict of the config
@@ -58,7 +58,7 @@ def accept(loaded: Loaded, inventory: Inventory, cut: Mapping[str, Numbers] | No
 
 
 def planned(
-    loaded: Loaded, effective: EffectiveConfig, inventory: Inventory, cut: Mapping[str, Numbers] | None = None
+    loaded: Loaded, effective: EffectiveConfig, inventory: Inventory, cut: Mapping[str, SliceNumbers] | None = None
 ) -> Plan:
     """Return the plan of the effective config of `loaded` for these GPUs; conflicts are in the plan's `problems`."""
     present = tuple(path for path in CONTROL_DEVICES if Path(path).exists())
@@ -89,7 +89,7 @@ class Configuration:
         self._unreadable: str | None = None
         self._loaded_at = time.time()
         self._devices = inventory.gpus
-        self._cut: Mapping[str, Numbers] = {}
+        self._cut: Mapping[str, SliceNumbers] = {}
         self._news = news
         news.warn((*accepted.loaded.notices, *accepted.plan.notices))
 
@@ -99,7 +99,7 @@ class Configuration:
         return self._accepted.config
 
     @property
-    def partitioning(self) -> Kind | None:
+    def partitioning(self) -> SliceKind | None:
         """The kind of slices of a partitioned node, None where the config itself says how GPUs are shared."""
         effective = self._accepted.loaded.effective
         return effective.partitioning if effective is not None else None
@@ -129,7 +129,7 @@ class Configuration:
             *(f"the previous configuration stays in effect: {reason}" for reason in unreadable),
         )
 
-    def cut(self, cut: Mapping[str, Numbers], inventory: Inventory) -> None:
+    def cut(self, cut: Mapping[str, SliceNumbers], inventory: Inventory) -> None:
         """Plan the GPUs of a partitioned node with these slices, by UUID; the config stays."""
         loaded = self._accepted.loaded
         if cut != self._cut and loaded.effective is not None:

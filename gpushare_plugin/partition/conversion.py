@@ -15,7 +15,7 @@ from gpushare_plugin.ledger.request import MOST_SLICES_OF_A_POD
 from gpushare_plugin.partition.nodes import PartitionGpu, PartitionNode, left_out
 from gpushare_plugin.slices.memory import MOST_MPS_CLIENTS, MemoryRoom
 from gpushare_plugin.slices.mig import MigRoom
-from gpushare_plugin.slices.slice import Kind, MigPlace, slice_of
+from gpushare_plugin.slices.slice import MigPlace, SliceKind, slice_of
 from gpushare_plugin.slices.wanted import MOST_SLICES, Wanted
 
 MOST_GPUS = 64
@@ -70,7 +70,7 @@ def partition_node_of(account: NodeAccount) -> PartitionNode | None:
         return left_out(account.node.name, f"annotation {GPUS_ANNOTATION}: {error}")
 
 
-def _of_record(account: NodeAccount, record: NodeRecord, partitioning: Kind) -> PartitionNode:
+def _of_record(account: NodeAccount, record: NodeRecord, partitioning: SliceKind) -> PartitionNode:
     mig = mig_layout(record)
     held, unplaced = _holders(account, mig)
     cards: dict[str, list[GpuRecord]] = {}

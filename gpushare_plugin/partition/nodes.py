@@ -7,7 +7,7 @@ from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.core.gpu import gpu_label
 from gpushare_plugin.slices.room import Room
 from gpushare_plugin.slices.slice import named_slice
-from gpushare_plugin.slices.wanted import Counts, KeptSlice, Wanted
+from gpushare_plugin.slices.wanted import KeptSlice, SliceCounts, Wanted
 
 
 class PartitionGpu(Struct, frozen=True, gc=False):
@@ -21,9 +21,9 @@ class PartitionGpu(Struct, frozen=True, gc=False):
     """The room of the GPU: the memory under MPS, or the places of MIG instances."""
     product: str = ""
     """The product name of the GPU, empty if unknown."""
-    listed: Counts = field(default_factory=dict)
+    listed: SliceCounts = field(default_factory=dict)
     """The slices that the daemon of the node offers now."""
-    held: Counts = field(default_factory=dict)
+    held: SliceCounts = field(default_factory=dict)
     """The slices held by pods."""
     reason: str | None = None
     """Why the GPU cannot be used, None for a usable GPU."""
@@ -67,7 +67,7 @@ class PartitionNode(Struct, frozen=True, gc=False):
         return listed - sum(_count(gpu.held, name) for gpu in self.gpus) - self.unplaced.get(name, 0)
 
 
-def _count(slices: Counts, name: str) -> int:
+def _count(slices: SliceCounts, name: str) -> int:
     return sum(count for each, count in slices.items() if named_slice(each).name == name)
 
 

@@ -15,11 +15,11 @@ from gpushare_plugin.base.text import some_of
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.unit import Unit
 from gpushare_plugin.sharing.isolation.mps import room_of, why_not
-from gpushare_plugin.sharing.ways.way import Numbers
+from gpushare_plugin.sharing.ways.way import SliceNumbers
 from gpushare_plugin.slices.memory import MOST_MPS_CLIENTS, MemoryRoom
 from gpushare_plugin.slices.room import fitting
 from gpushare_plugin.slices.slice import Slice, named_slice
-from gpushare_plugin.slices.wanted import Counts
+from gpushare_plugin.slices.wanted import SliceCounts
 
 _MOST_SIZES = 5
 """The most sizes that a warning about one GPU names."""
@@ -51,7 +51,7 @@ class PresentUnits(Struct, frozen=True):
 class Cut(Struct, frozen=True):
     """The slices into which GPUs are cut."""
 
-    numbers: Mapping[str, Numbers] = field(default_factory=dict)
+    numbers: Mapping[str, SliceNumbers] = field(default_factory=dict)
     """The slices of each GPU, by GPU UUID."""
     notices: tuple[str, ...] = ()
     """Warnings for people about wanted slices without room; none while the units held by pods are uncertain."""
@@ -59,13 +59,13 @@ class Cut(Struct, frozen=True):
     """The IDs of held slices, for each size with more held than wanted slices; other slices may replace them later."""
 
 
-def cut(wanted: Mapping[str, Counts], gpus: Sequence[Gpu], units: PresentUnits) -> Cut:
+def cut(wanted: Mapping[str, SliceCounts], gpus: Sequence[Gpu], units: PresentUnits) -> Cut:
     """Return the cut of `gpus` for the `wanted` slices by GPU UUID; a GPU without an entry keeps its slices.
 
     GPUs that MPS cannot share are left out.
     """
     offered, retired, held = (_by_gpu(each.values()) for each in (units.offered, units.retired, units.held))
-    numbers: dict[str, Numbers] = {}
+    numbers: dict[str, SliceNumbers] = {}
     notices: list[str] = []
     surplus: set[str] = set()
     for gpu in gpus:
@@ -91,7 +91,7 @@ def unsuitable(gpus: Iterable[Gpu]) -> Mapping[str, str]:
     return {gpu.uuid: f"MPS cannot share it: it {reason}" for gpu in gpus if (reason := why_not(gpu))}
 
 
-def unwanted(numbers: Mapping[str, Numbers], units: PresentUnits) -> frozenset[str]:
+def unwanted(numbers: Mapping[str, SliceNumbers], units: PresentUnits) -> frozenset[str]:
     """Return the IDs of the offered slices outside of `numbers`, the slices of each GPU by UUID.
 
     GPUs without an entry in `numbers` are skipped.
@@ -107,8 +107,8 @@ def unwanted(numbers: Mapping[str, Numbers], units: PresentUnits) -> frozenset[s
 
 
 def keeping(
-    numbers: Mapping[str, Numbers], gpus: Sequence[Gpu], units: PresentUnits, withdrawn: AbstractSet[str]
-) -> Mapping[str, Numbers]:
+    numbers: Mapping[str, SliceNumbers], gpus: Sequence[Gpu], units: PresentUnits, withdrawn: AbstractSet[str]
+) -> Mapping[str, SliceNumbers]:
     """Return `numbers` plus the `withdrawn` slices, without new slices that lack room beside the withdrawn slices."""
     present = {**units.held, **units.offered}
     going = _by_gpu(unit for id_, unit in present.items() if id_ in withdrawn)
@@ -121,7 +121,7 @@ def keeping(
     return {**numbers, **beside}
 
 
-def _beside(gpu: Gpu, numbers: Numbers, there: "_Ids", going: "_Ids") -> Numbers:
+def _beside(gpu: Gpu, numbers: SliceNumbers, there: "_Ids", going: "_Ids") -> SliceNumbers:
     wanted = set(_each(numbers))
     stay = set(_each(going)) | (wanted & set(_each(there)))
     # Small slices come first: where a slice has no room, no larger slice has room. So the first slices of `new` fit.
@@ -160,7 +160,7 @@ class _Card(Struct, frozen=True):
         sizes = self.offered.keys() | self.held.keys()
         return {size: len(self.offered.get(size, {}).keys() | self.held.get(size, {}).keys()) for size in sizes}
 
-    def cut(self, desired: Mapping[Slice, int]) -> Numbers:
+    def cut(self, desired: Mapping[Slice, int]) -> SliceNumbers:
         """Return the held slices, and the desired slices with room beside the held slices, small slices first.
 
         Offered slices come before new slices, so that no idle slice is removed needlessly.
@@ -185,7 +185,7 @@ class _Card(Struct, frozen=True):
         retired = self.retired.get(size, {})
         return chain(sorted(retired), (each for each in count() if each not in retired))
 
-    def missing(self, desired: Mapping[Slice, int], numbers: Numbers) -> str | None:
+    def missing(self, desired: Mapping[Slice, int], numbers: SliceNumbers) -> str | None:
         """Return a warning about the desired slices without room, for people; None if all slices have room."""
         lacking = [
             f"{wanted:,} slices of {size.name} wanted, {found} fit"

@@ -12,7 +12,7 @@ from gpushare_plugin.core.gpu import Gpu, Inventory
 from gpushare_plugin.slices.mig import MigRoom
 from gpushare_plugin.slices.room import Layout
 from gpushare_plugin.slices.slice import MigPlace, Slice, is_profile, mig_place
-from gpushare_plugin.slices.wanted import Counts
+from gpushare_plugin.slices.wanted import SliceCounts
 
 Rooms = Mapping[str, MigRoom]
 """The room for MIG instances on each card, by card UUID."""
@@ -35,7 +35,7 @@ class Division(Struct, frozen=True):
 
 
 def divided(
-    wanted: Mapping[str, Counts], inventory: Inventory, rooms: Rooms, held: AbstractSet[str], *, manage: bool
+    wanted: Mapping[str, SliceCounts], inventory: Inventory, rooms: Rooms, held: AbstractSet[str], *, manage: bool
 ) -> Division:
     """Return the division of the cards for the `wanted` slices by card UUID, while pods hold the GPUs `held`.
 
@@ -100,7 +100,7 @@ class _PlaceChoice:
         self._room = room
         self.notices: list[str] = []
 
-    def of(self, counts: Counts) -> tuple[MigPlace, ...]:
+    def of(self, counts: SliceCounts) -> tuple[MigPlace, ...]:
         """Return the places for the wanted slices, in sorted order.
 
         A slice wanted by place gets the place. A slice wanted by profile gets the place of an existing instance, a held

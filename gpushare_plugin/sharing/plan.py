@@ -21,7 +21,7 @@ from gpushare_plugin.sharing.isolation.mps import MpsNeeds
 from gpushare_plugin.sharing.ways.injection import CONTROL_DEVICES, Injection
 from gpushare_plugin.sharing.ways.mig import offered
 from gpushare_plugin.sharing.ways.table import WAYS
-from gpushare_plugin.sharing.ways.way import Entry, MakeWay, NodeFacts, Numbers, Way
+from gpushare_plugin.sharing.ways.way import Entry, MakeWay, NodeFacts, SliceNumbers, Way
 
 
 class Plan(Struct, frozen=True):
@@ -47,7 +47,7 @@ def plan(  # noqa: PLR0913 - all that a plan depends on
     control_devices: tuple[str, ...] = CONTROL_DEVICES,
     describe: Callable[[Path], str] = spelled,
     *,
-    cut: Mapping[str, Numbers] | None = None,
+    cut: Mapping[str, SliceNumbers] | None = None,
     ways: Sequence[MakeWay] = WAYS,
 ) -> Plan:
     """Return the plan of the config `effective` for the GPUs of `inventory`; never raises, and finds all problems.

@@ -7,7 +7,7 @@ from typing import ClassVar
 from gpushare_plugin.base.memory import MIB_PER_GIB
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.slices.room import How, Layout, Option, given, made, without
-from gpushare_plugin.slices.slice import Kind, Slice, nominal_gib
+from gpushare_plugin.slices.slice import Slice, SliceKind, nominal_gib
 
 MOST_MPS_CLIENTS = 48
 """Clients served by MPS at once on a GPU of compute capability 7.0 or more; thus the most slices of a GPU."""
@@ -16,7 +16,7 @@ MOST_MPS_CLIENTS = 48
 class MemoryRoom(Struct, frozen=True):
     """The memory of a GPU under MPS."""
 
-    kind: ClassVar[Kind] = "mps"
+    kind: ClassVar[SliceKind] = "mps"
     """Division of the memory between clients of MPS."""
     part_name: ClassVar[str] = "GiB"
     """The name of the parts."""

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from gpushare_plugin.base.structs import Meta, Struct, replace
 from gpushare_plugin.slices.room import How, Layout, Option, given, made, without
-from gpushare_plugin.slices.slice import Kind, MigPlace, Slice, is_profile
+from gpushare_plugin.slices.slice import MigPlace, Slice, SliceKind, is_profile
 
 Parts = Annotated[int, Meta(ge=0, le=255)]
 """A number of parts of a card, read from a record: today's cards have 8 memory slices and 7 compute slices."""
@@ -44,7 +44,7 @@ class MigProfile(Struct, frozen=True, gc=False, omit_defaults=True):
 class MigRoom(Struct, frozen=True):
     """The places of MIG instances on a card."""
 
-    kind: ClassVar[Kind] = "mig"
+    kind: ClassVar[SliceKind] = "mig"
     """Division of the card into MIG instances."""
     part_name: ClassVar[str] = "memory slices"
     """The name of the parts."""

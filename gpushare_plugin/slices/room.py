@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 
 from gpushare_plugin.base.structs import Struct
-from gpushare_plugin.slices.slice import Kind, Slice
+from gpushare_plugin.slices.slice import Slice, SliceKind
 
 How = Literal["idle", "cut", "free", "joined"]
 """The origin of a slice: an idle slice unchanged, room of idle slices, free room, or both kinds of room together."""
@@ -79,7 +79,7 @@ class Room(Protocol):
     """
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> SliceKind:
         """How the GPU is divided."""
         ...
 

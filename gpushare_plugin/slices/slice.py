@@ -13,7 +13,7 @@ from typing import Literal
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.structs import Struct
 
-Kind = Literal["mps", "mig"]
+SliceKind = Literal["mps", "mig"]
 """How a GPU is divided: the memory between clients of MPS, or the card into MIG instances."""
 
 _MPS_RESOURCE, _MIG_RESOURCE = "nvidia.com/gpu-", "nvidia.com/mig-"
@@ -33,7 +33,7 @@ class SliceError(GpushareError):
 class Slice(Struct, frozen=True, order=True, gc=False):
     """A size under MPS or a profile of MIG, as requested by pods: which GPU, and which place on it, is left open."""
 
-    kind: Kind
+    kind: SliceKind
     """How the GPU is divided."""
     name: str
     """The size (`10gb`) or the MIG profile (`3g.20gb`)."""
@@ -51,7 +51,7 @@ class Slice(Struct, frozen=True, order=True, gc=False):
         return nominal_gib(self.name)
 
     @property
-    def rank(self) -> tuple[int, Kind, str]:
+    def rank(self) -> tuple[int, SliceKind, str]:
         """The key to sort the slices of a pod by: the largest slice first."""
         return -self.gib, self.kind, self.name
 
@@ -65,7 +65,7 @@ def nominal_gib(name: str) -> int:
 class SchedulableSlices(Struct, frozen=True):
     """The slices of a node to which pods may be scheduled, as far as the node decides."""
 
-    kind: Kind
+    kind: SliceKind
     """How the GPUs of the node are divided."""
     ids: Mapping[str, frozenset[str]]
     """The IDs of the slices, by resource."""
@@ -101,7 +101,7 @@ def slice_of(resource: str) -> Slice | None:
 
 
 @lru_cache(maxsize=4096)
-def misspelt(resource: str) -> Kind | None:
+def misspelt(resource: str) -> SliceKind | None:
     """Return the kind of slice meant by a wrong resource name such as `nvidia.com/gpu-1.5gb`.
 
     None for the resources of slices, and for names unlike the resources of slices.
@@ -129,7 +129,7 @@ def mig_place(text: str) -> MigPlace:
 
 
 @lru_cache(maxsize=4096)
-def named_slice(text: str, kind: Kind | None = None) -> Slice:
+def named_slice(text: str, kind: SliceKind | None = None) -> Slice:
     """Return the size or profile of the slice named in an annotation, by size (`10gb`) or by place (`3g.20gb@4`).
 
     The place itself is dropped; `mig_place` returns it. Raises SliceError for any other text, and for a slice of

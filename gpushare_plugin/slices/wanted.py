@@ -13,7 +13,7 @@ import msgspec
 
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.structs import Struct, field, replace
-from gpushare_plugin.slices.slice import Kind, SliceError, named_slice
+from gpushare_plugin.slices.slice import SliceError, SliceKind, named_slice
 
 WANTED_SLICES = "gpushare/wanted-slices"
 """The annotation of the Node with the wanted slices, see `Wanted`."""
@@ -65,14 +65,14 @@ class Failure(Struct, frozen=True):
     """The number of failures so far."""
 
 
-Counts = Mapping[str, int]
+SliceCounts = Mapping[str, int]
 """The number of slices of a GPU, by size (`10gb`) or by place (`3g.20gb@4`, always 1)."""
 
 
 class Wanted(Struct, frozen=True):
     """The wanted slices of a node; readers make sure that the GPUs have room for the slices."""
 
-    gpus: Mapping[str, Counts] = field(default_factory=dict)
+    gpus: Mapping[str, SliceCounts] = field(default_factory=dict)
     """All wanted slices by the UUID of the GPU, with the slices that pods hold.
 
     A GPU with an empty mapping is to have no slices; a GPU without an entry keeps its slices.
@@ -176,7 +176,7 @@ def _found(text: str) -> str | None:
 class SliceRequest(Struct, frozen=True):
     """The slices of one kind that the annotations of a Node request."""
 
-    gpus: Mapping[str, Counts] | None = field(default_factory=dict)
+    gpus: Mapping[str, SliceCounts] | None = field(default_factory=dict)
     """The requested slices, by the UUID of the GPU; a GPU without an entry keeps its slices.
 
     MIG instances are counted by place (`3g.20gb@4`), or by profile (`3g.20gb`) if people leave the place open.
@@ -184,5 +184,5 @@ class SliceRequest(Struct, frozen=True):
     """
     notices: tuple[str, ...] = ()
     """Warnings about the annotations, for people."""
-    kind: Kind = "mps"
+    kind: SliceKind = "mps"
     """The kind of the slices."""

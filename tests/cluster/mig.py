@@ -21,7 +21,7 @@ from gpushare_plugin.mig.exchange import MigRoot, MigStatus
 from gpushare_plugin.mig.reconciler import MigPace
 from gpushare_plugin.mig.service import serve
 from gpushare_plugin.node import daemon as app
-from gpushare_plugin.slices.slice import Kind
+from gpushare_plugin.slices.slice import SliceKind
 from tests.cluster.worker import Lifetime, NodeKind, Worker
 
 MIG = "nvidia.com/mig-{}"
@@ -80,7 +80,7 @@ class OwnPartitions(NvmlPartitions):
 class MigWorker(Worker):
     """A node whose cards, those of its kind's inventory, are divided as annotations of the Node want."""
 
-    divided_by: Kind = "mig"
+    divided_by: SliceKind = "mig"
 
     def __init__(self, name: str, kind: NodeKind, folder: Path, client: Client, kubeconfig: Path) -> None:
         """Have a folder of its own; nothing runs yet."""

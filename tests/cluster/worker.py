@@ -21,7 +21,7 @@ from gpushare_plugin.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.mps.exchange import MpsRoot
 from gpushare_plugin.node import daemon as app
 from gpushare_plugin.node.status import Serving
-from gpushare_plugin.slices.slice import Kind
+from gpushare_plugin.slices.slice import SliceKind
 from gpushare_plugin.testing.kubelet import AdmissionError, AdmittedPod, EmbeddedKubelet, Pod
 from tests.cluster.objects import ALL_PODS, PODS, Object, delete, has_ended, kubelet_pod, objects, patch
 from tests.cluster.tasks import alongside
@@ -56,7 +56,7 @@ CLOCK_RATE = 10
 class Worker:
     """A node whose kubelet admits the pods that are bound to it, and writes what becomes of them."""
 
-    divided_by: Kind = "mps"
+    divided_by: SliceKind = "mps"
     """How the GPUs of one that is partitioned are divided."""
 
     def __init__(self, name: str, kind: NodeKind, folder: Path, client: Client, kubeconfig: Path) -> None:

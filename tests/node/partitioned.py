@@ -19,7 +19,7 @@ from gpushare_plugin.mps.exchange import MpsRoot
 from gpushare_plugin.node import daemon as app
 from gpushare_plugin.node.node import ServedNode
 from gpushare_plugin.node.status import Serving
-from gpushare_plugin.slices.wanted import WANTED_SLICES, Counts, Wanted, encode
+from gpushare_plugin.slices.wanted import WANTED_SLICES, SliceCounts, Wanted, encode
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod, StartedContainer
 from tests.chart.rendering import objects
@@ -66,7 +66,7 @@ class PartitionedNode:
         new.write_text(f"flags: {{mpsRoot: {self.root.path}}}\n{quick}\n{rest}")
         new.replace(self.file)
 
-    def want(self, *slices: Counts, **gpus: Counts) -> None:
+    def want(self, *slices: SliceCounts, **gpus: SliceCounts) -> None:
         """Want these slices of the GPUs, in order, and of those named by UUID."""
         of_gpus = dict(zip((gpu.uuid for gpu in self.cards.inventory.cards), slices, strict=False))
         annotate(self.server, WANTED_SLICES, encode(Wanted(of_gpus | gpus)))

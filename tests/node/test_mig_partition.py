@@ -20,7 +20,7 @@ from gpushare_plugin.mig.exchange import MigRoot
 from gpushare_plugin.mig.reconciler import MigPace
 from gpushare_plugin.mig.service import serve
 from gpushare_plugin.node import daemon as app
-from gpushare_plugin.slices.wanted import WANTED_SLICES, Counts, Wanted, encode
+from gpushare_plugin.slices.wanted import WANTED_SLICES, SliceCounts, Wanted, encode
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu, FakeMigInstance, FakeNvml, FakeProcess
@@ -101,7 +101,7 @@ class MigNode:
             if name == "daemon":
                 await gone(self.kubelet)
 
-    def annotate(self, counts: Counts) -> None:
+    def annotate(self, counts: SliceCounts) -> None:
         """Want exactly these."""
         annotate(self.server, WANTED_SLICES, encode(Wanted({self.uuid: counts})))
 

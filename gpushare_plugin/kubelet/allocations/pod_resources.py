@@ -27,7 +27,7 @@ _OPTIONS = (
 
 Answer = TypeVar("Answer")
 
-Devices = Mapping[str, frozenset[str]]
+IdsByResource = Mapping[str, frozenset[str]]
 """Device IDs by resource."""
 
 
@@ -50,7 +50,7 @@ async def list_pods(socket: Path) -> Listing:
     return await _asked(socket, "List", request, _listing, "report which pods hold which units", "a list of pods")
 
 
-async def healthy_devices(socket: Path) -> Devices:
+async def healthy_devices(socket: Path) -> IdsByResource:
     """Return all healthy devices, held or not; raises PodResourcesError in the same cases as `list_pods`.
 
     A list of pods makes the kubelet work out anew which devices are allocated. This call does not, and may be made at
@@ -98,7 +98,7 @@ def _listing(answer: bytes) -> Listing:
     )
 
 
-def _devices(answer: bytes) -> Devices:
+def _devices(answer: bytes) -> IdsByResource:
     """Decode an answer to `GetAllocatableResources`; raises DecodeError."""
     found: dict[str, set[str]] = defaultdict(set)
     for devices in api.AllocatableResourcesResponse.FromString(answer).devices:

@@ -12,10 +12,10 @@ from gpushare_plugin.node.gpus.looks import Looks
 from gpushare_plugin.sharing.cut import PresentUnits
 from gpushare_plugin.sharing.instances import Division, divided
 from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS
-from gpushare_plugin.sharing.ways.way import Numbers
+from gpushare_plugin.sharing.ways.way import SliceNumbers
 from gpushare_plugin.slices.mig import MigProfile, MigRoom
 from gpushare_plugin.slices.slice import Slice, is_profile
-from gpushare_plugin.slices.wanted import Counts
+from gpushare_plugin.slices.wanted import SliceCounts
 
 LOOK_EVERY = 0.25
 """Seconds between looks at the status of `gpushare mig`, while `gpushare mig` may have work."""
@@ -103,8 +103,8 @@ class NodeMig:
     # ------------------------------------------------------------------ offers and orders
 
     def cut(
-        self, wanted: Mapping[str, Counts], inventory: Inventory, units: PresentUnits, *, manage: bool
-    ) -> dict[str, Numbers]:
+        self, wanted: Mapping[str, SliceCounts], inventory: Inventory, units: PresentUnits, *, manage: bool
+    ) -> dict[str, SliceNumbers]:
         """Return the offered GPUs by UUID, each without slices; `wanted` and `manage` are as in `divided`."""
         held = _gpus(units.held)
         self._division = divided(wanted, inventory, self.rooms, held, manage=manage)

@@ -9,8 +9,8 @@ from gpushare_plugin.node.gpus.mig_needs import NodeMig
 from gpushare_plugin.node.gpus.withdrawals import NodeWithdrawals
 from gpushare_plugin.node.news.news import News
 from gpushare_plugin.sharing.cut import Cut, PresentUnits, cut, keeping, unwanted
-from gpushare_plugin.sharing.ways.way import Numbers
-from gpushare_plugin.slices.slice import Kind, slice_of
+from gpushare_plugin.sharing.ways.way import SliceNumbers
+from gpushare_plugin.slices.slice import SliceKind, slice_of
 from gpushare_plugin.slices.wanted import SliceRequest
 
 
@@ -40,13 +40,13 @@ class NodeSlices:
 
     def cut(
         self,
-        kind: Kind,
+        kind: SliceKind,
         inventory: Inventory,
         units: PresentUnits,
         resources: Mapping[str, Resource],
         *,
         manage: bool,
-    ) -> Mapping[str, Numbers]:
+    ) -> Mapping[str, SliceNumbers]:
         """Return the slices of GPUs, by UUID, on a node that offers `resources`; see `divided` for `manage`."""
         there = {id_: name for name, each in resources.items() if slice_of(name) for id_ in each.units}
         is_first, self._has_cut = not self._has_cut, True
@@ -65,7 +65,7 @@ class NodeSlices:
         going = frozenset(id_ for id_ in there if units.gpu_of(id_) not in offered)
         return offered | {units.gpu_of(id_): {} for id_ in self._withdraw(going, units, there)}
 
-    def _warn(self, kind: Kind) -> None:
+    def _warn(self, kind: SliceKind) -> None:
         """Publish the new notices as warnings, without the notices of the previous call."""
         before, self._warned = self._warned, self.notices(kind)
         self._news.warn(notice for notice in self._warned if notice not in before)
@@ -74,11 +74,11 @@ class NodeSlices:
         """Return the unwanted slices to keep for now; `there` are the present slices: resources by ID."""
         return self._withdrawals.keep({id_: there[id_] for id_ in unwanted & there.keys()}, units.asked_at)
 
-    def surplus(self, partitioning: Kind | None) -> AbstractSet[str]:
+    def surplus(self, partitioning: SliceKind | None) -> AbstractSet[str]:
         """Return the IDs of slices present only because of held slices."""
         return self._cut.surplus if partitioning == "mps" else self._mig.surplus
 
-    def notices(self, partitioning: Kind | None) -> tuple[str, ...]:
+    def notices(self, partitioning: SliceKind | None) -> tuple[str, ...]:
         """Return warnings about unusable requests, and about wanted slices without room or without `gpushare mig`."""
         if partitioning is None:
             return ()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.schema.sections import Health
 from gpushare_plugin.core.gpu import FailedGpu, Gpu, Inventory
-from gpushare_plugin.core.health import CardHealth, Cordon, Fault, GpuEvent, Probe, Verdict
+from gpushare_plugin.core.health import CardHealth, Cordon, Fault, GpuEvent, Probe, XidVerdict
 from gpushare_plugin.node.news.news import (
     GpuCordoned,
     GpuEventReported,
@@ -52,7 +52,7 @@ class Gpus:
         for card in self._cards.values():
             card.good_probes = health.good_probes
 
-    def event(self, event: GpuEvent) -> Verdict:
+    def event(self, event: GpuEvent) -> XidVerdict:
         """Record an event of the driver; return the consequence for the GPU."""
         verdict = self._verdict(event)
         self._news.publish(GpuEventReported(event, verdict))
@@ -63,7 +63,7 @@ class Gpus:
             self._publish()
         return verdict
 
-    def _verdict(self, event: GpuEvent) -> Verdict:
+    def _verdict(self, event: GpuEvent) -> XidVerdict:
         policy = self._health.policy()
         if event.xid is not None:
             return policy.verdict(event.xid)

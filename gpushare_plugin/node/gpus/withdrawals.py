@@ -7,7 +7,7 @@ from gpushare_plugin.base.published import Published
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.sharing.withdrawal import WITHDRAWN_SECONDS, Withdrawals, withdrawn
-from gpushare_plugin.slices.slice import Kind, SchedulableSlices, slice_of
+from gpushare_plugin.slices.slice import SchedulableSlices, SliceKind, slice_of
 
 LOOK_AGAIN = 0.25
 """Seconds until the next check of a withdrawn slice whose time is over and that still cannot be retired."""
@@ -57,7 +57,7 @@ class NodeWithdrawals:
         ends = ((each.hidden_since or each.since) + WITHDRAWN_SECONDS for each in self._withdrawn.values())
         return min([most, *(end - now if end > now else LOOK_AGAIN for end in ends)])
 
-    def publish(self, kind: Kind | None, resources: Mapping[str, Resource]) -> None:
+    def publish(self, kind: SliceKind | None, resources: Mapping[str, Resource]) -> None:
         """Publish the slices for the Node: all allocatable slices without the withdrawn slices."""
         if kind is None:
             self._withdrawn = {}
@@ -92,7 +92,7 @@ class NodeWithdrawals:
         self._is_written = False
 
 
-def _ids(kind: Kind, resources: Mapping[str, Resource], hidden: AbstractSet[str]) -> dict[str, frozenset[str]]:
+def _ids(kind: SliceKind, resources: Mapping[str, Resource], hidden: AbstractSet[str]) -> dict[str, frozenset[str]]:
     return {
         name: frozenset(
             id_ for id_, unit in resource.units.items() if unit.gpu not in resource.unhealthy and id_ not in hidden

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.core.gpu import FailedGpu, Inventory
-from gpushare_plugin.core.health import GpuEvent, Verdict
+from gpushare_plugin.core.health import GpuEvent, XidVerdict
 from gpushare_plugin.core.usage import ContainerUsage, Stowaway
 
 
@@ -51,7 +51,7 @@ class GpuEventReported(Struct, frozen=True):
 
     event: GpuEvent
     """The event."""
-    verdict: Verdict
+    verdict: XidVerdict
     """The consequence for the GPU."""
 
 

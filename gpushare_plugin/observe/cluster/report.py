@@ -16,7 +16,7 @@ from gpushare_plugin.partition.conversion import partition_node_of
 from gpushare_plugin.partition.nodes import PartitionNode
 from gpushare_plugin.partition.pods import in_order
 from gpushare_plugin.partition.taking_back import since
-from gpushare_plugin.slices.slice import Kind, named_slice
+from gpushare_plugin.slices.slice import SliceKind, named_slice
 
 UseState = Literal["allocated", "promised", "unplaced"]
 
@@ -207,7 +207,7 @@ class NodeUse(Part, frozen=True, kw_only=True):
     """The GPUs in no resource."""
     notices: tuple[str, ...] = ()
     """The warnings of the daemon, and the unreadable parts of the node."""
-    partitioning: Kind | None = None
+    partitioning: SliceKind | None = None
     """The kind of slices that GPUs are cut into for waiting pods (mps or mig); None for a node not partitioned."""
     slices: tuple[SliceUse, ...] = ()
     """The slices of a partitioned node."""

@@ -17,7 +17,7 @@ from gpushare_plugin.core.snapshot import SharingMode, Snapshot
 from gpushare_plugin.core.usage import GpuUsage, Stowaway, Usage
 from gpushare_plugin.observe.parts import Part
 
-Source = Literal["daemon", "config"]
+ReportSource = Literal["daemon", "config"]
 """The maker of a report: the running daemon, or `gpushare list` from the config, the GPUs and the kubelet."""
 
 _MOST_FOREIGN = 16
@@ -162,7 +162,7 @@ class NodeReport(Part, frozen=True, kw_only=True):
     version: Literal[1] = 1
     """The version of the format, which changes when a change would mislead readers of the old version."""
     source: str = "config"
-    """The maker of the report, a word of `Source`."""
+    """The maker of the report, a word of `ReportSource`."""
     gpushare: str = ""
     """The version of the program that made the report."""
     driver_version: str = ""
@@ -215,7 +215,7 @@ def _mistake(data: Any, error: str) -> str:
     return f"its {'.'.join(place)} is {found!r:.60}"
 
 
-def report(snapshot: Snapshot, source: Source = "config", problems: Iterable[str] = ()) -> NodeReport:
+def report(snapshot: Snapshot, source: ReportSource = "config", problems: Iterable[str] = ()) -> NodeReport:
     """Return the report on a node: the GPUs, their resources, and the holdings of containers.
 
     `problems` are the reasons why the daemon is not ready.
@@ -252,7 +252,7 @@ _On = tuple[str, str]
 class _NodeReporter:
     """Builds the GPU reports from several parts of a snapshot; a held unit that is not listed counts as retired."""
 
-    def __init__(self, snapshot: Snapshot, source: Source) -> None:
+    def __init__(self, snapshot: Snapshot, source: ReportSource) -> None:
         self._snapshot = snapshot
         self._holdings = None if isinstance(snapshot.holdings, Unknown) else snapshot.holdings
         self._source = source

@@ -25,7 +25,7 @@ from gpushare_plugin.sharing.isolation.mps import room_of, why_not
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
 from gpushare_plugin.sharing.isolation.variables import ShareVariables
 from gpushare_plugin.sharing.ways.injection import Injection
-from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, Numbers, by_place
+from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, SliceNumbers, by_place
 from gpushare_plugin.slices.slice import Slice
 
 
@@ -114,7 +114,7 @@ class _CutEntry(NamedTuple):
 
     entry: Entry
     """The entry."""
-    slices: Callable[[Gpu], Numbers]
+    slices: Callable[[Gpu], SliceNumbers]
     """Returns the slices of a GPU."""
     settings: SizedDevices | None = None
     """The settings of the entry in the config, None if the cut follows the wanted slices of a partitioned node."""

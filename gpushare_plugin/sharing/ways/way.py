@@ -14,7 +14,7 @@ from gpushare_plugin.sharing.isolation.layer import Isolation
 from gpushare_plugin.sharing.ways.injection import Injection
 from gpushare_plugin.slices.slice import Slice
 
-Numbers = Mapping[Slice, Sequence[int]]
+SliceNumbers = Mapping[Slice, Sequence[int]]
 """The slices of one GPU under MPS: the numbers at the end of the IDs, by size."""
 
 
@@ -31,7 +31,7 @@ class NodeFacts(Struct, frozen=True):
     """The short name of each card in unit IDs, by UUID."""
     injection: Injection
     """The access of containers to GPUs."""
-    cut: Mapping[str, Numbers] = field(default_factory=dict)
+    cut: Mapping[str, SliceNumbers] = field(default_factory=dict)
     """The slices of each GPU of a partitioned node, by UUID; under MIG, the offered GPUs, without slices."""
 
     @property

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.core.health import CardHealth, Fault, Probe, Verdict, XidPolicy
+from gpushare_plugin.core.health import CardHealth, Fault, Probe, XidPolicy, XidVerdict
 
 GOOD, LOST = Probe(), Probe("GPU is lost", lost=True)
 
@@ -22,7 +22,7 @@ GOOD, LOST = Probe(), Probe("GPU is lost", lost=True)
         (XidPolicy(until_reset=frozenset({94})), 94, "until reset"),
     ],
 )
-def test_the_policy_says_what_an_xid_means(policy: XidPolicy, xid: int, verdict: Verdict) -> None:
+def test_the_policy_says_what_an_xid_means(policy: XidPolicy, xid: int, verdict: XidVerdict) -> None:
     """An application's own errors are ignored, what is watched wins over what is ignored, the rest is a fault."""
     assert policy.verdict(xid) == verdict
 

@@ -26,7 +26,7 @@ from gpushare_plugin.ledger.node_record import (
     record,
 )
 from gpushare_plugin.slices.mig import MigProfile
-from gpushare_plugin.slices.slice import Kind
+from gpushare_plugin.slices.slice import SliceKind
 from tests.nodes import a_gpu, a_mig_node, a_node
 from tests.snapshots import snapshot
 from tests.unit.sharing.settings import GPU_MEM
@@ -113,7 +113,7 @@ GPUS = st.builds(
 
 @settings(max_examples=25)
 @given(st.lists(GPUS, max_size=3).map(tuple), st.sampled_from([None, "mps", "mig"]))
-def test_a_written_record_of_instances_can_be_read(gpus: tuple[GpuRecord, ...], partitioning: Kind | None) -> None:
+def test_a_written_record_of_instances_can_be_read(gpus: tuple[GpuRecord, ...], partitioning: SliceKind | None) -> None:
     """Profiles, places and how the node is partitioned come back as they went; what is None takes no room."""
     made = NodeRecord(gpus=gpus, partitioning=partitioning)
     text = encode(made)

@@ -15,7 +15,7 @@ from gpushare_plugin.node.gpus.state import Gpus
 from gpushare_plugin.node.gpus.withdrawals import NodeWithdrawals
 from gpushare_plugin.node.news.news import News, NewsItem, Warned
 from gpushare_plugin.sharing.cut import PresentUnits
-from gpushare_plugin.slices.slice import Kind, Slice
+from gpushare_plugin.slices.slice import Slice, SliceKind
 from gpushare_plugin.slices.wanted import SliceRequest
 from tests.nodes import Cards, a_gpu, a_mig_node
 from tests.unit.sharing.settings import present
@@ -47,7 +47,7 @@ class Cutting:
         assert isinstance(item, Warned)
         self.warnings.append(item.notice)
 
-    def cut(self, kind: Kind) -> object:
+    def cut(self, kind: SliceKind) -> object:
         """Return how the GPUs are cut: a card with the slice 10gb-1, or one with two MIG instances."""
         node = CARD if kind == "mps" else DIVIDED
         units = present(CARD, ["00000000-10gb-1"]) if kind == "mps" else PresentUnits(asked_at=0.0)
@@ -77,7 +77,7 @@ def test_an_unreadable_request_keeps_what_was_wanted(cutting: Cutting) -> None:
     [("mps", "mig", {a_gpu(0).uuid: {Slice("mps", "10gb"): (1,)}}), ("mig", "mps", INSTANCES)],
 )
 def test_a_request_of_the_other_kind_changes_no_gpu(
-    kind: Kind, before: Kind, as_it_is: object, cutting: Cutting
+    kind: SliceKind, before: SliceKind, as_it_is: object, cutting: Cutting
 ) -> None:
     """After a change of the label, the daemon has the request of the other kind until the next one, readable or not."""
     nothing = {a_gpu(0).uuid: dict[str, int]()}

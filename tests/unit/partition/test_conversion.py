@@ -13,7 +13,7 @@ from gpushare_plugin.partition.nodes import PartitionNode
 from gpushare_plugin.partition.pods import problem
 from gpushare_plugin.slices.memory import MemoryRoom
 from gpushare_plugin.slices.room import Layout
-from gpushare_plugin.slices.slice import Kind, Slice
+from gpushare_plugin.slices.slice import Slice, SliceKind
 from gpushare_plugin.slices.wanted import Wanted
 from tests.unit.ledger.objects import gpu_record, pod, request
 from tests.unit.partition.simulation import A100
@@ -31,7 +31,7 @@ def _cards(*records: GpuRecord) -> NodeRecord:
     return NodeRecord(gpus=records, resources=tuple(ResourceRecord(name=name, kind="slices") for name in names))
 
 
-def _account(record: NodeRecord, partitioning: Kind = "mps") -> ClusterAccount:
+def _account(record: NodeRecord, partitioning: SliceKind = "mps") -> ClusterAccount:
     account, record = ClusterAccount(), replace(record, partitioning=partitioning)
     account.put_node(replace(recorded_node("node", record, "spread"), record=record))
     return account

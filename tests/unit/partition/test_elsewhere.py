@@ -17,7 +17,7 @@ from gpushare_plugin.ledger.taint import Taint
 from gpushare_plugin.partition.decide import Decisions, decide
 from gpushare_plugin.partition.elsewhere import Elsewhere
 from gpushare_plugin.partition.taking_back import RoundRules
-from gpushare_plugin.slices.slice import Kind
+from gpushare_plugin.slices.slice import SliceKind
 from tests.unit.partition.objects import NOW, anywhere, gpu, kept, node, pod
 
 TEN, MIG = "nvidia.com/gpu-10gb", "nvidia.com/mig-3g.20gb"
@@ -36,7 +36,13 @@ class Cluster:
         self.accepts = True
 
     def put(
-        self, name: str, used: Mapping[str, int] | None = None, by: Kind | None = None, *, ten: int = 0, mig: int = 0
+        self,
+        name: str,
+        used: Mapping[str, int] | None = None,
+        by: SliceKind | None = None,
+        *,
+        ten: int = 0,
+        mig: int = 0,
     ) -> Node:
         """Have a node offer slices, of which pods have taken some."""
         names, amounts = {"ten": TEN, "mig": MIG}, {TEN: ten, MIG: mig}

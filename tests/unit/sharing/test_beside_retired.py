@@ -19,7 +19,7 @@ from gpushare_plugin.sharing.transition import (
     advance,
     resumed,
 )
-from gpushare_plugin.slices.wanted import Counts
+from gpushare_plugin.slices.wanted import SliceCounts
 from tests.nodes import a_gpu, a_node
 from tests.unit.sharing.holders import confirmed, taken
 from tests.unit.sharing.settings import memory, planned, present
@@ -37,11 +37,11 @@ class PartitionedNode:
         self.inventory = inventory
         self.offer = Offer()
         self.held: set[tuple[str, str]] = set()
-        self.wanted: dict[str, Counts] = {}
+        self.wanted: dict[str, SliceCounts] = {}
         self.waiting: tuple[Waiting, ...] = ()
         self.now = 0.0
 
-    def want(self, *slices: Counts) -> "PartitionedNode":
+    def want(self, *slices: SliceCounts) -> "PartitionedNode":
         """Want these slices of the GPUs, in order, and list what can be listed at this moment."""
         self.wanted = {gpu.uuid: each for gpu, each in zip(self.inventory.cards, slices, strict=False)}
         return self.look(asks=False)
@@ -170,7 +170,9 @@ STEPS = st.lists(
 
 @given(STEPS)
 @settings(max_examples=60)
-def test_a_gpu_never_lists_more_than_it_has(steps: list[tuple[Counts, Counts] | str | tuple[str, int]]) -> None:
+def test_a_gpu_never_lists_more_than_it_has(
+    steps: list[tuple[SliceCounts, SliceCounts] | str | tuple[str, int]],
+) -> None:
     """Whatever is wanted, taken and given back: no GPU has too much, what is held stays, and all that fits comes."""
     node = PartitionedNode()
     # 16 clients, so that the number of slices is a limit as well.

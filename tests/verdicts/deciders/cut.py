@@ -18,10 +18,10 @@ from gpushare_plugin.node.offer import NodeOffer
 from gpushare_plugin.sharing.cut import PresentUnits
 from gpushare_plugin.sharing.instances import Division, divided
 from gpushare_plugin.sharing.plan import plan
-from gpushare_plugin.sharing.ways.way import Numbers
+from gpushare_plugin.sharing.ways.way import SliceNumbers
 from gpushare_plugin.slices.mig import MigProfile, MigRoom
-from gpushare_plugin.slices.slice import Kind, slice_of
-from gpushare_plugin.slices.wanted import Counts
+from gpushare_plugin.slices.slice import SliceKind, slice_of
+from gpushare_plugin.slices.wanted import SliceCounts
 from tests.unit.sharing.holders import taken
 from tests.verdicts.deciders.host import effective, in_ranges, inventory
 from tests.verdicts.generate.cuts import driven
@@ -44,8 +44,8 @@ class _Mig:
         self.surplus: AbstractSet[str] = frozenset()
 
     def cut(
-        self, wanted: Mapping[str, Counts], found: Inventory, units: PresentUnits, *, manage: bool
-    ) -> dict[str, Numbers]:
+        self, wanted: Mapping[str, SliceCounts], found: Inventory, units: PresentUnits, *, manage: bool
+    ) -> dict[str, SliceNumbers]:
         """Return which GPUs are offered."""
         held = {unit.gpu for unit in units.held.values()}
         self.division = divided(wanted, found, self.rooms, held, manage=manage)
@@ -79,7 +79,7 @@ class _Node:
     """The part of a daemon that decides what is listed, and pods that take units and end."""
 
     def __init__(self, asked: Json) -> None:
-        self._kind: Kind | None = asked["kind"] or None
+        self._kind: SliceKind | None = asked["kind"] or None
         self._cards: list[Json] = asked["cards"]
         self._profiles: Json = asked["profiles"]
         self._manage: bool = asked["manage"]
@@ -134,7 +134,7 @@ class _Node:
 
     def _apply(self, found: Inventory) -> Json:
         verdict: Json = {}
-        cut: Mapping[str, Numbers] | None = None
+        cut: Mapping[str, SliceNumbers] | None = None
         if self._kind is not None:
             units = self._offer.units(found)
             cut = self._slices.cut(self._kind, found, units, self._offer.resources, manage=self._manage)
@@ -159,7 +159,7 @@ class _Node:
         }
         return {key: value for key, value in verdict.items() if value}
 
-    def _cut(self, cut: Mapping[str, Numbers]) -> Json:
+    def _cut(self, cut: Mapping[str, SliceNumbers]) -> Json:
         if self._kind == "mig":
             division = self._mig.division
             places = {uuid: [str(each) for each in found] for uuid, found in division.places.items()}

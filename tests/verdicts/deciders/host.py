@@ -7,7 +7,7 @@ from typing import Any
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.core.gpu import Gpu, Inventory, MigInstance
-from gpushare_plugin.slices.slice import Kind
+from gpushare_plugin.slices.slice import SliceKind
 
 Json = dict[str, Any]
 
@@ -64,7 +64,7 @@ def _instance(card: Gpu, each: Json) -> Gpu:
     )
 
 
-def effective(sections: Json, partitioning: Kind | None = None) -> EffectiveConfig:
+def effective(sections: Json, partitioning: SliceKind | None = None) -> EffectiveConfig:
     """Return a config that a node has in effect."""
     config = Config.model_validate(sections, context={"declared": ()}, by_alias=True)
     return EffectiveConfig(config, partitioning=partitioning)

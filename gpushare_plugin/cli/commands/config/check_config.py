@@ -17,7 +17,7 @@ from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import A_PATH, simulate_option
 from gpushare_plugin.cli.output import show, show_json, warn
 from gpushare_plugin.cli.setting_options import overrides, with_setting_options
-from gpushare_plugin.cli.verdicts import Verdict, summary
+from gpushare_plugin.cli.verdicts import ConfigVerdict, summary
 from gpushare_plugin.config.difference import difference
 from gpushare_plugin.config.loading.content import LARGEST_FILE
 from gpushare_plugin.config.loading.load import dump
@@ -69,7 +69,7 @@ def command(context: click.Context, /, files: tuple[Path, ...], **options: Any) 
     if [*files, against].count(_STANDARD_INPUT) > 1:
         raise click.UsageError("standard input (-) is given twice, but can be read only once")
     search, old = _search(files), _search([against] if against else [])
-    verdicts, others = ([Verdict.on(each, values) for each in some.configs] for some in (search, old))
+    verdicts, others = ([ConfigVerdict.on(each, values) for each in some.configs] for some in (search, old))
     inventory = _inventory(options["simulate"], [*verdicts, *others], quiet=options["quiet"])
     if inventory is not None:
         verdicts, others = ([each.with_gpus(inventory) for each in some] for some in (verdicts, others))
@@ -114,7 +114,7 @@ def _configs_in_standard_input() -> list[FoundConfig]:
         return [FoundConfig(_STANDARD_INPUT_NAME, "", None, [finding])]
 
 
-def _inventory(simulate: Path | None, verdicts: Sequence[Verdict], *, quiet: bool) -> Inventory | None:
+def _inventory(simulate: Path | None, verdicts: Sequence[ConfigVerdict], *, quiet: bool) -> Inventory | None:
     """Return the GPUs; None where NVML is not available, or where no config is valid and no GPUs are simulated.
 
     Raises ConfigError for mistakes in the file `simulate`, after printing the mistakes in the configs.
@@ -136,7 +136,7 @@ def _inventory(simulate: Path | None, verdicts: Sequence[Verdict], *, quiet: boo
         return None
 
 
-def _print(verdicts: Sequence[Verdict], inventory: Inventory | None, options: dict[str, Any]) -> None:
+def _print(verdicts: Sequence[ConfigVerdict], inventory: Inventory | None, options: dict[str, Any]) -> None:
     if options["output"] == "json":
         configs = [verdict.data(settings=options["show"]) for verdict in verdicts]
         gpus = None if inventory is None else len(inventory.cards)
@@ -155,13 +155,13 @@ def _print(verdicts: Sequence[Verdict], inventory: Inventory | None, options: di
         click.echo("---\n".join(texts), nl=False)
 
 
-def _quiet_lines(verdicts: Sequence[Verdict], *, strict: bool) -> Iterator[str]:
+def _quiet_lines(verdicts: Sequence[ConfigVerdict], *, strict: bool) -> Iterator[str]:
     for verdict in verdicts:
         yield from verdict.mistakes
         yield from verdict.warning_lines if strict else ()
 
 
-def _lines(verdicts: Sequence[Verdict], gpus: str | None) -> Iterator[str]:
+def _lines(verdicts: Sequence[ConfigVerdict], gpus: str | None) -> Iterator[str]:
     for verdict in verdicts:
         yield from verdict.lines(gpus)
     if len(verdicts) > 1:
@@ -177,7 +177,7 @@ def _which(inventory: Inventory | None, simulate: Path | None) -> str | None:
     return f"the {gpus} of {'this node' if simulate is None else simulate}"
 
 
-def _print_changes(verdicts: Sequence[Verdict], others: Sequence[Verdict]) -> None:
+def _print_changes(verdicts: Sequence[ConfigVerdict], others: Sequence[ConfigVerdict]) -> None:
     """Print the changes from the config in `others` to the config in `verdicts`; both configs are valid."""
     if len(verdicts) != 1 or len(others) != 1:
         raise click.UsageError(f"--against compares two configs; found {len(verdicts)} in FILE, {len(others)} in OLD")
@@ -194,7 +194,7 @@ def _print_section(what: str, lines: list[str]) -> None:
     show([f"# Changes in {what}:" if lines else f"# No changes in {what}.", *lines])
 
 
-def _unit_changes(old: Verdict, new: Verdict) -> Iterator[str]:
+def _unit_changes(old: ConfigVerdict, new: ConfigVerdict) -> Iterator[str]:
     before, after = ({each.name: len(each.units) for each in verdict.resources} for verdict in (old, new))
     for name in before | after:
         match before.get(name), after.get(name):

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.config.schema.spelling import shown
 from gpushare_plugin.core.gpu import Inventory, gpu_identity
-from gpushare_plugin.slices.slice import Kind, SliceError, named_slice, slice_of
+from gpushare_plugin.slices.slice import SliceError, SliceKind, named_slice, slice_of
 from gpushare_plugin.slices.wanted import (
     MOST_SLICES,
     WANTED_SLICES,
-    Counts,
+    SliceCounts,
     SliceRequest,
     WantedError,
     check_counts,
@@ -24,15 +24,15 @@ The value of the annotation is the number of wanted slices.
 """
 
 _NOS_KEY = re.compile(r"(?P<index>[0-9]{1,4})-(?P<size>.+)", re.ASCII)
-_RESOURCES: Mapping[Kind, str] = {"mps": "nvidia.com/gpu-", "mig": "nvidia.com/mig-"}
-_EXPECTED: Mapping[Kind, str] = {"mps": "size such as 10gb", "mig": "profile such as 3g.20gb"}
+_RESOURCES: Mapping[SliceKind, str] = {"mps": "nvidia.com/gpu-", "mig": "nvidia.com/mig-"}
+_EXPECTED: Mapping[SliceKind, str] = {"mps": "size such as 10gb", "mig": "profile such as 3g.20gb"}
 _MOST_NAMES = 10
 """Largest number of names in a warning: a list may have thousands."""
 _MOST_NOTICES = 20
 """Largest number of warnings on all annotations together."""
 
 
-def requested_slices(annotations: Mapping[str, str], inventory: Inventory, kind: Kind = "mps") -> SliceRequest:
+def requested_slices(annotations: Mapping[str, str], inventory: Inventory, kind: SliceKind = "mps") -> SliceRequest:
     """Return the slices of this kind wanted by a Node's annotations; gpushare's annotation wins if both name a GPU.
 
     A mistake in the slices of one GPU does not affect the remaining GPUs.
@@ -42,7 +42,7 @@ def requested_slices(annotations: Mapping[str, str], inventory: Inventory, kind:
     except WantedError as error:
         return SliceRequest(None, (f"{error}; the GPUs stay partitioned as they are",), kind)
     notices: list[str] = []
-    sized: dict[str, Counts] = {}
+    sized: dict[str, SliceCounts] = {}
     for uuid, counts in ours.items():
         try:
             for name in counts:
@@ -58,7 +58,9 @@ def requested_slices(annotations: Mapping[str, str], inventory: Inventory, kind:
     return SliceRequest(gpus, tuple(_few(notices)), kind)
 
 
-def _of_nos(annotations: Mapping[str, str], inventory: Inventory, kind: Kind, notices: list[str]) -> dict[str, Counts]:
+def _of_nos(
+    annotations: Mapping[str, str], inventory: Inventory, kind: SliceKind, notices: list[str]
+) -> dict[str, SliceCounts]:
     """Return the slices wanted by nos annotations, by UUID, without GPUs with a bad annotation, and add notices."""
     uuids = {str(failed.index): failed.uuid for failed in inventory.failed}
     uuids |= {str(gpu.index): gpu.uuid for gpu in inventory.cards}
@@ -84,9 +86,9 @@ def _of_nos(annotations: Mapping[str, str], inventory: Inventory, kind: Kind, no
     return {uuid: slices for uuid, slices in found.items() if uuid not in wrong}
 
 
-def _possible(by_hand: Mapping[str, Counts], notices: list[str]) -> dict[str, Counts]:
+def _possible(by_hand: Mapping[str, SliceCounts], notices: list[str]) -> dict[str, SliceCounts]:
     """Return the slices wanted by nos annotations, without GPUs with too many slices, and add notices."""
-    found: dict[str, Counts] = {}
+    found: dict[str, SliceCounts] = {}
     for uuid, counts in by_hand.items():
         try:
             check_counts(uuid, counts)
