@@ -155,7 +155,9 @@ def test_annotations_of_gpushare_cannot_be_forged(key: str, resource: str) -> No
         updated(first, without, resource=resource),
     ):
         said = [each.split(":")[0] for each in objections]
-        assert said == [f"only gpushare writes the annotation {key}"], "gpushare.ownAnnotation in _admission.tpl"
+        assert said == [f"only gpushare writes the annotation {key}"], (
+            "gpushare.ownAnnotation in templates/_admission.tpl"
+        )
     assert updated(first, pod(annotations={key: "1", "a": "b"}), resource=resource) == []
     assert updated(without, first, DAEMON, resource) == []
 
@@ -173,7 +175,8 @@ def test_only_the_extender_promises(resource: str) -> None:
     plain = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}}
     for key in OURS:
         forged = {**plain, "metadata": {"name": "p", "annotations": {key: "1"}}}
-        assert policy.objections(AdmissionRequest(resource, "CREATE", forged, user="system:kube-scheduler"))
+        refused = policy.objections(AdmissionRequest(resource, "CREATE", forged, user="system:kube-scheduler"))
+        assert refused, f"gpushare.ownAnnotation in charts/gpushare/templates/_admission.tpl does not have {key}"
         assert policy.objections(AdmissionRequest(resource, "CREATE", forged, user=EXTENDER)) == []
     assert policy.objections(AdmissionRequest(resource, "CREATE", plain, user="system:kube-scheduler")) == []
 

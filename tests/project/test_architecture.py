@@ -33,7 +33,7 @@ def test_the_tree_names_every_module() -> None:
         folder = next(each for each in file.parents if each in said)
         if file.stem not in re.findall(r"\w+", said[folder]):
             missing.append(f"{file.relative_to(ROOT)}: not named at {folder.relative_to(ROOT)}/")
-    assert missing == []
+    assert missing == [], "\n".join(missing)
 
 
 def test_where_changes_go_is_there() -> None:

@@ -87,7 +87,7 @@ def test_rows_have_the_columns_of_their_table(page: Path) -> None:
         if cells and columns and cells != columns:
             short.append(f"{page.relative_to(ROOT)}:{number}: {cells} cells, and the table has {columns} columns")
         columns = (columns or cells) if cells else 0
-    assert short == []
+    assert short == [], "\n".join(short)
 
 
 def test_the_keys_of_the_record_are_explained() -> None:
