@@ -20,12 +20,15 @@ from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.core.snapshot import SharingMode, Snapshot
 from gpushare_plugin.core.unit import parse_unit
 from gpushare_plugin.kube.own_node.labels import node_labels
-from gpushare_plugin.ledger.node import OfferedResource
-from gpushare_plugin.ledger.node_record import resource_record
+from gpushare_plugin.ledger.annotations import pod_request
+from gpushare_plugin.ledger.node import GPU_CORES, GPU_MEMORY, OfferedResource, recorded_node
+from gpushare_plugin.ledger.node_record import decode, encode, record, resource_record
+from gpushare_plugin.ledger.request import ContainerRequest
 from gpushare_plugin.observe.cluster.report import unit_name
 from gpushare_plugin.sharing.plan import plan
 from gpushare_plugin.sharing.snapshot import planned_snapshot
 from tests.nodes import a_node
+from tests.unit.ledger.objects import account
 from tests.unit.sharing.settings import settings
 
 ROOT = Path(__file__).parents[2]
@@ -108,6 +111,16 @@ def test_schedulers_are_told_of_every_resource() -> None:
     """The record of a node has each resource; one with a chooser without a kind would be unknown to the extender."""
     untold = {type(resource.chooser).__name__ for resource in resources() if resource_record(resource) is None}
     assert untold == set(), "resource_record in ledger/node_record.py has no kind for these choosers"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.sharing}, {case.resource}")
+def test_the_extender_places_a_pod_of_every_case(case: Case) -> None:
+    """From the record alone a GPU is found for what a case requests, whichever kind of units it is."""
+    node = recorded_node("node", decode(encode(record(made(case)))))
+    amounts = {case.resource: case.count} | ({GPU_MEMORY: 1} if case.resource == GPU_CORES else {})
+    asked = pod_request([ContainerRequest("main", "app", tuple(amounts.items()))], {}, {})
+    placed = {share.resource: share.units for share in account(node).place(asked, "node").shares}
+    assert placed == amounts, "OfferedResource.chooser in ledger/node.py, or ledger/gpu_search.py"
 
 
 def test_every_kind_of_units_has_a_name() -> None:
