@@ -8,14 +8,16 @@ import pytest
 from msgspec.structs import fields
 
 import gpushare_plugin
+from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.ledger.node_record import GpuRecord, NodeRecord
+from gpushare_plugin.observe.cluster.explanation import Explanation
 from gpushare_plugin.observe.cluster.report import GpuUse, NodeUse, ResourceUse, SliceUse, UnofferedGpu, WaitingUse
 from gpushare_plugin.observe.metrics.extender import ExtenderView
 from gpushare_plugin.observe.metrics.node import View
 from gpushare_plugin.observe.metrics.partitioner import PartitionerView
 
 (ROOT,) = map(Path, gpushare_plugin.__path__)
-CONSTANT = {"version"}
+CONSTANT = {"version", "gpushare"}
 """Fields that have the same value in all objects."""
 
 
@@ -23,11 +25,13 @@ CONSTANT = {"version"}
     ("files", "made"),
     [
         ("node/daemon.py", View),
+        ("sharing/snapshot.py node/node.py node/status.py", Snapshot),
         ("extender/service.py", ExtenderView),
         ("partitioner/rounds.py partitioner/service.py", PartitionerView),
         ("ledger/node_record.py", NodeRecord),
         ("ledger/node_record.py", GpuRecord),
         *(("observe/cluster/report.py", each) for each in (NodeUse, ResourceUse, GpuUse, UnofferedGpu)),
+        ("observe/cluster/explanation.py", Explanation),
         *(("observe/cluster/report.py", each) for each in (SliceUse, WaitingUse)),
     ],
     ids=lambda each: each.__name__ if isinstance(each, type) else "",
@@ -43,4 +47,6 @@ def test_every_field_is_filled(files: str, made: Any) -> None:
             filled |= {each.arg for each in node.keywords if each.arg}
         elif isinstance(node, ast.Dict):  # what `replace` gets as **fields
             filled |= {str(each.value) for each in node.keys if isinstance(each, ast.Constant)}
+        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            filled |= {str(node.slice.value)} if isinstance(node.ctx, ast.Store) else set()
     assert [name for name in names if name not in filled] == [], f"{files} does not fill them in {made.__name__}"
