@@ -347,18 +347,50 @@ def test_command_knows_what_it_is_given(part: str) -> None:
 
 def known(command: str) -> set[str]:
     """Return the variables that a command reads."""
-    options = commands.load(command).params
-    return {
-        name
-        for option in options
-        for name in ([option.envvar] if isinstance(option.envvar, str) else option.envvar or [])
-    }
+    return {name for option in commands.load(command).params for name in variables(option)}
+
+
+def variables(option: click.Parameter) -> set[str]:
+    """Return the variables that an option reads."""
+    return {option.envvar} if isinstance(option.envvar, str) else set(option.envvar or ())
 
 
 def test_every_setting_can_be_given() -> None:
     """Each setting of the config file that has a variable and an effect has a value of the chart."""
     without_effect = {"NVIDIA_CTK_PATH", "IMEX_CHANNEL_IDS", "IMEX_REQUIRED"}
     assert {option.environment[0] for option in SETTING_OPTIONS} - without_effect <= set(environment(EVERYTHING))
+
+
+NO_VALUE = {
+    "--simulate": "the value simulate, which excludes others",
+    "--config-file": "a ConfigMap of configs is a directory",
+    "--device-plugin-path": "the host's directory is mounted where the default is",
+    "--pod-resources-socket": "the host's directory is mounted where the default is",
+    "--kubelet-socket": "the host's directory is mounted where the default is",
+    "--kubeconfig": "a pod has a service account",
+    "--replace-silent": "ends programs of pods: for a person who has looked at them",
+    "--nvidia-ctk-path": "without effect",
+    "--imex-channel-ids": "without effect",
+    "--imex-required": "without effect",
+    "--cdi-feature-flags": "refused",
+    "--cdi-disable-hooks": "refused",
+    "--node-label": "one value alone is accepted",
+}
+"""Options of daemons that have no value of the chart, with the reason."""
+
+
+@pytest.mark.parametrize(("command", "part"), [("run", "node-daemon"), ("mps", "mps"), ("mig", "mig")])
+def test_every_option_of_a_daemon_can_be_given(command: str, part: str) -> None:
+    """What a daemon can be told on the command line it can be told by a value of the chart, or there is a reason."""
+    given = set(environment(EVERYTHING, part))
+    without = [
+        option.opts[0]
+        for option in commands.load(command).params
+        if option.envvar and option.opts[0] not in NO_VALUE and not given & variables(option)
+    ]
+    assert without == [], (
+        "add a value for it to the chart, see `a chart value` in docs/architecture.md; or a reason here"
+    )
 
 
 def test_log_levels_are_those_of_the_command_line() -> None:

@@ -67,8 +67,8 @@ def test_helm_accepts_what_the_daemon_accepts(file: Path, *, as_text: bool) -> N
 
 def test_the_schemas_of_the_chart_are_not_stale() -> None:
     """Both have what `gpushare schema` prints; `make generate` writes them."""
-    assert chart_schema.VALUES_SCHEMA.read_text() == chart_schema.values_schema()
-    assert chart_schema.CONFIG_SCHEMA.read_text() == chart_schema.of_configs()
+    assert chart_schema.VALUES_SCHEMA.read_text() == chart_schema.values_schema(), "run make generate"
+    assert chart_schema.CONFIG_SCHEMA.read_text() == chart_schema.of_configs(), "run make generate"
 
 
 def test_values_that_a_config_has_elsewhere_are_known() -> None:

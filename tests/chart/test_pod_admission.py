@@ -4,9 +4,15 @@ from typing import Any
 
 import pytest
 
+from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.core.grant import AllocatedGpu, Allocation, Grant
 from gpushare_plugin.ledger import annotations as names
+from gpushare_plugin.sharing.isolation.layer import Limits, isolate
+from gpushare_plugin.sharing.isolation.table import ISOLATIONS
 from tests.chart.admission import AdmissionRequest, Policy, evaluated
 from tests.chart.rendering import objects
+from tests.nodes import a_gpu
+from tests.unit.ledger.objects import by_the_daemon, by_the_extender
 
 ON: dict[str, Any] = {"admission": {"pods": True}, "scheduler": {"enabled": True}}
 OWN_SCHEDULER: dict[str, Any] = {
@@ -15,16 +21,7 @@ OWN_SCHEDULER: dict[str, Any] = {
 }
 DAEMON = "system:serviceaccount:kube-system:gpushare"
 EXTENDER = "system:serviceaccount:kube-system:gpushare-extender"
-OURS = [
-    names.PROMISE,
-    names.ALLOCATION,
-    names.ACK_ALLOCATION,
-    names.ALIYUN_INDEX,
-    names.ALIYUN_POD,
-    names.ALIYUN_DEVICE,
-    names.ALIYUN_ASSUME_TIME,
-    names.ALIYUN_ASSIGNED,
-]
+OURS = [*(by_the_extender() | by_the_daemon())]
 """The annotations that the extender or the daemon writes."""
 
 
@@ -89,6 +86,16 @@ def test_variables_that_gpushare_sets_cannot_be_set_by_pods(variable: str) -> No
     assert f"container gpu sets {variable}, which gpushare sets for it: remove these variables" in objection
 
 
+@pytest.mark.parametrize("name", ISOLATIONS)
+def test_no_pod_sets_the_limits_of_an_isolation(name: str) -> None:
+    """Each variable by which an isolation limits a container is one that the pod cannot set itself."""
+    isolation, share = ISOLATIONS[name](Config(), Limits()), AllocatedGpu(a_gpu(0), 1, 4, 1024)
+    limits = {*isolate(Grant(), Allocation("r", (share,), frozenset({"id"})), isolation.layers).environment}
+    limits |= {variable} if (variable := isolation.compute_variable(share.gpu)) else set()
+    free = [each for each in sorted(limits) if not created(pod(container(**{each: "1"})))]
+    assert free == [], "gpushare.ownVariable in charts/gpushare/templates/_admission.tpl does not have them"
+
+
 def test_every_container_of_a_pod_with_a_share_counts() -> None:
     """Init containers and those without a share of their own are in the same pod, on the same GPU."""
     made = pod(
@@ -146,7 +153,10 @@ def test_annotations_of_gpushare_cannot_be_forged(key: str, resource: str) -> No
         updated(first, second, resource=resource),
         updated(first, without, resource=resource),
     ):
-        assert [each.split(":")[0] for each in objections] == [f"only gpushare writes the annotation {key}"]
+        said = [each.split(":")[0] for each in objections]
+        assert said == [f"only gpushare writes the annotation {key}"], (
+            "gpushare.ownAnnotation in templates/_admission.tpl"
+        )
     assert updated(first, pod(annotations={key: "1", "a": "b"}), resource=resource) == []
     assert updated(without, first, DAEMON, resource) == []
 
@@ -164,7 +174,8 @@ def test_promises_can_be_written_by_the_extender_alone(resource: str) -> None:
     plain = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}}
     for key in OURS:
         forged = {**plain, "metadata": {"name": "p", "annotations": {key: "1"}}}
-        assert policy.objections(AdmissionRequest(resource, "CREATE", forged, user="system:kube-scheduler"))
+        refused = policy.objections(AdmissionRequest(resource, "CREATE", forged, user="system:kube-scheduler"))
+        assert refused, f"gpushare.ownAnnotation in charts/gpushare/templates/_admission.tpl does not have {key}"
         assert policy.objections(AdmissionRequest(resource, "CREATE", forged, user=EXTENDER)) == []
     assert policy.objections(AdmissionRequest(resource, "CREATE", plain, user="system:kube-scheduler")) == []
 

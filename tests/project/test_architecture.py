@@ -17,15 +17,23 @@ def test_paths_that_the_tree_names_are_there() -> None:
 
 
 def test_the_tree_names_every_module() -> None:
-    """No module of the package is missing in the tree, except generated code and the inside of the test kit."""
-    words = set(re.findall(r"\w+", "\n".join(TREE)))
+    """Each module is in the tree, in a line of its own or in the words about its folder.
+
+    Except generated code and the inside of the test kit. The same word elsewhere in the tree names another thing.
+    """
+    said = described()
     modules = [
-        file.relative_to(PACKAGE)
+        file
         for file in PACKAGE.rglob("*.py")
         if file.stem != "__init__" and not {"api", "testing"} & set(file.relative_to(PACKAGE).parts)
     ]
     assert len(modules) > 100
-    assert [str(module) for module in sorted(modules) if module.stem not in words] == []
+    missing = []
+    for file in sorted(set(modules) - said.keys()):
+        folder = next(each for each in file.parents if each in said)
+        if file.stem not in re.findall(r"\w+", said[folder]):
+            missing.append(f"{file.relative_to(ROOT)}: not named at {folder.relative_to(ROOT)}/")
+    assert missing == [], "\n".join(missing)
 
 
 def test_files_that_the_table_of_changes_names_are_there() -> None:
@@ -43,7 +51,14 @@ def test_files_that_the_table_of_changes_names_are_there() -> None:
 
 def tree() -> Iterator[Path]:
     """Yield every path that begins a line of the tree, or follows there after a comma."""
+    yield from described()
+
+
+def described() -> dict[Path, str]:
+    """Return what the tree says of each path that begins a line, or follows there after a comma."""
+    said: dict[Path, str] = {}
     above: list[tuple[int, Path]] = []
+    last: list[Path] = []
     for line in TREE:
         indent = len(line) - len(line.lstrip())
         while above and above[-1][0] >= indent:
@@ -52,10 +67,13 @@ def tree() -> Iterator[Path]:
         names = re.split(r"\s{2,}", line.strip())[0].split(", ")
         if not all(re.fullmatch(r"[\w.-]+(/[\w.-]+)*/?", name) and ("." in name or "/" in name) for name in names):
             if folder == ROOT and names == ["image/", "Dockerfile"]:
-                yield from (ROOT / name for name in names)
-            continue  # the line above goes on
-        yield from (folder / name for name in names)
-        above.append((indent, folder / names[0]))
+                said |= {ROOT / name: line for name in names}
+            said |= {path: f"{said[path]} {line}" for path in last}  # the line above goes on
+            continue
+        last = [folder / name for name in names]
+        said |= dict.fromkeys(last, line)
+        above.append((indent, last[0]))
+    return said
 
 
 def exists(path: str) -> bool:

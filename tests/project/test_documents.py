@@ -5,10 +5,15 @@ import xml.etree.ElementTree as ET
 from html import escape
 from pathlib import Path
 
+import pytest
+from msgspec.structs import fields
+
 from generators import command_line, dashboard, dashboard_picture, events_table, metrics_table
 from generators.dashboard import Panel
 from generators.dashboard_picture import Line
 from generators.pictures import pictures
+from gpushare_plugin.ledger.node_record import GpuRecord, NodeRecord, ResourceRecord
+from tests.unit.ledger.objects import by_the_daemon, by_the_extender
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
@@ -16,22 +21,22 @@ PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
 
 def test_the_command_line_page_is_not_stale() -> None:
     """The page says what the commands say; `make generate` writes it."""
-    assert command_line.PAGE.read_text() == command_line.page()
+    assert command_line.PAGE.read_text() == command_line.page(), "run make generate"
 
 
 def test_the_table_of_metrics_is_not_stale() -> None:
     """The page says what is served, every metric of it; `make generate` writes it."""
-    assert metrics_table.PAGE.read_text() == metrics_table.page()
+    assert metrics_table.PAGE.read_text() == metrics_table.page(), "run make generate"
 
 
 def test_the_dashboard_is_not_stale() -> None:
     """The chart has the dashboard that the table of its panels describes; `make generate` writes it."""
-    assert dashboard.FILE.read_text() == dashboard.dashboard()
+    assert dashboard.FILE.read_text() == dashboard.dashboard(), "run make generate"
 
 
 def test_the_table_of_events_is_not_stale() -> None:
     """The page says what can happen, every Event of it; `make generate` writes it."""
-    assert events_table.PAGE.read_text() == events_table.page()
+    assert events_table.PAGE.read_text() == events_table.page(), "run make generate"
 
 
 def test_the_pictures_are_not_stale() -> None:
@@ -71,6 +76,34 @@ def test_the_pictures_fit_a_page() -> None:
         ET.fromstring(text)  # noqa: S314 - our own text
         assert path.stat().st_size < 64 << 10
         assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_rows_have_the_columns_of_their_table(page: Path) -> None:
+    """A column that a table gets has a cell in each row: what is said of the others is said of a new value."""
+    columns, short = 0, []
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        cells = len(re.findall(r"(?<!\\)\|", line)) - 1 if line.startswith("|") else 0
+        if cells and columns and cells != columns:
+            short.append(f"{page.relative_to(ROOT)}:{number}: {cells} cells, and the table has {columns} columns")
+        columns = (columns or cells) if cells else 0
+    assert short == [], "\n".join(short)
+
+
+def test_the_keys_of_the_record_are_explained() -> None:
+    """`docs/cluster.md` says of each key of the annotation `gpushare/gpus` what it means: others read it, too."""
+    page = (ROOT / "docs/cluster.md").read_text()
+    part = page.partition("- **Annotation** `gpushare/gpus`")[2].partition("\n### ")[0]
+    keys = [each.encode_name for kind in (NodeRecord, GpuRecord, ResourceRecord) for each in fields(kind)]
+    assert [key for key in keys if not re.search(rf"[`\"]{key}[`\"]", part)] == []
+
+
+@pytest.mark.parametrize("key", [*(by_the_extender() | by_the_daemon())])
+def test_annotations_on_pods_are_explained(key: str) -> None:
+    """`docs/scheduling.md` has each annotation that is written on pods, and by whom; Aliyun's by their ends."""
+    table = (ROOT / "docs/scheduling.md").read_text().partition("| annotation on pods |")[2].partition("\n\n")[0]
+    end = key.removeprefix("ALIYUN_COM_GPU_MEM")
+    assert f"`{key}`" in table or f"`{end}`" in table, f"the table of annotations in docs/scheduling.md has no {key}"
 
 
 def test_links_of_pages_lead_to_files_and_sections_that_exist() -> None:

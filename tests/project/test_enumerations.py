@@ -5,6 +5,7 @@ Where a value is added to a table, these tests fail for each place that does not
 
 import json
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,7 +14,7 @@ import yaml
 
 from gpushare_plugin.config.directives import apply_labels
 from gpushare_plugin.config.loading.load import load
-from gpushare_plugin.config.schema.sections import MemoryResource, Sharing, TimeSlicedResource
+from gpushare_plugin.config.schema.sections import Config, MemoryResource, Sharing, TimeSlicedResource
 from gpushare_plugin.core.policies import (
     DEFAULT_POLICY,
     DEFAULT_REPLICA_POLICY,
@@ -23,13 +24,26 @@ from gpushare_plugin.core.policies import (
     ReplicaPolicyName,
 )
 from gpushare_plugin.core.snapshot import SharingMode
+from gpushare_plugin.sharing.isolation.layer import Isolation, Limits
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
 from gpushare_plugin.sharing.ways.table import WAYS
+from tests.nodes import a_gpu
 
 ACK, NOS = "ack.node.gpu.schedule", "nos.nebuly.com/gpu-partitioning"
 
 ROOT = Path(__file__).parent.parent.parent
 CHART = ROOT / "charts/gpushare"
+
+NVIDIAS = {"version", "flags", "resources", "sharing", "imex"}
+"""The sections of a config that NVIDIA's plugin has, too."""
+
+MADE: dict[str, Isolation] = {name: make(Config(), Limits()) for name, make in ISOLATIONS.items()}
+ENFORCING = {name: each for name, each in MADE.items() if each.layers}
+"""The isolations that enforce something: all but `none`."""
+COMPUTING = {name: each for name, each in MADE.items() if each.compute_variable(a_gpu(0)) is not None}
+"""The isolations that limit compute, so that containers can request it."""
+ON_SEVERAL = {name: each for name, each in MADE.items() if each.limits_several_gpus}
+"""The isolations whose limits hold on several GPUs."""
 
 
 @pytest.mark.parametrize(
@@ -93,11 +107,23 @@ def test_labels_mean_the_same_values_with_and_without_partitioning(label: str) -
     [
         ("docs/isolation.md", "limits a container to its part.", ISOLATIONS),
         ("docs/isolation.md", "| | `none` | `mps` |", ISOLATIONS),
+        ("docs/configuration.md", "      isolation: mps          #", ISOLATIONS),
+        ("docs/configuration.md", "| `compute` | proportional, unlimited, requested, or", COMPUTING),
+        ("docs/cluster.md", "resource of the config has `isolation:", COMPUTING),
+        ("docs/isolation.md", "- It needs `isolation:", COMPUTING),
+        ("docs/isolation.md", "- `hami-core`, and `none`, admit such pods", ON_SEVERAL),
+        ("docs/moving.md", "| `aliyun.com/gpu-core.percentage` |", COMPUTING),
+        ("docs/usage.md", "| replicas with ", ENFORCING),
+        ("README.md", "[isolation](docs/isolation.md) that you choose:", ENFORCING),
         ("docs/cluster.md", "| `mode`, `resource`, `units` |", dict.fromkeys(get_args(SharingMode))),
         ("docs/metrics.md", "| `gpushare_gpu_info` |", dict.fromkeys(get_args(SharingMode))),
         ("docs/cluster.md", "| `ack.node.gpu.placement` |", POLICIES),
         ("docs/cluster.md", "| `placement` |", POLICIES),
         ("docs/cluster.md", "| `resources` | how the node chooses GPUs", {**POLICIES, **REPLICA_POLICIES}),
+        ("docs/configuration.md", "      placement: binpack       #", POLICIES),
+        ("docs/moving.md", "| annotation `hami.io/gpu-scheduler-policy` |", POLICIES),
+        ("README.md", "      placement: binpack   #", POLICIES),
+        ("examples/configs/memory.yaml", "      placement: binpack      #", POLICIES),
         ("docs/scheduling.md", "| the pod | annotation `gpushare/placement`", POLICIES),
         ("docs/scheduling.md", "`binpack` takes the fullest GPU", POLICIES),
         ("charts/gpushare/values.yaml", "  # Where a pod goes if neither", POLICIES),
@@ -106,9 +132,10 @@ def test_labels_mean_the_same_values_with_and_without_partitioning(label: str) -
     ],
 )
 def test_documents_list_every_value(file: str, begin: str, table: dict[str, object]) -> None:
-    """Where a document lists the values of a table, the list is whole."""
+    """Where a document lists the values of a table, the list is whole, in the spelling of people or of configs."""
     (line,) = [each for each in (ROOT / file).read_text().splitlines() if each.startswith(begin)]
-    assert [name for name in table if not re.search(rf"\b{name}\b", line)] == []
+    missing = [name for name in table if not re.search(rf"\b{name}\b", line, re.IGNORECASE)]
+    assert missing == [], f"{file} does not name them in: {line}"
 
 
 @pytest.mark.parametrize("label", [ACK, NOS])
@@ -123,3 +150,43 @@ def test_documents_list_every_value_of_a_label(label: str) -> None:
         rows.append(line)
     told = {value for row in rows for value in re.findall("`([^`]+)`", row.split("|")[2])}
     assert told == values_of(label, partitioning=True)
+
+
+def test_descriptions_list_every_isolation() -> None:
+    """The reference and the schema say of a key in words what each of its values is; `none` is nothing."""
+    for entry, key, table in (
+        (MemoryResource, "isolation", ENFORCING),
+        (MemoryResource, "compute", COMPUTING),
+        (TimeSlicedResource, "isolation", ENFORCING.keys() - {"mps"}),
+    ):
+        text = (entry.model_fields[key].description or "").lower()
+        assert [name for name in table if name not in text] == [], f"the description of {key} of {entry.__name__}"
+
+
+@pytest.mark.parametrize(
+    ("entry", "table"),
+    [
+        ("memory: {resources: [{name: aliyun.com/gpu-mem, compute: requested}]}", COMPUTING),
+        ("timeSlicing: {resources: [{name: gpu, replicas: 2, isolation: mps}]}", ISOLATIONS.keys() - {"mps"}),
+    ],
+)
+def test_messages_list_every_isolation(entry: str, table: Collection[str], tmp_path: Path) -> None:
+    """Who chose an isolation that is not possible there is told each one that is."""
+    (tmp_path / "config.yaml").write_text(f"version: v1\nsharing: {{{entry}}}\n")
+    ((_, message, *_),) = [(each.path, each.message) for each in load(tmp_path / "config.yaml", []).problems]
+    assert [name for name in table if not re.search(rf"\b{name}\b", message)] == [], f"not in this message: {message}"
+
+
+def test_the_notice_of_a_label_lists_every_isolation_of_compute() -> None:
+    """Who wants compute by a node label is told each isolation with which it is offered."""
+    config = load(None).config
+    assert config is not None
+    _, (notice,) = apply_labels({ACK: "core_mem"}, config, partitioning=False)
+    assert [name for name in COMPUTING if name not in notice] == [], "_WITHOUT_CORES in config/directives.py"
+
+
+def test_the_page_of_configs_lists_every_section_beyond_nvidias() -> None:
+    """Who comes from NVIDIA's plugin is told at once which sections are new."""
+    ours = {field.alias or name for name, field in Config.model_fields.items()} - NVIDIAS
+    beginning = (ROOT / "docs/configuration.md").read_text().partition("- **")[0]
+    assert [section for section in sorted(ours) if f"`{section}`" not in beginning] == [], "docs/configuration.md, top"

@@ -18,7 +18,7 @@ def logged() -> list[log_events.Event]:
 
 def test_the_page_is_not_stale() -> None:
     """The page says what the code logs; `make generate` writes it."""
-    assert log_events.PAGE.read_text() == log_events.page()
+    assert log_events.PAGE.read_text() == log_events.page(), "run make generate"
 
 
 def test_every_event_has_a_meaning(logged: list[log_events.Event]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
+from gpushare_plugin import __main__
 from gpushare_plugin.cli import commands as package
 from gpushare_plugin.cli.commands.cluster import partition
 from gpushare_plugin.cli.main import COMMANDS, FOLDERS, commands
@@ -55,6 +56,13 @@ def test_every_module_is_a_command_of_its_name() -> None:
     modules = {file.stem for file in folder.rglob("*.py")} - {"__init__"}
     assert {name.replace("-", "_") for name in COMMANDS} == modules
     assert {name: commands.load(name).name for name in COMMANDS} == {name: name for name in COMMANDS}
+
+
+def test_commands_that_run_until_a_signal_are_daemons_from_the_start() -> None:
+    """SIGHUP in the first moments ends none of those whose help says that SIGTERM does."""
+    daemons = {name for (name,) in __main__._DAEMONS}  # noqa: SLF001 - what matters is over before anybody could ask
+    meant = {name for name, text in COMMANDS.items() if "until SIGTERM" in text}
+    assert daemons ^ meant == set(), "_DAEMONS in gpushare_plugin/__main__.py, or the short help"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -1,9 +1,16 @@
 """Nodes and pods for tests of the account."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Literal
 
-from gpushare_plugin.ledger.annotations import annotated_shares, pod_request, write_allocation
+from gpushare_plugin.ledger.annotations import (
+    annotated_shares,
+    holding_annotations,
+    pod_request,
+    promise_annotations,
+    write_allocation,
+)
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.node import GPU_CORES, GPU_MEMORY, Node, recorded_node
 from gpushare_plugin.ledger.node_record import GpuRecord, NodeRecord, ResourceRecord
@@ -119,3 +126,14 @@ def account(*nodes: Node, pods: tuple[Pod, ...] = (), policy: str = "binpack") -
 def free(made: ClusterAccount, node: str = "node", resource: str = GPU_MEMORY) -> list[int]:
     """Return the free units of each GPU of a node."""
     return list(made.account_of(node).resources[resource].free)
+
+
+def by_the_extender() -> dict[str, str]:
+    """Return each annotation that the extender writes with the Binding of a pod."""
+    node, asked = memory_node(8), memory(2)
+    return promise_annotations(account(node).place(asked, "node"), asked, node, datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def by_the_daemon() -> dict[str, str]:
+    """Return each annotation that the daemon of a node writes on a pod."""
+    return holding_annotations((Share("main", GPU_MEMORY, uuid(0), 2),), memory(2), {uuid(0): 0})

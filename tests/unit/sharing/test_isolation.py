@@ -56,7 +56,7 @@ def test_a_container_receives_exactly_what_the_table_says(case: Case, strategy: 
 
 def test_the_page_shows_the_table() -> None:
     """The documentation says what containers receive today; `make generate` writes it."""
-    assert PAGE.read_text() == page()
+    assert PAGE.read_text() == page(), "run make generate"
 
 
 def test_every_container_has_a_cache_of_its_own() -> None:

@@ -18,7 +18,9 @@ EXAMPLES, MIG_EXAMPLES = (re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) for 
 
 def test_the_document_holds_the_reference_of_today() -> None:
     """A change of the schema changes the document: `python -m gpushare_plugin.config.schema.reference` prints it."""
-    assert reference() in DOCUMENT
+    stale = [line for line in reference().splitlines() if line not in DOCUMENT.splitlines()]
+    assert stale == [], "paste what python -m gpushare_plugin.config.schema.reference prints into docs/configuration.md"
+    assert reference() in DOCUMENT, "rows that are no more, or in another order"
 
 
 def test_the_module_prints_the_reference() -> None:

@@ -18,6 +18,7 @@ from gpushare_plugin.ledger.annotations import ALLOCATION
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.server import Asked, Refusal
 from tests.unit.kube.cluster import NODE, QUICK
+from tests.unit.ledger.objects import by_the_daemon
 from tests.waiting import until
 
 PATH = "/api/v1/namespaces/default/pods"
@@ -91,6 +92,16 @@ async def test_changes_of_no_interest_wake_nobody(server: ApiServer, tmp_path: P
         bound(server, "two")
         await until(lambda: names(pods) == ["one", "two"])
         assert pods.changed.value == before + 1
+
+
+async def test_whatever_the_daemon_writes_is_seen_again(server: ApiServer, tmp_path: Path) -> None:
+    """Each annotation of the daemon is known to it from the pod, so that a lost or forged one is written again."""
+    bound(server, "one")
+    server.store.patch(PATH, "one", {"metadata": {"annotations": by_the_daemon()}})
+    async with following(server, tmp_path) as (pods, _):
+        await pods.answered.wait()
+        (seen,) = pods.in_order
+        assert dict(seen.written) == by_the_daemon(), "_WRITTEN in kube/own_node/pods.py"
 
 
 @asynccontextmanager

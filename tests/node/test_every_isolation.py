@@ -1,0 +1,33 @@
+"""Tests of a node under each isolation: what depends on another daemon is not allocated without it."""
+
+import pytest
+
+from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.sharing.isolation.layer import Limits
+from gpushare_plugin.sharing.isolation.table import ISOLATIONS
+from gpushare_plugin.testing.kubelet import EmbeddedKubelet
+from tests.node.living import living
+from tests.nodes import Cards, a_gpu, a_node
+from tests.unit.sharing.settings import GPU_MEM, memory
+
+DAEMONLESS = {"none", "hami-core"}
+"""The isolations that need nothing that runs on the node."""
+
+
+@pytest.mark.parametrize("name", ISOLATIONS)
+async def test_units_are_healthy_only_where_nothing_is_missing(kubelet: EmbeddedKubelet, name: str) -> None:
+    """Where no daemon of the isolation serves a GPU, none of its units is allocated, and the node says why."""
+    async with living(kubelet, Cards(a_node(8192)), sharing=memory(isolation=name)) as life:
+        await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 8})
+        snapshot = life.node.snapshot.value
+        served = name in DAEMONLESS
+        where = f"if {name} needs no daemon, add it to DAEMONLESS here; else node/node.py has to ask what is served"
+        assert kubelet.allocatable() == {GPU_MEM: 8 if served else 0}, where
+        assert (snapshot.unserved.keys() == {a_gpu(0).uuid}) is not served, where
+
+
+@pytest.mark.parametrize("name", ISOLATIONS)
+def test_a_daemon_is_needed_in_a_mode_of_its_own(name: str) -> None:
+    """A GPU goes to and from a daemon only when no pod holds it: such an isolation has a mode that is no text."""
+    mode = ISOLATIONS[name](Config(), Limits()).mode(a_gpu(0))
+    assert (mode is None or isinstance(mode, str)) is (name in DAEMONLESS)
