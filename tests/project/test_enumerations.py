@@ -89,7 +89,7 @@ def test_every_isolation_of_the_config_stands_in_the_table() -> None:
 
 
 def test_every_way_has_its_section_of_the_config() -> None:
-    """Each way of sharing reads a section, and each section of `sharing` is read by a way."""
+    """Each way of sharing reads a section that exists; `test_every_case` has a case for each list of these sections."""
     sections = {vars(way)["section"][:2] for way in WAYS}
     named = {section[1] for section in sections if section[:1] == ("sharing",) and len(section) > 1}
     assert ("resources",) in sections

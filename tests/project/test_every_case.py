@@ -147,3 +147,20 @@ def test_every_mode_has_its_label(mode: SharingMode) -> None:
     nodes = [each for each in map(made, CASES) if {each.mode(gpu) for gpu in each.inventory.gpus} == {mode}]
     unlabelled = [each for each in nodes if "nvidia.com/gpu.sharing-strategy" not in node_labels(each)]
     assert unlabelled == [], f"_STRATEGIES in kube/own_node/labels.py has no {mode}"
+
+
+@pytest.mark.parametrize("place", lists())
+def test_a_name_is_advertised_by_one_list_alone(place: str, tmp_path: Path) -> None:
+    """The name of a resource of each list of `sharing` may not be that of another entry, and the file alone says so."""
+    case = next(each for each in CASES if place in entries(each) and each.resource != GPU_CORES)
+    sharing = yaml.safe_load(case.sharing)
+    renamed = {"name": "gpu", "rename": case.resource, "replicas": 2}
+    another = "memory" if "memory" not in sharing else "timeSlicing"
+    entry = {"name": case.resource} if another == "memory" else renamed
+    (tmp_path / "config.yaml").write_text(
+        yaml.safe_dump({"version": "v1", "sharing": sharing | {another: {"resources": [entry]}}})
+    )
+    problems = [each.message for each in load(tmp_path / "config.yaml", []).problems]
+    assert any(f'found "{case.resource}", already used at' in each for each in problems), (
+        f"_advertised in config/loading/mistakes.py has no names of {place}: {problems}"
+    )
