@@ -133,7 +133,10 @@ class Gpu(Struct, frozen=True):
 
 
 class FailedGpu(Struct, frozen=True):
-    """An unresponsive GPU: a card or MIG instance that did not answer, is gone, or has the UUID of another GPU."""
+    """An unresponsive GPU: a card or MIG instance that did not answer, is gone, or has the UUID of another GPU.
+
+    The fields are the JSON of a failed GPU in `gpushare list -o json` and at the daemon's socket.
+    """
 
     index: int
     """NVML's number of the card."""

@@ -59,7 +59,10 @@ class AllocatedGpu(Struct, frozen=True):
 
     @property
     def fraction(self) -> Fraction:
-        """The allocated parts as a fraction of all parts of the GPU."""
+        """The allocated parts as a fraction of all parts of the GPU.
+
+        What isolations limit, once a way of sharing has put the parts that count for limits in place of units.
+        """
         return Fraction(self.units, self.of)
 
 

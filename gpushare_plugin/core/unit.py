@@ -164,7 +164,7 @@ def wire_size(id_prefix: str, count: int, numa_node: int | None) -> int:
 
     Follows the protobuf encoding of `ListAndWatchResponse` (proto/gpushare_plugin/kubelet/api/deviceplugin.proto) with
     all units Healthy. Every length stays below 128, so a tag or a length takes one byte. A list with unhealthy units is
-    not longer, or can be made no longer (`kubelet.device_plugin.device_list`).
+    not longer, or can be made no longer (`SerialisedDevices`).
     """
     return count * _entry_size(len(id_prefix), numa_node) + _digits_up_to(count)
 

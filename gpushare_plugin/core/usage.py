@@ -129,9 +129,9 @@ class GpuUsage(Struct, frozen=True):
     utilization: float | None = None
     """The part of the time in which the GPU computed."""
     processes: tuple[Process, ...] | None = None
-    """The processes that use the GPU, without processes that ended during the look.
+    """The processes that use the GPU, without processes that ended during the look; None while they are unknown.
 
-    A card in MIG mode has none: the MIG instances of the card have the processes.
+    An empty tuple for a card in MIG mode: the MIG instances of the card have the processes.
     """
     unknown: str | None = None
     """Why the containers that use the GPU are unknown; None where the containers are known."""

@@ -1,4 +1,4 @@
-"""Pods of the API: the only conversion to the pods that programs work with, and what they require of nodes."""
+"""Pods of the API: the only conversion to the pods that programs work with, and what they need of nodes."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

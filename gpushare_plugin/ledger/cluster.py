@@ -2,6 +2,7 @@
 
 The cluster account keeps the newest nodes, pods and reservations, and makes the account of a node from the newest
 objects on demand. Thus the order of events does not matter, and accounts cannot drift from the objects.
+`Presence` knows which pods are on which node, and `Nominated` which pods wait for victims there.
 """
 
 from collections import Counter

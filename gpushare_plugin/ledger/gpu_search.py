@@ -11,8 +11,9 @@ from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.core.chooser import Request, refuse_several_slices
 from gpushare_plugin.core.policies import POLICIES, Numbers, Price
 from gpushare_plugin.ledger.alike import AlikeNodes, UnitArray
-from gpushare_plugin.ledger.apart import chosen_apart, unsplittable, without_memory
+from gpushare_plugin.ledger.apart import chosen_apart
 from gpushare_plugin.ledger.ask import Ask
+from gpushare_plugin.ledger.divisible import unsplittable, without_memory
 from gpushare_plugin.ledger.node import OfferedGpu, OfferedResource
 from gpushare_plugin.ledger.occupancy import ONE_GPU_KINDS
 from gpushare_plugin.ledger.pod import Share
@@ -105,7 +106,7 @@ class GpuSearch:
     @property
     def _refused(self) -> bool:
         """Whether all nodes are refused."""
-        return bool((self._misfit_of != _NO_MISFIT).all())
+        return bool(self._misfits) and bool((self._misfit_of != _NO_MISFIT).all())
 
     @property
     def misfit(self) -> Misfit | None:

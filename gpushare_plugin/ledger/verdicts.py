@@ -97,7 +97,7 @@ class NodeMisfit(Misfit, frozen=True, gc=False, kw_only=True):
         return cls(misfit.summary, misfit.curable, request=request, account=account, shortage=shortage)
 
     @property
-    def shortages(self) -> tuple[Shortage, ...]:
+    def gpu_shortages(self) -> tuple[Shortage, ...]:
         """The shortage of every GPU of the offer.
 
         For a request without a number per GPU, one unit is missing on a GPU without free units.
@@ -136,7 +136,7 @@ class NodeMisfit(Misfit, frozen=True, gc=False, kw_only=True):
         """The cause with the numbers of every GPU."""
         resource = self.account.offer.resource
         where = {0: "", 1: " on one GPU"}.get(self.shortage.count, f" on each of {self.shortage.count} GPUs")
-        gpus = ", ".join(each.text for each in self.shortages) or "the node has no GPU for it"
+        gpus = ", ".join(each.text for each in self.gpu_shortages) or "the node has no GPU for it"
         unplaced = sum(each.units for each in self.account.unplaced)
         anywhere = f"; {unplaced} units are held on unknown GPUs and count against each" if unplaced else ""
         return f"needs {self.shortage.size} units of {resource}{where}, {self.missing} missing: {gpus}{anywhere}"

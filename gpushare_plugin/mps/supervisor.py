@@ -2,7 +2,8 @@
 
 Like a session with the kubelet, the supervisor compares again and again, and corrects the first difference. A daemon
 left by an earlier run is therefore no special case: if the daemon answers, the supervisor keeps the daemon and its
-clients.
+clients. A failed correction is tried again after longer and longer pauses (`Attempts`), and what is served is reported
+to the plugin and to the readiness probe (`StatusReport`).
 """
 
 import asyncio

@@ -35,7 +35,7 @@ class PresentUnits(Struct, frozen=True):
     held: Mapping[str, Unit] = field(default_factory=dict)
     """The units held by pods; if `certain` is false, all units that pods may hold."""
     asked_at: float | None = None
-    """The time when the kubelet was asked for the held units, None while they are unknown (seconds, any clock)."""
+    """The time when the kubelet was asked for the held units, None while they are unknown; seconds."""
 
     @property
     def certain(self) -> bool:

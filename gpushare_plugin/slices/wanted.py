@@ -174,7 +174,7 @@ def _found(text: str) -> str | None:
 
 
 class SliceRequest(Struct, frozen=True):
-    """The slices of one kind that the annotations of a Node request."""
+    """The slices of one kind that the annotations of a Node request: `gpushare/wanted-slices`, or those of nos."""
 
     gpus: Mapping[str, SliceCounts] | None = field(default_factory=dict)
     """The requested slices, by the UUID of the GPU; a GPU without an entry keeps its slices.

@@ -1,4 +1,4 @@
-"""Loads a config: the file, overridden by options and environment variables, and checked as a whole."""
+"""Loads a config: the file, overridden by options and environment variables, checked as a whole, with notices."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path as FilePath

@@ -19,6 +19,11 @@ _OLD_ENOUGH = 2_000_000_000
 """Nanoseconds between two writes of a file that give different modification times on any file system."""
 
 
+# Kubernetes never writes to the files of a mounted ConfigMap: it renames the symlink `..data` to another directory. A
+# watch of the file by inotify does not notice the change, and the number of inotify watches is limited. Therefore the
+# content is read and compared at intervals.
+
+
 async def watch_content(file: Path, changed: Callable[[], None], every: float = 1.0) -> None:
     """Look at `file` every `every` seconds, and call `changed` whenever the content has changed; never returns.
 

@@ -1,6 +1,7 @@
 """Publishes labels, an annotation and capacity on the own Node, computed from the snapshot of the node.
 
-All fields are computed, compared with the present fields, and applied as a whole after a difference.
+All fields are computed, compared with the present fields, and applied as a whole after a difference. Which fields of a
+Node are ours is what the API server says of field managers (`owned_fields`).
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The kubelet's plugin directory: serves one daemon, and calls listeners at once when a file there changes."""
+"""The kubelet's plugin directory: one daemon at a time serves there; listeners are called when a file there changes."""
 
 import asyncio
 import contextlib

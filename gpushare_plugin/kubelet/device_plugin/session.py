@@ -3,7 +3,7 @@
 A session compares the actual state with the wanted state, and mends the first difference. The state has three parts:
 our socket on disk, the kubelet's socket at the time of our registration, and an open `ListAndWatch` stream. A session
 keeps no history that a restart of either side could make wrong. The trouble of one session never touches another
-session.
+session; trouble that lasts is a warning (`Troubles`).
 """
 
 import asyncio

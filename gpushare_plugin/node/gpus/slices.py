@@ -11,7 +11,7 @@ from gpushare_plugin.node.news.news import News
 from gpushare_plugin.sharing.cut import Cut, PresentUnits, cut, keeping, unwanted
 from gpushare_plugin.sharing.ways.way import SliceNumbers
 from gpushare_plugin.slices.slice import SliceKind, slice_of
-from gpushare_plugin.slices.wanted import SliceRequest
+from gpushare_plugin.slices.wanted import SliceCounts, SliceRequest
 
 
 class NodeSlices:
@@ -23,7 +23,7 @@ class NodeSlices:
         self._withdrawals = withdrawals
         self._news = news
         self._request = SliceRequest()
-        self._readable = SliceRequest()
+        self._wanted: dict[SliceKind, Mapping[str, SliceCounts]] = {}
         self._cut = Cut()
         self._warned: tuple[str, ...] = ()
         self._has_cut = False
@@ -33,10 +33,10 @@ class NodeSlices:
         return request != self._request
 
     def follow(self, request: SliceRequest) -> None:
-        """Follow a request from now on; with an unreadable request, the slices wanted before stay wanted."""
+        """Follow a request from now on; an unreadable request, or one of the other kind, leaves the wanted slices."""
         self._request = request
         if request.gpus is not None:
-            self._readable = request
+            self._wanted[request.kind] = request.gpus
 
     def cut(
         self,
@@ -50,8 +50,9 @@ class NodeSlices:
         """Return the slices of GPUs, by UUID, on a node that offers `resources`; see `divided` for `manage`."""
         there = {id_: name for name, each in resources.items() if slice_of(name) for id_ in each.units}
         is_first, self._has_cut = not self._has_cut, True
-        # After a change of the kind, GPUs keep their slices until a request of the new kind comes.
-        wanted = (self._readable.gpus or {}) if self._readable.kind == kind else {}
+        # After a change of the kind, GPUs keep their slices until a request of the new kind comes. A node whose label
+        # was away wants the slices that were wanted before.
+        wanted = self._wanted.get(kind, {})
         if kind == "mps":
             self._cut = cut(wanted, inventory.cards, units)
             self._warn(kind)

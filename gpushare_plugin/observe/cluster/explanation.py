@@ -338,7 +338,7 @@ def _misfit(account: ClusterAccount, node: Node, pod: Pod, misfit: Misfit, *, cu
         smaller=_smaller(misfit),
         gpus=tuple(
             _gpu(gpu, shortage, by_gpu[gpu.name], request.wishes)
-            for gpu, shortage in zip(misfit.account.offer.gpus, misfit.shortages, strict=True)
+            for gpu, shortage in zip(misfit.account.offer.gpus, misfit.gpu_shortages, strict=True)
         ),
         ending=ending,
         unplaced=sum(each.units for each in misfit.account.unplaced),

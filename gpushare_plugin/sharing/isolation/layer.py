@@ -19,7 +19,7 @@ class Layer(Protocol):
     """One layer of additions to a grant, made to keep a container within its share."""
 
     def add(self, grant: Grant, share: Allocation) -> None:
-        """Add environment variables and mounts for `share` to `grant`."""
+        """Add variables and mounts for `share`, whose units are the parts that count for limits, to `grant`."""
         ...
 
 

@@ -214,7 +214,7 @@ def cores_resource(
 ) -> Resource | None:
     """Return the resource for the compute of GPUs of the entries, None if compute cannot be limited on any GPU.
 
-    The placement of the first entry is the placement of the resource. GPUs with an isolation that cannot limit compute
+    The policy of the first entry is the policy of the resource. GPUs with an isolation that cannot limit compute
     are left out, and added to `findings`.
     """
     variables: dict[Gpu, str] = {}
@@ -238,7 +238,11 @@ def cores_resource(
 
 
 class CoresGranter(Struct, frozen=True):
-    """Limits the compute of a container to the allocated percentage."""
+    """Limits the compute of a container to the allocated percentage.
+
+    The resource is `aliyun.com/gpu-core.percentage` of Alibaba Cloud's ACK. Memory brings the GPU into the container,
+    compute only the variable of the limit: only one resource of a container may make a GPU visible.
+    """
 
     variables: Mapping[str, str]
     """The variable of the compute limit, which depends on the isolation, by GPU UUID."""

@@ -54,7 +54,7 @@ def test_a_misfit_names_the_numbers() -> None:
     verdict = made.fit(memory(10), "node")
     assert isinstance(verdict, NodeMisfit)
     assert verdict.summary == "no GPU has 10 units of aliyun.com/gpu-mem free"
-    assert [(gpu.free, gpu.missing) for gpu in verdict.shortages] == [(5, 5), (0, 10)]
+    assert [(gpu.free, gpu.missing) for gpu in verdict.gpu_shortages] == [(5, 5), (0, 10)]
 
 
 def test_a_gpu_that_changes_its_mode_has_no_room() -> None:

@@ -90,3 +90,14 @@ def test_a_request_of_the_other_kind_changes_no_gpu(
     assert cutting.cut(kind) == ({a_gpu(0).uuid: {}} if kind == "mps" else {})
     told = [each for each in cutting.warnings if "gpushare mig does not run" not in each]
     assert (told, cutting.slices.notices(None)) == (["no JSON"], ())
+
+
+def test_slices_wanted_before_the_label_was_away_are_wanted_after(cutting: Cutting) -> None:
+    """A node without the label follows requests for MPS; those change nothing of what was wanted of MIG instances."""
+    assert cutting.cut("mig") == INSTANCES
+    cutting.slices.follow(SliceRequest({a_gpu(0).uuid: {}}, kind="mig"))
+    assert cutting.cut("mig") == {}
+    cutting.slices.follow(SliceRequest({}, kind="mps"))
+    assert cutting.cut("mig") == {}
+    cutting.slices.follow(SliceRequest(None, ("no JSON",), "mig"))
+    assert cutting.cut("mig") == {}
