@@ -30,7 +30,7 @@ from gpushare_plugin.gpus.nvml.sysfs import machine, numa_node, pci_class
 from gpushare_plugin.gpus.nvml_answers import card_uuid, clashes, shown, usable_mib, why
 
 if TYPE_CHECKING:
-    from gpushare_plugin.gpus.nvml.processes import ProcessReader
+    from gpushare_plugin.gpus.nvml.usage import ProcessReader
 
 _log = structlog.get_logger()
 
@@ -96,7 +96,7 @@ class NvmlSource:
 
     def sample(self) -> tuple[GpuUsage, ...]:
         """Return the current use of the GPUs found by `read`; a GPU that does not answer is left out."""
-        from gpushare_plugin.gpus.nvml.processes import ProcessReader  # noqa: PLC0415 - registration does not need the reader
+        from gpushare_plugin.gpus.nvml.usage import ProcessReader  # noqa: PLC0415 - registration does not need the reader
 
         with self._reading:  # `read` takes the same lock, and may restart NVML
             self._processes = self._processes or ProcessReader(self._procfs)

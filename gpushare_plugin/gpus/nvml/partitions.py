@@ -19,7 +19,7 @@ from gpushare_plugin.gpus.nvml.initialisation import PROCFS, SYSFS, refuse_misma
 from gpushare_plugin.gpus.nvml.library import NvmlLibrary
 from gpushare_plugin.gpus.nvml.memory import read_memory
 from gpushare_plugin.gpus.nvml.mig import ATTRIBUTES, gigabytes
-from gpushare_plugin.gpus.nvml.processes import users_of
+from gpushare_plugin.gpus.nvml.usage import users_of
 from gpushare_plugin.gpus.nvml_answers import card_uuid, instance_uuid, why
 from gpushare_plugin.slices.mig import MigProfile
 from gpushare_plugin.slices.slice import MigPlace

@@ -1,4 +1,4 @@
-"""The processes on GPUs, and the use of the GPUs, reported by NVML.
+"""The use of GPUs and the processes on them, reported by NVML.
 
 Facts: nvml.h of the CUDA toolkit; "Type" of processes in the manual page of nvidia-smi. NVML lists the clients of MPS
 separately, and the MPS server with the compute processes. Process IDs are IDs of the host's PID namespace. For a MIG

@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.gpus.nvml.processes`, with the real `pynvml` and a stand-in for the library."""
+"""Tests of `gpushare_plugin.gpus.nvml.usage`, with the real `pynvml` and a stand-in for the library."""
 
 import os
 from pathlib import Path
