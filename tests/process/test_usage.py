@@ -1,7 +1,7 @@
 """Tests of who uses what, end to end: processes in real cgroups, a stand-in for NVML, an embedded kubelet, the command.
 
 Where this machine does not let a test make cgroups, or shows it other process IDs than those of the host, the same is
-tested with file trees: `tests/unit/gpus/nvml/test_processes.py` and `tests/node/test_usage.py`.
+tested with file trees: `tests/unit/gpus/nvml/test_usage.py` and `tests/node/test_usage.py`.
 """
 
 import subprocess
