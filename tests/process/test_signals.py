@@ -145,6 +145,32 @@ async def test_a_daemon_ends_in_order_and_ignores_signals_that_mean_nothing(
         assert [each["reason"] for each in daemon.events("stopping")] == [number.name]
 
 
+LATE = """
+import asyncio, ctypes, os, signal
+from gpushare_plugin.base.signals.ending import until_stopped
+
+signal.signal(signal.SIGUSR1, lambda number, frame: None)
+libc = ctypes.CDLL(None)
+libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
+handler = libc.signal(signal.SIGUSR1, None)
+
+async def work():
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.Event().wait()
+
+asyncio.run(until_stopped(work()))
+ctypes.CFUNCTYPE(None, ctypes.c_int)(handler)(signal.SIGUSR1)
+"""
+"""A program that ends by a signal, and in which a thread then handles a signal that the kernel had given it before."""
+
+
+async def test_a_signal_that_a_thread_handles_late_is_no_complaint() -> None:
+    """On a busy machine a thread can run the handler of a signal when the program has begun to end."""
+    ending = await asyncio.create_subprocess_exec(sys.executable, "-c", LATE, stderr=subprocess.PIPE)
+    _, errors = await ending.communicate()
+    assert (ending.returncode, errors) == (0, b"")
+
+
 @contextlib.asynccontextmanager
 async def _watching(folder: Path, *, nodes: int = 1, output: int = subprocess.PIPE) -> AsyncIterator[Process]:
     """Run `gpushare inspect --watch` on a cluster of so many nodes with Aliyun's plugin."""

@@ -4,6 +4,7 @@ The module imports nothing large, because signals are set before the rest of a p
 """
 
 import _thread
+import atexit
 import os
 import signal
 import time
@@ -23,6 +24,8 @@ IGNORED = (
     *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
 )
 """Signals without a meaning for our programs, whose default effect would end a program in the middle of its work."""
+
+_ALL = (*ENDING, *IGNORED, signal.SIGHUP)
 
 _TO_END = 5.0
 """Seconds that an interactive program has to end in good order."""
@@ -68,12 +71,17 @@ def ignore_signals() -> None:
     """
     from ctypes import c_int, c_void_p, pythonapi  # noqa: PLC0415 - at the end of a program, which starts without it
 
-    numbers = (*ENDING, *IGNORED, signal.SIGHUP)
-    # The kernel first. The interpreter looks for signals that have come before it changes the first handler below, and
-    # complains about a signal whose handler is gone.
-    for number in numbers:
+    # The kernel gives no more signals to the process. But a thread that was given a signal before, and runs only now,
+    # passes the signal on to the interpreter, which complains unless the signal has a handler. Without SIG_IGN as the
+    # handler, the interpreter would reset the signal when it ends.
+    disregard(_ALL)
+    for number in _ALL:
         pythonapi.PyOS_setsig(c_int(number), c_void_p(signal.SIG_IGN))
-    for number in numbers:
+    atexit.register(_ignore_until_gone)
+
+
+def _ignore_until_gone() -> None:
+    for number in _ALL:
         signal.signal(number, signal.SIG_IGN)
 
 
