@@ -11,7 +11,7 @@ from gpushare_plugin.base.signals.dispositions import (
     ENDING,
     disregard,
     end_in_any_case,
-    ignore_signals,
+    ignore_until_gone,
     set_early,
     set_ending,
 )
@@ -29,7 +29,7 @@ def main() -> None:
     """
     daemon = sys.argv[1:2] in _DAEMONS
     set_early(_end_at_once, stays=daemon)
-    atexit.register(ignore_signals)
+    atexit.register(ignore_until_gone)
     # Imported modules are never garbage: the collector need not look at modules now or later.
     gc.disable()
     # pydantic would look for plugins in all installed packages; gpushare has no plugin and wants none.

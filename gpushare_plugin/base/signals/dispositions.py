@@ -4,7 +4,6 @@ The module imports nothing large, because signals are set before the rest of a p
 """
 
 import _thread
-import atexit
 import os
 import signal
 import time
@@ -65,22 +64,26 @@ def end_in_any_case() -> None:
 
 
 def ignore_signals() -> None:
-    """Ignore all signals until the process is gone: the interpreter removes handlers well before the process ends.
+    """Ignore all signals from now on, as long as the interpreter runs; see `ignore_until_gone` for its end.
 
     A signal handler must not call the function: signals that have come wait while a handler runs.
     """
     from ctypes import c_int, c_void_p, pythonapi  # noqa: PLC0415 - at the end of a program, which starts without it
 
     # The kernel gives no more signals to the process. But a thread that was given a signal before, and runs only now,
-    # passes the signal on to the interpreter, which complains unless the signal has a handler. Without SIG_IGN as the
-    # handler, the interpreter would reset the signal when it ends.
+    # passes the signal on to the interpreter, which complains unless the signal has a handler.
     disregard(_ALL)
     for number in _ALL:
         pythonapi.PyOS_setsig(c_int(number), c_void_p(signal.SIG_IGN))
-    atexit.register(_ignore_until_gone)
 
 
-def _ignore_until_gone() -> None:
+def ignore_until_gone() -> None:
+    """Ignore all signals until the process is gone; called at the end of the interpreter.
+
+    The interpreter removes handlers well before the process ends, and gives a signal that has a handler its default
+    effect: only SIG_IGN stays.
+    """
+    ignore_signals()
     for number in _ALL:
         signal.signal(number, signal.SIG_IGN)
 
