@@ -439,37 +439,42 @@ async def test_a_plugin_that_returns_in_time_is_as_before(kubelet: EmbeddedKubel
     assert kubelet.capacity() == {RESOURCE: 1}
 
 
+async def registered_twice(kubelet: EmbeddedKubelet, serve: Serve) -> Plugin:
+    """Return a plugin with two streams; the kubelet has taken both lists, the second of which has a device more."""
+    plugin = await serve(listed("a"))
+    plugin.devices = listed("a", "b")
+    await plugin.register()
+    await kubelet.wait_for(lambda k: k.allocatable() == {RESOURCE: 2})
+    return plugin
+
+
 async def test_the_end_of_an_old_stream_disconnects_the_new_plugin(kubelet: EmbeddedKubelet, serve: Serve) -> None:
     """After a second registration the end of the first stream takes the second client down, by its resource's name."""
-    plugin = await serve(listed("a"))
-    await plugin.register()
-    await kubelet.wait_for(lambda k: k.calls["ListAndWatch"] == 2 and len(plugin.streams) == 2)
+    plugin = await registered_twice(kubelet, serve)
     plugin.streams[0].end()
     await kubelet.wait_for(lambda k: k.allocatable() == {RESOURCE: 0})
     await plugin.streams[1].over.wait()
     with pytest.raises(AdmissionError, match="no healthy devices"):
         await kubelet.admit(pod(1))
     await plugin.register()
-    await kubelet.wait_for(lambda k: k.allocatable() == {RESOURCE: 1})
+    await kubelet.wait_for(lambda k: k.allocatable() == {RESOURCE: 2})
 
 
 async def test_lists_on_an_old_stream_revive_devices_but_not_their_plugin(
     kubelet: EmbeddedKubelet, serve: Serve, clock: Clock
 ) -> None:
     """When the newer of two streams ends, lists on the older one still count, yet nobody can be asked to allocate."""
-    plugin = await serve(listed("a"))
-    await plugin.register()
-    await kubelet.wait_for(lambda k: k.calls["ListAndWatch"] == 2 and len(plugin.streams) == 2)
+    plugin = await registered_twice(kubelet, serve)
     plugin.streams[1].end()
     await kubelet.wait_for(lambda k: k.allocatable() == {RESOURCE: 0})
-    plugin.show(listed("a", "b"))
-    await kubelet.wait_for(lambda k: k.allocatable() == {RESOURCE: 2})
+    plugin.show(listed("a", "b", "c"))
+    await kubelet.wait_for(lambda k: k.allocatable() == {RESOURCE: 3})
     with pytest.raises(AdmissionError, match=f"endpoint {RESOURCE} has been stopped"):
         await kubelet.admit(pod(1))
     clock.ahead = 301
     assert kubelet.capacity() == {}
-    plugin.show(listed("c"))
-    await kubelet.wait_for(lambda k: "c" in k.devices(RESOURCE))
+    plugin.show(listed("d"))
+    await kubelet.wait_for(lambda k: "d" in k.devices(RESOURCE))
     with pytest.raises(AdmissionError, match=f"endpoint not found in cache for a registered resource: {RESOURCE}"):
         await kubelet.admit(pod(1))
 
