@@ -121,6 +121,11 @@ DEFAULT_REPLICA_POLICY: ReplicaPolicyName = "distributed"
 """The default policy for replicas."""
 
 
+def policy_for(pod: str | None, node: str | None, default: str) -> Policy:
+    """Return the policy for a pod on a node: the policy that the pod names, or else the node, or else the default."""
+    return POLICIES[pod or node or default]
+
+
 def is_policy(name: str | None) -> TypeGuard[PolicyName]:
     """Return whether a text names a policy."""
     return name in POLICIES

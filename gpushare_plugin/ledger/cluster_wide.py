@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from gpushare_plugin.core.policies import POLICIES
+from gpushare_plugin.core.policies import policy_for
 from gpushare_plugin.ledger import fitting
 from gpushare_plugin.ledger.alike import Accounts, NodeGroups
 from gpushare_plugin.ledger.ask import Ask
@@ -36,8 +36,8 @@ class ClusterSearch:
         ask = ask._replace(request=essence(ask.request))
         verdicts = self._found(ask._replace(owner=None), nodes, accounts)
         # The owner matters only on nodes with pods of the owner, and only to some policies.
-        there = [name for name in near if name in verdicts and name in self._nodes]
-        if there := [name for name in there if self._separates(ask, name)]:
+        known = [name for name in near if name in verdicts and name in self._nodes]
+        if there := [name for name in known if self._separates(ask, name)]:
             beside = self._found(ask, there, accounts)
             return {**verdicts, **{name: beside[name] for name in there}}
         return verdicts
@@ -90,7 +90,7 @@ class ClusterSearch:
 
     def _separates(self, ask: Ask, node: str) -> bool:
         """Return whether the policy for a pod on a node separates pods of the same owner."""
-        return POLICIES[ask.request.policy or self._nodes[node].policy or ask.rules.policy].separates_replicas
+        return policy_for(ask.request.policy, self._nodes[node].policy, ask.rules.policy).separates_replicas
 
 
 def not_known(node: str) -> str:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.core.chooser import Request, refuse_several_slices
-from gpushare_plugin.core.policies import POLICIES, Numbers, Price
+from gpushare_plugin.core.policies import Numbers, Price, policy_for
 from gpushare_plugin.ledger.alike import AlikeNodes, UnitArray
 from gpushare_plugin.ledger.apart import chosen_apart
 from gpushare_plugin.ledger.ask import Ask
@@ -69,7 +69,7 @@ class GpuSearch:
         self._nodes = nodes
         self._example = nodes.account(nodes.names[0])
         self._request, self._owner, self._rules = ask
-        self._policy = POLICIES[self._request.policy or self._example.node.policy or self._rules.policy]
+        self._policy = policy_for(self._request.policy, self._example.node.policy, self._rules.policy)
         replicas = self._example.replicas(self._owner) if self._policy.separates_replicas else (0, {})
         self._node_replicas, self._replicas = replicas
         self._close = close

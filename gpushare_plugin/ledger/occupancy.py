@@ -110,8 +110,10 @@ class ResourceAccount:
     @property
     def over(self) -> dict[str, int]:
         """The number of held and promised units of each GPU beyond the units of the GPU, by name."""
-        by_gpu = self.by_gpu
-        return {gpu.name: max(0, sum([each.units for each in by_gpu[gpu.name]]) - gpu.units) for gpu in self.gpus}
+        units = {gpu.name: gpu.units for gpu in self.offer.gpus}
+        return {
+            gpu: max(0, sum([each.units for each in held]) - units.get(gpu, 0)) for gpu, held in self.by_gpu.items()
+        }
 
     @property
     def anywhere(self) -> int:

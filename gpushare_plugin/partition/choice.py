@@ -6,7 +6,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from gpushare_plugin.base.structs import Struct, field
-from gpushare_plugin.core.policies import POLICIES, Policy, Price
+from gpushare_plugin.core.policies import Policy, Price, policy_for
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.request import ANY_GPU, Wishes
 from gpushare_plugin.partition.state import (
@@ -56,7 +56,7 @@ class AskedSlices(Struct, frozen=True, eq=False):
         return state.replicas(owner) if self._policy(state).separates_replicas else NO_REPLICAS
 
     def _policy(self, state: NodeState) -> Policy:
-        return POLICIES[self.policy or state.node.policy or self.default_policy]
+        return policy_for(self.policy, state.node.policy, self.default_policy)
 
     def _chosen(self, state: NodeState, replicas: ReplicaCounts) -> NodeChoice | None:
         if state.scarce and any(map(state.overdrawn, self.slices)):

@@ -11,24 +11,13 @@ import pytest
 from gpushare_plugin.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.testing.cluster.server import Refusal
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
+from tests.clock import Clock
 from tests.node.partitioned import SLICE, PartitionedNode, partitioned
 from tests.nodes import a_node
 from tests.unit.kube.cluster import NODE
 from tests.waiting import until
 
 PODS = "/api/v1/namespaces/default/pods"
-
-
-class Clock:
-    """A clock that goes on only when a test has it go on."""
-
-    def __init__(self) -> None:
-        """Begin at some time."""
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
 
 
 @pytest.fixture

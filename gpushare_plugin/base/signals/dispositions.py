@@ -68,13 +68,10 @@ def ignore_signals() -> None:
 
     A signal handler must not call the function: signals that have come wait while a handler runs.
     """
-    from ctypes import c_int, c_void_p, pythonapi  # noqa: PLC0415 - at the end of a program, which starts without it
-
-    # The kernel gives no more signals to the process. But a thread that was given a signal before, and runs only now,
-    # passes the signal on to the interpreter, which complains unless the signal has a handler.
+    # A thread that the kernel has given a signal before, and that runs only later, passes the signal on to the
+    # interpreter, which complains unless the signal has a handler.
     disregard(_ALL)
-    for number in _ALL:
-        pythonapi.PyOS_setsig(c_int(number), c_void_p(signal.SIG_IGN))
+    _ask_the_kernel_to_ignore()
 
 
 def ignore_until_gone() -> None:
@@ -83,9 +80,19 @@ def ignore_until_gone() -> None:
     The interpreter removes handlers well before the process ends, and gives a signal that has a handler its default
     effect: only SIG_IGN stays.
     """
-    ignore_signals()
+    # The kernel first. The interpreter looks for signals that have come before it changes the first handler below, and
+    # complains about a signal whose handler is gone.
+    _ask_the_kernel_to_ignore()
     for number in _ALL:
         signal.signal(number, signal.SIG_IGN)
+
+
+def _ask_the_kernel_to_ignore() -> None:
+    """Have no more signals given to the process; the handlers of the interpreter stay."""
+    from ctypes import c_int, c_void_p, pythonapi  # noqa: PLC0415 - at the end of a program, which starts without it
+
+    for number in _ALL:
+        pythonapi.PyOS_setsig(c_int(number), c_void_p(signal.SIG_IGN))
 
 
 def _end_later() -> None:

@@ -17,23 +17,13 @@ from gpushare_plugin.kube.client import Client
 from gpushare_plugin.kube.lease import Election, LeaseTiming
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.server import Refusal
+from tests.clock import Clock
 from tests.logs import logged
 from tests.unit.kube.cluster import QUICK
 from tests.waiting import until
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/gpushare/leases"
 TIMING = LeaseTiming(duration=15, deadline=10.0, retry=0.005)
-
-
-@dataclass
-class Clock:
-    """A clock that goes when it is moved."""
-
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        """Return the seconds."""
-        return self.now
 
 
 @dataclass

@@ -9,6 +9,7 @@ from gpushare_plugin.sharing.cut import PresentUnits
 from gpushare_plugin.sharing.plan import Plan, plan
 from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS
 from gpushare_plugin.slices.slice import Slice
+from tests.clock import Clock
 from tests.nodes import a_node
 from tests.unit.sharing.holders import confirmed, taken
 from tests.unit.sharing.settings import planned, time_slicing
@@ -16,16 +17,6 @@ from tests.unit.sharing.settings import planned, time_slicing
 NODE = a_node(8192)
 SHARED = planned(NODE, sharing=time_slicing({"name": "nvidia.com/gpu", "replicas": 2}))
 WHOLE: Plan = plan(EffectiveConfig(Config()), NODE)
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
 
 
 def test_the_kubelet_is_asked_when_retired_units_can_go() -> None:
