@@ -38,6 +38,8 @@ _log = structlog.get_logger()
 LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
 """The environment variable with the directory for logs of the daemon and of the servers."""
 
+_ALL_USERS = "-multiuser-server"
+"""The option with which one server serves clients of all users; version 580 has the option, version 535 does not."""
 _SIGN_OF_LIFE = "get_default_active_thread_percentage"
 """A question that the daemon always answers with a number."""
 _NO_DAEMON = "Cannot find MPS control daemon"
@@ -89,13 +91,19 @@ class Control:
         return None
 
     async def start(self, devices: Sequence[str]) -> MpsProcess:
-        """Start the daemon with the GPUs `devices`, in order; the daemon outlives this process. Raises ControlError."""
+        """Start the daemon with the GPUs `devices`, in order; the daemon outlives this process. Raises ControlError.
+
+        One server serves clients of all users where the program can do that. Otherwise clients of a second user wait
+        until all clients of the first user have ended.
+        """
         try:
             await asyncio.to_thread(pipe_directory.clear, self._pipe)
         except OSError as error:
             raise ControlError(f"the MPS pipe directory {self._pipe} cannot be cleared: {error}") from error
         variables = {DEVICES_VARIABLE: ",".join(devices)}
-        status, said = await self._run("-d", variables=variables, patience=_STARTED_WITHIN)
+        status, said = await self._run(_ALL_USERS, "-d", variables=variables, patience=_STARTED_WITHIN)
+        if status != 0:
+            status, said = await self._run("-d", variables=variables, patience=_STARTED_WITHIN)
         found = self.find()
         if status != 0 or found is None:
             raise ControlError(

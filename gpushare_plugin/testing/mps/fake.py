@@ -93,6 +93,10 @@ class FakeMps:
         """Let every start fail with these words; None lets them succeed again."""
         self._behave("start", said)
 
+    def serve_one_user(self) -> None:
+        """Know no option to serve several users at once, like version 535."""
+        self._behave("one user", "")
+
     def ignore(self, command: str | None) -> None:
         """Let daemons pass over this command in silence; None for none."""
         self._behave("ignored", command)

@@ -6,13 +6,16 @@ import time
 from pathlib import Path
 
 from gpushare_plugin.testing.mps_programs.wire import (
+    ALL_USERS,
     LIFETIME,
     LOOK_EVERY,
     PIPE_VARIABLE,
     SERVER_PROGRAM,
     Prompt,
     TurnedAwayError,
+    behaviour,
     enlist,
+    home,
     note,
 )
 
@@ -22,7 +25,7 @@ def main() -> None:
     pipe = Path(os.environ.get(PIPE_VARIABLE, "/tmp/nvidia-mps"))  # noqa: S108 - the real program's default
     if Path(sys.argv[0]).name == SERVER_PROGRAM:
         _serve(pipe)
-    elif "-d" not in sys.argv:
+    elif "-d" not in sys.argv or (ALL_USERS in sys.argv and behaviour(home(), "one user") is not None):
         sys.exit(_converse(pipe))
     else:  # which alone needs the daemon: most runs are one command to it, and start in half the time
         from gpushare_plugin.testing.mps_programs.starting import start  # noqa: PLC0415

@@ -17,6 +17,9 @@ SERVER_PROGRAM = "nvidia-cuda-mps-server"
 HOME_VARIABLE = "FAKE_MPS"
 """Names the directory of the stand-in; every process of it has this variable."""
 
+ALL_USERS = "-multiuser-server"
+"""The option of newer versions with which one server serves all users; version 535 takes it for a command."""
+
 PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
 DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"

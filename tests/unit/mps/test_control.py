@@ -51,6 +51,18 @@ async def test_a_daemon_is_found_wherever_it_came_from(mps: FakeMps, root: MpsRo
     assert control.find() is None
 
 
+@pytest.mark.parametrize("knows", [True, False], ids=["580", "535"])
+async def test_clients_of_all_users_are_served_at_once_where_the_program_can(
+    mps: FakeMps, control: Control, *, knows: bool
+) -> None:
+    """Pods run as different users; a version without the option is started without the option."""
+    if not knows:
+        mps.serve_one_user()
+    daemon = await control.start(UUIDS[:1])
+    assert ("-multiuser-server" in daemon.process.cmdline()) is knows
+    assert daemon == control.find()
+
+
 async def test_our_own_variables_are_not_the_daemons(
     mps: FakeMps, control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,13 @@ def test_a_second_daemon_is_refused(programs: Programs) -> None:
     assert programs.start() != first
 
 
+def test_an_old_version_takes_the_option_for_all_users_for_a_command(programs: Programs) -> None:
+    """So version 535 does: no daemon starts, and the status says that there is none."""
+    programs.fake.serve_one_user()
+    assert programs.run("-multiuser-server", "-d") == (1, "Cannot find MPS control daemon process\n")
+    assert programs.run("-d") == (0, "")
+
+
 def test_a_daemon_without_a_pipe_directory_does_not_start(programs: Programs) -> None:
     """Without its pipe directory there is no daemon."""
     programs.pipe.rmdir()
