@@ -12,9 +12,11 @@ mostly with status 0 and no answer. Every question is therefore followed by a se
 """
 
 import asyncio
+import contextlib
 import os
 import shutil
-from collections.abc import Sequence
+import signal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import structlog
@@ -218,13 +220,7 @@ class Control:
                 "the driver; the container runtime adds it where NVIDIA_DRIVER_CAPABILITIES includes compute"
             )
         try:
-            process = await asyncio.create_subprocess_exec(
-                *(program, *arguments),
-                env=self._environment() | (variables or {}),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-            )
+            process = await _started(program, arguments, self._environment() | (variables or {}))
         except OSError as error:
             raise ProgramError(f"{program} cannot be run: {error.strerror or error}") from error
         what = " ".join((CONTROL_PROGRAM, *arguments, *commands[:1])).partition("\n")[0]
@@ -234,9 +230,7 @@ class Control:
         except TimeoutError:
             raise ControlError(f"{what!r} had no answer within {self._patience + patience:g} s") from None
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+            await _end(process)
         assert process.returncode is not None  # noqa: S101 - the process has ended
         return process.returncode, output.decode(errors="replace").strip()
 
@@ -244,6 +238,42 @@ class Control:
         """Return the environment of this process, without any variable that the daemon would take for a setting."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
         return kept | {PIPE_VARIABLE: str(self._pipe), LOG_VARIABLE: str(self._log)}
+
+
+async def _started(
+    program: str, arguments: Sequence[str], environment: Mapping[str, str]
+) -> asyncio.subprocess.Process:
+    """Start `program` with pipes; raises OSError.
+
+    A cancellation waits until the process has started, or asyncio would end the process, as `_end` must not.
+    """
+    starting = asyncio.create_task(
+        asyncio.create_subprocess_exec(
+            *(program, *arguments),
+            env=environment,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+    )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        with contextlib.suppress(OSError):
+            await _end(await starting)
+        raise
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kill a process that has not ended, and wait for its end.
+
+    Not by `process.kill`, which collects the status of a process that has just ended: asyncio then misses the status,
+    and logs a warning.
+    """
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+        await process.wait()
 
 
 def _numbers(answer: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -52,6 +53,9 @@ USUAL = {
 }
 """What is no trouble: the program beside the daemon is being exchanged, or MIG instances come and go."""
 
+_OLD_DEFECT = re.compile(r"Unknown child process pid|child process pid \d+ exit status already read")
+"""What `gpushare mps` of the old build may print when a signal ends it while a command to the control daemon ends."""
+
 
 def uuid(index: int) -> str:
     """Return the UUID of a GPU of the node under MPS."""
@@ -72,8 +76,12 @@ class PartitionedWorker(Worker):
         self.daemon = Program(self._run, USUAL["run"])
         self.helper = Program(self._help, USUAL[by])
 
-    def _help(self, build: Build) -> AbstractAsyncContextManager[Daemon]:
-        return process(self.by, *self.both, environment={**self.environment, **build.environment})
+    @asynccontextmanager
+    async def _help(self, build: Build) -> AsyncIterator[Daemon]:
+        async with process(self.by, *self.both, environment={**self.environment, **build.environment}) as daemon:
+            yield daemon
+            if build.name == "old":
+                daemon.log[:] = [each for each in daemon.log if not _OLD_DEFECT.match(str(each.get("found")))]
 
     def labels(self) -> Json:
         """Have the GPUs of the node divided."""

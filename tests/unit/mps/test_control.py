@@ -1,5 +1,6 @@
 """Tests of `gpushare_plugin.mps.control` and `processes`, with daemons that really run."""
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from gpushare_plugin.mps.control import Control, ControlError
@@ -23,7 +25,7 @@ from gpushare_plugin.testing.mps import FakeMps
 from tests.logs import logged
 from tests.unit.mps.roots import UUIDS
 from tests.unit.mps.supervised import control_daemon
-from tests.waiting import until
+from tests.waiting import until, until_blocking
 
 
 def environment_of(process: MpsProcess) -> list[bytes]:
@@ -61,6 +63,41 @@ async def test_clients_of_all_users_are_served_at_once_where_the_program_can(
     daemon = await control.start(UUIDS[:1])
     assert ("-multiuser-server" in daemon.process.cmdline()) is knows
     assert daemon == control.find()
+
+
+@pytest.fixture
+def collected_by_the_loop() -> Iterator[None]:
+    """Let the event loop itself collect the status of children, as it does from Python 3.12 on."""
+    if sys.version_info >= (3, 12):
+        yield
+    else:
+        before = asyncio.get_child_watcher()
+        asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
+        yield
+        asyncio.set_child_watcher(before)
+
+
+@pytest.mark.usefixtures("collected_by_the_loop")
+@pytest.mark.parametrize("steps", range(8))
+async def test_a_command_that_ends_while_it_is_given_up_is_no_surprise(
+    mps: FakeMps, control: Control, caplog: pytest.LogCaptureFixture, steps: int
+) -> None:
+    """The status of the command stays for asyncio, which would otherwise write a warning to the log of the daemon."""
+    mps.refuse_to_start("No luck")
+    starting = asyncio.create_task(control.start(UUIDS[:1]))
+    us = psutil.Process()
+    while not (commands := us.children()):  # noqa: ASYNC110 - nothing tells that there is a child
+        await asyncio.sleep(0)
+    commands[0].suspend()
+    for _ in range(steps):  # further on in the start of the command
+        await asyncio.sleep(0)
+    commands[0].resume()
+    until_blocking(lambda: commands[0].status() == psutil.STATUS_ZOMBIE)  # while the event loop stands still
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await until(lambda: not us.children())
+    assert caplog.messages == []
 
 
 async def test_our_own_variables_are_not_the_daemons(
