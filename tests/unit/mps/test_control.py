@@ -80,23 +80,27 @@ def collected_by_the_loop() -> Iterator[None]:
 @pytest.mark.usefixtures("collected_by_the_loop")
 @pytest.mark.parametrize("steps", range(8))
 async def test_a_command_that_ends_while_it_is_given_up_is_no_surprise(
-    mps: FakeMps, control: Control, caplog: pytest.LogCaptureFixture, steps: int
+    control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, steps: int
 ) -> None:
     """The status of the command stays for asyncio, which would otherwise write a warning to the log of the daemon."""
-    mps.refuse_to_start("No luck")
-    starting = asyncio.create_task(control.start(UUIDS[:1]))
+    program, end = tmp_path / CONTROL_PROGRAM, tmp_path / "end"
+    program.write_text(f"#!/bin/sh\nwhile [ ! -e {end} ]; do sleep 0.01; done\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     us = psutil.Process()
-    while not (commands := us.children()):  # noqa: ASYNC110 - nothing tells that there is a child
+    before = set(us.children())
+    starting = asyncio.create_task(control.start(UUIDS[:1]))
+    while not (commands := set(us.children()) - before):  # noqa: ASYNC110 - nothing tells that there is a child
         await asyncio.sleep(0)
-    commands[0].suspend()
     for _ in range(steps):  # further on in the start of the command
         await asyncio.sleep(0)
-    commands[0].resume()
-    until_blocking(lambda: commands[0].status() == psutil.STATUS_ZOMBIE)  # while the event loop stands still
+    end.touch()
+    (command,) = commands
+    until_blocking(lambda: command.status() == psutil.STATUS_ZOMBIE)  # while the event loop stands still
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    await until(lambda: not us.children())
+    await until(lambda: not set(us.children()) - before)
     assert caplog.messages == []
 
 
