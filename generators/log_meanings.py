@@ -130,6 +130,7 @@ EVENTS = {
     "mps_server_orphaned": "An MPS server was left without an MPS control daemon. It is ended, since it blocks the GPU.",
     "mps_daemon_ignored": "Another process looks like the MPS control daemon, but is not the one of gpushare. It is ignored.",
     "mps_daemon_warned": "The MPS control daemon printed a message when it started. gpushare uses it nevertheless.",
+    "mps_one_user_at_a_time": "The driver has no MPS server for all users. Programs of a second user wait until all programs of the first user have ended. Let pods that share a GPU have one `runAsUser`, or install a newer driver (580 has such a server).",
     "mps_daemon_quit_failed": "The MPS control daemon does not quit. It is ended by a signal.",
     "mps_log_line": "A line from the logs of MPS.",
     "mps_log_lines_dropped": "MPS logs faster than gpushare repeats its lines. `count` lines were not repeated; they are in the log directory of MPS.",

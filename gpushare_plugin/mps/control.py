@@ -104,7 +104,8 @@ class Control:
             raise ControlError(f"the MPS pipe directory {self._pipe} cannot be cleared: {error}") from error
         variables = {DEVICES_VARIABLE: ",".join(devices)}
         status, said = await self._run(_ALL_USERS, "-d", variables=variables, patience=_STARTED_WITHIN)
-        if status != 0:
+        refusal = said if status != 0 else None
+        if refusal is not None:
             status, said = await self._run("-d", variables=variables, patience=_STARTED_WITHIN)
         found = self.find()
         if status != 0 or found is None:
@@ -112,6 +113,8 @@ class Control:
                 f"{CONTROL_PROGRAM} -d exited with status {status} and no MPS control daemon runs; it printed "
                 f"{said!r}; see {self._log}"
             )
+        if refusal is not None:
+            _log.warning("mps_one_user_at_a_time", reason=f"{CONTROL_PROGRAM} {_ALL_USERS} -d is refused: {refusal}")
         if said:
             _log.warning("mps_daemon_warned", reason=said)
         return found

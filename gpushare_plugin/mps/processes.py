@@ -96,7 +96,7 @@ def candidates(pipe: Path) -> Iterator[CandidateDaemon]:
 
 
 def servers(pipe: Path) -> list[MpsProcess]:
-    """Return the MPS servers of a pipe directory; a server runs as the user of its clients.
+    """Return the MPS servers of a pipe directory; a server for one user runs as that user, a server for all as root.
 
     The control daemon starts the servers, so the servers see the file systems of the daemon. A process of a pod can
     have the name and the environment of a server, but sees other file systems, and may have a directory of its own at

@@ -60,9 +60,11 @@ async def test_clients_of_all_users_are_served_at_once_where_the_program_can(
     """Pods run as different users; a version without the option is started without the option."""
     if not knows:
         mps.serve_one_user()
-    daemon = await control.start(UUIDS[:1])
+    with logged() as told:
+        daemon = await control.start(UUIDS[:1])
     assert ("-multiuser-server" in daemon.process.cmdline()) is knows
     assert daemon == control.find()
+    assert [each["event"] for each in told] == ([] if knows else ["mps_one_user_at_a_time"])
 
 
 @pytest.fixture
