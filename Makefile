@@ -8,6 +8,14 @@ endif
 # Those for which every package has a wheel.
 VERSIONS := 3.14 3.13 3.12 3.11
 supported = $(shell $(1) -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] not in sys.argv[1:])' $(VERSIONS) 2>/dev/null && echo $(1))
+# For `make gpu-bundle`, PYTHON is the version of another machine's Python, such as 3.12.
+ifneq ($(filter gpu-bundle,$(MAKECMDGOALS)),)
+BUNDLED := $(or $(PYTHON),3.12)
+ifeq ($(filter $(VERSIONS),$(BUNDLED)),)
+$(error PYTHON=$(BUNDLED): expected the version of the other machine's Python, one of $(VERSIONS))
+endif
+override PYTHON := $(firstword $(foreach each,python3 $(addprefix python,$(VERSIONS)),$(call supported,$(each))))
+endif
 PYTHON ?= $(firstword $(foreach each,python3 $(addprefix python,$(VERSIONS)),$(call supported,$(each))))
 BIN := .venv/bin
 API := gpushare_plugin/kubelet/api
@@ -102,6 +110,17 @@ bench: .venv/.developer
 bench-compare: .venv/.developer
 	@test -n "$(OLD)" -a -n "$(NEW)" || { echo "usage: make bench-compare OLD=before.json NEW=after.json" >&2; exit 2; }
 	$(BIN)/python -m benchmarks compare $(OLD) $(NEW)
+
+# Shows on the NVIDIA GPUs of this machine what gpushare does there, and writes a report. STEPS="memory turns" for some of
+# the steps; OPTIONS=--may-change lets it set compute modes as `gpushare mps` does.
+.PHONY: gpu gpu-bundle
+REPORT ?= dist/gpus.md
+gpu: .venv/.installed
+	$(BIN)/python -m real_gpus --report $(REPORT) $(addprefix --only ,$(STEPS)) $(OPTIONS)
+
+# The same as an archive for a machine without a network: make gpu-bundle PYTHON=3.12
+gpu-bundle: .venv/.installed
+	$(BIN)/python -m generators.gpu_bundle $(BUNDLED) dist/gpushare-gpu-python$(BUNDLED).tar.gz
 
 # pip is what comes last: an environment without it is one whose creation failed, and is made anew.
 .venv/bin/pip:

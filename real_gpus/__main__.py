@@ -1,0 +1,141 @@
+"""`make gpu`: runs the steps on this machine and writes the report; exits with 1 where a statement does not hold."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from gpushare_plugin.observe.node.report import NodeReport, decode
+from real_gpus.containers import Cgroups
+from real_gpus.findings import Finding, StepReport, Verdict, check, skipped
+from real_gpus.node import Machine
+from real_gpus.report import written
+from real_gpus.steps import (
+    Step,
+    Subject,
+    discovery,
+    driver_limits,
+    mps,
+    no_cuda,
+    no_mps,
+    no_mps_usage,
+    no_mps_users,
+    no_usage,
+    shared,
+    traces,
+)
+
+STEPS: Mapping[str, Step] = {
+    "discovery": Step("GPUs as nvidia-smi shows them", discovery.discovery),
+    "units": Step("Units without a config", discovery.units),
+    "memory": Step("Memory without isolation", shared.memory, no_cuda),
+    "usage": Step("Who uses how much", shared.usage, no_usage),
+    "turns": Step("Time slicing", shared.turns, no_cuda),
+    "fault": Step("A fault without isolation", shared.fault, no_cuda),
+    "mps-limits": Step("MPS: memory and compute of each container", mps.limits, no_mps),
+    "mps-slices": Step("MPS: slices", mps.slices, no_mps),
+    "mps-replicas": Step("MPS: replicas", mps.replicas, no_mps),
+    "mps-escapes": Step("MPS: what programs can do about their limits", mps.escapes, no_mps),
+    "mps-usage": Step("MPS: who uses how much", mps.usage, no_mps_usage),
+    "mps-users": Step("MPS: programs of two users", mps.users, no_mps_users),
+    "mps-fault": Step("MPS: a fault", mps.fault, no_mps),
+    "mps-kill": Step("MPS: a kill", mps.kill, no_mps),
+    "mps-restart": Step("MPS: the end of gpushare mps", mps.restart, no_mps),
+    "driver-limits": Step("Limits of the driver itself", driver_limits.driver_limits),
+}
+"""The steps in the order in which they run."""
+
+_STEP_WITHIN = 120.0
+
+
+@click.command()
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="The file for the report.")
+@click.option("--only", multiple=True, type=click.Choice(list(STEPS)), help="Run only this step; can be repeated.")
+@click.option(
+    "--may-change",
+    is_flag=True,
+    help="Set the compute mode of GPUs under MPS to EXCLUSIVE_PROCESS and back, as `gpushare mps` does.",
+)
+def main(report: Path | None, only: Sequence[str], *, may_change: bool) -> None:
+    """Show on the GPUs of this machine what gpushare does there, without Kubernetes."""
+    node = _listed()
+    cards = tuple(gpu for gpu in node.gpus if gpu.mig is None)
+    if not cards:
+        raise click.ClickException("this machine has no GPU: see `gpushare list`")
+    if all(gpu.mig_enabled for gpu in cards):
+        raise click.ClickException("every GPU of this machine is in MIG mode: the steps need one that is not")
+    uuids = [gpu.uuid for gpu in cards]
+    before = traces.state(uuids)
+    if busy := [number for number, trace in enumerate(before) if trace.get(traces.PROCESSES)]:
+        gpus = ", ".join(map(str, busy))
+        raise click.ClickException(
+            f"programs use GPU {gpus}: the steps take its memory and can end these programs; end the programs first"
+        )
+    _end_in_order()
+    steps: list[StepReport] = []
+    try:
+        with Cgroups() as cgroups:
+            subject = Subject(Machine(uuids, cgroups, may_change), cards)
+            steps += (asyncio.run(_run(STEPS[name], subject)) for name in only or STEPS)
+        steps.append(_shown(StepReport("What is left behind", traces.compared(before, traces.state(uuids)), 0)))
+    finally:
+        if report is not None:
+            report.parent.mkdir(parents=True, exist_ok=True)
+            report.write_text(written(node, steps, may_change=may_change))
+    if any(finding.verdict is Verdict.FAILS for step in steps for finding in step.findings):
+        sys.exit(1)
+
+
+def _end_in_order() -> None:
+    """Let SIGTERM and SIGHUP end this program as Ctrl-C does: the daemons end first, and what was found is written."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
+
+
+def _listed() -> NodeReport:
+    """Return what `gpushare list` shows of a machine without a kubelet."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "gpushare_plugin", "list", "--output", "json"]
+        nowhere = ["--device-plugin-path", folder, "--pod-resources-socket", f"{folder}/none"]
+        listed = subprocess.run([*command, *nowhere], capture_output=True, check=False)  # noqa: S603 - our own program
+    if not listed.stdout:
+        reason = listed.stderr.decode().strip().rpartition("\n")[2]
+        raise click.ClickException(f"the GPUs of this machine cannot be listed: {reason}")
+    return decode(listed.stdout)
+
+
+async def _run(step: Step, subject: Subject) -> StepReport:
+    """Run one step; an error ends the step alone, and is a finding."""
+    if (reason := step.lacks(subject)) is not None:
+        return _shown(StepReport(step.title, [skipped("the whole step", reason)], 0))
+    began = time.monotonic()
+    findings: list[Finding] = []
+    try:
+        async with asyncio.timeout(_STEP_WITHIN):
+            async for finding in step.look(subject):
+                findings += [finding]
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other steps run
+        reason = "".join(traceback.format_exception_only(error)).strip()
+        traceback.print_exc()
+        findings.append(check("the step ends", expected="without an error", found=reason, holds=False))
+    return _shown(StepReport(step.title, findings, time.monotonic() - began))
+
+
+def _shown(step: StepReport) -> StepReport:
+    """Print what a step found; return it."""
+    click.echo(f"\n{step.title} ({step.seconds:.0f} s)")
+    for finding in step.findings:
+        expected = f", expected {finding.expected}" if finding.verdict is Verdict.FAILS else ""
+        click.echo(f"  {finding.verdict}: {finding.statement}: {finding.found}{expected}")
+    return step
+
+
+if __name__ == "__main__":
+    main()

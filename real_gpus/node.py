@@ -1,0 +1,226 @@
+"""A node on this machine: the embedded kubelet, `gpushare run`, and `gpushare mps` where a config needs MPS."""
+
+import asyncio
+import contextlib
+import json
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+from gpushare_plugin.mps.exchange import MpsRoot
+from gpushare_plugin.observe.daemon_socket import DaemonSocketError, ask, socket_path
+from gpushare_plugin.observe.node.report import ForeignProcess, NodeReport, Use, decode
+from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
+from real_gpus.containers import Cgroups, Program, RunningContainer, clean_environment, inside
+
+Config = Mapping[str, Any]
+Found = TypeVar("Found")
+
+_CONFIG, _MPS = "config.yaml", "mps"
+READY_WITHIN = 45.0
+"""Seconds that a node may take until all units can be allocated."""
+_LOOK_EVERY = 0.2
+_SEEN_WITHIN = 15.0
+_END_WITHIN = 60.0
+"""Seconds for the end of a daemon: `gpushare mps` ends the MPS control daemon, its servers and their clients first."""
+
+OFTEN: Config = {"rescanSeconds": 1}
+"""The section `health` of a config with which the daemon looks once a second who uses the GPUs."""
+
+
+class NodeError(Exception):
+    """The node does not come up; the message has the end of the logs."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is the same for all nodes on this machine."""
+
+    gpus: Sequence[str]
+    """The UUIDs of all GPUs."""
+    cgroups: Cgroups
+    """Makes the cgroups of pods."""
+    may_change: bool
+    """Whether the compute mode of GPUs may be changed, as `gpushare mps` does."""
+
+
+@dataclass
+class Node:
+    """A node that runs, and its containers."""
+
+    machine: Machine
+    kubelet: EmbeddedKubelet
+    folder: Path
+    containers: dict[str, RunningContainer] = field(default_factory=dict)
+    daemon: psutil.Process | None = None
+    """The process of the daemon."""
+    agent: asyncio.subprocess.Process | None = None
+    """The process of `gpushare mps`."""
+    ready_at: str = ""
+    """When the kubelet could allocate all units, as the log writes times."""
+    ready_after: float = 0.0
+    """Seconds from the start of the daemon until the kubelet could allocate all units."""
+
+    async def start(self, name: str, limits: Mapping[str, int]) -> RunningContainer:
+        """Start a pod of one container, named like the pod; raises AdmissionError where the kubelet refuses."""
+        pod = Pod(name, [Container(name, limits)])
+        admitted = await self.kubelet.admit(pod)
+        folder = self.folder / "containers" / name
+        cgroup = self.machine.cgroups.of(pod.uid)
+        made = RunningContainer(admitted.containers[name], cgroup, folder, self.machine.gpus)
+        self.containers[name] = made
+        return made
+
+    @property
+    def mps(self) -> MpsRoot:
+        """The MPS root."""
+        return MpsRoot(self.folder / _MPS)
+
+    async def start_agent(self) -> None:
+        """Start `gpushare mps`, with mounts as in its pod."""
+        root = self.mps
+        changing = ["gpushare_plugin", "mps", "--log-level", "debug", "--mps-root", str(root.path)]
+        command = changing if self.machine.may_change else ["real_gpus.mps_agent", str(root.path)]
+        self.agent = await inside(
+            [sys.executable, "-m", *command],
+            clean_environment(),
+            [("/dev/shm", str(root.shm), False)],  # noqa: S108 - the path of MPS
+            self.folder / "agent",
+            self.folder / "mps.log",
+        )
+
+    async def end_agent(self) -> None:
+        """End `gpushare mps` as the end of its pod does."""
+        if self.agent is not None:
+            await _end(self.agent)
+
+    async def start_outside(self, gpu: str) -> Program:
+        """Start a program that is in no pod, on the GPU `gpu`."""
+        folder = self.folder / "containers" / "of-no-pod"
+        self.containers[""] = RunningContainer.of_no_pod(gpu, folder, self.machine.gpus)
+        return await self.containers[""].start()
+
+    async def foreign(self, pid: int) -> ForeignProcess | None:
+        """Wait until the daemon reports the process `pid` as foreign; return what the daemon reports."""
+
+        async def look() -> tuple[bool, ForeignProcess | None]:
+            report = await asyncio.to_thread(self.report)
+            foreign = (each for gpu in (report.gpus if report else ()) for each in gpu.foreign_processes)
+            found = next((each for each in foreign if each.pid == pid), None)
+            return found is not None, found
+
+        return await until(look, _SEEN_WITHIN)
+
+    def report(self) -> NodeReport | None:
+        """Return what the daemon reports of the node, as `gpushare list` shows it; None where nobody answers."""
+        with contextlib.suppress(DaemonSocketError):
+            return decode(ask(socket_path(self.kubelet.plugin_directory)))
+        return None
+
+    async def use(self, container: str, known: Callable[[Use], bool]) -> Use | None:
+        """Wait until the daemon reports a use of `container` that is `known`; return the last reported use."""
+
+        async def look() -> tuple[bool, Use | None]:
+            report = await asyncio.to_thread(self.report)
+            uses = (use for gpu in (report.gpus if report else ()) for use in gpu.uses or ())
+            use = next((each for each in uses if each.container == container), None)
+            return use is not None and known(use), use
+
+        return await until(look, _SEEN_WITHIN)
+
+    def events(self, name: str) -> Iterator[Mapping[str, Any]]:
+        """Yield the events `name` in the logs of the daemon and of `gpushare mps` since all units can be allocated."""
+        for log in self.folder.glob("*.log"):
+            for line in log.read_text().splitlines():
+                with contextlib.suppress(json.JSONDecodeError):
+                    entry = json.loads(line)
+                    if entry.get("event") == name and entry["timestamp"] > self.ready_at:
+                        yield entry
+
+
+async def until(look: Callable[[], Awaitable[tuple[bool, Found]]], seconds: float) -> Found:
+    """Look until the first part of the answer is true, at most `seconds`; return the second part of the last answer."""
+    end = time.monotonic() + seconds
+    while True:
+        done, found = await look()
+        if done or time.monotonic() > end:
+            return found
+        await asyncio.sleep(_LOOK_EVERY)
+
+
+@contextlib.asynccontextmanager
+async def node(
+    machine: Machine, sharing: Config, units: Mapping[str, int], *, mps: bool = False, health: Config = OFTEN
+) -> AsyncIterator[Node]:
+    """Run a node whose config has this `sharing` and `health`, once `units` (resource: units) can be allocated.
+
+    Raises NodeError where the node does not come up.
+    """
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="gs-") as name:
+        folder = Path(name)
+        flags = {"mpsRoot": str(folder / _MPS)}
+        _prepare(folder, {"version": "v1", "flags": flags, "sharing": sharing, "health": health})
+        async with contextlib.AsyncExitStack() as stack:
+            kubelet = await stack.enter_async_context(EmbeddedKubelet(folder))
+            made = Node(machine, kubelet, folder)
+            if mps:
+                await made.start_agent()
+                stack.push_async_callback(made.end_agent)
+            began = time.monotonic()
+            made.daemon = await stack.enter_async_context(_daemon(folder))
+            stack.push_async_callback(_end_containers, made)
+            try:
+                await kubelet.wait_for(lambda seen: seen.allocatable() == units, within=READY_WITHIN)
+            except TimeoutError as error:
+                raise NodeError(f"{error}\n{_ends_of_logs(folder)}") from error
+            made.ready_after = time.monotonic() - began
+            made.ready_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+            yield made
+
+
+def _prepare(folder: Path, config: Config) -> None:
+    folder.chmod(0o755)  # for programs of other users
+    (folder / _CONFIG).write_text(json.dumps(config))
+    (folder / _MPS / "shm").mkdir(parents=True)
+    (folder / "agent").mkdir()
+
+
+def _ends_of_logs(folder: Path) -> str:
+    return "\n".join(f"{log.name}: {log.read_text()[-1500:]}" for log in sorted(folder.glob("*.log")))
+
+
+async def _end_containers(node: Node) -> None:
+    for container in node.containers.values():
+        await container.end()
+
+
+@contextlib.asynccontextmanager
+async def _daemon(folder: Path) -> AsyncIterator[psutil.Process]:
+    command = [
+        *(sys.executable, "-m", "gpushare_plugin", "run", "--config-file", str(folder / _CONFIG)),
+        *("--device-plugin-path", str(folder / "device-plugins")),
+        *("--pod-resources-socket", str(folder / "pod-resources" / "kubelet.sock"), "--log-level", "debug"),
+    ]
+    with (folder / "run.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(*command, env=clean_environment(), stdout=log, stderr=log)
+    try:
+        yield psutil.Process(process.pid)
+    finally:
+        await _end(process)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), _END_WITHIN)
+    except TimeoutError:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,112 @@
+"""The steps: each is an asynchronous generator of findings about this machine."""
+
+import ctypes
+import shutil
+import stat
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from gpushare_plugin.observe.node.report import GpuReport
+from real_gpus.containers import why_no_mounts
+from real_gpus.findings import Finding
+from real_gpus.node import Config, Machine
+
+MEMORY = "aliyun.com/gpu-mem"
+"""The resource of memory in GiB."""
+MIB_PER_UNIT = 1024
+"""The MiB of one unit of memory."""
+WHOLE = "nvidia.com/gpu"
+"""The resource of whole GPUs."""
+SHARED = "nvidia.com/gpu.shared"
+"""The resource of replicas."""
+_LIMITS_FROM = 7.0
+USER = 1000
+"""A user ID other than root's."""
+
+
+class Subject(NamedTuple):
+    """What a step looks at."""
+
+    machine: Machine
+    """The machine."""
+    gpus: Sequence[GpuReport]
+    """The cards of the machine as `gpushare list` shows them."""
+
+    @property
+    def gpu(self) -> GpuReport:
+        """The GPU that is shared: the first one that is not in MIG mode."""
+        return next(gpu for gpu in self.gpus if not gpu.mig_enabled)
+
+    @property
+    def gib(self) -> int:
+        """The whole GiB of the GPU that is shared: its units by memory."""
+        return self.gpu.memory_mib // MIB_PER_UNIT
+
+    def units(self, shared: Mapping[str, int]) -> Mapping[str, int]:
+        """Return the units of a node that shares one GPU as `shared` (resource: units) and the others not."""
+        others = sum(not gpu.mig_enabled for gpu in self.gpus) - 1
+        return {**shared, WHOLE: others} if others else shared
+
+    def by_memory(self, isolation: str) -> Config:
+        """Return the section `sharing` of a config that shares the GPU by memory in GiB."""
+        entry = {"name": MEMORY, "devices": [self.gpu.index], "isolation": isolation}
+        return {"memory": {"resources": [entry]}}
+
+
+Lacks = Callable[[Subject], str | None]
+"""Returns what a machine lacks for a step, in words; None if the machine lacks nothing."""
+
+
+class Step(NamedTuple):
+    """One step."""
+
+    title: str
+    """What the step looks at."""
+    look: Callable[[Subject], AsyncIterator[Finding]]
+    """Yields the findings; after an error, the findings until then are reported with the error."""
+    lacks: Lacks = lambda _: None
+    """What the machine lacks for the step."""
+
+
+def no_cuda(_: Subject) -> str | None:
+    """Return why no program can use CUDA here."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return f"no program can use CUDA: {error}"
+    return None
+
+
+def no_usage(subject: Subject) -> str | None:
+    """Return why it cannot be known here which container uses a GPU."""
+    return no_cuda(subject) or subject.machine.cgroups.why_none
+
+
+def no_mps(subject: Subject) -> str | None:
+    """Return why no program can use MPS here."""
+    if shutil.which("nvidia-cuda-mps-control") is None:
+        return "there is no nvidia-cuda-mps-control in PATH"
+    if (reason := why_no_mounts()) is not None:
+        return reason
+    if float(subject.gpu.compute_capability) < _LIMITS_FROM:
+        found = subject.gpu.compute_capability
+        return f"MPS has limits from compute capability {_LIMITS_FROM} on, and the GPU has {found}"
+    return no_cuda(subject)
+
+
+def no_mps_usage(subject: Subject) -> str | None:
+    """Return why it cannot be known here which container uses a GPU under MPS."""
+    return no_mps(subject) or no_usage(subject)
+
+
+def no_mps_users(subject: Subject) -> str | None:
+    """Return why no program of another user can use MPS here."""
+    if (reason := no_mps(subject)) is not None:
+        return reason
+    program = Path(sys.executable)
+    for path in (program, *program.parents, program.resolve(), *program.resolve().parents):
+        if not path.stat().st_mode & stat.S_IXOTH:
+            return f"user {USER} cannot run {program}, because of the mode of {path}"
+    return None
