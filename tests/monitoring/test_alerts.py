@@ -200,6 +200,7 @@ def healthy() -> dict[str, Any]:
         series("gpushare_gpus_unresponsive", NODE): "0x120",
         series("gpushare_gpu_waiting", GPU): "0x20 1x58 0x40",
         series("gpushare_gpu_containers_over_limit", GPU): "0x20 1x8 0x90",
+        series("gpushare_gpu_foreign_processes", GPU): "0x20 2x8 0x91",
         series("gpushare_gpu_units_drifted", OFFER): "0x120",
         series("gpushare_usage_age_seconds", NODE): "9x120",
         series("gpushare_resource_registered", NODE, resource="r"): "1x9 0x3 1x110",
@@ -213,6 +214,10 @@ def healthy() -> dict[str, Any]:
         series("gpushare_partitioner_nodes_unwritten", PARTITIONER): "0x20 1x4 0x100",
         series("gpushare_partitioner_longest_wait_seconds", PARTITIONER): "600x120",
         series("gpushare_extender_ready", EXTENDER): "1x120",
+        series("gpushare_extender_refusals_total", EXTENDER, reason="no_room"): "0+9x120",
+        series("gpushare_extender_refusals_total", EXTENDER, reason="bind_failed"): "0x20 3x99",
+        series("gpushare_extender_api_errors_total", EXTENDER, reason="conflict"): "0+2x120",
+        series("gpushare_extender_api_errors_total", EXTENDER, reason="unanswered"): "0x20 3x99",
         series("gpushare_extender_cache_age_seconds", EXTENDER): "240x120",
         series("gpushare_extender_longest_pause_seconds", EXTENDER): "0.3x60 4x2 0.3x60",
         series("gpushare_partitioner_longest_pause_seconds", PARTITIONER): "0.3x30 12x3 0.3x90",
@@ -236,6 +241,13 @@ def test_every_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None
     tests = {"rule_files": ["alerts.yaml"], "tests": [*map(scenario, CASES), healthy()]}
     (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
     assert "SUCCESS" in promtool("test", "rules", tmp_path / "tests.yaml")
+
+
+def test_healthy_parts_have_a_series_of_every_metric_that_rules_ask_for() -> None:
+    """An alert on a metric of which a healthy cluster has no series would be quiet there whatever the rule says."""
+    there = {each["series"].partition("{")[0] for each in healthy()["input_series"]}
+    asked = {name for rule in RULES.values() for name in re.findall(r"\bgpushare_\w+", rule["expr"])}
+    assert asked - there == set()
 
 
 def _bare(rule: dict[str, Any]) -> dict[str, Any]:
