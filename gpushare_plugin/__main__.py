@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def kubectl_inspect_gpushare() -> None:
-    """Run `gpushare inspect`; kubectl starts the function for `kubectl inspect gpushare`, the name of Aliyun's tool."""
+    """Run `gpushare inspect`; kubectl starts it for `kubectl inspect gpushare` (Aliyun's tool) and `… cgpu` (ACK's)."""
     sys.argv.insert(1, "inspect")
     main()
 

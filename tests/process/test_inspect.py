@@ -205,12 +205,16 @@ PLUGINS = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text
 
 @pytest.mark.parametrize(
     ("program", "arguments"),
-    [("kubectl-inspect-gpushare", ["-d", "gpu-1"]), ("kubectl-gpushare", ["inspect", "-d", "gpu-1"])],
+    [
+        ("kubectl-inspect-gpushare", ["-d", "gpu-1"]),
+        ("kubectl-inspect-cgpu", ["-d", "gpu-1"]),
+        ("kubectl-gpushare", ["inspect", "-d", "gpu-1"]),
+    ],
 )
 async def test_plugins_of_kubectl_take_the_arguments_of_the_original(
     kubeconfig: Path, program: str, arguments: list[str]
 ) -> None:
-    """Both programs that kubectl starts take the arguments that users of the original know."""
+    """Each program that kubectl starts takes the arguments that users of the original know."""
     module, _, function = PLUGINS[program].partition(":")
     command = ("-c", f"from {module} import {function}; {function}()", *arguments)
     process = await asyncio.create_subprocess_exec(
