@@ -27,8 +27,10 @@ _Cell = Callable[[_Row], RenderableType]
 
 def show(console: Console, node: NodeReport, *, wide: bool = False) -> None:
     """Print the GPUs, remarks, and the containers that hold units; `wide` has every column."""
-    print_fitted(console, gpu_tables(node, wide=wide))
+    hidden = print_fitted(console, gpu_tables(node, wide=wide))
     sentences = list(remarks(node))
+    if hidden:
+        sentences.append(f"The terminal is too narrow for {', '.join(hidden)}: widen it, or use -o json.")
     if sentences:
         console.print()
     for sentence in sentences:
@@ -201,8 +203,11 @@ def _literal(cell: RenderableType) -> RenderableType:
     return Text(visible(cell)) if isinstance(cell, str) else cell
 
 
-def print_fitted(console: Console, tables: Iterable[Table]) -> None:
-    """Print the first of `tables` that fits the console, or else the last table, with lines of any length."""
+def print_fitted(console: Console, tables: Iterable[Table]) -> list[str]:
+    """Print the first of `tables` that fits the console, or else the last table, with lines of any length.
+
+    Returns the headers of the columns that only wider tables have; the last table has every value.
+    """
     unbroken = console.options.update(max_width=_UNLIMITED)
     width = console.width
     needed = [(table, Measurement.get(console, unbroken, table).maximum) for table in tables]
@@ -210,3 +215,7 @@ def print_fitted(console: Console, tables: Iterable[Table]) -> None:
     console.width = max(width, own)
     console.print(table)
     console.width = width
+    if table is needed[-1][0]:
+        return []
+    shown = {column.header for column in table.columns}
+    return [str(column.header) for column in needed[0][0].columns if column.header not in shown]
