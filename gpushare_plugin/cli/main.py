@@ -31,6 +31,22 @@ COMMANDS = {
 }
 """The short help of every command. A command is `command` in the module of its name below `commands`, see FOLDERS."""
 
+SECTIONS = {
+    "Commands for people": (
+        "inspect",
+        "explain",
+        "list",
+        "check-config",
+        "schema",
+        "demo",
+        "cleanup",
+        "completion",
+        "version",
+    ),
+    "Programs of a cluster": ("run", "mps", "mig", "extender", "partition"),
+}
+"""The commands in the order of the help."""
+
 FOLDERS = {
     "cluster": ("cleanup", "explain", "extender", "inspect", "partition"),
     "config": ("check-config", "schema"),
@@ -54,6 +70,12 @@ class LazyGroup(click.Group):
         module = f"gpushare_plugin.cli.commands.{folder}{name.replace('-', '_')}"
         command: click.Command = import_module(module).command
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as in click
+        """Write the commands in their sections."""
+        for heading, names in SECTIONS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, COMMANDS[name]) for name in names])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

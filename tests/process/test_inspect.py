@@ -215,6 +215,29 @@ async def test_plugins_of_kubectl_take_the_arguments_of_the_original(
     kubeconfig: Path, program: str, arguments: list[str]
 ) -> None:
     """Each program that kubectl starts takes the arguments that users of the original know."""
+    assert "model  team       8                0" in await plugin(kubeconfig, program, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["explain", "-n", "team", "tr"], "train\n:4\n"),
+        (["explain", "-n", "te"], "team\n:4\n"),
+        (["inspect", "gpu-"], "gpu-1\ngpu-2\n:4\n"),
+    ],
+    ids=["pod", "namespace", "node"],
+)
+async def test_kubectl_completes_names_in_the_cluster(
+    server: ApiServer, kubeconfig: Path, words: list[str], told: str
+) -> None:
+    """Pods of the namespace that was typed before, namespaces and nodes."""
+    for name in ("default", "team"):
+        server.store.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    assert await plugin(kubeconfig, "kubectl_complete-gpushare", *words) == told
+
+
+async def plugin(kubeconfig: Path, program: str, *arguments: str) -> str:
+    """Return what a program that kubectl starts prints."""
     module, _, function = PLUGINS[program].partition(":")
     command = ("-c", f"from {module} import {function}; {function}()", *arguments)
     process = await asyncio.create_subprocess_exec(
@@ -223,7 +246,7 @@ async def test_plugins_of_kubectl_take_the_arguments_of_the_original(
     async with asyncio.timeout(PATIENCE):
         output, _ = await process.communicate()
     assert process.returncode == 0
-    assert "model  team       8                0" in output.decode()
+    return output.decode()
 
 
 async def failed(environment: dict[str, str], *arguments: str) -> str:

@@ -14,8 +14,9 @@ from click.testing import CliRunner
 
 from gpushare_plugin import __main__
 from gpushare_plugin.cli import commands as package
+from gpushare_plugin.cli import kubectl_complete
 from gpushare_plugin.cli.commands.cluster import partition
-from gpushare_plugin.cli.main import COMMANDS, FOLDERS, commands
+from gpushare_plugin.cli.main import COMMANDS, FOLDERS, SECTIONS, commands
 
 WHAT_WAS_IMPORTED = """
 import sys
@@ -74,8 +75,10 @@ def test_the_short_help_in_the_table_is_that_of_the_command(name: str) -> None:
 def test_the_list_of_commands_is_not_cut_in_80_columns() -> None:
     """Each command has its whole line."""
     done = CliRunner().invoke(commands, ["--help"], terminal_width=80)
-    lines = done.output.partition("Commands:\n")[2].splitlines()
-    assert [line.split(maxsplit=1) for line in lines] == [list(pair) for pair in sorted(COMMANDS.items())]
+    lines = [line.split(maxsplit=1) for line in done.output.splitlines()]
+    shown = [line for line in lines if line and line[0] in COMMANDS]
+    assert shown == [[name, COMMANDS[name]] for names in SECTIONS.values() for name in names]
+    assert sorted(name for name, _ in shown) == sorted(COMMANDS)
 
 
 def test_commands_and_their_options_are_completed() -> None:
@@ -88,6 +91,20 @@ def test_commands_and_their_options_are_completed() -> None:
         "--config-file",
         "--config-directory",
     ]
+
+
+def test_kubectl_is_told_completions_in_its_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A completion per line, its description after a tab, and whether files may complete the word as well."""
+    for words, told in (
+        (["ch"], f"check-config\t{COMMANDS['check-config']}\n:4\n"),
+        (["run", "--config-file", ""], ":0\n"),
+        (["explain", "--kubeconfig", "/nowhere", "p"], ":4\n"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["kubectl_complete-gpushare", *words])
+        kubectl_complete.main()
+        assert capsys.readouterr() == (told, "")
 
 
 def test_a_misspelled_command_is_told_the_nearest() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from gpushare_plugin.cli import completing
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
 from gpushare_plugin.cli.output import output_style, show, show_json, warn
@@ -27,8 +28,14 @@ from gpushare_plugin.partitioner.outlook import JudgedOverview, outlook, partiti
 
 
 @click.command("explain", short_help="Explain why a pod gets no GPU, or why it has the one it has.")
-@click.argument("pod")
-@click.option("-n", "--namespace", metavar="NAMESPACE", help="Namespace of the pod. Default: that of the context.")
+@click.argument("pod", shell_complete=completing.pods)
+@click.option(
+    "-n",
+    "--namespace",
+    metavar="NAMESPACE",
+    shell_complete=completing.namespaces,
+    help="Namespace of the pod. Default: that of the context.",
+)
 @click.option(
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format; json has every node."
 )

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from gpushare_plugin.base.signals.ending import until_stopped
+from gpushare_plugin.cli import completing
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
 from gpushare_plugin.cli.output import output_style, show, show_json
@@ -34,7 +35,7 @@ NOTHING = (
 
 
 @click.command("inspect", short_help="Show the GPUs of a cluster and the pods that have them.")
-@click.argument("nodes", metavar="[NODE]…", nargs=-1)
+@click.argument("nodes", metavar="[NODE]…", nargs=-1, shell_complete=completing.nodes)
 @click.option("-d", "--details", "detailed", is_flag=True, help="Show the pods of each node, GPU by GPU.")
 @click.option(
     "-o",

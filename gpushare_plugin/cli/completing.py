@@ -1,0 +1,62 @@
+"""Names in a cluster that complete what a person types: namespaces, pods and nodes.
+
+A shell asks at a press of a key. Where the API server does not answer soon, or refuses, nothing is completed and
+nothing printed.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from urllib.parse import quote
+
+import click
+
+from gpushare_plugin.base.errors import GpushareError
+from gpushare_plugin.kube.client import NODES, Client
+from gpushare_plugin.kube.whole_cluster.overview import PATIENT
+
+_WITHIN = 3.0
+"""Seconds after which a person has typed on."""
+
+
+def namespaces(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return the namespaces that begin with `incomplete`."""
+    return _names(context, incomplete, _all_namespaces)
+
+
+def pods(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return the pods that begin with `incomplete`, of the namespace that was typed before, or of the context."""
+
+    async def path(client: Client) -> str:
+        namespace = context.params.get("namespace") or await client.namespace()
+        return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
+
+    return _names(context, incomplete, path)
+
+
+def nodes(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return the nodes that begin with `incomplete`."""
+    return _names(context, incomplete, _all_nodes)
+
+
+async def _all_namespaces(_: Client) -> str:
+    return "/api/v1/namespaces"
+
+
+async def _all_nodes(_: Client) -> str:
+    return NODES
+
+
+def _names(context: click.Context, incomplete: str, path: Callable[[Client], Awaitable[str]]) -> list[str]:
+    async def read() -> list[str]:
+        async with (
+            asyncio.timeout(_WITHIN),
+            Client(context.params.get("kubeconfig"), PATIENT, context=context.params.get("context")) as client,
+        ):
+            found, _ = await client.list(await path(client))
+        return [str(each["metadata"]["name"]) for each in found]
+
+    try:
+        names = asyncio.run(read())
+    except (GpushareError, OSError):  # TimeoutError is an OSError
+        return []
+    return sorted(name for name in names if name.startswith(incomplete))
