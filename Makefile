@@ -112,11 +112,12 @@ bench-compare: .venv/.developer
 	$(BIN)/python -m benchmarks compare $(OLD) $(NEW)
 
 # Shows on the NVIDIA GPUs of this machine what gpushare does there, and writes a report. STEPS="memory turns" for some of
-# the steps; OPTIONS=--may-change lets it set compute modes as `gpushare mps` does.
+# the steps; OPTIONS=--may-change lets it set compute modes as `gpushare mps` does. The steps with MPS need root: SUDO=sudo.
 .PHONY: gpu gpu-bundle
 REPORT ?= dist/gpus.md
 gpu: .venv/.installed
-	$(BIN)/python -m real_gpus --report $(REPORT) $(addprefix --only ,$(STEPS)) $(OPTIONS)
+	mkdir -p $(dir $(REPORT))
+	$(SUDO) env PYTHONDONTWRITEBYTECODE=1 GRPC_VERBOSITY=NONE $(BIN)/python -m real_gpus --report $(REPORT) $(addprefix --only ,$(STEPS)) $(OPTIONS)
 
 # The same as an archive for a machine without a network: make gpu-bundle PYTHON=3.12
 gpu-bundle: .venv/.installed

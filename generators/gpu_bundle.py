@@ -27,7 +27,7 @@ _SCRIPT = """\
 #!/bin/sh
 # Shows what gpushare does on the GPUs of this machine; --help has the options.
 here=$(cd "$(dirname "$0")" && pwd)
-export PYTHONPATH="$here/packages" PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH="$here/packages" PYTHONDONTWRITEBYTECODE=1 GRPC_VERBOSITY=NONE
 exec python{version} -m real_gpus "$@"
 """
 

@@ -52,7 +52,8 @@ STEPS: Mapping[str, Step] = {
 }
 """The steps in the order in which they run."""
 
-_STEP_WITHIN = 120.0
+_STEP_WITHIN = 180.0
+"""Seconds for one step."""
 
 
 @click.command()
@@ -73,19 +74,22 @@ def main(report: Path | None, only: Sequence[str], *, may_change: bool) -> None:
         raise click.ClickException("every GPU of this machine is in MIG mode: the steps need one that is not")
     uuids = [gpu.uuid for gpu in cards]
     before = traces.state(uuids)
-    if busy := [number for number, trace in enumerate(before) if trace.get(traces.PROCESSES)]:
-        gpus = ", ".join(map(str, busy))
+    busy = [gpu.label for gpu, trace in zip(cards, before, strict=True) if traces.is_used(trace)]
+    if busy:
+        gpus = ", ".join(busy)
         raise click.ClickException(
-            f"programs use GPU {gpus}: the steps take its memory and can end these programs; end the programs first"
+            f"programs compute on GPU {gpus}: the steps take the memory of the GPU and can end the programs; end the "
+            "programs first"
         )
     _end_in_order()
     steps: list[StepReport] = []
     try:
         with Cgroups() as cgroups:
             subject = Subject(Machine(uuids, cgroups, may_change), cards)
-            steps += (asyncio.run(_run(STEPS[name], subject)) for name in only or STEPS)
-        steps.append(_shown(StepReport("What is left behind", traces.compared(before, traces.state(uuids)), 0)))
+            for name in only or STEPS:
+                asyncio.run(_run(STEPS[name], subject, steps))
     finally:
+        steps.append(_shown(StepReport("What is left behind", traces.compared(before, traces.state(uuids)), 0)))
         if report is not None:
             report.parent.mkdir(parents=True, exist_ok=True)
             report.write_text(written(node, steps, may_change=may_change))
@@ -111,21 +115,26 @@ def _listed() -> NodeReport:
     return decode(listed.stdout)
 
 
-async def _run(step: Step, subject: Subject) -> StepReport:
-    """Run one step; an error ends the step alone, and is a finding."""
-    if (reason := step.lacks(subject)) is not None:
-        return _shown(StepReport(step.title, [skipped("the whole step", reason)], 0))
+async def _run(step: Step, subject: Subject, reports: list[StepReport]) -> None:
+    """Run one step and append the report; an error ends the step alone, and is a finding."""
     began = time.monotonic()
     findings: list[Finding] = []
     try:
+        if (reason := step.lacks(subject)) is not None:
+            findings.append(skipped("the whole step", reason))
+            return
         async with asyncio.timeout(_STEP_WITHIN):
             async for finding in step.look(subject):
                 findings += [finding]
+    except asyncio.CancelledError:
+        findings.append(check("the step ends", expected="by itself", found="interrupted", holds=False))
+        raise
     except Exception as error:  # noqa: BLE001 - whatever it is, the other steps run
         reason = "".join(traceback.format_exception_only(error)).strip()
         traceback.print_exc()
         findings.append(check("the step ends", expected="without an error", found=reason, holds=False))
-    return _shown(StepReport(step.title, findings, time.monotonic() - began))
+    finally:
+        reports.append(_shown(StepReport(step.title, findings, time.monotonic() - began)))
 
 
 def _shown(step: StepReport) -> StepReport:

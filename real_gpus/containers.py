@@ -21,13 +21,14 @@ _PACKAGES = Path(__file__).parent.parent
 _IN_CONTAINER = "/gpushare"
 _INSIDE = (sys.executable, "-m", "real_gpus.inside")
 _ANSWER_WITHIN = 60.0
+"""Seconds for the answer to one order."""
 _CGROUPS = Path("/sys/fs/cgroup")
 
 Answer = Mapping[str, Any]
 
 
 class ProgramEndedError(Exception):
-    """A program ended or hung instead of answering; the message holds what it printed."""
+    """A program did not do what it must; the message says why, with what the program printed if it ended."""
 
 
 def clean_environment() -> dict[str, str]:
@@ -97,6 +98,13 @@ class Program:
         await self.order(do, **details)
         return await self.answer(do)
 
+    async def must(self, do: str, **details: Any) -> Answer:
+        """Return the answer to an order that the driver must not refuse; raises ProgramEndedError."""
+        answer = await self.ask(do, **details)
+        if "error" in answer:
+            raise ProgramEndedError(f"the driver refuses {do!r}: {answer['error']}")
+        return answer
+
     async def order(self, do: str, **details: Any) -> None:
         """Give an order without waiting for the answer."""
         with contextlib.suppress(ConnectionError):  # the answer says that the program has ended
@@ -124,7 +132,7 @@ class Program:
             await self.kill()
 
     async def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """End the program by a signal, of which the program handles none."""
+        """End the program by a signal; the program handles no signal."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
         await self._process.wait()

@@ -8,13 +8,13 @@ import ctypes
 import uuid
 from typing import Any
 
-MIB = 1 << 20
+_MIB = 1 << 20
 _MULTIPROCESSORS = 16
 """CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT."""
 _BLOCKS = 1024
 _THREADS = 1024
 _ITERATIONS = 50_000
-"""Some 10 ms on all multiprocessors of an H100."""
+"""Some 3 ms on all multiprocessors of an H100."""
 _MEM_ATTACH_GLOBAL = 1
 _NOWHERE = 1 << 44
 """An address at which no memory is."""
@@ -91,11 +91,11 @@ class Cuda:
         """The memory of the GPU that the driver tells this process, in MiB."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-        return total.value // MIB
+        return total.value // _MIB
 
     def hold(self, mib: int) -> None:
         """Take `mib` MiB more; raises CudaError."""
-        self._held.append(self._allocated(mib * MIB))
+        self._held.append(self._allocated(mib * _MIB))
 
     def fill(self, most: int) -> tuple[int, str]:
         """Take memory until the driver refuses, at most `most` MiB; return how many MiB, and the refusal if any."""
@@ -114,9 +114,9 @@ class Cuda:
     def manage(self, mib: int) -> None:
         """Take `mib` MiB of managed memory and write all of it on the GPU; raises CudaError."""
         pointer = ctypes.c_uint64()
-        self._call("cuMemAllocManaged", ctypes.byref(pointer), ctypes.c_size_t(mib * MIB), _MEM_ATTACH_GLOBAL)
+        self._call("cuMemAllocManaged", ctypes.byref(pointer), ctypes.c_size_t(mib * _MIB), _MEM_ATTACH_GLOBAL)
         self._held.append(pointer)
-        self._call("cuMemsetD8_v2", pointer, ctypes.c_ubyte(1), ctypes.c_size_t(mib * MIB))
+        self._call("cuMemsetD8_v2", pointer, ctypes.c_ubyte(1), ctypes.c_size_t(mib * _MIB))
         self._call("cuCtxSynchronize")
 
     def free(self) -> None:

@@ -1,4 +1,4 @@
-"""Starts a program with the mounts and in the cgroup of a container: `python inside.py JSON`.
+"""Starts a program with the mounts and in the cgroup of a container: `python -m real_gpus.inside JSON`.
 
 A mount namespace (mount_namespaces(7)) with a root of its own holds the directories of the machine and the mounts of
 the container. Both end with the program, and the machine sees nothing of them. This module imports nothing of gpushare.

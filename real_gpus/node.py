@@ -24,14 +24,16 @@ Config = Mapping[str, Any]
 Found = TypeVar("Found")
 
 _CONFIG, _MPS = "config.yaml", "mps"
-READY_WITHIN = 45.0
+_READY_WITHIN = 100.0
 """Seconds that a node may take until all units can be allocated."""
 _LOOK_EVERY = 0.2
+"""Seconds between two looks at what the daemon reports."""
 _SEEN_WITHIN = 15.0
+"""Seconds for the daemon to see what programs do: it looks at least every ten seconds."""
 _END_WITHIN = 60.0
 """Seconds for the end of a daemon: `gpushare mps` ends the MPS control daemon, its servers and their clients first."""
 
-OFTEN: Config = {"rescanSeconds": 1}
+_OFTEN: Config = {"rescanSeconds": 1}
 """The section `health` of a config with which the daemon looks once a second who uses the GPUs."""
 
 
@@ -59,7 +61,7 @@ class Node:
     kubelet: EmbeddedKubelet
     folder: Path
     containers: dict[str, RunningContainer] = field(default_factory=dict)
-    daemon: psutil.Process | None = None
+    daemon: psutil.Process = field(init=False)
     """The process of the daemon."""
     agent: asyncio.subprocess.Process | None = None
     """The process of `gpushare mps`."""
@@ -157,16 +159,15 @@ async def until(look: Callable[[], Awaitable[tuple[bool, Found]]], seconds: floa
 
 @contextlib.asynccontextmanager
 async def node(
-    machine: Machine, sharing: Config, units: Mapping[str, int], *, mps: bool = False, health: Config = OFTEN
+    machine: Machine, sharing: Config | None, units: Mapping[str, int], *, mps: bool = False
 ) -> AsyncIterator[Node]:
-    """Run a node whose config has this `sharing` and `health`, once `units` (resource: units) can be allocated.
+    """Run a node whose config has this `sharing`, None for no config, once `units` (resource: units) can be allocated.
 
     Raises NodeError where the node does not come up.
     """
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="gs-") as name:
         folder = Path(name)
-        flags = {"mpsRoot": str(folder / _MPS)}
-        _prepare(folder, {"version": "v1", "flags": flags, "sharing": sharing, "health": health})
+        _prepare(folder, sharing)
         async with contextlib.AsyncExitStack() as stack:
             kubelet = await stack.enter_async_context(EmbeddedKubelet(folder))
             made = Node(machine, kubelet, folder)
@@ -177,7 +178,7 @@ async def node(
             made.daemon = await stack.enter_async_context(_daemon(folder))
             stack.push_async_callback(_end_containers, made)
             try:
-                await kubelet.wait_for(lambda seen: seen.allocatable() == units, within=READY_WITHIN)
+                await kubelet.wait_for(lambda seen: seen.allocatable() == units, within=_READY_WITHIN)
             except TimeoutError as error:
                 raise NodeError(f"{error}\n{_ends_of_logs(folder)}") from error
             made.ready_after = time.monotonic() - began
@@ -185,9 +186,11 @@ async def node(
             yield made
 
 
-def _prepare(folder: Path, config: Config) -> None:
+def _prepare(folder: Path, sharing: Config | None) -> None:
     folder.chmod(0o755)  # for programs of other users
-    (folder / _CONFIG).write_text(json.dumps(config))
+    if sharing is not None:
+        config = {"version": "v1", "flags": {"mpsRoot": str(folder / _MPS)}, "sharing": sharing, "health": _OFTEN}
+        (folder / _CONFIG).write_text(json.dumps(config))
     (folder / _MPS / "shm").mkdir(parents=True)
     (folder / "agent").mkdir()
 
@@ -203,8 +206,10 @@ async def _end_containers(node: Node) -> None:
 
 @contextlib.asynccontextmanager
 async def _daemon(folder: Path) -> AsyncIterator[psutil.Process]:
+    config = folder / _CONFIG
     command = [
-        *(sys.executable, "-m", "gpushare_plugin", "run", "--config-file", str(folder / _CONFIG)),
+        *(sys.executable, "-m", "gpushare_plugin", "run"),
+        *(("--config-file", str(config)) if config.exists() else ()),
         *("--device-plugin-path", str(folder / "device-plugins")),
         *("--pod-resources-socket", str(folder / "pod-resources" / "kubelet.sock"), "--log-level", "debug"),
     ]

@@ -1,7 +1,7 @@
 """Names in a cluster that complete what a person types: namespaces, pods and nodes.
 
 A shell asks at a press of a key. Where the API server does not answer soon, or refuses, nothing is completed and
-nothing printed.
+nothing printed. Only the resolver of names can take longer than that.
 """
 
 import asyncio

@@ -75,7 +75,7 @@ class LazyGroup(click.Group):
         """Write the commands in their sections."""
         for heading, names in SECTIONS.items():
             with formatter.section(heading):
-                formatter.write_dl([(name, COMMANDS[name]) for name in names])
+                formatter.write_dl([(name, self.commands[name].short_help or "") for name in names])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

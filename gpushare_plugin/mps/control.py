@@ -268,7 +268,7 @@ async def _started(
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Kill a process that has not ended, and wait for its end.
+    """Kill a process that has not ended, and wait for its end; a daemon that holds its pipes is not waited for.
 
     Not by `process.kill`, which collects the status of a process that has just ended: asyncio then misses the status,
     and logs a warning.
@@ -276,7 +276,9 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
-        await process.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GONE_WITHIN):
+                await process.wait()  # which returns once the pipes are closed, too
 
 
 def _numbers(answer: str) -> list[int]:

@@ -22,6 +22,9 @@ WHOLE = "nvidia.com/gpu"
 SHARED = "nvidia.com/gpu.shared"
 """The resource of replicas."""
 _LIMITS_FROM = 7.0
+"""The least compute capability with which MPS has limits."""
+_LEAST_GIB = 4
+"""So many units of memory are enough for all containers of a step."""
 USER = 1000
 """A user ID other than root's."""
 
@@ -45,8 +48,11 @@ class Subject(NamedTuple):
         return self.gpu.memory_mib // MIB_PER_UNIT
 
     def units(self, shared: Mapping[str, int]) -> Mapping[str, int]:
-        """Return the units of a node that shares one GPU as `shared` (resource: units) and the others not."""
-        others = sum(not gpu.mig_enabled for gpu in self.gpus) - 1
+        """Return the units of a node that shares one GPU as `shared` (resource: units), and offers the others whole.
+
+        Without a strategy for MIG, a card in MIG mode is offered whole, too.
+        """
+        others = len(self.gpus) - 1
         return {**shared, WHOLE: others} if others else shared
 
     def by_memory(self, isolation: str) -> Config:
@@ -70,8 +76,10 @@ class Step(NamedTuple):
     """What the machine lacks for the step."""
 
 
-def no_cuda(_: Subject) -> str | None:
-    """Return why no program can use CUDA here."""
+def no_cuda(subject: Subject) -> str | None:
+    """Return why no program can use CUDA here, or why the GPU cannot be shared by enough containers."""
+    if subject.gib < _LEAST_GIB:
+        return f"the GPU has {subject.gib} GiB, and the steps need {_LEAST_GIB}"
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError as error:

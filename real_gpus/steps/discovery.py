@@ -9,10 +9,13 @@ from collections.abc import AsyncIterator, Mapping
 from gpushare_plugin.observe.node.report import GpuReport
 from real_gpus.findings import Finding, check, equal, measured, skipped
 from real_gpus.node import node
-from real_gpus.steps import MEMORY, MIB_PER_UNIT, Subject
+from real_gpus.steps import MEMORY, MIB_PER_UNIT, WHOLE, Subject
 
 _FIELDS = ("index", "uuid", "name", "pci.bus_id", "compute_cap", "memory.total", "memory.reserved", "mig.mode.current")
+_UUID, _AS_SHOWN, _NOT_SHOWN = "UUID", "as nvidia-smi shows it", "[N/A]"
+_MIG = {"Enabled": "on"}
 _AT_REST = 20.0
+"""Seconds in which the daemon at rest is watched."""
 
 
 async def discovery(subject: Subject) -> AsyncIterator[Finding]:
@@ -26,42 +29,60 @@ async def discovery(subject: Subject) -> AsyncIterator[Finding]:
     )
     said, _ = await process.communicate()
     rows = list(csv.reader(io.StringIO(said.decode()), skipinitialspace=True))
+    if process.returncode or any(len(row) != len(_FIELDS) for row in rows):
+        yield skipped("every GPU as nvidia-smi shows the GPU", f"nvidia-smi says: {said.decode().strip()}")
+        return
     yield equal("number of GPUs", len(rows), len(subject.gpus))
     for row, gpu in zip(rows, subject.gpus, strict=False):
         shown = dict(zip(_FIELDS, row, strict=True))
         for field, expected, found in _compared(shown, gpu):
-            shown_as = "as nvidia-smi shows it" if field == "UUID" and expected == found else found
-            yield check(
-                f"GPU {gpu.label}: {field}", expected="as nvidia-smi shows it", found=shown_as, holds=expected == found
-            )
+            if expected == _NOT_SHOWN:
+                yield skipped(f"GPU {gpu.label}: {field}", "nvidia-smi does not show it")
+            elif field == _UUID and expected == found:
+                yield check(f"GPU {gpu.label}: {field}", expected=_AS_SHOWN, found=_AS_SHOWN, holds=True)
+            else:
+                yield equal(f"GPU {gpu.label}: {field}", expected, found)
 
 
 def _compared(shown: Mapping[str, str], gpu: GpuReport) -> list[tuple[str, object, object]]:
-    usable = int(shown["memory.total"]) - int(shown["memory.reserved"])
+    """Return for each field what nvidia-smi shows, and what gpushare says."""
+    amounts = shown["memory.total"], shown["memory.reserved"]
+    usable: object = _NOT_SHOWN if _NOT_SHOWN in amounts else int(amounts[0]) - int(amounts[1])
+    # nvidia-smi rounds each amount by itself.
+    near = isinstance(usable, int) and abs(usable - gpu.memory_mib) <= 1
     return [
         ("number", int(shown["index"]), gpu.index),
-        ("UUID", shown["uuid"], gpu.uuid),
+        (_UUID, shown["uuid"], gpu.uuid),
         ("name", shown["name"], gpu.name),
         ("PCI address", shown["pci.bus_id"], gpu.pci_bus_id),
         ("compute capability", shown["compute_cap"], gpu.compute_capability),
-        ("usable memory, MiB: all but what the driver reserves", usable, gpu.memory_mib),
-        ("MIG mode", shown["mig.mode.current"] == "Enabled", gpu.mig_enabled),
+        (
+            "usable memory, MiB: all but what the driver reserves, within 1 MiB",
+            usable,
+            usable if near else gpu.memory_mib,
+        ),
+        ("MIG mode", _MIG.get(shown["mig.mode.current"], "off"), "on" if gpu.mig_enabled else "off"),
     ]
 
 
 async def units(subject: Subject) -> AsyncIterator[Finding]:
     """Let the daemon register without a config: all GPUs by memory in GiB."""
-    expected = sum(gpu.memory_mib // MIB_PER_UNIT for gpu in subject.gpus if not gpu.mig_enabled)
-    async with node(
-        subject.machine, {"memory": {"resources": [{"name": MEMORY}]}}, {MEMORY: expected}, health={}
-    ) as made:
-        yield equal(f"units of {MEMORY} that the kubelet can allocate", expected, made.kubelet.allocatable()[MEMORY])
+    shared = [gpu for gpu in subject.gpus if not gpu.mig_enabled]
+    units = {MEMORY: sum(gpu.memory_mib // MIB_PER_UNIT for gpu in shared)}
+    if whole := len(subject.gpus) - len(shared):
+        units[WHOLE] = whole
+    async with node(subject.machine, None, units) as made:
+        yield measured("units that the kubelet can allocate without a config", _in_words(made.kubelet.allocatable()))
         yield measured("seconds from the start of the daemon until then", f"{made.ready_after:.2f}")
-        if made.daemon is not None:
-            before = sum(made.daemon.cpu_times()[:2])
-            await asyncio.sleep(_AT_REST)
-            used = sum(made.daemon.cpu_times()[:2]) - before
-            yield measured("processor time of the daemon, no pod runs", f"{used / _AT_REST:.2%} of a core")
-            yield measured("memory of the daemon, MiB", made.daemon.memory_info().rss >> 20)
-        resources = ", ".join(registration.resource for registration in made.kubelet.registrations)
-        yield equal("resources that the daemon registers without a config", MEMORY, resources)
+        before = sum(made.daemon.cpu_times()[:2])
+        await asyncio.sleep(_AT_REST)
+        used = sum(made.daemon.cpu_times()[:2]) - before
+        yield measured("processor time of the daemon, no pod runs", f"{used / _AT_REST:.2%} of a core")
+        yield measured("memory of the daemon, MiB", made.daemon.memory_info().rss >> 20)
+        resources = sorted(registration.resource for registration in made.kubelet.registrations)
+        expected = ", ".join(sorted(units))
+        yield equal("resources that the daemon registers without a config", expected, ", ".join(resources))
+
+
+def _in_words(units: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} of {name}" for name, count in units.items())

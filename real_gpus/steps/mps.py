@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpushare_plugin.mps.control import Control
 from real_gpus.containers import Answer, Program, ProgramEndedError, RunningContainer
-from real_gpus.findings import Finding, between, check, measured
+from real_gpus.findings import Finding, between, check, measured, skipped
 from real_gpus.node import Node, node
 from real_gpus.steps import MEMORY, MIB_PER_UNIT, SHARED, USER, WHOLE, Subject
 from real_gpus.steps.shared import events, rates, refused, said, used
@@ -17,12 +17,17 @@ from real_gpus.steps.shared import events, rates, refused, said, used
 _OVERHEAD_MIB = 1024
 """At most so much of its limit a program cannot allocate: its context and its code."""
 _BEYOND_MIB = 2048
+"""MiB beyond its limit that a program tries to take."""
+_LEAST_NOMINAL = 8
+"""The least nominal size in GB whose eighth is a slice."""
 _ROUNDED = 4
 """At most so many multiprocessors fewer than its percentage a program gets: they come in groups."""
 _FEWEST = 8
 """So many multiprocessors a program got at least, whatever its percentage (H100, driver 580)."""
 _SOON = 15.0
+"""Seconds within which something is expected, and for which a program computes that is ended meanwhile."""
 _KILLS = 3
+"""How often each way to end a program is tried."""
 _TERMINATE = "terminate_client and SIGKILL"
 _LIMIT, _PIPE, _PERCENTAGE = (
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
@@ -40,7 +45,7 @@ async def limits(subject: Subject) -> AsyncIterator[Finding]:
         for name, container in containers.items():
             async for finding in _limited(name, container, parts[name] * MIB_PER_UNIT, all_):
                 yield finding
-        yield await refused(made, "a third container that asks for more than is left", subject.gib // 2)
+        yield await refused(made, subject.gib - sum(parts.values()) + 1)
         programs = [await containers[name].start() for name in ("quarter", "half")]
         async for finding in rates(programs, "of its rate alone that each gets beside the other", 0.8, 1.1):
             yield finding
@@ -50,8 +55,10 @@ async def _multiprocessors(subject: Subject) -> int:
     """Return the multiprocessors of the GPU; to be asked before MPS has the GPU."""
     with tempfile.TemporaryDirectory() as folder:
         outside = RunningContainer.of_no_pod(subject.gpu.uuid, Path(folder), subject.machine.gpus)
-        found = await (await outside.start()).ask("look")
-        await outside.end()
+        try:
+            found = await (await outside.start()).must("look")
+        finally:
+            await outside.end()
     return int(found["multiprocessors"])
 
 
@@ -80,7 +87,10 @@ async def _limited(name: str, container: RunningContainer, limit: int, all_: int
 async def slices(subject: Subject) -> AsyncIterator[Finding]:
     """Cut the GPU into two slices of an eighth and one of a quarter of its nominal size."""
     all_ = await _multiprocessors(subject)
-    nominal = math.ceil(subject.gpu.memory_mib / 1024)
+    nominal = math.ceil(subject.gpu.memory_mib / MIB_PER_UNIT)
+    if nominal < _LEAST_NOMINAL:
+        yield skipped("slices", f"the GPU has a nominal size of {nominal}gb, and an eighth is less than 1gb")
+        return
     sizes = {nominal // 8: 2, nominal // 4: 1}
     entry = {
         "slices": [{"size": f"{size}gb", "count": count} for size, count in sizes.items()],
@@ -111,8 +121,9 @@ async def replicas(subject: Subject) -> AsyncIterator[Finding]:
 async def escapes(subject: Subject) -> AsyncIterator[Finding]:
     """Let programs change their own environment under MPS, where each container has a limit of its own."""
     async with node(subject.machine, subject.by_memory("mps"), subject.units({MEMORY: subject.gib}), mps=True) as made:
-        container = await made.start("eighth", {MEMORY: subject.gib // 8})
-        limit = subject.gib // 8 * MIB_PER_UNIT
+        share = max(1, subject.gib // 8)
+        container = await made.start("eighth", {MEMORY: share})
+        limit = share * MIB_PER_UNIT
         first = await container.start()
         kept = await first.ask("fill", mib=limit + _BEYOND_MIB, keep=True)
         yield measured("MiB that a first process of the container keeps", kept.get("mib"))
@@ -149,7 +160,7 @@ async def users(subject: Subject) -> AsyncIterator[Finding]:
             async with asyncio.timeout(_SOON):
                 answer = await second.answer("fill")
         except TimeoutError:
-            yield measured(f"a program of user {USER} beside it", f"waits, for {_SOON:g} s now")
+            yield measured(f"a program of user {USER} beside the program of root", f"waits, for {_SOON:g} s now")
             await first.end()
             answer = await second.answer("fill")
         statement = f"memory that the program of user {USER} gets before {answer.get('refusal') or 'a refusal'}"
@@ -215,19 +226,19 @@ async def kill(subject: Subject) -> AsyncIterator[Finding]:
                 await second.ask("look")
                 await first.order("work", seconds=_SOON)
                 await asyncio.sleep(1)
-                if how == _TERMINATE:
-                    await _terminate(made, first.pid)
+                told = await _terminate(made, first.pid) if how == _TERMINATE else ""
                 await first.kill(end)
                 found = said(await asked(second, "work", seconds=1))
-                yield measured(f"a client computed and ended by {how}, time {number}: its neighbour", found)
+                yield measured(f"a client computed and ended by {how}, time {number}: its neighbour", found + told)
                 yield await _after_all_ended(made, killed)
 
 
-async def _terminate(made: Node, client: int) -> None:
-    """Let the MPS control daemon end the work of a client."""
+async def _terminate(made: Node, client: int) -> str:
+    """Let the MPS control daemon end the work of a client; return what the daemon answered, in words."""
     control = Control(made.mps.pipe, made.mps.log)
-    for server in (await control.ask("get_server_list")).split():
-        await control.ask(f"terminate_client {server} {client}")
+    servers = (await control.ask("get_server_list")).split()
+    answers = [await control.ask(f"terminate_client {server} {client}") for server in servers]
+    return "".join(f"; the MPS control daemon answered {answer!r}" for answer in answers if answer)
 
 
 async def restart(subject: Subject) -> AsyncIterator[Finding]:

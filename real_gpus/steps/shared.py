@@ -11,28 +11,31 @@ from real_gpus.node import Node, node
 from real_gpus.steps import MEMORY, MIB_PER_UNIT, SHARED, WHOLE, Subject
 
 _HELD_MIB = 2048
+"""MiB that a program takes beyond its limit."""
 _CONTEXT_MIB = 1024
 """At most so much a program takes for itself: its context and its code."""
 _SECONDS = 3.0
+"""Seconds for which the rate of a program is measured."""
 
 
 async def memory(subject: Subject) -> AsyncIterator[Finding]:
     """Give a quarter and a half of the GPU to two containers, and ask for more than is left."""
     async with node(subject.machine, subject.by_memory("none"), subject.units({MEMORY: subject.gib})) as made:
-        container = await made.start("quarter", {MEMORY: subject.gib // 4})
-        await made.start("half", {MEMORY: subject.gib // 2})
-        limit = subject.gib // 4 * MIB_PER_UNIT
+        quarter, half = subject.gib // 4, subject.gib // 2
+        container = await made.start("quarter", {MEMORY: quarter})
+        await made.start("half", {MEMORY: half})
+        limit = quarter * MIB_PER_UNIT
         yield equal("limit in the environment, MiB", str(limit), container.environment.get("GPUSHARE_MEMORY_LIMIT_MIB"))
         granted = container.environment.get("NVIDIA_VISIBLE_DEVICES")
         yield check("NVIDIA_VISIBLE_DEVICES", expected="its own", **_seen(subject, [granted]))
         program = await container.start()
-        look = await program.ask("look")
+        look = await program.must("look")
         yield check("GPUs that a program sees", expected="its own", **_seen(subject, look.get("gpus")))
         yield measured("memory that CUDA tells a program, MiB", look.get("total_mib"))
         wanted = limit + _HELD_MIB
         filled = await program.ask("fill", mib=wanted)
         yield equal(f"MiB that a program gets of {wanted}, limit {limit}: nothing limits it", wanted, filled.get("mib"))
-        yield await refused(made, "a third container that asks for more than is left", subject.gib // 2)
+        yield await refused(made, subject.gib - quarter - half + 1)
 
 
 def _seen(subject: Subject, gpus: object) -> Mapping[str, Any]:
@@ -41,8 +44,9 @@ def _seen(subject: Subject, gpus: object) -> Mapping[str, Any]:
     return {"found": "its own" if alone else gpus, "holds": alone}
 
 
-async def refused(made: Node, statement: str, units: int) -> Finding:
-    """Return the finding of a pod that the kubelet refuses."""
+async def refused(made: Node, units: int) -> Finding:
+    """Return the finding of one more pod that asks for `units`, one more than there are."""
+    statement = "a container that asks for more than is left"
     try:
         await made.start("too-much", {MEMORY: units})
     except AdmissionError as error:
@@ -104,9 +108,9 @@ async def turns(subject: Subject) -> AsyncIterator[Finding]:
 async def rates(programs: list[Program], statement: str, least: float, most: float) -> AsyncIterator[Finding]:
     """Compare the rate of each program alone and beside the others."""
     for program in programs:
-        await program.ask("look")
-    alone = [(await program.ask("work", seconds=_SECONDS))["rate"] for program in programs]
-    together = await asyncio.gather(*(program.ask("work", seconds=_SECONDS) for program in programs))
+        await program.must("look")
+    alone = [(await program.must("work", seconds=_SECONDS))["rate"] for program in programs]
+    together = await asyncio.gather(*(program.must("work", seconds=_SECONDS) for program in programs))
     for one, both in zip(alone, together, strict=True):
         yield between(f"part {statement}", least, round(both["rate"] / one, 2), most, f"(alone {one:.1f} a second)")
 

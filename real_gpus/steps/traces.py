@@ -8,7 +8,7 @@ import pynvml
 from gpushare_plugin.gpus.compute_modes import ComputeMode
 from real_gpus.findings import Finding, equal
 
-PROCESSES = "processes"
+_PROCESSES = "processes"
 """The field with the number of processes that compute on a GPU."""
 _OFF_ON = ("off", "on")
 
@@ -37,7 +37,7 @@ def _state(uuid: str) -> Trace:
         "compute mode": lambda each: ComputeMode(pynvml.nvmlDeviceGetComputeMode(each)).name,
         "persistence mode": lambda each: _OFF_ON[pynvml.nvmlDeviceGetPersistenceMode(each)],
         "MIG mode": lambda each: _OFF_ON[pynvml.nvmlDeviceGetMigMode(each)[0]],
-        PROCESSES: lambda each: len(pynvml.nvmlDeviceGetComputeRunningProcesses(each)),
+        _PROCESSES: lambda each: len(pynvml.nvmlDeviceGetComputeRunningProcesses(each)),
     }
     found: dict[str, Any] = {}
     for name, ask in asked.items():
@@ -46,6 +46,12 @@ def _state(uuid: str) -> Trace:
         except pynvml.NVMLError as error:
             found[name] = str(error)
     return found
+
+
+def is_used(trace: Trace) -> bool:
+    """Return whether programs compute on a GPU; a driver that does not say counts as no."""
+    found = trace.get(_PROCESSES)
+    return isinstance(found, int) and found > 0
 
 
 def compared(before: Sequence[Trace], after: Sequence[Trace]) -> list[Finding]:

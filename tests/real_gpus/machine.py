@@ -37,15 +37,18 @@ class Machine:
 
 
 @contextmanager
-def machine(folder: Path, *, cuda: bool = True, use: FakeProcess | None = None) -> Iterator[Machine]:
-    """Yield a machine; without `cuda`, no library of CUDA is found there. `use` is a process that uses the GPU."""
-    with FakeNvml([GPU]) as nvml, FakeMps() as mps:
+def machine(folder: Path, *gpus: FakeGpu, cuda: bool = True, use: FakeProcess | None = None) -> Iterator[Machine]:
+    """Yield a machine with these GPUs, or with one H100; without `cuda`, no library of CUDA is found there.
+
+    `use` is a process that uses the first GPU.
+    """
+    with FakeNvml(gpus or [GPU]) as nvml, FakeMps() as mps:
         if use is not None:
             nvml.use(nvml.gpus[0].uuid, use)
         environment = {**mps.environment, **nvml.environment}
         if cuda:
-            usable = GPU.memory_mib - GPU.reserved_mib
-            environment["FAKE_CUDA"] = f"{nvml.gpus[0].uuid},{usable},{MULTIPROCESSORS}"
+            described = [f"{gpu.uuid},{gpu.memory_mib - gpu.reserved_mib},{MULTIPROCESSORS}" for gpu in nvml.gpus]
+            environment["FAKE_CUDA"] = ";".join(described)
             environment["LD_LIBRARY_PATH"] = f"{_cuda(folder)}:{environment['LD_LIBRARY_PATH']}"
         yield Machine(folder, environment)
 

@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.testing.nvml import FakeProcess
+from gpushare_plugin.testing.nvml import FakeGpu, FakeProcess
 from real_gpus.containers import Cgroups, why_no_mounts
-from tests.real_gpus.machine import Machine, machine
+from tests.real_gpus.machine import GPU, Machine, machine
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def needs_mounts() -> None:
 def test_containers_get_what_the_kubelet_allocates(place: Machine, tmp_path: Path) -> None:
     """A program sees the GPU of its container and, without isolation, gets more memory than its limit."""
     done = place.run("--only", "memory", "--report", tmp_path / "report.md")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
     report = (tmp_path / "report.md").read_text()
     assert "| limit in the environment, MiB | 19456 | 19456 | holds |" in report
     assert "| MiB that a program gets of 21504, limit 19456: nothing limits it | 21504 | 21504 | holds |" in report
@@ -56,6 +57,21 @@ def test_a_statement_that_does_not_hold_is_told_with_what_was_expected(place: Ma
     assert "| DOES NOT HOLD |" in (tmp_path / "report.md").read_text()
 
 
+@pytest.mark.usefixtures("needs_mounts")
+@pytest.mark.parametrize(
+    "gpus",
+    [[replace(GPU, memory_mib=8192)], [replace(GPU, mig_enabled=True), GPU, GPU]],
+    ids=["small", "several, the first in MIG mode"],
+)
+def test_steps_fit_small_gpus_and_several_gpus(tmp_path: Path, gpus: list[FakeGpu]) -> None:
+    """Shares are parts of the GPU that is shared; the others are offered whole, and no program sees them."""
+    with machine(tmp_path, *gpus) as place:
+        done = place.run("--only", "memory", "--only", "mps-escapes")
+    assert done.returncode == 0, done.stdout
+    assert "holds: a container that asks for more than is left: Allocate failed" in done.stdout
+    assert "a program that leaves MPS: gets more than its limit" in done.stdout
+
+
 def test_steps_that_a_machine_cannot_show_are_skipped_with_the_reason(tmp_path: Path) -> None:
     """Without CUDA no program runs; what does not need CUDA is shown all the same."""
     with machine(tmp_path, cuda=False) as place:
@@ -77,7 +93,7 @@ def test_programs_that_use_a_gpu_are_left_alone(tmp_path: Path) -> None:
     with machine(tmp_path, use=FakeProcess(pid=os.getpid(), memory_mib=100)) as place:
         done = place.run()
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("Error: programs use GPU 0: ")
+    assert done.stderr.startswith("Error: programs compute on GPU 0: ")
 
 
 def test_a_machine_without_cgroups_of_version_2_has_none_for_containers(tmp_path: Path) -> None:

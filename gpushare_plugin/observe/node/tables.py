@@ -30,7 +30,7 @@ def show(console: Console, node: NodeReport, *, wide: bool = False) -> None:
     hidden = print_fitted(console, gpu_tables(node, wide=wide))
     sentences = list(remarks(node))
     if hidden:
-        sentences.append(f"The terminal is too narrow for {', '.join(hidden)}: widen it, or use -o json.")
+        sentences.append(f"The terminal is too narrow for {', '.join(hidden)}: widen the terminal, or use -o json.")
     if sentences:
         console.print()
     for sentence in sentences:

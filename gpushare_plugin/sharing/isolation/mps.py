@@ -2,7 +2,8 @@
 
 Sources: mounts and variables in NVIDIA/k8s-device-plugin, internal/plugin/mps.go; the meaning of the variables in
 NVIDIA's "Multi-Process Service", appendix on environment variables. CUDA_MPS_PINNED_DEVICE_MEM_LIMIT names GPUs like
-CUDA_VISIBLE_DEVICES, by their numbers in the client. The limits of a client can only tighten the limits of the daemon.
+CUDA_VISIBLE_DEVICES, by their numbers in the client. A client can tighten the limits of the daemon. A list that names a
+GPU that the client does not see lifts the limit of memory, also the default one (seen on an H100 with driver 580).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

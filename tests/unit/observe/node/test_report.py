@@ -255,7 +255,7 @@ def test_a_narrow_terminal_gets_fewer_columns(resources: tuple[Resource, ...]) -
         assert len(lines[0].split()) == columns
         assert len(lines) == 1 + len(NODE.cards)
         assert max(map(len, lines)) <= width
-    assert text(node, 80)[-1] == "The terminal is too narrow for MEMORY, UNIT: widen it, or use -o json."
+    assert text(node, 80)[-1] == "The terminal is too narrow for MEMORY, UNIT: widen the terminal, or use -o json."
     assert "too narrow" not in "".join(text(node, 110) + text(node, 40))
     narrow = text(node, 40)
     assert narrow[:3] == ["GPU       0", "NAME      NVIDIA A100-SXM4-40GB", "MEMORY    40960 MiB"]
