@@ -8,15 +8,16 @@ endif
 # Those for which every package has a wheel.
 VERSIONS := 3.14 3.13 3.12 3.11
 supported = $(shell $(1) -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] not in sys.argv[1:])' $(VERSIONS) 2>/dev/null && echo $(1))
+found = $(firstword $(foreach each,python3 $(addprefix python,$(VERSIONS)),$(call supported,$(each))))
 # For `make gpu-bundle`, PYTHON is the version of another machine's Python, such as 3.12.
 ifneq ($(filter gpu-bundle,$(MAKECMDGOALS)),)
 BUNDLED := $(or $(PYTHON),3.12)
 ifeq ($(filter $(VERSIONS),$(BUNDLED)),)
 $(error PYTHON=$(BUNDLED): expected the version of the other machine's Python, one of $(VERSIONS))
 endif
-override PYTHON := $(firstword $(foreach each,python3 $(addprefix python,$(VERSIONS)),$(call supported,$(each))))
+override PYTHON := $(found)
 endif
-PYTHON ?= $(firstword $(foreach each,python3 $(addprefix python,$(VERSIONS)),$(call supported,$(each))))
+PYTHON ?= $(found)
 BIN := .venv/bin
 API := gpushare_plugin/kubelet/api
 # Byte code is made of what is imported, which is a small part of what is installed.

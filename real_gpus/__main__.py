@@ -85,7 +85,7 @@ def main(report: Path | None, only: Sequence[str], *, may_change: bool) -> None:
     steps: list[StepReport] = []
     try:
         with Cgroups() as cgroups:
-            subject = Subject(Machine(uuids, cgroups, may_change), cards)
+            subject = Subject(Machine(uuids, cgroups, node.driver_version, may_change), cards)
             for name in only or STEPS:
                 asyncio.run(_run(STEPS[name], subject, steps))
     finally:

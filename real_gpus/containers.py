@@ -190,9 +190,7 @@ class RunningContainer:
 def why_no_mounts() -> str | None:
     """Return why a container cannot have mounts here, None if it can."""
     with tempfile.TemporaryDirectory() as root:
-        mounts = [(root, root, True)]
-        described = {"command": ["true"], "environment": {}, "cgroup": "", "root": root, "mounts": mounts}
-        command = [*_INSIDE, json.dumps({**described, "user": os.geteuid()})]
+        command = [*_INSIDE, _described(["true"], {}, [(root, root, True)], Path(root))]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own program
     if done.returncode == 0:
         return None
@@ -205,6 +203,31 @@ def _python_path(ours: str) -> str:
     return os.pathsep.join([ours, *inherited])
 
 
+def _described(  # noqa: PLR0913 - what makes up a container
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    mounts: Sequence[tuple[str, str, bool]],
+    root: Path,
+    *,
+    cgroup: str = "",
+    user: int | None = None,
+) -> str:
+    """Return the argument of `real_gpus.inside`.
+
+    Where there are mounts, Python finds this package in the folder `/gpushare` of the container: another user may not
+    be able to read the path of the folder on the machine.
+    """
+    described = {
+        "command": command,
+        "environment": {**environment, "PYTHONPATH": _python_path(_IN_CONTAINER if mounts else str(_PACKAGES))},
+        "cgroup": cgroup,
+        "root": str(root),
+        "mounts": [*mounts, (_IN_CONTAINER, str(_PACKAGES), True)] if mounts else [],
+        "user": os.geteuid() if user is None else user,
+    }
+    return json.dumps(described)
+
+
 async def inside(  # noqa: PLR0913 - what makes up a container
     command: Sequence[str],
     environment: Mapping[str, str],
@@ -215,23 +238,11 @@ async def inside(  # noqa: PLR0913 - what makes up a container
     cgroup: str = "",
     user: int | None = None,
 ) -> asyncio.subprocess.Process:
-    """Start `command` with mounts of its own; `root` is an empty folder, and `errors` the file for what it prints.
-
-    Python finds this package in the folder `/gpushare` of the container: another user may not be able to read the path
-    of the folder on the machine.
-    """
-    described = {
-        "command": command,
-        "environment": {**environment, "PYTHONPATH": _python_path(_IN_CONTAINER if mounts else str(_PACKAGES))},
-        "cgroup": cgroup,
-        "root": str(root),
-        "mounts": [*mounts, (_IN_CONTAINER, str(_PACKAGES), True)] if mounts else [],
-        "user": os.geteuid() if user is None else user,
-    }
+    """Start `command` with mounts of its own; `root` is an empty folder, and `errors` the file for what it prints."""
     with errors.open("wb") as stream:
         return await asyncio.create_subprocess_exec(
             *_INSIDE,
-            json.dumps(described),
+            _described(command, environment, mounts, root, cgroup=cgroup, user=user),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=stream,

@@ -16,7 +16,7 @@ import psutil
 
 from gpushare_plugin.mps.exchange import MpsRoot
 from gpushare_plugin.observe.daemon_socket import DaemonSocketError, ask, socket_path
-from gpushare_plugin.observe.node.report import ForeignProcess, NodeReport, Use, decode
+from gpushare_plugin.observe.node.report import ForeignProcess, GpuReport, NodeReport, Use, decode
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from real_gpus.containers import Cgroups, Program, RunningContainer, clean_environment, inside
 
@@ -49,6 +49,8 @@ class Machine:
     """The UUIDs of all GPUs."""
     cgroups: Cgroups
     """Makes the cgroups of pods."""
+    driver: str
+    """The version of the driver."""
     may_change: bool
     """Whether the compute mode of GPUs may be changed, as `gpushare mps` does."""
 
@@ -109,31 +111,33 @@ class Node:
         self.containers[""] = RunningContainer.of_no_pod(gpu, folder, self.machine.gpus)
         return await self.containers[""].start()
 
-    async def foreign(self, pid: int) -> ForeignProcess | None:
-        """Wait until the daemon reports the process `pid` as foreign; return what the daemon reports."""
-
-        async def look() -> tuple[bool, ForeignProcess | None]:
-            report = await asyncio.to_thread(self.report)
-            foreign = (each for gpu in (report.gpus if report else ()) for each in gpu.foreign_processes)
-            found = next((each for each in foreign if each.pid == pid), None)
-            return found is not None, found
-
-        return await until(look, _SEEN_WITHIN)
-
     def report(self) -> NodeReport | None:
         """Return what the daemon reports of the node, as `gpushare list` shows it; None where nobody answers."""
         with contextlib.suppress(DaemonSocketError):
             return decode(ask(socket_path(self.kubelet.plugin_directory)))
         return None
 
+    async def foreign(self, pid: int) -> ForeignProcess | None:
+        """Wait until the daemon reports the process `pid` as foreign; return what the daemon reports."""
+        return await self._reported(
+            lambda gpu: next((each for each in gpu.foreign_processes if each.pid == pid), None), lambda _: True
+        )
+
     async def use(self, container: str, known: Callable[[Use], bool]) -> Use | None:
         """Wait until the daemon reports a use of `container` that is `known`; return the last reported use."""
+        return await self._reported(
+            lambda gpu: next((each for each in gpu.uses or () if each.container == container), None), known
+        )
 
-        async def look() -> tuple[bool, Use | None]:
+    async def _reported(
+        self, find: Callable[[GpuReport], Found | None], known: Callable[[Found], bool]
+    ) -> Found | None:
+        """Wait until `find` finds on a GPU what is `known`; return what was found last."""
+
+        async def look() -> tuple[bool, Found | None]:
             report = await asyncio.to_thread(self.report)
-            uses = (use for gpu in (report.gpus if report else ()) for use in gpu.uses or ())
-            use = next((each for each in uses if each.container == container), None)
-            return use is not None and known(use), use
+            found = next((each for gpu in (report.gpus if report else ()) if (each := find(gpu)) is not None), None)
+            return found is not None and known(found), found
 
         return await until(look, _SEEN_WITHIN)
 

@@ -5,7 +5,7 @@ nothing printed. Only the resolver of names can take longer than that.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from urllib.parse import quote
 
 import click
@@ -20,39 +20,28 @@ _WITHIN = 3.0
 
 def namespaces(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Return the namespaces that begin with `incomplete`."""
-    return _names(context, incomplete, _all_namespaces)
+    return _names(context, incomplete, lambda _: "/api/v1/namespaces")
 
 
 def pods(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Return the pods that begin with `incomplete`, of the namespace that was typed before, or of the context."""
-
-    async def path(client: Client) -> str:
-        namespace = context.params.get("namespace") or await client.namespace()
-        return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
-
-    return _names(context, incomplete, path)
+    return _names(context, incomplete, lambda namespace: f"/api/v1/namespaces/{quote(namespace, safe='')}/pods")
 
 
 def nodes(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Return the nodes that begin with `incomplete`."""
-    return _names(context, incomplete, _all_nodes)
+    return _names(context, incomplete, lambda _: NODES)
 
 
-async def _all_namespaces(_: Client) -> str:
-    return "/api/v1/namespaces"
+def _names(context: click.Context, incomplete: str, path: Callable[[str], str]) -> list[str]:
+    """Return the names that begin with `incomplete` of the objects at `path`, which is given the namespace."""
 
-
-async def _all_nodes(_: Client) -> str:
-    return NODES
-
-
-def _names(context: click.Context, incomplete: str, path: Callable[[Client], Awaitable[str]]) -> list[str]:
     async def read() -> list[str]:
         async with (
             asyncio.timeout(_WITHIN),
             Client(context.params.get("kubeconfig"), PATIENT, context=context.params.get("context")) as client,
         ):
-            found, _ = await client.list(await path(client))
+            found, _ = await client.list(path(context.params.get("namespace") or await client.namespace()))
         return [str(each["metadata"]["name"]) for each in found]
 
     try:

@@ -5,13 +5,14 @@ import shutil
 import stat
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from gpushare_plugin.observe.node.report import GpuReport
 from real_gpus.containers import why_no_mounts
 from real_gpus.findings import Finding
-from real_gpus.node import Config, Machine
+from real_gpus.node import Machine, Node, node
 
 MEMORY = "aliyun.com/gpu-mem"
 """The resource of memory in GiB."""
@@ -47,6 +48,11 @@ class Subject(NamedTuple):
         """The whole GiB of the GPU that is shared: its units by memory."""
         return self.gpu.memory_mib // MIB_PER_UNIT
 
+    @property
+    def share(self) -> int:
+        """The units of a container that needs no certain share: an eighth of the GPU, at least one unit."""
+        return max(1, self.gib // 8)
+
     def units(self, shared: Mapping[str, int]) -> Mapping[str, int]:
         """Return the units of a node that shares one GPU as `shared` (resource: units), and offers the others whole.
 
@@ -55,10 +61,11 @@ class Subject(NamedTuple):
         others = len(self.gpus) - 1
         return {**shared, WHOLE: others} if others else shared
 
-    def by_memory(self, isolation: str) -> Config:
-        """Return the section `sharing` of a config that shares the GPU by memory in GiB."""
+    def by_memory(self, isolation: Literal["none", "mps"]) -> AbstractAsyncContextManager[Node]:
+        """Run a node that shares the GPU by memory in GiB; raises NodeError where the node does not come up."""
         entry = {"name": MEMORY, "devices": [self.gpu.index], "isolation": isolation}
-        return {"memory": {"resources": [entry]}}
+        sharing = {"memory": {"resources": [entry]}}
+        return node(self.machine, sharing, self.units({MEMORY: self.gib}), mps=isolation == "mps")
 
 
 Lacks = Callable[[Subject], str | None]
@@ -106,7 +113,7 @@ def no_mps(subject: Subject) -> str | None:
 
 def no_mps_usage(subject: Subject) -> str | None:
     """Return why it cannot be known here which container uses a GPU under MPS."""
-    return no_mps(subject) or no_usage(subject)
+    return no_mps(subject) or subject.machine.cgroups.why_none
 
 
 def no_mps_users(subject: Subject) -> str | None:

@@ -4,7 +4,7 @@ import asyncio
 import csv
 import io
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 
 from gpushare_plugin.observe.node.report import GpuReport
 from real_gpus.findings import Finding, check, equal, measured, skipped
@@ -12,8 +12,7 @@ from real_gpus.node import node
 from real_gpus.steps import MEMORY, MIB_PER_UNIT, WHOLE, Subject
 
 _FIELDS = ("index", "uuid", "name", "pci.bus_id", "compute_cap", "memory.total", "memory.reserved", "mig.mode.current")
-_UUID, _AS_SHOWN, _NOT_SHOWN = "UUID", "as nvidia-smi shows it", "[N/A]"
-_MIG = {"Enabled": "on"}
+_AS_SHOWN, _NOT_SHOWN = "as nvidia-smi shows it", "[N/A]"
 _AT_REST = 20.0
 """Seconds in which the daemon at rest is watched."""
 
@@ -35,34 +34,29 @@ async def discovery(subject: Subject) -> AsyncIterator[Finding]:
     yield equal("number of GPUs", len(rows), len(subject.gpus))
     for row, gpu in zip(rows, subject.gpus, strict=False):
         shown = dict(zip(_FIELDS, row, strict=True))
-        for field, expected, found in _compared(shown, gpu):
-            if expected == _NOT_SHOWN:
-                yield skipped(f"GPU {gpu.label}: {field}", "nvidia-smi does not show it")
-            elif field == _UUID and expected == found:
-                yield check(f"GPU {gpu.label}: {field}", expected=_AS_SHOWN, found=_AS_SHOWN, holds=True)
-            else:
-                yield equal(f"GPU {gpu.label}: {field}", expected, found)
+        for finding in _compared(shown, gpu):
+            yield finding
 
 
-def _compared(shown: Mapping[str, str], gpu: GpuReport) -> list[tuple[str, object, object]]:
-    """Return for each field what nvidia-smi shows, and what gpushare says."""
+def _compared(shown: Mapping[str, str], gpu: GpuReport) -> Iterator[Finding]:
+    """Yield for each field whether gpushare says what nvidia-smi shows."""
+    name = f"GPU {gpu.label}"
+    yield equal(f"{name}: number", int(shown["index"]), gpu.index)
+    same = gpu.uuid == shown["uuid"]
+    yield check(f"{name}: UUID", expected=_AS_SHOWN, found=_AS_SHOWN if same else gpu.uuid, holds=same)
+    yield equal(f"{name}: name", shown["name"], gpu.name)
+    yield equal(f"{name}: PCI address", shown["pci.bus_id"], gpu.pci_bus_id)
+    yield equal(f"{name}: compute capability", shown["compute_cap"], gpu.compute_capability)
     amounts = shown["memory.total"], shown["memory.reserved"]
-    usable: object = _NOT_SHOWN if _NOT_SHOWN in amounts else int(amounts[0]) - int(amounts[1])
-    # nvidia-smi rounds each amount by itself.
-    near = isinstance(usable, int) and abs(usable - gpu.memory_mib) <= 1
-    return [
-        ("number", int(shown["index"]), gpu.index),
-        (_UUID, shown["uuid"], gpu.uuid),
-        ("name", shown["name"], gpu.name),
-        ("PCI address", shown["pci.bus_id"], gpu.pci_bus_id),
-        ("compute capability", shown["compute_cap"], gpu.compute_capability),
-        (
-            "usable memory, MiB: all but what the driver reserves, within 1 MiB",
-            usable,
-            usable if near else gpu.memory_mib,
-        ),
-        ("MIG mode", _MIG.get(shown["mig.mode.current"], "off"), "on" if gpu.mig_enabled else "off"),
-    ]
+    statement = f"{name}: usable memory, all but what the driver reserves"
+    if _NOT_SHOWN in amounts:
+        yield skipped(statement, "nvidia-smi does not show it")
+    else:
+        usable = int(amounts[0]) - int(amounts[1])
+        # nvidia-smi rounds each amount by itself.
+        holds = abs(usable - gpu.memory_mib) <= 1
+        yield check(statement, expected=f"{usable} MiB, within 1 MiB", found=f"{gpu.memory_mib} MiB", holds=holds)
+    yield equal(f"{name}: MIG mode is on", shown["mig.mode.current"] == "Enabled", gpu.mig_enabled)
 
 
 async def units(subject: Subject) -> AsyncIterator[Finding]:

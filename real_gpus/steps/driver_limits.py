@@ -3,8 +3,6 @@
 import ctypes
 from collections.abc import AsyncIterator
 
-import pynvml
-
 from real_gpus.findings import Finding, equal
 from real_gpus.steps import Subject
 
@@ -12,12 +10,8 @@ _FIRST_DRIVER = 615
 _CALL = "nvmlDeviceSetMemoryLimits_v1"
 
 
-async def driver_limits(_: Subject) -> AsyncIterator[Finding]:
+async def driver_limits(subject: Subject) -> AsyncIterator[Finding]:
     """Look whether the library has the call."""
-    pynvml.nvmlInit()
-    try:
-        driver = pynvml.nvmlSystemGetDriverVersion()
-    finally:
-        pynvml.nvmlShutdown()
+    driver = subject.machine.driver
     there = hasattr(ctypes.CDLL("libnvidia-ml.so.1"), _CALL)
     yield equal(f"{_CALL} in the library of driver {driver}", int(driver.split(".")[0]) >= _FIRST_DRIVER, there)

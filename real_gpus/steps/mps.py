@@ -39,7 +39,7 @@ _LIMIT, _PIPE, _PERCENTAGE = (
 async def limits(subject: Subject) -> AsyncIterator[Finding]:
     """Give a quarter and a half of the GPU to two containers under MPS."""
     all_ = await _multiprocessors(subject)
-    async with node(subject.machine, subject.by_memory("mps"), subject.units({MEMORY: subject.gib}), mps=True) as made:
+    async with subject.by_memory("mps") as made:
         parts = {"smallest": 1, "quarter": subject.gib // 4, "half": subject.gib // 2}
         containers = {name: await made.start(name, {MEMORY: count}) for name, count in parts.items()}
         for name, container in containers.items():
@@ -86,11 +86,11 @@ async def _limited(name: str, container: RunningContainer, limit: int, all_: int
 
 async def slices(subject: Subject) -> AsyncIterator[Finding]:
     """Cut the GPU into two slices of an eighth and one of a quarter of its nominal size."""
-    all_ = await _multiprocessors(subject)
     nominal = math.ceil(subject.gpu.memory_mib / MIB_PER_UNIT)
     if nominal < _LEAST_NOMINAL:
         yield skipped("slices", f"the GPU has a nominal size of {nominal}gb, and an eighth is less than 1gb")
         return
+    all_ = await _multiprocessors(subject)
     sizes = {nominal // 8: 2, nominal // 4: 1}
     entry = {
         "slices": [{"size": f"{size}gb", "count": count} for size, count in sizes.items()],
@@ -120,10 +120,9 @@ async def replicas(subject: Subject) -> AsyncIterator[Finding]:
 
 async def escapes(subject: Subject) -> AsyncIterator[Finding]:
     """Let programs change their own environment under MPS, where each container has a limit of its own."""
-    async with node(subject.machine, subject.by_memory("mps"), subject.units({MEMORY: subject.gib}), mps=True) as made:
-        share = max(1, subject.gib // 8)
-        container = await made.start("eighth", {MEMORY: share})
-        limit = share * MIB_PER_UNIT
+    async with subject.by_memory("mps") as made:
+        container = await made.start("eighth", {MEMORY: subject.share})
+        limit = subject.share * MIB_PER_UNIT
         first = await container.start()
         kept = await first.ask("fill", mib=limit + _BEYOND_MIB, keep=True)
         yield measured("MiB that a first process of the container keeps", kept.get("mib"))
@@ -139,22 +138,22 @@ async def escapes(subject: Subject) -> AsyncIterator[Finding]:
 
 async def usage(subject: Subject) -> AsyncIterator[Finding]:
     """Compare what the daemon says that a client of MPS uses with what the client took."""
-    async with node(subject.machine, subject.by_memory("mps"), subject.units({MEMORY: subject.gib}), mps=True) as made:
-        share = max(1, subject.gib // 8)
-        first, second = [await (await made.start(name, {MEMORY: share})).start() for name in ("first", "second")]
-        yield await used(made, "first", first, share * MIB_PER_UNIT // 4)
-        yield await used(made, "second", second, share * MIB_PER_UNIT // 2)
+    async with subject.by_memory("mps") as made:
+        first, second = [
+            await (await made.start(name, {MEMORY: subject.share})).start() for name in ("first", "second")
+        ]
+        yield await used(made, "first", first, subject.share * MIB_PER_UNIT // 4)
+        yield await used(made, "second", second, subject.share * MIB_PER_UNIT // 2)
 
 
 async def users(subject: Subject) -> AsyncIterator[Finding]:
     """Let programs of two users use MPS at once, as pods with different `runAsUser` do."""
-    async with node(subject.machine, subject.by_memory("mps"), subject.units({MEMORY: subject.gib}), mps=True) as made:
-        share = max(1, subject.gib // 8)
-        first = await (await made.start("root", {MEMORY: share})).start()
+    async with subject.by_memory("mps") as made:
+        first = await (await made.start("root", {MEMORY: subject.share})).start()
         yield measured("a program of root", said(await first.ask("look")))
-        container = await made.start("user", {MEMORY: share})
+        container = await made.start("user", {MEMORY: subject.share})
         second = await container.start(user=USER)
-        most = share * MIB_PER_UNIT
+        most = subject.share * MIB_PER_UNIT
         await second.order("fill", mib=most + _BEYOND_MIB)
         try:
             async with asyncio.timeout(_SOON):
@@ -199,10 +198,8 @@ async def _escapes(
 
 async def fault(subject: Subject) -> AsyncIterator[Finding]:
     """Let one client of MPS write where no memory is, and look at its neighbour."""
-    async with node(subject.machine, subject.by_memory("mps"), subject.units({MEMORY: subject.gib}), mps=True) as made:
-        faulty, neighbour = [
-            await made.start(name, {MEMORY: max(1, subject.gib // 8)}) for name in ("faulty", "neighbour")
-        ]
+    async with subject.by_memory("mps") as made:
+        faulty, neighbour = [await made.start(name, {MEMORY: subject.share}) for name in ("faulty", "neighbour")]
         first, second = await faulty.start(), await neighbour.start()
         await second.ask("look")
         yield measured("the client that writes where no memory is", said(await asked(first, "fault")))
@@ -215,10 +212,8 @@ async def fault(subject: Subject) -> AsyncIterator[Finding]:
 
 async def kill(subject: Subject) -> AsyncIterator[Finding]:
     """Kill a client while it computes, and look at its neighbour; several times, also once MPS has ended its work."""
-    async with node(subject.machine, subject.by_memory("mps"), subject.units({MEMORY: subject.gib}), mps=True) as made:
-        killed, neighbour = [
-            await made.start(name, {MEMORY: max(1, subject.gib // 8)}) for name in ("killed", "neighbour")
-        ]
+    async with subject.by_memory("mps") as made:
+        killed, neighbour = [await made.start(name, {MEMORY: subject.share}) for name in ("killed", "neighbour")]
         for how, end in {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM, _TERMINATE: signal.SIGKILL}.items():
             for number in range(1, _KILLS + 1):
                 first, second = await killed.start(), await neighbour.start()
@@ -244,8 +239,8 @@ async def _terminate(made: Node, client: int) -> str:
 async def restart(subject: Subject) -> AsyncIterator[Finding]:
     """End `gpushare mps` while a program computes, and start `gpushare mps` again."""
     units = subject.units({MEMORY: subject.gib})
-    async with node(subject.machine, subject.by_memory("mps"), units, mps=True) as made:
-        container = await made.start("client", {MEMORY: max(1, subject.gib // 8)})
+    async with subject.by_memory("mps") as made:
+        container = await made.start("client", {MEMORY: subject.share})
         program = await container.start()
         await program.ask("look")
         await program.order("work", seconds=_SOON)

@@ -7,30 +7,32 @@ from typing import Any
 from gpushare_plugin.testing.kubelet import AdmissionError
 from real_gpus.containers import Program
 from real_gpus.findings import Finding, between, check, equal, measured
-from real_gpus.node import Node, node
+from real_gpus.node import Node, node, until
 from real_gpus.steps import MEMORY, MIB_PER_UNIT, SHARED, WHOLE, Subject
 
 _HELD_MIB = 2048
 """MiB that a program takes beyond its limit."""
 _CONTEXT_MIB = 1024
 """At most so much a program takes for itself: its context and its code."""
+_TOLD_WITHIN = 5.0
+"""Seconds for an event of the driver to reach the log of the daemon."""
 _SECONDS = 3.0
 """Seconds for which the rate of a program is measured."""
 
 
 async def memory(subject: Subject) -> AsyncIterator[Finding]:
     """Give a quarter and a half of the GPU to two containers, and ask for more than is left."""
-    async with node(subject.machine, subject.by_memory("none"), subject.units({MEMORY: subject.gib})) as made:
+    async with subject.by_memory("none") as made:
         quarter, half = subject.gib // 4, subject.gib // 2
         container = await made.start("quarter", {MEMORY: quarter})
         await made.start("half", {MEMORY: half})
         limit = quarter * MIB_PER_UNIT
         yield equal("limit in the environment, MiB", str(limit), container.environment.get("GPUSHARE_MEMORY_LIMIT_MIB"))
         granted = container.environment.get("NVIDIA_VISIBLE_DEVICES")
-        yield check("NVIDIA_VISIBLE_DEVICES", expected="its own", **_seen(subject, [granted]))
+        yield _its_own(subject, "NVIDIA_VISIBLE_DEVICES", [granted])
         program = await container.start()
         look = await program.must("look")
-        yield check("GPUs that a program sees", expected="its own", **_seen(subject, look.get("gpus")))
+        yield _its_own(subject, "GPUs that a program sees", look.get("gpus"))
         yield measured("memory that CUDA tells a program, MiB", look.get("total_mib"))
         wanted = limit + _HELD_MIB
         filled = await program.ask("fill", mib=wanted)
@@ -38,10 +40,10 @@ async def memory(subject: Subject) -> AsyncIterator[Finding]:
         yield await refused(made, subject.gib - quarter - half + 1)
 
 
-def _seen(subject: Subject, gpus: object) -> Mapping[str, Any]:
-    """Return what was found, without the UUID, and whether these GPUs are the shared GPU alone."""
+def _its_own(subject: Subject, statement: str, gpus: object) -> Finding:
+    """Return the finding of GPUs that are expected to be the shared GPU alone; without its UUID, where they are."""
     alone = gpus == [subject.gpu.uuid]
-    return {"found": "its own" if alone else gpus, "holds": alone}
+    return check(statement, expected="its own", found="its own" if alone else gpus, holds=alone)
 
 
 async def refused(made: Node, units: int) -> Finding:
@@ -56,11 +58,10 @@ async def refused(made: Node, units: int) -> Finding:
 
 async def usage(subject: Subject) -> AsyncIterator[Finding]:
     """Compare what the daemon says of the use of the GPU with what programs do."""
-    async with node(subject.machine, subject.by_memory("none"), subject.units({MEMORY: subject.gib})) as made:
-        share = max(1, subject.gib // 8)
-        first = await (await made.start("first", {MEMORY: share})).start()
-        second = await (await made.start("second", {MEMORY: 2 * share})).start()
-        held = share * MIB_PER_UNIT // 2
+    async with subject.by_memory("none") as made:
+        first = await (await made.start("first", {MEMORY: subject.share})).start()
+        second = await (await made.start("second", {MEMORY: 2 * subject.share})).start()
+        held = subject.share * MIB_PER_UNIT // 2
         yield await used(made, "first", first, held)
         yield await used(made, "second", second, 2 * held)
         await first.ask("hold", mib=2 * held)
@@ -117,7 +118,7 @@ async def rates(programs: list[Program], statement: str, least: float, most: flo
 
 async def fault(subject: Subject) -> AsyncIterator[Finding]:
     """Let one program write where no memory is, and look at its neighbour and at the events."""
-    async with node(subject.machine, subject.by_memory("none"), subject.units({MEMORY: subject.gib})) as made:
+    async with subject.by_memory("none") as made:
         faulty = await (await made.start("faulty", {MEMORY: 1})).start()
         neighbour = await (await made.start("neighbour", {MEMORY: 1})).start()
         await neighbour.ask("look")
@@ -136,12 +137,12 @@ def said(answer: object) -> str:
 
 async def events(made: Node) -> AsyncIterator[Finding]:
     """Wait for an event of the driver, and return what the daemon made of it."""
-    for _ in range(25):
-        if found := list(made.events("gpu_event")):
-            break
-        await asyncio.sleep(0.2)
-    else:
-        found = []
+
+    async def look() -> tuple[bool, list[Mapping[str, Any]]]:
+        told = list(made.events("gpu_event"))
+        return bool(told), told
+
+    found = await until(look, _TOLD_WITHIN)
     xids = ", ".join(str(event.get("xid")) for event in found)
     yield check("XIDs that the daemon was told of", expected="at least one", found=xids or "none", holds=bool(xids))
     verdicts = ", ".join(sorted({str(event.get("verdict")) for event in found}))
