@@ -104,6 +104,16 @@ NVIDIAS = {"$ref": "#/definitions/nvidias"}
 
 PROBE = {"initialDelaySeconds": 7, "periodSeconds": 8, "timeoutSeconds": 9, "failureThreshold": 10}
 
+MONITOR = {
+    "enabled": True,
+    "namespace": "monitoring",
+    "interval": "30s",
+    "scrapeTimeout": "10s",
+    "honorLabels": False,
+    "relabelings": [{"targetLabel": "cluster", "replacement": "a"}],
+    "metricRelabelings": [{"sourceLabels": ["__name__"], "regex": "go_.*", "action": "drop"}],
+    "labels": {"release": "monitoring"},
+}
 EVERYTHING: dict[str, Any] = {
     **{key: given for key, (given, _, _) in SETTINGS.items()},
     **POD_FIELDS,
@@ -166,8 +176,8 @@ EVERYTHING: dict[str, Any] = {
     "livenessProbe": PROBE,
     "readinessProbe": {**PROBE, "successThreshold": 1},
     "service": {"enabled": True, "annotations": {"prometheus.io/scrape": "true"}},
-    "podMonitor": {"enabled": True, "interval": "30s", "labels": {"release": "monitoring"}},
-    "serviceMonitor": {"enabled": True, "interval": "30s", "labels": {"release": "monitoring"}},
+    "podMonitor": MONITOR,
+    "serviceMonitor": MONITOR,
     "prometheusRule": {"enabled": True, "labels": {"release": "monitoring"}},
     "dashboard": {"enabled": True, "labels": {"a": "b"}, "annotations": {"grafana_folder": "GPUs"}},
     "networkPolicy": {

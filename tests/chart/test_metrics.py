@@ -88,6 +88,48 @@ def test_service_monitors_find_their_services_and_keep_the_labels_of_metrics() -
     assert len(set(found)) == 3
 
 
+@pytest.mark.parametrize("kind", ["podMonitor", "serviceMonitor"])
+def test_every_monitor_has_what_the_values_say(kind: str) -> None:
+    """The monitor of each program has it; the label node, which the dashboard needs, is set before."""
+    drop = {"sourceLabels": ["__name__"], "regex": "python_.*", "action": "drop"}
+    cluster = {"targetLabel": "cluster", "replacement": "a"}
+    given = {"scrapeTimeout": "9s", "honorLabels": False, "relabelings": [cluster], "metricRelabelings": [drop]}
+    endpoints = endpoints_of(kind, {**CONTROLLERS, kind: {"enabled": True, **given}})
+    assert len(endpoints) == 3
+    for endpoint in endpoints:
+        assert {key: endpoint[key] for key in given} == {
+            **given,
+            "relabelings": [{"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"}, cluster],
+        }
+
+
+@pytest.mark.parametrize("kind", ["podMonitor", "serviceMonitor"])
+def test_a_monitor_keeps_labels_where_no_value_says_otherwise(kind: str) -> None:
+    """Also after `helm upgrade --reuse-values` from a chart without the value, and nothing else is set."""
+    for endpoint in endpoints_of(kind, {kind: {"enabled": True, "honorLabels": None}}):
+        assert endpoint["honorLabels"] is True
+        assert not {"interval", "scrapeTimeout", "metricRelabelings"} & {*endpoint}
+
+
+@pytest.mark.parametrize("kind", ["podMonitor", "serviceMonitor"])
+def test_monitors_in_another_namespace_find_the_pods(kind: str) -> None:
+    """A monitor looks into its own namespace only, unless it names others."""
+    monitors = [
+        each
+        for each in objects({**CONTROLLERS, kind: {"enabled": True, "namespace": "monitoring"}})
+        if each["kind"].lower() == kind.lower()
+    ]
+    assert {each["metadata"]["namespace"] for each in monitors} == {"monitoring"}
+    assert [each["spec"]["namespaceSelector"] for each in monitors] == [{"matchNames": ["kube-system"]}] * 3
+    assert "namespaceSelector" not in of_kind("PodMonitor", {"podMonitor": {"enabled": True}})["spec"]
+
+
+def endpoints_of(kind: str, values: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what the monitors of this kind have scraped."""
+    monitors = [each["spec"] for each in objects(values) if each["kind"].lower() == kind.lower()]
+    return [endpoint for each in monitors for endpoint in each.get("endpoints", each.get("podMetricsEndpoints"))]
+
+
 def test_both_kinds_of_monitors_scrape_the_same_programs() -> None:
     """Whichever kind Prometheus selects, no program is missing."""
     kinds = {

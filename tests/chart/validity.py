@@ -21,24 +21,50 @@ def _list(items: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": items}
 
 
+_DURATION = {"type": "string", "pattern": "^[0-9]+(y|w|d|h|m|s|ms)$"}
+_RELABELINGS = _list(
+    _fields(
+        sourceLabels=_list(_TEXT),
+        separator=_TEXT,
+        targetLabel=_TEXT,
+        regex=_TEXT,
+        modulus={"type": "integer"},
+        replacement=_TEXT,
+        action=_TEXT,
+    )
+)
 _ENDPOINT = _fields(
     port=_TEXT,
     path=_TEXT,
-    interval={"type": "string", "pattern": "^[0-9]+(y|w|d|h|m|s|ms)$"},
-    honorLabels={"const": True},
-    relabelings=_list(_fields(sourceLabels=_list(_TEXT), targetLabel=_TEXT)),
+    interval=_DURATION,
+    scrapeTimeout=_DURATION,
+    honorLabels={"type": "boolean"},
+    relabelings=_RELABELINGS,
+    metricRelabelings=_RELABELINGS,
 )
+_NAMESPACES = _fields("matchNames", matchNames=_list(_TEXT))
 _POD_MONITOR = _fields(
     apiVersion={"const": "monitoring.coreos.com/v1"},
     kind={"const": "PodMonitor"},
     metadata=_fields(name=_TEXT, namespace=_TEXT, labels=_LABELS),
-    spec=_fields("selector", selector=_fields(matchLabels=_LABELS), podMetricsEndpoints=_list(_ENDPOINT)),
+    spec=_fields(
+        "selector",
+        namespaceSelector=_NAMESPACES,
+        selector=_fields(matchLabels=_LABELS),
+        podMetricsEndpoints=_list(_ENDPOINT),
+    ),
 )
 _SERVICE_MONITOR = _fields(
     apiVersion={"const": "monitoring.coreos.com/v1"},
     kind={"const": "ServiceMonitor"},
     metadata=_fields(name=_TEXT, namespace=_TEXT, labels=_LABELS),
-    spec=_fields("selector", "endpoints", selector=_fields(matchLabels=_LABELS), endpoints=_list(_ENDPOINT)),
+    spec=_fields(
+        "selector",
+        "endpoints",
+        namespaceSelector=_NAMESPACES,
+        selector=_fields(matchLabels=_LABELS),
+        endpoints=_list(_ENDPOINT),
+    ),
 )
 _RULE = _fields("alert", "expr", alert=_TEXT, expr=_TEXT, **{"for": _TEXT}, labels=_LABELS, annotations=_LABELS)
 _PROMETHEUS_RULE = _fields(

@@ -515,20 +515,3 @@ Everything is set by environment variables, not by arguments, so that a command 
     path: {{ .Values.mps.root | quote }}
     type: DirectoryOrCreate
 {{- end }}
-
-{{/*
-What a monitor scrapes at a port: (list . port interval). The labels namespace, pod and container of a metric are kept: they name
-the pod that uses a GPU, not the one that is scraped.
-*/}}
-{{- define "gpushare.endpoint" -}}
-{{- $interval := index . 2 -}}
-- port: {{ index . 1 }}
-  path: /metrics
-  {{- with $interval }}
-  interval: {{ . | quote }}
-  {{- end }}
-  honorLabels: true
-  relabelings:
-    - sourceLabels: [__meta_kubernetes_pod_node_name]
-      targetLabel: node
-{{- end }}

@@ -1,0 +1,65 @@
+{{/* The monitors of all programs of the chart that have metrics: (list $ "PodMonitor" $values). */}}
+{{- define "gpushare.monitors" -}}
+{{- $chart := index . 0 }}
+{{- $kind := index . 1 }}
+{{- $given := index . 2 }}
+{{- $programs := list (list "node-daemon" (include "gpushare.fullname" $chart) "http") }}
+{{- if $chart.Values.scheduler.enabled }}
+{{- $programs = append $programs (list "extender" (include "gpushare.extenderName" $chart) "probes") }}
+{{- end }}
+{{- if $chart.Values.partitioning.enabled }}
+{{- $programs = append $programs (list "partitioner" (include "gpushare.partitionerName" $chart) "probes") }}
+{{- end }}
+{{- range $programs }}
+---
+apiVersion: monitoring.coreos.com/v1
+kind: {{ $kind }}
+metadata:
+  name: {{ index . 1 | quote }}
+  namespace: {{ $given.namespace | default (include "gpushare.namespace" $chart) | quote }}
+  labels:
+    {{- merge (dict) ($given.labels | default dict) (include "gpushare.labels" $chart | fromYaml) | toYaml | nindent 4 }}
+spec:
+  {{- if $given.namespace }}
+  namespaceSelector:
+    matchNames: [{{ include "gpushare.namespace" $chart | quote }}]
+  {{- end }}
+  selector:
+    matchLabels:
+      {{- if eq $kind "PodMonitor" }}
+      {{- include "gpushare.selectorLabels" (list $chart (first .)) | nindent 6 }}
+  podMetricsEndpoints:
+      {{- else }}
+      {{- dict "app.kubernetes.io/name" (include "gpushare.name" $chart) "app.kubernetes.io/instance" $chart.Release.Name "app.kubernetes.io/component" (first .) | toYaml | nindent 6 }}
+  endpoints:
+      {{- end }}
+    {{- include "gpushare.endpoint" (list (last .) $given) | nindent 4 }}
+{{- end }}
+{{- end }}
+
+{{/*
+What a monitor scrapes at a port: (list $port $values). The labels namespace, pod and container of a metric are kept, unless the values
+say otherwise: they name the pod that uses a GPU, not the one that is scraped.
+*/}}
+{{- define "gpushare.endpoint" -}}
+{{- $given := last . -}}
+- port: {{ first . }}
+  path: /metrics
+  {{- with $given.interval }}
+  interval: {{ . | quote }}
+  {{- end }}
+  {{- with $given.scrapeTimeout }}
+  scrapeTimeout: {{ . | quote }}
+  {{- end }}
+  honorLabels: {{ ne (toString $given.honorLabels) "false" }}
+  relabelings:
+    - sourceLabels: [__meta_kubernetes_pod_node_name]
+      targetLabel: node
+    {{- with $given.relabelings }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with $given.metricRelabelings }}
+  metricRelabelings:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
