@@ -3,6 +3,10 @@
 Facts: pkg/kubelet/cm/devicemanager/checkpoint in Kubernetes. The checkpoint has the init containers, which
 pod-resources leaves out. The kubelet writes the file at each allocation and each device list. Until the next write, the
 file may show pods that have ended.
+
+The form is the same from Kubernetes 1.20 on; kubelets after 1.36 add `BootID` beside `Data`. The checksum is not
+checked: a kubelet computes the checksum from Go's own print of the data, and the file is replaced as a whole. A kubelet
+that finds another checksum starts without the file, while the recorded containers go on running with their devices.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,9 @@
-"""The kubelet's pod-resources API: the devices allocated to each container, and all devices that can be allocated."""
+"""The kubelet's pod-resources API: the devices allocated to each container, and all devices that can be allocated.
+
+The API v1 of Kubernetes 1.25 and later: later versions only add fields, which the decoder skips. Two things differ by
+version (pkg/kubelet/apis/podresources/server_v1.go): sidecars are listed from 1.30 on, and pods that have ended are no
+longer listed from 1.34 on; before, ended pods are listed without devices.
+"""
 
 import asyncio
 from collections import defaultdict

@@ -58,3 +58,19 @@ async def served(what: Resource | DevicePluginService, folder: Path) -> AsyncIte
 def read_held(directory: Path) -> frozenset[tuple[str, str]]:
     """Return what containers may hold by the checkpoint in a kubelet's plugin directory, as resource and ID."""
     return frozenset((each.resource, id_) for each in read_recorded(directory) for id_ in each.ids)
+
+
+@asynccontextmanager
+async def answering_bytes(folder: Path, answer: bytes, method: str = "List") -> AsyncIterator[Path]:
+    """Serve a fixed answer of pod-resources, whatever it is, and yield the socket."""
+
+    async def fixed(_request: bytes, _context: object) -> bytes:
+        return answer
+
+    server = grpc.aio.server()
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(fixed)
+    server.add_registered_method_handlers("v1.PodResourcesLister", {method: handler})
+    server.add_insecure_port(f"unix:{folder / 'kubelet.sock'}")
+    await server.start()
+    yield folder / "kubelet.sock"
+    await server.stop(grace=None)

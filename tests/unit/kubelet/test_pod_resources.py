@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import grpc
 import pytest
 
 from gpushare_plugin.base.structs import replace
@@ -13,7 +12,7 @@ from gpushare_plugin.kubelet.allocations.pod_resources import PodResourcesError,
 from gpushare_plugin.kubelet.api import podresources_pb2 as api
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.kubelet.pod_resources import BURST
-from tests.unit.kubelet.serving import running, shared_memory
+from tests.unit.kubelet.serving import answering_bytes, running, shared_memory
 
 GPU_MEM = "aliyun.com/gpu-mem"
 
@@ -23,22 +22,6 @@ async def answering(folder: Path, *pods: api.PodResources) -> AsyncIterator[Path
     """Serve these pods and yield the socket."""
     async with answering_bytes(folder, api.ListPodResourcesResponse(pod_resources=pods).SerializeToString()) as socket:
         yield socket
-
-
-@asynccontextmanager
-async def answering_bytes(folder: Path, answer: bytes) -> AsyncIterator[Path]:
-    """Serve a fixed answer, whatever it is, and yield the socket."""
-
-    async def answer_list(_request: bytes, _context: object) -> bytes:
-        return answer
-
-    server = grpc.aio.server()
-    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(answer_list)
-    server.add_registered_method_handlers("v1.PodResourcesLister", {"List": handler})
-    server.add_insecure_port(f"unix:{folder / 'kubelet.sock'}")
-    await server.start()
-    yield folder / "kubelet.sock"
-    await server.stop(grace=None)
 
 
 async def test_every_container_that_holds_units_is_listed(kubelet: EmbeddedKubelet) -> None:

@@ -22,8 +22,8 @@ from gpushare_plugin.kubelet.device_plugin.directory import KUBELET_SOCKET
 from gpushare_plugin.kubelet.device_plugin.session import Session
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.logs import logged
-from tests.unit.kubelet.serving import running, shared_memory
-from tests.unit.kubelet.test_pod_resources import answering, answering_bytes
+from tests.unit.kubelet.serving import answering_bytes, running, shared_memory
+from tests.unit.kubelet.test_pod_resources import answering
 from tests.waiting import PATIENCE, until
 
 GPU_MEM = "aliyun.com/gpu-mem"
