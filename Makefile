@@ -73,6 +73,7 @@ generate: .venv/.developer
 	$(BIN)/python -m generators.isolation_table
 	$(BIN)/python -m generators.metrics_table
 	$(BIN)/python -m generators.events_table
+	$(BIN)/python -m generators.alerts_page
 	$(BIN)/python -m generators.log_events
 	$(BIN)/python -m generators.pictures
 	$(BIN)/python -m generators.chart_schema

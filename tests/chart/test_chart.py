@@ -178,7 +178,16 @@ EVERYTHING: dict[str, Any] = {
     "service": {"enabled": True, "annotations": {"prometheus.io/scrape": "true"}},
     "podMonitor": MONITOR,
     "serviceMonitor": MONITOR,
-    "prometheusRule": {"enabled": True, "labels": {"release": "monitoring"}},
+    "prometheusRule": {
+        "enabled": True,
+        "namespace": "monitoring",
+        "labels": {"release": "monitoring"},
+        "runbookUrl": "https://git.example.com/docs/alerts.md",
+        "customRules": {"GpuWaiting": {"severity": "info", "for": "2h"}, "GpuOverused": {"threshold": 1}},
+        "disabled": {"GpuForeignProcess": True},
+        "additionalRuleLabels": {"team": "gpus"},
+        "additionalRuleAnnotations": {"team": "gpus"},
+    },
     "dashboard": {"enabled": True, "labels": {"a": "b"}, "annotations": {"grafana_folder": "GPUs"}},
     "networkPolicy": {
         "enabled": True,

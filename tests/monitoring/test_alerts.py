@@ -4,9 +4,11 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import helm_python
 import pytest
 import yaml
 
+from generators.alerts_page import Alert, alerts
 from generators.dashboard import ROWS
 from gpushare_plugin.observe.metrics.extender import EXTENDER_METRICS
 from gpushare_plugin.observe.metrics.node import METRICS
@@ -232,15 +234,19 @@ def healthy() -> dict[str, Any]:
     return {"name": "healthy", "interval": "1m", "input_series": made, "alert_rule_test": quiet}
 
 
+def play(folder: Path, groups: list[dict[str, Any]], scenarios: list[dict[str, Any]]) -> None:
+    """Have Prometheus' own tool play scenarios with these rules; fails the test where an alert is another."""
+    # What is fired is compared whole, and the texts are for people.
+    bare = [{**group, "rules": [_bare(rule) for rule in group["rules"]]} for group in groups]
+    (folder / "alerts.yaml").write_text(yaml.safe_dump({"groups": bare}))
+    (folder / "tests.yaml").write_text(yaml.safe_dump({"rule_files": ["alerts.yaml"], "tests": scenarios}))
+    assert "SUCCESS" in promtool("test", "rules", folder / "tests.yaml")
+
+
 def test_every_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
     """Prometheus' own tool plays each case, and two hours of a healthy node, on which no alert fires."""
     assert sorted(case.alert for case in CASES) == sorted(RULES)
-    # What is fired is compared whole, and the texts are for people.
-    bare = [{**group, "rules": [_bare(rule) for rule in group["rules"]]} for group in GROUPS]
-    (tmp_path / "alerts.yaml").write_text(yaml.safe_dump({"groups": bare}))
-    tests = {"rule_files": ["alerts.yaml"], "tests": [*map(scenario, CASES), healthy()]}
-    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
-    assert "SUCCESS" in promtool("test", "rules", tmp_path / "tests.yaml")
+    play(tmp_path, GROUPS, [*map(scenario, CASES), healthy()])
 
 
 def test_healthy_parts_have_a_series_of_every_metric_that_rules_ask_for() -> None:
@@ -259,13 +265,112 @@ def test_the_rules_are_valid() -> None:
     assert f"{len(RULES)} rules found" in promtool("check", "rules", FILE)
 
 
+def of_chart(**values: Any) -> dict[str, Any]:
+    """Return the PrometheusRule of the chart with values below `prometheusRule`."""
+    made = objects({"prometheusRule": {"enabled": True, **values}})
+    (rule,) = (each for each in made if each["kind"] == "PrometheusRule")
+    return rule
+
+
+def rules_of_chart(**values: Any) -> dict[str, dict[str, Any]]:
+    """Return the alerts in it by their names."""
+    return {rule["alert"]: rule for group in of_chart(**values)["spec"]["groups"] for rule in group["rules"]}
+
+
 def test_the_chart_has_the_rules_on_request_only() -> None:
-    """The PrometheusRule has the rules of the file as they are, and labels by which Prometheus selects it."""
+    """The PrometheusRule has the rules of the file as they are; Prometheus selects it by namespace and labels."""
     assert not [each for each in objects() if each["kind"] == "PrometheusRule"]
-    values = {"prometheusRule": {"enabled": True, "labels": {"release": "monitors"}}}
-    (rule,) = (each for each in objects(values) if each["kind"] == "PrometheusRule")
+    rule = of_chart(labels={"release": "monitors"}, namespace="monitoring")
     assert rule["spec"]["groups"] == GROUPS
     assert rule["metadata"]["labels"]["release"] == "monitors"
+    assert rule["metadata"]["namespace"] == "monitoring"
+    assert of_chart()["metadata"]["namespace"] == "kube-system"
+
+
+def test_single_alerts_can_be_left_out() -> None:
+    """The others stay as they are; a group without alerts is left out, too."""
+    of_partitioner = {name: True for name in RULES if name.startswith(("GpusharePartitioner", "GpushareSlice"))}
+    made = of_chart(disabled={**of_partitioner, "GpuWaiting": True, "GpuFaulty": False})["spec"]["groups"]
+    left = {rule["alert"]: rule for group in made for rule in group["rules"]}
+    assert left == {name: rule for name, rule in RULES.items() if name not in {*of_partitioner, "GpuWaiting"}}
+    assert [group["name"] for group in made] == ["gpushare-gpus", "gpushare-daemon", "gpushare-extender"]
+
+
+def test_all_alerts_can_have_more_labels_and_annotations(tmp_path: Path) -> None:
+    """They come beside the chart's own; the link to the page comes with its address alone; Prometheus takes them."""
+    added = {"team": "gpus", "dashboard": "https://grafana.example.com/d/gpushare?var-node={{ $labels.node }}"}
+    page = "https://git.example.com/docs/alerts.md"
+    rules = rules_of_chart(additionalRuleLabels=added, additionalRuleAnnotations=added, runbookUrl=page)
+    for name, rule in RULES.items():
+        assert rules[name]["labels"] == {**rule["labels"], **added}
+        link = {"runbook_url": f"{page}#{name.lower()}"}
+        assert rules[name]["annotations"] == {**rule["annotations"], **added, **link}
+        assert rules[name]["expr"] == rule["expr"]
+    (tmp_path / "alerts.yaml").write_text(yaml.safe_dump({"groups": [{"name": "g", "rules": [*rules.values()]}]}))
+    assert f"{len(RULES)} rules found" in promtool("check", "rules", tmp_path / "alerts.yaml")
+
+
+def test_a_single_alert_can_have_another_severity_time_and_threshold(tmp_path: Path) -> None:
+    """It fires by these, with the labels of all alerts; its own severity comes before that of all."""
+    values = {
+        "customRules": {
+            "GpuUsageOld": {"severity": "page", "for": "1m", "threshold": 300},
+            "GpushareExtenderCertificateEnds": {"threshold": WEEK / 7},
+            "GpushareRefusals": {"for": "1m"},
+        },
+        "additionalRuleLabels": {"severity": "info", "team": "gpus"},
+    }
+    quiet = {"series": series("gpushare_usage_age_seconds", NODE), "values": "300x5 301x20"}
+    ends = {
+        "series": series("gpushare_extender_certificate_expiration_timestamp_seconds", EXTENDER),
+        "values": f"{WEEK / 7 + 6 * 60}x40",
+    }
+    usage = {"exp_labels": {**NODE, "severity": "page", "team": "gpus"}}
+    certificate = {"exp_labels": {**EXTENDER, "severity": "info", "team": "gpus"}}
+    asked = [
+        {"eval_time": "6m", "alertname": "GpuUsageOld", "exp_alerts": []},
+        {"eval_time": "7m", "alertname": "GpuUsageOld", "exp_alerts": [usage]},
+        {"eval_time": "16m", "alertname": "GpushareExtenderCertificateEnds", "exp_alerts": []},
+        {"eval_time": "17m", "alertname": "GpushareExtenderCertificateEnds", "exp_alerts": [certificate]},
+    ]
+    told = {"name": "told", "interval": "1m", "input_series": [quiet, ends], "alert_rule_test": asked}
+    play(tmp_path, of_chart(**values)["spec"]["groups"], [told])
+    assert rules_of_chart(**values)["GpushareRefusals"]["for"] == "1m"
+
+
+WITH_THRESHOLD = [each for each in alerts() if each.threshold]
+
+
+def far(alert: Alert) -> float:
+    """Return a threshold that no series of the cases reaches."""
+    return 0 if " < " in alert.condition else 1_000_000
+
+
+def test_every_threshold_can_be_another(tmp_path: Path) -> None:
+    """What makes an alert fire with its own threshold does not with a far one; 0 is a threshold, too."""
+    thresholds = {each.name: {"threshold": far(each)} for each in WITH_THRESHOLD}
+    cases = [scenario(case) for case in CASES if case.alert in thresholds]
+    for case in cases:
+        case["alert_rule_test"] = [{**each, "exp_alerts": []} for each in case["alert_rule_test"]]
+    play(tmp_path, of_chart(customRules=thresholds)["spec"]["groups"], cases)
+    assert len(cases) == len(thresholds) > 10
+
+
+@pytest.mark.parametrize("alert", [each.name for each in alerts() if not each.threshold])
+def test_an_alert_that_compares_with_no_number_takes_no_threshold(alert: str) -> None:
+    """That a GPU is faulty has no degrees; the message names the alert and what to do."""
+    with pytest.raises(helm_python.HelmError, match=rf"customRules\.{alert}\.threshold is set, but .*: remove the"):
+        of_chart(customRules={alert: {"threshold": 2}})
+
+
+@pytest.mark.parametrize("place", ["customRules", "disabled"])
+def test_an_alert_that_does_not_exist_is_no_silent_mistake(place: str) -> None:
+    """A misspelt name is rejected with the names that there are."""
+    value = {"customRules": {"for": "1m"}, "disabled": True}[place]
+    with pytest.raises(
+        helm_python.HelmError, match=rf"{place} names GpuFalty, but .* name one of GpuFaulty, GpuForeign"
+    ):
+        of_chart(**{place: {"GpuFalty": value}})
 
 
 @pytest.mark.parametrize("alert", RULES)
@@ -273,6 +378,7 @@ def test_every_alert_is_explained(alert: str) -> None:
     """The page has a section for it, to which its annotation leads, with the meaning and what to do."""
     rule = RULES[alert]
     assert rule["annotations"]["runbook"] == f"docs/alerts.md#{alert.lower()}"
+    assert rule["annotations"]["description"].endswith(".")
     (text,) = re.findall(rf"^## {alert}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert "**Means:**" in text
     assert "**Do:**" in text

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import fields
 
-from generators import command_line, dashboard, dashboard_picture, events_table, metrics_table
+from generators import alerts_page, command_line, dashboard, dashboard_picture, events_table, metrics_table
 from generators.dashboard import Panel
 from generators.dashboard_picture import Line
 from generators.pictures import pictures
@@ -37,6 +37,11 @@ def test_the_dashboard_is_not_stale() -> None:
 def test_the_table_of_events_is_not_stale() -> None:
     """The page says what can happen, every Event of it; `make generate` writes it."""
     assert events_table.PAGE.read_text() == events_table.page(), "run make generate"
+
+
+def test_the_alerts_are_not_stale() -> None:
+    """The page says what the rules say; `make generate` writes it."""
+    assert alerts_page.PAGE.read_text() == alerts_page.page(), "run make generate"
 
 
 def test_the_pictures_are_not_stale() -> None:

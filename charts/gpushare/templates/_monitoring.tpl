@@ -63,3 +63,35 @@ say otherwise: they name the pod that uses a GPU, not the one that is scraped.
     {{- toYaml . | nindent 4 }}
   {{- end }}
 {{- end }}
+
+{{/*
+The number that ends a condition after > or <, which prometheusRule.customRules can replace, as a pattern. Where a condition has none,
+it asks whether something is true.
+*/}}
+{{- define "gpushare.threshold" -}}
+ ([<>]) [0-9][0-9 *.]*$
+{{- end }}
+
+{{/* An alert of files/alerts.yaml as the values below prometheusRule change it: (list $rule $values). */}}
+{{- define "gpushare.alert" -}}
+{{- $rule := first . }}
+{{- $given := last . }}
+{{- $custom := get ($given.customRules | default dict) $rule.alert | default dict }}
+{{- if not (kindIs "invalid" $custom.threshold) }}
+{{- $_ := set $rule "expr" (regexReplaceAll (include "gpushare.threshold" .) $rule.expr (printf " ${1} %v" $custom.threshold)) }}
+{{- end }}
+{{- with $custom.for }}
+{{- $_ := set $rule "for" . }}
+{{- end }}
+{{- $severity := dict }}
+{{- with $custom.severity }}
+{{- $severity = dict "severity" . }}
+{{- end }}
+{{- $_ := set $rule "labels" (merge $severity ($given.additionalRuleLabels | default dict) $rule.labels) }}
+{{- $page := dict }}
+{{- with $given.runbookUrl }}
+{{- $page = dict "runbook_url" (printf "%s#%s" . (lower $rule.alert)) }}
+{{- end }}
+{{- $_ := set $rule "annotations" (merge $page ($given.additionalRuleAnnotations | default dict) $rule.annotations) }}
+{{- toYaml $rule }}
+{{- end }}

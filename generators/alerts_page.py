@@ -1,0 +1,67 @@
+"""Every alert of the chart; `python -m generators.alerts_page` writes into `docs/alerts.md` what the rules say.
+
+That is a table with severity, time and condition of each alert, and the paragraph on what each means. What to do is
+written in the page alone.
+"""
+
+import re
+import textwrap
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import yaml
+
+from generators.pages import DOCUMENTS, with_table
+
+RULES = DOCUMENTS.parent / "charts/gpushare/files/alerts.yaml"
+PAGE = DOCUMENTS / "alerts.md"
+
+_WIDTH = 150
+"""Characters of a line of the page."""
+
+
+class Alert(NamedTuple):
+    """An alert: its name, severity, what it means, and its condition in PromQL.
+
+    `wait` is for how long the condition holds before the alert fires; empty for an alert that fires at once.
+    """
+
+    name: str
+    severity: str
+    meaning: str
+    condition: str
+    wait: str
+
+    @property
+    def threshold(self) -> str | None:
+        """The number that ends the condition after `>` or `<`, which the chart can replace; None where none does."""
+        found = re.search(r" [<>] ([0-9][0-9 *.]*)$", self.condition)
+        return found and found[1]
+
+
+def alerts() -> Iterator[Alert]:
+    """Yield every alert in the order of the rules."""
+    for group in yaml.safe_load(RULES.read_text())["groups"]:
+        for rule in group["rules"]:
+            meaning = rule["annotations"]["description"]
+            yield Alert(rule["alert"], rule["labels"]["severity"], meaning, rule["expr"], rule.get("for", ""))
+
+
+def page() -> str:
+    """Return the page with its table, and with what each alert means, written again."""
+    rows = [f"| [{each.name}](#{each.name.lower()}) {_cells(each)}" for each in alerts()]
+    text = with_table(PAGE, ["| alert | severity | after | condition |", "|---|---|---|---|", *rows])
+    for each in alerts():
+        meaning = textwrap.fill(f"**Means:** {each.meaning}", _WIDTH, break_on_hyphens=False)
+        section = re.compile(rf"(?<=\n## {each.name}\n\n)\*\*Means:\*\*.*?(?=\n\n)", re.DOTALL)
+        text = section.sub(lambda _, meaning=meaning: meaning, text)
+    return text
+
+
+def _cells(alert: Alert) -> str:
+    condition = alert.condition.replace("|", "\\|")
+    return f"| {alert.severity} | {alert.wait or 'at once'} | `{condition}` |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
