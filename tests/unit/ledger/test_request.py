@@ -1,5 +1,8 @@
 """Tests of `gpushare_plugin.ledger.request`."""
 
+from collections.abc import Mapping
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +12,7 @@ from gpushare_plugin.ledger.request import (
     PodRequest,
     Wishes,
     effective,
+    essence,
     shared_request,
 )
 from tests.unit.ledger.objects import container
@@ -35,6 +39,21 @@ def test_equal_requests_are_one_object() -> None:
     assert one is other
     assert one == PodRequest((container("main", memory=5),))
     assert one != PodRequest((container("main", memory=5),), policy="spread")
+
+
+@pytest.mark.parametrize(
+    ("amounts", "gpus", "names_matter"),
+    [({"memory": 4}, 1, False), ({"memory": 4}, 2, True), ({"memory": 4, "cores": 10}, 1, True)],
+)
+def test_names_of_containers_are_essential_where_a_verdict_may_name_one(
+    amounts: Mapping[str, int], gpus: int, *, names_matter: bool
+) -> None:
+    """A verdict may name a container for several GPUs, and for compute beside memory, but not for memory alone."""
+    one, other = (
+        essence(shared_request((container(name, **amounts),), gpus, ANY_GPU, None, None, ()))
+        for name in ("one", "other")
+    )
+    assert (one != other) is names_matter
 
 
 def test_a_pod_refuses_gpus_by_model_and_uuid() -> None:

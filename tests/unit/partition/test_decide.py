@@ -46,6 +46,14 @@ def test_idle_slices_are_taken_before_cut_slices_and_free_room(
         assert wanted(found) == slices
 
 
+def test_idle_slices_that_unknown_gpus_count_against_are_given_once_each() -> None:
+    """kube-scheduler counts one of three idle slices against an unknown GPU: two pods get idle slices, not three."""
+    nodes = [node(gpu(listed="10gb 10gb 10gb"), unplaced="10gb")]
+    found = decided(nodes, *(pod(uid, "10gb", age=age) for uid, age in (("p", 3), ("q", 2), ("r", 1))))
+    assert where(found) == where(found, "q") == ["10gb GPU-a-0 idle"]
+    assert where(found, "r") == ["10gb GPU-a-0 free"]
+
+
 def test_an_idle_slice_on_another_node_goes_before_a_cut_slice() -> None:
     """The order of choice counts for the whole cluster, not only on the first node."""
     nodes = [
