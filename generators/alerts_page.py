@@ -52,9 +52,10 @@ def page() -> str:
     rows = [f"| [{each.name}](#{each.name.lower()}) {_cells(each)}" for each in alerts()]
     text = with_table(PAGE, ["| alert | severity | after | condition |", "|---|---|---|---|", *rows])
     for each in alerts():
+        before, heading, section = text.partition(f"\n## {each.name}\n\n")
+        _, blank, after = section.partition("\n\n")
         meaning = textwrap.fill(f"**Means:** {each.meaning}", _WIDTH, break_on_hyphens=False)
-        section = re.compile(rf"(?<=\n## {each.name}\n\n)\*\*Means:\*\*.*?(?=\n\n)", re.DOTALL)
-        text = section.sub(lambda _, meaning=meaning: meaning, text)
+        text = before + heading + meaning + blank + after
     return text
 
 
