@@ -50,7 +50,7 @@ def test_names_of_containers_are_essential_where_a_verdict_may_name_one(
 ) -> None:
     """A verdict may name a container for several GPUs, and for compute beside memory, but not for memory alone."""
     one, other = (
-        essence(shared_request((container(name, **amounts),), gpus, ANY_GPU, None, None, ()))
+        essence(shared_request((container(name, "app", **amounts),), gpus, ANY_GPU, None, None, ()))
         for name in ("one", "other")
     )
     assert (one != other) is names_matter
