@@ -1,7 +1,8 @@
 """The health of GPUs: faults, the meaning of XIDs, and the end of a fault.
 
-Sources: NVIDIA's device plugin for the XIDs of applications, the resolution column of NVIDIA's "XID Errors" document
-for the XIDs that need a reset.
+Sources: NVIDIA's device plugin for the XIDs of applications; the column "Resolution Bucket (Immediate Action)" of
+NVIDIA's Xid catalog for the XIDs that need a reset, and for 94 and 109
+(docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html; docs/adr/0016-xids-94-and-109-follow-the-catalog.md).
 """
 
 from collections.abc import Mapping
@@ -12,10 +13,10 @@ from gpushare_plugin.base.structs import Struct, field
 XidVerdict = Literal["ignore", "until recovery", "until reset"]
 """The meaning of an XID: no fault, a fault until the GPU is seen to be well, or a fault until a reset."""
 
-APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 94})
 """XIDs of errors of the running program, not of the GPU."""
 
-RESET_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140, 143})
+RESET_XIDS = frozenset({48, 62, 64, 74, 79, 95, 109, 119, 120, 140, 143})
 """XIDs of errors that need a reset: until then, not even a GPU that still answers can be trusted."""
 
 

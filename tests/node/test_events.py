@@ -63,7 +63,7 @@ SILENT = {
 TOLD: list[tuple[NewsItem, str, str]] = [
     (news.NoGpuYet("no driver"), "NoGpu", "no usable GPU: no driver"),
     (news.GpuLeftOut(FailedGpu(1, "no memory")), "GpuLeftOut", "GPU 1 is left out: no memory"),
-    (news.GpuUnhealthy(UUID, "XID 94", until_reset=False), "GpuUnhealthy", f"{UUID}: unhealthy: XID 94"),
+    (news.GpuUnhealthy(UUID, "XID 56", until_reset=False), "GpuUnhealthy", f"{UUID}: unhealthy: XID 56"),
     (
         news.GpuUnhealthy(UUID, "XID 79", until_reset=True),
         "GpuUnhealthy",

@@ -38,7 +38,7 @@ def test_every_subscriber_hears_news_once_and_in_order() -> None:
     news = News(heard[0].append, heard[1].append)
     gpus = Gpus(a_node(8192, 8192), Health(good_probes=1), news)
     uuid = a_gpu(0).uuid
-    event = GpuEvent(uuid, 94, "XID 94")
+    event = GpuEvent(uuid, 56, "XID 56")
     gpus.event(event)
     gpus.event(event)
     gpus.cordon(Cordon({uuid: "cordoned"}, ("GPU 7 is not there",)))
@@ -46,7 +46,7 @@ def test_every_subscriber_hears_news_once_and_in_order() -> None:
     gpus.cordon(Cordon())
     assert heard[0] == [
         GpuEventReported(event, "until recovery"),
-        GpuUnhealthy(uuid, "XID 94", until_reset=False),
+        GpuUnhealthy(uuid, "XID 56", until_reset=False),
         GpuEventReported(event, "until recovery"),
         Warned("GPU 7 is not there"),
         GpuCordoned(uuid, "cordoned"),

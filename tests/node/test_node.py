@@ -60,7 +60,7 @@ async def test_an_xid_marks_every_unit_of_its_gpu_in_one_list(kubelet: EmbeddedK
     node = a_node(*[40960] * 8)
     async with living(kubelet, Cards(node), health=PATIENT, sharing=time_slicing({**SLICED, "replicas": 1000})) as life:
         await life.healthy({"nvidia.com/gpu": 8000})
-        life.node.event(xid(94, gpu=3))
+        life.node.event(xid(56, gpu=3))
         await kubelet.wait_for(lambda seen: seen.allocatable()["nvidia.com/gpu"] != 8000)
         assert kubelet.allocatable() == {"nvidia.com/gpu": 7000}
         sick = {id_ for id_, device in kubelet.devices("nvidia.com/gpu").items() if device.health == "Unhealthy"}
@@ -78,7 +78,7 @@ async def test_a_list_as_long_as_the_kubelet_takes_is_taken_when_all_gpus_but_on
         await life.healthy({gpu: 71_200})
         (held,) = (await kubelet.admit(pod(1, gpu))).containers["main"].device_ids[gpu]
         for index in range(7):
-            life.node.event(xid(94, gpu=index))
+            life.node.event(xid(56, gpu=index))
         await life.healthy({gpu: 8900})
         assert {id_.partition("::")[0] for id_ in kubelet.healthy(gpu)} == {a_gpu(7).uuid}
         assert len(kubelet.devices(gpu)) == 71_200
@@ -91,18 +91,18 @@ async def test_a_flood_of_events_is_one_change(kubelet: EmbeddedKubelet) -> None
     async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
         for number in range(5000):
-            life.node.event(xid(94 if number % 2 else 13))
+            life.node.event(xid(56 if number % 2 else 13))
         await life.healthy({GPU_MEM: 8})
         await kubelet.admit(pod(5))
         assert kubelet.capacity() == {GPU_MEM: 16}
 
 
 async def test_an_applications_error_is_no_fault(kubelet: EmbeddedKubelet) -> None:
-    """XID 13 is the program's own; XID 94 on the other card is seen, so the first was seen before."""
+    """XID 13 is the program's own; XID 56 on the other card is seen, so the first was seen before."""
     async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
         life.node.event(xid(13, gpu=0))
-        life.node.event(xid(94, gpu=1))
+        life.node.event(xid(56, gpu=1))
         await life.healthy({GPU_MEM: 8})
         assert all(device.health == "Healthy" for id_, device in kubelet.devices(GPU_MEM).items() if "00000000" in id_)
 
@@ -111,7 +111,7 @@ async def test_an_event_that_names_no_gpu_concerns_all_gpus(kubelet: EmbeddedKub
     """When the driver does not say which card it was, none can be trusted."""
     async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
-        life.node.event(xid(94, gpu=None))
+        life.node.event(xid(56, gpu=None))
         await life.healthy({})
 
 
@@ -167,7 +167,7 @@ async def test_gpus_that_a_driver_makes_up_take_no_more_room(kubelet: EmbeddedKu
         for number in range(2, 500):
             cards.inventory = replace(TWO, cards=(TWO.cards[0], replace(TWO.cards[1], uuid=a_gpu(number).uuid)))
             await life.node.look()
-            life.node.event(xid(94, gpu=10_000 + number))
+            life.node.event(xid(56, gpu=10_000 + number))
         assert len(life.node.snapshot.value.inventory.failed) <= MOST_ABSENT
         remembered = [each for each in cards_remembered() if not any(each is other for other in of_other_tests)]
         assert len(TWO.cards) <= len(remembered) <= MOST_ABSENT + len(TWO.cards)
@@ -241,8 +241,8 @@ async def test_cordoned_gpus_come_back_by_the_end_of_the_cordon_alone(kubelet: E
         await life.healthy({GPU_MEM: 16})
         life.node.cordon(Cordon({a_gpu(0).uuid: "cordoned by annotation"}, ("there is no GPU 7",)))
         await life.healthy({GPU_MEM: 8})
-        life.node.event(xid(94, gpu=0))
-        life.node.event(xid(94, gpu=1))
+        life.node.event(xid(56, gpu=0))
+        life.node.event(xid(56, gpu=1))
         await life.healthy({})
         await life.healthy({GPU_MEM: 8})  # the other card is well again, by looks
         await life.reload(sharing=time_slicing(SLICED))
@@ -266,9 +266,9 @@ async def test_a_refused_request_names_why_its_gpu_is_out(kubelet: EmbeddedKubel
         assert await refused_allocation(socket) == f"{GPU_MEM}: {out}cordoned by annotation gpushare/unhealthy-gpus"
         life.node.event(xid(79))
         assert await refused_allocation(socket) == f"{GPU_MEM}: {out}XID 79"
-        life.node.event(xid(94, gpu=1))
+        life.node.event(xid(56, gpu=1))
         preferred = await refused_preference(socket, 3)
-        assert preferred.endswith(f"; {out}XID 79; {a_gpu(1).identity} cannot be allocated: XID 94")
+        assert preferred.endswith(f"; {out}XID 79; {a_gpu(1).identity} cannot be allocated: XID 56")
 
 
 async def test_a_cordon_is_no_error(kubelet: EmbeddedKubelet, log: list[MutableMapping[str, Any]]) -> None:
@@ -277,9 +277,9 @@ async def test_a_cordon_is_no_error(kubelet: EmbeddedKubelet, log: list[MutableM
         await life.healthy({GPU_MEM: 16})
         life.node.cordon(Cordon({a_gpu(0).uuid: "cordoned by annotation"}))
         assert logged(log, a_gpu(0).uuid) == [("gpu_cordoned", "warning", "cordoned by annotation")]
-        life.node.event(xid(94, gpu=0))
+        life.node.event(xid(56, gpu=0))
         life.node.apply()
-        assert logged(log, a_gpu(0).uuid)[2:] == [("gpu_unhealthy", "error", "XID 94")]
+        assert logged(log, a_gpu(0).uuid)[2:] == [("gpu_unhealthy", "error", "XID 56")]
         life.node.cordon(Cordon())
         assert logged(log, a_gpu(0).uuid)[3:] == [("gpu_uncordoned", "info", None)]
 
@@ -705,7 +705,7 @@ async def test_a_client_that_never_reads_delays_nobody(kubelet: EmbeddedKubelet)
             silent = rpc.DevicePluginStub(channel).ListAndWatch(api.Empty())
             await silent.wait_for_connection()
             for number in range(20):
-                life.node.event(xid(94, gpu=number % 2))
+                life.node.event(xid(56, gpu=number % 2))
                 await life.reload(health=PATIENT, sharing=time_slicing({**SLICED, "replicas": 4001 + number}))
             await kubelet.wait_for(lambda seen: seen.capacity() == {"nvidia.com/gpu": 2 * 4020})
             silent.cancel()

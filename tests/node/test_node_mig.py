@@ -24,8 +24,8 @@ def end(kubelet: EmbeddedKubelet, name: str) -> None:
 @pytest.mark.parametrize(
     ("event", "left"),
     [
-        (GpuEvent(a_gpu(0).uuid, 94, "", 8, 0), {SMALL: 2, LARGE: 1, GPU: 1}),
-        (GpuEvent(a_gpu(0).uuid, 94, "", 9), {SMALL: 3, GPU: 1}),
+        (GpuEvent(a_gpu(0).uuid, 56, "", 8, 0), {SMALL: 2, LARGE: 1, GPU: 1}),
+        (GpuEvent(a_gpu(0).uuid, 56, "", 9), {SMALL: 3, GPU: 1}),
         (GpuEvent(a_gpu(0).uuid, 79, ""), {SMALL: 1, GPU: 1}),
         (GpuEvent(a_gpu(2).uuid, 79, ""), {SMALL: 3, LARGE: 1}),
         (GpuEvent(None, None, ""), {}),
@@ -45,14 +45,14 @@ async def test_a_fault_of_an_instance_is_one_of_the_card_as_a_whole(kubelet: Emb
     """Under `none` the card is allocated with all its instances."""
     async with living(kubelet, Cards(NODE), health={"rescanSeconds": 600, "probeSeconds": 600}) as life:
         await life.healthy({GPU: 3})
-        life.node.event(GpuEvent(a_gpu(0).uuid, 94, "", 8, 0))
+        life.node.event(GpuEvent(a_gpu(0).uuid, 56, "", 8, 0))
         await life.healthy({GPU: 2})
 
 
 async def test_an_instance_recovers_by_itself(kubelet: EmbeddedKubelet) -> None:
     """Good looks at the instance end its fault."""
     async with living(kubelet, Cards(NODE), flags=MIXED) as life:
-        life.node.event(GpuEvent(a_gpu(0).uuid, 94, "", 8, 0))
+        life.node.event(GpuEvent(a_gpu(0).uuid, 56, "", 8, 0))
         await life.healthy({SMALL: 3, LARGE: 1, GPU: 1})
 
 
@@ -88,13 +88,13 @@ async def test_the_reason_of_an_unhealthy_instance_is_named(kubelet: EmbeddedKub
     """An instance names the fault of its card, a card that of its instance, and each its own first."""
     async with living(kubelet, Cards(NODE), flags=MIXED, health={"rescanSeconds": 600, "probeSeconds": 600}) as life:
         await life.healthy({SMALL: 3, LARGE: 1, GPU: 1})
-        life.node.event(GpuEvent(a_gpu(0).uuid, 94, "XID 94", 8, 0))
+        life.node.event(GpuEvent(a_gpu(0).uuid, 56, "XID 56", 8, 0))
         life.node.cordon(Cordon({a_gpu(1).uuid: "cordoned by annotation"}))
         first, second = NODE.instances[0], NODE.instances[1]
         (hurt,) = (gpu for gpu in (first, second) if gpu.uuid in life.node.snapshot.value.unhealthy)
         assert life.node.snapshot.value.unhealthy == {
-            hurt.uuid: "XID 94",
-            a_gpu(0).uuid: f"affected by {hurt.identity}: XID 94",
+            hurt.uuid: "XID 56",
+            a_gpu(0).uuid: f"affected by {hurt.identity}: XID 56",
         }
         assert life.node.snapshot.value.cordoned == {
             a_gpu(1).uuid: "cordoned by annotation",

@@ -849,7 +849,7 @@ class TestLife:
         async with running(kubelet, "--config-file", str(file), environment=node.environment) as daemon:
             await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
             await daemon.until(lambda: node.calls()["nvmlDeviceRegisterEvents"] >= 2, "both cards are watched")
-            node.raise_event(0, data=94)
+            node.raise_event(0, data=56)
             await daemon.logged("gpu_unhealthy")
             await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 14})
             await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 39 + 14})

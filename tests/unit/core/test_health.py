@@ -14,16 +14,20 @@ GOOD, LOST = Probe(), Probe("GPU is lost", lost=True)
     [
         (XidPolicy(), 13, "ignore"),
         (XidPolicy(), 79, "until reset"),
-        (XidPolicy(), 94, "until recovery"),
-        (XidPolicy(ignored=None), 94, "ignore"),
-        (XidPolicy(ignored=None, watched=frozenset({94})), 94, "until recovery"),
+        (XidPolicy(), 94, "ignore"),
+        (XidPolicy(), 109, "until reset"),
+        (XidPolicy(ignored=frozenset({109})), 109, "ignore"),
+        (XidPolicy(watched=frozenset({94})), 94, "until recovery"),
+        (XidPolicy(), 56, "until recovery"),
+        (XidPolicy(ignored=None), 56, "ignore"),
+        (XidPolicy(ignored=None, watched=frozenset({56})), 56, "until recovery"),
         (XidPolicy(watched=None), 13, "until recovery"),
-        (XidPolicy(ignored=frozenset({94})), 94, "ignore"),
-        (XidPolicy(until_reset=frozenset({94})), 94, "until reset"),
+        (XidPolicy(ignored=frozenset({56})), 56, "ignore"),
+        (XidPolicy(until_reset=frozenset({56})), 56, "until reset"),
     ],
 )
 def test_the_policy_says_what_an_xid_means(policy: XidPolicy, xid: int, verdict: XidVerdict) -> None:
-    """An application's own errors are ignored, what is watched wins over what is ignored, the rest is a fault."""
+    """Errors of applications are ignored, what is watched wins over what is ignored, the rest is a fault (ADR 16)."""
     assert policy.verdict(xid) == verdict
 
 
@@ -37,8 +41,8 @@ def probed(health: CardHealth, *probes: Probe) -> CardHealth:
 def test_a_fault_ends_after_good_probes_in_a_row() -> None:
     """Recovery is believed the third time, and a bad probe between starts the count again."""
     health = CardHealth(good_probes=3)
-    health.report(Fault("XID 94"))
-    assert probed(health, GOOD, GOOD).fault == Fault("XID 94")
+    health.report(Fault("XID 56"))
+    assert probed(health, GOOD, GOOD).fault == Fault("XID 56")
     assert probed(health, Probe("Unknown error"), GOOD, GOOD).fault == Fault("Unknown error")
     assert probed(health, GOOD).fault is None
 
@@ -46,9 +50,9 @@ def test_a_fault_ends_after_good_probes_in_a_row() -> None:
 def test_a_new_fault_starts_the_count_again() -> None:
     """A card that fails between two probes is not well."""
     health = CardHealth(good_probes=2)
-    health.report(Fault("XID 94"))
+    health.report(Fault("XID 56"))
     probed(health, GOOD)
-    health.report(Fault("XID 94"))
+    health.report(Fault("XID 56"))
     assert probed(health, GOOD).fault is not None
 
 
@@ -65,7 +69,7 @@ def test_the_driver_decides_whether_a_fault_needs_a_reset() -> None:
     health = CardHealth(good_probes=1)
     health.report(Fault("XID 79", until_reset=True))
     assert probed(health, Probe(needs_reset=False)).fault is None
-    health.report(Fault("XID 94"))
+    health.report(Fault("XID 56"))
     assert probed(health, Probe(needs_reset=True)).fault is not None
 
 
@@ -80,8 +84,8 @@ def test_a_lighter_fault_does_not_hide_a_graver_one() -> None:
     """A card that needs a reset still needs it after another event."""
     health = CardHealth(good_probes=1)
     health.report(Fault("XID 79", until_reset=True))
-    health.report(Fault("XID 94"))
-    assert probed(health, GOOD).fault == Fault("XID 94", until_reset=True)
+    health.report(Fault("XID 56"))
+    assert probed(health, GOOD).fault == Fault("XID 56", until_reset=True)
 
 
 def test_a_bad_probe_alone_is_a_fault() -> None:
@@ -95,7 +99,7 @@ def test_a_healthy_card_has_answered_long_enough(good_probes: int, happenings: l
     health = CardHealth(good_probes=good_probes)
     for happening in happenings:
         if happening == "event":
-            health.report(Fault("XID 94"))
+            health.report(Fault("XID 56"))
         else:
             health.probed(GOOD if happening == "good" else Probe("no answer"))
     last = happenings[-good_probes:]

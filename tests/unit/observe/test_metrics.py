@@ -324,7 +324,7 @@ async def test_instances_are_gpus_of_their_own(kubelet: EmbeddedKubelet) -> None
         }
         instance = node.instances[1].mig
         assert instance is not None
-        life.node.event(GpuEvent(node.cards[0].uuid, 94, "XID 94", instance.gpu_instance, instance.compute_instance))
+        life.node.event(GpuEvent(node.cards[0].uuid, 56, "XID 56", instance.gpu_instance, instance.compute_instance))
         healthy = {index: value for (index, _), value in scraped(life)["gpushare_gpu_healthy"].items()}
         assert healthy == {"0": 0, "0:0": 1, "0:1": 0}
 

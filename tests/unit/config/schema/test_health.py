@@ -28,13 +28,13 @@ def test_a_file_without_health_leaves_xids_their_usual_meaning(load_text: Callab
 
 def test_the_file_says_what_an_xid_means(load_text: Callable[..., Loaded]) -> None:
     """What is ignored adds to the application's own, what is watched wins, what needs a reset is told whole."""
-    section = health(load_text("health: {ignoredXids: [94], watchedXids: [13], resetXids: [95], probeSeconds: 0.5}"))
-    verdicts = {xid: section.policy().verdict(xid) for xid in (13, 31, 79, 94, 95)}
+    section = health(load_text("health: {ignoredXids: [56], watchedXids: [13], resetXids: [95], probeSeconds: 0.5}"))
+    verdicts = {xid: section.policy().verdict(xid) for xid in (13, 31, 79, 56, 95)}
     assert verdicts == {
         13: "until recovery",
         31: "ignore",
         79: "until recovery",
-        94: "ignore",
+        56: "ignore",
         95: "until reset",
     }
     assert section.probe_seconds == 0.5
@@ -43,7 +43,7 @@ def test_the_file_says_what_an_xid_means(load_text: Callable[..., Loaded]) -> No
 def test_the_word_all_stands_for_every_xid(load_text: Callable[..., Loaded]) -> None:
     """Every XID can be ignored, every XID can be watched; what is watched wins."""
     nothing = health(load_text("health: {ignoredXids: all, watchedXids: [48], resetXids: []}")).policy()
-    assert [nothing.verdict(xid) for xid in (79, 94, 48)] == ["ignore", "ignore", "until recovery"]
+    assert [nothing.verdict(xid) for xid in (79, 56, 48)] == ["ignore", "ignore", "until recovery"]
     everything = health(load_text("health: {ignoredXids: all, watchedXids: all}")).policy()
     assert [everything.verdict(xid) for xid in (13, 79)] == ["until recovery", "until reset"]
 
