@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from generators.dashboard import ROWS, Panel
 from generators.monitored import SECONDS, Ask, scraped
 from generators.pages import DOCUMENTS
-from gpushare_plugin.cli.logs import configure_log
+from gpushare_plugin.base.log.form import configure_log
 
 PICTURE = DOCUMENTS / "pictures" / "dashboard.svg"
 

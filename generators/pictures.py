@@ -15,9 +15,9 @@ from pathlib import Path
 from rich.console import Console
 
 from generators.pages import DOCUMENTS
+from gpushare_plugin.base.log.form import configure_log
 from gpushare_plugin.base.memory import MIB_PER_GIB
 from gpushare_plugin.cli.demonstration import Demonstration, run, show
-from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.core.gpu import Gpu
 
 SHARING = DOCUMENTS / "pictures" / "sharing.svg"

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from gpushare_plugin.cli.logs import daemon_log, run_daemon
+from gpushare_plugin.cli.daemons import daemon_log, run_daemon
 from gpushare_plugin.gpus.compute_modes import ComputeMode
 from gpushare_plugin.mps.exchange import MpsRoot
 from gpushare_plugin.mps.service import run

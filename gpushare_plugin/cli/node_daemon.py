@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gpushare_plugin.cli.daemons import daemon_log, run_daemon
 from gpushare_plugin.cli.inputs import gpu_source
-from gpushare_plugin.cli.logs import daemon_log, run_daemon
 from gpushare_plugin.cli.membership import cluster_membership
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.kubelet.allocations.trust import PodName

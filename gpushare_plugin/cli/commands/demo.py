@@ -4,8 +4,8 @@ import asyncio
 
 import click
 
+from gpushare_plugin.base.log.form import configure_log
 from gpushare_plugin.cli.demonstration import run, show
-from gpushare_plugin.cli.logs import configure_log
 
 
 @click.command("demo", short_help="Show sample pods that share four simulated GPUs.")

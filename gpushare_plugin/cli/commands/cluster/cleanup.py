@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gpushare_plugin.base.errors import GpushareError
-from gpushare_plugin.cli.logs import configure_log
+from gpushare_plugin.base.log.form import configure_log
 from gpushare_plugin.cli.options import kubeconfig_option, option
 from gpushare_plugin.cli.output import show
 from gpushare_plugin.kube.client import Client, ClusterError

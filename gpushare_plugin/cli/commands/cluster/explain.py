@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
+from gpushare_plugin.base.log.form import configure_log
 from gpushare_plugin.cli import completing
-from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
 from gpushare_plugin.cli.output import output_style, show, show_json, warn
 from gpushare_plugin.core.policies import POLICIES

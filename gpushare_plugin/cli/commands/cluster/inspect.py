@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
+from gpushare_plugin.base.log.form import configure_log
 from gpushare_plugin.base.signals.ending import until_stopped
 from gpushare_plugin.cli import completing
-from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
 from gpushare_plugin.cli.output import output_style, show, show_json
 from gpushare_plugin.kube.client import Client

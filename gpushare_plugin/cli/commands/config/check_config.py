@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from gpushare_plugin.base.errors import ConfigError, NoGpuLibraryError
+from gpushare_plugin.base.log.form import configure_log
 from gpushare_plugin.base.text import in_words, some_of
 from gpushare_plugin.cli.inputs import gpu_source
-from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import A_PATH, simulate_option
 from gpushare_plugin.cli.output import show, show_json, warn
 from gpushare_plugin.cli.setting_options import overrides, with_setting_options

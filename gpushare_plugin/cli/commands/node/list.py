@@ -9,9 +9,9 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
+from gpushare_plugin.base.log.form import configure_log
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.cli.inputs import chosen_configs, gpu_source, with_config_options
-from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.membership import cluster_membership
 from gpushare_plugin.cli.options import (
     device_plugin_path_option,

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from gpushare_plugin.cli.logs import daemon_log, run_daemon
+from gpushare_plugin.cli.daemons import daemon_log, run_daemon
 from gpushare_plugin.cli.options import (
     A_PATH,
     container_driver_root_option,

@@ -1,6 +1,5 @@
-"""Tests of `gpushare_plugin.base.log`; what becomes of a daemon whose log is bad is tested with the daemons."""
+"""Tests of `gpushare_plugin.base.log.queue`; what becomes of a daemon whose log is bad is tested with the daemons."""
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -15,9 +14,8 @@ import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 
-from gpushare_plugin.base.log import LoopErrors, QueuedLog
+from gpushare_plugin.base.log.queue import QueuedLog
 from tests.process.daemon import full_pipe
 from tests.waiting import PATIENCE, until_blocking
 
@@ -161,8 +159,8 @@ def test_a_process_without_standard_error_writes_no_log(form: str) -> None:
 
 PRINTS = """
 import sys, threading, logging
-from gpushare_plugin.base.log import queued_log
-from gpushare_plugin.cli.logs import configure_log
+from gpushare_plugin.base.log.queue import queued_log
+from gpushare_plugin.base.log.form import configure_log
 from tests.waiting import until_blocking
 with queued_log() as log:
     configure_log("json", "info", log)
@@ -179,36 +177,3 @@ def test_text_that_libraries_print_is_an_event_of_the_log() -> None:
     for line, text in zip(lines, ("a library says", "this", "and this"), strict=True):
         assert f'"found": "{text}"' in line
         assert '"event": "printed_to_stderr", "level": "error"' in line
-
-
-def test_errors_of_the_loop_are_told_once_a_minute() -> None:
-    """Each kind is, then with how many were not told; a stack only if the error is none of the system."""
-    loop, errors = Loop(), LoopErrors()
-    full = {"message": "no file", "exception": OSError(24, "Too many open files")}
-    before = structlog.get_config()
-    structlog.reset_defaults()
-    with capture_logs() as told:
-        for _ in range(10):
-            errors(loop, full)
-        errors(loop, {"message": "broken", "exception": ValueError("odd")})
-        errors(loop, {"message": "without an exception"})
-        loop.now += 61
-        errors(loop, full)
-    structlog.configure(**before)
-    loop.close()
-    assert [(each["reason"], each["error"], each["count"], each["exc_info"] is None) for each in told] == [
-        ("no file", "[Errno 24] Too many open files", 0, True),
-        ("broken", "odd", 0, False),
-        ("without an exception", "None", 0, True),
-        ("no file", "[Errno 24] Too many open files", 9, True),
-    ]
-
-
-class Loop(asyncio.SelectorEventLoop):
-    """A loop whose clock a test sets."""
-
-    now = 1000.0
-
-    def time(self) -> float:
-        """Return the time that it is."""
-        return self.now

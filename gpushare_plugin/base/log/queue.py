@@ -4,7 +4,6 @@ The QueueHandler and QueueListener of the standard library do not fit. A QueueHa
 full. A QueueListener that ends waits for its writer without limit.
 """
 
-import asyncio
 import contextlib
 import io
 import os
@@ -13,11 +12,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from queue import SimpleQueue
-from typing import Any
 
 import structlog
-
-from gpushare_plugin.base.reported import Repeats
 
 _log = structlog.get_logger()
 
@@ -25,10 +21,6 @@ CAPACITY = 1 << 20
 """The most bytes of lines in the queue; a line without room is dropped."""
 LAST_WORDS = 1.0
 """Seconds that `close` waits for the last lines to be written."""
-LOOP_ERROR_PAUSE = 60.0
-"""Seconds between two lines about errors of the same kind in the event loop."""
-MOST_LOOP_ERRORS = 32
-"""The most kinds of errors in the event loop that are told apart at a time."""
 
 
 class QueuedLog:
@@ -100,28 +92,6 @@ class QueuedLog:
                 return False
         self._cut = False
         return True
-
-
-class LoopErrors:
-    """An exception handler of an event loop: logs a line from time to time, where asyncio prints a stack every time."""
-
-    def __init__(self) -> None:
-        """Begin without logged errors."""
-        self._repeats = Repeats(LOOP_ERROR_PAUSE, MOST_LOOP_ERRORS)
-
-    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log an error, with a stack unless it is an OSError; only count an error whose type was logged lately."""
-        error = context.get("exception")
-        kept_back = self._repeats.untold(str(type(error)), loop.time())
-        if kept_back is None:
-            return
-        _log.error(
-            "event_loop_error",
-            reason=context["message"],
-            error=str(error),
-            count=kept_back,
-            exc_info=None if isinstance(error, OSError) else error,
-        )
 
 
 class _Printed(io.TextIOBase):

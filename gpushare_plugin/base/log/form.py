@@ -1,14 +1,11 @@
-"""The log of commands: daemons log through a queue, other commands directly to standard error."""
+"""The form of the lines of the log: JSON for programs, text for people."""
 
-import asyncio
-import contextlib
 import json
 import logging
 import os
 import re
 import sys
 import traceback
-from collections.abc import Coroutine, Iterator
 from typing import Any, TextIO
 
 import structlog
@@ -17,10 +14,8 @@ from structlog.processors import ExceptionRenderer
 from structlog.tracebacks import ExceptionDictTransformer
 from structlog.typing import ExcInfo
 
-from gpushare_plugin.base.errors import ConfigError, DriverChangedError, GpushareError
-from gpushare_plugin.base.log import LoopErrors, QueuedLog, queued_log
+from gpushare_plugin.base.log.queue import QueuedLog
 from gpushare_plugin.base.text import visible, visible_json
-from gpushare_plugin.base.version import __version__
 
 _STYLES = ("\x1b[1m", "\x1b[2m", "\x1b[0m")
 """The control sequences of terminals for bold, faint and normal text (ECMA-48, SGR)."""
@@ -29,39 +24,6 @@ _stacks = ExceptionRenderer(ExceptionDictTransformer(show_locals=False))
 """Writes stacks in JSON without the values of variables: a value can be large, secret, or sent by an attacker."""
 
 _WORD = re.compile(r"""[^\s"'=]+""")
-
-
-@contextlib.contextmanager
-def daemon_log(form: str, level: str) -> Iterator[QueuedLog]:
-    """Log start and stop of a daemon, which never waits for its log; log a failure and exit with status 1."""
-    with queued_log() as lines:
-        configure_log(form, level, lines)
-        log = structlog.get_logger()
-        log.info("starting", version=__version__)
-        try:
-            yield lines
-        except DriverChangedError as error:
-            log.error("driver_changed", reason=str(error))  # noqa: TRY400 - no defect
-            sys.exit(1)
-        except GpushareError as error:
-            # A mistake in the config needs no stack.
-            for line in str(error).splitlines():
-                if isinstance(error, ConfigError):
-                    log.error("start_failed", problem=line)  # noqa: TRY400
-                else:
-                    log.error("start_failed", reason=line)  # noqa: TRY400
-            sys.exit(1)
-        except Exception:
-            log.exception("unexpected_error", remedy="report this as a defect of gpushare")
-            sys.exit(1)
-        log.info("stopped")
-
-
-def run_daemon(daemon: Coroutine[Any, Any, None]) -> None:
-    """Run a daemon to its end in an event loop whose errors are logged."""
-    with asyncio.Runner() as runner:
-        runner.get_loop().set_exception_handler(LoopErrors())
-        runner.run(daemon)
 
 
 def configure_log(form: str, level: str, lines: QueuedLog | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.cli.logs`: the log for people."""
+"""Tests of `gpushare_plugin.base.log.form`: the log for people."""
 
 import json
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from gpushare_plugin.cli.logs import configure_log, console_renderer
+from gpushare_plugin.base.log.form import configure_log, console_renderer
 
 EVENT = {
     "timestamp": "2026-11-22T05:24:19Z",
