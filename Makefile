@@ -95,10 +95,11 @@ dashboard-picture: .venv/.developer
 hashes: .venv/.developer
 	$(BIN)/python -m tests.chart.hashes
 
-# Wheel, chart, image where one can be built, bill of materials and checksums, in one folder. BASE pins the base image.
+# Wheel, chart, image where one can be built, bill of materials and checksums, in one folder. BASE pins the base image,
+# REPOSITORY is where the image is published, which the packaged chart then has as its default.
 .PHONY: release
 release: .venv/.developer
-	$(BIN)/python -m generators.release dist/gpushare$(if $(BASE), --base $(BASE))
+	$(BIN)/python -m generators.release dist/gpushare$(if $(BASE), --base $(BASE))$(if $(REPOSITORY), --repository $(REPOSITORY))
 
 # Measures all figures and their floors, or ONLY=allocate (see benchmarks/registry.py); JSON is the file to write. Figures
 # are the medians of RUNS runs; SHARE=0.1 repeats and watches a tenth of what is repeated and watched otherwise.

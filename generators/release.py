@@ -33,13 +33,14 @@ _TOOLS = {"docker": ("docker", "info"), "podman": ("podman", "info"), "buildah":
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--base", metavar="IMAGE", help="Base of the image, such as python:3.13-slim@sha256:….")
-def release(folder: Path, base: str | None) -> None:
+@click.option("--repository", metavar="NAME", help="Where the image is published: the chart's image.repository.")
+def release(folder: Path, base: str | None, repository: str | None) -> None:
     """Build everything that a release consists of into FOLDER; files there that are not of a release stay."""
     folder.mkdir(parents=True, exist_ok=True)
     seconds = source_date()
     image = folder / f"gpushare-image-{__version__}.tar"
     image.unlink(missing_ok=True)  # of an earlier run: it may be skipped in this one
-    made = [wheel(folder, seconds), chart(folder, seconds), *krew(folder, seconds), sbom(folder, seconds)]
+    made = [wheel(folder, seconds), chart(folder, seconds, repository), *krew(folder, seconds), sbom(folder, seconds)]
     if tool := image_tool():
         build_image(tool, image, seconds, base)
         made.append(image)
@@ -74,8 +75,8 @@ def wheel(folder: Path, seconds: int) -> Path:
     return folder / f"gpushare-{__version__}-py3-none-any.whl"
 
 
-def chart(folder: Path, seconds: int) -> Path:
-    """Package the chart as Helm does, with one time and one owner for all files."""
+def chart(folder: Path, seconds: int, repository: str | None) -> Path:
+    """Package the chart as Helm does, with one time and one owner for all files, and the repository of its image."""
     target = folder / f"gpushare-{__version__}.tgz"
     with tempfile.TemporaryDirectory() as place:
         packaged = helm_python.package(ROOT / "charts/gpushare", destination=place)
@@ -85,11 +86,24 @@ def chart(folder: Path, seconds: int) -> Path:
             tarfile.open(fileobj=content, mode="w", format=tarfile.USTAR_FORMAT) as made,
         ):
             for file in sorted(given.getmembers(), key=lambda each: each.name):
+                text = _content(given, file, repository)
                 plain = tarfile.TarInfo(file.name)
-                plain.size, plain.mtime, plain.mode = file.size, seconds, 0o644
-                made.addfile(plain, given.extractfile(file))
+                plain.size, plain.mtime, plain.mode = len(text), seconds, 0o644
+                made.addfile(plain, io.BytesIO(text))
     target.write_bytes(gzip.compress(content.getvalue(), mtime=seconds))
     return target
+
+
+def _content(archive: tarfile.TarFile, file: tarfile.TarInfo, repository: str | None) -> bytes:
+    """Return a file of the chart; its values name the published image, so that users need not."""
+    member = archive.extractfile(file)
+    text = member.read() if member else b""
+    if not repository or file.name != "gpushare/values.yaml":
+        return text
+    before, line, after = text.partition(b"\n  repository: gpushare\n")
+    if not line:
+        raise click.ClickException("values.yaml of the chart has no line 'repository: gpushare': correct this program")
+    return before + f"\n  repository: {repository}\n".encode() + after
 
 
 def krew(folder: Path, seconds: int) -> list[Path]:

@@ -129,6 +129,16 @@ def test_the_chart_is_the_chart(plain: tuple[Path, str]) -> None:
         assert packaged.schema == chart.schema
 
 
+def test_the_chart_names_the_published_image(tmp_path: Path) -> None:
+    """Of a release whose image has a place, the chart needs no image.repository; nothing else of the chart differs."""
+    package = release.chart(tmp_path, 1700000000, "registry.example.com/gpushare")
+    with helm_python.Chart.load(package) as packaged, helm_python.Chart.load(CHART) as chart:
+        rendered = packaged.render({}, name="a", namespace="b")
+        values = {"image": {"repository": "registry.example.com/gpushare"}}
+        assert rendered == chart.render(values, name="a", namespace="b")
+        assert f"registry.example.com/gpushare:{__version__}" in str(rendered)
+
+
 def test_the_bill_of_materials_has_what_the_image_has(plain: tuple[Path, str]) -> None:
     """Each package has its version, its hashes, and whether it is left in the image after the build."""
     bom = json.loads((plain[0] / SBOM).read_text())
@@ -145,9 +155,12 @@ def test_the_bill_of_materials_has_what_the_image_has(plain: tuple[Path, str]) -
 
 
 def test_make_release_runs_what_is_tested() -> None:
-    """The target of the Makefile runs what is tested here, and hands on the base of the image."""
+    """The target of the Makefile runs what is tested here, and hands on the base and the place of the image."""
     make = shutil.which("make")
     assert make is not None
-    command = [make, "--dry-run", "--silent", "release", "BASE=python@sha256:1"]
+    command = [make, "--dry-run", "--silent", "release", "BASE=python@sha256:1", "REPOSITORY=r.example/a"]
     printed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
-    assert ".venv/bin/python -m generators.release dist/gpushare --base python@sha256:1" in printed
+    assert (
+        ".venv/bin/python -m generators.release dist/gpushare --base python@sha256:1 --repository r.example/a"
+        in printed
+    )

@@ -89,12 +89,20 @@ def why_not_run(command: str) -> str | None:
     return next(reasons, None)
 
 
+def without_image_tools(folder: Path) -> Path:
+    """Return a folder with the programs that build images, none of which works: `make release` skips the image."""
+    for name in ("docker", "podman", "buildah"):
+        (folder / name).write_text("#!/bin/sh\nexit 1\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
 def run(command: str, folder: Path) -> str:
-    """Run a command as a newcomer's shell does, on a machine without GPUs, and return what it printed."""
+    """Run a command as a newcomer's shell does, on a machine without GPUs and image tools; return what it printed."""
     environment = {
         **os.environ,
         **without_library(folder),
-        "PATH": f"{sys.prefix}/bin:{os.environ['PATH']}",
+        "PATH": f"{without_image_tools(folder)}:{sys.prefix}/bin:{os.environ['PATH']}",
         "MAKEFLAGS": "",  # not those of a `make` that runs the tests
     }
     done = subprocess.run(
