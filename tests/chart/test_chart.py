@@ -220,7 +220,7 @@ EVERYTHING: dict[str, Any] = {
         "affinity": {"podAffinity": {}},
         "tolerations": [{"operator": "Exists"}],
     },
-    "admission": {"pods": True, "schedulerName": True},
+    "admission": {"pods": True, "schedulerName": True, "runtimeClassName": True},
     "helmTest": {"resource": "example.com/gpu"},
     "podAnnotations": {"example.com/team": "gpu"},
     "podLabels": {"team": "gpu"},
@@ -260,7 +260,7 @@ def test_the_chart_makes_only_the_daemon_and_its_rights_by_default() -> None:
     scheduler = ["ConfigMap", "ServiceAccount", *rights[1:] * 2, "RoleBinding", *local, "Deployment"]
     partitioner = ["ServiceAccount", *rights, *local, "Deployment", "PodDisruptionBudget"]
     bounds = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] * 2
-    bounds += ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"]
+    bounds += ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"] * 2
     rest = [*["PodMonitor"] * 3, "PrometheusRule", *rights, *local, "RuntimeClass", *["Service"] * 3]
     rest += ["ServiceAccount", *["ServiceMonitor"] * 3]
     parts = [*extender, *scheduler, *["DaemonSet"] * 2, *["NetworkPolicy"] * 3, *partitioner]

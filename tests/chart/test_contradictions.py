@@ -337,6 +337,13 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "scheduler that does not run: set both, or neither"
         ),
     ),
+    "a runtime class that has no name": (
+        {"admission": {"runtimeClassName": True}},
+        (
+            "admission.runtimeClassName is true, but runtimeClassName is empty, so there is no RuntimeClass to set: "
+            "set runtimeClassName, such as to nvidia, or admission.runtimeClassName to false"
+        ),
+    ),
     "a second scheduler of the first one's name": (
         {"scheduler": {"enabled": True, "kubeScheduler": {"enabled": True, "schedulerName": "default-scheduler"}}},
         (

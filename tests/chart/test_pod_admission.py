@@ -190,12 +190,80 @@ def test_pods_with_a_share_get_the_scheduler() -> None:
     ):
         assert policy.concerns(AdmissionRequest("pods", "CREATE", pod(**spec))) is concerned
     assert not policy.concerns(AdmissionRequest("pods", "CREATE", pod(container(units=None))))
+    assert patch(policy) == [{"op": "add", "path": "/spec/schedulerName", "value": "gpushare-scheduler"}]
+    assert policy.spec["failurePolicy"] == "Ignore"
+
+
+def patch(policy: Policy) -> Any:
+    """Return the JSON patch that a policy makes, whatever the pod is."""
     (mutation,) = policy.spec["mutations"]
     as_maps = mutation["jsonPatch"]["expression"].replace("JSONPatch{op:", "{'op':")
-    as_maps = as_maps.replace(" path:", " 'path':").replace(" value:", " 'value':")
-    patch = {"op": "add", "path": "/spec/schedulerName", "value": "gpushare-scheduler"}
-    assert evaluated(as_maps, {}) == [patch]
+    return evaluated(as_maps.replace(" path:", " 'path':").replace(" value:", " 'value':"), {})
+
+
+def runtime_class(**values: Any) -> Policy:
+    """Return the policy that sets runtimeClassName, of a chart with values."""
+    on = {"admission": {"runtimeClassName": True}, "runtimeClassName": "nvidia-cdi"}
+    return Policy({**on, **values}, "gpushare-runtime-class")
+
+
+def asking_for(resource: str) -> AdmissionRequest:
+    """Return the request to create a pod that asks for one of a resource, in an init container."""
+    asking = {**container("init"), "resources": {"limits": {resource: "1"}}}
+    return AdmissionRequest("pods", "CREATE", pod(container(units=None), initContainers=[asking]))
+
+
+def test_pods_with_a_share_get_the_runtime_class() -> None:
+    """Those that name none get the daemon's, and no other pods; where the policy fails, pods are created without."""
+    policy = runtime_class()
+    assert policy.concerns(AdmissionRequest("pods", "CREATE", pod()))
+    assert policy.concerns(AdmissionRequest("pods", "CREATE", pod(runtimeClassName="")))
+    assert not policy.concerns(AdmissionRequest("pods", "CREATE", pod(runtimeClassName="kata")))
+    assert not policy.concerns(AdmissionRequest("pods", "CREATE", pod(container(units=None))))
+    assert not policy.concerns(AdmissionRequest("pods", "UPDATE", pod(), pod()))
+    assert patch(policy) == [{"op": "add", "path": "/spec/runtimeClassName", "value": "nvidia-cdi"}]
     assert policy.spec["failurePolicy"] == "Ignore"
+
+
+SIZES = {"sharing": {"mps": {"sizes": [{"slices": [{"size": "10gb", "count": 2}]}]}}}
+RUNTIME_CLASSES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "no config": ({}, set()),
+    "a config": (
+        {"config": {"map": {"a": SIZES}}, "mps": {"enabled": True}},
+        {"nvidia.com/gpu", "nvidia.com/gpu-10gb"},
+    ),
+    "named resources": ({"resourceNames": ["a.com/turn"]}, {"a.com/turn"}),
+    "partitioning": ({"partitioning": {"enabled": True}}, {"nvidia.com/gpu-10gb", "nvidia.com/gpu-40gb"}),
+    "MIG": ({"migStrategy": "mixed"}, {"nvidia.com/mig-1g.5gb"}),
+    "MIG on request": (
+        {"partitioning": {"enabled": True, "mig": {"enabled": True}}},
+        {"nvidia.com/gpu-10gb", "nvidia.com/gpu-40gb", "nvidia.com/mig-1g.5gb"},
+    ),
+}
+NAMES = {
+    *{name for _, names in RUNTIME_CLASSES.values() for name in names},
+    *{"nvidia.com/gpu-10gbs", "example.com/nvidia.com/gpu-10gb", "cpu", "amd.com/gpu"},
+}
+
+
+@pytest.mark.parametrize(("values", "ours"), RUNTIME_CLASSES.values(), ids=RUNTIME_CLASSES)
+def test_the_runtime_class_is_for_what_the_daemons_offer(values: dict[str, Any], ours: set[str]) -> None:
+    """That are the names that the values have, Aliyun's where they name none, and slices and instances where made."""
+    policy = runtime_class(**values)
+    aliyuns = set() if "resourceNames" in values else {"aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"}
+    names = {*NAMES, "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"}
+    assert {name for name in names if policy.concerns(asking_for(name))} == ours | aliyuns
+
+
+def test_the_policies_of_scheduler_and_runtime_class_are_two() -> None:
+    """Each is made by its own value, with a binding of its name, without which no policy is in force."""
+    both = {**OWN_SCHEDULER, "runtimeClassName": "nvidia"}
+    for fields in (["schedulerName"], ["runtimeClassName"], ["runtimeClassName", "schedulerName"]):
+        made = objects({**both, "admission": dict.fromkeys(fields, True)})
+        names = {each["metadata"]["name"] for each in made if each["kind"] == "MutatingAdmissionPolicy"}
+        bound = {each["spec"]["policyName"] for each in made if each["kind"] == "MutatingAdmissionPolicyBinding"}
+        expected = {"schedulerName": "gpushare-scheduler-name", "runtimeClassName": "gpushare-runtime-class"}
+        assert names == bound == {expected[field] for field in fields}
 
 
 def test_a_long_reason_has_a_short_form() -> None:

@@ -23,10 +23,64 @@ spec:
   validationActions: [Deny]
 {{- end }}
 
-{{/* CEL: whether a container of the pod requests one of our resources. Limits are enough: for such resources they are the requests. */}}
-{{- define "gpushare.asksForShare" -}}
+{{/*
+CEL: whether a limit of a container of the pod has a `name` in which an expression holds. Limits are enough: for such resources they
+are the requests.
+*/}}
+{{- define "gpushare.asksFor" -}}
 (object.spec.containers + object.spec.?initContainers.orValue([])).exists(container,
-container.?resources.?limits.orValue({}).exists(name, name in [{{ range $number, $name := include "gpushare.managedResources" . | fromYamlArray }}{{ if $number }}, {{ end }}'{{ $name }}'{{ end }}]))
+container.?resources.?limits.orValue({}).exists(name, {{ . }}))
+{{- end }}
+
+{{/* CEL: whether a resource `name` is one of ours by the values. */}}
+{{- define "gpushare.isManaged" -}}
+name in [{{ range $number, $name := include "gpushare.managedResources" . | fromYamlArray }}{{ if $number }}, {{ end }}'{{ $name }}'{{ end }}]
+{{- end }}
+
+{{/* CEL: whether a resource `name` is one of ours, or a slice or MIG instance, whose names the values do not have. */}}
+{{- define "gpushare.isOurs" -}}
+{{- include "gpushare.isManaged" . }}
+{{- if .Values.partitioning.enabled }} || name.matches('^nvidia[.]com/gpu-[1-9][0-9]*gb$'){{ end }}
+{{- if include "gpushare.mig" . }} || name.startsWith('nvidia.com/mig-'){{ end }}
+{{- end }}
+
+{{/* CEL: whether a container of the pod requests one of our resources. */}}
+{{- define "gpushare.asksForShare" -}}
+{{- include "gpushare.asksFor" (include "gpushare.isManaged" .) }}
+{{- end }}
+
+{{/*
+A policy that sets a field of new pods where two expressions hold: (list $ $name $lacksField $asks $field $value). A pod for which
+the expressions fail is created without the field.
+*/}}
+{{- define "gpushare.setOnPods" -}}
+{{- $version := include "gpushare.mutatingVersion" (first .) | trim }}
+{{- include "gpushare.policyHead" (list (first .) (index . 1) "MutatingAdmissionPolicy" $version) }}
+spec:
+  failurePolicy: Ignore
+  reinvocationPolicy: IfNeeded
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [""]
+        apiVersions: [v1]
+        resources: [pods]
+        operations: [CREATE]
+  matchConditions:
+    - name: without-one-of-its-own
+      expression: {{ index . 2 }}
+    - name: asks-for-a-share
+      expression: >-
+        {{- index . 3 | nindent 8 }}
+  mutations:
+    # A patch, because an apply configuration is rejected for pods that have a variable twice.
+    - patchType: JSONPatch
+      jsonPatch:
+        expression: >-
+          [JSONPatch{op: 'add', path: '/spec/{{ index . 4 }}', value: '{{ last . }}'}]
+---
+{{ include "gpushare.policyHead" (list (first .) (index . 1) "MutatingAdmissionPolicyBinding" $version) }}
+spec:
+  policyName: {{ index . 1 | quote }}
 {{- end }}
 
 {{/* CEL: whether only gpushare writes the annotation `key`. */}}
