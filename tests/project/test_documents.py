@@ -16,7 +16,7 @@ from gpushare_plugin.ledger.node_record import GpuRecord, NodeRecord, ResourceRe
 from tests.unit.ledger.objects import by_the_daemon, by_the_extender
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 
 
 def test_the_command_line_page_is_not_stale() -> None:
