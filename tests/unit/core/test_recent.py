@@ -85,6 +85,7 @@ def test_the_kubelet_is_not_asked_while_it_allocates(resource: Resource) -> None
     assert state(recent) == (True, set())
     with recent.call(resource.name, allocates=True):
         recent.allocated(resource.name, ["a"])
+        assert state(recent) == (True, {"a"})
     assert state(recent) == (False, {"a"})
     recent.written()
     assert state(recent) == (False, set())

@@ -113,3 +113,10 @@ def test_extended_resources_have_a_domain_of_others() -> None:
     """Kubernetes' own resources are none, with or without a domain."""
     names = ("cpu", "memory", "hugepages-1Gi", "kubernetes.io/x", "requests.kubernetes.io/x", MEMORY, "nvidia.com/gpu")
     assert [name for name in names if is_extended(name)] == [MEMORY, "nvidia.com/gpu"]
+
+
+def test_the_longest_name_of_a_resource_is_that_of_an_api_server() -> None:
+    """A domain of 253 characters, a slash and a name of 63 are a resource; a longer text is none."""
+    longest = f"{'d' * 253}/{'n' * 63}"
+    assert is_extended(longest)
+    assert not is_extended(longest + "n")

@@ -76,6 +76,7 @@ def test_slices_of_the_other_kind_do_not_fit() -> None:
     assert not MemoryRoom(40).options(Layout(), Slice("mig", "1g.5gb"))
     assert not A100.options(Layout(), Slice("mps", "5gb"))
     assert not MemoryRoom(40).fits(["1g.5gb@0"])
+    assert MemoryRoom(40).parts_taken("1g.5gb@0") == 0
     assert not A100.fits(["5gb"])
 
 
