@@ -114,9 +114,24 @@ MONITOR = {
     "metricRelabelings": [{"sourceLabels": ["__name__"], "regex": "go_.*", "action": "drop"}],
     "labels": {"release": "monitoring"},
 }
+POD: dict[str, Any] = {
+    "podAnnotations": {"example.com/team": "gpu"},
+    "podLabels": {"team": "gpu"},
+    "extraEnv": [{"name": "TZ", "value": "UTC"}],
+    "dnsPolicy": "None",
+    "dnsConfig": {"nameservers": ["192.0.2.53"], "searches": ["example.com"], "options": [{"name": "ndots"}]},
+}
+"""What can be said of the pods of every program."""
+
+WORKLOAD: dict[str, Any] = {**POD, "annotations": {"example.com/owner": "gpus"}}
+"""The same, and of the object that makes the pods."""
+
+SPREAD = [{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway"}]
+
 EVERYTHING: dict[str, Any] = {
     **{key: given for key, (given, _, _) in SETTINGS.items()},
     **POD_FIELDS,
+    **WORKLOAD,
     "global": {"imageRegistry": "mirror.example.com"},
     "image": {
         "repository": "registry.example.com/gpushare",
@@ -128,7 +143,6 @@ EVERYTHING: dict[str, Any] = {
     "createRuntimeClass": True,
     "hostNetwork": False,
     "revisionHistoryLimit": 3,
-    "extraEnv": [{"name": "TZ", "value": "UTC"}],
     "extraArgs": ["--kubelet-is-fine"],
     "extraVolumes": [{"name": "more", "emptyDir": {}}],
     "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
@@ -148,6 +162,7 @@ EVERYTHING: dict[str, Any] = {
     "serviceAccount": {"create": True, "name": "gpus", "annotations": {"example.com/role": "gpus"}},
     "config": {"map": {"turns": CONFIG}, "name": "", "default": "turns", "fallbackStrategies": ["single"]},
     "mps": {
+        **WORKLOAD,
         "enabled": True,
         "root": "/data/mps",
         "sharedMemory": "512MiB",
@@ -159,8 +174,11 @@ EVERYTHING: dict[str, Any] = {
         "securityContext": {"privileged": True},
     },
     "partitioning": {
+        **WORKLOAD,
         "enabled": True,
+        "topologySpreadConstraints": SPREAD,
         "mig": {
+            **WORKLOAD,
             "enabled": True,
             "root": "/data/mig",
             "nodeSelector": {"team": "gpu"},
@@ -196,7 +214,9 @@ EVERYTHING: dict[str, Any] = {
     },
     "resourceNames": ["example.com/gpu"],
     "scheduler": {
+        **WORKLOAD,
         "enabled": True,
+        "topologySpreadConstraints": SPREAD,
         "replicas": 3,
         "placement": "spread",
         "cordonConfigMaps": False,
@@ -208,6 +228,7 @@ EVERYTHING: dict[str, Any] = {
         "service": {"clusterIP": "10.0.0.1", "nodePort": 32766},
         "tls": {"secretName": "server", "clientSecretName": "client"},
         "kubeScheduler": {
+            **WORKLOAD,
             "enabled": True,
             "schedulerName": "mine",
             "replicas": 1,
@@ -221,9 +242,18 @@ EVERYTHING: dict[str, Any] = {
         "tolerations": [{"operator": "Exists"}],
     },
     "admission": {"pods": True, "schedulerName": True, "runtimeClassName": True},
-    "helmTest": {"resource": "example.com/gpu"},
-    "podAnnotations": {"example.com/team": "gpu"},
-    "podLabels": {"team": "gpu"},
+    "helmTest": {**POD, "resource": "example.com/gpu", "resources": {"limits": {"memory": "1Gi"}}},
+    "cleanup": {**WORKLOAD, "resources": {"limits": {"memory": "1Gi"}}},
+    "extraObjects": [
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {
+                "name": '{{ include "gpushare.part" (list . "-more") }}',
+                "labels": {"team": "gpu", "app.kubernetes.io/name": "shares"},
+            },
+        }
+    ],
     "resources": {"limits": {"memory": "256Mi"}},
     "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
     "podSecurityContext": {"seLinuxOptions": {"type": "spc_t"}},
@@ -263,7 +293,7 @@ def test_the_chart_makes_only_the_daemon_and_its_rights_by_default() -> None:
     bounds += ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"] * 2
     rest = [*["PodMonitor"] * 3, "PrometheusRule", *rights, *local, "RuntimeClass", *["Service"] * 3]
     rest += ["ServiceAccount", *["ServiceMonitor"] * 3]
-    parts = [*extender, *scheduler, *["DaemonSet"] * 2, *["NetworkPolicy"] * 3, *partitioner]
+    parts = [*extender, "Secret", *scheduler, *["DaemonSet"] * 2, *["NetworkPolicy"] * 3, *partitioner]
     assert kinds(EVERYTHING) == ["ConfigMap", "DaemonSet", "ConfigMap", *parts, *bounds, *rest]
     assert kinds({"simulate": GPUS}) == ["DaemonSet", *rights, "ServiceAccount", "ConfigMap"]
     assert kinds({"cluster": {"enabled": False}}) == ["DaemonSet", "ServiceAccount"]

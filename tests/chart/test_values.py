@@ -61,14 +61,14 @@ def test_common_labels_are_everywhere() -> None:
 
 
 def test_extra_fields_reach_the_daemon() -> None:
-    """What is added comes after what the chart sets, in the daemon's pod only."""
+    """What is added comes after what the chart sets; arguments, volumes and mounts in the daemon's pod only."""
     given = container(EVERYTHING)
     assert given["args"] == ["run", "--kubelet-is-fine"]
     assert given["env"][-1] == {"name": "TZ", "value": "UTC"}
     assert given["volumeMounts"][-1] == {"name": "more", "mountPath": "/more"}
     assert pod(EVERYTHING)["volumes"][-1] == {"name": "more", "emptyDir": {}}
     assert container(EVERYTHING, "mps")["args"] == ["mps"]
-    assert "TZ" not in environment(EVERYTHING, "mps")
+    assert "more" not in {each["name"] for each in pod(EVERYTHING, "mps")["volumes"]}
 
 
 def test_service_account_has_annotations() -> None:

@@ -76,12 +76,6 @@ system:serviceaccount:{{ include "gpushare.namespace" (first .) }}:{{ last . }}
 {{- merge (dict "app.kubernetes.io/component" (last .)) $found | toYaml }}
 {{- end }}
 
-{{/* The labels of the pods of one component; those of the user do not change the selector's. */}}
-{{- define "gpushare.podLabels" -}}
-{{- $own := merge (include "gpushare.selectorLabels" . | fromYaml) (include "gpushare.releaseLabels" (first .) | fromYaml) }}
-{{- merge $own ((first .).Values.podLabels | default dict) ((first .).Values.commonLabels | default dict) | toYaml }}
-{{- end }}
-
 {{/* The config files of config.map, parsed, as YAML that maps each name to its file; fails on those that cannot be read. */}}
 {{- define "gpushare.parsedConfigs" -}}
 {{- $parsed := dict }}
@@ -250,24 +244,6 @@ Aliyun's, which node labels can turn on.
 {{- contains "/" (toString .) | ternary . (printf "nvidia.com/%v" .) }}
 {{- end }}
 
-{{/* Fields of a pod that come from values, for the pods that go where the daemon goes. */}}
-{{- define "gpushare.podFields" -}}
-{{- include "gpushare.placedPodFields" (list . .Values.nodeSelector .Values.affinity) }}
-{{- end }}
-
-{{/*
-The same for the pods of MPS: by default they go only where the daemon's label says that GPUs are shared by MPS. Where it
-does not use the API server, they go wherever the daemon goes.
-*/}}
-{{- define "gpushare.mpsPodFields" -}}
-{{- $selector := .Values.mps.nodeSelector }}
-{{- if kindIs "invalid" $selector }}
-{{- $selector = .Values.cluster.enabled | ternary (dict "gpushare/mps" "true") (dict) }}
-{{- end }}
-{{- $affinity := kindIs "invalid" .Values.mps.affinity | ternary .Values.affinity .Values.mps.affinity }}
-{{- include "gpushare.placedPodFields" (list . (merge (dict) $selector (.Values.nodeSelector | default dict)) $affinity) }}
-{{- end }}
-
 {{/* Whether daemons may read ConfigMaps that cordon GPUs: "true" or nothing. */}}
 {{- define "gpushare.readsCordons" -}}
 {{- if or .Values.cluster.cordonConfigMaps .Values.cluster.cordonNodes }}true{{ end }}
@@ -287,57 +263,11 @@ does not use the API server, they go wherever the daemon goes.
 {{- if or .Values.hostNetwork (.Values.devicePlugin | default dict).enableHostNetwork }}true{{ end }}
 {{- end }}
 
-{{/* Fields of a pod that come from values: (list $ $nodeSelector $affinity). */}}
-{{- define "gpushare.placedPodFields" -}}
-{{- $nodeSelector := index . 1 }}
-{{- $affinity := index . 2 }}
-{{- with first . }}
-{{- with .Values.imagePullSecrets }}
-imagePullSecrets:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .Values.runtimeClassName }}
-runtimeClassName: {{ . | quote }}
-{{- end }}
-{{- with $nodeSelector }}
-nodeSelector:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- if and (kindIs "invalid" $affinity) (not .Values.simulate) }}
-affinity:
-  nodeAffinity:
-    requiredDuringSchedulingIgnoredDuringExecution:
-      nodeSelectorTerms:
-        {{- range list
-          "gpushare"
-          "nvidia.com/gpu.present"
-          "feature.node.kubernetes.io/pci-10de.present"
-          "feature.node.kubernetes.io/pci-0300_10de.present"
-          "feature.node.kubernetes.io/pci-0302_10de.present"
-        }}
-        - matchExpressions: [{key: {{ . }}, operator: In, values: ["true"]}]
-        {{- end }}
-        {{- range list "ack.node.gpu.schedule" "nos.nebuly.com/gpu-partitioning" }}
-        - matchExpressions: [{key: {{ . }}, operator: Exists}]
-        {{- end }}
-{{- else }}
-{{- with $affinity }}
-affinity:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- end }}
-{{- with .Values.tolerations }}
-tolerations:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- end }}
-{{- end }}
-
 {{/*
 Everything is set by environment variables, not by arguments, so that a command that is run in the pod by `kubectl exec`, such as
 `gpushare list`, uses the same as the daemon.
 */}}
-{{- define "gpushare.environment" -}}
+{{- define "gpushare.environment.node-daemon" -}}
 # A kubelet that shows this pod knows all pods, so units that it shows as free are free.
 - name: POD_NAMESPACE
   valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
@@ -440,6 +370,12 @@ Everything is set by environment variables, not by arguments, so that a command 
 - name: NVIDIA_MIG_MONITOR_DEVICES
   value: all
 {{- end }}
+{{- end }}
+
+{{/* Variables of the daemon by the name that NVIDIA's chart has for them, as a YAML list. */}}
+{{- define "gpushare.nvidiasEnv" -}}
+{{- $main := ((.Values.devicePlugin | default dict).containers | default dict).main | default dict }}
+{{- $main.env | default list | toYaml }}
 {{- end }}
 
 {{/* Whether MIG instances are offered, by a value, by any of the named configs or on request: "yes" or nothing. */}}

@@ -123,40 +123,6 @@ seccompProfile:
   type: RuntimeDefault
 {{- end }}
 
-{{/* Where the pods of a Deployment go: (list $ $component $section), with the section of the values that says it. */}}
-{{- define "gpushare.deployedPodFields" -}}
-{{- $component := index . 1 }}
-{{- $section := last . }}
-{{- with first . }}
-{{- with .Values.imagePullSecrets }}
-imagePullSecrets:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-nodeSelector:
-  {{- merge (dict "kubernetes.io/os" "linux") ($section.nodeSelector | default dict) | toYaml | nindent 2 }}
-{{- if kindIs "invalid" $section.affinity }}
-affinity:
-  podAntiAffinity:
-    preferredDuringSchedulingIgnoredDuringExecution:
-      - weight: 100
-        podAffinityTerm:
-          topologyKey: kubernetes.io/hostname
-          labelSelector:
-            matchLabels:
-              {{- include "gpushare.selectorLabels" (list . $component) | nindent 14 }}
-{{- else }}
-{{- with $section.affinity }}
-affinity:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- end }}
-{{- with $section.tolerations }}
-tolerations:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- end }}
-{{- end }}
-
 {{/* A PodDisruptionBudget for one component: (list $ $name $component $replicas). */}}
 {{- define "gpushare.disruptionBudget" -}}
 {{- $ := first . }}

@@ -1,0 +1,241 @@
+{{/*
+The programs that the chart runs, called by the component in their labels: node-daemon, mps, mig, extender, kube-scheduler,
+partitioner, cleanup and test. Values about a program have the same names for all of them. Most templates take (list $ $component).
+*/}}
+
+{{/* Where the values of a program are, such as partitioning.mig. Those of the daemon are at the top. */}}
+{{- define "gpushare.place" -}}
+{{- get (dict
+  "node-daemon" ""
+  "mps" "mps"
+  "mig" "partitioning.mig"
+  "extender" "scheduler"
+  "kube-scheduler" "scheduler.kubeScheduler"
+  "partitioner" "partitioning"
+  "cleanup" "cleanup"
+  "test" "helmTest"
+) (last .) }}
+{{- end }}
+
+{{/* The values of a program as JSON: none where the values of an older chart, which had no such program, are used again. */}}
+{{- define "gpushare.section" -}}
+{{- $section := (first .).Values }}
+{{- range include "gpushare.place" . | splitList "." | compact }}
+{{- $section = get $section . | default dict }}
+{{- end }}
+{{- toJson $section }}
+{{- end }}
+
+{{/* How a value of a program is called: (list $ $component $value). */}}
+{{- define "gpushare.valueName" -}}
+{{- printf "%s.%s" (include "gpushare.place" (list (index . 0) (index . 1))) (index . 2) | trimPrefix "." }}
+{{- end }}
+
+{{/* Labels or annotations from a value and those of the chart, which it must not set: (list $value $given $own). */}}
+{{- define "gpushare.beside" -}}
+{{- $own := index . 2 }}
+{{- range $key, $given := index . 1 }}
+{{- if and (hasKey $own $key) (ne $given (get $own $key)) }}
+{{- fail (printf "%s sets %s to %s, but the chart itself sets it to %s, by which objects are found: remove it there" (first $) $key $given (get $own $key)) }}
+{{- end }}
+{{- end }}
+{{- merge (dict) $own (index . 1 | default dict) | toYaml }}
+{{- end }}
+
+{{/* The annotations of the object that makes the pods of a program: (list $ $component $own). */}}
+{{- define "gpushare.workloadAnnotations" -}}
+{{- $section := include "gpushare.section" (list (index . 0) (index . 1)) | fromJson }}
+{{- $name := include "gpushare.valueName" (list (index . 0) (index . 1) "annotations") }}
+{{- with include "gpushare.beside" (list $name $section.annotations (index . 2)) | fromYaml }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/*
+Labels and annotations of the pods of a program: (list $ $component $own), with annotations of the chart. Annotations at the top of
+the values are for the programs on nodes with GPUs, labels there for all.
+*/}}
+{{- define "gpushare.podMetadata" -}}
+{{- $ := first . }}
+{{- $component := index . 1 }}
+{{- $section := include "gpushare.section" (list $ $component) | fromJson }}
+{{- $labels := merge (include "gpushare.selectorLabels" (list $ $component) | fromYaml) (include "gpushare.releaseLabels" $ | fromYaml) }}
+{{- if ne $component "node-daemon" }}
+{{- $labels = include "gpushare.beside" (list (include "gpushare.valueName" (list $ $component "podLabels")) $section.podLabels $labels) | fromYaml }}
+{{- end }}
+labels:
+  {{- merge $labels ($.Values.podLabels | default dict) ($.Values.commonLabels | default dict) | toYaml | nindent 2 }}
+{{- $annotations := include "gpushare.beside" (list (include "gpushare.valueName" (list $ $component "podAnnotations")) $section.podAnnotations (last .)) | fromYaml }}
+{{- if has $component (list "mps" "mig") }}
+{{- $annotations = merge $annotations ($.Values.podAnnotations | default dict) }}
+{{- end }}
+{{- with $annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/*
+The variables of a program's container: those of the chart, which a template gpushare.environment.COMPONENT has, and more from values.
+Of the chart's, only what NVIDIA's runtime gives the container can be set otherwise.
+*/}}
+{{- define "gpushare.env" -}}
+{{- $own := include (printf "gpushare.environment.%s" (last .)) (first .) | trim }}
+{{- $section := include "gpushare.section" . | fromJson }}
+{{- $given := dict (include "gpushare.valueName" (append . "extraEnv")) ($section.extraEnv | default list) }}
+{{- if eq (last .) "node-daemon" }}
+{{- $_ := set $given "devicePlugin.containers.main.env" (include "gpushare.nvidiasEnv" (first .) | fromYamlArray) }}
+{{- end }}
+{{- $taken := dict }}
+{{- range fromYamlArray $own }}
+{{- $_ := set $taken .name "chart" }}
+{{- end }}
+{{- $extra := list }}
+{{- range $value, $entries := $given }}
+{{- range $entries }}
+{{- $before := get $taken .name }}
+{{- if and (eq $before "chart") (not (has .name (list "NVIDIA_VISIBLE_DEVICES" "NVIDIA_DRIVER_CAPABILITIES"))) }}
+{{- fail (printf "%s sets %s, which the chart sets itself: remove it there, and use the value that has this effect" $value .name) }}
+{{- else if eq $before "value" }}
+{{- fail (printf "%s sets %s twice: remove one of them" $value .name) }}
+{{- else if eq $before "chart" }}
+{{- $own = include "gpushare.without" (list $own .name) | trim }}
+{{- end }}
+{{- $_ := set $taken .name "value" }}
+{{- $extra = append $extra . }}
+{{- end }}
+{{- end }}
+{{- $own }}
+{{- with $extra }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Variables as YAML, but for one: (list $variables $name). */}}
+{{- define "gpushare.without" -}}
+{{- $kept := list }}
+{{- range first . | fromYamlArray }}
+{{- if ne .name (last $) }}
+{{- $kept = append $kept . }}
+{{- end }}
+{{- end }}
+{{- with $kept }}
+{{- toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Fields of the pods of a program that come from values, without those that are empty. */}}
+{{- define "gpushare.podFields" -}}
+{{- $ := first . }}
+{{- $section := include "gpushare.section" . | fromJson }}
+{{- $placed := has (last .) (list "node-daemon" "mps" "mig" "test") | ternary "gpushare.nodeFields" (eq (last .) "cleanup" | ternary "gpushare.cleanupFields" "gpushare.clusterFields") }}
+{{- $fields := include $placed . | fromYaml }}
+{{- $_ := set $fields "imagePullSecrets" $.Values.imagePullSecrets }}
+{{- $_ := set $fields "dnsPolicy" ($section.dnsPolicy | default "") }}
+{{- if and (eq (last .) "node-daemon") (include "gpushare.hostNetwork" $) (not $fields.dnsPolicy) }}
+{{- $_ := set $fields "dnsPolicy" "ClusterFirstWithHostNet" }}
+{{- end }}
+{{- $_ := set $fields "dnsConfig" $section.dnsConfig }}
+{{- if and (eq $fields.dnsPolicy "None") (not (($section.dnsConfig | default dict).nameservers)) }}
+{{- $place := include "gpushare.valueName" (append . "dns") }}
+{{- fail (printf "%sPolicy is None, but %sConfig has no nameservers, and the pods would find none: set %sConfig.nameservers, or another policy" $place $place $place) }}
+{{- end }}
+{{- range $name, $value := $fields }}
+{{- if not $value }}{{ $_ := unset $fields $name }}{{ end }}
+{{- end }}
+{{- with $fields }}
+{{- toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Where the programs on nodes with GPUs go: the daemon, what is beside it there, and the pod of `helm test`. */}}
+{{- define "gpushare.nodeFields" -}}
+{{- $ := first . }}
+{{- $program := dict }}
+{{- if has (last .) (list "mps" "mig") }}
+{{- $program = include "gpushare.section" . | fromJson }}
+{{- end }}
+{{- $selector := $program.nodeSelector | default dict }}
+{{- if and (eq (last .) "mps") (kindIs "invalid" $program.nodeSelector) $.Values.cluster.enabled }}
+{{- /* By default MPS goes only where the daemon's label says that GPUs are shared by MPS. */}}
+{{- $selector = dict "gpushare/mps" "true" }}
+{{- end }}
+{{- $affinity := kindIs "invalid" $program.affinity | ternary $.Values.affinity $program.affinity }}
+{{- if and (kindIs "invalid" $affinity) (not $.Values.simulate) }}
+{{- $affinity = include "gpushare.nodesWithGpus" $ | fromYaml }}
+{{- end }}
+{{- $fields := dict
+  "runtimeClassName" $.Values.runtimeClassName
+  "nodeSelector" (merge (dict) $selector ($.Values.nodeSelector | default dict))
+  "affinity" $affinity
+  "tolerations" $.Values.tolerations
+}}
+{{- if ne (last .) "test" }}
+{{- $fields = merge $fields (dict "priorityClassName" $.Values.priorityClassName "securityContext" $.Values.podSecurityContext) }}
+{{- end }}
+{{- toYaml $fields }}
+{{- end }}
+
+{{/* The affinity for nodes of which a label says that they have GPUs. */}}
+{{- define "gpushare.nodesWithGpus" -}}
+nodeAffinity:
+  requiredDuringSchedulingIgnoredDuringExecution:
+    nodeSelectorTerms:
+      {{- range list
+        "gpushare"
+        "nvidia.com/gpu.present"
+        "feature.node.kubernetes.io/pci-10de.present"
+        "feature.node.kubernetes.io/pci-0300_10de.present"
+        "feature.node.kubernetes.io/pci-0302_10de.present"
+      }}
+      - matchExpressions: [{key: {{ . }}, operator: In, values: ["true"]}]
+      {{- end }}
+      {{- range list "ack.node.gpu.schedule" "nos.nebuly.com/gpu-partitioning" }}
+      - matchExpressions: [{key: {{ . }}, operator: Exists}]
+      {{- end }}
+{{- end }}
+
+{{/* Where the programs go that work for the whole cluster. kube-scheduler goes where the extender goes. */}}
+{{- define "gpushare.clusterFields" -}}
+{{- $ := first . }}
+{{- $section := eq (last .) "partitioner" | ternary $.Values.partitioning $.Values.scheduler }}
+{{- $affinity := $section.affinity }}
+{{- $selector := dict "matchLabels" (include "gpushare.selectorLabels" . | fromYaml) }}
+{{- if kindIs "invalid" $affinity }}
+{{- $apart := dict "topologyKey" "kubernetes.io/hostname" "labelSelector" $selector }}
+{{- $preferred := list (dict "weight" 100 "podAffinityTerm" $apart) }}
+{{- $affinity = dict "podAntiAffinity" (dict "preferredDuringSchedulingIgnoredDuringExecution" $preferred) }}
+{{- end }}
+{{- $spread := list }}
+{{- range $section.topologySpreadConstraints }}
+{{- if hasKey . "labelSelector" }}
+{{- $spread = append $spread . }}
+{{- else }}
+{{- /* Without a selector a constraint would count no pod. */}}
+{{- $spread = append $spread (set (deepCopy .) "labelSelector" $selector) }}
+{{- end }}
+{{- end }}
+{{- dict
+  "nodeSelector" (merge (dict "kubernetes.io/os" "linux") ($section.nodeSelector | default dict))
+  "affinity" $affinity
+  "tolerations" $section.tolerations
+  "topologySpreadConstraints" $spread
+  "priorityClassName" $section.priorityClassName
+  | toYaml }}
+{{- end }}
+
+{{/* The clean-up needs no GPU, so it can run on any node, except those whose taints say that they do not work. */}}
+{{- define "gpushare.cleanupFields" -}}
+{{- $tolerations := (first .).Values.tolerations | default list }}
+{{- range list "control-plane" "master" }}
+{{- $tolerations = append $tolerations (dict "key" (printf "node-role.kubernetes.io/%s" .) "operator" "Exists" "effect" "NoSchedule") }}
+{{- end }}
+{{- dict "nodeSelector" (dict "kubernetes.io/os" "linux") "tolerations" $tolerations | toYaml }}
+{{- end }}
+
+{{/* The resources of a container of a hook: (list $ $component $defaults). A ResourceQuota of the namespace may demand each of these. */}}
+{{- define "gpushare.hookResources" -}}
+{{- $section := include "gpushare.section" (list (index . 0) (index . 1)) | fromJson }}
+{{- merge (dict) ($section.resources | default dict) (last . | fromYaml) | toYaml }}
+{{- end }}
