@@ -1,4 +1,4 @@
-"""Tests of what a newcomer types: the commands of README.md and docs/install.md, in their order, in a fresh clone."""
+"""Tests of what a newcomer types: the commands of README.md and the pages on installing, in order, in a fresh clone."""
 
 import os
 import re
@@ -18,7 +18,8 @@ from gpushare_plugin.config.loading.load import load
 from tests.chart.rendering import ROOT, templates
 from tests.process.daemon import without_library
 
-DOCUMENTS = ["README.md", "docs/install.md"]
+PAGES = sorted((ROOT / "docs/install").iterdir())
+DOCUMENTS = ["README.md", "docs/install.md", *(f"docs/install/{page.name}" for page in PAGES)]
 
 NOT_RUN = {
     "docker": "needs Docker",
@@ -30,6 +31,10 @@ NOT_RUN = {
     "helm test": "needs a release in a cluster",
     "helm uninstall": "needs a release in a cluster",
     "gpushare cleanup": "needs an API server",
+    "sudo": "changes a node",
+    "oc": "needs OpenShift",
+    "gcloud": "needs GKE",
+    "az": "needs AKS",
 }
 """Commands by their first words, each with the reason why it is not run here. Every other command is run."""
 
