@@ -116,6 +116,15 @@ class ResourceAccount:
         }
 
     @property
+    def free_in_sum(self) -> int:
+        """The number of units free on the node as kube-scheduler counts: all of usable GPUs, less all that pods hold.
+
+        Negative where pods hold units of GPUs that cannot be used any more.
+        """
+        held = sum([each.units for each in self.holdings]) + sum([each.units for each in self.unplaced])
+        return sum(self.offer.shape.sizes) - held
+
+    @property
     def anywhere(self) -> int:
         """The number of unplaced units that may be on any one GPU."""
         return sum([each.each for each in self.unplaced])

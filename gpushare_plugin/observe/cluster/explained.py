@@ -81,24 +81,37 @@ def _pending(explained: Explanation) -> Iterator[str]:
     if not explained.nodes:
         yield "The cluster has no node."
     if fitting:
-        fits = "Would fit, but for what no node offers," if explained.not_offered else "Fits"
-        yield Headed(f"{fits} on {len(fitting):,} of {len(explained.nodes):,} nodes, by its GPUs:")
-        shown = fitting[:MOST_NODES]
-        yield from (f"  {node.node}: {_place(node)} (score {node.score}){_also(node)}" for node in shown)
-        if len(fitting) > len(shown):
-            yield f"  … and {len(fitting) - len(shown):,} more; -o json shows all"
-        if not explained.not_offered:
-            yield "  If it still waits, the scheduler has another reason; `kubectl describe pod` shows its last one."
-            if len(explained.nodes) > _ALL_ASKED:
-                yield f"  Or kube-scheduler has not asked about {'it' if len(fitting) == 1 else 'them'}: {_SAMPLE}"
+        yield from _fits(explained, fitting)
     if misfits:
-        yield Headed(f"Does not fit on {len(misfits):,} of {len(explained.nodes):,} nodes:")
-        yield from _causes(misfits)
-        near = [node for node in misfits if node.gpus]
-        yield from _nearest(near if len(near) <= MOST_NODES else near[:NEAREST], len(near))
+        yield from _misfits(explained, misfits)
     if explained.notes:
         yield ""
     yield from explained.notes
+
+
+def _fits(explained: Explanation, fitting: Sequence[NodeVerdict]) -> Iterator[str]:
+    """Yield the nodes where the pod fits, and why it may wait nevertheless."""
+    fits = "Would fit, but for what no node offers," if explained.not_offered else "Fits"
+    yield Headed(f"{fits} on {len(fitting):,} of {len(explained.nodes):,} nodes, by its GPUs:")
+    shown = fitting[:MOST_NODES]
+    yield from (f"  {node.node}: {_place(node)} (score {node.score}){_also(node)}" for node in shown)
+    if len(fitting) > len(shown):
+        yield f"  … and {len(fitting) - len(shown):,} more; -o json shows all"
+    if not explained.not_offered:
+        yield "  If it still waits, the scheduler has another reason; `kubectl describe pod` shows its last one."
+        if len(explained.nodes) > _ALL_ASKED:
+            yield f"  Or kube-scheduler has not asked about {'it' if len(fitting) == 1 else 'them'}: {_SAMPLE}"
+
+
+def _misfits(explained: Explanation, misfits: Sequence[NodeVerdict]) -> Iterator[str]:
+    """Yield why the pod does not fit on nodes, and the nearest of the nodes GPU by GPU."""
+    yield Headed(f"Does not fit on {len(misfits):,} of {len(explained.nodes):,} nodes:")
+    yield from _causes(misfits)
+    in_sum = [node.node for node in misfits if node.fits_sum and not node.also]
+    if in_sum and len(misfits) == len(explained.nodes):
+        yield from _asleep(in_sum)
+    near = [node for node in misfits if node.gpus]
+    yield from _nearest(near if len(near) <= MOST_NODES else near[:NEAREST], len(near))
 
 
 def _causes(misfits: Sequence[NodeVerdict]) -> Iterator[str]:
@@ -110,6 +123,17 @@ def _causes(misfits: Sequence[NodeVerdict]) -> Iterator[str]:
         least = f"; {'at least ' if min(missing) < max(missing) else ''}{min(missing)} missing" if missing else ""
         nodes = "1 node" if count == 1 else f"{count:,} nodes"
         yield f"  {nodes}: {cause}{least}: {some_of([node.node for node in same], _MOST_NAMES)}"
+
+
+def _asleep(in_sum: Sequence[str]) -> Iterator[str]:
+    """Yield what autoscalers make of a pod for which nodes have room in sum, in their own words.
+
+    cluster-autoscaler: core/podlistprocessor/filter_out_schedulable.go of kubernetes/autoscaler at 0cc6febf. Karpenter:
+    pkg/controllers/provisioning/scheduling/events.go of kubernetes-sigs/karpenter at 16a04753.
+    """
+    yield f"  In sum the GPUs of {some_of(in_sum, _MOST_NAMES)} have room, but not one by one. Autoscalers count sums:"
+    yield "  cluster-autoscaler adds no node for it, and logs that pods marked as unschedulable can be scheduled;"
+    yield "  Karpenter says Nominated. A smaller request, or room on one GPU, helps (docs/scheduling.md, Autoscalers)."
 
 
 def _nearest(nodes: Sequence[NodeVerdict], count: int) -> Iterator[str]:

@@ -106,6 +106,8 @@ class NodeVerdict(Part, frozen=True, kw_only=True):
     """The missing units."""
     smaller: int | None = None
     """The largest amount of the resource that would fit; None for no amount."""
+    fits_sum: bool = False
+    """Whether the GPUs of a node where the pod does not fit have enough free units in sum, as autoscalers count."""
     gpus: tuple[GpuVerdict, ...] = ()
     """The units of each GPU for the pod."""
     ending: tuple[str, ...] | None = None
@@ -336,6 +338,7 @@ def _misfit(account: ClusterAccount, node: Node, pod: Pod, misfit: Misfit, *, cu
         resource=misfit.account.offer.resource,
         missing=misfit.missing,
         smaller=_smaller(misfit),
+        fits_sum=_fits_sum(account.account_of(node.name), request),
         gpus=tuple(
             _gpu(gpu, shortage, by_gpu[gpu.name], request.wishes)
             for gpu, shortage in zip(misfit.account.offer.gpus, misfit.gpu_shortages, strict=True)
@@ -343,6 +346,12 @@ def _misfit(account: ClusterAccount, node: Node, pod: Pod, misfit: Misfit, *, cu
         ending=ending,
         unplaced=sum(each.units for each in misfit.account.unplaced),
     )
+
+
+def _fits_sum(account: NodeAccount, request: PodRequest) -> bool:
+    """Return whether a node has enough free units in sum, of each resource that gpushare serves there."""
+    known = {name: each.free_in_sum for name, each in account.resources.items()}
+    return all(amount <= known.get(name, amount) for name, amount in request.amounts.items())
 
 
 def _smaller(misfit: NodeMisfit) -> int | None:

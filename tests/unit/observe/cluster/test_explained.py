@@ -53,6 +53,9 @@ def test_a_pending_pod_is_told_what_is_missing_and_what_would_help() -> None:
         Does not fit on 2 of 2 nodes:
           1 node: no GPU has 10 units of aliyun.com/gpu-mem free; 3 missing: gpu-1
           1 node: the node does not offer aliyun.com/gpu-mem; 10 missing: cpu-1
+          In sum the GPUs of gpu-1 have room, but not one by one. Autoscalers count sums:
+          cluster-autoscaler adds no node for it, and logs that pods marked as unschedulable can be scheduled;
+          Karpenter says Nominated. A smaller request, or room on one GPU, helps (docs/scheduling.md, Autoscalers).
 
         gpu-1: needs 10 units of aliyun.com/gpu-mem on one GPU, 3 missing
           GPU   FREE/TOTAL  MISSING  WHY
@@ -61,6 +64,38 @@ def test_a_pending_pod_is_told_what_is_missing_and_what_would_help() -> None:
           Would fit if these pods ended: default/a
           Would fit if it asked for 7 units of aliyun.com/gpu-mem at most
         """)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sleeps"),
+    [
+        (memory(14), True),
+        (memory(15), False),
+        (memory(14, gpus="2"), None),
+        (memory(16, gpus="2"), False),
+        (memory(14, annotations={"nvidia.com/use-gputype": "H100"}), True),
+    ],
+    ids=["all of the sum", "more than the sum", "fits one by one", "several GPUs", "other GPUs"],
+)
+def test_an_autoscaler_sleeps_where_the_sum_has_room(asked: PodRequest, sleeps: bool | None) -> None:  # noqa: FBT001 - a case
+    """The sum of a node is all that autoscalers see: what pods hold counts, and neither GPUs nor wishes do."""
+    explanation = explained(full(), asked)
+    (node,) = (each for each in explanation.nodes if each.node == "gpu-1")
+    assert node.fits_sum is bool(sleeps)
+    assert ("  In sum the GPUs of gpu-1 have room" in text(explanation)) is bool(sleeps)
+    assert node.fits is (sleeps is None)
+
+
+def test_nodes_that_count_for_no_autoscaler_keep_none_asleep() -> None:
+    """A cordoned node has room for nobody, what is held on a GPU that is out counts, and a pod that fits is no case."""
+    cordoned, out, fitting = full(), Cluster(), full()
+    cordoned.add(cordoned.account.nodes["gpu-1"], unschedulable=True)
+    out.node("gpu-1", recorded(gpu("gpu-1", 0), gpu("gpu-1", 1), gpu("gpu-1", 2, healthy=False, reason="XID 79")))
+    out.pod("a", 8, "gpu-1", on=0)
+    out.pod("b", 8, "gpu-1", on=1)
+    out.pod("c", 5, "gpu-1", on=2)
+    fitting.node("gpu-2", recorded(gpu("gpu-2", 0)))
+    assert [cluster for cluster in (cordoned, out, fitting) if "In sum" in text(explained(cluster, memory(10)))] == []
 
 
 def test_a_pod_that_fits_is_told_where() -> None:
