@@ -99,8 +99,8 @@ POD_FIELDS = {
 FIELDS_OF_PODS = {"limits", "initialDelaySeconds", "failureThreshold", "successThreshold"}
 """Keys that are Kubernetes' and have no default of ours everywhere."""
 
-NVIDIAS = {"$ref": "#/definitions/nvidias"}
-"""Schema of the values that only NVIDIA's chart has."""
+FOREIGN = [{"$ref": "#/definitions/foreign"}, {"$ref": "#/definitions/foreignContainers"}]
+"""Schemas of the values that only NVIDIA's chart and nos have."""
 
 PROBE = {"initialDelaySeconds": 7, "periodSeconds": 8, "timeoutSeconds": 9, "failureThreshold": 10}
 
@@ -344,11 +344,11 @@ def test_schema_and_values_name_the_same_values() -> None:
                 compare(below, value)
 
     def ours(schema: dict[str, Any]) -> dict[str, Any]:
-        """Leave out what is there for values files of NVIDIA's chart only."""
+        """Leave out what is there for values files of other charts only."""
         return {
             key: each
             for key, each in schema.items()
-            if each != NVIDIAS and (not each.get("properties") or ours(each["properties"]))
+            if each not in FOREIGN and (not each.get("properties") or ours(each["properties"]))
         }
 
     with helm_python.Chart.load(CHART) as chart:

@@ -7,7 +7,7 @@ import pytest
 
 from gpushare_plugin import __version__
 from tests.chart.reading import daemonset, environment, host_paths, pod
-from tests.chart.rendering import objects
+from tests.chart.rendering import objects, templates
 from tests.chart.test_chart import KUBERNETES
 from tests.chart.validity import check
 
@@ -29,6 +29,7 @@ DEFAULTS: dict[str, Any] = {
     "fullnameOverride": "",
     "namespaceOverride": "",
     "selectorLabelsOverride": {},
+    "componentSelectorLabels": {"enabled": False},
     "allowDefaultNamespace": False,
     "imagePullSecrets": [],
     "image": {"repository": "nvcr.io/nvidia/k8s-device-plugin", "pullPolicy": "IfNotPresent", "tag": ""},
@@ -49,7 +50,17 @@ DEFAULTS: dict[str, Any] = {
     ],
     "priorityClassName": "system-node-critical",
     "runtimeClassName": None,
-    "devicePlugin": {"enabled": True},
+    "devicePlugin": {
+        "enabled": True,
+        "containers": {
+            "main": {
+                "env": [
+                    {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+                    {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"},
+                ]
+            }
+        },
+    },
     "gfd": {
         "enabled": False,
         "nameOverride": "gpu-feature-discovery",
@@ -75,9 +86,10 @@ DEFAULTS: dict[str, Any] = {
     "mps": {"root": "/run/nvidia/mps", "enableHostPID": True},
     "cdi": {"nvidiaHookPath": None, "featureFlags": None},
 }
-"""The default values of NVIDIA's chart 0.20."""
+"""The default values of NVIDIA's chart after 0.20 (deployments/helm/nvidia-device-plugin of commit 00f2a02c)."""
 
 OLDER: dict[str, Any] = {
+    "0.20": {"devicePlugin": {"enabled": True}, "componentSelectorLabels": None},
     "0.9": {
         "legacyDaemonsetAPI": False,
         "compatWithCPUManager": False,
@@ -100,7 +112,7 @@ OLDER: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("version", KUBERNETES)
-@pytest.mark.parametrize("more", [{}, *OLDER.values()], ids=["0.20", *OLDER])
+@pytest.mark.parametrize("more", [{}, *OLDER.values()], ids=["newest", *OLDER])
 def test_defaults_can_be_used(more: dict[str, Any], version: str) -> None:
     """Nothing but the image has to be changed in a values file that was made for NVIDIA's chart."""
     values = {**DEFAULTS, **more, "image": OURS}
@@ -119,6 +131,28 @@ def test_values_of_the_same_name_mean_the_same() -> None:
     assert pod({"podSecurityContext": {"fsGroup": 7}, "mps": {"enabled": True}}, "mps")["securityContext"] == {
         "fsGroup": 7
     }
+
+
+def test_variables_of_the_daemon_are_used() -> None:
+    """By NVIDIA's name for them: those for NVIDIA's runtime take the place of the chart's, others are added."""
+
+    def made(*env: tuple[str, str]) -> dict[str, str]:
+        main = {"env": [{"name": name, "value": value} for name, value in env]}
+        return environment({"devicePlugin": {"containers": {"main": main}}})
+
+    assert environment({**DEFAULTS, "image": OURS})["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
+    assert made(("NVIDIA_VISIBLE_DEVICES", "void")) == {**environment(), "NVIDIA_VISIBLE_DEVICES": "void"}
+    assert made(("TZ", "UTC")) == {**environment(), "TZ": "UTC"}
+    with pytest.raises(helm_python.HelmRenderError, match="env sets LOG_LEVEL, which the chart sets itself"):
+        made(("LOG_LEVEL", "debug"))
+
+
+def test_values_that_change_nothing_are_named_in_the_notes() -> None:
+    """Whoever installs with NVIDIA's values reads which of them had no effect; others read nothing of it."""
+    notes = " ".join(templates({**DEFAULTS, "image": OURS})["NOTES.txt"].split())
+    passed = "allowDefaultNamespace, componentSelectorLabels, gfd.nameOverride, gfd.securityContext, nfd."
+    assert f"change nothing here, because nothing depends on them: {passed}" in notes
+    assert "change nothing here" not in templates()["NOTES.txt"]
 
 
 def test_feature_discovery_is_our_labels() -> None:
@@ -175,6 +209,12 @@ REJECTED: dict[str, Any] = {
         "namespace": "gpus"
     },
     "legacyDaemonsetAPI is true, but no Kubernetes that gpushare supports has that API": {"legacyDaemonsetAPI": True},
+    "devicePlugin.containers.sidecar is set, but the daemon's pod has one container": {
+        "devicePlugin": {"containers": {"sidecar": {"env": []}}}
+    },
+    "devicePlugin.containers.main.resources is set, but the daemon's pod has one container": {
+        "devicePlugin": {"containers": {"main": {"resources": {"limits": {"cpu": 1}}}}}
+    },
     "image.repository is nvcr.io/nvidia/k8s-device-plugin, but that image contains NVIDIA's plugin: set it to": {
         "image": {"repository": "nvcr.io/nvidia/k8s-device-plugin"}
     },
@@ -195,10 +235,14 @@ def test_unsupported_value_is_rejected(sentence: str, values: dict[str, Any]) ->
 
 def test_all_unsupported_values_are_reported_at_once() -> None:
     """A user who comes with a whole file is not sent back once for each value."""
+
+    def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+        both = {key: merged(one.get(key, {}), value) for key, value in other.items() if isinstance(value, dict)}
+        return {**one, **other, **both}
+
     values: dict[str, Any] = {}
     for each in REJECTED.values():
-        for key, value in each.items():
-            values[key] = {**values.get(key, {}), **value} if isinstance(value, dict) else value
+        values = merged(values, each)
     with pytest.raises(helm_python.HelmRenderError) as rejection:
         objects(values)
     assert [sentence for sentence in REJECTED if sentence not in str(rejection.value)] == []

@@ -372,12 +372,6 @@ Everything is set by environment variables, not by arguments, so that a command 
 {{- end }}
 {{- end }}
 
-{{/* Variables of the daemon by the name that NVIDIA's chart has for them, as a YAML list. */}}
-{{- define "gpushare.nvidiasEnv" -}}
-{{- $main := ((.Values.devicePlugin | default dict).containers | default dict).main | default dict }}
-{{- $main.env | default list | toYaml }}
-{{- end }}
-
 {{/* Whether MIG instances are offered, by a value, by any of the named configs or on request: "yes" or nothing. */}}
 {{- define "gpushare.mig" -}}
 {{- $strategies := list .Values.migStrategy }}
