@@ -22,6 +22,7 @@ EVENTS = {
     # ------------------------------------------------------------------ GPUs
     "node_detected": "The driver of this node, read at the start.",
     "gpu_detected": "A GPU or MIG instance of this node, read at the start.",
+    "cdi_devices": "The CDI devices that containers get from now on, GPU by GPU; `names` is empty where they get none any more. A device that no specification has is told by a `warning`.",
     "driver_slow": "NVML has not answered for `seconds`. The daemon waits; `/readyz` is 503. If it lasts, check that `nvidia-smi` works on the node.",
     "waiting_for_gpus": "This node has no usable GPU, and `failOnInitError` is false. The daemon checks again. If the node has GPUs, set `runtimeClassName`.",
     "gpus_changed": "GPUs were added or removed. The configuration is applied to the GPUs in `gpus`, which the node has now.",
@@ -194,6 +195,7 @@ KEYS = {
     "mig": "whether MIG mode is on",
     "mode": "the compute mode of a GPU, or whether MIG mode is `on` or `off`",
     "name": "the product name of a GPU",
+    "names": "qualified names of CDI devices",
     "node": "the name of the Node",
     "numa_node": "the NUMA node of a GPU",
     "owner": "whose a process is: a pod, a container or the host",

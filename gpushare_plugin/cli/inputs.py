@@ -1,6 +1,6 @@
 """Common inputs of several commands: the configs, the options that choose a config, and the source of the GPUs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
@@ -11,6 +11,8 @@ from gpushare_plugin.cli.setting_options import overrides
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.schema.names import CONTAINER_DRIVER_ROOT
 from gpushare_plugin.config.sources.choice import Configs, Fallback
+from gpushare_plugin.core.cdi import CdiDevices
+from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.gpus.source import GpuSource
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -90,3 +92,15 @@ def gpu_source(simulate: Path | None, given_root: str | None, loaded: Loaded) ->
     from gpushare_plugin.gpus.nvml.gpus import NvmlSource  # noqa: PLC0415 - a simulated node needs no pynvml
 
     return NvmlSource(driver_root(given_root, loaded))
+
+
+def cdi_devices(options: dict[str, Any], inventory: Inventory, loaded: Iterable[Loaded]) -> CdiDevices | None:
+    """Return the CDI devices of this node for the GPUs; None for simulated GPUs, and where no config names devices."""
+    flags = [each.config.flags for each in loaded if each.config and each.config.flags.plugin.uses_cdi]
+    if options["simulate"] is not None or not flags:
+        return None
+    from gpushare_plugin.gpus.cdi.host import HostCdi  # noqa: PLC0415 - only for configs with CDI
+
+    cdi = HostCdi(options["cdi_spec_dirs"])
+    cdi.look(inventory, flags[0])
+    return cdi.devices

@@ -41,6 +41,7 @@ def run_node_daemon(configs: Configs, directory: Path, options: Mapping[str, Any
             log_lines_dropped=lambda: log.dropped,
             partitioning=options["partitioning"],
             mig_root=options["mig_root"],
+            cdi_spec_dirs=() if options["simulate"] else options["cdi_spec_dirs"],
         )
         run_daemon(run(daemon))
 

@@ -106,6 +106,23 @@ container_driver_root_option = option(
     type=A_PATH,
     default=Path("/driver-root"),
 )
+
+
+def _directories(_context: click.Context, _option: click.Parameter, text: str) -> tuple[Path, ...]:
+    paths = tuple(Path(word.strip()) for word in text.split(",") if word.strip())
+    if relative := [path for path in paths if not path.is_absolute()]:
+        raise click.BadParameter(f"found {relative[0]}, expected absolute paths")
+    return paths
+
+
+cdi_spec_dirs_option = option(
+    "--cdi-spec-dirs",
+    "Directories of CDI specifications, as in the configuration of the container runtime; of two specifications of a "
+    "device, that in the later directory counts.",
+    metavar="DIRECTORY,…",
+    callback=_directories,
+    default="/etc/cdi,/var/run/cdi",
+)
 pod_resources_socket_option = option(
     "--pod-resources-socket",
     "Socket of the kubelet's pod-resources API.",

@@ -9,6 +9,7 @@ from gpushare_plugin.config.loading.load import Loaded, nothing_at, validated
 from gpushare_plugin.config.loading.manifests import FoundConfig
 from gpushare_plugin.config.loading.mistakes import Override
 from gpushare_plugin.config.schema.places import Finding, spelled
+from gpushare_plugin.core.cdi import CdiDevices
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.node.configuration import planned
@@ -32,11 +33,12 @@ class ConfigVerdict:
         root = found.root or nothing_at(found.source)
         return cls(found, validated(root, found.findings, overrides))
 
-    def with_gpus(self, inventory: Inventory) -> "ConfigVerdict":
-        """Return the verdict on the config for a node with the GPUs of `inventory`."""
+    def with_gpus(self, inventory: Inventory, cdi_devices: CdiDevices | None = None) -> "ConfigVerdict":
+        """Return the verdict on the config for a node with the GPUs of `inventory`, and with these CDI devices."""
         if self.loaded.effective is None:
             return self
-        return ConfigVerdict(self.found, self.loaded, planned(self.loaded, self.loaded.effective, inventory))
+        plan = planned(self.loaded, self.loaded.effective, inventory, cdi_devices=cdi_devices)
+        return ConfigVerdict(self.found, self.loaded, plan)
 
     @property
     def _problems(self) -> Sequence[Problem | Finding]:
@@ -62,6 +64,12 @@ class ConfigVerdict:
         """The resources that the node would advertise; empty without GPUs."""
         return self.plan.resources if self.plan else ()
 
+    @property
+    def cdi_names(self) -> dict[str, str]:
+        """The CDI devices that containers would get, by the label of the GPU; empty without CDI and without GPUs."""
+        gpus = {gpu.uuid: gpu.label for resource in self.resources for gpu in resource.gpus.values()}
+        return {gpus[uuid]: name for uuid, name in self.plan.cdi_names.items()} if self.plan else {}
+
     def lines(self, gpus: str | None) -> Iterator[str]:
         """Yield the lines of the verdict for people; `gpus` names the GPUs of the check, None without GPUs."""
         if mistakes := self.mistakes:
@@ -73,6 +81,8 @@ class ConfigVerdict:
         for resource in self.resources:
             on = ", ".join(gpu.label for gpu in resource.gpus.values())
             yield f"  {resource.name}: {len(resource.units)} on GPU {on}"
+        for label, name in self.cdi_names.items():
+            yield f"  CDI device of GPU {label}: {name}"
         yield from self.warning_lines
 
     def data(self, *, settings: bool) -> dict[str, Any]:
@@ -85,6 +95,7 @@ class ConfigVerdict:
             "mistakes": [_mistake(each) for each in problems],
             "warnings": list(self.warnings),
             "resources": [_resource(each) for each in self.resources] if self.plan and not problems else None,
+            "cdiDevices": self.cdi_names if self.plan and not problems else None,
         }
         if settings:
             data["settings"] = config and config.model_dump(mode="json", by_alias=True, exclude_none=True)

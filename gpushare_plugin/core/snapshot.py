@@ -53,6 +53,8 @@ class Snapshot(Struct, frozen=True):
     """The UUIDs of the GPUs that are shared through MPS."""
     isolations: Mapping[str, str] = field(default_factory=dict)
     """The names of the isolations of shared GPUs, by UUID."""
+    cdi_names: Mapping[str, str] = field(default_factory=dict)
+    """The qualified names of the CDI devices that containers get, by UUID; empty where they get no CDI devices."""
     notices: tuple[str, ...] = ()
     """Warnings for people: about the config, a rejected config included, about slices, and about cordoned GPUs."""
     mig_strategy: MigStrategy = "none"

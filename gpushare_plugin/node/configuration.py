@@ -1,6 +1,7 @@
 """The config in effect, the rejected config, and the reloads of the config."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -12,10 +13,13 @@ from gpushare_plugin.config.difference import difference
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.loading.load import NO_FILE, Loaded
 from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.core.cdi import CdiDevices
 from gpushare_plugin.core.gpu import Gpu, Inventory
 from gpushare_plugin.core.resource import Resource, Units
 from gpushare_plugin.core.snapshot import ConfigStanding
+from gpushare_plugin.gpus.cdi.host import HostCdi
 from gpushare_plugin.node.news.news import (
+    CdiDevicesNamed,
     ConfigChanged,
     ConfigDoesNotFitGpus,
     ConfigReadable,
@@ -43,26 +47,35 @@ class Accepted(Struct, frozen=True):
     """The plan of the config for the present GPUs."""
 
 
-def accept(loaded: Loaded, inventory: Inventory, cut: Mapping[str, SliceNumbers] | None = None) -> Accepted:
-    """Return the config with its plan for these GPUs; see `plan` for `cut`.
+def accept(
+    loaded: Loaded,
+    inventory: Inventory,
+    cut: Mapping[str, SliceNumbers] | None = None,
+    cdi_devices: CdiDevices | None = None,
+) -> Accepted:
+    """Return the config with its plan for these GPUs; see `plan` for `cut` and `cdi_devices`.
 
     Raises ConfigError with every mistake of the config itself or, without such a mistake, every conflict of the config
     with these GPUs.
     """
     if loaded.effective is None:
         raise ConfigError(loaded.lines(loaded.problems))
-    decided = planned(loaded, loaded.effective, inventory, cut)
+    decided = planned(loaded, loaded.effective, inventory, cut, cdi_devices)
     if decided.problems:
         raise ConfigError(loaded.lines(decided.problems))
     return Accepted(loaded, loaded.effective.config, decided)
 
 
 def planned(
-    loaded: Loaded, effective: EffectiveConfig, inventory: Inventory, cut: Mapping[str, SliceNumbers] | None = None
+    loaded: Loaded,
+    effective: EffectiveConfig,
+    inventory: Inventory,
+    cut: Mapping[str, SliceNumbers] | None = None,
+    cdi_devices: CdiDevices | None = None,
 ) -> Plan:
     """Return the plan of the effective config of `loaded` for these GPUs; conflicts are in the plan's `problems`."""
     present = tuple(path for path in CONTROL_DEVICES if Path(path).exists())
-    return plan(effective, inventory, present, loaded.places.describe, cut=cut)
+    return plan(effective, inventory, present, loaded.places.describe, cut=cut, cdi_devices=cdi_devices)
 
 
 def decide(loaded: Loaded, inventory: Inventory) -> Plan:
@@ -82,16 +95,20 @@ class _Rejected(NamedTuple):
 class Configuration:
     """The config in effect, and the newest config where that was rejected."""
 
-    def __init__(self, accepted: Accepted, inventory: Inventory, news: News) -> None:
-        """Start with a config accepted for these GPUs."""
+    def __init__(self, accepted: Accepted, inventory: Inventory, news: News, cdi: HostCdi | None = None) -> None:
+        """Start with a config accepted for these GPUs, and for the CDI devices of `cdi`."""
         self._accepted = accepted
         self._rejected: _Rejected | None = None
         self._unreadable: str | None = None
         self._loaded_at = time.time()
         self._devices = inventory.gpus
+        self._cdi = cdi or HostCdi()
+        self._cdi_devices = self._cdi.devices
         self._cut: Mapping[str, SliceNumbers] = {}
         self._news = news
+        self._names: tuple[str, ...] = ()
         news.warn((*accepted.loaded.notices, *accepted.plan.notices))
+        self._tell_names()
 
     @property
     def config(self) -> Config:
@@ -134,7 +151,7 @@ class Configuration:
         loaded = self._accepted.loaded
         if cut != self._cut and loaded.effective is not None:
             self._cut = cut
-            decided = planned(loaded, loaded.effective, inventory, cut)
+            decided = planned(loaded, loaded.effective, inventory, cut, self._cdi_devices)
             # A cut always fits the GPUs, but the config may not fit the remaining GPUs.
             if not decided.problems:
                 self._accepted = replace(self._accepted, plan=decided)
@@ -148,7 +165,7 @@ class Configuration:
         """Put another config in effect, or reject a config with mistakes; return whether the config changed."""
         self._unreadable = None
         loaded = self._with_first_mps_root(loaded)
-        before = self._accepted
+        before, cdi_devices = self._accepted, self._cdi.devices
         if loaded.effective is not None and loaded.effective == before.loaded.effective:
             # The same config may have other warnings, and replaces a rejected config.
             if self._rejected is not None:
@@ -158,7 +175,7 @@ class Configuration:
             self._loaded_at = time.time()
             return False
         try:
-            accepted = accept(loaded, inventory, self._cut)
+            accepted = accept(loaded, inventory, self._cut, cdi_devices)
         except ConfigError as error:
             # One edit can be read several times: after the change of the file, on SIGHUP, after changes of node labels.
             if self._rejected is None or error.lines != self._rejected.lines:
@@ -168,24 +185,44 @@ class Configuration:
         self._news.publish(ConfigChanged(tuple(difference(before.config, accepted.config))))
         self._news.warn((*loaded.notices, *accepted.plan.notices))
         self._accepted, self._rejected, self._devices = accepted, None, inventory.gpus
+        self._cdi_devices = cdi_devices
         self._loaded_at = time.time()
+        self._tell_names()
         return True
 
     def fit(self, inventory: Inventory) -> bool:
         """Fit the config to other GPUs; return whether a formerly rejected config is in effect now."""
         if inventory.gpus == self._devices:
+            self._name(inventory)
             return False
-        self._devices = inventory.gpus
+        self._devices, self._cdi_devices = inventory.gpus, self._cdi.devices
         self._news.publish(GpusChanged(tuple(gpu.uuid for gpu in inventory.gpus)))
         try:
-            self._accepted = accept(self._accepted.loaded, inventory, self._cut)
+            self._accepted = accept(self._accepted.loaded, inventory, self._cut, self._cdi_devices)
         except ConfigError as error:
             # The config was right for the previous GPUs; the GPUs still present stay shared in the same way.
             self._news.publish(ConfigDoesNotFitGpus(error.lines))
             self._accepted = replace(self._accepted, plan=_left(self.plan, inventory.gpus))
         else:
             self._news.warn(self.plan.notices)
+            self._tell_names()
         return self._rejected is not None and self.reload(self._rejected.loaded, inventory)
+
+    def _name(self, inventory: Inventory) -> None:
+        """Name the CDI devices for the same GPUs again, where the specifications on the host changed."""
+        if self._cdi.devices == self._cdi_devices:
+            return
+        self._cdi_devices, before = self._cdi.devices, self.plan.notices
+        with contextlib.suppress(ConfigError):  # a config that does not fit the GPUs: told already
+            self._accepted = accept(self._accepted.loaded, inventory, self._cut, self._cdi_devices)
+            self._news.warn(notice for notice in self.plan.notices if notice not in before)
+            self._tell_names()
+
+    def _tell_names(self) -> None:
+        names = tuple(self.plan.cdi_names.values())
+        if names != self._names:
+            self._names = names
+            self._news.publish(CdiDevicesNamed(names))
 
     def _with_first_mps_root(self, loaded: Loaded) -> Loaded:
         # The first MPS root is mounted into containers, and `gpushare mps` uses the first root until a restart.

@@ -22,8 +22,9 @@ from gpushare_plugin.config.sources.labelled import load_effective_config
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.recent import RecentAllocations
 from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.gpus.cdi.host import HostCdi
 from gpushare_plugin.gpus.exchange import refuse_one_directory
-from gpushare_plugin.gpus.source import GpuSource
+from gpushare_plugin.gpus.source import GpuSource, in_thread
 from gpushare_plugin.kubelet.allocations.pod_resources import healthy_devices
 from gpushare_plugin.kubelet.allocations.quiet import QuietLister
 from gpushare_plugin.kubelet.allocations.reader import HoldingsReader
@@ -100,6 +101,8 @@ class Daemon(Struct, frozen=True):
     """Whether a node label can turn on partitioning; annotations of the Node then name the wanted slices."""
     mig_root: Path = DEFAULT_MIG_ROOT
     """The directory shared with `gpushare mig`."""
+    cdi_spec_dirs: tuple[Path, ...] = ()
+    """The directories of CDI specifications, of which a later one counts more; none for simulated GPUs."""
     clock: Callable[[], float] = time.monotonic
     """Measures, in seconds, how long units have been retired."""
     ask_every: float = ASK_KUBELET_EVERY
@@ -141,6 +144,7 @@ class NodeDaemon:
         self._news = News(NewsLog(daemon.clock).log, self._xids.count, *subscribers)
         self._api_errors: Mapping[str, int] = {}
         self._recent = RecentAllocations()
+        self._cdi = HostCdi(daemon.cdi_spec_dirs)
         self.status = DaemonStatus(QuietLister(daemon.directory, daemon.pod_resources, self._recent), self._view)
         """Answers probes, scrapes and `gpushare list`."""
 
@@ -208,7 +212,7 @@ class NodeDaemon:
         `cluster` is None without an API server: the node then gets no requests from a cluster and publishes nothing.
         """
         daemon, labels = self._daemon, cluster.labels if cluster is not None else {}
-        accepted = self._accept(labels, inventory)
+        accepted = await self._with_cdi(self._accept(labels, inventory), inventory)
         if daemon.partitioning:  # otherwise nothing is exchanged with `gpushare mig`
             refuse_one_directory(MpsRoot(Path(accepted.config.flags.mps_root)), MigRoot(daemon.mig_root))
         with contextlib.closing(PluginDirectory(daemon.directory)) as directory:
@@ -227,6 +231,7 @@ class NodeDaemon:
                     spawn,
                     self._news,
                     daemon.clock,
+                    cdi=self._cdi,
                     mig_root=daemon.mig_root,
                     ask_every=daemon.ask_every,
                 )
@@ -234,7 +239,7 @@ class NodeDaemon:
                     outside = replace(outside, steering=steering, asked_for=lambda: steering.asked_for)
                 node = ServedNode(accepted, inventory, outside)
                 events = EventThread(source, node.event)
-                load = partial(self._load, cluster)
+                load = partial(self._load, cluster, lambda: node.snapshot.value.inventory)
                 reloads = Reloads(load, node.reload, node.keep_config, self._news)
                 self.status.phase = phase = Serving(node, reloads, events, pods)
                 if cluster is not None:
@@ -315,9 +320,20 @@ class NodeDaemon:
             self._news.publish(LabelConfigRejected(error.lines))
             return accept(load({**labels, CONFIG: ""}, starting=True), inventory)
 
-    def _load(self, cluster: "Member | None") -> Loaded:
+    async def _with_cdi(self, accepted: Accepted, inventory: Inventory) -> Accepted:
+        """Return the config with the names of CDI devices, if the config uses CDI."""
+        if not accepted.config.flags.plugin.uses_cdi:
+            return accepted
+        await in_thread(partial(self._cdi.look, inventory, accepted.config.flags), "cdi")
+        return accept(accepted.loaded, inventory, cdi_devices=self._cdi.devices)
+
+    def _load(self, cluster: "Member | None", inventory: Callable[[], Inventory]) -> Loaded:
+        """Load the config, and look at the CDI devices for the GPUs before the config is in effect."""
         labels = cluster.labels if cluster is not None else {}
-        return load_effective_config(labels, self._daemon.configs, partitioning=self._daemon.partitioning)
+        loaded = load_effective_config(labels, self._daemon.configs, partitioning=self._daemon.partitioning)
+        if loaded.config is not None:
+            self._cdi.look(inventory(), loaded.config.flags)
+        return loaded
 
     async def _rescan(self, node: ServedNode) -> None:
         """Look at the GPUs at intervals; DriverChangedError ends the looks and the daemon."""

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from gpushare_plugin.base.published import Published
-from gpushare_plugin.base.structs import Struct, replace
+from gpushare_plugin.base.structs import Struct, field, replace
 from gpushare_plugin.base.tasks import Spawn
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.schema.sections import Config
@@ -20,6 +20,7 @@ from gpushare_plugin.core.health import Cordon, GpuEvent
 from gpushare_plugin.core.holding import Confirmed, Unknown
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.gpus.cdi.host import HostCdi
 from gpushare_plugin.gpus.source import GpuSource
 from gpushare_plugin.kubelet.allocations.reader import HoldingsReader
 from gpushare_plugin.kubelet.device_plugin.directory import PluginDirectory
@@ -29,6 +30,7 @@ from gpushare_plugin.mig.exchange import DEFAULT_ROOT, MigRoot
 from gpushare_plugin.mps.exchange import MpsRoot
 from gpushare_plugin.mps.link import MpsLink
 from gpushare_plugin.node.configuration import Accepted, Configuration
+from gpushare_plugin.node.gpus.cdi import CdiSource
 from gpushare_plugin.node.gpus.looks import Looks
 from gpushare_plugin.node.gpus.mig_needs import NodeMig
 from gpushare_plugin.node.gpus.mps_needs import NodeMps
@@ -66,6 +68,8 @@ class Outside(Struct, frozen=True):
     """Measures, in seconds, how long units have been retired."""
     steering: Steering | None = None
     """Knows the promises to pods, None without knowledge of pods."""
+    cdi: HostCdi = field(default_factory=HostCdi)
+    """The CDI devices of the host."""
     mig_root: Path = DEFAULT_ROOT
     """The directory shared with `gpushare mig`."""
     ask_every: float = ASK_KUBELET_EVERY
@@ -83,9 +87,10 @@ class ServedNode:
         self._reader = outside.reader
         self._clock = outside.clock
         self._ask_every = outside.ask_every
-        self._configuration = Configuration(accepted, inventory, news)
+        self._configuration = Configuration(accepted, inventory, news, outside.cdi)
         self._gpus = Gpus(inventory, self.config.health, news)
-        self._looks = Looks(outside.source, self._gpus, self._looked)
+        source = CdiSource(outside.source, outside.cdi, lambda: self.config.flags)
+        self._looks = Looks(source, self._gpus, self._looked)
         self._offer = NodeOffer(news, outside.clock)
         self._sessions = Sessions(outside.directory, outside.spawn, news, outside.steering, outside.reader.recent)
         # The MPS root is mounted into containers, and therefore stays the same until this process restarts.

@@ -12,12 +12,14 @@ from gpushare_plugin.config.findings import Findings, TooManyProblemsError
 from gpushare_plugin.config.schema.places import spelled
 from gpushare_plugin.config.schema.sections import AllDevices, DeviceCount, DeviceList
 from gpushare_plugin.config.schema.spelling import shown
+from gpushare_plugin.core.cdi import CdiDevices
 from gpushare_plugin.core.gpu import FailedGpu, Gpu, Inventory
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.core.unit import short_uuids
 from gpushare_plugin.sharing.isolation import mps
 from gpushare_plugin.sharing.isolation.layer import Mode, SharedGpus
 from gpushare_plugin.sharing.isolation.mps import MpsNeeds
+from gpushare_plugin.sharing.ways.cdi import CdiNames
 from gpushare_plugin.sharing.ways.injection import CONTROL_DEVICES, Injection
 from gpushare_plugin.sharing.ways.mig import offered
 from gpushare_plugin.sharing.ways.table import WAYS
@@ -39,6 +41,8 @@ class Plan(Struct, frozen=True):
     """The modes of shared GPUs by UUID, for GPUs with a mode that the units alone do not show."""
     isolations: Mapping[str, str] = field(default_factory=dict)
     """The names of the isolations of shared GPUs, by UUID."""
+    cdi_names: Mapping[str, str] = field(default_factory=dict)
+    """The CDI devices that stand for the offered GPUs, by UUID; empty where containers get no CDI devices."""
 
 
 def plan(  # noqa: PLR0913 - all that a plan depends on
@@ -48,13 +52,15 @@ def plan(  # noqa: PLR0913 - all that a plan depends on
     describe: Callable[[Path], str] = spelled,
     *,
     cut: Mapping[str, SliceNumbers] | None = None,
+    cdi_devices: CdiDevices | None = None,
     ways: Sequence[MakeWay] = WAYS,
 ) -> Plan:
     """Return the plan of the config `effective` for the GPUs of `inventory`; never raises, and finds all problems.
 
     The search for problems stops at one problem more than MOST_PROBLEMS. `describe` returns the place of a value in the
     config, for people. `cut` holds the slices of each GPU of a partitioned node, by UUID; under MIG, `cut` holds the
-    offered GPUs, without slices.
+    offered GPUs, without slices. `cdi_devices` are the devices in the CDI specifications of the node, None where nobody
+    looked.
     """
     config = effective.config
     devices = offered(inventory, config.flags.mig_strategy, config.resources)
@@ -65,7 +71,7 @@ def plan(  # noqa: PLR0913 - all that a plan depends on
         inventory,
         devices.names,
         short_uuids(gpu.uuid for gpu in inventory.cards),
-        Injection(config.flags, control_devices),
+        Injection(config.flags, control_devices, cdi_devices),
         cut or {},
     )
     try:
@@ -85,14 +91,24 @@ def _assembled(node: NodeFacts, ways: Iterable[MakeWay], describe: Callable[[Pat
         containers = {gpu: entry.containers(gpu) for gpu in entry.gpus}
         entry.isolation.check(SharedGpus(selection.title(entry), entry.path, containers, entry.key), findings)
     unclaimed = {gpu: name for gpu, name in _left(node).items() if gpu.uuid not in selection.owners}
+    resources = tuple(_resources(made, unclaimed, findings))
+    cdi, gpus = CdiNames(node.config.flags, node.injection.cdi_devices), _gpus(resources)
+    findings.notices += cdi.notices(gpus)
     return Plan(
-        tuple(_resources(made, unclaimed, findings)),
+        resources,
         tuple(findings.problems),
         tuple(findings.notices),
         mps.needs((entry.isolation, entry.gpus) for entry in entries),
         dict(_modes(entries)),
         {gpu.uuid: entry.isolation.name for entry in entries for gpu in entry.gpus},
+        cdi.by_gpu(gpus),
     )
+
+
+def _gpus(resources: Iterable[Resource]) -> Sequence[Gpu]:
+    """Return the GPUs with units of any resource, by place."""
+    gpus = {gpu.uuid: gpu for resource in resources for gpu in resource.gpus.values()}
+    return sorted(gpus.values(), key=lambda gpu: gpu.place)
 
 
 def _left(node: NodeFacts) -> Mapping[Gpu, str]:

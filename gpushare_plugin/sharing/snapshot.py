@@ -17,6 +17,7 @@ def planned_snapshot(config: Config, inventory: Inventory, decided: Plan) -> Sna
         decided.resources,
         under_mps=frozenset(decided.mps.gpus),
         isolations=decided.isolations,
+        cdi_names=decided.cdi_names,
         notices=decided.notices,
         mig_strategy=config.flags.mig_strategy,
         policy=_named_policy(config.sharing),

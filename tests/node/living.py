@@ -34,6 +34,7 @@ class Life:
         self.kubelet = kubelet
         self.file = kubelet.plugin_directory.parent / "config.yaml"
         self.trust_delays = TrustDelays(unknown=0)
+        self.cdi_spec_dirs: tuple[Path, ...] = ()
 
     async def start(self, **sections: object) -> None:
         """Start gpushare with this config and the GPUs that are present now."""
@@ -44,6 +45,7 @@ class Life:
             self.kubelet.plugin_directory,
             self.kubelet.pod_resources_socket,
             trust_delays=self.trust_delays,
+            cdi_spec_dirs=self.cdi_spec_dirs,
             clock=lambda: 2000 * time.monotonic(),
         )
         self._context = AsyncExitStack()
@@ -88,10 +90,13 @@ def written(file: Path, **sections: Any) -> Loaded:
 
 
 @asynccontextmanager
-async def living(kubelet: EmbeddedKubelet, cards: Cards, **sections: object) -> AsyncIterator[Life]:
-    """Run a node beside `kubelet`, with the GPUs of `cards` and this config."""
+async def living(
+    kubelet: EmbeddedKubelet, cards: Cards, *, cdi_spec_dirs: tuple[Path, ...] = (), **sections: object
+) -> AsyncIterator[Life]:
+    """Run a node beside `kubelet`, with the GPUs of `cards`, these CDI specifications and this config."""
     with no_defects():
         life = Life(cards, kubelet)
+        life.cdi_spec_dirs = cdi_spec_dirs
         await life.start(**sections)
         try:
             yield life

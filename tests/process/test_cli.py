@@ -136,7 +136,15 @@ class TestUsage:
         own += ["HTTP_ADDRESS", "CORDON_CONFIGMAP", "PARTITIONING", "MIG_ROOT", "ALIYUN_METRICS"]
         own += ["CONFIG_DIRECTORY", "DEFAULT_CONFIG", "FALLBACK_STRATEGIES", "NODE_NAME", "KUBECONFIG", "NODE_LABELS"]
         own += ["FOLLOW_PODS", "EVENTS", "CONTAINER_METRICS", "HAMI_METRICS", "POD_NAMESPACE", "POD_NAME"]
-        own += ["LOG_FORMAT", "LOG_LEVEL", "KUBELET_SOCKET", "NODE_LABEL", "CDI_FEATURE_FLAGS", "CDI_DISABLE_HOOKS"]
+        own += [
+            "CDI_SPEC_DIRS",
+            "LOG_FORMAT",
+            "LOG_LEVEL",
+            "KUBELET_SOCKET",
+            "NODE_LABEL",
+            "CDI_FEATURE_FLAGS",
+            "CDI_DISABLE_HOOKS",
+        ]
         pairs = [(f"--{name.lower().replace('_', '-')}", name) for name in own]
         pairs += [(option.names[0], ",".join(option.environment)) for option in SETTING_OPTIONS]
         for option, variable in pairs:

@@ -278,6 +278,11 @@ class PluginFlags(_Optional):
         description="Kind of the CDI device names, the part before `=`.",
     )
 
+    @property
+    def uses_cdi(self) -> bool:
+        """Whether containers get their GPUs as CDI devices, perhaps beside other ways."""
+        return not {"cdi-annotations", "cdi-cri"}.isdisjoint(self.device_list_strategy)
+
 
 class FeatureDiscoveryFlags(_Optional):
     """`flags.gfd`: settings of NVIDIA's GPU feature discovery, which may use the same file; no effect on gpushare."""

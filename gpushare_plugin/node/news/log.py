@@ -64,6 +64,10 @@ class NewsLog:
         _log.warning("gpus_changed", gpus=list(item.uuids))
 
     @log.register
+    def _(self, item: news.CdiDevicesNamed) -> None:
+        _log.info("cdi_devices", names=list(item.names))
+
+    @log.register
     def _(self, item: news.GpuLeftOut) -> None:
         gpu = item.gpu
         _log.error("gpu_left_out", index=gpu.index, instance=gpu.number, uuid=gpu.uuid, reason=gpu.reason)

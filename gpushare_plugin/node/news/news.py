@@ -39,6 +39,13 @@ class GpusChanged(Struct, frozen=True):
     """The UUIDs of the GPUs now."""
 
 
+class CdiDevicesNamed(Struct, frozen=True):
+    """Containers get other CDI devices from now on."""
+
+    names: tuple[str, ...]
+    """The qualified names of the devices, GPU by GPU; empty where containers get no CDI devices."""
+
+
 class GpuLeftOut(Struct, frozen=True):
     """A GPU could never be used, and is not offered."""
 
@@ -275,6 +282,7 @@ NewsItem = (
     | NoGpuYet
     | GpusFound
     | GpusChanged
+    | CdiDevicesNamed
     | GpuLeftOut
     | GpuEventReported
     | GpuUnhealthy

@@ -112,6 +112,8 @@ class GpuReport(Part, frozen=True, kw_only=True):
     """The mode in which the GPU is shared, with the words of the Node's annotation and of metrics."""
     isolation: str | None = None
     """The isolation that limits the containers; `none` for a GPU without isolation, None without offered units."""
+    cdi_device: str | None = None
+    """The CDI device that containers get; None where containers get no CDI devices."""
     units: int = 0
     """The number of units offered now."""
     unit_mib: int | None = None
@@ -347,6 +349,7 @@ class _NodeReporter:
             numa_node=gpu.numa_node,
             mig_enabled=gpu.mig_enabled,
             mig=_mig(gpu.mig) if gpu.mig else None,
+            cdi_device=snapshot.cdi_names.get(gpu.uuid),
             health=("unhealthy" if unhealthy else "healthy") if watched else "unknown",
             reason=snapshot.reasons.get(gpu.uuid),
             cordon=snapshot.cordoned.get(gpu.uuid),

@@ -46,6 +46,7 @@ def gpu_tables(node: NodeReport, *, wide: bool = False) -> Iterator[Table]:
     headers = ["GPU", "NAME", "MEMORY", "UNIT", "RESOURCE", "USED", "HEALTH", "STATE"]
     if wide:
         headers += ["IN USE", "BUSY", "MODE", "UUID"]
+        headers += ["CDI DEVICE"] if any(gpu.cdi_device for gpu in node.gpus) else []
         return narrower(headers, _rows(node, headers))
     return narrower(headers, _rows(node, headers), ("MEMORY", "UNIT", "NAME"))
 
@@ -99,6 +100,7 @@ def _cells(node: NodeReport) -> Mapping[str, _Cell]:
         "BUSY": of_gpu(lambda gpu: _percent(gpu.utilization), "-"),
         "MODE": of_gpu(lambda gpu: _mode(gpu) if gpu.units else "-", "-"),
         "UUID": lambda row: row.uuid or "-",
+        "CDI DEVICE": of_gpu(lambda gpu: gpu.cdi_device or "-", "-"),
     }
 
 

@@ -12,8 +12,10 @@ from posixpath import join
 from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.schema.sections import Flags
+from gpushare_plugin.core.cdi import CdiDevices
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.grant import DeviceNode, Grant, Mount
+from gpushare_plugin.sharing.ways.cdi import CdiNames
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 """The variable that names the GPUs of a container to NVIDIA's container runtime."""
@@ -30,6 +32,8 @@ class Injection(Struct, frozen=True):
     """The flags of the config."""
     control_devices: tuple[str, ...] = CONTROL_DEVICES
     """The device nodes of CONTROL_DEVICES that exist on this node."""
+    cdi_devices: CdiDevices | None = None
+    """The devices in the CDI specifications of this node; None where nobody looked."""
 
     def grant(self, gpus: Sequence[Gpu]) -> Grant:
         """Return a grant that makes only `gpus` visible to the container.
@@ -40,7 +44,7 @@ class Injection(Struct, frozen=True):
         strategies = set(plugin.device_list_strategy)
         names = [gpu.label if plugin.device_id_strategy == "index" else gpu.uuid for gpu in gpus]
         grant = Grant(environment=self._driver_features())
-        self._add_cdi(grant, names)
+        self._add_cdi(grant, gpus)
         if strategies <= {"cdi-annotations", "cdi-cri"}:
             return grant
         if "envvar" in strategies:
@@ -62,17 +66,10 @@ class Injection(Struct, frozen=True):
         }
         return {name: "enabled" for name, enabled in features.items() if enabled}
 
-    def _add_cdi(self, grant: Grant, names: Iterable[str]) -> None:
+    def _add_cdi(self, grant: Grant, gpus: Iterable[Gpu]) -> None:
         plugin = self.flags.plugin
-        kind = plugin.cdi_kind
-        vendor = kind.partition("/")[0]
-        extras = {
-            "gdrcopy": self.flags.gdrcopy_enabled,
-            "gds": self.flags.gds_enabled,
-            "mofed": self.flags.mofed_enabled,
-        }
-        devices = [f"{kind}={name}" for name in names]
-        devices += [f"{vendor}/{mode}=all" for mode, enabled in extras.items() if enabled]
+        names = CdiNames(self.flags, self.cdi_devices)
+        devices = [*map(names.of, gpus), *names.extras()]
         if "cdi-annotations" in plugin.device_list_strategy:
             # A container with several resources needs a key for each answer. The same units always get the same key.
             key = blake2s(",".join(devices).encode(), digest_size=8).hexdigest()

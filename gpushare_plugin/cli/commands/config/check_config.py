@@ -13,8 +13,8 @@ import click
 from gpushare_plugin.base.errors import ConfigError, NoGpuLibraryError
 from gpushare_plugin.base.log.form import configure_log
 from gpushare_plugin.base.text import in_words, some_of
-from gpushare_plugin.cli.inputs import gpu_source
-from gpushare_plugin.cli.options import A_PATH, simulate_option
+from gpushare_plugin.cli.inputs import cdi_devices, gpu_source
+from gpushare_plugin.cli.options import A_PATH, cdi_spec_dirs_option, simulate_option
 from gpushare_plugin.cli.output import show, show_json, warn
 from gpushare_plugin.cli.setting_options import overrides, with_setting_options
 from gpushare_plugin.cli.verdicts import ConfigVerdict, summary
@@ -53,6 +53,7 @@ _JSON_VERSION = 1
     type=A_PATH,
     help="Show only what FILE changes in the config and in the advertised units, compared with OLD.",
 )
+@cdi_spec_dirs_option
 @with_setting_options
 @click.pass_context
 def command(context: click.Context, /, files: tuple[Path, ...], **options: Any) -> None:
@@ -72,7 +73,8 @@ def command(context: click.Context, /, files: tuple[Path, ...], **options: Any) 
     verdicts, others = ([ConfigVerdict.on(each, values) for each in some.configs] for some in (search, old))
     inventory = _inventory(options["simulate"], [*verdicts, *others], quiet=options["quiet"])
     if inventory is not None:
-        verdicts, others = ([each.with_gpus(inventory) for each in some] for some in (verdicts, others))
+        cdi = cdi_devices(options, inventory, [each.loaded for each in (*verdicts, *others)])
+        verdicts, others = ([each.with_gpus(inventory, cdi) for each in some] for some in (verdicts, others))
     wrong = any(verdict.mistakes for verdict in [*verdicts, *others])
     if against and not wrong:
         _print_changes(verdicts, others)

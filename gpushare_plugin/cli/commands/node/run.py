@@ -9,6 +9,7 @@ import click
 from gpushare_plugin.cli.inputs import chosen_configs, driver_root, with_config_options
 from gpushare_plugin.cli.options import (
     A_PATH,
+    cdi_spec_dirs_option,
     device_plugin_path_option,
     kubeconfig_option,
     log_format_option,
@@ -110,6 +111,7 @@ from gpushare_plugin.mig.exchange import DEFAULT_ROOT
     type=click.BOOL,
     default=False,
 )
+@cdi_spec_dirs_option
 @log_format_option
 @log_level_option
 @click.pass_context

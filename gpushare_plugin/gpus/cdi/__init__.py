@@ -1,0 +1,1 @@
+"""CDI specifications on the host: what they describe, and the specification that gpushare writes."""
