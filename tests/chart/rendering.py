@@ -35,14 +35,24 @@ def templates(
 
 @lru_cache(maxsize=64)  # a test asks for several objects of the same values
 def _rendered(values: str, release: str, upgrade: bool) -> dict[str, str]:  # noqa: FBT001 - to be cached by
-    with helm_python.Chart.load(CHART) as chart:
-        texts = chart.render(json.loads(values), name=release, namespace="kube-system", is_upgrade=upgrade)
+    return render(CHART, json.loads(values), release, upgrade=upgrade)
+
+
+def render(folder: Path, values: dict[str, Any], release: str = "gpushare", *, upgrade: bool = False) -> dict[str, str]:
+    """Return the text that each template of the chart in a folder becomes, anew each time."""
+    with helm_python.Chart.load(folder) as chart:
+        texts = chart.render(values, name=release, namespace="kube-system", is_upgrade=upgrade)
     return {path.removeprefix("gpushare/templates/"): text for path, text in texts.items()}
 
 
 def objects(values: dict[str, Any] | None = None, release: str = "gpushare") -> list[dict[str, Any]]:
     """Return the Kubernetes objects that the chart makes."""
-    documents = yaml.load_all("---\n".join(_documents(values, release)), yaml.CSafeLoader)
+    return parsed(templates(values, release))
+
+
+def parsed(texts: dict[str, str]) -> list[dict[str, Any]]:
+    """Return the Kubernetes objects in the text of templates."""
+    documents = yaml.load_all("---\n".join(_documents(texts)), yaml.CSafeLoader)
     return [found for found in documents if found is not None]
 
 
@@ -65,13 +75,15 @@ def committed() -> list[Path]:
 def fresh(path: Path) -> str:
     """Return what a committed file has to be."""
     if path == STATIC_MANIFEST:
-        return _HEADER + "---\n".join(text for text in _documents() if "helm.sh/hook:" not in text)
-    return _GOLDEN_HEADER.format(name=path.name) + "---\n".join(_documents(yaml_of(EXAMPLE_VALUES / path.name)))
+        return _HEADER + "---\n".join(text for text in _documents(templates()) if "helm.sh/hook:" not in text)
+    return _GOLDEN_HEADER.format(name=path.name) + "---\n".join(
+        _documents(templates(yaml_of(EXAMPLE_VALUES / path.name)))
+    )
 
 
-def _documents(values: dict[str, Any] | None = None, release: str = "gpushare") -> list[str]:
-    texts = sorted((path, text) for path, text in templates(values, release).items() if path.endswith(".yaml"))
-    stripped = [text.strip().removeprefix("---\n") for _, text in texts]
+def _documents(texts: dict[str, str]) -> list[str]:
+    manifests = [text for path, text in sorted(texts.items()) if path.endswith(".yaml")]
+    stripped = [text.strip().removeprefix("---\n") for text in manifests]
     return [f"{text}\n" for text in stripped if text]
 
 

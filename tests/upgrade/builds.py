@@ -71,8 +71,7 @@ def old_build(folder: Path) -> Build:
     made = folder / OLD
     if not made.exists():
         with tempfile.TemporaryDirectory(dir=folder) as workplace:
-            with tarfile.open(fileobj=io.BytesIO(_archive())) as archive:
-                archive.extractall(workplace, filter="data")
+            extract(OLD, PACKAGE, Path(workplace))
             with (Path(workplace) / PACKAGE / "__init__.py").open("a") as file:
                 file.write(f'__version__ += "+{OLD[:8]}"\n')
             new = folder / f"{OLD}.{os.getpid()}"
@@ -85,9 +84,12 @@ def old_build(folder: Path) -> Build:
     return Build("old", made, namespace["__version__"])
 
 
-def _archive() -> bytes:
-    """Return the package at the commit OLD as a tar file."""
-    missing = f"the commit {OLD}, whose programs run beside those of this tree, is missing:"
+def extract(commit: str, path: str, folder: Path) -> None:
+    """Write what a folder of the project was at a commit into `folder`, below the same path.
+
+    Raises HistoryMissingError where this is no clone with that commit.
+    """
+    missing = f"the commit {commit}, which this tree is tried beside, is missing:"
     try:
         top, shallow = _git("rev-parse", "--show-toplevel", "--is-shallow-repository").decode().splitlines()
     except (OSError, subprocess.CalledProcessError) as error:
@@ -95,12 +97,13 @@ def _archive() -> bytes:
     if Path(top).resolve() != ROOT.resolve():
         raise HistoryMissingError(f"{missing} this is no clone")
     try:
-        _git("cat-file", "-e", f"{OLD}^{{commit}}")
+        _git("cat-file", "-e", f"{commit}^{{commit}}")
     except subprocess.CalledProcessError as error:
         if shallow == "true":
             raise HistoryMissingError(f"{missing} this clone has no history (git fetch --unshallow)") from error
         raise
-    return _git("archive", "--format=tar", OLD, PACKAGE)
+    with tarfile.open(fileobj=io.BytesIO(_git("archive", "--format=tar", commit, path))) as archive:
+        archive.extractall(folder, filter="data")
 
 
 def _git(*arguments: str) -> bytes:
