@@ -32,6 +32,25 @@ and `level`, not by the sentences in `reason`. For example, each GPU that fails 
 ```
 
 Every event also has `timestamp` (UTC). An event with `exception`, a stack trace, is a defect of gpushare: report it.
+
+## While a daemon runs
+
+Nothing has to be rolled out to see more. In the container of any daemon:
+
+```sh
+kubectl -n kube-system exec POD -- gpushare debug log      # log every line; once more: from the level of --log-level on
+kubectl -n kube-system exec POD -- gpushare debug stacks   # write where each thread and each task is
+```
+
+The command sends SIGUSR2 or SIGUSR1 to the daemon, which `kill` can do, too. Nothing of this can be reached through
+the network, and a restart forgets the changed level.
+
+Stacks are lines of text among those of the log, also where the log is JSON: Python's faulthandler writes the stacks of
+threads even while the daemon hangs, as text. An event that is logged at that moment can stand within a line of them.
+They have files, lines and names of functions, and no values of variables: at most 100 calls of each of at most 100
+threads and 100 tasks. Those of tasks and `stacks_written` follow when the event loop turns; where they are missing,
+the stack with `run_daemon` says what holds the loop up. Of a log whose reader has stopped, the rest of the stacks is
+lost, and the daemon goes on.
 """
 
 

@@ -22,8 +22,8 @@ class UnchangedModes:
 
 def main(root: Path) -> None:
     """Run until SIGTERM."""
-    with daemon_log("json", "debug"):
-        run_daemon(run(MpsRoot(root), UnchangedModes(), shm=Path("/dev/shm")))  # noqa: S108 - the path of MPS
+    with daemon_log("json", "debug") as log:
+        run_daemon(run(MpsRoot(root), UnchangedModes(), shm=Path("/dev/shm")), log)  # noqa: S108 - the path of MPS
 
 
 if __name__ == "__main__":

@@ -10,9 +10,10 @@ import structlog
 
 from gpushare_plugin.base.errors import ConfigError, DriverChangedError, GpushareError
 from gpushare_plugin.base.log.form import configure_log
-from gpushare_plugin.base.log.queue import QueuedLog, queued_log
+from gpushare_plugin.base.log.queue import queued_log
 from gpushare_plugin.base.reported import Repeats
 from gpushare_plugin.base.version import __version__
+from gpushare_plugin.cli.diagnosis import DaemonLog, diagnosable
 
 _log = structlog.get_logger()
 
@@ -23,13 +24,13 @@ MOST_LOOP_ERRORS = 32
 
 
 @contextlib.contextmanager
-def daemon_log(form: str, level: str) -> Iterator[QueuedLog]:
+def daemon_log(form: str, level: str) -> Iterator[DaemonLog]:
     """Log start and stop of a daemon, which never waits for its log; log a failure and exit with status 1."""
     with queued_log() as lines:
-        configure_log(form, level, lines)
+        log = DaemonLog(lines, configure_log(form, level, lines))
         _log.info("starting", version=__version__)
         try:
-            yield lines
+            yield log
         except DriverChangedError as error:
             _log.error("driver_changed", reason=str(error))
             sys.exit(1)
@@ -47,11 +48,16 @@ def daemon_log(form: str, level: str) -> Iterator[QueuedLog]:
         _log.info("stopped")
 
 
-def run_daemon(daemon: Coroutine[Any, Any, None]) -> None:
-    """Run a daemon to its end in an event loop whose errors are logged."""
+def run_daemon(daemon: Coroutine[Any, Any, None], log: DaemonLog) -> None:
+    """Run a daemon to its end in an event loop whose errors are logged; signals have it show what it does."""
     with asyncio.Runner() as runner:
         runner.get_loop().set_exception_handler(LoopErrors())
-        runner.run(daemon)
+        runner.run(_diagnosable(daemon, log))
+
+
+async def _diagnosable(daemon: Coroutine[Any, Any, None], log: DaemonLog) -> None:
+    with diagnosable(log):
+        await daemon
 
 
 class LoopErrors:

@@ -17,6 +17,7 @@ COMMANDS = {
     "check-config": "Validate configs and show what a node would advertise.",
     "cleanup": "Remove what gpushare wrote to Nodes.",
     "completion": "Print a script that completes commands in a shell.",
+    "debug": "Have a running daemon log more, or write its stacks.",
     "demo": "Show sample pods that share four simulated GPUs.",
     "explain": "Explain why a pod gets no GPU, or why it has the one it has.",
     "extender": "Place pods by GPU for kube-scheduler until SIGTERM.",
@@ -31,6 +32,9 @@ COMMANDS = {
 }
 """The short help of every command. A command is `command` in the module of its name below `commands`, see FOLDERS."""
 
+DAEMONS = ("run", "mps", "mig", "extender", "partition")
+"""The commands that run until a signal."""
+
 SECTIONS = {
     "Commands for people": (
         "inspect",
@@ -40,10 +44,11 @@ SECTIONS = {
         "schema",
         "demo",
         "cleanup",
+        "debug",
         "completion",
         "version",
     ),
-    "Programs of a cluster": ("run", "mps", "mig", "extender", "partition"),
+    "Programs of a cluster": DAEMONS,
 }
 """The commands in the order of the help."""
 

@@ -38,12 +38,12 @@ def run_node_daemon(configs: Configs, directory: Path, options: Mapping[str, Any
             container_metrics=options["container_metrics"],
             hami_metrics=options["hami_metrics"],
             aliyun_metrics=options["aliyun_metrics"],
-            log_lines_dropped=lambda: log.dropped,
+            log_lines_dropped=lambda: log.lines.dropped,
             partitioning=options["partitioning"],
             mig_root=options["mig_root"],
             cdi_spec_dirs=() if options["simulate"] else options["cdi_spec_dirs"],
         )
-        run_daemon(run(daemon))
+        run_daemon(run(daemon), log)
 
 
 def _checked(address: str | None) -> str | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from gpushare_plugin.base.files.mounts import sees_our_files
 from gpushare_plugin.base.structs import Struct
 
 CONTROL_PROGRAM = "nvidia-cuda-mps-control"
@@ -102,7 +103,7 @@ def servers(pipe: Path) -> list[MpsProcess]:
     have the name and the environment of a server, but sees other file systems, and may have a directory of its own at
     the same path.
     """
-    return [found for found, _ in _processes_of(SERVER_PROGRAM, pipe) if _sees_our_files(found.process)]
+    return [found for found, _ in _processes_of(SERVER_PROGRAM, pipe) if sees_our_files(found.pid)]
 
 
 def _objection(process: psutil.Process, control: Path) -> str | None:
@@ -110,7 +111,7 @@ def _objection(process: psutil.Process, control: Path) -> str | None:
     try:
         if process.uids().effective != os.geteuid():
             return "it belongs to another user"
-        if not _sees_our_files(process):
+        if not sees_our_files(process.pid):
             return "it runs in another mount namespace than gpushare mps"
         if not _listens(_PROC / str(process.pid), control):
             return f"it does not listen on {control}"
@@ -119,14 +120,6 @@ def _objection(process: psutil.Process, control: Path) -> str | None:
     except psutil.Error as error:
         return f"it cannot be inspected: {error}"
     return None
-
-
-def _sees_our_files(process: psutil.Process) -> bool:
-    """Return whether a process has the mount namespace of this process; every container has its own namespace."""
-    try:
-        return (_PROC / str(process.pid) / "ns/mnt").samefile(_PROC / "self/ns/mnt")
-    except OSError:  # the process has ended, or access is denied
-        return False
 
 
 def _listens(entry: Path, at: Path) -> bool:

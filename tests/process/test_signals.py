@@ -30,9 +30,8 @@ from tests.process.daemon import Daemon, comes_to_answer, process, running
 from tests.waiting import PATIENCE, until
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+ASKING = (signal.SIGUSR1, signal.SIGUSR2)
 IGNORED = (
-    signal.SIGUSR1,
-    signal.SIGUSR2,
     signal.SIGPIPE,
     signal.SIGALRM,
     signal.SIGVTALRM,
@@ -136,13 +135,43 @@ def _ignored(pid: int) -> set[int]:
 async def test_a_daemon_ends_in_order_and_ignores_signals_that_mean_nothing(
     short_path: Path, program: str, number: signal.Signals
 ) -> None:
-    """SIGUSR1 and its like leave a daemon as it is, SIGHUP too; it can be suspended; three signals end it with 0."""
+    """SIGALRM and its like leave a daemon as it is, SIGHUP too; it can be suspended; three signals end it with 0."""
     async with DAEMONS[program](short_path) as daemon:
         for each in (*IGNORED, signal.SIGHUP):
             daemon.process.send_signal(each)
         await _stopped_and_continued(daemon.process.pid)
         assert await daemon.stop(number) == 0
         assert [each["reason"] for each in daemon.events("stopping")] == [number.name]
+
+
+@pytest.mark.parametrize("program", DAEMONS)
+async def test_a_daemon_tells_what_it_does_when_signals_ask(short_path: Path, program: str) -> None:
+    """SIGUSR1 has it write the stacks of threads and tasks as text, SIGUSR2 log every line, and then as before."""
+    async with DAEMONS[program](short_path) as daemon:
+        daemon.process.send_signal(signal.SIGUSR1)
+        await daemon.logged("stacks_written")
+        assert sum("hread 0x" in line for line in daemon.noise) >= 2
+        assert [line for line in daemon.noise if line.startswith("Task ")]
+        assert any("in until_stopped" in line for line in daemon.noise)
+        daemon.noise.clear()
+        for level in ("debug", "info"):
+            daemon.process.send_signal(signal.SIGUSR2)
+            await daemon.logged("log_level_changed", log_level=level)
+        assert await daemon.stop() == 0
+
+
+async def test_a_daemon_that_ends_is_asked_in_vain(short_path: Path) -> None:
+    """The same signals beside the one that ends it change nothing of its end, whenever they come."""
+    async with _run(short_path) as daemon:
+        daemon.process.send_signal(signal.SIGTERM)
+        # Fewer than the interpreter can keep until the event loop turns, over all of the end.
+        for _ in range(100):
+            for number in ASKING:
+                with contextlib.suppress(ProcessLookupError):
+                    daemon.process.send_signal(number)
+            await asyncio.sleep(0.01)
+        assert await daemon.ended() == 0
+        daemon.noise.clear()
 
 
 LATE = """
@@ -203,7 +232,7 @@ async def test_a_command_that_goes_on_ends_in_order_and_ignores_other_signals(
     async with _watching(short_path) as watching:
         assert watching.stdout is not None
         await watching.stdout.readline()
-        for each in IGNORED:
+        for each in (*IGNORED, *ASKING):
             watching.send_signal(each)
         await _stopped_and_continued(watching.pid)
         watching.send_signal(number)

@@ -14,6 +14,7 @@ COMMANDS = (
     "check-config",
     "cleanup",
     "completion",
+    "debug",
     "demo",
     "explain",
     "extender",

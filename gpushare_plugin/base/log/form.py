@@ -12,7 +12,7 @@ import structlog
 from structlog.dev import Column, ConsoleRenderer, KeyValueColumnFormatter
 from structlog.processors import ExceptionRenderer
 from structlog.tracebacks import ExceptionDictTransformer
-from structlog.typing import ExcInfo
+from structlog.typing import EventDict, ExcInfo
 
 from gpushare_plugin.base.log.queue import QueuedLog
 from gpushare_plugin.base.text import visible, visible_json
@@ -26,22 +26,52 @@ _stacks = ExceptionRenderer(ExceptionDictTransformer(show_locals=False))
 _WORD = re.compile(r"""[^\s"'=]+""")
 
 
-def configure_log(form: str, level: str, lines: QueuedLog | None = None) -> None:
-    """Log in the format `form` from `level` on, to `lines` or, without `lines`, directly to standard error."""
+class LowestLevel:
+    """Drops the lines below a level, which can change while a program runs.
+
+    structlog caches loggers; a level that is part of their class stays with them. This one is looked up at each line.
+    """
+
+    def __init__(self, level: str) -> None:
+        """Begin with `level`, such as `info`."""
+        self.configured = level
+        """The level at the start, from an option."""
+        self.current = level
+        """The lowest level that is logged now."""
+
+    def __call__(self, _logger: object, level: str, event: EventDict) -> EventDict:
+        """Return the event of a line of `level`; raise structlog.DropEvent for a line below the current level."""
+        if _rank(level) < _rank(self.current):
+            raise structlog.DropEvent
+        return event
+
+
+def _rank(level: str) -> int:
+    return int(getattr(logging, level.upper()))
+
+
+def configure_log(form: str, level: str, lines: QueuedLog | None = None) -> LowestLevel:
+    """Log in the format `form` to `lines` or, without `lines`, directly to standard error.
+
+    Return the lowest level that is logged, which is `level`, such as `info`, until somebody changes it.
+    """
+    lowest = LowestLevel(level)
     json_lines = form == "json"
     renderer: Any = structlog.processors.JSONRenderer() if json_lines else console_renderer(colours=_colours())
     structlog.configure(
         processors=[
+            lowest,
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso" if json_lines else "%Y-%m-%dT%H:%M:%SZ", utc=True),
             *([_stacks] if json_lines else []),
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=(lambda *_: lines) if lines else structlog.WriteLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=True,
     )
+    return lowest
 
 
 def console_renderer(*, colours: bool) -> ConsoleRenderer:

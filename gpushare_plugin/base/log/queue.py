@@ -28,7 +28,8 @@ class QueuedLog:
 
     def __init__(self, descriptor: int, capacity: int = CAPACITY) -> None:
         """Start the thread that writes to the file `descriptor`; at most `capacity` bytes wait in the queue."""
-        self._descriptor = descriptor
+        self.descriptor = descriptor
+        """The file that the lines go to."""
         self._capacity = capacity
         self._lines = SimpleQueue[bytes]()
         # Reentrant: a destructor may log while its own thread holds the lock.
@@ -83,10 +84,10 @@ class QueuedLog:
         whole = len(rest)
         while rest:
             try:
-                rest = rest[os.write(self._descriptor, rest) :]
+                rest = rest[os.write(self.descriptor, rest) :]
             except BlockingIOError:
                 # Another user of the file has made it non-blocking; the thread has nothing else to do and can wait.
-                select.select((), (self._descriptor,), ())
+                select.select((), (self.descriptor,), ())
             except OSError:
                 self._cut = self._cut or len(rest) < whole
                 return False

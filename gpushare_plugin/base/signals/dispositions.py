@@ -16,13 +16,23 @@ Handler = Callable[[int, FrameType | None], None]
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 """Signals that end every program in good order."""
 
-_MEANINGLESS = ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR", "SIGSTKFLT")
+STACKS = signal.SIGUSR1
+"""Has a running daemon write its stacks.
+
+containerd and dockerd do the same at this signal (containerd: cmd/containerd/command/main_unix.go, moby:
+daemon/debugtrap_unix.go).
+"""
+
+MORE_LOG = signal.SIGUSR2
+"""Has a running daemon log every line; the next such signal restores the level of its option."""
+
+_NEVER_ENDING = ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR", "SIGSTKFLT")
 
 IGNORED = (
-    *(signal.Signals[name] for name in _MEANINGLESS if name in signal.Signals.__members__),
+    *(signal.Signals[name] for name in _NEVER_ENDING if name in signal.Signals.__members__),
     *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
 )
-"""Signals without a meaning for our programs, whose default effect would end a program in the middle of its work."""
+"""Signals whose default effect would end a program in the middle of its work. Only running daemons know two of them."""
 
 _ALL = (*ENDING, *IGNORED, signal.SIGHUP)
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from gpushare_plugin.mps.processes import (
 )
 from gpushare_plugin.testing.mps import FakeMps
 from tests.logs import logged
+from tests.namespaces import unshared
 from tests.unit.mps.roots import UUIDS
 from tests.unit.mps.supervised import control_daemon
 from tests.waiting import until, until_blocking
@@ -170,14 +170,6 @@ def test_a_daemon_listens_on_its_socket(root: MpsRoot, where: str | None) -> Non
     event = "mps_daemon_ignored"
     reason = f"it does not listen on {root.pipe}/control"
     assert told == [{"event": event, "pid": pid, "reason": reason, "log_level": "warning"}]
-
-
-def unshared(*namespaces: str) -> tuple[str, ...]:
-    """Return the command that runs another one in namespaces of its own, as a container has them."""
-    command = ("unshare", "--user", "--map-root-user", *namespaces)
-    if not shutil.which("unshare") or subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("this machine lets nobody make namespaces")
-    return command
 
 
 def test_a_server_sees_our_file_systems(root: MpsRoot) -> None:

@@ -122,7 +122,7 @@ def command(
         options["tls_certificate"], options["tls_key"], options["tls_client_authority"]
     )
     pod = _own_pod(lease_namespace, options)
-    with daemon_log(options["log_format"], options["log_level"]):
+    with daemon_log(options["log_format"], options["log_level"]) as log:
         settings = ExtenderSettings(
             address=listen_address,
             namespace=lease_namespace,
@@ -138,7 +138,7 @@ def command(
             # The objects of the cluster stay, so the collector need not look at them: a look took 0.15 s.
             listed=gc.freeze,
         )
-        run_daemon(run(settings))
+        run_daemon(run(settings), log)
 
 
 def _check_addresses(listen_address: str, probe_address: str | None) -> None:

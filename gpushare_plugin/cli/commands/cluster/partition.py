@@ -63,7 +63,7 @@ def command(
     **options: Any,
 ) -> None:
     """Watch for pods that wait for slices, and have the daemons of labelled nodes make them."""
-    with daemon_log(options["log_format"], options["log_level"]):
+    with daemon_log(options["log_format"], options["log_level"]) as log:
         settings = PartitionerSettings(
             namespace=lease_namespace,
             probe_address=probe_address,
@@ -71,4 +71,4 @@ def command(
             patience=patience,
             kubeconfig=kubeconfig,
         )
-        run_daemon(run(settings))
+        run_daemon(run(settings), log)

@@ -31,5 +31,5 @@ from gpushare_plugin.mig.service import run
 @log_level_option
 def command(mig_root: Path, container_driver_root: Path, **options: Any) -> None:
     """Make and destroy MIG instances as `gpushare run` wants them; those that pods hold or programs use stay."""
-    with daemon_log(options["log_format"], options["log_level"]):
-        run_daemon(run(MigRoot(mig_root), NvmlPartitions(container_driver_root)))
+    with daemon_log(options["log_format"], options["log_level"]) as log:
+        run_daemon(run(MigRoot(mig_root), NvmlPartitions(container_driver_root)), log)

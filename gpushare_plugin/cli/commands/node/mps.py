@@ -51,11 +51,11 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the same path for every progra
 @log_level_option
 def command(mps_root: Path, container_driver_root: Path, **options: Any) -> None:
     """Run the CUDA MPS control daemon with the settings of `gpushare run`; on SIGTERM, end it and its clients."""
-    with daemon_log(options["log_format"], options["log_level"]):
+    with daemon_log(options["log_format"], options["log_level"]) as log:
         modes = _modes(options["simulate"], container_driver_root)
         shm = None if options["simulate"] else _SHARED_MEMORY
         root, silent = MpsRoot(mps_root), options["replace_silent"]
-        run_daemon(run(root, modes, shm=shm, shared_memory=options["shared_memory"], replace_silent=silent))
+        run_daemon(run(root, modes, shm=shm, shared_memory=options["shared_memory"], replace_silent=silent), log)
 
 
 def _memory(text: str) -> MemoryUnit:
