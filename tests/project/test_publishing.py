@@ -118,6 +118,60 @@ def test_what_is_published_has_the_resolved_base() -> None:
     assert 'make release BASE="$BASE"' in steps("package")
 
 
+DOCKER = """\
+#!/bin/bash
+# Stands in for docker: knows a digest, and exports both architectures with their bills of materials.
+case "$*" in
+*imagetools*) echo "sha256:$(printf '%064d' 7)" ;;
+*type=tar*)
+  for architecture in amd64 arm64; do
+    mkdir -p linux_$architecture/opt/sboms && echo of-a-package >linux_$architecture/opt/sboms/sbom.spdx.json
+    echo of-$architecture >linux_$architecture/sbom.spdx.json
+  done
+  tar --create --file image.tar --remove-files linux_amd64 linux_arm64 ;;
+esac
+"""
+
+
+def typed(job: str, step: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the commands of a step as the workflow's shell does, in a folder, with the stand-in for docker."""
+    (commands,) = (each["run"] for each in JOBS[job]["steps"] if each.get("name", "").startswith(step))
+    (folder / "docker").write_text(DOCKER)
+    (folder / "docker").chmod(0o755)
+    environment = {"PATH": f"{folder}:{os.environ['PATH']}", "GITHUB_OUTPUT": str(folder / "output"), **variables}
+    shell = ["/bin/bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", commands]
+    return subprocess.run(shell, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_base_is_that_of_the_dockerfile(tmp_path: Path) -> None:
+    """The plan hands on the Dockerfile's tag with the digest that the registry gives, in the form that it demands."""
+    (tmp_path / "Dockerfile").write_text((ROOT / "Dockerfile").read_text())
+    done = typed("plan", "Resolve the digest", tmp_path)
+    assert done.returncode == 0, done.stderr
+    base = (tmp_path / "output").read_text().removeprefix("base=").strip()
+    (tag,) = re.findall(r"^ARG BASE=(.+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert base == f"{tag}@sha256:{7:064}"
+    assert planned(BASE=base).returncode == 0
+
+
+def test_each_architecture_has_its_bill_of_materials(tmp_path: Path) -> None:
+    """What BuildKit exports is a part of the release, with checksums; bills of packages inside the image are not."""
+    folder = tmp_path / "dist/gpushare"
+    folder.mkdir(parents=True)
+    done = typed("package", "Build the image for both", tmp_path, BASE=PINNED)
+    assert done.returncode == 0, done.stderr
+    said = {file.name: file.read_text() for file in folder.glob("*.spdx.json")}
+    assert said == {f"gpushare-image-{each}.spdx.json": f"of-{each}\n" for each in ("amd64", "arm64")}
+    assert [line.split()[1] for line in (folder / "SHA256SUMS").read_text().splitlines()] == sorted(said)
+
+
+def test_the_written_commands_have_this_version() -> None:
+    """README, the pages and the workflow name image and chart by the version that is built, or nobody finds them."""
+    texts = [ROOT / "README.md", ROOT / "docs/install.md", ROOT / "docs/releasing.md", FILE]
+    found = {version for text in texts for version in re.findall(r"gpushare[:-](\d+\.\d+\.\d+)\b", text.read_text())}
+    assert found == {__version__}
+
+
 def planned(root: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
     """Ask what is published, with these variables."""
     command = [sys.executable, "-m", "generators.publishing"]
