@@ -1,6 +1,7 @@
 """Renders the chart with Helm's own engine, and keeps what is committed of its output what the chart makes.
 
-That is the static manifest, and for each of the example values the golden output, which reviews see change.
+That is the static manifests, for clusters without Helm, and for each of the example values the golden output, which
+reviews see change.
 `python -m tests.chart.rendering` exits 1 when any of it is stale; `--write` writes it.
 """
 
@@ -15,13 +16,27 @@ import yaml
 
 ROOT = Path(__file__).parent.parent.parent
 CHART = ROOT / "charts/gpushare"
-STATIC_MANIFEST = ROOT / "charts/static/gpushare.yaml"
+STATIC = ROOT / "charts/static"
 EXAMPLE_VALUES = ROOT / "examples/values"
 GOLDEN = Path(__file__).parent / "golden"
 
-_HEADER = """\
-# gpushare on every node with GPUs, with the default values of charts/gpushare, which this file is made from.
-# Put your image and, where NVIDIA's runtime is not the default one, `runtimeClassName: nvidia` into the pod's spec.
+STATIC_VALUES: dict[str, dict[str, Any]] = {
+    "gpushare.yaml": {},
+    "gpushare-mps.yaml": {"mps": {"enabled": True}},
+    "gpushare-extender.yaml": {"scheduler": {"enabled": True, "service": {"nodePort": 32766}}},
+    "gpushare-scheduler.yaml": {
+        "scheduler": {"enabled": True, "kubeScheduler": {"enabled": True, "image": {"tag": "v1.36.2"}}}
+    },
+    "gpushare-partitioning.yaml": {
+        "mps": {"enabled": True},
+        "partitioning": {"enabled": True, "mig": {"enabled": True}},
+    },
+}
+"""The static manifests, each by the values that it is made with: the daemon, and what works with the daemon."""
+
+_STATIC_HEADER = """\
+# gpushare on every node with GPUs, made from charts/gpushare with {values}; docs/install.md ("Without Helm").
+# Put your image in, and `runtimeClassName: nvidia` into the spec of pods on these nodes where it is not the default.
 """
 _GOLDEN_HEADER = "# What the chart makes of examples/values/{name}; `make generate` writes this file.\n"
 
@@ -69,13 +84,17 @@ def of_hooks(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def committed() -> list[Path]:
     """Return the committed files that are made from the chart."""
-    return [STATIC_MANIFEST, *(GOLDEN / example.name for example in sorted(EXAMPLE_VALUES.iterdir()))]
+    static = [STATIC / name for name in STATIC_VALUES]
+    return [*static, *(GOLDEN / example.name for example in sorted(EXAMPLE_VALUES.iterdir()))]
 
 
 def fresh(path: Path) -> str:
     """Return what a committed file has to be."""
-    if path == STATIC_MANIFEST:
-        return _HEADER + "---\n".join(text for text in _documents(templates()) if "helm.sh/hook:" not in text)
+    if path.parent == STATIC:
+        values = STATIC_VALUES[path.name]
+        header = _STATIC_HEADER.format(values=json.dumps(values) if values else "its default values")
+        # Only Helm runs hooks.
+        return header + "---\n".join(text for text in _documents(templates(values)) if "helm.sh/hook:" not in text)
     return _GOLDEN_HEADER.format(name=path.name) + "---\n".join(
         _documents(templates(yaml_of(EXAMPLE_VALUES / path.name)))
     )

@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ from tests.chart.rendering import (
     EXAMPLE_VALUES,
     GOLDEN,
     ROOT,
-    STATIC_MANIFEST,
+    STATIC,
+    STATIC_VALUES,
     committed,
     fresh,
     objects,
@@ -317,20 +319,35 @@ def test_chart_image_and_daemon_carry_the_same_version() -> None:
 
 @pytest.mark.parametrize("path", committed(), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_committed_output_is_fresh(path: Path) -> None:
-    """The static manifest and the golden output of the example values are what the chart makes."""
+    """The static manifests and the golden output of the example values are what the chart makes."""
     assert path.read_text() == fresh(path), "run make generate, and look at what changes"
 
 
 def test_every_golden_output_has_its_example_values() -> None:
     """Nothing else is committed."""
-    assert {*GOLDEN.iterdir(), STATIC_MANIFEST} == set(committed())
+    assert {*GOLDEN.iterdir(), *STATIC.iterdir()} == set(committed())
 
 
-def test_static_manifest_needs_no_helm() -> None:
-    """The static manifest is what the chart makes with default values, without the hooks that only Helm runs."""
-    made = objects()
-    manifest = list(yaml.safe_load_all(STATIC_MANIFEST.read_text()))
+@pytest.mark.parametrize("name", STATIC_VALUES)
+def test_static_manifest_needs_no_helm(name: str) -> None:
+    """A static manifest is what the chart makes with its values, without the hooks that only Helm runs."""
+    made = objects(STATIC_VALUES[name])
+    manifest = list(yaml.safe_load_all((STATIC / name).read_text()))
     assert manifest == [each for each in made if each not in of_hooks(made)]
+
+
+def test_every_program_is_in_a_static_manifest() -> None:
+    """Whoever has no Helm can run all parts, each with the daemon that works with it."""
+    daemons = {"node-daemon", "mps", "mig"}
+    found = {name: components(yaml.safe_load_all((STATIC / name).read_text())) for name in STATIC_VALUES}
+    assert set().union(*found.values()) == {*daemons, "extender", "kube-scheduler", "partitioner"}
+    assert all("node-daemon" in each for each in found.values())
+
+
+def components(made: Iterable[Any]) -> set[str]:
+    """Return the programs that objects run."""
+    templates = [each["spec"]["template"] for each in made if each["kind"] in {"DaemonSet", "Deployment"}]
+    return {each["metadata"]["labels"]["app.kubernetes.io/component"] for each in templates}
 
 
 def test_schema_and_values_name_the_same_values() -> None:

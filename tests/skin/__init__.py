@@ -12,5 +12,5 @@ Not here, because a document or a file has it that another test keeps in step wi
 - all events of the log with level and keys: `docs/log.md`, which is compared here with what is really logged;
 - reasons and types of all Kubernetes Events, and the reasons of the Node's condition: `docs/events.md`;
 - the JSON Schema of configs: `charts/gpushare/values.schema.json`, which is compared here with `gpushare schema`;
-- what the chart makes: `tests/chart/golden/` and `charts/static/gpushare.yaml`.
+- what the chart makes: `tests/chart/golden/` and `charts/static/`.
 """
