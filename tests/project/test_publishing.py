@@ -84,6 +84,7 @@ def test_tests_run_on_every_python() -> None:
     """All checks of the project run on each Python that has wheels, with the commits that tests of upgrades need."""
     assert tuple(JOBS["test"]["strategy"]["matrix"]["python"]) == tuple(PYTHONS)
     assert steps("test").splitlines()[-1] == ".ci/run"
+    assert os.access(ROOT / ".ci/run", os.X_OK)
     assert JOBS["test"]["steps"][0]["with"]["fetch-depth"] == 0
 
 
