@@ -9,6 +9,9 @@ EVENTS = {
     # ------------------------------------------------------------------ every daemon
     "starting": "The daemon starts.",
     "stopping": "The daemon got a signal to stop. It removes its sockets; pods keep the GPUs that they hold.",
+    "standing_by": "Another `gpushare run` serves this node (`path`). This one is ready, and takes over when that one ends (`--stand-by`). If that does not come, two DaemonSets have pods on this node: remove one of them.",
+    "taking_over": "The other `gpushare run` of this node ends, and this one takes over.",
+    "handing_over": "The daemon ends, and another one stands by. The daemon answers the kubelet until that one has registered, for `seconds` at most.",
     "stopped": "The daemon stopped as requested; the exit status is 0.",
     "start_failed": "The daemon ends with exit status 1. One event for each mistake of a config (`problem`), or one with the `reason`. Correct it.",
     "driver_changed": "The NVIDIA driver was upgraded. The daemon ends with exit status 1, and its container restarts with the new library. If this event repeats, reboot the node.",

@@ -42,6 +42,7 @@ def run_node_daemon(configs: Configs, directory: Path, options: Mapping[str, Any
             partitioning=options["partitioning"],
             mig_root=options["mig_root"],
             cdi_spec_dirs=() if options["simulate"] else options["cdi_spec_dirs"],
+            stand_by=options["stand_by"],
         )
         run_daemon(run(daemon), log)
 

@@ -103,9 +103,14 @@ class RecentAllocations:
         self._shown.difference_update(ids)
 
     @property
+    def in_call(self) -> bool:
+        """Whether a call is being answered."""
+        return self._answering > 0
+
+    @property
     def answering(self) -> bool:
         """Whether a call is being answered, or the `Allocate` call for preferred units is still to come."""
-        return self._answering > 0 or self._preferred
+        return self.in_call or self._preferred
 
     @property
     def unwritten(self) -> frozenset[str]:

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
+
 from gpushare_plugin.base.errors import ConfigError, DriverChangedError, EvictionError
 from gpushare_plugin.base.published import Published
 from gpushare_plugin.base.signals.ending import on_signal, until_stopped
@@ -30,6 +32,7 @@ from gpushare_plugin.kubelet.allocations.quiet import QuietLister
 from gpushare_plugin.kubelet.allocations.reader import HoldingsReader
 from gpushare_plugin.kubelet.allocations.trust import PodName, TrustDelays
 from gpushare_plugin.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
+from gpushare_plugin.kubelet.device_plugin.succession import Succession
 from gpushare_plugin.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_RESOURCES_SOCKET
 from gpushare_plugin.mig.exchange import DEFAULT_ROOT as DEFAULT_MIG_ROOT
 from gpushare_plugin.mig.exchange import MigRoot
@@ -42,7 +45,7 @@ from gpushare_plugin.node.news.counts import XidCounts
 from gpushare_plugin.node.news.log import NewsLog
 from gpushare_plugin.node.news.news import LabelConfigRejected, News, ReloadRequested, Subscriber
 from gpushare_plugin.node.node import ASK_KUBELET_EVERY, Outside, ServedNode
-from gpushare_plugin.node.status import NO_GPU, DaemonStatus, Ending, Serving, WithoutGpus
+from gpushare_plugin.node.status import NO_GPU, DaemonStatus, Ending, Serving, StandingBy, WithoutGpus
 from gpushare_plugin.observe.daemon_socket import serve_document, socket_path
 
 if TYPE_CHECKING:
@@ -51,6 +54,9 @@ if TYPE_CHECKING:
     from gpushare_plugin.node.pods.reconciler import PromiseReconciler
     from gpushare_plugin.node.pods.usage import UsageTracker
     from gpushare_plugin.observe.metrics.node import View
+
+
+_log = structlog.get_logger()
 
 
 class Membership(Struct, frozen=True):
@@ -107,6 +113,8 @@ class Daemon(Struct, frozen=True):
     """Measures, in seconds, how long units have been retired."""
     ask_every: float = ASK_KUBELET_EVERY
     """Seconds between questions to the kubelet about the units held by pods, while units are retired."""
+    stand_by: bool = False
+    """Whether the daemon waits for the end of another daemon that serves the directory, and takes over then."""
 
 
 async def run(daemon: Daemon) -> None:
@@ -118,8 +126,8 @@ async def serve(daemon: Daemon) -> None:
     """Serve this node's GPUs until cancelled.
 
     Raises before any registration with the kubelet: ConfigError for an unusable config, NoGpuLibraryError without a GPU
-    where `failOnInitError` is set, AlreadyServedError when another daemon serves the directory. Raises
-    DriverChangedError, at any time, when only a new process can use the driver.
+    where `failOnInitError` is set, AlreadyServedError when another daemon serves the directory and this one does not
+    stand by. Raises DriverChangedError, at any time, when only a new process can use the driver.
     """
     root = NodeDaemon(daemon)
     async with background() as spawn:
@@ -145,6 +153,8 @@ class NodeDaemon:
         self._api_errors: Mapping[str, int] = {}
         self._recent = RecentAllocations()
         self._cdi = HostCdi(daemon.cdi_spec_dirs)
+        self._directory = PluginDirectory(daemon.directory)
+        self._succession = Succession(self._directory)
         self.status = DaemonStatus(QuietLister(daemon.directory, daemon.pod_resources, self._recent), self._view)
         """Answers probes, scrapes and `gpushare list`."""
 
@@ -177,16 +187,30 @@ class NodeDaemon:
             joined(self._daemon.membership) as cluster,
             background() as spawn,
         ):
+            waits = self._daemon.stand_by and self._succession.is_needed
+            if waits:
+                await self._stand_by(await looking, cluster)
             if cluster is not None:
                 self._api_errors = cluster.api_errors
                 spawn("node condition", partial(cluster.keep_condition, lambda: self.status.phase.readiness))
                 if self._backlog is not None:
                     spawn("Events", partial(cluster.send_events, self._backlog))
-            found = await looking
+            # The daemon before may have made MIG instances since the first look.
+            found = await (self._look(source, loaded) if waits else looking)
             if isinstance(found, NoGpu):
                 found = await self._wait_for_gpus(source, loaded, found, cluster)
             async with self.serving(source, found, cluster):
                 await asyncio.Event().wait()
+
+    async def _stand_by(self, found: Inventory | NoGpu, cluster: "Member | None") -> None:
+        """Wait for the end of the daemon that serves this node; raises ConfigError for a config that cannot be used."""
+        if isinstance(found, Inventory):
+            self._accept(cluster.labels if cluster is not None else {}, found)
+        before, self.status.phase = self.status.phase, StandingBy()
+        _log.info("standing_by", path=str(self._daemon.directory))
+        await self._succession.stand_by()
+        _log.info("taking_over", path=str(self._daemon.directory))
+        self.status.phase = before
 
     async def _look(self, source: GpuSource, loaded: Loaded) -> Inventory | NoGpu:
         found = await look_or_wait(source, loaded, self._news)
@@ -215,20 +239,27 @@ class NodeDaemon:
         accepted = await self._with_cdi(self._accept(labels, inventory), inventory)
         if daemon.partitioning:  # otherwise nothing is exchanged with `gpushare mig`
             refuse_one_directory(MpsRoot(Path(accepted.config.flags.mps_root)), MigRoot(daemon.mig_root))
-        with contextlib.closing(PluginDirectory(daemon.directory)) as directory:
+        with contextlib.closing(self._directory) as directory:
             with contextlib.suppress(OSError):  # missing or not usable yet: sessions claim the directory later
                 directory.claim()
             own_pod, delays = daemon.own_pod, daemon.trust_delays
             reader = HoldingsReader(
-                daemon.directory, daemon.pod_resources, recent=self._recent, own_pod=own_pod, delays=delays
+                daemon.directory,
+                daemon.pod_resources,
+                recent=self._recent,
+                own_pod=own_pod,
+                delays=delays,
+                takes_over=self._succession.takes_over,
             )
-            async with background() as spawn:
+            # At the end, what answers the kubelet ends last: a daemon that stands by registers before.
+            handing_over = self._succession.handing_over(lambda: self._recent.in_call)
+            async with background() as keep, handing_over, background() as spawn:
                 pods = self._pods(cluster, reader)
                 outside = Outside(
                     source,
                     directory,
                     reader,
-                    spawn,
+                    keep,
                     self._news,
                     daemon.clock,
                     cdi=self._cdi,
@@ -248,9 +279,10 @@ class NodeDaemon:
                 if pods is not None:
                     # Before the first call of the kubelet, the promises and the holdings of pods must be known.
                     await pods.learn()
-                    spawn("pods", partial(pods.run, lambda: node.resources))
+                    keep("pods", partial(pods.run, lambda: node.resources))
                 await node.start()
-                spawn("plugin directory", directory.watch)
+                keep("plugin directory", directory.watch)
+                spawn("succession", partial(self._succession.finish, lambda: not phase.missing))
                 spawn("kubelet", reader.watch)
                 spawn("rescan", partial(self._rescan, node))
                 spawn("allocations", node.track_allocations)

@@ -26,6 +26,8 @@ KUBELET_TIMEOUT = 3.0
 
 NO_GPU = Snapshot(notices=("no GPU of this node has answered yet",))
 """The node while there is no GPU."""
+STANDS_BY = Snapshot(notices=("another gpushare serves this node, and this one takes over when it ends",))
+"""The node while another daemon serves."""
 
 
 class Phase(Protocol):
@@ -77,6 +79,30 @@ class WithoutGpus(Struct, frozen=True):
     def readiness(self) -> Readiness:
         """The node has no GPU for pods."""
         return NOT_READY
+
+
+class StandingBy(Struct, frozen=True):
+    """Another daemon serves the node, and this daemon takes over when the other daemon ends."""
+
+    @property
+    def complaints(self) -> list[str]:
+        """No faults."""
+        return []
+
+    @property
+    def missing(self) -> list[str]:
+        """Nothing: a rolling update ends the other daemon only when this one is ready."""
+        return []
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """A node without GPUs: the other daemon has the GPUs."""
+        return STANDS_BY
+
+    @property
+    def readiness(self) -> Readiness:
+        """Not known here, and not published: the other daemon keeps the condition of the Node."""
+        return STARTING
 
 
 class Serving(Struct, frozen=True):

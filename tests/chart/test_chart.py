@@ -24,6 +24,7 @@ from gpushare_plugin.config.loading.load import load
 from gpushare_plugin.config.schema.fields import keys
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.gpus.simulated import SimulatedGpus, SimulatedNode, SimulatedProcess, SimulatedSource
+from gpushare_plugin.kubelet.device_plugin.succession import LONGEST_HANDOVER
 from gpushare_plugin.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY
 from gpushare_plugin.node.configuration import decide
 from gpushare_plugin.testing.cluster.rbac import Permission, granted
@@ -257,7 +258,7 @@ EVERYTHING: dict[str, Any] = {
         }
     ],
     "resources": {"limits": {"memory": "256Mi"}},
-    "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
+    "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "10%", "maxUnavailable": 0}},
     "podSecurityContext": {"seLinuxOptions": {"type": "spc_t"}},
     "securityContext": {"runAsGroup": 0},
 }
@@ -520,8 +521,19 @@ def test_fields_of_the_container_are_taken_over() -> None:
 def test_bad_settings_stop_an_update() -> None:
     """One node is updated at a time, and its daemon has to last before the next one's turn."""
     spec = daemonset()["spec"]
-    assert spec["updateStrategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}
+    assert spec["updateStrategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}}
     assert spec["minReadySeconds"] > 0
+    assert "STAND_BY" not in environment()
+
+
+def test_with_a_surge_the_next_daemon_stands_by() -> None:
+    """The present daemon ends when the next one is ready, and has time to wait until that one is registered."""
+    rolling = {"maxSurge": 1, "maxUnavailable": 0}
+    values = {"updateStrategy": {"rollingUpdate": rolling}}
+    spec = daemonset(values)["spec"]
+    assert spec["updateStrategy"] == {"type": "RollingUpdate", "rollingUpdate": rolling}
+    assert environment(values)["STAND_BY"] == "true"
+    assert pod(values)["terminationGracePeriodSeconds"] > LONGEST_HANDOVER
 
 
 def test_the_daemon_has_no_capability_and_no_needless_token() -> None:
@@ -1202,8 +1214,7 @@ WRONG = [
     ({"simulate": {"gpus": [{"memory": "4GiB", "count": "2"}]}}, "at '/simulate/gpus/0/count': got string, want "),
     ({"simulate": {"gpus": [{"memory": "4GiB", "mig": ["7gb"]}]}}, "at '/simulate/gpus/0/mig/0': '7gb' does not match"),
     ({"logLevel": "trace"}, "at '/logLevel': value must be one of 'debug', 'info', 'warning', 'error'"),
-    ({"updateStrategy": {"rollingUpdate": {"maxSurge": 1}}}, "additional properties 'maxSurge' not allowed"),
-    ({"updateStrategy": {"rollingUpdate": {"maxUnavailable": 0}}}, "/maxUnavailable': minimum: got 0, want 1"),
+    ({"updateStrategy": {"rollingUpdate": {"maxSurge": "0%"}}}, "/maxSurge': '0%' does not match pattern"),
     ({"updateStrategy": {"rollingUpdate": {"maxUnavailable": "0%"}}}, "/maxUnavailable': '0%' does not match pattern"),
     ({"cluster": {"cordonNodes": ["Node_1"]}}, "at '/cluster/cordonNodes/0': 'Node_1' does not match pattern"),
     ({"cluster": {"cordonNodes": ["n" * 254]}}, "at '/cluster/cordonNodes/0': maxLength: got 254, want 253"),

@@ -55,6 +55,18 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         {"simulate": GPUS, "nvidiaDriverRoot": "/run/nvidia/driver"},
         "simulate and nvidiaDriverRoot are both set, but simulated GPUs have no driver: remove one of them",
     ),
+    "an update of two kinds": (
+        {"updateStrategy": {"rollingUpdate": {"maxSurge": 1}}},
+        "updateStrategy.rollingUpdate has maxSurge 1 and maxUnavailable 1, but Kubernetes takes only one of them: set",
+    ),
+    "an update of no kind": (
+        {"updateStrategy": {"rollingUpdate": {"maxUnavailable": 0}}},
+        "updateStrategy.rollingUpdate.maxUnavailable is 0 and there is no maxSurge, so no daemon would ever be updated",
+    ),
+    "two daemons at one port of the node": (
+        {"updateStrategy": {"rollingUpdate": {"maxSurge": "10%", "maxUnavailable": 0}}, "hostNetwork": True},
+        "updateStrategy.rollingUpdate.maxSurge is 10%, but with hostNetwork (or devicePlugin.enableHostNetwork)",
+    ),
     "MPS that is off": (
         {"config": {"map": {"a": MPS}}},
         (

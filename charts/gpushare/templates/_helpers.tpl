@@ -263,6 +263,12 @@ Aliyun's, which node labels can turn on.
 {{- if or .Values.hostNetwork (.Values.devicePlugin | default dict).enableHostNetwork }}true{{ end }}
 {{- end }}
 
+{{/* Whether the next daemon of a node stands by before the present one ends: "true" or nothing. */}}
+{{- define "gpushare.standsBy" -}}
+{{- $surge := (.Values.updateStrategy.rollingUpdate | default dict).maxSurge }}
+{{- if not (has (toString $surge) (list "" "0" "<nil>")) }}true{{ end }}
+{{- end }}
+
 {{/*
 Everything is set by environment variables, not by arguments, so that a command that is run in the pod by `kubectl exec`, such as
 `gpushare list`, uses the same as the daemon.
@@ -327,6 +333,10 @@ Everything is set by environment variables, not by arguments, so that a command 
 {{- if .Values.mps.enabled }}
 - name: MPS_ROOT
   value: {{ .Values.mps.root | quote }}
+{{- end }}
+{{- if include "gpushare.standsBy" . }}
+- name: STAND_BY
+  value: "true"
 {{- end }}
 {{- if .Values.httpPort }}
 - name: HTTP_ADDRESS

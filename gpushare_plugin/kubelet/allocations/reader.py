@@ -61,16 +61,18 @@ class HoldingsReader:
         *,
         own_pod: PodName | None = None,
         delays: TrustDelays = DELAYS,
+        takes_over: bool = False,
     ) -> None:
         """Read the checkpoint in `directory`, the kubelet's plugin directory, and ask at the socket `pod_resources`.
 
         The reader asks when none of the `recent` allocations is still in progress, and tells `recent` the holdings.
         `clock` returns seconds. `own_pod` is the pod of this process, None if unknown. `delays` are the times after
-        which a kubelet is trusted to know its pods.
+        which a kubelet is trusted to know its pods. `takes_over` is whether another daemon may still allocate units.
         """
         self._directory = directory
         self._pod_resources = pod_resources
         self._clock = clock
+        self._takes_over = takes_over
         self.recent = recent or RecentAllocations()
         self._lister = QuietLister(directory, pod_resources, self.recent)
         self._trust = Trust(directory, pod_resources, own_pod=own_pod, delays=delays, clock=clock)
@@ -95,10 +97,11 @@ class HoldingsReader:
         The source is the checkpoint. If the checkpoint cannot be read, the source is pod-resources, provided that the
         kubelet knows its pods. The kubelet writes a container into the checkpoint only when the container has all its
         devices, also the devices of other plugins. A listed slice may therefore be allocated already, and counts as
-        held: otherwise another slice could take its place.
+        held: otherwise another slice could take its place. While another daemon may still allocate, every listed unit
+        counts as held.
         """
         try:
-            return await asyncio.to_thread(_at_start, self._directory)
+            return await asyncio.to_thread(_at_start, self._directory, every_unit=self._takes_over)
         except CheckpointError as error:
             reason = str(error)
         shown, doubt = await self._ask()
@@ -223,11 +226,11 @@ class HoldingsReader:
             _log.error(event, reason=reason)
 
 
-def _at_start(directory: Path) -> Holdings:
+def _at_start(directory: Path, *, every_unit: bool) -> Holdings:
     # In this order: a checkpoint written in between shows as held the units no longer shown as listed.
-    listed = read_listed(directory)
-    slices = (Holding("", "", "", resource, frozenset({id_})) for resource, id_ in listed if is_slice(id_))
-    return (*read_recorded(directory), *slices)
+    listed = (each for each in read_listed(directory) if every_unit or is_slice(each[1]))
+    perhaps_held = tuple(Holding("", "", "", resource, frozenset({id_})) for resource, id_ in listed)
+    return (*read_recorded(directory), *perhaps_held)
 
 
 def _of_pods(shown: Iterable[Holding], directory: Path) -> tuple[Holdings, frozenset[tuple[str, str]] | None]:

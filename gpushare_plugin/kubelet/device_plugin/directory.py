@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,8 +30,14 @@ KUBELET_SOCKET = "kubelet.sock"
 """Name of the kubelet's own socket."""
 SOCKET_PREFIX = "gpushare-"
 """Prefix of the names of all our sockets."""
+SECOND = "~2"
+"""Ends the names of the sockets of a daemon that follows a daemon with names without this end.
 
-_LONGEST_NAME = "gpushare-0123456789abcdef-01234567.sock"
+Plugins of one resource need sockets of different names while one follows another (kubernetes#135437): from 1.37 on, a
+kubelet knows by the name whose stream has ended. No name of a resource has this character.
+"""
+
+_LONGEST_NAME = f"gpushare-0123456789abcdef-01234567{SECOND}.sock"
 
 
 def refuse_long_path(directory: Path) -> None:
@@ -57,12 +64,18 @@ class PluginDirectory:
         self._listeners: list[Callable[[], None]] = []
         self._claim: Lock | None = None
         self._swept = False
+        self._left = False
+        self.ending = ""
+        """Ends the names of our sockets, before `.sock`: SECOND beside a daemon that answers at sockets without."""
 
     def claim(self) -> None:
         """Claim this directory, until `close`, so that no other daemon serves it.
 
-        Raises AlreadyServedError if another daemon has the claim, and OSError if the directory is missing or unusable.
+        Raises AlreadyServedError if another daemon has the claim, or is to have the claim since `leave`, and OSError if
+        the directory is missing or unusable.
         """
+        if self._left:
+            raise AlreadyServedError(f"another gpushare takes {self.path} over from this one")
         if self._claim is None or not self._claim.stands:
             self.close()
             self._claim = claim(self.path)
@@ -73,9 +86,17 @@ class PluginDirectory:
         if self._swept:
             return
         self._swept = True
-        for socket in self.path.glob(f"{SOCKET_PREFIX}*.sock"):
-            with contextlib.suppress(OSError):  # a directory that is read-only by now
-                socket.unlink()
+        for path in self.path.glob(f"{SOCKET_PREFIX}*.sock"):
+            if not _answers(path):
+                with contextlib.suppress(OSError):  # a directory that is read-only by now
+                    path.unlink()
+            elif not path.stem.endswith(SECOND):
+                self.ending = SECOND
+
+    def leave(self) -> None:
+        """Give the claim up for good, to a daemon that takes over; our sockets stay."""
+        self._left = True
+        self.close()
 
     def close(self) -> None:
         """Give the claim up."""
@@ -138,6 +159,19 @@ class PluginDirectory:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LOOK_ANYWAY):
                 await inotify.get()
+
+
+def _answers(path: Path) -> bool:
+    """Return whether a program listens on the socket at `path`."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(0.0)
+        try:
+            connection.connect(str(path))
+        except BlockingIOError:
+            return True  # the queue of waiting connections is full, which means that somebody listens
+        except OSError:
+            return False
+    return True
 
 
 LOCK_FILE = "gpushare.lock"

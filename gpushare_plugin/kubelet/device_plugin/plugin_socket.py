@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 
 from gpushare_plugin.base.files.socket_path import LONGEST_SOCKET_PATH
-from gpushare_plugin.kubelet.device_plugin.directory import SOCKET_PREFIX, Identity, PluginDirectory
+from gpushare_plugin.kubelet.device_plugin.directory import SECOND, SOCKET_PREFIX, Identity, PluginDirectory
 from gpushare_plugin.kubelet.device_plugin.service import DevicePluginService
 
 MOST_CONNECTIONS = 16
@@ -132,8 +132,8 @@ def _listens_here(path: Path) -> bool:
 def socket_name(resource_name: str, directory: PluginDirectory) -> str:
     """Return the file name of a resource's socket: the name of the resource, shortened if the path gets too long."""
     readable = f"{SOCKET_PREFIX}{resource_name.replace('/', '_')}"
-    room = LONGEST_SOCKET_PATH - len(bytes(directory.path)) - len("/.sock")
+    room = LONGEST_SOCKET_PATH - len(bytes(directory.path)) - len(f"/{SECOND}.sock")
     if len(readable) > room:
         digest = hashlib.blake2s(resource_name.encode(), digest_size=4).hexdigest()
         readable = f"{readable[: max(0, room - len(digest) - 1)]}-{digest}"
-    return f"{readable}.sock"
+    return f"{readable}{directory.ending}.sock"

@@ -28,10 +28,11 @@ class EmbeddedKubelet(KubeletView, Running):
     sockets. What it draws at random it draws from `rng`, so a seeded one makes a run repeatable. `clock` (seconds)
     rules the five minutes a resource outlives its plugin and the rate of pod-resources calls: add an offset to a
     running clock rather than stop it. Without `checkpoint` a restart forgets all allocations; that is for tests with
-    very many pods. `dial_seconds` is how long a plugin that registered may take to accept the connection.
+    very many pods. `dial_seconds` is how long a plugin that registered may take to accept the connection. With
+    `knows_sockets`, a plugin whose stream ends leaves one of another socket alone, as in Kubernetes 1.37.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the settings of a kubelet
         self,
         directory: Path | str,
         *,
@@ -39,6 +40,7 @@ class EmbeddedKubelet(KubeletView, Running):
         rng: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
         dial_seconds: float = 10.0,
+        knows_sockets: bool = False,
     ) -> None:
         """Prepare a kubelet that is not running yet."""
         self.plugin_directory = Path(directory, "device-plugins")
@@ -48,6 +50,7 @@ class EmbeddedKubelet(KubeletView, Running):
         self._rng = rng or random.Random()  # noqa: S311 -- nothing secret is drawn
         self._clock = clock
         self._dial_seconds = dial_seconds
+        self._knows_sockets = knows_sockets
         self._refusal: str | None = None
         self._records = asyncio.Event()
         self._records.set()
@@ -166,6 +169,7 @@ class EmbeddedKubelet(KubeletView, Running):
             self._journal,
             dial_seconds=self._dial_seconds,
             refusal=lambda: self._refusal,
+            knows_sockets=self._knows_sockets,
         )
         lister = PodResourcesLister(self._manager, self._node_pods.known, clock=self._clock, journal=self._journal)
         return Services(registry, lister, plugins=self.socket, pod_resources=self.pod_resources_socket)

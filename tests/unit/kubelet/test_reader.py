@@ -307,6 +307,15 @@ async def test_units_held_from_before_come_from_the_checkpoint_or_else_the_kubel
     assert await at_start(reader) is None
 
 
+async def test_all_that_another_daemon_may_still_allocate_counts_as_held(kubelet: EmbeddedKubelet) -> None:
+    """A daemon that takes over keeps every listed unit, until the kubelet has shown that it is free."""
+    async with holding(kubelet):
+        listed = frozenset((GPU_MEM, id_) for id_ in kubelet.devices(GPU_MEM))
+        reader = HoldingsReader(kubelet.plugin_directory, kubelet.pod_resources_socket, takes_over=True)
+        assert await at_start(reader) == listed
+        assert len(listed) == 8
+
+
 async def test_a_missing_directory_tells_nothing(short_path: Path, clock: Clock) -> None:
     """Where the kubelet's directory is not mounted yet, it is not known what pods hold: said again every 5 minutes."""
     reader = HoldingsReader(short_path / "none", short_path / "none.sock", delays=DELAYS, clock=clock)

@@ -112,6 +112,14 @@ from gpushare_plugin.mig.exchange import DEFAULT_ROOT
     default=False,
 )
 @cdi_spec_dirs_option
+@option(
+    "--stand-by",
+    "Where another gpushare serves this node, get ready, wait until that one ends, and take over. Otherwise a second "
+    "gpushare ends with an error.",
+    metavar="[true|false]",
+    type=click.BOOL,
+    default=False,
+)
 @log_format_option
 @log_level_option
 @click.pass_context

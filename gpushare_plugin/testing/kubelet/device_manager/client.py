@@ -37,6 +37,7 @@ class PluginClient:
     def __init__(self, resource: str, socket: Path, count: Callable[[str], None]) -> None:
         """Prepare the connection; nothing is dialled yet."""
         self.resource = resource
+        self.socket = socket
         self._count = count
         self._channel = grpc.aio.insecure_channel(
             f"unix:{socket}",

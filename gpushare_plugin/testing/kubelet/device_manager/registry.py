@@ -39,7 +39,7 @@ def is_extended_resource(name: str) -> bool:
 class Registry(deviceplugin_pb2_grpc.RegistrationServicer):
     """The Registration service and the streams behind it; `refusal` says why plugins are turned away, None when not."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - everything that a registration depends on
         self,
         manager: DeviceManager,
         directory: Path,
@@ -47,13 +47,18 @@ class Registry(deviceplugin_pb2_grpc.RegistrationServicer):
         *,
         dial_seconds: float,
         refusal: Callable[[], str | None],
+        knows_sockets: bool,
     ) -> None:
-        """Start without plugins; their sockets are looked for in `directory`."""
+        """Start without plugins; their sockets are looked for in `directory`.
+
+        `knows_sockets` is whether the end of a stream disconnects only the plugin of that socket, as from 1.37 on.
+        """
         self._manager = manager
         self._directory = directory
         self._journal = journal
         self._dial_seconds = dial_seconds
         self._refusal = refusal
+        self._knows_sockets = knows_sockets
         self._current: dict[str, PluginClient] = {}
         self._open: set[PluginClient] = set()
         self._watches: list[asyncio.Task[None]] = []
@@ -118,8 +123,9 @@ class Registry(deviceplugin_pb2_grpc.RegistrationServicer):
     async def _watch(self, client: PluginClient) -> None:
         """Follow the device lists of `client` to their end, then disconnect the plugin of that resource.
 
-        Not the plugin whose stream ended: whichever is registered for the resource by then. Kubernetes does the same
-        (kubernetes#121994), and a plugin has to live with it.
+        Until 1.36 not the plugin whose stream ended, but whichever is registered for the resource by then. Kubernetes
+        does the same (kubernetes#121994), and a plugin has to live with it. From 1.37 on, one of another socket stays
+        (kubernetes#135437).
         """
         error = "EOF"
         try:
@@ -127,7 +133,9 @@ class Registry(deviceplugin_pb2_grpc.RegistrationServicer):
                 self._manager.replace(client.resource, update.devices)
         except DeviceManagerError as failure:
             error = str(failure)
-        if current := self._current.pop(client.resource, None):
+        current = self._current.get(client.resource)
+        if current and not (self._knows_sockets and current.socket != client.socket):
+            del self._current[client.resource]
             await self._close(current)
             self._manager.disconnect(client.resource)
             self._journal.disconnected(Disconnection(client.resource, error))
