@@ -5,7 +5,7 @@ import pytest
 from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.core.resource import Resource
 from tests.nodes import a_gpu, a_node
-from tests.unit.sharing.settings import only, planned, time_slicing, units_by_gpu
+from tests.unit.sharing.settings import memory, only, planned, time_slicing, units_by_gpu
 
 ENTRY = {"name": "nvidia.com/gpu", "replicas": 4}
 
@@ -40,6 +40,28 @@ def test_a_single_replica_goes_where_the_policy_says(policy: str, expected: dict
     """Distributed and spread take the least used GPU, packed the most used one."""
     resource = sliced(2, policy=policy)
     assert units_by_gpu(resource, resource.prefer(without(resource, {0: 2}), [], 1)) == expected
+
+
+@pytest.mark.parametrize(("gpus", "replicas", "enough"), [(8, 2125, 14), (4, 276, 28), (16, 69, 7)])
+def test_replicas_that_no_pods_can_use_are_noticed(gpus: int, replicas: int, enough: int) -> None:
+    """The notice has number and bound, and a number that is enough, of which nothing is said; nothing is refused."""
+
+    def said(replicas: int) -> tuple[str, ...]:
+        plan = planned(a_node(*[40960] * gpus), sharing=time_slicing({**ENTRY, "replicas": replicas}))
+        assert not plan.problems
+        return plan.notices
+
+    (notice,) = said(replicas)
+    assert f"nvidia.com/gpu has {gpus * replicas:,} replicas on this node, more than its pods can use" in notice
+    assert "a kubelet runs 110 pods unless its maxPods says otherwise" in notice
+    assert f"set fewer replicas, such as {enough} for each GPU" in notice
+    assert gpus * enough >= 110
+    assert said(enough) == said(1100 // gpus) == ()
+
+
+def test_units_of_which_a_pod_requests_many_are_not_noticed() -> None:
+    """Memory in MiB has more units than any node has pods, and they are used."""
+    assert planned(a_node(40960), sharing=memory(name="nvidia.com/gpumem", unit="1MiB")).notices == ()
 
 
 @pytest.mark.parametrize(
