@@ -93,7 +93,13 @@ POD_FIELDS = {
     "imagePullSecrets": [{"name": "registry"}],
     "runtimeClassName": "nvidia",
     "nodeSelector": {"gpushare": "true"},
-    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}},
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}]
+            }
+        }
+    },
     "tolerations": [{"operator": "Exists"}],
     "priorityClassName": "system-cluster-critical",
 }

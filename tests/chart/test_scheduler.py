@@ -353,7 +353,7 @@ def test_the_network_policy_lets_prometheus_in() -> None:
 
     def rules(**values: Any) -> list[Any]:
         made = {**ON, **values, "networkPolicy": {"enabled": True, **values.get("networkPolicy", {})}}
-        found: list[Any] = one(made, "NetworkPolicy")["spec"]["ingress"]
+        found: list[Any] = one(made, "NetworkPolicy")["spec"].get("ingress", [])
         return [rule for rule in found if rule["ports"] == [{"port": "probes"}]]
 
     prometheus = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
