@@ -10,7 +10,7 @@ from gpushare_plugin.ledger import annotations as names
 from gpushare_plugin.sharing.isolation.layer import Limits, isolate
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
 from tests.chart.admission import AdmissionRequest, Policy, evaluated
-from tests.chart.rendering import objects
+from tests.chart.rendering import objects, templates
 from tests.nodes import a_gpu
 from tests.unit.ledger.objects import by_the_daemon, by_the_extender
 
@@ -253,6 +253,15 @@ def test_the_runtime_class_is_for_what_the_daemons_offer(values: dict[str, Any],
     aliyuns = set() if "resourceNames" in values else {"aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"}
     names = {*NAMES, "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"}
     assert {name for name in names if policy.concerns(asking_for(name))} == ours | aliyuns
+
+
+def test_the_notes_say_which_runtime_class_pods_need() -> None:
+    """They say so where the daemon has one, and no policy sets it for pods."""
+    named = {"runtimeClassName": "nvidia"}
+    needed = "Request a share in a pod of yours, with runtimeClassName: nvidia in its spec:"
+    assert needed in templates(named)["NOTES.txt"]
+    for values in ({}, {**named, "admission": {"runtimeClassName": True}}):
+        assert "Request a share in a pod of yours:" in templates(values)["NOTES.txt"]
 
 
 def test_the_policies_of_scheduler_and_runtime_class_are_two() -> None:

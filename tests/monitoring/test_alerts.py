@@ -338,6 +338,16 @@ def test_a_single_alert_can_have_another_severity_time_and_threshold(tmp_path: P
     assert rules_of_chart(**values)["GpushareRefusals"]["for"] == "1m"
 
 
+def test_the_example_of_the_page_does_what_it_says() -> None:
+    """The chart takes the values that the page shows, and the alerts are as their comments say."""
+    (example,) = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    rules = rules_of_chart(**yaml.safe_load(example)["prometheusRule"])
+    assert RULES.keys() - rules.keys() == {"GpuForeignProcess"}
+    assert (rules["GpuFaulty"]["labels"]["severity"], rules["GpuFaulty"]["for"]) == ("page", "1m")
+    assert rules["GpushareExtenderCertificateEnds"]["expr"].endswith(" - time() < 86400")
+    assert {rule["labels"]["team"] for rule in rules.values()} == {"gpus"}
+
+
 WITH_THRESHOLD = [each for each in alerts() if each.threshold]
 
 

@@ -69,7 +69,7 @@ The number that ends a condition after > or <, which prometheusRule.customRules 
 it asks whether something is true.
 */}}
 {{- define "gpushare.threshold" -}}
- ([<>]) [0-9][0-9 *.]*$
+([<>]) [0-9][0-9 *.]*$
 {{- end }}
 
 {{/* An alert of files/alerts.yaml as the values below prometheusRule change it: (list $rule $values). */}}
@@ -78,7 +78,7 @@ it asks whether something is true.
 {{- $given := last . }}
 {{- $custom := get ($given.customRules | default dict) $rule.alert | default dict }}
 {{- if not (kindIs "invalid" $custom.threshold) }}
-{{- $_ := set $rule "expr" (regexReplaceAll (include "gpushare.threshold" .) $rule.expr (printf " ${1} %v" $custom.threshold)) }}
+{{- $_ := set $rule "expr" (regexReplaceAll (include "gpushare.threshold" .) $rule.expr (printf "${1} %v" $custom.threshold)) }}
 {{- end }}
 {{- with $custom.for }}
 {{- $_ := set $rule "for" . }}
