@@ -220,3 +220,37 @@ def test_what_is_no_object_is_refused(wrong: object) -> None:
     assert "extraObjects[1] is not one object with apiVersion, kind and metadata.name, but " in sentence(
         {"extraObjects": [fine, wrong]}
     )
+
+
+@pytest.mark.parametrize("component", sorted({*DEPLOYED, "cleanup", "test"}))
+def test_what_needs_nothing_of_a_node_runs_under_the_restricted_profile(component: str) -> None:
+    """Each control of it (kubernetes.io/docs/concepts/security/pod-security-standards, version 1.36) is met."""
+    spec = template(workloads(ALL)[component])["spec"]
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & {key for key, each in spec.items() if each}
+    assert {kind for volume in spec.get("volumes", []) for kind in volume} <= {
+        "name",
+        "configMap",
+        "projected",
+        "secret",
+    }
+    for container in spec["containers"]:
+        assert not [port for port in container.get("ports", []) if "hostPort" in port]
+        context = container["securityContext"]
+        assert context["runAsNonRoot"] is True
+        assert context["runAsUser"] != 0
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"privileged", "procMount", "seLinuxOptions"} & context.keys()
+
+
+def test_a_quota_that_demands_limits_can_be_met() -> None:
+    """Every container can be given requests and limits of processors and memory; hooks have them anyway."""
+    asked = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
+    values = ALL
+    for component in PLACES:
+        values = given(component, {"resources": asked}, values)
+    for component, workload in workloads(values).items():
+        (container,) = template(workload)["spec"]["containers"]
+        for kind, amounts in asked.items():
+            assert container["resources"][kind].items() >= amounts.items(), component

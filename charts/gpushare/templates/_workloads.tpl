@@ -36,7 +36,7 @@ partitioner, cleanup and test. Values about a program have the same names for al
 {{- $own := index . 2 }}
 {{- range $key, $given := index . 1 }}
 {{- if and (hasKey $own $key) (ne $given (get $own $key)) }}
-{{- fail (printf "%s sets %s to %s, but the chart itself sets it to %s, by which objects are found: remove it there" (first $) $key $given (get $own $key)) }}
+{{- fail (printf "%s sets %s to %s, but the chart itself sets it to %s: remove it there" (first $) $key $given (get $own $key)) }}
 {{- end }}
 {{- end }}
 {{- merge (dict) $own (index . 1 | default dict) | toYaml }}
