@@ -24,7 +24,7 @@ find "$target/lib" -depth -type d -path '*/numpy/*' -name tests -exec rm -rf {} 
 find "$target/lib" -type f \( -name '*.pyi' -o -name '*.pyx' -o -name '*.px[di]' -o -name '*.h' \) -delete
 find "$target"/lib/*/site-packages/kubernetes -path '*/client/*' \( -path '*/api/*' -o -path '*/models/*' \) \
     -type f ! -name '__init__*' -delete
-find "$target/bin" -mindepth 1 ! -name 'python*' ! -name gpushare -delete
+find "$target/bin" -mindepth 1 ! -name 'python*' ! -name gpushare ! -name 'kubectl-*' -delete
 
 # Make the byte code of what stays: the file system of a container is read-only.
 "$target/bin/python" -m compileall -q "$target/lib"

@@ -70,9 +70,9 @@ kubeconfig_option = option(
 
 def _person_kubeconfig(_context: click.Context, _option: click.Parameter, file: Path | None) -> Path | None:
     """Return the kubeconfig of the user, None for the service account of a pod; raise GpushareError without either."""
-    usual = Path("~/.kube/config").expanduser()
     if file is not None or os.environ.get("KUBERNETES_SERVICE_HOST"):
         return file
+    usual = Path("~/.kube/config").expanduser()
     if usual.exists():
         return usual
     raise GpushareError(

@@ -142,6 +142,11 @@ class Client:
         if self._api is not None:
             await self._api.close()  # type: ignore[no-untyped-call]
 
+    @property
+    def in_pod(self) -> bool:
+        """Whether the credentials are those of the service account of this pod, not of a kubeconfig."""
+        return self._kubeconfig is None
+
     async def configure(self) -> None:
         """Read the address of the API server and the credentials; raises ClusterError if they cannot be read.
 

@@ -93,7 +93,19 @@ def test_the_image_has_pinned_packages_alone(root: Path) -> None:
     names = {each.partition("==")[0] for each in installed}
     assert {"gpushare", "grpcio", "nvidia-ml-py"} <= names
     assert not names & {"pip", "setuptools", "pytest", "mypy", "grpcio-tools", "ziglang", "hatchling", "Pygments"}
-    assert sorted(path.name for path in (root / "bin").iterdir() if not path.name.startswith("python")) == ["gpushare"]
+    programs = {path.name for path in (root / "bin").iterdir() if not path.name.startswith("python")}
+    assert programs == {"gpushare", "kubectl-gpushare", "kubectl-inspect-cgpu", "kubectl-inspect-gpushare"}
+
+
+@pytest.mark.parametrize(
+    "program", ["gpushare inspect", "kubectl-gpushare inspect", "kubectl-inspect-gpushare", "kubectl-inspect-cgpu"]
+)
+def test_the_cluster_is_shown_from_inside_of_a_pod(root: Path, program: str) -> None:
+    """Every name of `gpushare inspect` is in PATH, and asks as the service account: without one, an error says so."""
+    environment = {"PATH": f"{root}/bin", "KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
+    done = subprocess.run(program.split(), env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "cannot find an API server: the pod's service account is not usable" in done.stderr
 
 
 def test_every_module_can_be_imported(root: Path) -> None:

@@ -390,6 +390,7 @@ def test_notes_say_what_is_left_to_do() -> None:
     assert "clusterIP" not in templates(safe)["NOTES.txt"]
     assert "admissionPolicy" not in templates(safe)["NOTES.txt"]
     assert "extender" not in templates()["NOTES.txt"]
+    assert "kubectl -n kube-system exec deploy/gpushare-extender -- gpushare inspect\n" in notes
 
 
 @pytest.mark.parametrize("values", [ON, OWN, EVERYTHING], ids=["extender", "own scheduler", "every value"])

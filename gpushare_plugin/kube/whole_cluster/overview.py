@@ -30,6 +30,25 @@ LONGEST_PAUSE = 10.0
 PATIENT = Timing(request=60.0)
 """The API server's own time limit for a request: a page can have 20 MiB, and a person's connection can be slow."""
 
+_WITH_KUBECONFIG: Mapping[int | None, str] = {
+    None: "; check the kubeconfig, and whether its server can be reached from here: `kubectl get nodes`",
+    HTTPStatus.UNAUTHORIZED: "; the API server does not accept the credentials of the kubeconfig: log in again, or "
+    "choose another --context",
+    HTTPStatus.FORBIDDEN: "; this needs the right to list {} in the whole cluster: see the ClusterRole in "
+    "docs/inspect.md",
+}
+"""What people can do about an error of the API server, by its HTTP status, None without an answer."""
+
+_ELSEWHERE = "run this in a pod of the scheduler extender, or with a kubeconfig (docs/inspect.md)"
+_IN_POD: Mapping[int | None, str] = {
+    None: "; this needs the token of a service account in this pod, and a connection to the API server: otherwise "
+    f"{_ELSEWHERE}",
+    HTTPStatus.UNAUTHORIZED: f"; the API server does not accept the token of this pod's service account: {_ELSEWHERE}",
+    HTTPStatus.FORBIDDEN: "; this needs the right to list {} in the whole cluster, which the service account of this "
+    f"pod does not have: {_ELSEWHERE}",
+}
+"""The same within a pod, whose service account asks."""
+
 _NOT_OVER = "status.phase!=Succeeded"
 """Selects all pods except succeeded pods, which run no container any more; a failed pod may still run containers."""
 
@@ -244,16 +263,8 @@ async def _answered(client: Client, path: str, query: Mapping[str, str]) -> byte
     except ClusterError as error:
         if error.status == HTTPStatus.GONE:
             raise
-        what = path.rpartition("/")[2]
-        remedies: dict[int | None, str] = {
-            None: "check the kubeconfig, and whether its server can be reached from here: `kubectl get nodes`",
-            HTTPStatus.UNAUTHORIZED: "the API server does not accept the credentials of the kubeconfig: log in again, "
-            "or choose another --context",
-            HTTPStatus.FORBIDDEN: f"this needs the right to list {what} in the whole cluster: see the ClusterRole in "
-            "docs/inspect.md",
-        }
-        remedy = remedies.get(error.status)
-        raise ClusterError(f"{error}; {remedy}" if remedy else str(error), error.status) from error
+        remedy = (_IN_POD if client.in_pod else _WITH_KUBECONFIG).get(error.status, "")
+        raise ClusterError(f"{error}{remedy.format(path.rpartition('/')[2])}", error.status) from error
 
 
 async def _in_turn(client: Client, path: str, query: Mapping[str, str]) -> bytes:

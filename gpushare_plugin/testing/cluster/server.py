@@ -203,8 +203,9 @@ class ApiServer(Running):
         return response if refusal is None else _refused(request, refusal)
 
     def _authenticated(self, request: web.Request) -> bool:
-        token = request.headers.get("Authorization")
-        return token == f"Bearer {_TOKEN}" or (token is None and self.anonymous)
+        # The case of the scheme does not matter, as to a real API server (k8s.io/apiserver, bearertoken.go).
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        return (scheme.lower(), token) == ("bearer", _TOKEN) or (not scheme and self.anonymous)
 
     def _allowed(self, asked: Asked) -> bool:
         if self.permissions is None:
