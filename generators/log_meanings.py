@@ -44,7 +44,7 @@ EVENTS = {
     "gpu_events_unwatched": "Events of the driver cannot be watched. After three failures the GPUs concerned are unhealthy until they can.",
     "gpu_events_restored": "Events of the driver are watched again.",
     "gpu_event_received": "An event of the driver, as NVML reported it.",
-    "gpu_events_unsupported": "The GPU is too old to report events. Its faults are found by polling only.",
+    "gpu_events_unsupported": "The GPU, or its driver, does not report events. Its faults are found by polling only.",
     "pci_path_unknown": "NVML cannot report the path between two GPUs. They count as far apart when several are allocated together.",
     "gpu_usage_unknown": "NVML does not report how the GPU is used. Its usage is left out until it does.",
     "nvml_restart_delayed": "GPUs were added or removed, but a call to the driver does not return, so NVML cannot be initialised again. New GPUs are found when that call returns or gpushare restarts.",

@@ -29,6 +29,7 @@ from real_gpus.steps import (
     no_mps_users,
     no_usage,
     shared,
+    shares_memory,
     traces,
 )
 
@@ -70,8 +71,11 @@ def main(report: Path | None, only: Sequence[str], *, may_change: bool) -> None:
     cards = tuple(gpu for gpu in node.gpus if gpu.mig is None)
     if not cards:
         raise click.ClickException("this machine has no GPU: see `gpushare list`")
-    if all(gpu.mig_enabled for gpu in cards):
-        raise click.ClickException("every GPU of this machine is in MIG mode: the steps need one that is not")
+    if not any(map(shares_memory, cards)):
+        raise click.ClickException(
+            "every GPU of this machine is in MIG mode, or does not report its memory: the steps need one that can be "
+            "shared by memory"
+        )
     uuids = [gpu.uuid for gpu in cards]
     before = traces.state(uuids)
     busy = [gpu.label for gpu, trace in zip(cards, before, strict=True) if traces.is_used(trace)]

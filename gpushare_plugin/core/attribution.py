@@ -1,7 +1,8 @@
 """Attribution of usage to containers: joins the processes of a sample with the holdings of containers.
 
 The memory limit of a container is the memory of its memory units or slices, an equal part of the GPU where the
-isolation limits replicas, or all memory of a whole GPU or MIG instance. Time slicing alone sets no limit.
+isolation limits replicas, or all memory of a whole GPU or MIG instance. Time slicing alone sets no limit, nor does a
+whole GPU whose memory is unknown.
 """
 
 from collections import Counter, defaultdict
@@ -87,7 +88,7 @@ def _memory(snapshot: Snapshot, resource: Resource | None, uuid: str, units: Seq
         return sum(unit.mib for unit in units) * MIB
     gpu = next(gpu for gpu in snapshot.inventory.gpus if gpu.uuid == uuid)
     if any(unit.form.kind == "whole" for unit in units):
-        return gpu.memory_mib * MIB
+        return gpu.memory_mib * MIB or None
     # Replicas: with an isolation, a container has one part of the memory, however many replicas the container holds.
     parts = resource.units_of.get(uuid) if resource else None
     limited = snapshot.isolations.get(uuid, "none") != "none"

@@ -76,13 +76,16 @@ class Gpu(Struct, frozen=True):
     minor: int
     """The number in the device node `/dev/nvidia<minor>`."""
     name: str
-    """The product name of the card, for example `NVIDIA A100-SXM4-40GB`."""
-    compute_capability: tuple[int, int]
-    """The CUDA compute capability, as major and minor number."""
+    """The product name of the card, for example `NVIDIA A100-SXM4-40GB`; empty where unknown."""
+    compute_capability: tuple[int, int] | None
+    """The CUDA compute capability, as major and minor number; None where unknown."""
     memory_mib: int
-    """The memory in MiB that containers can use: the total without the driver's own part."""
+    """The memory in MiB that containers can use: the total without the driver's own part; 0 where unknown.
+
+    For a card whose memory the driver does not report, the size in the config (`unreportedMemory`).
+    """
     pci_bus_id: str
-    """The PCI address of the card."""
+    """The PCI address of the card; empty where unknown."""
     numa_node: int | None = None
     """The NUMA node; None where the host does not tell."""
     mig_enabled: bool = False
@@ -109,12 +112,12 @@ class Gpu(Struct, frozen=True):
     @property
     def description(self) -> str:
         """The name of the GPU in messages with its product: `GPU 0 (GPU-…, NVIDIA A100)`."""
-        return f"GPU {self.label} ({self.uuid}, {self.product})"
+        return f"GPU {self.label} ({', '.join(filter(None, (self.uuid, self.product)))})"
 
     @property
     def product(self) -> str:
         """The product in words: the name of the card, with the profile of a MIG instance."""
-        return f"{self.name} MIG {self.mig.profile}" if self.mig else self.name
+        return f"{self.name} MIG {self.mig.profile}".lstrip() if self.mig else self.name
 
     @property
     def card(self) -> str:
@@ -172,9 +175,9 @@ class Inventory(Struct, frozen=True):
     failed: tuple[FailedGpu, ...] = ()
     """The unresponsive cards and MIG instances."""
     driver_version: str = ""
-    """The version of the driver."""
+    """The version of the driver; empty where unknown."""
     cuda_version: tuple[int, int] = (0, 0)
-    """The CUDA version of the driver, as major and minor number."""
+    """The CUDA version of the driver, as major and minor number; zeros where unknown."""
     closeness: Closeness = field(default_factory=dict)
     """The closeness of pairs of GPUs; filled on nodes with two GPUs or more."""
     needs_reset: Mapping[str, bool] = field(default_factory=dict)

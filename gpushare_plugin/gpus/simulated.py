@@ -31,8 +31,6 @@ from annotated_types import Ge
 from pydantic import (
     AfterValidator,
     Field,
-    PlainSerializer,
-    PlainValidator,
     ValidationError,
     field_validator,
     model_validator,
@@ -46,10 +44,10 @@ from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.loading.document import read
 from gpushare_plugin.config.schema.fields import Kind, keys, kind_at
 from gpushare_plugin.config.schema.places import SettingPlaces
-from gpushare_plugin.config.schema.sections import Allowed, Section
+from gpushare_plugin.config.schema.sections import Allowed, CardMemory, Section
 from gpushare_plugin.config.schema.spelling import nearest, shown, wrong
-from gpushare_plugin.config.schema.values import MEMORY_UNIT_SCHEMA, MemoryUnit, text_like
-from gpushare_plugin.core.gpu import MOST_MEMORY_MIB, Gpu, Inventory, MigAttributes, MigInstance
+from gpushare_plugin.config.schema.values import text_like
+from gpushare_plugin.core.gpu import Gpu, Inventory, MigAttributes, MigInstance
 from gpushare_plugin.core.health import GpuEvent
 from gpushare_plugin.core.usage import GpuUsage, Owner, Process
 
@@ -78,12 +76,6 @@ def _profile(text: str) -> str:
     raise ValueError(wrong(text, _PROFILES))
 
 
-def _card_memory(text: object) -> MemoryUnit:
-    if (memory := MemoryUnit.parse(text)).mib <= MOST_MEMORY_MIB:
-        return memory
-    raise ValueError(wrong(text, f"at most {MemoryUnit(MOST_MEMORY_MIB)}"))
-
-
 _VERSION = r"[0-9]+\.[0-9]+"
 _UUID = "GPU-[-0-9a-f]{36}"
 _POD = r"[-a-z0-9]{1,63}/[-.a-z0-9]{1,253}"
@@ -95,10 +87,6 @@ def _one_line(text: str) -> str:
     raise ValueError(wrong(text, "text on one line, without control characters"))
 
 
-CardMemory = Annotated[
-    MemoryUnit, Allowed(MemoryUnit.allowed, MEMORY_UNIT_SCHEMA), PlainValidator(_card_memory), PlainSerializer(str)
-]
-"""The usable memory of a card."""
 Profile = Annotated[str, Allowed(_PROFILES, text_like(_MIG_PROFILE.pattern)), AfterValidator(_profile)]
 """A MIG profile."""
 Version = Annotated[

@@ -68,7 +68,7 @@ class GpuRecord(_Record, frozen=True, kw_only=True):
     numa_node: int | None = None
     """The NUMA node, None if the host does not report the NUMA node."""
     memory_mib: Amount
-    """The memory that containers can use, in MiB."""
+    """The memory that containers can use, in MiB; 0 where unknown."""
     mode: SharingMode | None = None
     """The mode of sharing, None for a GPU that is not offered."""
     resource: str | None = None
@@ -272,7 +272,7 @@ def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:
     alone = GpuRecord(
         index=gpu.index,
         uuid=gpu.uuid,
-        product=gpu.product,
+        product=gpu.product or None,
         profile=gpu.mig.profile if gpu.mig else None,
         numa_node=gpu.numa_node,
         memory_mib=gpu.memory_mib,

@@ -13,6 +13,7 @@ from gpushare_plugin.config.difference import difference
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.loading.load import NO_FILE, Loaded
 from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.config.unreported_memory import sized
 from gpushare_plugin.core.cdi import CdiDevices
 from gpushare_plugin.core.gpu import Gpu, Inventory
 from gpushare_plugin.core.resource import Resource, Units
@@ -202,7 +203,8 @@ class Configuration:
         except ConfigError as error:
             # The config was right for the previous GPUs; the GPUs still present stay shared in the same way.
             self._news.publish(ConfigDoesNotFitGpus(error.lines))
-            self._accepted = replace(self._accepted, plan=_left(self.plan, inventory.gpus))
+            present = sized(inventory, self.config.unreported_memory)
+            self._accepted = replace(self._accepted, plan=_left(self.plan, present.gpus))
         else:
             self._news.warn(self.plan.notices)
             self._tell_names()

@@ -15,6 +15,7 @@ from gpushare_plugin.base.structs import Struct, field, replace
 from gpushare_plugin.base.tasks import Spawn
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.config.unreported_memory import sized
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.health import Cordon, GpuEvent
 from gpushare_plugin.core.holding import Confirmed, Unknown
@@ -247,7 +248,7 @@ class ServedNode:
         """Compute the offer from the current state; the sessions send changed resources to the kubelet."""
         if not self.allocations_known:
             return
-        inventory = self._gpus.inventory
+        inventory = sized(self._gpus.inventory, self.config.unreported_memory)
         kind, manage_mig = self._configuration.partitioning, self.config.partitioning.mig_mode == "manage"
         if kind is not None:
             cut = self._slices.cut(kind, inventory, self._units, self._offer.resources, manage=manage_mig)
@@ -300,7 +301,7 @@ def snapshot(  # noqa: PLR0913, PLR0917 - every part of a node
         waiting={**mig.reasons, **offer.waiting},
         notices=(*configuration.notices, *notices, *gpus.notices),
         partitioning=partitioning,
-        unsuitable=unsuitable(gpus.inventory.cards) if partitioning == "mps" else {},
+        unsuitable=unsuitable(planned.inventory.cards) if partitioning == "mps" else {},
         mig_rooms=mig.rooms if partitioning == "mig" else {},
-        most_slices=few_slices(gpus.inventory.cards) if partitioning == "mps" else {},
+        most_slices=few_slices(planned.inventory.cards) if partitioning == "mps" else {},
     )

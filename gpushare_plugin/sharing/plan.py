@@ -12,6 +12,7 @@ from gpushare_plugin.config.findings import Findings, TooManyProblemsError
 from gpushare_plugin.config.schema.places import spelled
 from gpushare_plugin.config.schema.sections import AllDevices, DeviceCount, DeviceList
 from gpushare_plugin.config.schema.spelling import shown
+from gpushare_plugin.config.unreported_memory import NO_SIZE, remedy, sized
 from gpushare_plugin.core.cdi import CdiDevices
 from gpushare_plugin.core.gpu import FailedGpu, Gpu, Inventory
 from gpushare_plugin.core.resource import Resource
@@ -63,6 +64,7 @@ def plan(  # noqa: PLR0913 - all that a plan depends on
     looked.
     """
     config = effective.config
+    inventory = sized(inventory, config.unreported_memory)
     devices = offered(inventory, config.flags.mig_strategy, config.resources)
     # On a node partitioned by MIG, a card may be without MIG instances because no instance is wanted: no warning.
     findings = Findings(notices=[] if effective.partitioning == "mig" else list(devices.notices))
@@ -183,10 +185,13 @@ class _Selection:
     def _chosen(self, entry: Entry) -> Iterable[Gpu]:
         match entry.devices:
             case AllDevices():
+                self._leave_out(entry, entry.unsized)
                 return entry.candidates
             case DeviceCount(count=count):
                 free = [gpu for gpu in entry.candidates if gpu.uuid not in self.owners]
-                if count > len(free) and not self._excused(
+                if count > len(free) and entry.unsized:
+                    self._leave_out(entry, entry.unsized)
+                elif count > len(free) and not self._excused(
                     f"{self.title(entry)}: {count} GPUs requested, {len(free)} responsive"
                 ):
                     self._findings.problem(
@@ -210,6 +215,9 @@ class _Selection:
                     f"GPU {gpu.label} {unsuitable.reason}; usable: {usable}. {unsuitable.remedy}",
                 )
                 return None
+        if unsized := [gpu for gpu in entry.unsized if _names(reference, gpu)]:
+            self._leave_out(entry, unsized)
+            return None
         failed = any(
             reference == card.label or card.uuid is None or card.uuid.lower() == reference.lower()
             for card in self._failed
@@ -221,6 +229,11 @@ class _Selection:
                 f"{shown(reference)} matches no GPU; GPUs that this entry can share: {known}",
             )
         return None
+
+    def _leave_out(self, entry: Entry, gpus: Iterable[Gpu]) -> None:
+        """Add a warning for each GPU of unknown memory that an entry would get; the rest of the config applies."""
+        for gpu in gpus:
+            self._findings.notice(f"{self.title(entry)} leaves out {gpu.description}: it {NO_SIZE}; {remedy(gpu)}")
 
     def _excused(self, notice: str) -> bool:
         """Return whether unresponsive GPUs excuse missing GPUs; then `notice` is added, and the other GPUs serve."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import Config, Resources, Sharing
+from gpushare_plugin.config.unreported_memory import sized
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.sharing.plan import Plan
@@ -12,6 +13,7 @@ from gpushare_plugin.slices.slice import Slice
 
 def planned_snapshot(config: Config, inventory: Inventory, decided: Plan) -> Snapshot:
     """Return the snapshot of a node that offers all resources of the plan, without unhealthy or waiting GPUs."""
+    inventory = sized(inventory, config.unreported_memory)
     return Snapshot(
         inventory,
         decided.resources,

@@ -30,6 +30,11 @@ USER = 1000
 """A user ID other than root's."""
 
 
+def shares_memory(gpu: GpuReport) -> bool:
+    """Return whether a GPU can be shared by memory: not in MIG mode, and of known memory."""
+    return not gpu.mig_enabled and gpu.memory_mib is not None
+
+
 class Subject(NamedTuple):
     """What a step looks at."""
 
@@ -40,13 +45,18 @@ class Subject(NamedTuple):
 
     @property
     def gpu(self) -> GpuReport:
-        """The GPU that is shared: the first one that is not in MIG mode."""
-        return next(gpu for gpu in self.gpus if not gpu.mig_enabled)
+        """The GPU that is shared: the first one that can be shared by memory."""
+        return next(filter(shares_memory, self.gpus))
+
+    @property
+    def memory_mib(self) -> int:
+        """The memory in MiB of the GPU that is shared."""
+        return self.gpu.memory_mib or 0
 
     @property
     def gib(self) -> int:
         """The whole GiB of the GPU that is shared: its units by memory."""
-        return self.gpu.memory_mib // MIB_PER_UNIT
+        return self.memory_mib // MIB_PER_UNIT
 
     @property
     def share(self) -> int:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from gpushare_plugin.observe.node.report import GpuReport
 from real_gpus.findings import Finding, check, equal, measured, skipped
 from real_gpus.node import node
-from real_gpus.steps import MEMORY, MIB_PER_UNIT, WHOLE, Subject
+from real_gpus.steps import MEMORY, MIB_PER_UNIT, WHOLE, Subject, shares_memory
 
 _FIELDS = ("index", "uuid", "name", "pci.bus_id", "compute_cap", "memory.total", "memory.reserved", "mig.mode.current")
 _AS_SHOWN, _NOT_SHOWN = "as nvidia-smi shows it", "[N/A]"
@@ -49,7 +49,7 @@ def _compared(shown: Mapping[str, str], gpu: GpuReport) -> Iterator[Finding]:
     yield equal(f"{name}: compute capability", shown["compute_cap"], gpu.compute_capability)
     amounts = shown["memory.total"], shown["memory.reserved"]
     statement = f"{name}: usable memory, all but what the driver reserves"
-    if _NOT_SHOWN in amounts:
+    if _NOT_SHOWN in amounts or gpu.memory_mib is None:
         yield skipped(statement, "nvidia-smi does not show it")
     else:
         usable = int(amounts[0]) - int(amounts[1])
@@ -61,8 +61,8 @@ def _compared(shown: Mapping[str, str], gpu: GpuReport) -> Iterator[Finding]:
 
 async def units(subject: Subject) -> AsyncIterator[Finding]:
     """Let the daemon register without a config: all GPUs by memory in GiB."""
-    shared = [gpu for gpu in subject.gpus if not gpu.mig_enabled]
-    units = {MEMORY: sum(gpu.memory_mib // MIB_PER_UNIT for gpu in shared)}
+    shared = [gpu.memory_mib for gpu in subject.gpus if shares_memory(gpu) and gpu.memory_mib]
+    units = {MEMORY: sum(memory // MIB_PER_UNIT for memory in shared)}
     if whole := len(subject.gpus) - len(shared):
         units[WHOLE] = whole
     async with node(subject.machine, None, units) as made:

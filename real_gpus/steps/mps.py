@@ -86,7 +86,7 @@ async def _limited(name: str, container: RunningContainer, limit: int, all_: int
 
 async def slices(subject: Subject) -> AsyncIterator[Finding]:
     """Cut the GPU into two slices of an eighth and one of a quarter of its nominal size."""
-    nominal = math.ceil(subject.gpu.memory_mib / MIB_PER_UNIT)
+    nominal = math.ceil(subject.memory_mib / MIB_PER_UNIT)
     if nominal < _LEAST_NOMINAL:
         yield skipped("slices", f"the GPU has a nominal size of {nominal}gb, and an eighth is less than 1gb")
         return
@@ -101,7 +101,7 @@ async def slices(subject: Subject) -> AsyncIterator[Finding]:
         for size in sizes:
             name = f"slice-{size}gb"
             container = await made.start(name, {f"nvidia.com/gpu-{size}gb": 1})
-            async for finding in _limited(name, container, subject.gpu.memory_mib * size // nominal, all_):
+            async for finding in _limited(name, container, subject.memory_mib * size // nominal, all_):
                 yield finding
 
 
@@ -111,7 +111,7 @@ async def replicas(subject: Subject) -> AsyncIterator[Finding]:
     sharing = {"mps": {"resources": [{"name": WHOLE, "devices": [subject.gpu.index], "replicas": 4, "rename": SHARED}]}}
     async with node(subject.machine, sharing, subject.units({SHARED: 4}), mps=True) as made:
         container = await made.start("replica", {SHARED: 1})
-        limit = subject.gpu.memory_mib // 4
+        limit = subject.memory_mib // 4
         async for finding in _limited("replica", container, limit, all_):
             yield finding
         async for finding in _escapes(container, limit, _lifted(subject, limit)):

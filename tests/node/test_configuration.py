@@ -7,9 +7,11 @@ import pytest
 
 from gpushare_plugin.base.errors import ConfigError
 from gpushare_plugin.config.loading.load import Loaded, load
+from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.node.configuration import Configuration, Reloads, accept
 from gpushare_plugin.node.news.news import (
     ConfigChanged,
+    ConfigDoesNotFitGpus,
     ConfigReadable,
     ConfigRejected,
     ConfigUnreadable,
@@ -106,3 +108,15 @@ async def test_a_config_that_can_be_read_again_is_reported_once() -> None:
         assert kinds(heard) == expected
     assert len(used) == 2
     assert kept == ["config.yaml: cannot be read: Input/output error"] * 2
+
+
+def test_a_size_in_the_config_counts_for_the_gpus_that_are_left(written: Write) -> None:
+    """The GPU that stays, where another one vanishes that the config names, keeps the memory that the config gives."""
+    text = GOOD.replace("gpu-mem", "gpu-mem, devices: [0, 1]") + "unreportedMemory: [{pattern: '*', size: 96GiB}]\n"
+    inventory = a_node(0, 0)
+    heard: list[NewsItem] = []
+    configuration = Configuration(accept(written(text), inventory), inventory, News(heard.append))
+    configuration.fit(Inventory(inventory.cards[:1]))
+    assert ConfigDoesNotFitGpus in kinds(heard)
+    (resource,) = configuration.plan.resources
+    assert [(gpu.memory_mib, len(units)) for gpu, units in resource.units.by_gpu.items()] == [(98304, 96)]

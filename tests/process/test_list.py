@@ -329,7 +329,7 @@ async def test_a_daemon_of_another_version_is_understood(environment: dict[str, 
     async with answering(short_path / "plugins", json.dumps(newer).encode()):
         done = await gpushare("list", environment={**environment, "DEVICE_PLUGIN_PATH": str(short_path / "plugins")})
     assert (done.status, done.errors) == (3, "Source: the running daemon, gpushare 9.0\n")
-    assert done.output.splitlines()[1].split() == ["0", "[B300]", "0", "MiB", "-", "-", "-", "healthy", "resting"]
+    assert done.output.splitlines()[1].split() == ["0", "[B300]", "-", "-", "-", "-", "healthy", "resting"]
 
 
 @contextlib.asynccontextmanager

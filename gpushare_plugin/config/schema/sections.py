@@ -46,6 +46,7 @@ from gpushare_plugin.config.schema.values import (
     SliceCompute,
     Xid,
     Xids,
+    parse_card_memory,
     parse_compute,
     parse_devices,
     parse_slice,
@@ -63,6 +64,7 @@ from gpushare_plugin.slices.slice import Slice
 __all__ = [
     "AllDevices",
     "Allowed",
+    "CardMemory",
     "Compute",
     "Config",
     "DeviceCount",
@@ -70,6 +72,7 @@ __all__ = [
     "Devices",
     "FeatureDiscoveryFlags",
     "Flags",
+    "GpuMemory",
     "HamiCore",
     "Health",
     "Imex",
@@ -192,6 +195,10 @@ ChosenSliceCompute = Annotated[
     SliceCompute, Allowed(SLICE_COMPUTE_ALLOWED, SLICE_COMPUTE_SCHEMA), PlainValidator(parse_slice_compute)
 ]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), Allowed("a number of seconds, more than 0")]
+CardMemory = Annotated[
+    MemoryUnit, Allowed(MemoryUnit.allowed, MEMORY_UNIT_SCHEMA), PlainValidator(parse_card_memory), PlainSerializer(str)
+]
+"""The usable memory of a card."""
 DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
 _STRATEGY_SCHEMA: JsonSchema = {"enum": [*get_args(DeviceListStrategy)]}
 
@@ -348,17 +355,34 @@ class Flags(_Optional):
     )
 
 
-class ResourcePattern(Section):
-    """An entry of `resources.gpus` or `resources.migs`: the resource name of matching devices."""
+class _Matching(Section):
+    """The common settings of entries for devices by a pattern."""
 
     pattern: Annotated[str, Field(min_length=1), Allowed("text, where * matches anything")] = Field(
         description="Product name of the GPU, or MIG profile; `*` matches anything, the first match wins.",
     )
-    name: NvidiaName = Field(description="Name that matching devices are advertised under.")
 
     def matches(self, text: str) -> bool:
         """Return whether the whole of `text`, a product name or MIG profile, matches the pattern."""
         return re.fullmatch(".*".join(map(re.escape, self.pattern.split("*"))), text, re.DOTALL) is not None
+
+
+class ResourcePattern(_Matching):
+    """An entry of `resources.gpus` or `resources.migs`: the resource name of matching devices."""
+
+    name: NvidiaName = Field(description="Name that matching devices are advertised under.")
+
+
+class GpuMemory(_Matching):
+    """An entry of `unreportedMemory`: the memory of matching GPUs that do not report their memory."""
+
+    pattern: Annotated[str, Field(min_length=1), Allowed("text, where * matches anything")] = Field(
+        description="Product name of the GPU, such as `NVIDIA GB10`; `*` matches anything, the first match wins.",
+    )
+    size: CardMemory = Field(
+        description="Memory of the GPU that containers may use together; of a GPU that uses the memory of the host, "
+        "what the host does not need.",
+    )
 
 
 class Resources(_Optional):
@@ -674,6 +698,11 @@ class Config(_Optional):
     resources: Resources = Field(default_factory=Resources, description="Resource names of whole devices.")
     sharing: Sharing = Field(default_factory=Sharing, description="The ways of sharing GPUs.")
     imex: Imex = Field(default_factory=Imex, description="Channels for GPUs on one fabric.")
+    unreported_memory: Annotated[tuple[GpuMemory, ...], Field(strict=False)] = Field(
+        default=(),
+        description="Memory of GPUs that do not report it, such as GB10; without an entry, they are offered whole or "
+        "time-sliced only. GPUs that report their memory are not concerned.",
+    )
     hami_core: HamiCore = Field(default_factory=HamiCore, description="Location of the HAMi-core library.")
     overuse: Overuse = Field(
         default_factory=Overuse, description="What happens to pods that use more memory than they hold."

@@ -11,6 +11,7 @@ from pydantic import PlainValidator, TypeAdapter
 from gpushare_plugin.base.memory import MIB_PER_GIB
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.schema.spelling import nearest, wrong
+from gpushare_plugin.core.gpu import MOST_MEMORY_MIB
 from gpushare_plugin.slices.slice import SIZE, Slice
 
 JsonSchema = dict[str, Any]
@@ -60,6 +61,14 @@ _UNIT = re.compile(r"([1-9][0-9]{0,8})?(MiB|GiB)", re.ASCII)
 _LOOSE_UNIT = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)?\s*([kmgt])?(i?b?|(?:bi)?bytes?)\s*", re.ASCII)
 MEMORY_UNIT_SCHEMA = text_like(_UNIT.pattern)
 _LOOSE_MIB = {"k": Fraction(1, 1024), "m": Fraction(1), "g": Fraction(MIB_PER_GIB), "t": Fraction(MIB_PER_GIB**2)}
+
+
+def parse_card_memory(value: object) -> MemoryUnit:
+    """Read the memory of a card, such as `96GiB`; raise ValueError for other values, and for more than any card has."""
+    memory = value if isinstance(value, MemoryUnit) else MemoryUnit.parse(value)
+    if memory.mib <= MOST_MEMORY_MIB:
+        return memory
+    raise ValueError(wrong(value, f"at most {MemoryUnit(MOST_MEMORY_MIB)}"))
 
 
 SLICE_SIZE_ALLOWED = "a size such as 10gb"

@@ -8,6 +8,7 @@ import pynvml
 from gpushare_plugin.base.errors import NoGpuLibraryError
 from gpushare_plugin.gpus.compute_modes import ComputeMode, ComputeModeError
 from gpushare_plugin.gpus.nvml.library import NvmlLibrary
+from gpushare_plugin.gpus.nvml.unanswered import UNANSWERED
 
 
 class NvmlComputeModes:
@@ -22,6 +23,11 @@ class NvmlComputeModes:
         handle = self._handle(uuid)
         try:
             return ComputeMode(pynvml.nvmlDeviceGetComputeMode(handle))
+        except UNANSWERED as error:
+            raise ComputeModeError(
+                f"{uuid} does not report a compute mode ({error}), so the MPS server cannot have it alone. Share it "
+                "without MPS"
+            ) from error
         except (pynvml.NVMLError, ValueError) as error:
             raise ComputeModeError(f"the compute mode of {uuid} cannot be read: {error}") from error
 

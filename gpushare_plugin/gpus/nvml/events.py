@@ -16,6 +16,7 @@ import structlog
 from gpushare_plugin.base.backoff import Backoff
 from gpushare_plugin.core.health import GpuEvent
 from gpushare_plugin.gpus.nvml.library import KnownCards, NvmlLibrary
+from gpushare_plugin.gpus.nvml.unanswered import UNANSWERED
 
 _log = structlog.get_logger()
 
@@ -45,7 +46,7 @@ class EventWatch:
         self._pause = pause
         self._set: _EventSet | None = None
         self._seen: KnownCards | None = None
-        self._too_old: set[str] = set()
+        self._silent: set[str] = set()
         self._refused: dict[str, str] = {}
         self._blind: str | None = None
         self._backoff = Backoff(first=1.0, most=60.0)
@@ -104,15 +105,15 @@ class EventWatch:
 
     def _register(self, events: "_EventSet", cards: KnownCards) -> None:
         # Forget removed cards: a card may return in another state.
-        self._too_old &= cards.uuids
+        self._silent &= cards.uuids
         refused = {uuid: reason for uuid, reason in self._refused.items() if uuid in cards.uuids}
         events.registered &= cards.uuids
-        for uuid in sorted(cards.uuids - events.registered - self._too_old):
+        for uuid in sorted(cards.uuids - events.registered - self._silent):
             try:
                 events.register(uuid)
-            except pynvml.NVMLError_NotSupported:
-                self._too_old.add(uuid)
-                reason = "this GPU is too old to report events: only periodic probes show whether it is healthy"
+            except UNANSWERED:
+                self._silent.add(uuid)
+                reason = "this GPU, or its driver, reports no events: only periodic probes show whether it is healthy"
                 _log.warning("gpu_events_unsupported", uuid=uuid, reason=reason)
             except pynvml.NVMLError as error:
                 if uuid not in refused:
@@ -145,7 +146,7 @@ class _EventSet:
         self._uuids: dict[int | None, str] = {}
 
     def register(self, uuid: str) -> None:
-        """Register a card for events; raises NVMLError, NVMLError_NotSupported for a card without events."""
+        """Register a card for events; raises NVMLError, one of UNANSWERED for a card without events."""
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         types = _EVENTS & pynvml.nvmlDeviceGetSupportedEventTypes(handle)
         if not types:

@@ -27,6 +27,7 @@ from gpushare_plugin.gpus.nvml.library import NvmlLibrary
 from gpushare_plugin.gpus.nvml.memory import read_memory
 from gpushare_plugin.gpus.nvml.mig import read_capabilities, read_instances
 from gpushare_plugin.gpus.nvml.sysfs import machine, numa_node, pci_class
+from gpushare_plugin.gpus.nvml.unanswered import UNANSWERED, answered
 from gpushare_plugin.gpus.nvml_answers import card_uuid, clashes, shown, usable_mib, why
 
 if TYPE_CHECKING:
@@ -117,8 +118,8 @@ class NvmlSource:
             self._placed = frozenset()
         try:
             count = pynvml.nvmlDeviceGetCount()
-            driver = shown(pynvml.nvmlSystemGetDriverVersion)
-            cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+            driver = answered(partial(shown, pynvml.nvmlSystemGetDriverVersion), "")
+            cuda = answered(pynvml.nvmlSystemGetCudaDriverVersion_v2, 0)
         except pynvml.NVMLError as error:
             refuse_mismatch(error)
             raise NoGpuLibraryError(f"NVML cannot list the GPUs: {error}; see nvidia-smi") from error
@@ -173,22 +174,22 @@ class NvmlSource:
             lost = error.value in _LOST or error.value == pynvml.NVML_ERROR_NOT_FOUND
             return FailedGpu(index, str(error), self._uuids.get(index), lost)
         try:
-            self._uuids[index] = uuid = card_uuid(pynvml.nvmlDeviceGetUUID(handle))
-            bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
+            self._uuids[index] = uuid = card_uuid(_needed("UUID", pynvml.nvmlDeviceGetUUID, handle))
+            bus_id = _bus_id(handle)
             mig = _mig_enabled(handle)
-            total, reserved, _ = read_memory(handle)
+            memory = read_memory(handle)
             gpu = Gpu(
                 index=index,
                 uuid=uuid,
-                minor=pynvml.nvmlDeviceGetMinorNumber(handle),
-                name=shown(partial(pynvml.nvmlDeviceGetName, handle)),
-                compute_capability=tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
-                memory_mib=usable_mib(total, reserved),
+                minor=_needed("minor number", pynvml.nvmlDeviceGetMinorNumber, handle),
+                name=answered(partial(shown, partial(pynvml.nvmlDeviceGetName, handle)), ""),
+                compute_capability=_compute_capability(handle),
+                memory_mib=usable_mib(memory.total, memory.reserved) if memory else 0,
                 pci_bus_id=bus_id,
                 numa_node=numa_node(self._sysfs, bus_id),
                 mig_enabled=mig or False,
                 mig_capable=mig is not None,
-                total_mib=total // MIB,
+                total_mib=memory.total // MIB if memory else 0,
                 pci_class=pci_class(self._sysfs, bus_id),
             )
         except (pynvml.NVMLError, ValueError) as error:
@@ -198,13 +199,33 @@ class NvmlSource:
         return gpu, handle
 
 
+def _needed(what: str, ask: Callable[[Handle], Any], handle: Handle) -> Any:
+    """Return the answer to a question without which a card cannot be offered; raises ValueError without an answer.
+
+    UUIDs name units and GPUs everywhere, minor numbers name the device nodes of containers.
+    """
+    try:
+        return ask(handle)
+    except UNANSWERED as error:
+        raise ValueError(f"NVML does not report its {what} ({error}), and it cannot be offered without one") from error
+
+
+def _bus_id(handle: Handle) -> str:
+    """Return the PCI address of a card, empty for a card that does not report one."""
+    found = answered(partial(pynvml.nvmlDeviceGetPciInfo, handle), None)
+    return found.busId if found else ""
+
+
+def _compute_capability(handle: Handle) -> tuple[int, int] | None:
+    """Return the CUDA compute capability of a card, None for a card that does not report one."""
+    found = answered(partial(pynvml.nvmlDeviceGetCudaComputeCapability, handle), None)
+    return (int(found[0]), int(found[1])) if found else None
+
+
 def _mig_enabled(handle: Handle) -> bool | None:
     """Return whether MIG mode is on, None for a card without MIG mode."""
-    try:
-        current, _pending = pynvml.nvmlDeviceGetMigMode(handle)
-    except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotSupported):
-        return None
-    return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
+    modes = answered(partial(pynvml.nvmlDeviceGetMigMode, handle), None)
+    return bool(modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE) if modes else None
 
 
 def _needs_reset(handle: Handle) -> bool | None:

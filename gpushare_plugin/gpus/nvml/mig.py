@@ -75,10 +75,11 @@ def read_instances(card: Gpu, handle: Handle, capabilities: Capabilities) -> Ite
             size = pynvml.nvmlDeviceGetAttributes(mig)
             part = pynvml.nvmlGpuInstanceGetInfo(pynvml.nvmlDeviceGetGpuInstanceById(handle, gpu_instance))
             memory_mib = usable_mib(int(size.memorySizeMB) * MIB, 0)
+            size_gb = gigabytes(memory_mib, card.total_mib)
         except (pynvml.NVMLError, ValueError) as error:
             yield FailedGpu(card.index, _reason(error), uuid, number=number)
             continue
-        profile = f"{_slices(size)}.{gigabytes(memory_mib, card.total_mib)}gb{attributes.get(part.profileId, '')}"
+        profile = f"{_slices(size)}.{size_gb}gb{attributes.get(part.profileId, '')}"
         nodes = _nodes(capabilities, f"gpu{card.minor}/gi{gpu_instance}", f"ci{compute_instance}")
         yield replace(
             card,
@@ -127,7 +128,12 @@ def _slices(size: Any) -> str:
 
 
 def gigabytes(memory_mib: int, card_mib: int) -> int:
-    """Return the gigabytes in a profile's name: the instance's eighths of the card, times the card's GiB, rounded."""
+    """Return the gigabytes in a profile's name: the instance's eighths of the card, times the card's GiB, rounded.
+
+    Raises ValueError for a card of unknown memory, 0 MiB.
+    """
+    if not card_mib:
+        raise ValueError("NVML does not report the memory of its card, of which the name of its profile has a part")
     eighths = -(-memory_mib * _EIGHTHS // card_mib)
     card_gib = -(-card_mib // MIB_PER_GIB)
     return (eighths * card_gib + _EIGHTHS // 2) // _EIGHTHS

@@ -150,7 +150,8 @@ def _said(what: str) -> Iterator[None]:
 
 def _kinds(handle: Handle) -> dict[str, Any]:
     """Return the driver's description of every profile of a card, by the profile's name."""
-    total = read_memory(handle).total // MIB
+    memory = read_memory(handle)
+    total = memory.total // MIB if memory else 0
     found: dict[str, Any] = {}
     for number in sorted({*_PLAIN, *ATTRIBUTES}):
         # A card has only some of the profiles, and an older driver does not know every profile.

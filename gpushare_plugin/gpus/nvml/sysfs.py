@@ -14,24 +14,21 @@ def machine(sysfs: Path) -> str:
 
 def numa_node(sysfs: Path, bus_id: str) -> int | None:
     """Return the NUMA node of a PCI device, None where the kernel knows no node (-1, or no such file)."""
-    node = _number(_device(sysfs, bus_id) / "numa_node")
+    node = _number(sysfs, bus_id, "numa_node")
     return None if node is None or node < 0 else node
 
 
 def pci_class(sysfs: Path, bus_id: str) -> int | None:
     """Return the class of a PCI device, for example 0x030200; None where the kernel does not say."""
-    return _number(_device(sysfs, bus_id) / "class")
+    return _number(sysfs, bus_id, "class")
 
 
-def _device(sysfs: Path, bus_id: str) -> Path:
+def _number(sysfs: Path, bus_id: str, name: str) -> int | None:
+    """Return the number in a file of a PCI device, None without one, or where NVML does not report the address."""
     # NVML writes the PCI domain with eight digits, the kernel with four.
     domain, _, rest = bus_id.lower().partition(":")
-    return sysfs / "bus/pci/devices" / f"{int(domain, 16):04x}:{rest}"
-
-
-def _number(path: Path) -> int | None:
     try:
-        return int(_text(path), 0)
+        return int(_text(sysfs / "bus/pci/devices" / f"{int(domain, 16):04x}:{rest}" / name), 0)
     except ValueError:
         return None
 

@@ -2,7 +2,8 @@
 
 Facts: nvml.h of the CUDA toolkit; "Type" of processes in the manual page of nvidia-smi. NVML lists the clients of MPS
 separately, and the MPS server with the compute processes. Process IDs are IDs of the host's PID namespace. For a MIG
-instance, NVML reports memory and processes, but not the utilization.
+instance, NVML reports memory and processes, but not the utilization. For a GPU that uses the memory of the host, NVML
+reports the memory of processes, but not of the GPU.
 """
 
 from collections import defaultdict
@@ -16,7 +17,8 @@ import structlog
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.usage import GpuUsage, Process
 from gpushare_plugin.gpus import containers
-from gpushare_plugin.gpus.nvml.memory import Memory, read_memory
+from gpushare_plugin.gpus.nvml.memory import read_memory
+from gpushare_plugin.gpus.nvml.unanswered import UNANSWERED
 
 _log = structlog.get_logger()
 
@@ -28,7 +30,6 @@ _DRAWING = pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3
 _MPS_CLIENTS = pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3
 """Calls with explicit versions: if the driver lacks a call, the name without a version raises an error other than
 NVMLError. Drivers since 510 have the calls."""
-_ABSENT = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound)
 _NO_SAMPLES = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS})
 """Errors of pynvml if no process has computed lately: pynvml takes success without a sample for an error."""
 _ALL = 100
@@ -71,9 +72,10 @@ class ProcessReader:
         if unknown is None:
             try:
                 processes, clients = self._processes(gpu, handle)
-            except _ABSENT as error:
+            except UNANSWERED as error:
                 unknown = f"the driver does not report the processes of {gpu.identity}: {error}{_remedy(error)}"
-        return GpuUsage(gpu.uuid, _usable(memory), memory.used, busy, processes, unknown, clients)
+        total, used = (memory.total - memory.reserved, memory.used) if memory else (None, None)
+        return GpuUsage(gpu.uuid, total, used, busy, processes, unknown, clients)
 
     def _processes(self, gpu: Gpu, handle: Handle) -> tuple[tuple[Process, ...], int | None]:
         """Return the processes, and the number of MPS clients among the processes."""
@@ -102,10 +104,6 @@ class ProcessReader:
             if each.smUtil <= _ALL:
                 by_pid[int(each.pid)].append(each.smUtil)
         return {pid: sum(parts) / len(parts) / _ALL for pid, parts in by_pid.items()}
-
-
-def _usable(memory: Memory) -> int:
-    return memory.total - memory.reserved
 
 
 def _utilization(handle: Handle) -> float | None:
@@ -138,5 +136,5 @@ def _listed(ask: Any, handle: Handle) -> Sequence[tuple[int, int | None]]:
 def _listed_if_any(ask: Any, handle: Handle) -> Sequence[tuple[int, int | None]] | None:
     try:
         return _listed(ask, handle)
-    except _ABSENT:
+    except UNANSWERED:
         return None

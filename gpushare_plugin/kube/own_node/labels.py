@@ -63,9 +63,7 @@ def node_labels(snapshot: Snapshot) -> dict[str, str]:
         "mps.capable": _word(snapshot.needs_mps and not all(gpu.mig_enabled for gpu in inventory.cards)),
         "gpu.machine": _label_value(inventory.machine) or "unknown",
         "gpu.mode": _mode(inventory.cards),
-        "gpu.family": _family(example.compute_capability),
-        "gpu.compute.major": str(example.compute_capability[0]),
-        "gpu.compute.minor": str(example.compute_capability[1]),
+        **_architecture(example.compute_capability),
         **_resource("gpu", gpus, snapshot),
     }
     if strategy != "none":
@@ -104,7 +102,7 @@ def _resource(name: str, gpus: Sequence[Gpu], snapshot: Snapshot) -> dict[str, s
     alike = [gpu for gpu in gpus if _product(gpu) == _product(example)]
     values = {
         "count": str(len(alike)),
-        "memory": str(_memory(example)),
+        "memory": str(_memory(example) or ""),
         **_attributes(example),
         **_sharing(snapshot, alike),
     }
@@ -116,6 +114,7 @@ def _product(gpu: Gpu) -> str:
 
 
 def _memory(gpu: Gpu) -> int:
+    """Return the total memory in MiB, or what the config gives as the size of a GPU; 0 where unknown."""
     return gpu.memory_mib if gpu.mig else gpu.total_mib or gpu.memory_mib
 
 
@@ -158,7 +157,8 @@ def _sharing(snapshot: Snapshot, alike: Sequence[Gpu]) -> dict[str, str]:
 
 def _versions(inventory: Inventory) -> dict[str, str]:
     major, minor, revision = (*inventory.driver_version.split("."), "", "", "")[:3]
-    cuda_major, cuda_minor = map(str, inventory.cuda_version)
+    known = any(inventory.cuda_version)
+    cuda_major, cuda_minor = map(str, inventory.cuda_version) if known else ("", "")
     values = {
         "cuda.driver-version.major": major,
         "cuda.driver-version.minor": minor,
@@ -166,7 +166,7 @@ def _versions(inventory: Inventory) -> dict[str, str]:
         "cuda.driver-version.full": inventory.driver_version,
         "cuda.runtime-version.major": cuda_major,
         "cuda.runtime-version.minor": cuda_minor,
-        "cuda.runtime-version.full": f"{cuda_major}.{cuda_minor}",
+        "cuda.runtime-version.full": f"{cuda_major}.{cuda_minor}" if known else "",
         # Deprecated, but still used in selectors.
         "cuda.driver.major": major,
         "cuda.driver.minor": minor,
@@ -175,6 +175,13 @@ def _versions(inventory: Inventory) -> dict[str, str]:
         "cuda.runtime.minor": cuda_minor,
     }
     return {name: _label_value(value) for name, value in values.items()}
+
+
+def _architecture(capability: tuple[int, int] | None) -> dict[str, str]:
+    if capability is None:
+        return {}
+    major, minor = map(str, capability)
+    return {"gpu.family": _family(capability), "gpu.compute.major": major, "gpu.compute.minor": minor}
 
 
 def _family(capability: tuple[int, int]) -> str:

@@ -53,9 +53,9 @@ class NewsLog:
                 index=gpu.index,
                 uuid=gpu.uuid,
                 name=gpu.name,
-                memory_mib=gpu.memory_mib,
+                memory_mib=gpu.memory_mib or None,
                 numa_node=gpu.numa_node,
-                pci_bus_id=gpu.pci_bus_id,
+                pci_bus_id=gpu.pci_bus_id or None,
                 mig=gpu.mig_enabled,
             )
 

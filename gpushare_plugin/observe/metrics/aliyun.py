@@ -46,8 +46,8 @@ def _labels(gpu: Gpu) -> tuple[str, str, str, str]:
     return gpu.uuid, f"nvidia{gpu.index}", gpu.label, gpu.name
 
 
-def _total(_: View, gpu: Gpu) -> float:
-    return gpu.memory_mib
+def _total(_: View, gpu: Gpu) -> float | None:
+    return gpu.memory_mib or None
 
 
 def _part(view: View, gpu: Gpu) -> float | None:

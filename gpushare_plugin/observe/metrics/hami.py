@@ -60,17 +60,17 @@ def _labels(view: View, gpu: Gpu) -> Mapping[str, str]:
         "device_uuid": gpu.uuid,
         "device_type": f"NVIDIA-{gpu.name}",
         "device_cores": _CORES,
-        "device_memory_limit": str(gpu.memory_mib),
+        "device_memory_limit": str(gpu.memory_mib or ""),
     }
 
 
-def _limit(_: View, gpu: Gpu) -> float:
-    return gpu.memory_mib * MIB
+def _limit(_: View, gpu: Gpu) -> float | None:
+    return gpu.memory_mib * MIB or None
 
 
 def _ratio(view: View, gpu: Gpu) -> float | None:
-    allocated = view.allocated(gpu)
-    return None if allocated is None or not gpu.memory_mib else allocated / _limit(view, gpu)
+    allocated, limit = view.allocated(gpu), _limit(view, gpu)
+    return None if allocated is None or limit is None else allocated / limit
 
 
 def _shared(view: View, gpu: Gpu) -> float | None:

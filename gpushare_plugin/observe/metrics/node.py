@@ -122,9 +122,9 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_gpu_memory_bytes",
-        "Memory of a GPU that containers can use: the total without what the driver reserves.",
+        "Memory of a GPU that containers can use: the total without what the driver reserves; none where unknown.",
         _GPU,
-        lambda view: [(names_of(gpu), gpu.memory_mib * MIB) for gpu in view.gpus],
+        lambda view: [(names_of(gpu), gpu.memory_mib * MIB) for gpu in view.gpus if gpu.memory_mib],
     ),
     Metric(
         "gpushare_gpu_healthy",

@@ -95,11 +95,11 @@ class GpuReport(Part, frozen=True, kw_only=True):
     minor: int | None = None
     """The number in the device node `/dev/nvidia<minor>`."""
     compute_capability: str = ""
-    """The CUDA compute capability, for example `8.0`."""
-    memory_mib: int = 0
-    """The memory in MiB that containers can use."""
+    """The CUDA compute capability, for example `8.0`; empty where unknown."""
+    memory_mib: int | None = None
+    """The memory in MiB that containers can use; None where unknown."""
     pci_bus_id: str = ""
-    """The PCI address of the card."""
+    """The PCI address of the card; empty where unknown."""
     numa_node: int | None = None
     """The NUMA node; None where the host does not tell."""
     mig_enabled: bool = False
@@ -155,7 +155,7 @@ class GpuReport(Part, frozen=True, kw_only=True):
     @property
     def product(self) -> str:
         """The product in words, with the profile of a MIG instance."""
-        return f"{self.name} MIG {self.mig.profile}" if self.mig else self.name
+        return f"{self.name} MIG {self.mig.profile}".lstrip() if self.mig else self.name
 
 
 class NodeReport(Part, frozen=True, kw_only=True):
@@ -343,8 +343,8 @@ class _NodeReporter:
             uuid=gpu.uuid,
             name=gpu.name,
             minor=gpu.minor,
-            compute_capability=".".join(map(str, gpu.compute_capability)),
-            memory_mib=gpu.memory_mib,
+            compute_capability=".".join(map(str, gpu.compute_capability or ())),
+            memory_mib=gpu.memory_mib or None,
             pci_bus_id=gpu.pci_bus_id,
             numa_node=gpu.numa_node,
             mig_enabled=gpu.mig_enabled,

@@ -88,8 +88,8 @@ def _cells(node: NodeReport) -> Mapping[str, _Cell]:
 
     return {
         "GPU": lambda row: row.label,
-        "NAME": of_gpu(lambda gpu: gpu.product, "-"),
-        "MEMORY": of_gpu(lambda gpu: f"{gpu.memory_mib} MiB", "-"),
+        "NAME": of_gpu(lambda gpu: gpu.product or "-", "-"),
+        "MEMORY": of_gpu(lambda gpu: _mib(gpu.memory_mib), "-"),
         "UNIT": of_gpu(lambda gpu: f"{gpu.unit_mib} MiB" if gpu.unit_mib else "-", "-"),
         "RESOURCE": of_gpu(resource, "-"),
         "USED": of_gpu(lambda gpu: _used(gpu) if gpu.resource else "-", "-"),

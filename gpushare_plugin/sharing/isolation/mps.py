@@ -14,6 +14,7 @@ from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.config.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.config.schema.sections import Compute
+from gpushare_plugin.config.unreported_memory import NO_SIZE
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.grant import Allocation, Grant, Mount
 from gpushare_plugin.sharing.isolation.layer import Isolation, Layers, Limits, SharedGpus, percentage
@@ -150,6 +151,10 @@ def why_not(gpu: Gpu) -> str | None:
     """Return the reason why MPS cannot share `gpu`, None if MPS can share the GPU."""
     if gpu.mig_enabled:
         return "is in MIG mode, and MPS shares whole GPUs only"
+    if not gpu.memory_mib:
+        return NO_SIZE
+    if gpu.compute_capability is None:
+        return f"does not report its compute capability, and MPS takes {'.'.join(map(str, _OLDEST))} or more"
     if gpu.compute_capability < _OLDEST:
         found, least = (".".join(map(str, version)) for version in (gpu.compute_capability, _OLDEST))
         return f"has compute capability {found}, and MPS takes {least} or more"
@@ -163,4 +168,4 @@ def room_of(gpu: Gpu) -> MemoryRoom:
 
 def enforces_limits(gpu: Gpu) -> bool:
     """Return whether MPS enforces the memory and compute limits of clients on `gpu`, which needs Volta or newer."""
-    return gpu.compute_capability >= _VOLTA
+    return gpu.compute_capability is not None and gpu.compute_capability >= _VOLTA

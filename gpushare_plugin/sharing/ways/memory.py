@@ -15,6 +15,7 @@ from gpushare_plugin.base.text import some_of
 from gpushare_plugin.config.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import DeviceList, MemoryResource
+from gpushare_plugin.config.unreported_memory import with_memory, without_memory
 from gpushare_plugin.core.chooser import OneGpu, refuse_several_gpus, refuse_unlimited
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.grant import Allocation, Grant
@@ -64,7 +65,8 @@ class MemoryWay:
             path=(*self.section, index),
             name=settings.name,
             devices=settings.devices,
-            candidates=cards,
+            candidates=with_memory(cards),
+            unsized=without_memory(cards),
             unsuitable={
                 gpu: _MIG_INSTANCE if gpu.mig else _MIG_MODE for gpu in self._node.inventory.gpus if gpu.mig_enabled
             },

@@ -13,6 +13,7 @@ from gpushare_plugin.base.errors import Path, PlacementError
 from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.config.findings import Findings
 from gpushare_plugin.config.schema.sections import ReplicatedResource, ReplicatedResources
+from gpushare_plugin.config.unreported_memory import with_memory, without_memory
 from gpushare_plugin.core.chooser import Replicas
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.grant import Allocation, Grant
@@ -82,11 +83,13 @@ class ReplicasWay:
         refuse_several: bool,
     ) -> _Replication:
         """Return an entry with its settings; `refuse_several` is the default for `failRequestsGreaterThanOne`."""
+        named = tuple(gpu for gpu, name in self._node.offered.items() if name == settings.name)
         entry = Entry(
             path=path,
             name=settings.name,
             devices=settings.devices,
-            candidates=tuple(gpu for gpu, name in self._node.offered.items() if name == settings.name),
+            candidates=with_memory(named) if isolation.layers else named,
+            unsized=without_memory(named) if isolation.layers else (),
             unsuitable={
                 gpu: Unsuitable(f"is in MIG mode and cannot be shared as {settings.name}", _NAME_INSTANCES)
                 for gpu in self._node.inventory.cards
@@ -102,18 +105,20 @@ class ReplicasWay:
         )
 
     def _concerns(self, each: _Replication) -> bool:
-        if not each.entry.candidates:
+        found = bool(each.entry.candidates or each.entry.unsized)
+        if not found:
             self._findings.notice(f"this node has no {each.entry.name}: this entry has no effect here")
-        return bool(each.entry.candidates)
+        return found
 
     def resources(self, unclaimed: Mapping[Gpu, str]) -> list[Resource]:
         """Return one resource for each name, with the replicas and the whole GPUs of the name."""
         by_name: dict[str, dict[Gpu, Sequence[Unit]]] = {}
-        for each in self._replications:
+        replications = [each for each in self._replications if each.entry.gpus]
+        for each in replications:
             whole = {gpu: [whole_unit(gpu)] for gpu, name in unclaimed.items() if name == each.name}
             replicas = self._units(each, listed_size(chain.from_iterable(whole.values())))
             by_name.setdefault(each.name, {}).update({**replicas, **whole})
-        rules = {each.name: each for each in self._replications}
+        rules = {each.name: each for each in replications}
         return [self._resource(rules[name], units) for name, units in by_name.items() if units]
 
     def _units(self, each: _Replication, beside: int) -> dict[Gpu, Sequence[Unit]]:

@@ -15,6 +15,7 @@ from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.config.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.config.schema.sections import AllDevices, Compute, SizedDevices
+from gpushare_plugin.config.unreported_memory import with_memory, without_memory
 from gpushare_plugin.core.chooser import OneSlice, refuse_several_slices
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.grant import Allocation, Grant
@@ -50,7 +51,8 @@ class SlicesWay:
             path=(*self.section, index),
             name=", ".join(each.size.resource for each in settings.slices),
             devices=settings.devices,
-            candidates=self._node.inventory.cards,
+            candidates=with_memory(self._node.inventory.cards),
+            unsized=without_memory(self._node.inventory.cards),
             isolation=ISOLATIONS["mps"](self._node.config, Limits(_compute(settings))),
             containers=lambda _gpu: sum(each.count for each in settings.slices),
             key="slices",

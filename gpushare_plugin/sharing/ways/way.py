@@ -71,6 +71,8 @@ class Entry(Struct, kw_only=True):
     """
     unsuitable: Mapping[Gpu, Unsuitable] = field(default_factory=dict)
     """GPUs outside of `candidates` that people may expect among them, with reasons."""
+    unsized: tuple[Gpu, ...] = ()
+    """GPUs outside of `candidates` whose memory is unknown; the entry serves the other GPUs, with a warning."""
     gpus: list[Gpu] = field(default_factory=list)
     """The GPUs that the entry gets, filled in by the plan."""
 

@@ -10,6 +10,8 @@ from gpushare_plugin.testing.nvml.fake import ENVIRONMENT_VARIABLE, FakeNvml
 from gpushare_plugin.testing.nvml.mig_profiles import MigProfile, mig_profiles
 from gpushare_plugin.testing.nvml.node import (
     ALL_FUNCTIONS,
+    GB10,
+    NO_MEMORY_REPORTED,
     ErrorCode,
     EventType,
     FakeConnection,
@@ -22,7 +24,9 @@ from gpushare_plugin.testing.nvml.node import (
 __all__ = [
     "ALL_FUNCTIONS",
     "ENVIRONMENT_VARIABLE",
+    "GB10",
     "LIBRARY_NAME",
+    "NO_MEMORY_REPORTED",
     "CompilerError",
     "ErrorCode",
     "EventType",

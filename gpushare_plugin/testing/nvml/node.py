@@ -143,6 +143,16 @@ class FakeGpu:
     failures: Mapping[str, int] = field(default_factory=dict)
 
 
+NO_MEMORY_REPORTED: Mapping[str, int] = {
+    "nvmlDeviceGetMemoryInfo": ErrorCode.NOT_SUPPORTED,
+    "nvmlDeviceGetMemoryInfo_v2": ErrorCode.NOT_SUPPORTED,
+}
+"""The failures of a card that uses the memory of the host, as on GB10 with driver 580.173
+(github.com/XuehaiPan/nvitop, pull request 208)."""
+GB10 = FakeGpu("NVIDIA GB10", compute_capability=(12, 1), mig_enabled=None, failures=NO_MEMORY_REPORTED)
+"""A card that uses the memory of the host, and reports none."""
+
+
 @dataclass(frozen=True, slots=True)
 class FakeConnection:
     """The way between two cards, by their indices.

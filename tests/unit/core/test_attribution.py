@@ -90,6 +90,13 @@ class TestLimits:
         (container,) = attribute([on(made)], made, holdings).containers
         assert (container.resource, container.units, container.limit) == (MEMORY, 2, 2 * GIB)
 
+    def test_a_whole_gpu_of_unknown_memory_sets_no_limit(self) -> None:
+        """What the container uses is known, and it is never over a limit that nobody knows."""
+        made = snapshot({}, 0)
+        sample = replace(on(made, process(1, "a", 90_000)), memory_total=None, memory_used=None)
+        (container,) = attribute([sample], made, [held(made, "a", 1)]).containers
+        assert (container.limit, container.used, container.over) == (None, 90_000 * MIB, False)
+
     def test_units_that_are_listed_no_more_keep_their_meaning(self) -> None:
         """After a change of the config, an old ID still says how much memory it stands for."""
         made = snapshot(time_slicing(REPLICAS), 8192)

@@ -433,6 +433,26 @@ def test_gauges_have_the_names_of_aliyun_on_request() -> None:
     assert seen["DCGM_CUSTOM_PROCESS_SM_UTIL"] == {holder: 50}
 
 
+def test_a_gpu_of_unknown_memory_has_no_gauge_of_memory() -> None:
+    """Under any name an unknown amount is absent, not zero; units, health and what containers use are there."""
+    inventory = replace(a_node(0, 8192, name="NVIDIA GB10"), driver_version="580.173.02")
+    first, second = (gpu.uuid for gpu in inventory.cards)
+    held = {("nvidia.com/gpu", first): 1}
+    one = ContainerUsage("team", "pod-0", "main", "uid", first, "nvidia.com/gpu", 1, None, GIB, 0.5, 1)
+    usage = Usage((GpuUsage(first, utilization=0.5), GpuUsage(second, 8 * GIB, GIB, 0.25)), (one,), held=held)
+    made = Snapshot(inventory=inventory, resources=planned(inventory).resources, usage=usage)
+    seen = on_page(View(made, hami_metrics=True, aliyun_metrics=True, container_metrics=True, node="n1"))
+    for name in ("gpushare_gpu_memory_bytes", "gpushare_gpu_memory_used_bytes"):
+        assert seen[name].keys() == {("1", second)}
+    for name in ("GPUDeviceMemoryLimit", "nodeGPUMemoryPercentage", "HostGPUMemoryUsage", "DCGM_CUSTOM_DEV_FB_TOTAL"):
+        assert len(seen[name]) == 1
+        assert all(second in labels for labels in seen[name])
+    assert seen["gpushare_container_memory_limit_bytes"] == {}
+    assert list(seen["gpushare_container_memory_used_bytes"].values()) == [GIB]
+    assert seen["gpushare_gpu_healthy"] == {("0", first): 1, ("1", second): 1}
+    assert seen["gpushare_gpu_utilization_ratio"] == {("0", first): 0.5, ("1", second): 0.25}
+
+
 @pytest.mark.parametrize(("held", "gpu", "mode"), [(None, 0, None), ({}, 0, 0), ({"r": 1}, 0, 2), ({"r": 1}, 1, 1)])
 def test_the_mode_of_a_node_for_aliyun_follows_from_what_pods_hold(
     held: dict[str, int] | None, gpu: int, mode: int | None

@@ -44,6 +44,18 @@ def test_a_missing_right_to_set_the_mode_is_told_with_a_remedy(describe: Node, m
     modes.set(UUIDS[1], ComputeMode.EXCLUSIVE_PROCESS)
 
 
+@pytest.mark.parametrize("code", [ErrorCode.NOT_SUPPORTED, ErrorCode.FUNCTION_NOT_FOUND])
+def test_a_card_without_compute_modes_cannot_be_shared_by_mps(
+    describe: Node, modes: NvmlComputeModes, code: ErrorCode
+) -> None:
+    """Programs outside of MPS could use the GPU beside the MPS server, so the words say to share it otherwise."""
+    node = describe(two_gpus())
+    node.fail(0, "nvmlDeviceGetComputeMode", code)
+    with pytest.raises(ComputeModeError, match=f"{UUIDS[0]} does not report a compute mode .* Share it without MPS"):
+        modes.read(UUIDS[0])
+    assert modes.read(UUIDS[1]) is ComputeMode.DEFAULT
+
+
 def test_a_failure_of_nvml_is_told_with_the_card(describe: Node, modes: NvmlComputeModes) -> None:
     """Every failure of NVML is, and so is a card that is not there."""
     node = describe(two_gpus())

@@ -281,7 +281,6 @@ class TestNonsense:
     @pytest.mark.parametrize(
         ("memory_mib", "reserved_mib", "words"),
         [
-            (0, 0, "0 MiB of memory, 0 MiB of them reserved"),
             (512, 512, "512 MiB of memory, 512 MiB of them reserved"),
             (512, 513, "512 MiB of memory, 513 MiB of them reserved"),
             (MOST_MEMORY_MIB + 1, 0, "16777217 MiB of memory, 0 MiB of them reserved"),
@@ -292,7 +291,7 @@ class TestNonsense:
     def test_a_card_of_impossible_memory_fails_alone(  # noqa: PLR0913 - one row of the table
         self, describe: Node, source: NvmlSource, memory_mib: int, reserved_mib: int, words: str, *, mig: bool
     ) -> None:
-        """None at all, no more than what is reserved, or more than any card has: that card fails, the others serve."""
+        """No more than what is reserved, or more than any card has: that card fails, the others serve."""
         nonsense = FakeGpu(
             memory_mib=memory_mib,
             reserved_mib=reserved_mib,

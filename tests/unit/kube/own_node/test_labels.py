@@ -56,6 +56,26 @@ def test_a_node_of_whole_gpus_has_every_known_label() -> None:
     }
 
 
+def test_what_the_driver_does_not_report_has_no_label() -> None:
+    """No label has a zero or an empty text for an unknown fact, as with NVIDIA's feature discovery for the memory."""
+    bare = a_node(0, name="", compute_capability=None, pci_bus_id="")
+    assert node_labels(snapshot({}, inventory=bare)) == {
+        "nvidia.com/gpu.count": "1",
+        "nvidia.com/gpu.machine": "unknown",
+        "nvidia.com/gpu.mode": "unknown",
+        "nvidia.com/gpu.replicas": "1",
+        "nvidia.com/gpu.sharing-strategy": "none",
+        "nvidia.com/mig.capable": "false",
+        "nvidia.com/mps.capable": "false",
+    }
+
+
+def test_a_size_in_the_config_is_the_memory_of_a_gpu_that_reports_none() -> None:
+    """Selectors by memory find the node."""
+    sizes = [{"pattern": "*", "size": "96GiB"}]
+    assert values(snapshot(BY_MEMORY, 0, unreportedMemory=sizes), "gpu.memory") == ["98304"]
+
+
 @pytest.mark.parametrize(
     ("sharing", "strategy", "replicas", "product"),
     [
