@@ -351,6 +351,15 @@ def test_every_program_is_in_a_static_manifest() -> None:
     assert all("node-daemon" in each for each in found.values())
 
 
+def test_the_kustomization_in_install_md_names_the_images_of_the_static_manifests() -> None:
+    """Each image is one that kustomize finds by its name, so that nobody has to edit the files."""
+    (text,) = re.findall(r"# kustomization.yaml\n(.*?)```", (ROOT / "docs/install.md").read_text(), re.DOTALL)
+    names = {each["name"] for each in yaml.safe_load(text)["images"]}
+    made = [each for name in STATIC_VALUES for each in yaml.safe_load_all((STATIC / name).read_text())]
+    pods = [each["spec"]["template"]["spec"] for each in made if each["kind"] in {"DaemonSet", "Deployment"}]
+    assert {each["image"].rpartition(":")[0] for pod in pods for each in pod["containers"]} == names
+
+
 def components(made: Iterable[Any]) -> set[str]:
     """Return the programs that objects run."""
     templates = [each["spec"]["template"] for each in made if each["kind"] in {"DaemonSet", "Deployment"}]
