@@ -31,22 +31,23 @@ partitioner, cleanup and test. Values about a program have the same names for al
 {{- printf "%s.%s" (include "gpushare.place" (list (index . 0) (index . 1))) (index . 2) | trimPrefix "." }}
 {{- end }}
 
-{{/* Labels or annotations from a value and those of the chart, which it must not set: (list $value $given $own). */}}
+{{/* Labels or annotations of the chart, and those in a value of a program, which must not change them: (list $ $component $value $own). */}}
 {{- define "gpushare.beside" -}}
-{{- $own := index . 2 }}
-{{- range $key, $given := index . 1 }}
-{{- if and (hasKey $own $key) (ne $given (get $own $key)) }}
-{{- fail (printf "%s sets %s to %s, but the chart itself sets it to %s: remove it there" (first $) $key $given (get $own $key)) }}
+{{- $value := index . 2 }}
+{{- $own := index . 3 }}
+{{- $given := get (include "gpushare.section" (list (index . 0) (index . 1)) | fromJson) $value | default dict }}
+{{- $name := include "gpushare.valueName" (list (index . 0) (index . 1) $value) }}
+{{- range $key, $text := $given }}
+{{- if and (hasKey $own $key) (ne $text (get $own $key)) }}
+{{- fail (printf "%s sets %s to %s, but the chart itself sets it to %s: remove it there" $name $key $text (get $own $key)) }}
 {{- end }}
 {{- end }}
-{{- merge (dict) $own (index . 1 | default dict) | toYaml }}
+{{- merge (dict) $own $given | toYaml }}
 {{- end }}
 
 {{/* The annotations of the object that makes the pods of a program: (list $ $component $own). */}}
 {{- define "gpushare.workloadAnnotations" -}}
-{{- $section := include "gpushare.section" (list (index . 0) (index . 1)) | fromJson }}
-{{- $name := include "gpushare.valueName" (list (index . 0) (index . 1) "annotations") }}
-{{- with include "gpushare.beside" (list $name $section.annotations (index . 2)) | fromYaml }}
+{{- with include "gpushare.beside" (list (index . 0) (index . 1) "annotations" (index . 2)) | fromYaml }}
 annotations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -59,14 +60,13 @@ the values are for the programs on nodes with GPUs, labels there for all.
 {{- define "gpushare.podMetadata" -}}
 {{- $ := first . }}
 {{- $component := index . 1 }}
-{{- $section := include "gpushare.section" (list $ $component) | fromJson }}
 {{- $labels := merge (include "gpushare.selectorLabels" (list $ $component) | fromYaml) (include "gpushare.releaseLabels" $ | fromYaml) }}
 {{- if ne $component "node-daemon" }}
-{{- $labels = include "gpushare.beside" (list (include "gpushare.valueName" (list $ $component "podLabels")) $section.podLabels $labels) | fromYaml }}
+{{- $labels = include "gpushare.beside" (list $ $component "podLabels" $labels) | fromYaml }}
 {{- end }}
 labels:
   {{- merge $labels ($.Values.podLabels | default dict) ($.Values.commonLabels | default dict) | toYaml | nindent 2 }}
-{{- $annotations := include "gpushare.beside" (list (include "gpushare.valueName" (list $ $component "podAnnotations")) $section.podAnnotations (last .)) | fromYaml }}
+{{- $annotations := include "gpushare.beside" (list $ $component "podAnnotations" (last .)) | fromYaml }}
 {{- if has $component (list "mps" "mig") }}
 {{- $annotations = merge $annotations ($.Values.podAnnotations | default dict) }}
 {{- end }}
@@ -129,8 +129,13 @@ Of the chart's, only what NVIDIA's runtime gives the container can be set otherw
 {{- define "gpushare.podFields" -}}
 {{- $ := first . }}
 {{- $section := include "gpushare.section" . | fromJson }}
-{{- $placed := has (last .) (list "node-daemon" "mps" "mig" "test") | ternary "gpushare.nodeFields" (eq (last .) "cleanup" | ternary "gpushare.cleanupFields" "gpushare.clusterFields") }}
-{{- $fields := include $placed . | fromYaml }}
+{{- $placement := "gpushare.clusterFields" }}
+{{- if has (last .) (list "node-daemon" "mps" "mig" "test") }}
+{{- $placement = "gpushare.nodeFields" }}
+{{- else if eq (last .) "cleanup" }}
+{{- $placement = "gpushare.cleanupFields" }}
+{{- end }}
+{{- $fields := include $placement . | fromYaml }}
 {{- $_ := set $fields "imagePullSecrets" $.Values.imagePullSecrets }}
 {{- $_ := set $fields "dnsPolicy" ($section.dnsPolicy | default "") }}
 {{- if and (eq (last .) "node-daemon") (include "gpushare.hostNetwork" $) (not $fields.dnsPolicy) }}
