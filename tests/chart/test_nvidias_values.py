@@ -1,5 +1,7 @@
 """A values file of NVIDIA's chart: what it says is done, passed over where it changes nothing, or refused in words."""
 
+import json
+import re
 from typing import Any
 
 import helm_python
@@ -7,8 +9,8 @@ import pytest
 
 from gpushare_plugin import __version__
 from tests.chart.reading import daemonset, environment, host_paths, pod
-from tests.chart.rendering import objects, templates
-from tests.chart.test_chart import KUBERNETES
+from tests.chart.rendering import CHART, objects, templates
+from tests.chart.test_chart import FOREIGN, KUBERNETES
 from tests.chart.validity import check
 
 OURS = {"repository": "registry.example.com/gpushare", "pullPolicy": "IfNotPresent", "tag": ""}
@@ -253,3 +255,22 @@ def test_values_of_neither_chart_are_refused(values: dict[str, Any]) -> None:
     """A misspelt value is not taken for one of NVIDIA's chart."""
     with pytest.raises(helm_python.HelmValuesError, match="additional properties"):
         objects(values)
+
+
+USED = {"devicePlugin.containers", "devicePlugin.enableHostNetwork", "gfd.enabled"}
+"""Places of values that the chart uses by NVIDIA's name."""
+
+
+def test_no_value_of_another_chart_is_passed_over_in_silence() -> None:
+    """What the schema takes for such a value is used, refused where it would change something, or in the notes."""
+
+    def places(schema: dict[str, Any], prefix: str = "") -> set[str]:
+        found = set()
+        for key, each in schema.get("properties", {}).items():
+            found |= {f"{prefix}{key}"} if each in FOREIGN else places(each, f"{prefix}{key}.")
+        return found
+
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    template = (CHART / "templates/_foreign.tpl").read_text()
+    answered = set(re.findall(r'^  (?:\(list )?"([\w.]+)"', template, re.MULTILINE))
+    assert places(schema) - USED == {each for each in answered if each != "nfd" and "containers" not in each}
