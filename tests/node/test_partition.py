@@ -245,10 +245,19 @@ async def test_slices_that_people_want_by_hand_are_offered(node: PartitionedNode
     await node.offers(_10gb=2, _20gb=1)
 
 
-async def test_a_gpu_that_mps_cannot_share_is_named_in_the_record(kubelet: EmbeddedKubelet, short_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"compute_capability": (3, 0)}, "has compute capability 3.0, and MPS takes 3.5 or more"),
+        ({"memory_mib": 0}, "does not report its memory, and unreportedMemory in the config has no size for it"),
+    ],
+)
+async def test_a_gpu_that_mps_cannot_share_is_named_in_the_record(
+    kubelet: EmbeddedKubelet, short_path: Path, changes: dict[str, object], reason: str
+) -> None:
     """The partitioner reads there why it has no slices, though some are wanted; the other GPU has its slices."""
-    old = replace(a_gpu(0), compute_capability=(3, 0))
-    reason = "MPS cannot share it: it has compute capability 3.0, and MPS takes 3.5 or more"
+    old = replace(a_gpu(0), **changes)
+    reason = f"MPS cannot share it: it {reason}"
     async with partitioned(kubelet, short_path, Inventory((a_gpu(1),))) as node:
         node.cards.inventory = Inventory((old, a_gpu(1)))
         node.want({"10gb": 1}, {"10gb": 1})

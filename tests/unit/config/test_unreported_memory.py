@@ -8,12 +8,15 @@ from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.unreported_memory import NO_SIZE, sized
 from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.ledger.node import recorded_node
 from gpushare_plugin.ledger.node_record import decode, encode, record
+from gpushare_plugin.ledger.verdicts import Misfit
 from gpushare_plugin.observe.node.report import report
 from gpushare_plugin.sharing.cut import cut
 from gpushare_plugin.sharing.plan import Plan, plan
 from gpushare_plugin.sharing.snapshot import planned_snapshot
 from tests.nodes import a_gpu
+from tests.unit.ledger.objects import account, container, request
 from tests.unit.sharing.settings import GPU_MEM, memory, planned, present, settings, time_slicing
 
 WHOLE = "nvidia.com/gpu"
@@ -140,6 +143,18 @@ def test_the_record_of_the_node_has_zero_for_unknown_memory() -> None:
     given = {"sharing": memory(), "unreportedMemory": SIZE}
     (sized_gpu,) = record(planned_snapshot(settings(**given), ALONE, planned(ALONE, **given))).gpus
     assert (sized_gpu.memory_mib, sized_gpu.units, sized_gpu.unit_mib) == (98304, 96, 1024)
+
+
+def test_the_extender_places_pods_on_such_a_gpu_by_its_units() -> None:
+    """A pod that asks for a whole GPU gets the one without memory, a pod that asks for memory the other one."""
+    made = planned_snapshot(settings(sharing=memory()), BESIDE, planned(BESIDE, sharing=memory()))
+    cluster = account(recorded_node("node", decode(encode(record(made)))))
+    for asked, gpu in (
+        (request(container("main", gpu=1)), GB10),
+        (request(container("main", memory=8)), BESIDE.cards[1]),
+    ):
+        assert {share.gpu for share in cluster.place(asked, "node").shares} == {gpu.uuid}
+    assert isinstance(cluster.fit(request(container("main", memory=9)), "node"), Misfit)
 
 
 def test_a_report_has_no_number_for_what_is_unknown() -> None:
