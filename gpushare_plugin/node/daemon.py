@@ -206,9 +206,11 @@ class NodeDaemon:
         """Wait for the end of the daemon that serves this node; raises ConfigError for a config that cannot be used."""
         if isinstance(found, Inventory):
             self._accept(cluster.labels if cluster is not None else {}, found)
+        # Whoever sees that this daemon is ready may end the other one, which has to know by then that this one waits.
+        await self._succession.line_up()
         before, self.status.phase = self.status.phase, StandingBy()
         _log.info("standing_by", path=str(self._daemon.directory))
-        await self._succession.stand_by()
+        await self._succession.follow()
         _log.info("taking_over", path=str(self._daemon.directory))
         self.status.phase = before
 

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from gpushare_plugin.base.files.lock import is_locked
+from gpushare_plugin.kubelet.device_plugin.succession import SUCCESSOR_FILE
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.ports import claim_port
 from tests.cluster.tasks import alongside
@@ -139,6 +141,7 @@ async def test_a_daemon_that_stands_by_is_ready_and_touches_nothing(short_path: 
         await daemon.advertises(node.kubelet, UNITS)
         async with node.daemon(CONFIG, "--http-address", f"127.0.0.1:{port}") as following:
             await following.logged("standing_by")
+            assert is_locked(node.kubelet.plugin_directory / SUCCESSOR_FILE)
             assert await answer(port, "/readyz") == (200, "ok\n")
             assert await answer(port, "/healthz") == (200, "ok\n")
             listed = await gpushare("list", "--device-plugin-path", node.kubelet.plugin_directory, "-o", "json")

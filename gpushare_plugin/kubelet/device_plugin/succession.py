@@ -27,6 +27,8 @@ SUCCESSOR_FILE = "gpushare.successor"
 LONGEST_HANDOVER = 10.0
 """Seconds after which a daemon ends although its successor has not registered everything."""
 _LOOK_EVERY = 0.05
+_UNDERWAY = 0.5
+"""Seconds within which a call arrives that the kubelet sent before it took the registration of the next daemon."""
 
 Taken = TypeVar("Taken")
 
@@ -44,20 +46,20 @@ class Succession:
         """Whether another daemon serves the directory now."""
         return _is_locked(self._directory, LOCK_FILE)
 
-    async def stand_by(self) -> None:
-        """Wait until no other daemon serves the directory, and claim the directory.
-
-        Raises GpushareError if a lock cannot be taken at all, for example because a link is in its place.
-        """
+    async def line_up(self) -> None:
+        """Wait until no third daemon stands by, and stand by from then on; raises GpushareError if that cannot be."""
+        path = self._directory.path / SUCCESSOR_FILE
         try:
-            await self._wait()
+            self._successor = await _free(partial(lock, path), LockedError)
         except OSError as error:
-            raise GpushareError(f"cannot stand by in {self._directory.path}: {error}; remove that file") from error
+            raise GpushareError(f"{path} cannot be locked to stand by: {error}; remove that file") from error
 
-    async def _wait(self) -> None:
-        self._successor = await _free(partial(lock, self._directory.path / SUCCESSOR_FILE), LockedError)
+    async def follow(self) -> None:
+        """Wait until no other daemon serves the directory, and claim the directory; one that cannot be used is left."""
         try:
             await _free(self._directory.claim, AlreadyServedError)
+        except OSError:
+            pass  # as at every start: the sessions claim the directory later
         except BaseException:
             self._close()
             raise
@@ -79,7 +81,8 @@ class Succession:
     async def handing_over(self, is_answering: Callable[[], bool]) -> AsyncIterator[None]:
         """At the end of the context, leave the directory to a daemon that stands by, and wait until it has registered.
 
-        The wait is limited to LONGEST_HANDOVER, and also lasts while `is_answering` a call of the kubelet.
+        The wait is limited to LONGEST_HANDOVER. Afterwards, calls are still answered that the kubelet sent before the
+        registration; `is_answering` is whether one is being answered.
         """
         try:
             yield
@@ -90,7 +93,10 @@ class Succession:
                 self._directory.leave()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LONGEST_HANDOVER):
-                        while self._has_successor() or is_answering():  # noqa: ASYNC110 - a lock sets no event
+                        while self._has_successor():  # noqa: ASYNC110 - a lock sets no event
+                            await asyncio.sleep(_LOOK_EVERY)
+                        await asyncio.sleep(_UNDERWAY)
+                        while is_answering():  # noqa: ASYNC110 - as above
                             await asyncio.sleep(_LOOK_EVERY)
 
     def _has_successor(self) -> bool:
