@@ -204,6 +204,14 @@ def test_objects_of_users_are_made_with_the_charts() -> None:
     assert len(made) == len(objects({}, "mine")) + 2
 
 
+def test_braces_of_other_templates_can_be_written() -> None:
+    """The text of an alert has templates of its own, as the comment in values.yaml says."""
+    alert = {"summary": 'GPU {{ "{{" }} $labels.uuid }} is full'}
+    given = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": alert}
+    (made,) = (each for each in objects({"extraObjects": [given]}) if each["kind"] == "ConfigMap")
+    assert made["data"] == {"summary": "GPU {{ $labels.uuid }} is full"}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
