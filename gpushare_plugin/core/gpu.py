@@ -189,6 +189,11 @@ class Inventory(Struct, frozen=True):
     machine: str = ""
     """The model of the host; empty where unknown."""
 
+    @property
+    def cuda(self) -> str:
+        """The CUDA version of the driver as text, for example `12.4`; empty where unknown."""
+        return ".".join(map(str, self.cuda_version)) if any(self.cuda_version) else ""
+
     def probe(self, gpu: Gpu) -> Probe:
         """Return the findings of the look about a GPU that answers; an instance has the findings of its card."""
         return Probe(self.unwatched.get(gpu.card), needs_reset=self.needs_reset.get(gpu.card))

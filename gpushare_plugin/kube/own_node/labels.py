@@ -157,8 +157,7 @@ def _sharing(snapshot: Snapshot, alike: Sequence[Gpu]) -> dict[str, str]:
 
 def _versions(inventory: Inventory) -> dict[str, str]:
     major, minor, revision = (*inventory.driver_version.split("."), "", "", "")[:3]
-    known = any(inventory.cuda_version)
-    cuda_major, cuda_minor = map(str, inventory.cuda_version) if known else ("", "")
+    cuda_major, _, cuda_minor = inventory.cuda.partition(".")
     values = {
         "cuda.driver-version.major": major,
         "cuda.driver-version.minor": minor,
@@ -166,7 +165,7 @@ def _versions(inventory: Inventory) -> dict[str, str]:
         "cuda.driver-version.full": inventory.driver_version,
         "cuda.runtime-version.major": cuda_major,
         "cuda.runtime-version.minor": cuda_minor,
-        "cuda.runtime-version.full": f"{cuda_major}.{cuda_minor}" if known else "",
+        "cuda.runtime-version.full": inventory.cuda,
         # Deprecated, but still used in selectors.
         "cuda.driver.major": major,
         "cuda.driver.minor": minor,

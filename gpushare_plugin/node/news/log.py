@@ -46,7 +46,7 @@ class NewsLog:
     @log.register
     def _(self, item: news.GpusFound) -> None:
         found = item.inventory
-        _log.info("node_detected", version=found.driver_version, cuda=".".join(map(str, found.cuda_version)))
+        _log.info("node_detected", version=found.driver_version, cuda=found.cuda)
         for gpu in found.cards:
             _log.info(
                 "gpu_detected",

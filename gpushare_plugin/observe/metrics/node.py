@@ -394,4 +394,4 @@ METRICS: tuple[Metric[View], ...] = (
 
 def _driver(view: View) -> tuple[str, str]:
     inventory = view.snapshot.inventory
-    return inventory.driver_version, ".".join(map(str, inventory.cuda_version))
+    return inventory.driver_version, inventory.cuda

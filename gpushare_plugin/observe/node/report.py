@@ -229,7 +229,7 @@ def report(snapshot: Snapshot, source: ReportSource = "config", problems: Iterab
         source=source,
         gpushare=__version__,
         driver_version=inventory.driver_version,
-        cuda_version=".".join(map(str, inventory.cuda_version)),
+        cuda_version=inventory.cuda,
         gpus=tuple(_NodeReporter(snapshot, source).gpus()),
         failed=tuple(
             card
