@@ -5,7 +5,6 @@ counts while the daemon holds its lock. The versions of the two daemons may diff
 change of meaning needs another `version`.
 """
 
-import os
 from contextlib import AbstractContextManager, ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.files.lock import LockedError, lock
 from gpushare_plugin.base.files.regular_file import read_regular
+from gpushare_plugin.base.files.replacement import replace_file
 from gpushare_plugin.base.structs import Struct
 
 LARGEST_FILE = 1 << 18
@@ -164,13 +164,8 @@ def read_message(file: Path, kind: type[AnyMessage]) -> AnyMessage | None:
 
 def write_message(file: Path, message: Message) -> None:
     """Replace `file` in one step, so that no reader sees half of `message`; raises ExchangeError."""
-    new = file.with_name(f".{file.name}.new")
     try:
-        new.unlink(missing_ok=True)
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        with os.fdopen(descriptor, "w") as stream:
-            stream.write(message.model_dump_json(indent=1))
-        new.rename(file)
+        replace_file(file, message.model_dump_json(indent=1))
     except OSError as error:
         raise ExchangeError(f"{file} cannot be written: {error.strerror or error}") from error
 

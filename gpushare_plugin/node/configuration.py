@@ -15,6 +15,7 @@ from gpushare_plugin.config.loading.load import NO_FILE, Loaded
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.config.unreported_memory import sized
 from gpushare_plugin.core.cdi import CdiDevices
+from gpushare_plugin.core.device_nodes import CONTROL_DEVICES
 from gpushare_plugin.core.gpu import Gpu, Inventory
 from gpushare_plugin.core.resource import Resource, Units
 from gpushare_plugin.core.snapshot import ConfigStanding
@@ -32,7 +33,6 @@ from gpushare_plugin.node.news.news import (
     News,
 )
 from gpushare_plugin.sharing.plan import Plan, plan
-from gpushare_plugin.sharing.ways.injection import CONTROL_DEVICES
 from gpushare_plugin.sharing.ways.way import SliceNumbers
 from gpushare_plugin.slices.slice import SliceKind
 

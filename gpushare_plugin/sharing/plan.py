@@ -14,6 +14,7 @@ from gpushare_plugin.config.schema.sections import AllDevices, DeviceCount, Devi
 from gpushare_plugin.config.schema.spelling import shown
 from gpushare_plugin.config.unreported_memory import NO_SIZE, remedy, sized
 from gpushare_plugin.core.cdi import CdiDevices
+from gpushare_plugin.core.device_nodes import CONTROL_DEVICES
 from gpushare_plugin.core.gpu import FailedGpu, Gpu, Inventory
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.core.unit import short_uuids
@@ -21,7 +22,7 @@ from gpushare_plugin.sharing.isolation import mps
 from gpushare_plugin.sharing.isolation.layer import Mode, SharedGpus
 from gpushare_plugin.sharing.isolation.mps import MpsNeeds
 from gpushare_plugin.sharing.ways.cdi import CdiNames
-from gpushare_plugin.sharing.ways.injection import CONTROL_DEVICES, Injection
+from gpushare_plugin.sharing.ways.injection import Injection
 from gpushare_plugin.sharing.ways.mig import offered
 from gpushare_plugin.sharing.ways.table import WAYS
 from gpushare_plugin.sharing.ways.way import Entry, MakeWay, NodeFacts, SliceNumbers, Way

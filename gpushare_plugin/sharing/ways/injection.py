@@ -1,11 +1,10 @@
 """Access of a container to its GPUs, by the device-list strategies of NVIDIA's plugin, alone or combined.
 
-Sources: `getAllocateResponse` in NVIDIA/k8s-device-plugin, internal/plugin/server.go; the device nodes of MIG instances
-in the same repository, internal/rm/nvml_devices.go; CDI annotation keys in the Container Device Interface
-specification.
+Sources: `getAllocateResponse` in NVIDIA/k8s-device-plugin, internal/plugin/server.go; CDI annotation keys in the
+Container Device Interface specification.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2s
 from posixpath import join
 
@@ -13,14 +12,13 @@ from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.schema.sections import Flags
 from gpushare_plugin.core.cdi import CdiDevices
+from gpushare_plugin.core.device_nodes import CONTROL_DEVICES, device_nodes
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.grant import DeviceNode, Grant, Mount
 from gpushare_plugin.sharing.ways.cdi import CdiNames
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 """The variable that names the GPUs of a container to NVIDIA's container runtime."""
-CONTROL_DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-"""Device nodes needed by every CUDA program beside the device node of the GPU; a driver may lack some of them."""
 
 _MOUNT_ROOT = "/var/run/nvidia-container-devices"
 
@@ -84,14 +82,12 @@ class Injection(Struct, frozen=True):
         return [DeviceNode(path, join(root, path.removeprefix("/"))) for path in paths]
 
 
-def _nodes(gpu: Gpu) -> Iterator[str]:
-    yield f"/dev/nvidia{gpu.minor}"
-    if gpu.mig is None:
-        return
-    if gpu.mig.capabilities is None:
+def _nodes(gpu: Gpu) -> tuple[str, ...]:
+    nodes = device_nodes(gpu)
+    if nodes is None:
         raise PlacementError(
             f"{gpu.identity}: the driver does not list the device nodes of this MIG instance in "
             "/proc/driver/nvidia-caps/mig-minors, and a container cannot use the instance without them; set "
             "passDeviceSpecs to false"
         )
-    yield from (f"/dev/nvidia-caps/nvidia-cap{number}" for number in gpu.mig.capabilities)
+    return nodes
