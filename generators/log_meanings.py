@@ -27,6 +27,10 @@ EVENTS = {
     # ------------------------------------------------------------------ GPUs
     "node_detected": "The driver of this node, read at the start.",
     "gpu_detected": "A GPU or MIG instance of this node, read at the start.",
+    "cdi_generator_failed": "`nvidia-ctk` of the host made no CDI specification; `reason` says why. gpushare writes a smaller one, without NVIDIA's hooks of newer versions. `nvidia-ctk` is not tried again until the driver changes.",
+    "cdi_spec_written": "The daemon wrote its own CDI specification for `gpus`, made by `program`. Containers get its devices where no other specification has them.",
+    "cdi_spec_not_written": "The daemon has no CDI specification of its own, because of `reason`, and tries again at each look at the GPUs. A GPU that no other specification has is told by a `warning`.",
+    "cdi_spec_removed": "The daemon ended and removed its CDI specification. Containers that run are not affected; one that starts meanwhile waits for the next daemon.",
     "cdi_devices": "The CDI devices that containers get from now on, GPU by GPU; `names` is empty where they get none any more. A device that no specification has is told by a `warning`.",
     "driver_slow": "NVML has not answered for `seconds`. The daemon waits; `/readyz` is 503. If it lasts, check that `nvidia-smi` works on the node.",
     "waiting_for_gpus": "This node has no usable GPU, and `failOnInitError` is false. The daemon checks again. If the node has GPUs, set `runtimeClassName`.",

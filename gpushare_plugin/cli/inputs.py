@@ -6,6 +6,7 @@ from typing import Any, TypeVar, cast, get_args
 
 import click
 
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.cli.options import A_PATH, option
 from gpushare_plugin.cli.setting_options import overrides
 from gpushare_plugin.config.loading.load import Loaded
@@ -96,11 +97,10 @@ def gpu_source(simulate: Path | None, given_root: str | None, loaded: Loaded) ->
 
 def cdi_devices(options: dict[str, Any], inventory: Inventory, loaded: Iterable[Loaded]) -> CdiDevices | None:
     """Return the CDI devices of this node for the GPUs; None for simulated GPUs, and where no config names devices."""
-    flags = [each.config.flags for each in loaded if each.config and each.config.flags.plugin.uses_cdi]
-    if options["simulate"] is not None or not flags:
+    wanted = any(each.config is not None and each.config.flags.plugin.uses_cdi for each in loaded)
+    if options["simulate"] is not None or not wanted:
         return None
-    from gpushare_plugin.gpus.cdi.host import HostCdi  # noqa: PLC0415 - only for configs with CDI
+    from gpushare_plugin.gpus.cdi.reading import SpecReader  # noqa: PLC0415 - only for configs with CDI
 
-    cdi = HostCdi(options["cdi_spec_dirs"])
-    cdi.look(inventory, flags[0])
-    return cdi.devices
+    devices = SpecReader(options["cdi_spec_dirs"]).devices(inventory.driver_version)
+    return replace(devices, own="the daemon, `gpushare run`, writes one while it runs")

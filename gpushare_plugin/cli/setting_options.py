@@ -76,7 +76,7 @@ SETTING_OPTIONS = (
 _KUBELET_SOCKET = "kubelet.sock"
 """The name of the kubelet's own socket, always the same; the sockets of plugins are in the same directory."""
 
-_NO_SPECS = "gpushare generates no CDI specs; give this to `nvidia-ctk cdi generate`"
+_NO_SPECS = "gpushare has no such setting for its CDI specification; give this to `nvidia-ctk cdi generate`"
 
 
 def with_setting_options(command: Command) -> Command:
@@ -108,7 +108,9 @@ def with_nvidias_options(command: Command) -> Command:
     ):
         command = option(
             name,
-            f"Only {allowed[0]} is accepted." if allowed else "Refused: gpushare generates no CDI specs.",
+            f"Only {allowed[0]} is accepted."
+            if allowed
+            else "Refused: gpushare has no such setting for its CDI specification.",
             metavar="TEXT",
             expose_value=False,
             callback=partial(_refused, allowed, reason),

@@ -238,12 +238,13 @@ class NodeDaemon:
         `cluster` is None without an API server: the node then gets no requests from a cluster and publishes nothing.
         """
         daemon, labels = self._daemon, cluster.labels if cluster is not None else {}
-        accepted = await self._with_cdi(self._accept(labels, inventory), inventory)
+        accepted = self._accept(labels, inventory)
         if daemon.partitioning:  # otherwise nothing is exchanged with `gpushare mig`
             refuse_one_directory(MpsRoot(Path(accepted.config.flags.mps_root)), MigRoot(daemon.mig_root))
-        with contextlib.closing(self._directory) as directory:
+        with contextlib.closing(self._directory) as directory, contextlib.closing(self._cdi):
             with contextlib.suppress(OSError):  # missing or not usable yet: sessions claim the directory later
                 directory.claim()
+            accepted = await self._with_cdi(accepted, inventory)
             own_pod, delays = daemon.own_pod, daemon.trust_delays
             reader = HoldingsReader(
                 daemon.directory,

@@ -141,6 +141,7 @@ EVERYTHING: dict[str, Any] = {
     **{key: given for key, (given, _, _) in SETTINGS.items()},
     **POD_FIELDS,
     **WORKLOAD,
+    "cdi": {"specDirs": ["/etc/cdi", "/var/run/cdi"], "nvidiaHookPath": "/usr/bin/nvidia-cdi-hook"},
     "global": {"imageRegistry": "mirror.example.com"},
     "image": {
         "repository": "registry.example.com/gpushare",
@@ -552,7 +553,7 @@ def test_with_a_surge_the_next_daemon_stands_by() -> None:
 
 
 def test_the_daemon_has_no_capability_and_no_needless_token() -> None:
-    """The socket directory is all that it can write to."""
+    """The socket directory, and with CDI the one of specifications, are all that it can write to."""
     spec = pod()
     assert spec["automountServiceAccountToken"] is True
     assert spec["serviceAccountName"] == "gpushare"
@@ -569,7 +570,9 @@ def test_the_daemon_has_no_capability_and_no_needless_token() -> None:
     assert "privileged" not in security
     values = {**EVERYTHING, "mps": {"enabled": False}, "partitioning": {}, "extraVolumeMounts": []}
     writable = [mount["mountPath"] for mount in container(values)["volumeMounts"] if not mount.get("readOnly")]
-    assert writable == ["/var/lib/kubelet/device-plugins"]
+    assert writable == ["/var/lib/kubelet/device-plugins", "/var/run/cdi"]
+    without = container(values | {"deviceListStrategy": "envvar"})["volumeMounts"]
+    assert [each["mountPath"] for each in without if not each.get("readOnly")] == ["/var/lib/kubelet/device-plugins"]
 
 
 @pytest.mark.parametrize(
@@ -966,9 +969,52 @@ def test_daemon_asks_for_its_gpus_as_pods_do(values: dict[str, Any]) -> None:
     assert container(values)["securityContext"] == container()["securityContext"]
 
 
-def test_cdi_needs_nothing_of_the_host() -> None:
-    """The daemon names CDI devices and writes no specification, so it is given no directory of them."""
-    assert host_paths({"deviceListStrategy": "cdi-cri,cdi-annotations"}) == host_paths()
+BY_CDI = {"flags": {"plugin": {"deviceListStrategy": "cdi-cri"}}}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"deviceListStrategy": "envvar,cdi-annotations"},
+        {"config": {"map": {"default": CONFIG, "other": BY_CDI}}},
+        # Values of an earlier chart, which an upgrade with --reuse-values keeps.
+        {"deviceListStrategy": "cdi-cri", "cdi": None},
+    ],
+)
+def test_cdi_gives_the_daemon_the_specifications_of_the_host(values: dict[str, Any]) -> None:
+    """It reads all directories, writes into the last one, and sees programs and libraries; it gets no more rights."""
+    before = host_paths(values | {"deviceListStrategy": "envvar", "config": {}})
+    added = {path: host for path, host in host_paths(values).items() if path not in before}
+    dirs = ["/etc/cdi", "/var/run/cdi"]
+    assert added == {"/host/usr": "/usr", **{path: path for path in dirs}}
+    mounts = {mount["mountPath"]: mount.get("readOnly", False) for mount in container(values)["volumeMounts"]}
+    assert [mounts[path] for path in added] == [True, True, False]
+    found = environment(values)
+    assert found["CDI_SPEC_DIRS"] == ",".join(dirs)
+    assert found["CONTAINER_DRIVER_ROOT"] == "/host"
+    assert container(values)["securityContext"] == container()["securityContext"]
+
+
+def test_cdi_with_a_driver_that_has_a_root_of_its_own() -> None:
+    """The driver stays where it is mounted in any case; the host's /usr is there for the programs of the toolkit."""
+    values = {"deviceListStrategy": "cdi-cri", "nvidiaDriverRoot": "/run/nvidia/driver"}
+    assert environment(values)["CONTAINER_DRIVER_ROOT"] == "/driver-root"
+    assert host_paths(values)["/host/usr"] == "/usr"
+
+
+def test_cdi_directories_and_the_path_of_hooks_are_settings() -> None:
+    """Hosts with a read-only /etc have others; NVIDIA's chart has the same value for the path of the hooks."""
+    dirs = ["/var/cdi/static", "/var/cdi/dynamic"]
+    values = {"deviceListStrategy": "cdi-cri", "cdi": {"specDirs": dirs, "nvidiaHookPath": "/usr/local/bin/nvidia-ctk"}}
+    assert {path for path in host_paths(values) if "cdi" in path} == set(dirs)
+    found = environment(values)
+    assert (found["CDI_SPEC_DIRS"], found["NVIDIA_CDI_HOOK_PATH"]) == (",".join(dirs), "/usr/local/bin/nvidia-ctk")
+
+
+def test_simulated_gpus_have_no_cdi_devices() -> None:
+    """A cluster without real GPUs gets no directory of the host for CDI."""
+    simulated = {"simulate": GPUS}
+    assert host_paths(simulated | {"deviceListStrategy": "cdi-cri"}) == host_paths(simulated)
 
 
 RESOURCES = [

@@ -201,10 +201,7 @@ REJECTED: dict[str, Any] = {
     },
     "mps.enableHostPID is false, but MPS identifies its clients": {"mps": {"enableHostPID": False}},
     "mps.enableHostNetwork is true, but MPS needs no network: set it to false": {"mps": {"enableHostNetwork": True}},
-    "cdi.nvidiaHookPath is /usr/bin/nvidia-cdi-hook, but gpushare only names CDI devices": {
-        "cdi": {"nvidiaHookPath": "/usr/bin/nvidia-cdi-hook"}
-    },
-    "cdi.featureFlags is disable-nvswitch, but gpushare only names CDI devices": {
+    "cdi.featureFlags is disable-nvswitch, but gpushare has no flags for the CDI specification": {
         "cdi": {"featureFlags": "disable-nvswitch"}
     },
     "namespace is gpus, but the objects go to the namespace of the release: install with --namespace": {

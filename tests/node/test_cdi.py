@@ -41,20 +41,60 @@ async def test_a_container_gets_the_device_that_nvidias_toolkit_has_described(
     assert [each["names"] for each in log if each["event"] == "cdi_devices"] == [expected]
 
 
-async def test_a_specification_that_changes_is_noticed_while_the_daemon_runs(
-    kubelet: EmbeddedKubelet, tmp_path: Path
+async def test_a_container_gets_our_own_device_where_nvidias_operator_describes_none(
+    kubelet: EmbeddedKubelet, tmp_path: Path, log: Log
 ) -> None:
-    """A device that is missing is warned of; when its specification appears, the warning ends without a restart."""
-    host = Host("kubeadm", tmp_path)
-    file = host.spec_dirs[1] / "nvidia.yaml"
-    file.rename(away := file.with_suffix(".away"))
+    """The specification is there before the first answer, and no warning is logged; it goes with the daemon."""
+    host = Host("operator", tmp_path)
+    async with living(kubelet, Cards(TWO), cdi_spec_dirs=host.spec_dirs, flags=host.flags, sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        assert await devices(kubelet) == (f"gpushare/gpu={a_gpu(0).uuid}",)
+        assert host.own.exists()
+        assert life.node.snapshot.value.notices == ()
+    assert not host.own.exists()
+    events = [each["event"] for each in log if each["event"].startswith("cdi_")]
+    assert events == ["cdi_spec_written", "cdi_devices", "cdi_spec_removed"]
+
+
+async def test_a_gpu_that_is_added_is_described_before_it_is_offered(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
+    """When the kubelet knows the units of a new GPU, the specification has the GPU."""
+    host = Host("bare", tmp_path)
+    cards = Cards(replace(TWO, cards=TWO.cards[:1]))
+    async with living(kubelet, cards, cdi_spec_dirs=host.spec_dirs, flags=host.flags, sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        cards.inventory = TWO
+        await life.healthy({GPU_MEM: 16})
+        assert a_gpu(1).uuid in host.own.read_text()
+        assert await devices(kubelet, "first") == (f"gpushare/gpu={a_gpu(0).uuid}",)
+        assert await devices(kubelet, "second") == (f"gpushare/gpu={a_gpu(1).uuid}",)
+
+
+async def test_a_daemon_that_cannot_write_says_so_and_goes_on(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
+    """The GPUs are offered, and the node warns what pods will get; when the directory is there, the warning ends."""
+    host = Host("bare", tmp_path, without=["var/run/cdi"])
     dirs = host.spec_dirs
-    async with living(kubelet, Cards(TWO), cdi_spec_dirs=dirs, flags=CDI, sharing=memory()) as life:
+    async with living(kubelet, Cards(TWO), cdi_spec_dirs=dirs, flags=host.flags, sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
         (told,) = life.node.snapshot.value.notices
         assert told.startswith(f"no CDI specification in {dirs[0]} or {dirs[1]} has nvidia.com/gpu={a_gpu(0).uuid}, ")
-        away.rename(file)
+        assert f"gpushare has no specification of its own: {dirs[1]} does not exist here" in told
+        dirs[1].mkdir()
         await until(lambda: life.node.snapshot.value.notices == ())
+        assert names(life) == [f"gpushare/gpu={gpu.uuid}" for gpu in TWO.cards]
+
+
+async def test_nvidias_specification_is_used_as_soon_as_it_appears(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
+    """New containers get NVIDIA's device; ours stays, for containers that have it and start again."""
+    host = Host("kubeadm", tmp_path)
+    file = host.spec_dirs[1] / "nvidia.yaml"
+    file.rename(away := file.with_suffix(".away"))
+    async with living(kubelet, Cards(TWO), cdi_spec_dirs=host.spec_dirs, flags=host.flags, sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        assert await devices(kubelet, "first") == (f"gpushare/gpu={a_gpu(0).uuid}",)
+        away.rename(file)
+        await until(lambda: names(life) == [f"nvidia.com/gpu={gpu.uuid}" for gpu in TWO.cards])
+        assert await devices(kubelet, "second") == (f"nvidia.com/gpu={a_gpu(1).uuid}",)
+        assert host.own.exists()
 
 
 async def test_a_config_that_begins_to_use_cdi_has_the_names_from_its_first_answer_on(

@@ -290,9 +290,9 @@ async def _start(
 
 def _inherited() -> dict[str, str]:
     # The command chooses what gRPC prints; what this process has chosen must not be handed down. A kubelet that this
-    # machine has is none of the tests' business.
+    # machine has is none of the tests' business, and neither are its CDI specifications.
     inherited = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
-    return {**inherited, "POD_RESOURCES_SOCKET": "/no/kubelet.sock"}
+    return {**inherited, "POD_RESOURCES_SOCKET": "/no/kubelet.sock", "CDI_SPEC_DIRS": "/no/cdi"}
 
 
 class ConfigMapMount:

@@ -156,18 +156,76 @@ does not look into texts: (list $place $found $schema). Everything else is left 
 {{- if or .Values.service.enabled .Values.podMonitor.enabled .Values.serviceMonitor.enabled .Values.networkPolicy.from }}true{{ end }}
 {{- end }}
 
-{{/* Whether any config allocates GPUs by volume-mounts: "true" or nothing. */}}
-{{- define "gpushare.volumeMounts" -}}
+{{/* The strategies of the value deviceListStrategy and of all configs, in one text. */}}
+{{- define "gpushare.strategies" -}}
 {{- $strategies := list (dict "plugin" (dict "deviceListStrategy" .Values.deviceListStrategy)) }}
 {{- range include "gpushare.parsedConfigs" . | fromYaml }}
 {{- $strategies = append $strategies (.flags | default dict) }}
 {{- end }}
-{{- $found := false }}
 {{- range $strategies }}
 {{- $strategy := (.plugin | default dict).deviceListStrategy }}
-{{- $found = or $found (contains "volume-mounts" (kindIs "slice" $strategy | ternary (join "," $strategy) (toString $strategy))) }}
+{{- kindIs "slice" $strategy | ternary (join "," $strategy) (toString $strategy) }},
 {{- end }}
-{{- if $found }}true{{ end }}
+{{- end }}
+
+{{/* Whether any config allocates GPUs by volume-mounts: "true" or nothing. */}}
+{{- define "gpushare.volumeMounts" -}}
+{{- if contains "volume-mounts" (include "gpushare.strategies" .) }}true{{ end }}
+{{- end }}
+
+{{/* Whether any config allocates GPUs by CDI: "true" or nothing. Simulated GPUs have no CDI devices. */}}
+{{- define "gpushare.cdi" -}}
+{{- if and (contains "cdi-" (include "gpushare.strategies" .)) (not .Values.simulate) }}true{{ end }}
+{{- end }}
+
+{{/* The directories of CDI specifications, as a YAML list; values of an earlier chart have none. */}}
+{{- define "gpushare.cdiSpecDirs" -}}
+{{- $found := (.Values.cdi | default dict).specDirs }}
+{{- kindIs "invalid" $found | ternary (list "/etc/cdi" "/var/run/cdi") $found | toYaml }}
+{{- end }}
+
+{{/* What CDI needs of the host: programs, libraries of a driver without a root of its own, and the directories of specifications. */}}
+{{- define "gpushare.cdiMounts" -}}
+- name: host-usr
+  mountPath: /host/usr
+  readOnly: true
+  mountPropagation: HostToContainer
+{{- $dirs := include "gpushare.cdiSpecDirs" . | fromYamlArray }}
+{{- range $number, $path := $dirs }}
+- name: cdi-{{ $number }}
+  mountPath: {{ $path | quote }}
+  {{- if ne $path (last $dirs) }}
+  readOnly: true
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "gpushare.cdiVolumes" -}}
+- name: host-usr
+  hostPath:
+    path: /usr
+    type: Directory
+{{- range $number, $path := include "gpushare.cdiSpecDirs" . | fromYamlArray }}
+- name: cdi-{{ $number }}
+  hostPath:
+    path: {{ $path | quote }}
+    type: DirectoryOrCreate
+{{- end }}
+{{- end }}
+
+{{- define "gpushare.cdiEnvironment" -}}
+{{- with include "gpushare.cdiSpecDirs" . | fromYamlArray }}
+- name: CDI_SPEC_DIRS
+  value: {{ join "," . | quote }}
+{{- end }}
+{{- with (.Values.cdi | default dict).nvidiaHookPath }}
+- name: NVIDIA_CDI_HOOK_PATH
+  value: {{ . | quote }}
+{{- end }}
+{{- if not (include "gpushare.driverRoot" .) }}
+- name: CONTAINER_DRIVER_ROOT
+  value: /host
+{{- end }}
 {{- end }}
 
 {{/* Whether a config shares by MPS, as replicas or as isolation of memory units: "true" or nothing. */}}
@@ -369,6 +427,9 @@ Everything is set by environment variables, not by arguments, so that a command 
 {{- end }}
 {{- with include "gpushare.driverEnvironment" . | trim }}
 {{ . }}
+{{- end }}
+{{- if include "gpushare.cdi" . }}
+{{ include "gpushare.cdiEnvironment" . | trim }}
 {{- end }}
 # For NVIDIA's runtime: show this container every GPU and the management library, nothing more.
 - name: NVIDIA_VISIBLE_DEVICES

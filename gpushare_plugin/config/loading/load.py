@@ -107,5 +107,6 @@ def notices(config: Config) -> Iterator[str]:
     for index, entry in enumerate(config.sharing.memory.resources if config.sharing.memory else ()):
         if entry.isolation == "none" and entry.compute != "proportional":
             yield f'sharing.memory.resources[{index}].compute has no effect: isolation is "none"'
-    if config.flags.plugin.nvidia_ctk_path != PluginFlags.model_fields["nvidia_ctk_path"].default:
-        yield "flags.plugin.nvidiaCTKPath has no effect yet"
+    plugin = config.flags.plugin
+    if plugin.nvidia_ctk_path != PluginFlags.model_fields["nvidia_ctk_path"].default and not plugin.uses_cdi:
+        yield "flags.plugin.nvidiaCTKPath has no effect: flags.plugin.deviceListStrategy names no CDI devices"

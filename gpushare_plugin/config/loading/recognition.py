@@ -10,6 +10,7 @@ HELM_KEYS = frozenset(
         "affinity",
         "allowDefaultNamespace",
         "annotations",
+        "cdi",
         "cleanup",
         "cluster",
         "commonLabels",

@@ -269,7 +269,7 @@ class PluginFlags(_Optional):
     nvidia_ctk_path: AbsolutePath = Field(
         default="/usr/bin/nvidia-ctk",
         alias="nvidiaCTKPath",
-        description="Path of `nvidia-ctk` on the host, for CDI hooks; accepted, has no effect yet.",
+        description="Path of `nvidia-ctk` or `nvidia-cdi-hook` on the host, for the CDI specification of gpushare.",
     )
     container_driver_root: AbsolutePath = Field(
         default=names.CONTAINER_DRIVER_ROOT,

@@ -22,6 +22,10 @@ class CdiNames(Struct, frozen=True):
         """Return the qualified name that stands for a GPU: of the config's kind where no specification has the GPU."""
         return next((name for name in self._candidates(gpu) if self._exists(name)), self._candidates(gpu)[0])
 
+    def missing(self, gpus: Iterable[Gpu]) -> list[str]:
+        """Return the names of GPUs that no specification has."""
+        return [name for name in map(self.of, gpus) if not self._exists(name)]
+
     def extras(self) -> list[str]:
         """Return the qualified names of the driver's features that every container with a GPU gets."""
         flags = self.flags
@@ -37,7 +41,7 @@ class CdiNames(Struct, frozen=True):
         """Return warnings about devices that the container runtime will not find; empty without CDI devices."""
         if self.devices is None or not self.flags.plugin.uses_cdi:
             return []
-        missing = [name for name in (*map(self.of, gpus), *self.extras()) if not self._exists(name)]
+        missing = [*self.missing(gpus), *(name for name in self.extras() if not self._exists(name))]
         return [*self.devices.unusable, *([self._unresolvable(self.devices, missing)] if missing else [])]
 
     def _candidates(self, gpu: Gpu) -> tuple[str, ...]:

@@ -208,8 +208,8 @@ def test_the_option_for_the_kubelets_socket_names_our_directory_too(
             "--kubelet-socket is in /k, but --device-plugin-path is /p; give one of them",
         ),
         ([], {"NODE_LABEL": "team/gpus"}, "found team/gpus; only nvidia.com/device-plugin.config chooses a config"),
-        ([], {"CDI_FEATURE_FLAGS": "a,b"}, "found a,b; gpushare generates no CDI specs"),
-        (["--cdi-disable-hooks=all"], {}, "found all; gpushare generates no CDI specs"),
+        ([], {"CDI_FEATURE_FLAGS": "a,b"}, "found a,b; gpushare has no such setting for its CDI specification"),
+        (["--cdi-disable-hooks=all"], {}, "found all; gpushare has no such setting for its CDI specification"),
     ],
 )
 def test_options_of_nvidia_without_effect_here_are_refused_with_the_reason(
