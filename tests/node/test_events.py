@@ -48,6 +48,7 @@ SILENT = {
     news.DriverSlow,
     news.GpusFound,
     news.GpusChanged,
+    news.CdiDevicesNamed,
     news.GpuEventReported,
     news.ResourceRetired,
     news.PodDrifted,
