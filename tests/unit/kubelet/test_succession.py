@@ -62,7 +62,7 @@ async def test_a_third_daemon_waits_for_the_second_one(short_path: Path) -> None
     waiting = asyncio.create_task(second.follow())
     lining_up = asyncio.create_task(third.line_up())
     await asyncio.sleep(0)
-    assert not third.takes_over
+    assert not lining_up.done()
     waiting.cancel()
     await lining_up
     assert third.takes_over
