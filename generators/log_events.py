@@ -35,22 +35,22 @@ Every event also has `timestamp` (UTC). An event with `exception`, a stack trace
 
 ## While a daemon runs
 
-Nothing has to be rolled out to see more. In the container of any daemon:
+A running daemon can log more, without a restart or an upgrade of the chart. In the container of any daemon:
 
 ```sh
-kubectl -n kube-system exec POD -- gpushare debug log      # log every line; once more: from the level of --log-level on
+kubectl -n kube-system exec POD -- gpushare debug log      # log every line; run it again to return to --log-level
 kubectl -n kube-system exec POD -- gpushare debug stacks   # write where each thread and each task is
 ```
 
-The command sends SIGUSR2 or SIGUSR1 to the daemon, which `kill` can do, too. Nothing of this can be reached through
-the network, and a restart forgets the changed level.
+`debug log` sends SIGUSR2 to the daemon and `debug stacks` sends SIGUSR1; `kill` can send them, too. The network gives
+no access to either. After a restart the daemon logs from `--log-level` on.
 
-Stacks are lines of text among those of the log, also where the log is JSON: Python's faulthandler writes the stacks of
-threads even while the daemon hangs, as text. An event that is logged at that moment can stand within a line of them.
-They have files, lines and names of functions, and no values of variables: at most 100 calls of each of at most 100
-threads and 100 tasks. Those of tasks and `stacks_written` follow when the event loop turns; where they are missing,
-the stack with `run_daemon` says what holds the loop up. Of a log whose reader has stopped, the rest of the stacks is
-lost, and the daemon goes on.
+Stacks are lines of text in the log, also where the log is JSON, because Python's faulthandler writes the stacks of
+threads as text, even while the daemon hangs. An event that is logged at that moment can stand within a line of a stack.
+Stacks name files, lines and functions, and no values of variables: at most 100 calls of each of at most 100
+threads and 100 tasks. The stacks of tasks and the event `stacks_written` follow as soon as the event loop runs. Where
+they are missing, the loop hangs, and the stack of the thread with `run_daemon` shows where. If the reader of the log
+has stopped, the rest of the stacks is lost, and the daemon goes on.
 """
 
 
