@@ -30,6 +30,7 @@ EVENTS = {
     "cdi_generator_failed": "`nvidia-ctk` of the host made no CDI specification; `reason` says why. gpushare writes a smaller one, without NVIDIA's hooks of newer versions. `nvidia-ctk` is not tried again until the driver changes.",
     "cdi_spec_written": "The daemon wrote its own CDI specification for `gpus`, made by `program`. Containers get its devices where no other specification has them.",
     "cdi_spec_not_written": "The daemon has no CDI specification of its own, because of `reason`, and tries again at each look at the GPUs. A `warning` names each GPU that no other specification has.",
+    "cdi_spec_not_removed": "The daemon ended and could not remove its CDI specification, because of `reason`. The next daemon replaces it; without one, remove the file.",
     "cdi_spec_removed": "The daemon ended and removed its CDI specification. Containers that run are not affected; one that starts meanwhile waits for the next daemon.",
     "cdi_devices": "The CDI devices that containers get from now on, one for each GPU; `names` is empty where they no longer get any. A `warning` names each device that no specification has.",
     "driver_slow": "NVML has not answered for `seconds`. The daemon waits; `/readyz` is 503. If it lasts, check that `nvidia-smi` works on the node.",

@@ -1,6 +1,6 @@
 """Common inputs of several commands: the configs, the options that choose a config, and the source of the GPUs."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
@@ -12,7 +12,7 @@ from gpushare_plugin.cli.setting_options import overrides
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.schema.names import CONTAINER_DRIVER_ROOT
 from gpushare_plugin.config.sources.choice import Configs, Fallback
-from gpushare_plugin.core.cdi import CdiDevices
+from gpushare_plugin.core.cdi import OWN_KIND, CdiDevices
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.gpus.source import GpuSource
 
@@ -95,12 +95,28 @@ def gpu_source(simulate: Path | None, given_root: str | None, loaded: Loaded) ->
     return NvmlSource(driver_root(given_root, loaded))
 
 
-def cdi_devices(options: dict[str, Any], inventory: Inventory, loaded: Iterable[Loaded]) -> CdiDevices | None:
-    """Return the CDI devices of this node for the GPUs; None for simulated GPUs, and where no config names devices."""
-    wanted = any(each.config is not None and each.config.flags.plugin.uses_cdi for each in loaded)
-    if options["simulate"] is not None or not wanted:
-        return None
-    from gpushare_plugin.gpus.cdi.reading import SpecReader  # noqa: PLC0415 - only for configs with CDI
+class CdiLook:
+    """Looks at the CDI devices that a node has, or would have while the daemon runs."""
 
-    devices = SpecReader(options["cdi_spec_dirs"]).devices(inventory.driver_version)
-    return replace(devices, own="the daemon, `gpushare run`, writes one while it runs")
+    def __init__(self, options: dict[str, Any], inventory: Inventory) -> None:
+        """Look in the directories of the options, for these GPUs."""
+        self._directories: tuple[Path, ...] = () if options["simulate"] else options["cdi_spec_dirs"]
+        self._inventory = inventory
+        self._found: CdiDevices | None = None
+
+    def devices(self, loaded: Loaded) -> CdiDevices | None:
+        """Return the devices; None for simulated GPUs, and for a config that names none."""
+        if not self._directories or loaded.config is None or not loaded.config.flags.plugin.uses_cdi:
+            return None
+        from gpushare_plugin.gpus.cdi.own import own_file, own_trouble  # noqa: PLC0415 - only for configs with CDI
+        from gpushare_plugin.gpus.cdi.reading import SpecReader  # noqa: PLC0415 - as above
+        from gpushare_plugin.gpus.cdi.roots import Roots  # noqa: PLC0415 - as above
+
+        if self._found is None:
+            self._found = SpecReader(self._directories).devices(self._inventory.driver_version)
+        last = self._directories[-1]
+        trouble = own_trouble(last, self._inventory, Roots.of(loaded.config.flags))
+        if trouble:
+            return replace(self._found, own=f"the daemon could not write one: {trouble}")
+        own = dict.fromkeys((f"{OWN_KIND}={gpu.uuid}" for gpu in self._inventory.gpus), str(own_file(last)))
+        return replace(self._found, files={**own, **self._found.files})

@@ -25,3 +25,8 @@ class CdiDevices(Struct, frozen=True):
     """The specifications, or devices, that containers cannot use, each with the reason, for people."""
     own: str = ""
     """Why gpushare has no specification of its own on this node, for people; empty with a specification."""
+
+    @property
+    def own_uuids(self) -> frozenset[str]:
+        """The UUIDs of the GPUs that gpushare's own specification describes."""
+        return frozenset(name.partition("=")[2] for name in self.files if name.startswith(f"{OWN_KIND}="))

@@ -53,7 +53,7 @@ async def test_check_config_says_which_device_a_node_gets(node: FakeNvml, config
 async def test_check_config_warns_of_a_device_that_pods_will_not_get(
     node: FakeNvml, config: Path, tmp_path: Path
 ) -> None:
-    """With NVIDIA's operator alone, no specification has the GPUs: that fails with --strict."""
+    """Without the driver's libraries, the daemon could not describe the GPUs: that fails with --strict."""
     host = environment(node, Host("operator", tmp_path))
     done = await gpushare("check-config", "--strict", config, environment=host)
     assert done.status == 1
@@ -61,6 +61,19 @@ async def test_check_config_warns_of_a_device_that_pods_will_not_get(
     assert f"has nvidia.com/gpu={UUIDS[0]}, nvidia.com/gpu={UUIDS[1]} (found devices of management.nvidia.com/gpu)" in (
         done.output
     )
+
+
+async def test_check_config_tells_the_device_that_the_daemon_will_describe(
+    node: FakeNvml, config: Path, tmp_path: Path
+) -> None:
+    """Where the daemon can write its own specification, nothing is missing; nothing is written by the check."""
+    # The node's library is the stand-in's, not the empty file of the host.
+    host = Host("operator", tmp_path, without=["run/nvidia/driver/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"])
+    roots = ("--driver-root", "/run/nvidia/driver", "--container-driver-root", host.driver_here)
+    done = await gpushare("check-config", "--strict", config, *roots, environment=environment(node, host))
+    assert done.status == 0, done.output
+    assert f"  CDI device of GPU 1: gpushare/gpu={UUIDS[1]}" in done.output.splitlines()
+    assert not host.own.exists()
 
 
 async def test_list_shows_the_device_of_each_gpu(node: FakeNvml, config: Path, tmp_path: Path) -> None:

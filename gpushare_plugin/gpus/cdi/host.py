@@ -3,15 +3,17 @@
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.schema.sections import Flags
 from gpushare_plugin.core.cdi import OWN_KIND, CdiDevices
 from gpushare_plugin.core.gpu import Inventory
-from gpushare_plugin.gpus.cdi.own import OwnSpec
-from gpushare_plugin.gpus.cdi.reading import SpecReader
-from gpushare_plugin.gpus.cdi.roots import Roots
 from gpushare_plugin.sharing.ways.cdi import CdiNames
+
+if TYPE_CHECKING:
+    from gpushare_plugin.gpus.cdi.own import OwnSpec
+    from gpushare_plugin.gpus.cdi.reading import SpecReader
 
 
 class HostCdi:
@@ -22,10 +24,11 @@ class HostCdi:
 
         `here` is the root of the container of this process.
         """
-        self._reader = SpecReader(directories)
-        self._own = OwnSpec(directories[-1]) if directories else None
+        self._directories = tuple(directories)
         self._here = here
         self._looking = threading.Lock()
+        self._reader: SpecReader | None = None
+        self._own: OwnSpec | None = None
         self.devices: CdiDevices | None = None
         """The devices at the last look; None before the first look."""
 
@@ -35,15 +38,20 @@ class HostCdi:
         Does nothing where the config names no CDI devices: containers of an earlier config need their specification.
         The first look writes only what is missing, because the offer waits for the first look.
         """
-        if self._own is None or not flags.plugin.uses_cdi:
+        if not self._directories or not flags.plugin.uses_cdi:
             return
+        from gpushare_plugin.gpus.cdi.own import OwnSpec  # noqa: PLC0415 - only where containers get CDI devices
+        from gpushare_plugin.gpus.cdi.reading import SpecReader  # noqa: PLC0415 - as above
+        from gpushare_plugin.gpus.cdi.roots import Roots  # noqa: PLC0415 - as above
+
         with self._looking:
-            devices = self._reader.devices(inventory.driver_version)
+            reader = self._reader = self._reader or SpecReader(self._directories)
+            own = self._own = self._own or OwnSpec(self._directories[-1])
+            devices = reader.devices(inventory.driver_version)
             if self.devices is not None or self._needed(devices, inventory, flags):
-                own = {name.partition("=")[2] for name in devices.files if name.startswith(f"{OWN_KIND}=")}
-                self._own.keep(inventory, Roots.of(flags, self._here), own)
-                devices = self._reader.devices(inventory.driver_version)
-            self.devices = replace(devices, own=self._own.trouble)
+                own.keep(inventory, Roots.of(flags, self._here), devices.own_uuids)
+                devices = reader.devices(inventory.driver_version)
+            self.devices = replace(devices, own=own.trouble)
 
     @staticmethod
     def _needed(devices: CdiDevices, inventory: Inventory, flags: Flags) -> bool:

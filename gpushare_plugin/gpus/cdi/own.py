@@ -19,12 +19,30 @@ from gpushare_plugin.gpus.cdi.toolkit import ToolkitError, generated_spec, gener
 _log = structlog.get_logger()
 
 
+def own_file(directory: Path) -> Path:
+    """Return the file in `directory` for gpushare's own specification, named as the CDI library names files."""
+    return directory / f"{OWN_KIND.replace('/', '-')}.json"
+
+
+def own_trouble(directory: Path, inventory: Inventory, roots: Roots) -> str:
+    """Return why a daemon could not write a specification into `directory`, for people; empty where a daemon can."""
+    if not directory.is_dir():
+        return f"{directory} does not exist here; mount the directory of the host, as the chart does"
+    if generator(roots) is not None:
+        return ""
+    try:
+        smallest_spec(inventory, roots)
+    except (OSError, DriverFilesError) as error:
+        return in_words(error)
+    return ""
+
+
 class OwnSpec:
     """The file with gpushare's own specification."""
 
     def __init__(self, directory: Path) -> None:
         """Prepare to write into `directory`, the last one of the container runtime, which counts most."""
-        self.file = directory / f"{OWN_KIND.replace('/', '-')}.json"
+        self.file = own_file(directory)
         self.trouble = "none was written yet"
         """Why there is no specification, for people; empty with a specification."""
         self._identity: tuple[int, int, int] | None = None
@@ -48,8 +66,8 @@ class OwnSpec:
         by_another = self._identity is not None and not ours and described >= known
         if self._closed or (ours and true) or by_another:
             return
-        if not self.file.parent.is_dir():
-            self._fail(f"{self.file.parent} does not exist here; mount the directory of the host, as the chart does")
+        if trouble := own_trouble(self.file.parent, inventory, roots):
+            self._fail(trouble)
             return
         try:
             made_by, document = self._made(inventory, roots)
@@ -64,8 +82,13 @@ class OwnSpec:
     def remove(self) -> None:
         """Remove the file, and write no more; a file that another daemon has written meanwhile stays."""
         self._closed = True
-        if self._identity is not None and self._identity == self._found():
-            self.file.unlink(missing_ok=True)
+        if self._identity is None or self._identity != self._found():
+            return
+        try:
+            self.file.unlink()
+        except OSError as error:
+            _log.warning("cdi_spec_not_removed", path=str(self.file), reason=in_words(error))
+        else:
             _log.info("cdi_spec_removed", path=str(self.file))
 
     def _made(self, inventory: Inventory, roots: Roots) -> tuple[str, Document]:

@@ -28,6 +28,8 @@ _KIND = re.compile(r"[A-Za-z]([-\w.]*[A-Za-z0-9])?/[A-Za-z]([-\w.]*[A-Za-z0-9])?
 _NAME = re.compile(r"[A-Za-z0-9]([-\w.:]*[A-Za-z0-9])?", re.ASCII)
 _CUDA_LIBRARY = re.compile(r"libcuda\.so\.([0-9]+\.[0-9.]+)$")
 _NAMES_TO_SHOW = 3
+_MOST_DEPTH = 20
+"""A specification has 6 levels."""
 
 
 class _Spec(Struct, frozen=True):
@@ -137,7 +139,18 @@ def parsed(content: bytes, suffix: str) -> Any:
     if suffix == ".json":
         return json.loads(content)
     # A specification of many GPUs has 10,000 lines, which take PyYAML's own parser seconds.
-    return yaml.load(content, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    _refuse_depth(yaml.parse(content, loader))
+    return yaml.load(content, loader)  # noqa: S506 - both loaders are safe
+
+
+def _refuse_depth(events: Iterable[Any]) -> None:
+    """Raise ValueError for a document nested too deeply: libyaml's composer would end the process."""
+    depth = 0
+    for event in events:
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MOST_DEPTH:
+            raise ValueError(depth)
 
 
 def _driver_versions(edits: Iterable[Any]) -> Iterator[str]:

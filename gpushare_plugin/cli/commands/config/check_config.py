@@ -13,7 +13,7 @@ import click
 from gpushare_plugin.base.errors import ConfigError, NoGpuLibraryError
 from gpushare_plugin.base.log.form import configure_log
 from gpushare_plugin.base.text import in_words, some_of
-from gpushare_plugin.cli.inputs import cdi_devices, gpu_source
+from gpushare_plugin.cli.inputs import CdiLook, gpu_source
 from gpushare_plugin.cli.options import A_PATH, cdi_spec_dirs_option, simulate_option
 from gpushare_plugin.cli.output import show, show_json, warn
 from gpushare_plugin.cli.setting_options import overrides, with_setting_options
@@ -73,8 +73,10 @@ def command(context: click.Context, /, files: tuple[Path, ...], **options: Any) 
     verdicts, others = ([ConfigVerdict.on(each, values) for each in some.configs] for some in (search, old))
     inventory = _inventory(options["simulate"], [*verdicts, *others], quiet=options["quiet"])
     if inventory is not None:
-        cdi = cdi_devices(options, inventory, [each.loaded for each in (*verdicts, *others)])
-        verdicts, others = ([each.with_gpus(inventory, cdi) for each in some] for some in (verdicts, others))
+        cdi = CdiLook(options, inventory)
+        verdicts, others = (
+            [each.with_gpus(inventory, cdi.devices(each.loaded)) for each in some] for some in (verdicts, others)
+        )
     wrong = any(verdict.mistakes for verdict in [*verdicts, *others])
     if against and not wrong:
         _print_changes(verdicts, others)

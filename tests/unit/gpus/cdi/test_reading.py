@@ -58,6 +58,8 @@ def test_a_node_with_nvidias_operator_has_no_device_for_a_gpu(tmp_path: Path) ->
         ("a.json", "{", "it is no JSON"),
         ("a.yaml", "a: [", "it is no YAML"),
         ("a.json", "[" * 100_000, "it is no JSON"),
+        ("a.yaml", "[" * 100_000, "it is no YAML"),
+        ("a.yaml", "- " * 100_000, "it is no YAML"),
         ("a.json", "[]", "its kind is None"),
         ("a.json", spec("0", kind="gpu"), "its kind is 'gpu', expected <vendor>/<class>"),
         ("a.json", spec(), "it lists no devices"),
