@@ -1,4 +1,4 @@
-"""What people are asked for who report a fault, a wish or a vulnerability."""
+"""What people are asked for who report a defect, a wish or a vulnerability."""
 
 import re
 from pathlib import Path
@@ -20,11 +20,11 @@ def fields(form: str) -> dict[str, dict[str, Any]]:
     return {field["id"]: field for field in body if field["type"] != "markdown"}
 
 
-def test_a_report_of_a_fault_has_what_is_needed_to_understand_it() -> None:
+def test_a_report_of_a_defect_has_what_is_needed_to_understand_it() -> None:
     """The form insists on what happened, the version, the state of the node, the driver and Kubernetes."""
-    required = {name for name, field in fields("fault.yaml").items() if field.get("validations", {}).get("required")}
+    required = {name for name, field in fields("defect.yaml").items() if field.get("validations", {}).get("required")}
     assert required == {"happened", "version", "list", "driver", "kubernetes"}
-    said = "".join(field["attributes"].get("description", "") for field in fields("fault.yaml").values())
+    said = "".join(field["attributes"].get("description", "") for field in fields("defect.yaml").values())
     for command in ("gpushare version", "gpushare list -o json", "nvidia-smi", "kubectl version"):
         assert command in said
         assert command in (ROOT / "CONTRIBUTING.md").read_text()
