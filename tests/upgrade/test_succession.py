@@ -26,8 +26,8 @@ async def test_a_daemon_that_stands_by_follows_one_of_any_build(
     short_path: Path, old: Build, new: Build, first: str
 ) -> None:
     """Pods keep their units, and others get theirs from the daemon that follows; an old one ends as it always did."""
-    build = old if first == "old" else new
-    async with EmbeddedKubelet(short_path) as kubelet, daemon(kubelet, build) as before:
+    build, lost = (old, 1) if first == "old" else (new, 0)
+    async with EmbeddedKubelet(short_path, knows_sockets=True) as kubelet, daemon(kubelet, build) as before:
         await before.advertises(kubelet, UNITS)
         await kubelet.admit(Pod("before", [Container("main", {MEMORY: 5})]))
         held = kubelet.held(MEMORY)
@@ -35,6 +35,7 @@ async def test_a_daemon_that_stands_by_follows_one_of_any_build(
             await after.logged("standing_by")
             assert await before.stop() == 0
             await after.logged("resource_registered", resource=MEMORY)
+            await kubelet.wait_for(lambda seen: len(seen.disconnections) >= lost)
             await after.advertises(kubelet, UNITS)
             assert kubelet.held(MEMORY) == held
             await kubelet.admit(Pod("after", [Container("main", {MEMORY: 19})]))
