@@ -122,7 +122,18 @@ class TestUsage:
         people, _, programs = done.output.partition("Commands for people:\n")[2].partition("Programs of a cluster:\n")
         listed = [[line.split()[0] for line in lines.splitlines() if line] for lines in (people, programs)]
         expected = [
-            ["inspect", "explain", "list", "check-config", "schema", "demo", "cleanup", "completion", "version"],
+            [
+                "inspect",
+                "explain",
+                "list",
+                "check-config",
+                "schema",
+                "demo",
+                "cleanup",
+                "debug",
+                "completion",
+                "version",
+            ],
             ["run", "mps", "mig", "extender", "partition"],
         ]
         assert (done.exit_code, listed) == (0, expected)
@@ -135,7 +146,7 @@ class TestUsage:
         own = ["CONFIG_FILE", "SIMULATE", "DEVICE_PLUGIN_PATH", "POD_RESOURCES_SOCKET"]
         own += ["HTTP_ADDRESS", "CORDON_CONFIGMAP", "PARTITIONING", "MIG_ROOT", "ALIYUN_METRICS"]
         own += ["CONFIG_DIRECTORY", "DEFAULT_CONFIG", "FALLBACK_STRATEGIES", "NODE_NAME", "KUBECONFIG", "NODE_LABELS"]
-        own += ["FOLLOW_PODS", "EVENTS", "CONTAINER_METRICS", "HAMI_METRICS", "POD_NAMESPACE", "POD_NAME"]
+        own += ["STAND_BY", "FOLLOW_PODS", "EVENTS", "CONTAINER_METRICS", "HAMI_METRICS", "POD_NAMESPACE", "POD_NAME"]
         own += [
             "CDI_SPEC_DIRS",
             "LOG_FORMAT",
