@@ -163,13 +163,18 @@ async def test_a_daemon_tells_what_it_does_when_signals_ask(short_path: Path, pr
 async def test_a_daemon_that_ends_is_asked_in_vain(short_path: Path) -> None:
     """The same signals beside the one that ends it change nothing of its end, whenever they come."""
     async with _run(short_path) as daemon:
-        daemon.process.send_signal(signal.SIGTERM)
-        # Fewer than the interpreter can keep until the event loop turns, over all of the end.
-        for _ in range(100):
-            for number in ASKING:
-                with contextlib.suppress(ProcessLookupError):
-                    daemon.process.send_signal(number)
-            await asyncio.sleep(0.01)
+        # Not `process.send_signal`: it may collect the exit status before the one that waits for it.
+        reference = os.pidfd_open(daemon.process.pid)
+        try:
+            daemon.process.send_signal(signal.SIGTERM)
+            # Fewer than the interpreter can keep until the event loop turns, over all of the end.
+            for _ in range(100):
+                for number in ASKING:
+                    with contextlib.suppress(ProcessLookupError):
+                        signal.pidfd_send_signal(reference, number)
+                await asyncio.sleep(0.01)
+        finally:
+            os.close(reference)
         assert await daemon.ended() == 0
         daemon.noise.clear()
 
