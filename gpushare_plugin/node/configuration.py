@@ -20,6 +20,7 @@ from gpushare_plugin.core.gpu import Gpu, Inventory
 from gpushare_plugin.core.resource import Resource, Units
 from gpushare_plugin.core.snapshot import ConfigStanding
 from gpushare_plugin.gpus.cdi.host import HostCdi
+from gpushare_plugin.gpus.source import in_thread
 from gpushare_plugin.node.news.news import (
     CdiDevicesNamed,
     ConfigChanged,
@@ -267,8 +268,9 @@ class Reloads:
         """Load the config and use it; publish an unreadable config, and keep the config in effect."""
         async with self._loading:
             try:
-                # In a thread: a large file takes a while, and calls of the kubelet must not wait for the load.
-                loaded = await asyncio.to_thread(self._load)
+                # In a thread: a large file, or a program that describes CDI devices, takes a while. Calls of the kubelet
+                # must not wait for the load, nor must the end of the process.
+                loaded = await in_thread(self._load, "config")
             except GpushareError as error:
                 self._unreadable = True
                 self._news.publish(ConfigUnreadable(str(error)))

@@ -1,5 +1,6 @@
 """Tests of `gpushare_plugin.node.configuration`: what is reported of configs that are wrong or unreadable."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,6 +109,18 @@ async def test_a_config_that_can_be_read_again_is_reported_once() -> None:
         assert kinds(heard) == expected
     assert len(used) == 2
     assert kept == ["config.yaml: cannot be read: Input/output error"] * 2
+
+
+async def test_a_load_does_not_keep_the_daemon_from_ending() -> None:
+    """A load can wait for a program of the host, and the process does not wait for the load when it ends."""
+    daemons: list[bool] = []
+
+    def read() -> Loaded:
+        daemons.append(threading.current_thread().daemon)
+        return load(None)
+
+    await Reloads(read, lambda _: None, lambda _: None, News(lambda _: None)).reload()
+    assert daemons == [True]
 
 
 def test_a_size_in_the_config_counts_for_the_gpus_that_are_left(written: Write) -> None:
