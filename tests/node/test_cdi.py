@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from gpushare_plugin.base.structs import replace
+from gpushare_plugin.gpus.cdi import toolkit
+from gpushare_plugin.node.gpus import looks
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.hosts import DRIVER, Host
 from tests.node.living import Life, living
@@ -26,6 +28,11 @@ async def devices(kubelet: EmbeddedKubelet, name: str = "pod") -> tuple[str, ...
 def names(life: Life) -> list[str]:
     """Return the CDI devices that the daemon names, GPU by GPU."""
     return list(life.node.snapshot.value.cdi_names.values())
+
+
+def test_a_generator_that_hangs_is_given_up_before_the_driver_counts_as_unresponsive() -> None:
+    """One look reads the GPUs and runs the generator: else, the generator would make all GPUs unhealthy."""
+    assert toolkit.TIMEOUT < looks.DRIVER_TIMEOUT
 
 
 async def test_a_container_gets_the_device_that_nvidias_toolkit_has_described(

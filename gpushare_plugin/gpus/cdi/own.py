@@ -1,6 +1,7 @@
 """The CDI specification that gpushare writes: made, kept true while GPUs and driver change, and removed at the end."""
 
 import json
+import threading
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -49,6 +50,7 @@ class OwnSpec:
         self._made_for: tuple[str, Roots] | None = None
         self._not_generated_for: tuple[str, Roots] | None = None
         self._described: Mapping[str, tuple[str, ...] | None] = {}
+        self._writing = threading.Lock()
         self._closed = False
 
     def keep(self, inventory: Inventory, roots: Roots, described: AbstractSet[str]) -> None:
@@ -64,24 +66,28 @@ class OwnSpec:
         ours = self._identity is not None and self._identity == self._found()
         known = {uuid for uuid, nodes in wanted.items() if nodes}
         by_another = self._identity is not None and not ours and described >= known
-        if self._closed or (ours and true) or by_another:
+        if not inventory.gpus or (ours and true) or by_another:
             return
         if trouble := own_trouble(self.file.parent, inventory, roots):
             self._fail(trouble)
             return
         try:
             made_by, document = self._made(inventory, roots)
-            replace_file(self.file, json.dumps(document, indent=1))
+            with self._writing:
+                if self._closed:  # while a program made the specification
+                    return
+                replace_file(self.file, json.dumps(document, indent=1))
+                self._identity = self._found()
         except (OSError, DriverFilesError) as error:
             self._fail(in_words(error))
         else:
-            self.trouble, self._identity = "", self._found()
-            self._made_for, self._described = made_for, wanted
+            self.trouble, self._made_for, self._described = "", made_for, wanted
             _log.info("cdi_spec_written", path=str(self.file), program=made_by, gpus=list(wanted))
 
     def remove(self) -> None:
         """Remove the file, and write no more; a file that another daemon has written meanwhile stays."""
-        self._closed = True
+        with self._writing:
+            self._closed = True
         if self._identity is None or self._identity != self._found():
             return
         try:
@@ -105,7 +111,7 @@ class OwnSpec:
     def _fail(self, trouble: str) -> None:
         if trouble != self.trouble:
             _log.warning("cdi_spec_not_written", path=str(self.file), reason=trouble)
-        self.trouble, self._identity = trouble, None
+        self.trouble = trouble
 
     def _found(self) -> tuple[int, int, int] | None:
         try:

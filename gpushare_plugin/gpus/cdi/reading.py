@@ -52,14 +52,14 @@ class SpecReader:
         self._known: dict[Path, tuple[tuple[int, int, int], _Spec | str]] = {}
 
     def devices(self, driver_version: str) -> CdiDevices:
-        """Return the devices that containers can use with this version of the driver."""
+        """Return the devices that containers can use with this version of the driver; any, with an empty version."""
         files: dict[str, str] = {}
         unusable: list[str] = []
         for directory in self.directories:
             found: dict[str, str] = {}
             lost: set[str] = set()
             for spec in self._specs(directory, unusable):
-                if outdated := spec.driver_versions - {driver_version}:
+                if driver_version and (outdated := spec.driver_versions - {driver_version}):
                     unusable.append(
                         f"the CDI specification {spec.file} is outdated: it gives containers the CUDA library of the "
                         f"driver {', '.join(sorted(outdated))}, and the driver is {driver_version}; generate it again"

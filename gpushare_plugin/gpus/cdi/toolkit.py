@@ -20,8 +20,11 @@ from gpushare_plugin.gpus.cdi.reading import LARGEST_FILE
 from gpushare_plugin.gpus.cdi.roots import Program, Roots
 from gpushare_plugin.gpus.cdi.smallest import Document, described, version_for
 
-TIMEOUT = 30.0
-"""Seconds that `nvidia-ctk` may take; with many GPUs, NVML alone takes some."""
+TIMEOUT = 20.0
+"""Seconds that `nvidia-ctk` may take; with many GPUs, NVML alone takes some.
+
+Less than the time without an answer after which the driver counts as unresponsive: one look at the GPUs asks both.
+"""
 
 _LONGEST_COMPLAINT = 300
 

@@ -1,7 +1,9 @@
 """Tests of `gpushare_plugin.gpus.cdi`: the specification that gpushare writes, on hosts described as folders."""
 
 import json
+import os
 import shutil
+import threading
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
@@ -228,6 +230,39 @@ class TestKeepingItTrue:
         following.close()
         assert not host.own.exists()
         assert [each["path"] for each in log if each["event"] == "cdi_spec_removed"] == [str(host.own)]
+
+    def test_the_file_goes_at_the_end_also_where_it_could_not_be_made_true(self, tmp_path: Path) -> None:
+        """A file that an upgrade of the driver has made useless is nobody else's to remove."""
+        host = Host("bare", tmp_path)
+        cdi = host.cdi()
+        cdi.look(TWO, host.settings())
+        cdi.look(replace(TWO, driver_version="580.1"), host.settings())
+        assert cdi.devices is not None
+        assert cdi.devices.own.startswith("no libcuda.so.580.1 ")
+        cdi.close()
+        assert not host.own.exists()
+
+    def test_a_specification_that_is_made_while_the_daemon_ends_is_not_written(self, tmp_path: Path) -> None:
+        """The end does not wait for `nvidia-ctk`, and no file appears after the end."""
+        host, gate = Host("kubeadm", tmp_path, without=["var/run/cdi/nvidia.yaml"]), tmp_path / "gate"
+        os.mkfifo(gate)
+        program = host.with_generator(*UUIDS).with_name("nvidia-ctk")
+        program.write_text(f"#!/bin/sh\nread opened < {gate}\nexit 1\n")
+        cdi = host.cdi()
+        look = threading.Thread(target=cdi.look, args=(TWO, host.settings()))
+        look.start()
+        with gate.open("w"):  # opens when the program has opened the other end
+            cdi.close()
+        look.join()
+        assert not host.own.exists()
+
+    def test_without_a_gpu_nothing_is_written(self, tmp_path: Path) -> None:
+        """A container runtime refuses a specification without devices."""
+        host = Host("bare", tmp_path)
+        cdi = host.cdi()
+        for _ in range(2):
+            cdi.look(replace(TWO, cards=()), host.settings())
+        assert not host.own.exists()
 
     def test_nothing_is_written_without_cdi(self, tmp_path: Path) -> None:
         """Other strategies need no specification; one that containers of an earlier config use stays."""

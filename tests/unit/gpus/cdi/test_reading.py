@@ -136,6 +136,13 @@ def test_a_specification_of_another_driver_cannot_be_used(folders: tuple[Path, P
     )
 
 
+def test_no_specification_is_outdated_where_the_driver_does_not_report_its_version(folders: tuple[Path, Path]) -> None:
+    """Nothing says then that the libraries are those of another driver, and containers get the devices."""
+    written(folders[0], "a.json", spec("0"))
+    devices = SpecReader(folders).devices("")
+    assert (list(devices.files), devices.unusable) == (["nvidia.com/gpu=0"], ())
+
+
 def test_a_changed_file_is_read_again(folders: tuple[Path, Path]) -> None:
     """A reader keeps what it has read, and sees a file that was replaced, and one that is gone."""
     reader = SpecReader(folders)
