@@ -158,8 +158,8 @@ def _names(reference: str, gpu: Gpu) -> bool:
 
 def _not_counted(entry: Entry) -> str:
     """Return the cards that a count of devices leaves out, with reasons; for MIG instances, the labels say enough."""
-    cards = (f"; GPU {gpu.label} {each.reason}" for gpu, each in entry.unsuitable.items() if not gpu.mig)
-    return "".join(cards)
+    reasons = {gpu: each.reason for gpu, each in entry.unsuitable.items()} | dict.fromkeys(entry.unsized, NO_SIZE)
+    return "".join(f"; GPU {gpu.label} {reason}" for gpu, reason in reasons.items() if not gpu.mig)
 
 
 class _Selection:
@@ -189,9 +189,11 @@ class _Selection:
                 self._leave_out(entry, entry.unsized)
                 return entry.candidates
             case DeviceCount(count=count):
-                free = [gpu for gpu in entry.candidates if gpu.uuid not in self.owners]
-                if count > len(free) and entry.unsized:
-                    self._leave_out(entry, entry.unsized)
+                free, unsized = (
+                    [gpu for gpu in gpus if gpu.uuid not in self.owners] for gpus in (entry.candidates, entry.unsized)
+                )
+                if len(free) < count <= len(free) + len(unsized):
+                    self._leave_out(entry, unsized)
                 elif count > len(free) and not self._excused(
                     f"{self.title(entry)}: {count} GPUs requested, {len(free)} responsive"
                 ):
