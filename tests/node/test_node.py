@@ -360,6 +360,16 @@ async def test_reserved_memory_that_drifts_changes_no_unit(kubelet: EmbeddedKube
         await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 4})
 
 
+async def test_memory_that_is_not_reported_any_more_changes_no_unit(kubelet: EmbeddedKubelet) -> None:
+    """A GPU that was shared by memory is not offered whole, because the driver leaves one question unanswered."""
+    async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        life.cards.inventory = a_node(0)
+        await life.node.look()
+        assert life.node.sessions.keys() == {GPU_MEM}
+        assert life.node.sessions[GPU_MEM].resource.units_of == {a_gpu(0).uuid: 8}
+
+
 async def test_a_gpu_that_the_config_names_may_vanish(kubelet: EmbeddedKubelet) -> None:
     """A config that was right stays in effect for the GPUs that are left."""
     sharing = memory(devices=[a_gpu(0).uuid, a_gpu(1).uuid])

@@ -122,10 +122,14 @@ class Gpus:
                 self._news.publish(GpuLeftOut(card))
 
     def _steady(self, gpu: Gpu) -> Gpu:
-        """Return a GPU with its previous memory where the difference is small, so that the units stay the same."""
+        """Return a GPU with its previous memory, so that the units stay the same.
+
+        The memory is the present one where the difference is large. A card that has reported its memory before, and now
+        does not, has no other memory.
+        """
         for known in self.inventory.cards:
-            if known.uuid == gpu.uuid and drifted(known.memory_mib, gpu.memory_mib):
-                return replace(gpu, memory_mib=known.memory_mib)
+            if known.uuid == gpu.uuid and (not gpu.memory_mib or drifted(known.memory_mib, gpu.memory_mib)):
+                return replace(gpu, memory_mib=known.memory_mib, total_mib=gpu.total_mib or known.total_mib)
         return gpu
 
     def _probe(self, look: Inventory, gpu: Gpu) -> Probe:
