@@ -268,8 +268,8 @@ class Reloads:
         """Load the config and use it; publish an unreadable config, and keep the config in effect."""
         async with self._loading:
             try:
-                # In a thread: a large file, or a program that describes CDI devices, takes a while. Calls of the kubelet
-                # must not wait for the load, nor must the end of the process.
+                # A large file, or a program that describes CDI devices, takes a while: neither calls of the kubelet nor
+                # the end of the process must wait.
                 loaded = await in_thread(self._load, "config")
             except GpushareError as error:
                 self._unreadable = True

@@ -87,7 +87,7 @@ class PluginDirectory:
             return
         self._swept = True
         for path in self.path.glob(f"{SOCKET_PREFIX}*.sock"):
-            if not _answers(path):
+            if not answers(path):
                 with contextlib.suppress(OSError):  # a directory that is read-only by now
                     path.unlink()
             elif not path.stem.endswith(SECOND):
@@ -161,17 +161,20 @@ class PluginDirectory:
                 await inotify.get()
 
 
-def _answers(path: Path) -> bool:
-    """Return whether a program listens on the socket at `path`."""
+def answers(path: Path, is_right: Callable[[socket.socket], bool] = lambda _: True) -> bool:
+    """Return whether a program listens on the socket at `path`, and `is_right` is true of a connection to that program.
+
+    A program whose queue of waiting connections is full counts as right.
+    """
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(0.0)
         try:
             connection.connect(str(path))
         except BlockingIOError:
-            return True  # the queue of waiting connections is full, which means that somebody listens
+            return True
         except OSError:
             return False
-    return True
+        return is_right(connection)
 
 
 LOCK_FILE = "gpushare.lock"

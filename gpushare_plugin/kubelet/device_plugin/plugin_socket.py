@@ -6,12 +6,17 @@ import hashlib
 import os
 import socket
 import struct
-from pathlib import Path
 
 import grpc
 
 from gpushare_plugin.base.files.socket_path import LONGEST_SOCKET_PATH
-from gpushare_plugin.kubelet.device_plugin.directory import SECOND, SOCKET_PREFIX, Identity, PluginDirectory
+from gpushare_plugin.kubelet.device_plugin.directory import (
+    SECOND,
+    SOCKET_PREFIX,
+    Identity,
+    PluginDirectory,
+    answers,
+)
 from gpushare_plugin.kubelet.device_plugin.service import DevicePluginService
 
 MOST_CONNECTIONS = 16
@@ -82,8 +87,8 @@ class PluginSocket:
             self._server = server
             bound = self._directory.identity(self.name)
             # A starting kubelet wipes the directory, often at the same time as daemons start.
-            ours = bound is not None and _listens_here(self.path) and self._directory.identity(self.name) == bound
-            self._bound = bound if ours else None
+            ours = bound is not None and answers(self.path, _is_served_here)
+            self._bound = bound if ours and self._directory.identity(self.name) == bound else None
         if self._bound is None:
             raise OSError(f"{self.path} was removed or replaced as soon as it was created")
 
@@ -115,17 +120,9 @@ async def _start(server: grpc.aio.Server) -> None:
         raise
 
 
-def _listens_here(path: Path) -> bool:
-    """Return whether this process listens on the socket at `path` (SO_PEERCRED, see unix(7))."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(0.0)
-        try:
-            connection.connect(str(path))
-        except BlockingIOError:
-            return True  # the queue of waiting connections is full, which means that somebody listens
-        except OSError:
-            return False
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+def _is_served_here(connection: socket.socket) -> bool:
+    """Return whether this process serves at the other end of a connection (SO_PEERCRED, see unix(7))."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(credentials)[0] == os.getpid())
 
 
