@@ -49,10 +49,13 @@ class SpecReader:
     def __init__(self, directories: Sequence[Path]) -> None:
         """Read in `directories`, of which a later one counts more, as for the container runtime."""
         self.directories = tuple(directories)
-        self._known: dict[Path, tuple[tuple[int, int, int], _Spec | str]] = {}
+        self._before: dict[Path, tuple[tuple[int, int, int], _Spec | str]] = {}
+        self._known = self._before
 
     def devices(self, driver_version: str) -> CdiDevices:
         """Return the devices that containers can use with this version of the driver; any, with an empty version."""
+        # Files that are gone are forgotten: a DRA driver writes one for each claim.
+        self._before, self._known = self._known, {}
         files: dict[str, str] = {}
         unusable: list[str] = []
         for directory in self.directories:
@@ -107,8 +110,8 @@ class SpecReader:
             if path.is_dir():
                 return None
             signature = state.st_ino, state.st_mtime_ns, state.st_size
-            if path not in self._known or self._known[path][0] != signature:
-                self._known[path] = signature, _read(path)
+            known = self._before.get(path)
+            self._known[path] = known if known and known[0] == signature else (signature, _read(path))
         except FileNotFoundError:
             return None
         except OSError as error:
