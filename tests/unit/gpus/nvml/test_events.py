@@ -185,12 +185,13 @@ class TestRegistration:
         assert watch.next() == GpuEvent(refused, 62, "XID 62")
         assert watch.source.read().unwatched == {}
 
-    def test_a_card_that_is_too_old_for_events_is_no_fault(self, watching: Watching) -> None:
-        """A card without such events is asked once and not reported, and the other is watched."""
+    @pytest.mark.parametrize("code", [ErrorCode.NOT_SUPPORTED, ErrorCode.FUNCTION_NOT_FOUND, ErrorCode.NO_PERMISSION])
+    def test_a_card_without_events_is_no_fault(self, watching: Watching, code: ErrorCode) -> None:
+        """A card that has no such events, or no answer to the question, is asked once; the other card is watched."""
         watch = watching(
-            FakeGpu(failures={"nvmlDeviceGetSupportedEventTypes": ErrorCode.NOT_SUPPORTED}),
+            FakeGpu(failures={"nvmlDeviceGetSupportedEventTypes": code}),
             FakeGpu(supported_events=EventType.CLOCK),
-            FakeGpu(failures={REGISTER: ErrorCode.NOT_SUPPORTED}),
+            FakeGpu(failures={REGISTER: code}),
             FakeGpu(supported_events=EventType.XID_CRITICAL_ERROR),
         )
         watch.called(WAIT)
@@ -200,6 +201,7 @@ class TestRegistration:
             watch.called(WAIT, 1 + xid)
         assert [watch.next().xid, watch.next().xid] == [1, 2]
         assert watch.node.calls()["nvmlDeviceGetSupportedEventTypes"] == 4
+        assert watch.source.read().unwatched == {}
 
     def test_a_thread_with_only_cards_too_old_for_events_rests(self, watching: Watching) -> None:
         """With nothing to wait for the thread rests, and lives."""

@@ -1,6 +1,5 @@
 """Tests of `gpushare_plugin.gpus.nvml.unanswered`: every question that is asked about a card, and nobody answers."""
 
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -227,28 +226,6 @@ def test_a_node_without_versions_has_its_cards(node: FakeNvml, source: NvmlSourc
     found = source.read()
     assert found.cards == usual.cards
     assert (found.driver_version, found.cuda) == ("", "")
-
-
-@pytest.mark.parametrize("code", WITHOUT_ANSWER)
-@pytest.mark.parametrize("function", ["nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents"])
-def test_a_card_without_events_is_healthy(node: FakeNvml, source: NvmlSource, function: str, code: ErrorCode) -> None:
-    """Only looks show whether such a card is well, and that is no trouble."""
-    source.read()
-    unanswered(node, (function,), code)
-    seen = threading.Event()
-
-    class _EndError(Exception):
-        pass
-
-    def beat() -> None:
-        if seen.is_set():
-            raise _EndError
-        if node.calls()["nvmlEventSetWait_v2"]:
-            seen.set()
-
-    with pytest.raises(_EndError):
-        source.watch_events(lambda _event: None, beat)
-    assert source.read().unwatched == {}
 
 
 def test_every_question_about_a_card_has_a_row(node: FakeNvml, source: NvmlSource) -> None:
