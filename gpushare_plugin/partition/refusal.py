@@ -64,7 +64,9 @@ class Refusals:
 
     def _larger_than_any(self, wanted: Slice) -> str | None:
         """Return why even an empty GPU has no room for a slice, naming possible slices; None if a GPU may have room."""
-        rooms = {gpu.room: gpu for state in self._states for gpu in state.node.gpus if gpu.room.kind == wanted.kind}
+        gpus = [gpu for state in self._states for gpu in state.node.gpus if gpu.room.kind == wanted.kind]
+        # A GPU of unknown memory is not partitioned under MPS, and its room has no part.
+        rooms = {gpu.room: gpu for gpu in gpus if gpu.room.parts or wanted.kind == "mig"}
         if any(room.parts_needed(wanted) is not None for room in rooms):
             return None
         if not rooms and any(state.node.problem for state in self._states):

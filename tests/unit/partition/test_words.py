@@ -34,6 +34,15 @@ def test_the_words_say_why_a_slice_was_taken_back_and_what_follows() -> None:
     )
 
 
+def test_a_gpu_of_unknown_memory_is_not_the_largest() -> None:
+    """Nobody is told to request a slice of 0 GiB, where no GPU of the cluster reports its memory."""
+    nodes = [node(gpu(0, room=MemoryRoom(0)))]
+    assert words.refusal(decided(nodes, pod("p", "4gb")).refused["p"]) == (
+        "no GPU of the cluster is partitioned by MPS, so nvidia.com/gpu-4gb cannot be made; gpushare inspect shows the "
+        "warnings of each node"
+    )
+
+
 def test_a_size_larger_than_any_gpu_is_said_at_once_with_the_largest() -> None:
     """No node is named: none can ever have it. The largest partitioned GPU is."""
     nodes = [node(gpu(0), gpu(1, room=MemoryRoom(80))), node(gpu(0, room=A100, node="b"), name="b")]
