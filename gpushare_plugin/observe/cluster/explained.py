@@ -131,8 +131,9 @@ def _asleep(in_sum: Sequence[str]) -> Iterator[str]:
     cluster-autoscaler: core/podlistprocessor/filter_out_schedulable.go of kubernetes/autoscaler at 0cc6febf. Karpenter:
     pkg/controllers/provisioning/scheduling/events.go of kubernetes-sigs/karpenter at 16a04753.
     """
-    yield f"  In sum the GPUs of {some_of(in_sum, _MOST_NAMES)} have room, but not one by one. Autoscalers count sums:"
-    yield "  cluster-autoscaler adds no node for it, and logs that pods marked as unschedulable can be scheduled;"
+    nodes = some_of(in_sum, _MOST_NAMES)
+    yield f"  Together, the GPUs of {nodes} have room for the pod; no single GPU has. Autoscalers count sums:"
+    yield "  cluster-autoscaler adds no node, and logs that pods marked as unschedulable can be scheduled;"
     yield "  Karpenter says Nominated. A smaller request, or room on one GPU, helps (docs/scheduling.md, Autoscalers)."
 
 

@@ -114,8 +114,8 @@ from gpushare_plugin.mig.exchange import DEFAULT_ROOT
 @cdi_spec_dirs_option
 @option(
     "--stand-by",
-    "Where another gpushare serves this node, get ready, wait until that one ends, and take over. Otherwise a second "
-    "gpushare ends with an error.",
+    "Where another gpushare serves this node, get ready, wait until the other gpushare ends, and take over. Without "
+    "this option, a second gpushare ends with an error.",
     metavar="[true|false]",
     type=click.BOOL,
     default=False,

@@ -53,8 +53,8 @@ def test_a_pending_pod_is_told_what_is_missing_and_what_would_help() -> None:
         Does not fit on 2 of 2 nodes:
           1 node: no GPU has 10 units of aliyun.com/gpu-mem free; 3 missing: gpu-1
           1 node: the node does not offer aliyun.com/gpu-mem; 10 missing: cpu-1
-          In sum the GPUs of gpu-1 have room, but not one by one. Autoscalers count sums:
-          cluster-autoscaler adds no node for it, and logs that pods marked as unschedulable can be scheduled;
+          Together, the GPUs of gpu-1 have room for the pod; no single GPU has. Autoscalers count sums:
+          cluster-autoscaler adds no node, and logs that pods marked as unschedulable can be scheduled;
           Karpenter says Nominated. A smaller request, or room on one GPU, helps (docs/scheduling.md, Autoscalers).
 
         gpu-1: needs 10 units of aliyun.com/gpu-mem on one GPU, 3 missing
@@ -82,7 +82,7 @@ def test_an_autoscaler_sleeps_where_the_sum_has_room(asked: PodRequest, sleeps: 
     explanation = explained(full(), asked)
     (node,) = (each for each in explanation.nodes if each.node == "gpu-1")
     assert node.fits_sum is bool(sleeps)
-    assert ("  In sum the GPUs of gpu-1 have room" in text(explanation)) is bool(sleeps)
+    assert ("  Together, the GPUs of gpu-1 have room" in text(explanation)) is bool(sleeps)
     assert node.fits is (sleeps is None)
 
 
@@ -95,7 +95,7 @@ def test_nodes_that_count_for_no_autoscaler_keep_none_asleep() -> None:
     out.pod("b", 8, "gpu-1", on=1)
     out.pod("c", 5, "gpu-1", on=2)
     fitting.node("gpu-2", recorded(gpu("gpu-2", 0)))
-    assert [cluster for cluster in (cordoned, out, fitting) if "In sum" in text(explained(cluster, memory(10)))] == []
+    assert [cluster for cluster in (cordoned, out, fitting) if "Together" in text(explained(cluster, memory(10)))] == []
 
 
 def test_a_pod_that_fits_is_told_where() -> None:
