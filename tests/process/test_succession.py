@@ -28,7 +28,7 @@ OTHER = CONFIG.replace("memory:", "timeSlicing:").replace(
 )
 
 
-AWAY = re.compile("no healthy devices present|the client connection is closing")
+AWAY = re.compile("no healthy devices present|the client connection is closing|endpoint .* has been stopped")
 """What a kubelet says that has just disconnected a daemon."""
 
 
