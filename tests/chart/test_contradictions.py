@@ -14,6 +14,10 @@ MEMORY_BY_MPS: dict[str, Any] = {"sharing": {"memory": {"resources": [{"name": "
 GPUS = {"gpus": [{"name": "NVIDIA A10", "memory": "24GiB", "count": 2}]}
 
 CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "gpushare that is off by itself": (
+        {"enabled": False},
+        "enabled is false, but only a chart of charts reads that, by `condition: gpushare.enabled` in its Chart.yaml: ",
+    ),
     "two sources of configs": (
         {"config": {"map": {"a": TURNS}, "name": "mine"}},
         (

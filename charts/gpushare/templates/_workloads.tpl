@@ -136,7 +136,7 @@ Of the chart's, only what NVIDIA's runtime gives the container can be set otherw
 {{- $placement = "gpushare.cleanupFields" }}
 {{- end }}
 {{- $fields := include $placement . | fromYaml }}
-{{- $_ := set $fields "imagePullSecrets" $.Values.imagePullSecrets }}
+{{- $_ := set $fields "imagePullSecrets" (include "gpushare.pullSecrets" $ | fromYamlArray) }}
 {{- $_ := set $fields "dnsPolicy" ($section.dnsPolicy | default "") }}
 {{- if and (eq (last .) "node-daemon") (include "gpushare.hostNetwork" $) (not $fields.dnsPolicy) }}
 {{- $_ := set $fields "dnsPolicy" "ClusterFirstWithHostNet" }}
@@ -152,6 +152,15 @@ Of the chart's, only what NVIDIA's runtime gives the container can be set otherw
 {{- with $fields }}
 {{- toYaml . }}
 {{- end }}
+{{- end }}
+
+{{/* The imagePullSecrets of the chart, and those that are for all charts of a chart of charts, as a YAML list. */}}
+{{- define "gpushare.pullSecrets" -}}
+{{- $secrets := .Values.imagePullSecrets | default list }}
+{{- range (.Values.global | default dict).imagePullSecrets }}
+{{- $secrets = append $secrets (kindIs "string" . | ternary (dict "name" .) .) }}
+{{- end }}
+{{- uniq $secrets | toYaml }}
 {{- end }}
 
 {{/* Where the programs on nodes with GPUs go: the daemon, what is beside it there, and the pod of `helm test`. */}}
