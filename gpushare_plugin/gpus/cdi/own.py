@@ -27,12 +27,11 @@ def own_file(directory: Path) -> Path:
 
 def own_trouble(directory: Path, inventory: Inventory, roots: Roots) -> str:
     """Return why a daemon could not write a specification into `directory`, for people; empty where a daemon can."""
-    if not directory.is_dir():
-        return f"{directory} does not exist here; mount the directory of the host, as the chart does"
-    if generator(roots) is not None:
-        return ""
     try:
-        smallest_spec(inventory, roots)
+        if not directory.is_dir():
+            return f"{directory} does not exist here; mount the directory of the host, as the chart does"
+        if generator(roots) is None:
+            smallest_spec(inventory, roots)
     except (OSError, DriverFilesError) as error:
         return in_words(error)
     return ""

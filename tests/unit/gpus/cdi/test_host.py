@@ -319,6 +319,15 @@ class TestTrouble:
         assert cdi.devices.own == ""
         assert host.own.exists()
 
+    def test_a_folder_of_programs_that_cannot_be_looked_into(self, tmp_path: Path) -> None:
+        """A look never fails: an error of a look would make all GPUs unhealthy."""
+        host = Host("bare", tmp_path)
+        plugin = host.flags["plugin"]
+        assert isinstance(plugin, dict)
+        cdi = host.cdi()
+        cdi.look(TWO, host.settings(plugin={**plugin, "nvidiaCTKPath": f"/{'x' * 300}/nvidia-ctk"}))
+        assert cdi.devices is not None
+
     def test_a_file_that_cannot_be_replaced(self, tmp_path: Path) -> None:
         """The reason of the file system is passed on; a specification that was written before is no longer trusted."""
         host = Host("bare", tmp_path)
