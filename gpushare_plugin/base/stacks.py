@@ -58,7 +58,7 @@ def _handle_signals_on_the_normal_stack() -> None:
 
 
 def _without_waiting(descriptor: int) -> int:
-    """Return another descriptor of the same file; of a pipe, one that refuses instead of waiting, where possible."""
+    """Return another descriptor of the same file, at which a full pipe refuses instead of waiting, where possible."""
     if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         # An open file of its own: whoever else writes to the pipe keeps waiting.
         with contextlib.suppress(OSError):
@@ -77,7 +77,7 @@ def task_stacks() -> Iterator[str]:
 
 
 def _frames(awaited: object) -> Iterator[FrameType]:
-    """Yield the frame of a coroutine or generator, the frame of the one that it awaits, and so on."""
+    """Yield the frame of a coroutine or generator, and then the frame of each one that is awaited in turn."""
     while awaited is not None:
         kind = next((each for each in ("cr", "gi", "ag") if hasattr(awaited, f"{each}_frame")), None)
         frame = getattr(awaited, f"{kind}_frame", None)

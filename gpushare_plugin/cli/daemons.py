@@ -49,7 +49,7 @@ def daemon_log(form: str, level: str) -> Iterator[DaemonLog]:
 
 
 def run_daemon(daemon: Coroutine[Any, Any, None], log: DaemonLog) -> None:
-    """Run a daemon to its end in an event loop whose errors are logged; signals have it show what it does."""
+    """Run a daemon to its end in an event loop whose errors are logged; signals ask for stacks and for more lines."""
     with asyncio.Runner() as runner:
         runner.get_loop().set_exception_handler(LoopErrors())
         runner.run(_diagnosable(daemon, log))

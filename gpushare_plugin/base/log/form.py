@@ -29,7 +29,7 @@ _WORD = re.compile(r"""[^\s"'=]+""")
 class LowestLevel:
     """Drops the lines below a level, which can change while a program runs.
 
-    structlog caches loggers; a level that is part of their class stays with them. This one is looked up at each line.
+    structlog caches loggers with a level that is part of their class. The level here is looked up at each line.
     """
 
     def __init__(self, level: str) -> None:

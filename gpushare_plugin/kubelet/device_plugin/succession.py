@@ -28,7 +28,7 @@ LONGEST_HANDOVER = 10.0
 """Seconds after which a daemon ends although its successor has not registered everything."""
 _LOOK_EVERY = 0.05
 _UNDERWAY = 0.5
-"""Seconds within which a call arrives that the kubelet sent before it took the registration of the next daemon."""
+"""Seconds within which a call arrives that the kubelet sent before the registration of the next daemon."""
 
 Taken = TypeVar("Taken")
 
@@ -55,7 +55,7 @@ class Succession:
             raise GpushareError(f"{path} cannot be locked to stand by: {error}; remove that file") from error
 
     async def follow(self) -> None:
-        """Wait until no other daemon serves the directory, and claim the directory; one that cannot be used is left."""
+        """Wait until no other daemon serves the directory, and claim the directory, if the directory can be used."""
         try:
             await _free(self._directory.claim, AlreadyServedError)
         except OSError:
@@ -79,7 +79,7 @@ class Succession:
 
     @contextlib.asynccontextmanager
     async def handing_over(self, is_answering: Callable[[], bool]) -> AsyncIterator[None]:
-        """At the end of the context, leave the directory to a daemon that stands by, and wait until it has registered.
+        """At the end of the context, leave the directory to a daemon that stands by, and wait for its registration.
 
         The wait is limited to LONGEST_HANDOVER. Afterwards, calls are still answered that the kubelet sent before the
         registration; `is_answering` is whether one is being answered.
