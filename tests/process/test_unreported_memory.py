@@ -101,9 +101,8 @@ async def test_a_gb10_is_offered_whole_and_by_memory_with_a_size(
         assert any(line.startswith("Warning: ") and words in line for line in table.output.splitlines())
         assert [gpu["memoryMiB"] for gpu in json.loads(data.output)["gpus"]] == [None, 16384]
 
-        file.write_text(SIZED)
-        await daemon.logged("gpu_waiting", uuid=uuid)
         kubelet.delete(pod)
+        file.write_text(SIZED)
         await daemon.advertises(kubelet, {GPU_MEM: 8 + 48, WHOLE: 0})
         await until(lambda: [gpu.memory_mib for gpu in recorded(server).gpus] == [98304, 16384])
         assert (await scraped(port))["gpushare_gpu_memory_bytes"] == {"0": 96 << 30, "1": 16384 << 20}
