@@ -1210,6 +1210,7 @@ WRONG = [
     ({"image": {"digest": "sha256:1"}}, "at '/image/digest': 'sha256:1' does not match pattern"),
     ({"commonLabels": {"my team": "gpu"}}, "invalid propertyName 'my team'"),
     ({"createRuntimeClass": "nvidia"}, "at '/createRuntimeClass': got string, want boolean"),
+    ({"securityContext": {"capabilities": ["SYS_ADMIN"]}}, "at '/securityContext/capabilities': got array, want "),
     ({"hostNetwork": "yes"}, "at '/hostNetwork': got string, want boolean"),
     ({"revisionHistoryLimit": -1}, "at '/revisionHistoryLimit': minimum: got -1, want 0"),
     ({"extraEnv": [{"name": "A-B"}]}, "at '/extraEnv/0/name': 'A-B' does not match pattern"),

@@ -18,6 +18,17 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         {"enabled": False},
         "enabled is false, but only a chart of charts reads that, by `condition: gpushare.enabled` in its Chart.yaml: ",
     ),
+    "a tag in the name of a repository": (
+        {"image": {"repository": "registry.example.com:5000/gpushare:1.0"}},
+        (
+            "image.repository is registry.example.com:5000/gpushare:1.0, which ends with a tag or a digest: write only "
+            "the repository there, and the tag as image.tag"
+        ),
+    ),
+    "a digest in the name of a repository": (
+        {"scheduler": {"kubeScheduler": {"image": {"repository": "kube-scheduler@sha256:0"}}}},
+        "scheduler.kubeScheduler.image.repository is kube-scheduler@sha256:0, which ends with a tag or a digest: write",
+    ),
     "two sources of configs": (
         {"config": {"map": {"a": TURNS}, "name": "mine"}},
         (
@@ -522,6 +533,8 @@ CONSISTENT: list[dict[str, Any]] = [
         "partitioning": {"enabled": True, "mig": {"enabled": True, "root": "/run/nvidia/mps-mig"}},
     },
     {"hostNetwork": True},
+    {"image": {"repository": "registry.example.com:5000/gpushare"}},
+    {"image": {"tag": None}},
     {"extraEnv": [{"name": "IMEX_REQUIRED", "value": "false"}, {"name": "IMEX_CHANNEL_IDS"}]},
     {"config": {"map": {"a": {"imex": {"channelIDs": [], "required": False}}}}},
     {"extraEnv": [{"name": "CONFIG_FILE", "value": "/more/config.yaml"}]},

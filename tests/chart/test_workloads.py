@@ -204,6 +204,14 @@ def test_objects_of_users_are_made_with_the_charts() -> None:
     assert len(made) == len(objects({}, "mine")) + 2
 
 
+def test_objects_of_users_can_have_a_condition() -> None:
+    """Nothing is made of a text that is empty without its templates, and no other object is missing."""
+    text = "{{ if .Values.mps.enabled }}\napiVersion: v1\nkind: Secret\nmetadata: {name: a}\n{{ end }}\n"
+    assert objects({"extraObjects": [text]}) == objects()
+    made = objects({"extraObjects": [text], "mps": {"enabled": True}})
+    assert "a" in {each["metadata"]["name"] for each in made if each["kind"] == "Secret"}
+
+
 def test_braces_of_other_templates_can_be_written() -> None:
     """The text of an alert has templates of its own, as the comment in values.yaml says."""
     alert = {"summary": 'GPU {{ "{{" }} $labels.uuid }} is full'}
