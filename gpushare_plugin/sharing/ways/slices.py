@@ -15,7 +15,7 @@ from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.config.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.config.schema.sections import AllDevices, Compute, SizedDevices
-from gpushare_plugin.config.unreported_memory import with_memory, without_memory
+from gpushare_plugin.config.unreported_memory import NO_SIZE, remedy, with_memory, without_memory
 from gpushare_plugin.core.chooser import OneSlice, refuse_several_slices
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.grant import Allocation, Grant
@@ -63,7 +63,8 @@ class SlicesWay:
         cards = self._node.inventory.cards
         for gpu in cards:
             if reason := why_not(gpu):
-                self._findings.notice(f"{gpu.description} is not partitioned: it {reason}")
+                advice = f"; {remedy(gpu)}" if reason == NO_SIZE else ""
+                self._findings.notice(f"{gpu.description} is not partitioned: it {reason}{advice}")
         entry = Entry(
             path=self.section,
             name="partitioned",

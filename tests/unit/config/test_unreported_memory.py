@@ -6,7 +6,7 @@ import pytest
 
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.effective import EffectiveConfig
-from gpushare_plugin.config.unreported_memory import NO_SIZE, sized
+from gpushare_plugin.config.unreported_memory import NO_SIZE, remedy, sized
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.ledger.node import recorded_node
 from gpushare_plugin.ledger.node_record import decode, encode, record
@@ -177,7 +177,8 @@ def test_a_partitioned_node_offers_no_slices_of_such_a_gpu() -> None:
     """Under MPS a slice is a part of the memory; the partitioner reads that the GPU is unsuitable, and why."""
     config = settings()
     decided = plan(EffectiveConfig(config, partitioning="mps"), BESIDE)
-    assert [NO_SIZE in notice for notice in decided.notices] == [True]
+    (notice,) = decided.notices
+    assert notice.endswith(f"is not partitioned: it {NO_SIZE}; {remedy(GB10)}")
     wanted = {gpu.uuid: {"4gb": 1} for gpu in BESIDE.cards}
     assert cut(wanted, BESIDE.cards, present(BESIDE)).numbers.keys() == {BESIDE.cards[1].uuid}
     both = sized(BESIDE, settings(unreportedMemory=SIZE).unreported_memory)
