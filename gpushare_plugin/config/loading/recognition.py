@@ -23,6 +23,7 @@ HELM_KEYS = frozenset(
         "dnsPolicy",
         "dpDisableHealthchecks",
         "dpEnableHealthchecks",
+        "enabled",
         "extraArgs",
         "extraEnv",
         "extraObjects",
