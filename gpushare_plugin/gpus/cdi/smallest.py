@@ -30,6 +30,8 @@ _LIBRARY_FOLDERS = (
     "usr/lib",
 )
 _PROGRAMS = ("usr/bin/nvidia-smi", "bin/nvidia-smi")
+_MOST_LINKS = 40
+"""The links that Linux follows in a path (path_resolution(7))."""
 _MOUNT_OPTIONS = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
 
 
@@ -119,7 +121,7 @@ def _links(folder: Path, libraries: Sequence[str]) -> Mapping[str, str]:
     found = {}
     for link in sorted(targets):
         name = link
-        for _ in targets:
+        for _ in range(_MOST_LINKS):
             name = targets.get(name, name)
         if name in libraries and link not in libraries:
             found[link] = name
