@@ -142,7 +142,8 @@ EVERYTHING: dict[str, Any] = {
     **POD_FIELDS,
     **WORKLOAD,
     "cdi": {"specDirs": ["/etc/cdi", "/var/run/cdi"], "nvidiaHookPath": "/usr/bin/nvidia-cdi-hook"},
-    "global": {"imageRegistry": "mirror.example.com"},
+    "enabled": True,
+    "global": {"imageRegistry": "mirror.example.com", "imagePullSecrets": ["others"]},
     "image": {
         "repository": "registry.example.com/gpushare",
         "pullPolicy": "Always",
@@ -1229,6 +1230,7 @@ WRONG = [
     ({"config": {"map": {"a b": CONFIG}}}, "invalid propertyName 'a b'"),
     ({"config": {"fallbackStrategies": ["first"]}}, "value must be one of 'named', 'single', 'empty'"),
     ({"kubeletRootDir": None}, "missing property 'kubeletRootDir'"),
+    ({"podMonitor": None}, "missing property 'podMonitor'"),
     ({"mps": {"sharedMemory": "1Gi"}}, "at '/mps/sharedMemory': '1Gi' does not match pattern"),
     ({"mps": {"securityContext": None}}, "at '/mps': missing property 'securityContext'"),
     ({"partitioning": {"mig": {"root": "/"}}}, "at '/partitioning/mig/root': '/' does not match pattern"),
