@@ -17,6 +17,7 @@ gpus:
     utilization: 40             # percent
 - memory: 40GiB
   mig: [3g.20gb, 1g.5gb]        # a card in MIG mode, and its instances
+- memory: unreported            # a card that does not report its memory, such as GB10
 """
 
 import re
@@ -31,6 +32,7 @@ from annotated_types import Ge
 from pydantic import (
     AfterValidator,
     Field,
+    PlainValidator,
     ValidationError,
     field_validator,
     model_validator,
@@ -46,7 +48,7 @@ from gpushare_plugin.config.schema.fields import Kind, keys, kind_at
 from gpushare_plugin.config.schema.places import SettingPlaces
 from gpushare_plugin.config.schema.sections import Allowed, CardMemory, Section
 from gpushare_plugin.config.schema.spelling import nearest, shown, wrong
-from gpushare_plugin.config.schema.values import text_like
+from gpushare_plugin.config.schema.values import MEMORY_UNIT_SCHEMA, MemoryUnit, parse_card_memory, text_like
 from gpushare_plugin.core.gpu import Gpu, Inventory, MigAttributes, MigInstance
 from gpushare_plugin.core.health import GpuEvent
 from gpushare_plugin.core.usage import GpuUsage, Owner, Process
@@ -76,6 +78,7 @@ def _profile(text: str) -> str:
     raise ValueError(wrong(text, _PROFILES))
 
 
+_UNREPORTED = "unreported"
 _VERSION = r"[0-9]+\.[0-9]+"
 _UUID = "GPU-[-0-9a-f]{36}"
 _POD = r"[-a-z0-9]{1,63}/[-.a-z0-9]{1,253}"
@@ -85,6 +88,15 @@ def _one_line(text: str) -> str:
     if text.isprintable():
         return text
     raise ValueError(wrong(text, "text on one line, without control characters"))
+
+
+def _reported_memory(value: object) -> MemoryUnit:
+    if value == _UNREPORTED:
+        return MemoryUnit(0)
+    try:
+        return parse_card_memory(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or {_UNREPORTED}") from error
 
 
 Profile = Annotated[str, Allowed(_PROFILES, text_like(_MIG_PROFILE.pattern)), AfterValidator(_profile)]
@@ -101,6 +113,12 @@ Uuid = Annotated[
 """The UUID of a card."""
 OneLine = Annotated[str, AfterValidator(_one_line)]
 """Text on one line, without control characters."""
+ReportedMemory = Annotated[
+    MemoryUnit,
+    Allowed(f"{MemoryUnit.allowed}, or {_UNREPORTED}", {"anyOf": [MEMORY_UNIT_SCHEMA, {"const": _UNREPORTED}]}),
+    PlainValidator(_reported_memory),
+]
+"""The usable memory of a card as the driver reports it, 0 MiB for a card whose memory the driver does not report."""
 
 
 class SimulatedProcess(Section):
@@ -119,7 +137,9 @@ class SimulatedProcess(Section):
 class SimulatedGpus(Section):
     """One entry of the file: `count` equal cards."""
 
-    memory: CardMemory = Field(description="Usable memory of each card.")
+    memory: ReportedMemory = Field(
+        description=f"Usable memory of each card; `{_UNREPORTED}` for cards that do not report it, such as GB10."
+    )
     name: OneLine = Field(default="Simulated GPU", description="Product name.")
     count: Annotated[int, Field(ge=1, le=64)] = Field(default=1, description="How many such cards there are.")
     uuid: Uuid | None = Field(
@@ -140,9 +160,13 @@ class SimulatedGpus(Section):
     )
 
     @model_validator(mode="after")
-    def _refuse_one_uuid_for_several(self) -> Self:
+    def _refuse_contradictions(self) -> Self:
         if self.uuid and self.count > 1:
             raise ValueError(f"found a uuid for {self.count} GPUs; a uuid names one GPU: leave uuid or count out")
+        if not self.memory.mib and (self.mig or self.mig_enabled):
+            raise ValueError(
+                f"found memory: {_UNREPORTED} on a card in MIG mode, whose instances need a part; give a size"
+            )
         if self.processes and (self.mig or self.mig_enabled):
             raise ValueError("found processes on a card in MIG mode, where they cannot be simulated; leave them out")
         return self
@@ -273,10 +297,11 @@ def _gpu(index: int, entry: SimulatedGpus) -> Gpu:
 
 def _sample(gpu: Gpu, entry: SimulatedGpus) -> GpuUsage:
     """Return the use of a card; process IDs begin at 1."""
+    used_mib = min(gpu.memory_mib, sum(each.memory.mib for each in entry.processes))
     return GpuUsage(
         gpu.uuid,
-        gpu.memory_mib * MIB,
-        min(gpu.memory_mib, sum(each.memory.mib for each in entry.processes)) * MIB,
+        gpu.memory_mib * MIB or None,
+        used_mib * MIB if gpu.memory_mib else None,
         min(100, sum(each.utilization for each in entry.processes)) / 100,
         tuple(
             Process(

@@ -33,8 +33,8 @@ class Certificates(Struct, frozen=True):
     def context(self) -> ssl.SSLContext:
         """Return a TLS context from the files; raises GpushareError."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        # From 3.13 on, Python rejects authorities without key identifiers, such as those of many clusters and of plain
-        # openssl commands. Go, and so Kubernetes, accepts them ("ssl.create_default_context" in Python's documentation).
+        # From 3.13 on, Python rejects authorities without key identifiers ("ssl.create_default_context" in its
+        # documentation), such as those of many clusters and of plain openssl commands. Go, and so Kubernetes, does not.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         # No sessions: a resumed session would skip verifying the client against the current authorities.
         context.options |= ssl.OP_NO_TICKET

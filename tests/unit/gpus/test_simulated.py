@@ -26,11 +26,12 @@ def read(file: Path, text: str) -> Inventory:
 
 
 def test_the_documented_example_is_what_it_says(file: Path) -> None:
-    """The file in the module's own words describes four cards alike, and one in MIG mode with two instances."""
+    """The file in the module's own words describes four cards alike, one in MIG mode, and one of unknown memory."""
     node = read(file, simulated.__doc__.partition("\n\n")[2])
     assert (node.driver_version, node.cuda_version, node.failed) == ("570.86.15", (12, 8), ())
-    assert [gpu.index for gpu in node.cards] == [gpu.minor for gpu in node.cards] == [0, 1, 2, 3, 4]
-    *alike, cut = node.cards
+    assert [gpu.index for gpu in node.cards] == [gpu.minor for gpu in node.cards] == [0, 1, 2, 3, 4, 5]
+    *alike, cut, unreported = node.cards
+    assert (unreported.memory_mib, unreported.total_mib) == (0, 0)
     assert {gpu.name for gpu in alike} == {"NVIDIA A100-SXM4-40GB"}
     assert {(gpu.memory_mib, gpu.compute_capability, gpu.numa_node) for gpu in alike} == {(40960, (8, 0), 0)}
     assert not any(gpu.mig_enabled for gpu in alike)
@@ -48,6 +49,22 @@ def test_a_card_needs_nothing_but_its_memory(file: Path) -> None:
     (gpu,) = read(file, "gpus: [{memory: 1500MiB}]").cards
     assert (gpu.name, gpu.memory_mib, gpu.compute_capability) == ("Simulated GPU", 1500, (8, 0))
     assert (gpu.numa_node, gpu.mig_enabled) == (None, False)
+
+
+def test_a_word_for_memory_is_corrected(file: Path) -> None:
+    """The refusal names the only word that is allowed."""
+    with pytest.raises(ConfigError, match="2GiB or 256MiB, or unreported"):
+        read(file, "gpus: [{memory: unknown}]")
+
+
+def test_the_memory_of_a_card_can_be_unknown(file: Path) -> None:
+    """As of GB10: its processes have memory, the card has none that anybody knows."""
+    process = "{pod: default/p, memory: 6GiB}"
+    file.write_text(f"gpus: [{{memory: unreported, name: NVIDIA GB10, processes: [{process}]}}]")
+    (usage,) = SimulatedSource(file).sample()
+    assert (usage.memory_total, usage.memory_used) == (None, None)
+    assert usage.processes is not None
+    assert [each.memory for each in usage.processes] == [6 << 30]
 
 
 def test_a_card_can_drive_displays(file: Path) -> None:
@@ -101,6 +118,10 @@ def test_the_file_is_read_at_each_look(file: Path) -> None:
         ("driverVersion: '1'", [":1:1: gpus: "]),
         ("gpus:\n- name: A100\n", [":2:3: gpus[0].memory: "]),
         ("gpus: [{memory: 40GB}]", [':1:17: gpus[0].memory: found "40GB"; did you mean "40GiB"?']),
+        (
+            "gpus: [{memory: unreported, mig: [1g.5gb]}]",
+            [":1:8: gpus[0]: found memory: unreported on a card in MIG mode, whose instances"],
+        ),
         ("gpus: [{memory: 0GiB}]", [':1:17: gpus[0].memory: found "0GiB"']),
         ("gpus: [{memory: 16385GiB}]", [':1:17: gpus[0].memory: found "16385GiB"; allowed: at most 16384GiB']),
         (
