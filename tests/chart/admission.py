@@ -1,6 +1,7 @@
 """Asks the chart's admission policies as an API server does: their CEL is evaluated by Google's own library."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -10,6 +11,16 @@ from cel_expr_python import cel  # type: ignore[import-untyped] # ships no marke
 from cel_expr_python.ext import ext_optional, ext_strings  # type: ignore[import-untyped]
 
 from tests.chart.rendering import objects
+
+_LIBRARIES = """
+name: Kubernetes
+extensions:
+- {name: two-var-comprehensions, version: latest}
+"""
+"""What expressions can use besides strings and optional values.
+
+Source: baseOpts in apiserver/pkg/cel/environment/base.go of Kubernetes, which has these from 1.32 on.
+"""
 
 Object = Mapping[str, Any]
 
@@ -45,7 +56,8 @@ class AdmissionRequest:
 def _environment() -> Any:
     names = ("request", "object", "oldObject", "variables")
     extensions = [ext_optional.ExtOptional(), ext_strings.ExtStrings()]
-    return cel.NewEnv(variables=dict.fromkeys(names, cel.Type.DYN), extensions=extensions)
+    config = cel.NewEnvConfigFromYaml(_LIBRARIES)
+    return cel.NewEnv(config=config, variables=dict.fromkeys(names, cel.Type.DYN), extensions=extensions)
 
 
 def evaluated(expression: str, given: Mapping[str, Any]) -> Any:
@@ -86,3 +98,24 @@ class Policy:
             for each in self.spec["validations"]
             if not evaluated(each["expression"], given)
         ]
+
+    def patches(self, request: AdmissionRequest) -> list[dict[str, Any]]:
+        """Return the JSON patches that a mutating policy makes; none where it is not asked."""
+        if not self.concerns(request):
+            return []
+        (mutation,) = self.spec["mutations"]
+        # The type of a patch is Kubernetes' own; here a patch is a map of the same fields.
+        fields = re.sub(r"\b(op|path|value):", r"'\1':", mutation["jsonPatch"]["expression"])
+        return list(evaluated(fields.replace("JSONPatch{", "{"), request.given()))
+
+    def changed(self, request: AdmissionRequest) -> Any:
+        """Return the object as the policy leaves it."""
+        changed = json.loads(json.dumps(request.object))
+        for patch in self.patches(request):
+            *way, last = patch["path"].strip("/").split("/")
+            place = changed
+            for step in way:
+                place = place[int(step) if isinstance(place, list) else step]
+            assert patch["op"] == "add" or last in place, "an API server replaces only what is there"
+            place[last] = patch["value"]
+        return changed

@@ -252,7 +252,7 @@ EVERYTHING: dict[str, Any] = {
         "affinity": {"podAffinity": {}},
         "tolerations": [{"operator": "Exists"}],
     },
-    "admission": {"pods": True, "schedulerName": True, "runtimeClassName": True},
+    "admission": {"pods": True, "gpuVariables": "strip", "schedulerName": True, "runtimeClassName": True},
     "helmTest": {**POD, "resource": "example.com/gpu", "resources": {"limits": {"memory": "1Gi"}}},
     "cleanup": {**WORKLOAD, "resources": {"limits": {"memory": "1Gi"}}},
     "extraObjects": [
@@ -301,7 +301,7 @@ def test_the_chart_makes_only_the_daemon_and_its_rights_by_default() -> None:
     scheduler = ["ConfigMap", "ServiceAccount", *rights[1:] * 2, "RoleBinding", *local, "Deployment"]
     partitioner = ["ServiceAccount", *rights, *local, "Deployment", "PodDisruptionBudget"]
     bounds = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] * 2
-    bounds += ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"] * 2
+    bounds += ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"] * 3
     rest = [*["PodMonitor"] * 3, "PrometheusRule", *rights, *local, "RuntimeClass", *["Service"] * 3]
     rest += ["ServiceAccount", *["ServiceMonitor"] * 3]
     parts = [*extender, "Secret", *scheduler, *["DaemonSet"] * 2, *["NetworkPolicy"] * 3, *partitioner]

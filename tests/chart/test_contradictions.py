@@ -371,6 +371,13 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "set runtimeClassName, such as to nvidia, or admission.runtimeClassName to false"
         ),
     ),
+    "variables that are stripped from pods that nobody judges": (
+        {"admission": {"gpuVariables": "strip"}},
+        (
+            "admission.gpuVariables is strip, but admission.pods is false, so nothing would keep a pod from setting "
+            "other variables of gpushare: set admission.pods to true, or admission.gpuVariables to reject"
+        ),
+    ),
     "a second scheduler of the first one's name": (
         {"scheduler": {"enabled": True, "kubeScheduler": {"enabled": True, "schedulerName": "default-scheduler"}}},
         (

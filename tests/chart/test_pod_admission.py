@@ -9,7 +9,7 @@ from gpushare_plugin.core.grant import AllocatedGpu, Allocation, Grant
 from gpushare_plugin.ledger import annotations as names
 from gpushare_plugin.sharing.isolation.layer import Limits, isolate
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
-from tests.chart.admission import AdmissionRequest, Policy, evaluated
+from tests.chart.admission import AdmissionRequest, Policy
 from tests.chart.rendering import objects, templates
 from tests.nodes import a_gpu
 from tests.unit.ledger.objects import by_the_daemon, by_the_extender
@@ -78,12 +78,17 @@ def test_ordinary_pods_are_admitted() -> None:
         "CUDA_DEVICE_MEMORY_SHARED_CACHE",
         "ALIYUN_COM_GPU_MEM_CONTAINER",
         "ALIYUN_COM_GPU_MEM_IDX",
+        "CUDA_DISABLE_CONTROL",
+        "CUDA_TASK_PRIORITY",
+        "GPU_CORE_UTILIZATION_POLICY",
+        "NVIDIA_GPU_MEMORY_LIMIT",
+        "NVIDIA_GPU_MEMORY_REQUEST",
     ],
 )
 def test_variables_that_gpushare_sets_cannot_be_set_by_pods(variable: str) -> None:
     """The message names container, variable and remedy; empty values override what was allocated, too."""
     (objection,) = created(pod(container(units=None), container("gpu", 5, **{variable: ""})))
-    assert f"container gpu sets {variable}, which gpushare sets for it: remove these variables" in objection
+    assert f"container gpu sets {variable}, which only gpushare may set: remove these variables" in objection
 
 
 @pytest.mark.parametrize("name", ISOLATIONS)
@@ -108,7 +113,16 @@ def test_every_container_of_a_pod_with_a_share_counts() -> None:
     assert "container init sets CUDA_MPS_PIPE_DIRECTORY, NVIDIA_VISIBLE_DEVICES" in objection
 
 
-@pytest.mark.parametrize("variable", ["CUDA_DEVICE_ORDER", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_VISIBLE_DEVICES"])
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "CUDA_DEVICE_ORDER",
+        "CUDA_DEVICE_MAX_CONNECTIONS",
+        "CUDA_VISIBLE_DEVICES",
+        "NVIDIA_DRIVER_CAPABILITIES",
+        "NVIDIA_VISIBLE_DEVICES_2",
+    ],
+)
 def test_variables_of_programs_are_theirs(variable: str) -> None:
     """What CUDA reads and gpushare does not set limits nothing: a pod may set it."""
     assert created(pod(container("main", 5, **{variable: "1"}))) == []
@@ -190,15 +204,77 @@ def test_pods_with_a_share_get_the_scheduler() -> None:
     ):
         assert policy.concerns(AdmissionRequest("pods", "CREATE", pod(**spec))) is concerned
     assert not policy.concerns(AdmissionRequest("pods", "CREATE", pod(container(units=None))))
-    assert patch(policy) == [{"op": "add", "path": "/spec/schedulerName", "value": "gpushare-scheduler"}]
+    assert policy.patches(AdmissionRequest("pods", "CREATE", pod())) == [
+        {"op": "add", "path": "/spec/schedulerName", "value": "gpushare-scheduler"}
+    ]
     assert policy.spec["failurePolicy"] == "Ignore"
 
 
-def patch(policy: Policy) -> Any:
-    """Return the JSON patch that a policy makes, whatever the pod is."""
-    (mutation,) = policy.spec["mutations"]
-    as_maps = mutation["jsonPatch"]["expression"].replace("JSONPatch{op:", "{'op':")
-    return evaluated(as_maps.replace(" path:", " 'path':").replace(" value:", " 'value':"), {})
+STRIPS: dict[str, Any] = {"admission": {"pods": True, "gpuVariables": "strip"}}
+
+
+def stripped(made: dict[str, Any]) -> dict[str, Any]:
+    """Return a new pod as the policy that removes variables leaves it."""
+    changed: dict[str, Any] = Policy(STRIPS, "gpushare-gpu-variables").changed(AdmissionRequest("pods", "CREATE", made))
+    return changed
+
+
+def test_the_test_pod_of_aliyuns_guide_is_admitted_without_its_variable() -> None:
+    """The guide's pod asks for every GPU beside its share; a pod that is stripped has nothing that is rejected."""
+    made = pod(container("gpushare-test-pod", 5, NVIDIA_VISIBLE_DEVICES="all"), restartPolicy="OnFailure")
+    assert created(made)
+    assert created(stripped(made), values=STRIPS) == []
+    without = pod({**container("gpushare-test-pod", 5), "env": []}, restartPolicy="OnFailure")
+    assert stripped(made) == without
+
+
+def test_every_container_loses_the_variable_and_nothing_else() -> None:
+    """Init containers and those without a share, too; other containers and variables stay, in their order."""
+    field = {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    chosen = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
+    by_field = {**field, "name": "NVIDIA_VISIBLE_DEVICES"}
+    one, two, three = container("one"), container("two", None), container("three", A="1")
+    one["env"] = [chosen, {"name": "A", "value": "1"}, {**chosen, "value": "0,1"}, field]
+    two["env"] = [{"name": "A"}, by_field]
+    first = {**container("first", None), "env": [{**chosen, "value": "GPU-a"}]}
+    after = stripped(pod(one, two, three, initContainers=[container("zeroth"), first]))
+    assert after == pod(
+        {**one, "env": [{"name": "A", "value": "1"}, field]},
+        {**two, "env": [{"name": "A"}]},
+        three,
+        initContainers=[container("zeroth"), {**first, "env": []}],
+    )
+    assert created(after, values=STRIPS) == []
+
+
+def test_pods_without_a_share_keep_their_variables() -> None:
+    """They may see every GPU, as a monitor does."""
+    made = pod(container(units=None, NVIDIA_VISIBLE_DEVICES="all"))
+    assert stripped(made) == made
+
+
+@pytest.mark.parametrize(
+    "variable", [{"NVIDIA_VISIBLE_DEVICES": each} for each in ("", "none", "void")] + [{"CUDA_DISABLE_CONTROL": "true"}]
+)
+def test_what_is_not_stripped_is_rejected(variable: dict[str, str]) -> None:
+    """Limits are, and the wish for no GPU, in place of which the value of the image would hold."""
+    made = pod(container(), container("side", None, **variable))
+    assert stripped(made) == made
+    assert created(made, values=STRIPS)
+
+
+def test_a_container_for_debugging_loses_the_variable_when_it_is_added() -> None:
+    """The containers that are there cannot change, and the API server rejects a request that changes them."""
+    chosen = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    old, new = {"name": "old", "env": chosen}, {"name": "new", "env": chosen}
+    main = container(NVIDIA_VISIBLE_DEVICES="all")
+    before, after = pod(main, ephemeralContainers=[old]), pod(main, ephemeralContainers=[old, new])
+    request = AdmissionRequest("pods/ephemeralcontainers", "UPDATE", after, before)
+    policy = Policy(STRIPS, "gpushare-gpu-variables")
+    assert policy.changed(request) == pod(main, ephemeralContainers=[old, {**new, "env": []}])
+    alone = AdmissionRequest("pods/ephemeralcontainers", "UPDATE", pod(main, ephemeralContainers=[new]), pod(main))
+    assert policy.changed(alone) == pod(main, ephemeralContainers=[{**new, "env": []}])
+    assert not policy.concerns(AdmissionRequest("pods", "UPDATE", after, before))
 
 
 def runtime_class(**values: Any) -> Policy:
@@ -221,12 +297,14 @@ def test_pods_with_a_share_get_the_runtime_class() -> None:
     assert not policy.concerns(AdmissionRequest("pods", "CREATE", pod(runtimeClassName="kata")))
     assert not policy.concerns(AdmissionRequest("pods", "CREATE", pod(container(units=None))))
     assert not policy.concerns(AdmissionRequest("pods", "UPDATE", pod(), pod()))
-    assert patch(policy) == [{"op": "add", "path": "/spec/runtimeClassName", "value": "nvidia-cdi"}]
+    assert policy.patches(AdmissionRequest("pods", "CREATE", pod())) == [
+        {"op": "add", "path": "/spec/runtimeClassName", "value": "nvidia-cdi"}
+    ]
     assert policy.spec["failurePolicy"] == "Ignore"
 
 
 SIZES = {"sharing": {"mps": {"sizes": [{"slices": [{"size": "10gb", "count": 2}]}]}}}
-RUNTIME_CLASSES: dict[str, tuple[dict[str, Any], set[str]]] = {
+OFFERED: dict[str, tuple[dict[str, Any], set[str]]] = {
     "no config": ({}, set()),
     "a config": (
         {"config": {"map": {"a": SIZES}}, "mps": {"enabled": True}},
@@ -241,12 +319,25 @@ RUNTIME_CLASSES: dict[str, tuple[dict[str, Any], set[str]]] = {
     ),
 }
 NAMES = {
-    *{name for _, names in RUNTIME_CLASSES.values() for name in names},
+    *{name for _, names in OFFERED.values() for name in names},
     *{"nvidia.com/gpu-10gbs", "example.com/nvidia.com/gpu-10gb", "cpu", "amd.com/gpu"},
 }
 
 
-@pytest.mark.parametrize(("values", "ours"), RUNTIME_CLASSES.values(), ids=RUNTIME_CLASSES)
+@pytest.mark.parametrize(("values", "ours"), OFFERED.values(), ids=OFFERED)
+def test_shares_are_known_by_what_the_daemons_offer(values: dict[str, Any], ours: set[str]) -> None:
+    """A pod that asks for a slice or an instance sets no variable of gpushare, where slices or instances are made."""
+    aliyuns = set() if "resourceNames" in values else {"aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"}
+    names = {*NAMES, "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"}
+
+    def objections(resource: str) -> list[str]:
+        asking = {**container(NVIDIA_VISIBLE_DEVICES="all"), "resources": {"limits": {resource: "1"}}}
+        return created(pod(asking), values={**values, "admission": {"pods": True}})
+
+    assert {name for name in names if objections(name)} == ours | aliyuns
+
+
+@pytest.mark.parametrize(("values", "ours"), OFFERED.values(), ids=OFFERED)
 def test_the_runtime_class_is_for_what_the_daemons_offer(values: dict[str, Any], ours: set[str]) -> None:
     """That are the names that the values have, Aliyun's where they name none, and slices and instances where made."""
     policy = runtime_class(**values)
@@ -264,15 +355,28 @@ def test_the_notes_say_which_runtime_class_pods_need() -> None:
         assert "Request a share in a pod of yours:" in templates(values)["NOTES.txt"]
 
 
-def test_the_policies_of_scheduler_and_runtime_class_are_two() -> None:
-    """Each is made by its own value, with a binding of its name, without which no policy is in force."""
-    both = {**OWN_SCHEDULER, "runtimeClassName": "nvidia"}
-    for fields in (["schedulerName"], ["runtimeClassName"], ["runtimeClassName", "schedulerName"]):
-        made = objects({**both, "admission": dict.fromkeys(fields, True)})
-        names = {each["metadata"]["name"] for each in made if each["kind"] == "MutatingAdmissionPolicy"}
-        bound = {each["spec"]["policyName"] for each in made if each["kind"] == "MutatingAdmissionPolicyBinding"}
-        expected = {"schedulerName": "gpushare-scheduler-name", "runtimeClassName": "gpushare-runtime-class"}
-        assert names == bound == {expected[field] for field in fields}
+CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "schedulerName": ("gpushare-scheduler-name", {"schedulerName": True}),
+    "runtimeClassName": ("gpushare-runtime-class", {"runtimeClassName": True}),
+    "gpuVariables": ("gpushare-gpu-variables", {"pods": True, "gpuVariables": "strip"}),
+}
+
+
+@pytest.mark.parametrize("fields", [*([each] for each in CHANGES), [*CHANGES]], ids="-".join)
+def test_each_policy_that_changes_pods_has_its_own_value(fields: list[str]) -> None:
+    """Each is made by its own value, with a binding of its name, without which no policy is in force.
+
+    A pod for which a policy fails is created as it is.
+    """
+    values: dict[str, Any] = {**OWN_SCHEDULER, "runtimeClassName": "nvidia", "admission": {"pods": True}}
+    for field in fields:
+        values["admission"].update(CHANGES[field][1])
+    made = objects(values)
+    policies = {each["metadata"]["name"]: each["spec"] for each in made if each["kind"] == "MutatingAdmissionPolicy"}
+    bound = {each["spec"]["policyName"] for each in made if each["kind"] == "MutatingAdmissionPolicyBinding"}
+    assert policies.keys() == bound == {CHANGES[field][0] for field in fields}
+    for policy in policies.values():
+        assert (policy["failurePolicy"], policy["reinvocationPolicy"]) == ("Ignore", "IfNeeded")
 
 
 def test_a_long_reason_has_a_short_form() -> None:

@@ -44,18 +44,19 @@ name in [{{ range $number, $name := include "gpushare.managedResources" . | from
 {{- if include "gpushare.mig" . }} || name.startsWith('nvidia.com/mig-'){{ end }}
 {{- end }}
 
-{{/* CEL: whether a container of the pod requests one of our resources. */}}
+{{/* CEL: whether a container of the pod requests one of our resources, or a slice or MIG instance. */}}
 {{- define "gpushare.asksForShare" -}}
-{{- include "gpushare.asksFor" (include "gpushare.isManaged" .) }}
+{{- include "gpushare.asksFor" (include "gpushare.isOurs" .) }}
 {{- end }}
 
 {{/*
-A policy that sets a field of new pods where two expressions hold: (list $ $name $lacksField $asks $field $value). A pod for which
-the expressions fail is created without the field.
+A policy that changes pods with a share, and what puts it in force: a dict of the `chart`, the `name` of the policy, its `conditions`,
+each a list of a name and an expression that has to hold, and its `patch`, an expression that comes to a list of JSON patches. With
+`debugging` it also holds for containers for debugging, which are added to pods. A pod for which an expression fails stays as it is.
 */}}
-{{- define "gpushare.setOnPods" -}}
-{{- $version := include "gpushare.mutatingVersion" (first .) | trim }}
-{{- include "gpushare.policyHead" (list (first .) (index . 1) "MutatingAdmissionPolicy" $version) }}
+{{- define "gpushare.changePods" -}}
+{{- $version := include "gpushare.mutatingVersion" .chart | trim }}
+{{- include "gpushare.policyHead" (list .chart .name "MutatingAdmissionPolicy" $version) }}
 spec:
   failurePolicy: Ignore
   reinvocationPolicy: IfNeeded
@@ -65,22 +66,33 @@ spec:
         apiVersions: [v1]
         resources: [pods]
         operations: [CREATE]
+      {{- if .debugging }}
+      - apiGroups: [""]
+        apiVersions: [v1]
+        resources: [pods/ephemeralcontainers]
+        operations: [UPDATE]
+      {{- end }}
   matchConditions:
-    - name: without-one-of-its-own
-      expression: {{ index . 2 }}
-    - name: asks-for-a-share
+    {{- range .conditions }}
+    - name: {{ first . }}
       expression: >-
-        {{- index . 3 | nindent 8 }}
+        {{- last . | nindent 8 }}
+    {{- end }}
   mutations:
     # A patch, because an apply configuration is rejected for pods that have a variable twice.
     - patchType: JSONPatch
       jsonPatch:
         expression: >-
-          [JSONPatch{op: 'add', path: '/spec/{{ index . 4 }}', value: '{{ last . }}'}]
+          {{- .patch | nindent 10 }}
 ---
-{{ include "gpushare.policyHead" (list (first .) (index . 1) "MutatingAdmissionPolicyBinding" $version) }}
+{{ include "gpushare.policyHead" (list .chart .name "MutatingAdmissionPolicyBinding" $version) }}
 spec:
-  policyName: {{ index . 1 | quote }}
+  policyName: {{ .name | quote }}
+{{- end }}
+
+{{/* CEL: the patch that sets a field of the spec of a pod: (list $field $value). */}}
+{{- define "gpushare.setField" -}}
+[JSONPatch{op: 'add', path: '/spec/{{ first . }}', value: '{{ last . }}'}]
 {{- end }}
 
 {{/* CEL: whether only gpushare writes the annotation `key`. */}}
@@ -88,15 +100,47 @@ spec:
 key.matches('^(gpushare/(promise|allocation)$|scheduler[.]framework[.]gpushare[.]allocation$|ALIYUN_COM_GPU_MEM_)')
 {{- end }}
 
-{{/* CEL: whether the variable `variable` is what gpushare sets for containers with a share. */}}
+{{/*
+CEL: whether only gpushare may set the variable `variable` in pods with a share, because it chooses GPUs, or sets or lifts a limit.
+NVIDIA's container toolkit reads NVIDIA_*, CUDA reads CUDA_MPS_*, and HAMi-core the others of CUDA_* and GPU_* (src/multiprocess of
+Project-HAMi/HAMi-core), but for CUDA_DISABLE_CONTROL, with which HAMi's plugin does not preload it (docs/config.md of Project-HAMi/HAMi).
+An API server counts 26 for a variable so, and would count 147 for one pattern of all names.
+*/}}
 {{- define "gpushare.ownVariable" -}}
-variable.name.matches('^(NVIDIA_VISIBLE_DEVICES$|CUDA_MPS_|CUDA_DEVICE_MEMORY_|CUDA_DEVICE_SM_LIMIT|ALIYUN_COM_GPU_MEM_)')
+variable.name in ['NVIDIA_VISIBLE_DEVICES', 'CUDA_DISABLE_CONTROL', 'CUDA_TASK_PRIORITY', 'GPU_CORE_UTILIZATION_POLICY']
+{{- range list "CUDA_DEVICE_MEMORY_" "CUDA_DEVICE_SM_LIMIT" "CUDA_MPS_" "NVIDIA_GPU_MEMORY_" "ALIYUN_COM_GPU_MEM_" }}
+|| variable.name.startsWith('{{ . }}')
+{{- end }}
 {{- end }}
 
 {{/* CEL: which containers of a list set which of these variables, in words. */}}
 {{- define "gpushare.ownVariables" -}}
 {{ . }}.filter(container, container.?env.orValue([]).exists(variable, {{ include "gpushare.ownVariable" . }}))
 .map(container, container.name + ' sets ' + container.env.filter(variable, {{ include "gpushare.ownVariable" . }}).map(variable, variable.name).join(', '))
+{{- end }}
+
+{{/*
+CEL: whether the variable `variable` chooses GPUs for a container. A value that chooses none is left, because without it the value of the
+image holds, which is often `all`.
+*/}}
+{{- define "gpushare.choosesGpus" -}}
+variable.name == 'NVIDIA_VISIBLE_DEVICES' && (has(variable.valueFrom) || !(variable.?value.orValue('') in ['', 'none', 'void']))
+{{- end }}
+
+{{/* CEL: whether a container of a list chooses GPUs. */}}
+{{- define "gpushare.chooseGpus" -}}
+{{ . }}.exists(container, container.?env.orValue([]).exists(variable, {{ include "gpushare.choosesGpus" . }}))
+{{- end }}
+
+{{/*
+CEL: the patches that remove such variables from the containers of a field of the spec: (list $field $concerned), where an expression about
+the `container` holds. They replace the whole list of a container, because each variable that is removed moves the next ones. transformList: Kubernetes 1.32.
+*/}}
+{{- define "gpushare.stripVariables" -}}
+object.spec.?{{ first . }}.orValue([]).transformList(place, container, {{ last . }}
+&& container.?env.orValue([]).exists(variable, {{ include "gpushare.choosesGpus" . }}),
+JSONPatch{op: 'replace', path: '/spec/{{ first . }}/' + string(place) + '/env',
+value: container.env.filter(variable, !({{ include "gpushare.choosesGpus" . }}))})
 {{- end }}
 
 {{/* CEL: whether an update changes annotations and nothing else. */}}
