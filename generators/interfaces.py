@@ -103,7 +103,7 @@ def _constants(source: str) -> Iterator[str]:
 
 def json_fields() -> Iterator[str]:
     """Yield the fields of what commands print with `-o json`, as recorded."""
-    for command in ("check-config", "explain", "inspect", "list"):
+    for command in ("check-config", "doctor", "explain", "inspect", "list"):
         for file in sorted((ROOT / "tests/skin/golden").glob(f"*/{command}*.json")):
             yield from (f"{command} {path}" for path in _paths(_recorded(file), ""))
 

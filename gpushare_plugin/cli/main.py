@@ -19,6 +19,7 @@ COMMANDS = {
     "completion": "Print a script that completes commands in a shell.",
     "debug": "Have a running daemon log more, or write its stacks.",
     "demo": "Show sample pods that share four simulated GPUs.",
+    "doctor": "Say what is wrong on this node, and what to do.",
     "explain": "Explain why a pod gets no GPU, or why it has the one it has.",
     "extender": "Place pods by GPU for kube-scheduler until SIGTERM.",
     "inspect": "Show the GPUs of a cluster and the pods that have them.",
@@ -40,6 +41,7 @@ SECTIONS = {
         "inspect",
         "explain",
         "list",
+        "doctor",
         "check-config",
         "schema",
         "demo",
@@ -55,7 +57,7 @@ SECTIONS = {
 FOLDERS = {
     "cluster": ("cleanup", "explain", "extender", "inspect", "partition"),
     "config": ("check-config", "schema"),
-    "node": ("list", "mig", "mps", "run"),
+    "node": ("doctor", "list", "mig", "mps", "run"),
 }
 """The commands in the folders of `commands`; all other commands are in `commands` itself."""
 
@@ -109,7 +111,7 @@ _OUTPUT_LOST = {errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC}
 
 
 def main(imported: Callable[[], None]) -> None:
-    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage; `list` also exits with 3.
+    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage; `list` and `doctor` also exit with 3.
 
     `imported` is called after the imports of the command and before the command begins; never without a command.
     """

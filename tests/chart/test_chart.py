@@ -255,6 +255,7 @@ EVERYTHING: dict[str, Any] = {
     "admission": {"pods": True, "gpuVariables": "strip", "schedulerName": True, "runtimeClassName": True},
     "helmTest": {**POD, "resource": "example.com/gpu", "resources": {"limits": {"memory": "1Gi"}}},
     "cleanup": {**WORKLOAD, "resources": {"limits": {"memory": "1Gi"}}},
+    "doctor": {**WORKLOAD, "nodes": ["node-a"], "resources": {"limits": {"memory": "1Gi"}}},
     "extraObjects": [
         {
             "apiVersion": "v1",
@@ -305,7 +306,7 @@ def test_the_chart_makes_only_the_daemon_and_its_rights_by_default() -> None:
     rest = [*["PodMonitor"] * 3, "PrometheusRule", *rights, *local, "RuntimeClass", *["Service"] * 3]
     rest += ["ServiceAccount", *["ServiceMonitor"] * 3]
     parts = [*extender, "Secret", *scheduler, *["DaemonSet"] * 2, *["NetworkPolicy"] * 3, *partitioner]
-    assert kinds(EVERYTHING) == ["ConfigMap", "DaemonSet", "ConfigMap", *parts, *bounds, *rest]
+    assert kinds(EVERYTHING) == ["ConfigMap", "DaemonSet", "ConfigMap", "Job", *parts, *bounds, *rest]
     assert kinds({"simulate": GPUS}) == ["DaemonSet", *rights, "ServiceAccount", "ConfigMap"]
     assert kinds({"cluster": {"enabled": False}}) == ["DaemonSet", "ServiceAccount"]
     made = of_hooks(objects())
@@ -796,7 +797,7 @@ def test_every_pod_goes_where_the_daemon_goes() -> None:
 def test_cleanup_goes_to_nodes_that_work(tolerations: list[dict[str, str]]) -> None:
     """The job runs on Linux, on the daemon's nodes and control planes, not where a taint says that nothing runs."""
     values = {**EVERYTHING, "tolerations": tolerations, "nodeSelector": {"team": "gpu"}}
-    (job,) = (each for each in objects(values) if each["kind"] == "Job")
+    (job,) = (each for each in of_hooks(objects(values)) if each["kind"] == "Job")
     spec = job["spec"]["template"]["spec"]
     assert spec["nodeSelector"] == {"kubernetes.io/os": "linux"}
     control_planes = [

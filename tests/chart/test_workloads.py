@@ -16,11 +16,13 @@ PLACES: dict[str, list[str]] = {
     "kube-scheduler": ["scheduler", "kubeScheduler"],
     "partitioner": ["partitioning"],
     "cleanup": ["cleanup"],
+    "doctor": ["doctor"],
     "test": ["helmTest"],
 }
 """Component -> where the values of the program are."""
 
 ALL: dict[str, Any] = {
+    "doctor": {"nodes": ["node-a"]},
     "mps": {"enabled": True},
     "partitioning": {"enabled": True, "mig": {"enabled": True}},
     "scheduler": {"enabled": True, "kubeScheduler": {"enabled": True}},
@@ -112,7 +114,7 @@ def test_pods_of_a_deployment_are_spread_by_request(component: str) -> None:
     assert second == own
 
 
-@pytest.mark.parametrize("component", ["cleanup", "test"])
+@pytest.mark.parametrize("component", ["cleanup", "doctor", "test"])
 def test_resources_of_a_hook_come_over_those_of_the_chart(component: str) -> None:
     """A quota still finds every quantity, and the share of the test pod stays."""
 

@@ -26,7 +26,7 @@ _FORKING.set_forkserver_preload(
     [
         *(f"{_COMMANDS}.cluster.{name}" for name in ("cleanup", "explain", "inspect")),
         *(f"{_COMMANDS}.config.{name}" for name in ("check_config", "schema")),
-        *(f"{_COMMANDS}.{name}" for name in ("node.list", "completion", "version")),
+        *(f"{_COMMANDS}.{name}" for name in ("node.doctor", "node.list", "completion", "version")),
         __name__,
     ]
 )
@@ -34,7 +34,7 @@ _FORKING.set_forkserver_preload(
 _READ_AT_THE_START = ("LD_PRELOAD", "PYTHON", "LC_", "LANG")
 """Variables that a program of Python, or its loader, reads only when it starts; one more is seen to in `_run`."""
 
-_ENDING_BY_THEMSELVES = {"check-config", "completion", "explain", "inspect", "list", "schema", "version"}
+_ENDING_BY_THEMSELVES = {"check-config", "completion", "doctor", "explain", "inspect", "list", "schema", "version"}
 
 
 def can_fork(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:

@@ -126,6 +126,7 @@ class TestUsage:
                 "inspect",
                 "explain",
                 "list",
+                "doctor",
                 "check-config",
                 "schema",
                 "demo",

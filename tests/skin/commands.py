@@ -1,9 +1,12 @@
 """Commands that end by themselves: the help of each, the outputs for a node, and the refusals of bad input."""
 
 import asyncio
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from gpushare_plugin.testing.hosts import DRIVER, GPUS, OPERATOR_25_10, built
+from gpushare_plugin.testing.nvml import FakeNvml
 from tests.process.daemon import Argument, Finished, gpushare
 from tests.skin.golden import Texts, masked
 
@@ -16,6 +19,7 @@ COMMANDS = (
     "completion",
     "debug",
     "demo",
+    "doctor",
     "explain",
     "extender",
     "inspect",
@@ -48,7 +52,7 @@ async def recorded(folder: Path) -> Texts:
     texts = {f"help/{name}.txt": told(done) for name, done in zip(("gpushare", *COMMANDS), helps, strict=True)}
     (version,) = await _in_turn([("version",)])
     texts["commands/version.txt"] = told(version)
-    return texts | await _of_a_node() | await _refusals(folder)
+    return texts | await _of_a_node() | await _of_the_doctor(folder) | await _refusals(folder)
 
 
 async def _of_a_node() -> Texts:
@@ -67,6 +71,16 @@ async def _of_a_node() -> Texts:
     }
     done = await _in_turn(asked.values())
     return {f"commands/{name}": told(each) for name, each in zip(asked, done, strict=True)}
+
+
+async def _of_the_doctor(folder: Path) -> Texts:
+    """Return what is said of a node of NVIDIA's operator, whose GPUs no pod gets, for people and as JSON."""
+    root = folder / "node"
+    with FakeNvml(GPUS, driver_version=DRIVER) as nvml, built(OPERATOR_25_10, root, nvml.library):
+        environment = {**nvml.environment, "POD_RESOURCES_SOCKET": ""}
+        done = [await run("doctor", "--root", root, "-o", form, environment=environment) for form in ("text", "json")]
+    texts = [re.sub(r"(root|user \d+), with(out)? CAP_SYS_ADMIN", "<rights>", told(each)) for each in done]
+    return {f"commands/doctor.{form}": text for form, text in zip(("txt", "json"), texts, strict=True)}
 
 
 async def _refusals(folder: Path) -> Texts:

@@ -1,6 +1,6 @@
 {{/*
 The programs that the chart runs, called by the component in their labels: node-daemon, mps, mig, extender, kube-scheduler,
-partitioner, cleanup and test. Values about a program have the same names for all of them. Most templates take (list $ $component).
+partitioner, cleanup, doctor and test. Values about a program have the same names for all of them. Most templates take (list $ $component).
 */}}
 
 {{/* Where the values of a program are, such as partitioning.mig. Those of the daemon are at the top. */}}
@@ -13,6 +13,7 @@ partitioner, cleanup and test. Values about a program have the same names for al
   "kube-scheduler" "scheduler.kubeScheduler"
   "partitioner" "partitioning"
   "cleanup" "cleanup"
+  "doctor" "doctor"
   "test" "helmTest"
 ) (last .) }}
 {{- end }}
@@ -134,6 +135,8 @@ Of the chart's, only what NVIDIA's runtime gives the container can be set otherw
 {{- $placement = "gpushare.nodeFields" }}
 {{- else if eq (last .) "cleanup" }}
 {{- $placement = "gpushare.cleanupFields" }}
+{{- else if eq (last .) "doctor" }}
+{{- $placement = "gpushare.doctorFields" }}
 {{- end }}
 {{- $fields := include $placement . | fromYaml }}
 {{- $_ := set $fields "imagePullSecrets" (include "gpushare.pullSecrets" $ | fromYamlArray) }}
@@ -246,6 +249,27 @@ nodeAffinity:
 {{- $tolerations = append $tolerations (dict "key" (printf "node-role.kubernetes.io/%s" .) "operator" "Exists" "effect" "NoSchedule") }}
 {{- end }}
 {{- dict "nodeSelector" (dict "kubernetes.io/os" "linux") "tolerations" $tolerations | toYaml }}
+{{- end }}
+
+{{/*
+The doctor goes to its node whatever the taints are, and without a runtime class: a node whose runtime class does not work is one
+that it is for.
+*/}}
+{{- define "gpushare.doctorFields" -}}
+{{- dict "tolerations" (list (dict "operator" "Exists")) "securityContext" (first .).Values.podSecurityContext | toYaml }}
+{{- end }}
+
+{{/* The variables of the daemon by which the doctor knows what the config needs of a node. */}}
+{{- define "gpushare.environment.doctor" -}}
+{{- $kept := list }}
+{{- range include "gpushare.environment.node-daemon" . | fromYamlArray }}
+{{- if has .name (list "CONFIG_DIRECTORY" "DEFAULT_CONFIG" "FALLBACK_STRATEGIES" "MPS_ROOT" "DEVICE_LIST_STRATEGY" "DEVICE_ID_STRATEGY" "NVIDIA_DRIVER_ROOT" "CDI_KIND") }}
+{{- $kept = append $kept . }}
+{{- end }}
+{{- end }}
+{{- with $kept }}
+{{- toYaml . }}
+{{- end }}
 {{- end }}
 
 {{/* The resources of a container of a hook: (list $ $component $defaults). A ResourceQuota of the namespace may demand each of these. */}}

@@ -6,7 +6,7 @@ in pkg/cdi/cache.go (which file counts where two describe a device); pkg/parser 
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,12 @@ class _Spec(Struct, frozen=True):
 class SpecReader:
     """Reads the specifications in directories; a file is read again only after a change."""
 
-    def __init__(self, directories: Sequence[Path]) -> None:
-        """Read in `directories`, of which a later one counts more, as for the container runtime."""
+    def __init__(self, directories: Sequence[Path], followed: Callable[[Path], Path] = Path) -> None:
+        """Read in `directories`, of which a later one counts more, as for the container runtime.
+
+        `followed` returns where a file is that can be a link, for files of another root than that of this process.
+        """
+        self._followed = followed
         self.directories = tuple(directories)
         self._before: dict[Path, tuple[tuple[int, int, int], _Spec | str]] = {}
         self._known = self._before
@@ -106,12 +110,13 @@ class SpecReader:
     def _spec(self, path: Path) -> _Spec | str | None:
         """Return a specification or why it is left out; None for a directory, and for a file that is gone."""
         try:
-            state = path.stat()
-            if path.is_dir():
+            there = self._followed(path)
+            state = there.stat()
+            if there.is_dir():
                 return None
             signature = state.st_ino, state.st_mtime_ns, state.st_size
             known = self._before.get(path)
-            self._known[path] = known if known and known[0] == signature else (signature, _read(path))
+            self._known[path] = known if known and known[0] == signature else (signature, _read(path, there))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -119,8 +124,9 @@ class SpecReader:
         return self._known[path][1]
 
 
-def _read(path: Path) -> _Spec | str:
-    content = read_regular(path, LARGEST_FILE + 1, follow_links=True)
+def _read(path: Path, there: Path) -> _Spec | str:
+    """Return the specification `path`, whose content is in the file `there`, or why it is left out."""
+    content = read_regular(there, LARGEST_FILE + 1, follow_links=True)
     if len(content) > LARGEST_FILE:
         return f"it has more than {LARGEST_FILE} bytes, expected at most so many"
     try:

@@ -14,9 +14,10 @@ import pynvml
 
 from gpushare_plugin.base.errors import DriverChangedError, NoGpuLibraryError
 
-_LIBRARY = "libnvidia-ml.so.1"
+LIBRARY = "libnvidia-ml.so.1"
+"""The name of NVML's library."""
 _LIBRARY_STEM = "libnvidia-ml.so"
-_LIBRARY_FOLDERS = (
+LIBRARY_FOLDERS = (
     "usr/lib64",
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
@@ -25,6 +26,7 @@ _LIBRARY_FOLDERS = (
     "lib/aarch64-linux-gnu",
     "usr/lib",
 )
+"""Where NVML's library is below a driver root."""
 SYSFS, PROCFS = Path("/sys"), Path("/proc")
 """The usual paths of the kernel's file systems."""
 
@@ -144,8 +146,8 @@ def _load(driver_root: Path) -> LibraryFile | None:
 
     pynvml asks for the library by name, and then gets the library already loaded.
     """
-    for folder in _LIBRARY_FOLDERS:
-        path = driver_root / folder / _LIBRARY
+    for folder in LIBRARY_FOLDERS:
+        path = driver_root / folder / LIBRARY
         if (file := library_file(path)) is not None:
             try:
                 ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
@@ -174,7 +176,7 @@ def _loaded_file() -> LibraryFile | None:
         return None
     # A mapped file's name ends with the version of the driver. After an upgrade, only the link keeps its name.
     files = (Path(fields[-1]) for line in mappings if len(fields := line.split(maxsplit=5)) > 5)  # noqa: PLR2004
-    return next((library_file(file.with_name(_LIBRARY)) for file in files if file.name.startswith(_LIBRARY_STEM)), None)
+    return next((library_file(file.with_name(LIBRARY)) for file in files if file.name.startswith(_LIBRARY_STEM)), None)
 
 
 def _devices(folder: Path) -> Iterator[tuple[str, int]]:

@@ -1,0 +1,86 @@
+"""`gpushare doctor`: whether this node is right for gpushare, and what to change."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpushare_plugin.base.errors import ConfigError, GpushareError
+from gpushare_plugin.base.log.form import configure_log
+from gpushare_plugin.cli.inputs import chosen_configs, with_config_options
+from gpushare_plugin.cli.options import A_PATH, node_name_option, pod_resources_socket_option
+from gpushare_plugin.cli.output import output_style, show, show_json
+from gpushare_plugin.cli.setting_options import with_setting_options
+from gpushare_plugin.doctor.bundle import write_bundle
+from gpushare_plugin.doctor.examination import judged, read_node
+from gpushare_plugin.doctor.node.host import HostRoot
+from gpushare_plugin.doctor.node.needs import needs_of
+from gpushare_plugin.doctor.words import lines_of
+from gpushare_plugin.gpus.nvml.gpus import NvmlSource
+from gpushare_plugin.observe.parts import encode
+
+NODE_IS_WRONG = 3
+"""Exit status for a node on which a part is wrong."""
+_MOUNTED = Path("/host")
+"""Where the chart's Job mounts the root of the node."""
+
+
+@click.command("doctor", short_help="Say what is wrong on this node, and what to do.")
+@click.option(
+    "--root",
+    metavar="DIRECTORY",
+    type=A_PATH,
+    help="Where the root of the node's file system is. Default: /host if that is a directory, else /.",
+)
+@with_config_options
+@with_setting_options
+@node_name_option
+@pod_resources_socket_option
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@click.option(
+    "--bundle",
+    metavar="FILE",
+    type=A_PATH,
+    help="Also write an archive (.tar.gz) for a bug report, without names and secrets.",
+)
+@click.pass_context
+def command(context: click.Context, /, root: Path | None, output: str, bundle: Path | None, **options: Any) -> None:
+    """Look at everything that brings GPUs into the containers of this node, and say what is wrong and what to do.
+
+    Looks at GPUs and driver, NVML, the container runtime, NVIDIA's container toolkit and operator, CDI
+    specifications, control groups, MPS, the kubelet's sockets and checkpoint, other device plugins, and the rights of
+    this process. Each line is right, wrong with the remedy, or not looked at with the reason. The config, chosen as
+    for the daemon, decides what the node needs.
+
+    Needs no cluster, runs no program of the node, and changes nothing. Run it on the node as root, or in a pod with
+    the root of the node at /host.
+
+    Exit status: 0 if nothing is wrong; 3 if a part of the node is wrong; 1 if the node cannot be looked at, or the
+    archive cannot be written.
+    """
+    configure_log("console", "error")
+    host = HostRoot(_root(root))
+    loaded = chosen_configs(context, options).load()
+    if loaded.config is None:
+        raise ConfigError(loaded.lines(loaded.problems))
+    facts = read_node(host, needs_of(loaded.config, options["pod_resources_socket"]), NvmlSource)
+    report = judged(facts, host)
+    if bundle is not None:
+        write_bundle(bundle, facts, report, (options["node_name"] or "", host.line("/etc/hostname")))
+    if output == "json":
+        show_json(encode(report, indent=2))
+    else:
+        style = output_style()
+        show(lines_of(report, style.width if sys.stdout.isatty() else None), style)
+    if report.wrong:
+        context.exit(NODE_IS_WRONG)
+
+
+def _root(given: Path | None) -> Path:
+    """Return the root of the node's file system; raise GpushareError if there is no such directory."""
+    root = given or (_MOUNTED if _MOUNTED.is_dir() else Path("/"))
+    if not os.access(root, os.R_OK | os.X_OK) or not root.is_dir():
+        raise GpushareError(f"{root} is not a directory that can be read; expected the root of the node's file system")
+    return root.absolute()

@@ -1,0 +1,178 @@
+"""The examination of a node: every part is read, and then judged by what the config needs of the node.
+
+No program of the node is run, no file is written, and no service is asked; sockets are connected to, without a word.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gpushare_plugin.base.text import some_of
+from gpushare_plugin.base.version import __version__
+from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at
+from gpushare_plugin.doctor.node.host import HostRoot
+from gpushare_plugin.doctor.node.needs import ConfigNeeds
+from gpushare_plugin.doctor.subjects import cards as pci
+from gpushare_plugin.doctor.subjects import cdi, cgroups, driver, kubelet, mps, nvml, operator, plugins, rights, toolkit
+from gpushare_plugin.doctor.subjects.runtimes import judgement as runtimes
+from gpushare_plugin.doctor.subjects.runtimes.runtime import RuntimeFacts
+from gpushare_plugin.gpus.source import GpuSource
+from gpushare_plugin.observe.parts import Part
+
+_PATHS_TO_SHOW = 2
+_SUBJECTS_OF_FILES = (
+    operator.SUBJECT,
+    runtimes.RUNTIME,
+    runtimes.HANDLER,
+    runtimes.CDI,
+    toolkit.VERSION,
+    toolkit.SETTINGS,
+    cdi.SUBJECT,
+    mps.SUBJECT,
+)
+"""The parts of a node with GPUs that only its own files show."""
+_SUBJECTS_OF_GPUS = (driver.KERNEL_MODULE, driver.LIBRARIES, nvml.SUBJECT, *_SUBJECTS_OF_FILES)
+"""The parts of a node that matter only with a GPU."""
+
+
+class Facts(Part, frozen=True, kw_only=True):
+    """What was read of the node, as far as gpushare understands it."""
+
+    needs: ConfigNeeds
+    """What the config needs of the node."""
+    cards: tuple[pci.PciGpu, ...] | None
+    """The GPUs on the PCI bus."""
+    driver: driver.DriverFacts
+    """NVIDIA's driver."""
+    nvml: nvml.NvmlFacts | None
+    """The answer of NVML; None on a machine without GPUs, where NVML is not asked."""
+    runtime: RuntimeFacts | None
+    """The container runtime."""
+    toolkit: toolkit.ToolkitFacts
+    """NVIDIA's container toolkit."""
+    cdi: cdi.CdiFacts
+    """The CDI specifications."""
+    cgroups: cgroups.CgroupFacts
+    """The control groups."""
+    mps: mps.MpsFacts
+    """CUDA MPS."""
+    kubelet: kubelet.KubeletFacts
+    """The kubelet."""
+    plugins: plugins.PluginFacts
+    """The device plugins."""
+    operator: operator.OperatorFacts
+    """NVIDIA's operator."""
+    rights: rights.RightsFacts
+    """The rights of this process."""
+
+    @property
+    def without_gpus(self) -> str:
+        """Why the node has no GPUs for containers; empty if it has GPUs."""
+        return pci.why_without(self.cards, self.driver.kernel)
+
+
+class DoctorReport(Part, frozen=True, kw_only=True):
+    """The result of an examination, as `gpushare doctor -o json` prints it."""
+
+    version: int = 1
+    """The version of the format, which grows when a key goes or changes its meaning."""
+    gpushare: str = __version__
+    """The version of gpushare."""
+    right: int
+    """How many lines are right."""
+    wrong: int
+    """How many lines are wrong."""
+    not_looked_at: int
+    """How many lines are about parts that were not looked at."""
+    lines: tuple[Diagnosis, ...]
+    """The lines, in the order in which they are best mended."""
+
+
+def read_node(host: HostRoot, needs: ConfigNeeds, source: Callable[[Path], GpuSource]) -> Facts:
+    """Read every part of the node; `source` returns the GPUs as NVML shows them, with the library below a directory."""
+    cards = pci.read_cards(host)
+    of_driver = driver.read_driver(host, needs)
+    runtime = runtimes.read_runtime(host)
+    has_gpus = not pci.why_without(cards, of_driver.kernel)
+    return Facts(
+        needs=needs,
+        cards=cards,
+        driver=of_driver,
+        nvml=nvml.read_nvml(source(host.resolved(of_driver.root or needs.driver_root)), host) if has_gpus else None,
+        runtime=runtime,
+        toolkit=toolkit.read_toolkit(host, runtime),
+        cdi=cdi.read_cdi(host, runtime, of_driver),
+        cgroups=cgroups.read_cgroups(host),
+        mps=mps.read_mps(host, needs, of_driver),
+        kubelet=kubelet.read_kubelet(host, needs),
+        plugins=plugins.read_plugins(host),
+        operator=operator.read_operator(host),
+        rights=rights.read_rights(host),
+    )
+
+
+def judged(facts: Facts, host: HostRoot) -> DoctorReport:
+    """Return the judgement of everything that was read."""
+    lines = tuple(_doubted(line, facts, host) for line in _lines(facts, host))
+    counts = {judgement: sum(line.judgement == judgement for line in lines) for judgement in ("right", "wrong")}
+    return DoctorReport(
+        right=counts["right"],
+        wrong=counts["wrong"],
+        not_looked_at=len(lines) - sum(counts.values()),
+        lines=lines,
+    )
+
+
+def _doubted(line: Diagnosis, facts: Facts, host: HostRoot) -> Diagnosis:
+    """Return a line; not as wrong where this process could not read everything, and the mistake may be its own."""
+    if line.judgement != "wrong" or not host.refused:
+        return line
+    return not_looked_at(
+        line.subject,
+        f"user {facts.rights.user} may not read {some_of(sorted(host.refused), _PATHS_TO_SHOW)}, so this is not sure: "
+        f"{line.found}. Run doctor as root",
+    )
+
+
+def _lines(facts: Facts, host: HostRoot) -> Iterator[Diagnosis]:
+    yield from pci.judge_cards(facts.cards)
+    if reason := facts.without_gpus:
+        yield from (not_looked_at(subject, reason) for subject in _SUBJECTS_OF_GPUS)
+    else:
+        yield from _lines_of_gpus(facts, host)
+    yield from cgroups.judge_cgroups(facts.cgroups, facts.driver.kernel)
+    yield from kubelet.judge_kubelet(facts.kubelet, host)
+    yield from plugins.judge_plugins(facts.plugins)
+    yield from rights.judge_rights(facts.rights, host.refused)
+
+
+def _lines_of_gpus(facts: Facts, host: HostRoot) -> Iterator[Diagnosis]:
+    """Yield the lines about what brings GPUs into containers, on a machine that has GPUs."""
+    yield from driver.judge_driver(facts.driver, facts.needs)
+    if facts.nvml:
+        yield from nvml.judge_nvml(facts.nvml, facts.driver.kernel)
+    if facts.runtime is None:
+        # A root without a container runtime is that of a pod, which lacks the other files of the node, too.
+        yield from (not_looked_at(subject, runtimes.WITHOUT_RUNTIME) for subject in _SUBJECTS_OF_FILES)
+    else:
+        yield from _lines_of_files(facts, facts.runtime, host)
+
+
+def _lines_of_files(facts: Facts, runtime: RuntimeFacts, host: HostRoot) -> Iterator[Diagnosis]:
+    """Yield the lines about what only the files of a node show."""
+    needs, names = facts.needs, _gpu_names(facts)
+    yield from operator.judge_operator(facts.operator, runtime, facts.toolkit)
+    yield from runtimes.judge_runtime(runtime, host, needs, by_operator=facts.operator.installs_toolkit)
+    yield from toolkit.judge_toolkit(facts.toolkit, host, needs, facts.driver)
+    look = cdi.SpecificationLook(
+        facts.cdi, needs, facts.toolkit, facts.driver, bool(runtime.nvidia), facts.plugins.ours is True, names
+    )
+    yield from cdi.judge_cdi(look)
+    yield from mps.judge_mps(facts.mps, needs)
+
+
+def _gpu_names(facts: Facts) -> tuple[cdi.GpuNames, ...] | None:
+    """Return how the GPUs are called in CDI specifications; None if NVML did not show the GPUs."""
+    if facts.nvml is None or facts.nvml.failure:
+        return None
+    gpus = [gpu for gpu in facts.nvml.gpus if not gpu.divided]
+    return tuple(cdi.GpuNames(gpu.label if facts.needs.by_index else gpu.uuid, gpu.uuid) for gpu in gpus)

@@ -1,0 +1,36 @@
+"""The type of a line of `gpushare doctor`: a part of the node, and whether it is right."""
+
+from typing import Literal
+
+from gpushare_plugin.observe.parts import Part
+
+Judgement = Literal["right", "wrong", "notLookedAt"]
+"""Whether a part of the node is right for gpushare, is wrong, or was not looked at."""
+
+
+class Diagnosis(Part, frozen=True):
+    """One line: a part of the node, what was found there, and what to do."""
+
+    subject: str
+    """The part of the node, such as `driver`."""
+    judgement: Judgement
+    """Whether the part is right."""
+    found: str
+    """What was found; for a part that was not looked at the reason."""
+    remedy: str | None = None
+    """What to do about a part that is wrong; None otherwise."""
+
+
+def right(subject: str, found: str) -> Diagnosis:
+    """Return the line of a part that is as gpushare needs it."""
+    return Diagnosis(subject=subject, judgement="right", found=found)
+
+
+def wrong(subject: str, found: str, remedy: str) -> Diagnosis:
+    """Return the line of a part that keeps pods from their GPUs, with what to do."""
+    return Diagnosis(subject=subject, judgement="wrong", found=found, remedy=remedy)
+
+
+def not_looked_at(subject: str, reason: str) -> Diagnosis:
+    """Return the line of a part of which nothing is known, with the reason."""
+    return Diagnosis(subject=subject, judgement="notLookedAt", found=reason)

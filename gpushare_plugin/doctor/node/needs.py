@@ -1,0 +1,53 @@
+"""What the config of the daemon needs of the node: a node is right or wrong for a config."""
+
+from pathlib import Path
+
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.kubelet.paths import DEFAULT_POD_RESOURCES_SOCKET
+
+_BY_RUNTIME = frozenset({"envvar", "volume-mounts"})
+"""Values of `deviceListStrategy` that NVIDIA's runtime carries out."""
+
+
+class ConfigNeeds(Struct, frozen=True):
+    """The parts of a config that decide what a node must have."""
+
+    strategies: tuple[str, ...] = ("envvar",)
+    """`flags.plugin.deviceListStrategy`."""
+    cdi: bool = False
+    """Whether containers get their GPUs by the names of CDI devices."""
+    cdi_kind: str = "nvidia.com/gpu"
+    """`flags.plugin.cdiKind`: the kind of the CDI devices that gpushare names."""
+    by_index: bool = False
+    """Whether GPUs are named by index, not by UUID (`flags.plugin.deviceIDStrategy`)."""
+    driver_root: str = "/"
+    """`flags.nvidiaDriverRoot`, a path of the node."""
+    mps_root: str = "/run/nvidia/mps"
+    """`flags.mpsRoot`."""
+    mps: bool = False
+    """Whether the config shares GPUs by MPS."""
+
+    pod_resources_socket: str = str(DEFAULT_POD_RESOURCES_SOCKET)
+    """Where the daemon gets the kubelet's pod-resources socket from, a path of the node."""
+
+    @property
+    def runtime(self) -> bool:
+        """Whether containers get their GPUs from NVIDIA's runtime."""
+        return not _BY_RUNTIME.isdisjoint(self.strategies)
+
+
+def needs_of(config: Config, pod_resources_socket: Path) -> ConfigNeeds:
+    """Return what a node must have for `config` and a daemon with this socket of the kubelet, a path of the node."""
+    plugin, memory = config.flags.plugin, config.sharing.memory
+    by_mps = bool(config.sharing.mps) or any(each.isolation == "mps" for each in (memory.resources if memory else ()))
+    return ConfigNeeds(
+        strategies=tuple(plugin.device_list_strategy),
+        cdi=plugin.uses_cdi,
+        cdi_kind=plugin.cdi_kind,
+        by_index=plugin.device_id_strategy == "index",
+        driver_root=config.flags.nvidia_driver_root,
+        mps_root=config.flags.mps_root,
+        mps=by_mps,
+        pod_resources_socket=str(pod_resources_socket),
+    )

@@ -1,0 +1,93 @@
+"""The NVIDIA GPUs that the kernel lists as PCI devices, and the kernel drivers that have them.
+
+Facts: the kernel's Documentation/ABI/testing/sysfs-bus-pci (`vendor`, `class`, `driver`). Class 0x0300 is a VGA
+controller, 0x0302 a 3D controller (pci.ids); NVSwitches and audio functions have other classes.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
+from gpushare_plugin.doctor.node.host import HostRoot
+
+SUBJECT = "GPUs on the PCI bus"
+NO_GPU = "this machine has no NVIDIA GPU"
+"""Why parts of a machine without a GPU are not looked at."""
+
+_DEVICES = "/sys/bus/pci/devices"
+_NVIDIA = "0x10de"
+_GPU_CLASSES = ("0x0300", "0x0302")
+_FOR_MACHINES = frozenset({"vfio-pci", "nvidia_vgpu_vfio", "pci-stub"})
+"""Kernel drivers that give a GPU to a virtual machine."""
+_OF_THE_KERNEL = frozenset({"nouveau", "nova_core"})
+"""The kernel's own drivers of NVIDIA's GPUs."""
+
+
+class PciGpu(Struct, frozen=True):
+    """An NVIDIA GPU of the PCI bus."""
+
+    address: str
+    """The PCI address, such as `0000:3b:00.0`."""
+    driver: str
+    """The kernel driver that has the GPU, such as `nvidia`; empty for none."""
+
+
+def read_cards(host: HostRoot) -> tuple[PciGpu, ...] | None:
+    """Return the NVIDIA GPUs on the PCI bus; None where the kernel's list of devices is not there."""
+    if not host.is_directory(_DEVICES):
+        return None
+    return tuple(
+        PciGpu(address, _driver(host, f"{_DEVICES}/{address}"))
+        for address in host.names(_DEVICES)
+        if host.line(f"{_DEVICES}/{address}/vendor") == _NVIDIA
+        and host.line(f"{_DEVICES}/{address}/class").startswith(_GPU_CLASSES)
+    )
+
+
+def why_without(cards: Sequence[PciGpu] | None, module: str) -> str:
+    """Return why the node has no GPU for containers, empty if it has one; `module` is the version of NVIDIA's module.
+
+    A loaded module means GPUs, also where they are not on a PCI bus.
+    """
+    if module or any(card.driver not in _FOR_MACHINES for card in cards or ()):
+        return ""
+    if cards is None:
+        return "it is not known whether this machine has GPUs, and NVIDIA's driver is not loaded"
+    return "every GPU is given to virtual machines" if cards else NO_GPU
+
+
+def judge_cards(cards: Sequence[PciGpu] | None) -> Iterator[Diagnosis]:
+    """Yield the line about the GPUs on the PCI bus."""
+    if cards is None:
+        yield not_looked_at(SUBJECT, f"{_DEVICES} is not there, so it is not known which GPUs this machine has")
+    elif not cards:
+        yield not_looked_at(SUBJECT, NO_GPU)
+    elif (own := [card.address for card in cards if card.driver in _OF_THE_KERNEL]) and not _any_of_nvidia(cards):
+        yield wrong(
+            SUBJECT,
+            f"the kernel's own driver has {', '.join(own)}, so NVIDIA's driver cannot use this",
+            "write `blacklist nouveau` and `options nouveau modeset=0` into /etc/modprobe.d/nouveau.conf, make the "
+            "initial RAM file system anew (update-initramfs -u, or dracut --force), and reboot the node",
+        )
+    else:
+        yield right(SUBJECT, _in_words(cards))
+
+
+def _any_of_nvidia(cards: Sequence[PciGpu]) -> bool:
+    """Return whether NVIDIA's driver has a GPU: then another driver has an old card for a screen."""
+    return any(card.driver == "nvidia" for card in cards)
+
+
+def _in_words(cards: Sequence[PciGpu]) -> str:
+    counts = Counter(card.driver for card in cards)
+    having = [
+        f"{count} with the kernel driver {name}" if name else f"{count} without a kernel driver"
+        for name, count in counts.items()
+    ]
+    machines = "; those of virtual machines are not for containers" if _FOR_MACHINES & counts.keys() else ""
+    return f"{', '.join(having)}{machines}"
+
+
+def _driver(host: HostRoot, device: str) -> str:
+    return host.target(f"{device}/driver").rpartition("/")[2] if host.exists(f"{device}/driver") else ""

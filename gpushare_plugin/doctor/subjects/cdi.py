@@ -1,0 +1,250 @@
+"""The CDI specifications of the node: which devices they have, and whether a container that gets one can start.
+
+Facts: NVIDIA/nvidia-container-toolkit, pkg/nvcdi (hooks are run on the node with `nvidia-cdi-hook`; a mount of a file
+that is not there fails). NVIDIA's operator writes only `management.nvidia.com/gpu=all`, for its own pods
+(cmd/nvidia-ctk-installer/toolkit/toolkit.go, `generateCDISpec`).
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import yaml
+
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.text import some_of
+from gpushare_plugin.core.cdi import NVIDIA_PLUGIN_KIND, OWN_KIND
+from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
+from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
+from gpushare_plugin.doctor.node.needs import ConfigNeeds
+from gpushare_plugin.doctor.subjects.driver import DriverFacts
+from gpushare_plugin.doctor.subjects.runtimes.runtime import CDI_DIRECTORIES, RuntimeFacts, table, text, texts
+from gpushare_plugin.doctor.subjects.toolkit import OPERATORS_TOOLKIT, ToolkitFacts
+from gpushare_plugin.gpus.cdi.reading import SpecReader, parsed
+
+SUBJECT = "CDI specifications"
+LIMITS_HOOK = "apply-cuda-memory-limits"
+"""The hook that sets the driver's memory limits (NVIDIA/nvidia-container-toolkit, cmd/nvidia-cdi-hook)."""
+MANAGEMENT_KIND = "management.nvidia.com/gpu"
+"""The kind of the device that NVIDIA's operator makes for its own pods."""
+
+_NAMES_TO_SHOW = 3
+_HOOK_PROGRAMS = frozenset({"nvidia-cdi-hook", "nvidia-ctk"})
+
+
+class CdiFile(Struct, frozen=True):
+    """What is in a specification besides devices; variables are left out, since they can be secret."""
+
+    hooks: tuple[str, ...] = ()
+    """What the hooks do, such as `update-ldcache`."""
+    missing: tuple[str, ...] = ()
+    """Programs of hooks and files of mounts that are not on the node; such a container cannot start."""
+
+
+class CdiFacts(Struct, frozen=True):
+    """The specifications that the container runtime reads."""
+
+    directories: tuple[str, ...]
+    """The directories with specifications, paths of the node."""
+    devices: Mapping[str, str]
+    """The file that describes a device, a path of the node, by the name of the device, `nvidia.com/gpu=GPU-…`."""
+    unusable: tuple[str, ...]
+    """Why specifications or devices cannot be used."""
+    files: Mapping[str, CdiFile]
+    """What else is in the files with devices."""
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """How many devices there are of each kind."""
+        return Counter(name.partition("=")[0] for name in self.devices)
+
+
+def read_cdi(host: HostRoot, runtime: RuntimeFacts | None, driver: DriverFacts) -> CdiFacts:
+    """Return the specifications in the directories that the container runtime reads."""
+    directories = runtime.cdi_directories if runtime else CDI_DIRECTORIES
+    places = {host.resolved(each): each for each in directories}
+    found = SpecReader(tuple(places), host.followed).devices(driver.kernel or driver.library)
+
+    def of_node(said: str) -> str:
+        """Return a text with the paths of the node."""
+        for place, directory in places.items():
+            said = said.replace(str(place), directory)
+        return said
+
+    devices = {name: of_node(file) for name, file in found.files.items()}
+    return CdiFacts(
+        directories,
+        devices,
+        tuple(map(of_node, found.unusable)),
+        {file: _beside_devices(host, file) for file in sorted(set(devices.values()))},
+    )
+
+
+def _beside_devices(host: HostRoot, file: str) -> CdiFile:
+    try:
+        document = parsed((host.text(file) or "").encode(), f".{file.rpartition('.')[2]}")
+    except (UnreadableError, ValueError, RecursionError, yaml.YAMLError):
+        return CdiFile()  # changed since its devices were read
+    edits = [table(each, "containerEdits") for each in (document, *_tables(table(document).get("devices")))]
+    hooks = [hook for each in edits for hook in _tables(each.get("hooks"))]
+    sources = [text(mount.get("hostPath")) for each in edits for mount in _tables(each.get("mounts"))]
+    paths = (*(text(hook.get("path")) for hook in hooks), *sources)
+    # The source of a mount of the kernel's file systems, such as tmpfs, is no path.
+    needed = dict.fromkeys(path for path in paths if path.startswith("/"))
+    return CdiFile(
+        tuple(dict.fromkeys(filter(None, map(_work, hooks)))),
+        tuple(path for path in needed if not host.exists(path)),
+    )
+
+
+def _tables(value: object) -> list[Mapping[str, object]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _work(hook: Mapping[str, object]) -> str:
+    """Return what a hook of NVIDIA's does, or the name of another program, whose arguments can be secret."""
+    program, *words = [*texts(hook.get("args")), ""]
+    name = program.rpartition("/")[2]
+    return next((word for word in words if word != "hook"), "") if name in _HOOK_PROGRAMS else name
+
+
+class GpuNames(NamedTuple):
+    """How a GPU is called in specifications."""
+
+    name: str
+    """The name of the GPU's device by the config: the UUID or the index."""
+    uuid: str
+    """The UUID, by which gpushare's own specification has the GPU in any case."""
+
+    def of_kind(self, kind: str) -> str:
+        """Return the name of the GPU's device of a kind."""
+        return f"{kind}={self.uuid if kind == OWN_KIND else self.name}"
+
+
+class SpecificationLook(Struct, frozen=True):
+    """What the judgement of the specifications depends on."""
+
+    cdi: CdiFacts
+    """The specifications."""
+    needs: ConfigNeeds
+    """What the config needs."""
+    toolkit: ToolkitFacts
+    """The container toolkit, whose runtime may read the specifications, too."""
+    driver: DriverFacts
+    """The driver."""
+    by_handler: bool
+    """Whether the container runtime has a handler for NVIDIA's runtime."""
+    served: bool
+    """Whether the daemon of gpushare runs on the node, which writes a specification of its own where none has a GPU."""
+    gpus: tuple[GpuNames, ...] | None
+    """The GPUs, None where the GPUs are not known."""
+
+    @property
+    def needed(self) -> dict[tuple[str, ...], str]:
+        """The groups of kinds of which every GPU needs a device of any kind, each with who needs that."""
+        found: dict[tuple[str, ...], str] = {}
+        if self.needs.cdi:
+            kinds = (self.needs.cdi_kind, NVIDIA_PLUGIN_KIND, OWN_KIND)
+            found[kinds] = f"the config (deviceListStrategy {', '.join(self.needs.strategies)})"
+        if self.needs.runtime and self.toolkit.by_specification and self.by_handler:
+            found[self.toolkit.default_kind,] = f"NVIDIA's runtime in mode cdi ({self.toolkit.file})"
+        return found
+
+
+def judge_cdi(look: SpecificationLook) -> Iterator[Diagnosis]:
+    """Yield a line for each group of kinds that is needed, and one for all other kinds."""
+    for kinds, user in look.needed.items():
+        yield _of_kinds(look, kinds, user)
+    used = {kind for kinds in look.needed for kind in kinds}
+    others = [f"{kind} ({count})" for kind, count in look.cdi.kinds.items() if kind not in used]
+    if others:
+        yield right(SUBJECT, f"devices that the config does not use: {', '.join(others)}")
+    elif not look.needed:
+        yield right(SUBJECT, f"none in {' and '.join(look.cdi.directories)}; the config does not use CDI")
+
+
+def _of_kinds(look: SpecificationLook, kinds: Sequence[str], user: str) -> Diagnosis:
+    """Return the line about kinds of which every GPU needs a device."""
+    there = {name: file for name, file in look.cdi.devices.items() if name.partition("=")[0] in kinds}
+    if missing := _without(look, kinds, there):
+        return _lacking(look, kinds, f"{user} needs {missing}")
+    files = {file: look.cdi.files[file] for file in dict.fromkeys(there.values())}
+    if gone := [path for each in files.values() for path in each.missing]:
+        return wrong(
+            SUBJECT,
+            f"{', '.join(file for file, each in files.items() if each.missing)} names files that are not on the node: "
+            f"{some_of(gone, _NAMES_TO_SHOW)}, so a pod with a GPU cannot start. The driver or the toolkit was changed "
+            "after the specification was generated",
+            _generates(look),
+        )
+    return right(SUBJECT, f"{len(there)} devices for {user}, of {', '.join(files)}; {_hooks(look, files.values())}")
+
+
+def _lacking(look: SpecificationLook, kinds: Sequence[str], needed: str) -> Diagnosis:
+    """Return the line about devices that no specification has; `needed` says which, and who needs them."""
+    unusable = f" Not usable: {'; '.join(look.cdi.unusable)}." if look.cdi.unusable else ""
+    where = f"no specification in {' or '.join(look.cdi.directories)} has that"
+    if OWN_KIND in kinds and not look.served:
+        return not_looked_at(SUBJECT, f"{needed}, and {where}; the daemon will write one of its own.{unusable}")
+    return wrong(
+        SUBJECT,
+        f"{needed}, and {where}, so a pod with a GPU cannot start (unresolvable CDI devices).{unusable} Usable: "
+        f"{some_of(sorted(look.cdi.devices), _NAMES_TO_SHOW) or 'nothing'}",
+        _remedy(look, kinds),
+    )
+
+
+def _hooks(look: SpecificationLook, files: Iterable[CdiFile]) -> str:
+    hooks = dict.fromkeys(hook for each in files for hook in each.hooks)
+    limits = "" if LIMITS_HOOK in hooks else f"; no {LIMITS_HOOK}, so CDI sets no memory limits of the driver"
+    unknown = "; whether every GPU has one is not known without NVML" if look.gpus is None else ""
+    return f"hooks: {', '.join(hooks) or 'none'}{limits}{unknown}"
+
+
+def _without(look: SpecificationLook, kinds: Sequence[str], there: Mapping[str, str]) -> str:
+    """Return the GPUs without a device of any kind, in words; empty if every GPU has one, as far as that is known."""
+    if look.gpus is None:
+        return "" if any(not name.endswith("=all") for name in there) else f"{kinds[0]}=… for each GPU"
+    missing = [gpu for gpu in look.gpus if not any(gpu.of_kind(kind) in there for kind in kinds)]
+    return some_of([gpu.of_kind(kinds[0]) for gpu in missing], _NAMES_TO_SHOW)
+
+
+def _remedy(look: SpecificationLook, kinds: Sequence[str]) -> str:
+    """Return what gives every GPU a device of one of the kinds."""
+    if OWN_KIND in kinds:
+        return (
+            "read why the daemon has no specification of its own, in the warning of `gpushare list` or at "
+            f"cdi_spec_not_written in its log (docs/cdi.md, What the daemon needs for it). Or {_generates(look)}"
+        )
+    kind = (
+        f'set default-kind = "nvidia.com/gpu" in [nvidia-container-runtime.modes.cdi] of {look.toolkit.file}, and '
+        if kinds == (MANAGEMENT_KIND,)
+        else ""
+    )
+    return (
+        "give GPUs by CDI, with deviceListStrategy cdi-cri in the config or the chart: the daemon then writes a "
+        f"specification of its own. Or {kind}{_generates(look)}. Or give the daemon and pods runtimeClassName "
+        "nvidia-legacy, if the container runtime has that handler"
+    )
+
+
+def _generates(look: SpecificationLook) -> str:
+    """Return the command that generates the specification on this node, as an instruction."""
+    directory = look.toolkit.directory
+    program = f"{directory}/nvidia-ctk" if directory else "nvidia-ctk (package nvidia-container-toolkit-base)"
+    root = f" --driver-root={look.driver.root}" if look.driver.root not in {None, "/"} else ""
+    hook = f" --nvidia-cdi-hook-path={OPERATORS_TOOLKIT}/nvidia-cdi-hook" if directory == OPERATORS_TOOLKIT else ""
+    strategy = " --device-name-strategy=index" if look.needs.by_index else " --device-name-strategy=uuid"
+    command = f"{program} cdi generate{root}{hook}{strategy} --output={_output(look)}"
+    return f"run `{command}` on the node, and again after each change of the driver"
+
+
+def _output(look: SpecificationLook) -> str:
+    """Return the file to write: one that has the devices, or should have them, or else one that survives a restart."""
+    there = [file for name, file in look.cdi.devices.items() if name.startswith(f"{look.needs.cdi_kind}=")]
+    # Devices of a later directory count more, also where containers cannot use them.
+    for directory in reversed(look.cdi.directories):
+        unusable = re.compile(rf"{re.escape(directory)}/[^\s/]*nvidia[^\s/:,]*\.(?:yaml|json)")
+        there += [found[0] for reason in look.cdi.unusable if (found := unusable.search(reason))]
+    return there[0] if there else f"{look.cdi.directories[0]}/nvidia.yaml"

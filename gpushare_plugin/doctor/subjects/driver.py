@@ -1,0 +1,105 @@
+"""NVIDIA's driver: the kernel module that runs, and the libraries on the node that must have the same version.
+
+Facts: `/proc/driver/nvidia/version` and `/sys/module/nvidia/version`, chapter "The /proc/driver/nvidia interface" of
+the driver's README; the files of a driver end with its version (`libnvidia-ml.so.580.95.05`, chapter "Installed
+components"). NVIDIA's operator installs a driver below `/run/nvidia/driver` (NVIDIA/gpu-operator,
+deployments/gpu-operator/values.yaml, `hostPaths.driverInstallDir`).
+"""
+
+import re
+from collections.abc import Iterator
+
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
+from gpushare_plugin.doctor.node.host import HostRoot
+from gpushare_plugin.doctor.node.needs import ConfigNeeds
+from gpushare_plugin.gpus.nvml.initialisation import LIBRARY, LIBRARY_FOLDERS
+
+KERNEL_MODULE, LIBRARIES = "driver (kernel)", "driver (libraries)"
+OPERATORS_ROOT = "/run/nvidia/driver"
+"""The driver root of NVIDIA's operator, where it installs the driver itself."""
+
+_VERSION = re.compile(r"\b\d{3,4}\.\d+(\.\d+)?\b")
+_OF_A_FILE = re.compile(r"\.so\.(\d{3,4}\.\d+(?:\.\d+)?)$")
+
+
+class DriverFacts(Struct, frozen=True):
+    """What the node shows of NVIDIA's driver."""
+
+    kernel: str = ""
+    """The version of the loaded kernel module; empty if none is loaded."""
+    kind: str = ""
+    """`open` or `closed`, the kind of the loaded kernel module; empty if not known."""
+    root: str | None = None
+    """The driver root with the libraries, a path of the node; None if none was found."""
+    library: str = ""
+    """The version of NVML's library below `root`; empty if its file does not name a version."""
+
+
+def read_driver(host: HostRoot, needs: ConfigNeeds) -> DriverFacts:
+    """Return what the node shows of the driver."""
+    said = host.line("/proc/driver/nvidia/version")
+    named = _VERSION.search(said)
+    kernel = host.line("/sys/module/nvidia/version") or (named.group() if named else "")
+    found = [
+        DriverFacts(kernel, _kind(said), root, _version_of(host, library))
+        for root in dict.fromkeys((needs.driver_root, "/", OPERATORS_ROOT))
+        if (library := library_below(host, root))
+    ]
+    # Beside the driver that runs, there may be files of another one, such as on a node where the operator installs it.
+    running = [facts for facts in found if facts.library == kernel]
+    return next(iter(running or found), DriverFacts(kernel, _kind(said)))
+
+
+def _version_of(host: HostRoot, library: str) -> str:
+    version = _OF_A_FILE.search(host.target(library))
+    return version[1] if version else ""
+
+
+def _kind(said: str) -> str:
+    """Return the kind of the kernel module by the text of `/proc/driver/nvidia/version`."""
+    return ("open" if "Open Kernel Module" in said else "closed") if "Kernel Module" in said else ""
+
+
+def library_below(host: HostRoot, root: str) -> str | None:
+    """Return the path of NVML's library below a driver root of the node; None without a library there."""
+    return host.first(*(f"{root.rstrip('/')}/{folder}/{LIBRARY}" for folder in LIBRARY_FOLDERS))
+
+
+def judge_driver(facts: DriverFacts, needs: ConfigNeeds) -> Iterator[Diagnosis]:
+    """Yield the lines about kernel module and libraries of a machine that has GPUs."""
+    if facts.kernel:
+        yield right(KERNEL_MODULE, f"{facts.kernel}{facts.kind and f', {facts.kind} kernel module'}")
+    else:
+        yield wrong(
+            KERNEL_MODULE,
+            "the module nvidia is not loaded: /proc/driver/nvidia/version and /sys/module/nvidia/version are missing",
+            "install NVIDIA's driver for the running kernel and run `modprobe nvidia`; `dmesg | grep -i nvrm` says why "
+            "it fails. With NVIDIA's operator, see the log of the pod nvidia-driver-daemonset on this node",
+        )
+    yield _libraries(facts, needs)
+
+
+def _libraries(facts: DriverFacts, needs: ConfigNeeds) -> Diagnosis:
+    if facts.root is None and needs.driver_root != "/":
+        return wrong(
+            LIBRARIES,
+            f"{LIBRARY} is not below {needs.driver_root}, which the config names as driver root (nvidiaDriverRoot)",
+            "set nvidiaDriverRoot to the directory that has the driver's usr/lib64 or usr/lib: / for a driver that is "
+            f"installed on the node, {OPERATORS_ROOT} for one that NVIDIA's operator installs",
+        )
+    if facts.root is None:
+        return not_looked_at(
+            LIBRARIES,
+            f"{LIBRARY} is neither in the usual folders of the node nor below {OPERATORS_ROOT}; an operating system "
+            "with the driver elsewhere (Bottlerocket, COS, Talos) needs that directory as nvidiaDriverRoot",
+        )
+    if facts.kernel and facts.library and facts.library != facts.kernel:
+        return wrong(
+            LIBRARIES,
+            f"version {facts.library} below {facts.root}, but the kernel runs {facts.kernel}: the driver was upgraded "
+            "or installed twice, and NVML refuses to work (driver/library version mismatch)",
+            "reboot the node, or unload the modules of the old driver (nvidia-uvm, nvidia-drm, nvidia-modeset, nvidia) "
+            "and load the new ones; remove the driver that is not meant where both are installed",
+        )
+    return right(LIBRARIES, f"{facts.library or 'version unknown'}, below {facts.root}")

@@ -1,0 +1,129 @@
+"""The kubelet: its sockets, and its checkpoint of allocated devices.
+
+Facts: pkg/kubelet/apis/deviceplugin/v1beta1/constants.go in Kubernetes (`/var/lib/kubelet/device-plugins/kubelet.sock`,
+whatever the kubelet's --root-dir is); pkg/kubelet/apis/podresources (`pod-resources/kubelet.sock`, below --root-dir).
+"""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpushare_plugin.base.structs import Struct, replace
+from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
+from gpushare_plugin.doctor.node.host import HostRoot
+from gpushare_plugin.doctor.node.needs import ConfigNeeds
+from gpushare_plugin.kubelet.allocations.checkpoint import CheckpointError, read_listed, read_recorded
+from gpushare_plugin.kubelet.device_plugin.directory import KUBELET_SOCKET
+from gpushare_plugin.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY
+
+DIRECTORY, POD_RESOURCES, CHECKPOINT = "kubelet, device plugins", "kubelet, pod-resources", "kubelet, checkpoint"
+PLUGIN_DIRECTORY = str(DEFAULT_PLUGIN_DIRECTORY)
+_K0S = "/var/lib/k0s/kubelet/pod-resources/kubelet.sock"
+_NO_KUBELET = "/var/lib/kubelet is not there: no kubelet has run on this machine, or the root of the node is elsewhere"
+_PATIENCE = 2.0
+"""Seconds that a connection to a local socket may take."""
+_LONGEST_PATH = 107
+
+
+class KubeletFacts(Struct, frozen=True):
+    """What the node shows of its kubelet."""
+
+    directory: bool
+    """Whether the plugin directory is there."""
+    device_plugins: bool | None
+    """Whether the kubelet listens for device plugins; None where that cannot be seen."""
+    pod_resources: bool | None
+    """Whether the kubelet answers pod-resources; None where that cannot be seen."""
+    pod_resources_socket: str
+    """Where the pod-resources socket is looked for, a path of the node."""
+    listed: tuple[tuple[str, int], ...] = ()
+    """The resources in the checkpoint, with the number of healthy devices."""
+    held: int = 0
+    """The devices that containers hold, by the checkpoint."""
+    failure: str = ""
+    """Why the checkpoint cannot be read; empty without a problem."""
+
+
+def read_kubelet(host: HostRoot, needs: ConfigNeeds) -> KubeletFacts:
+    """Return what the node shows of its kubelet."""
+    named = needs.pod_resources_socket
+    pod_resources = named if host.is_socket(named) or not host.is_socket(_K0S) else _K0S
+    facts = KubeletFacts(
+        directory=host.is_directory(PLUGIN_DIRECTORY),
+        device_plugins=listens(host, f"{PLUGIN_DIRECTORY}/{KUBELET_SOCKET}"),
+        pod_resources=listens(host, pod_resources),
+        pod_resources_socket=pod_resources,
+    )
+    if not facts.directory:
+        return facts
+    directory = host.resolved(PLUGIN_DIRECTORY)
+    try:
+        listed, recorded = read_listed(directory), read_recorded(directory)
+    except CheckpointError as error:
+        return replace(facts, failure=str(error))
+    names = [resource for resource, _ in listed]
+    counts = tuple((name, names.count(name)) for name in sorted(set(names)))
+    return replace(facts, listed=counts, held=sum(len(holding.ids) for holding in recorded))
+
+
+def listens(host: HostRoot, path: str) -> bool | None:
+    """Return whether a program listens at a Unix socket of the node; None where this process may not ask.
+
+    Connects and says nothing, which changes nothing for the listener.
+    """
+    if not host.is_socket(path):
+        return False
+    place = str(host.resolved(path))
+    if len(place) > _LONGEST_PATH:
+        return None
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_PATIENCE)
+        try:
+            connection.connect(place)
+        except ConnectionRefusedError:
+            return False
+        except OSError as error:
+            host.note(path, error)
+            return None
+    return True
+
+
+def judge_kubelet(facts: KubeletFacts, host: HostRoot) -> Iterator[Diagnosis]:
+    """Yield the lines about the kubelet."""
+    if not host.is_directory(str(Path(PLUGIN_DIRECTORY).parent)):
+        yield from (not_looked_at(subject, _NO_KUBELET) for subject in (DIRECTORY, POD_RESOURCES, CHECKPOINT))
+        return
+    yield _socket(
+        DIRECTORY,
+        f"{PLUGIN_DIRECTORY}/{KUBELET_SOCKET}",
+        "start the kubelet (systemctl status kubelet; K3s and RKE2 have it in their own service), which makes the "
+        "socket",
+        listening=facts.device_plugins,
+    )
+    yield _socket(
+        POD_RESOURCES,
+        facts.pod_resources_socket,
+        "start the kubelet; if its --root-dir is not /var/lib/kubelet, give that directory to the chart as "
+        "kubeletRootDir, and the socket below it to doctor with --pod-resources-socket",
+        listening=facts.pod_resources,
+    )
+    if facts.failure:
+        yield wrong(
+            CHECKPOINT,
+            facts.failure,
+            f"drain the node, stop the kubelet, remove kubelet_internal_checkpoint in {PLUGIN_DIRECTORY}, and start "
+            "the kubelet, which writes the file anew",
+        )
+    elif facts.listed or facts.held:
+        resources = ", ".join(f"{name} ({count} healthy)" for name, count in facts.listed) or "none"
+        yield right(CHECKPOINT, f"resources: {resources}; {facts.held} devices in use")
+    else:
+        yield right(CHECKPOINT, "no device is listed or in use")
+
+
+def _socket(subject: str, path: str, remedy: str, *, listening: bool | None) -> Diagnosis:
+    if listening is None:
+        return not_looked_at(subject, f"{path} cannot be reached by this process: run doctor as root")
+    if not listening:
+        return wrong(subject, f"nothing listens at {path}", remedy)
+    return right(subject, f"the kubelet listens at {path}")

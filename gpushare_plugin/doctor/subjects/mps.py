@@ -1,0 +1,104 @@
+"""CUDA MPS: whether the node can run it, and whether `gpushare mps` does.
+
+Facts: `nvidia-cuda-mps-control` is a program of the driver in usr/bin (chapter "Installed components" of the driver's
+README); NVIDIA's device plugin keeps the pipes of its own MPS daemon in `<root>/nvidia.com/gpu/pipe`
+(NVIDIA/k8s-device-plugin, cmd/mps-control-daemon/mps/root.go).
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpushare_plugin.base.files.lock import is_locked
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
+from gpushare_plugin.doctor.node.host import HostRoot
+from gpushare_plugin.doctor.node.needs import ConfigNeeds
+from gpushare_plugin.doctor.subjects.driver import DriverFacts
+from gpushare_plugin.gpus.exchange import ExchangeError, read_message
+from gpushare_plugin.mps.exchange import MpsRoot, MpsStatus
+
+SUBJECT = "MPS"
+_CONTROL = "usr/bin/nvidia-cuda-mps-control"
+_RUNS = "is `gpushare mps` in a pod of this node? The chart runs it with mps.enabled=true on nodes with the label "
+
+
+class MpsFacts(Struct, frozen=True):
+    """What the node shows of MPS."""
+
+    control: bool = False
+    """Whether the driver root has the MPS control daemon."""
+    agent: bool | None = False
+    """Whether `gpushare mps` runs; None where that cannot be seen."""
+    not_served: tuple[str, ...] = ()
+    """Why `gpushare mps` does not serve a GPU, or cannot read what is wanted."""
+    of_others: tuple[str, ...] = ()
+    """Pipes of MPS daemons that are not ours, paths of the node."""
+
+
+def read_mps(host: HostRoot, needs: ConfigNeeds, driver: DriverFacts) -> MpsFacts:
+    """Return what the node shows of MPS."""
+    root = MpsRoot(host.resolved(needs.mps_root))
+    control = driver.root is not None and host.exists(f"{driver.root.rstrip('/')}/{_CONTROL}")
+    return MpsFacts(control, _is_locked(root.lock), _troubles(root), tuple(_pipes_of_others(host, needs.mps_root)))
+
+
+def _is_locked(file: Path) -> bool | None:
+    try:
+        return is_locked(file)
+    except OSError:
+        return None
+
+
+def _troubles(root: MpsRoot) -> tuple[str, ...]:
+    try:
+        status = read_message(root.status, MpsStatus)
+    except ExchangeError as error:
+        return (str(error),)
+    if status is None:
+        return ()
+    return (
+        *([status.trouble] if status.trouble else []),
+        *(f"{uuid}: {why}" for uuid, why in status.not_served.items()),
+    )
+
+
+def _pipes_of_others(host: HostRoot, root: str) -> Iterator[str]:
+    """Yield the pipe directories of NVIDIA's plugin, and the default one, in which a control daemon listens."""
+    vendors = [f"{root}/{name}" for name in host.names(root) if "." in name]
+    places = [f"{vendor}/{name}/pipe" for vendor in vendors for name in host.names(vendor)]
+    for place in (*places, "/tmp/nvidia-mps"):  # noqa: S108 - where CUDA's programs look, too
+        if host.is_socket(f"{place}/control"):
+            yield place
+
+
+def judge_mps(facts: MpsFacts, needs: ConfigNeeds) -> Iterator[Diagnosis]:
+    """Yield the lines about MPS."""
+    others = f"another MPS control daemon has its pipes in {', '.join(facts.of_others)}" if facts.of_others else ""
+    if not needs.mps:
+        yield right(SUBJECT, f"not used by the config{others and f'; {others}'}")
+    elif others:
+        yield wrong(
+            SUBJECT,
+            f"{others}, and a GPU can have one only",
+            "turn MPS off in the other plugin (sharing.mps of NVIDIA's device plugin), or end that daemon with "
+            "`echo quit | CUDA_MPS_PIPE_DIRECTORY=<that directory> nvidia-cuda-mps-control`",
+        )
+    elif not facts.control and not facts.agent:
+        yield wrong(
+            SUBJECT,
+            f"the driver has no {_CONTROL}, which the config needs",
+            "install the package of the driver that has it (nvidia-compute-utils-<version>, nvidia-cuda-mps, or "
+            "nvidia-driver-cuda), or take MPS out of the config",
+        )
+    elif facts.agent is None:
+        yield not_looked_at(SUBJECT, f"{needs.mps_root} cannot be read: run doctor as root")
+    elif not facts.agent:
+        yield wrong(SUBJECT, f"nothing serves MPS in {needs.mps_root}", f"{_RUNS}gpushare/mps=true")
+    elif facts.not_served:
+        yield wrong(
+            SUBJECT,
+            f"gpushare mps does not serve as desired: {'; '.join(facts.not_served)}",
+            "see the log of the pod of `gpushare mps` on this node",
+        )
+    else:
+        yield right(SUBJECT, f"gpushare mps serves in {needs.mps_root}")

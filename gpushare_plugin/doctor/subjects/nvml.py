@@ -1,0 +1,112 @@
+"""The GPUs as NVML shows them to this process."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpushare_plugin.base.errors import GpushareError, NoGpuLibraryError
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
+from gpushare_plugin.doctor.node.host import HostRoot
+from gpushare_plugin.gpus.source import GpuSource, read_inventory
+
+SUBJECT = "NVML"
+PATIENCE = 30.0
+"""Seconds that NVML may take; a driver with sixteen cards and without persistence mode takes several."""
+_CONTROL_DEVICE = Path("/dev/nvidiactl")
+
+
+class SeenGpu(Struct, frozen=True):
+    """A GPU or MIG instance that NVML shows."""
+
+    label: str
+    """The index, `0:1` for an instance."""
+    uuid: str
+    """The UUID."""
+    name: str
+    """The name of the product."""
+    memory_mib: int | None
+    """The memory for programs, in MiB; None where the driver does not say."""
+    divided: bool
+    """Whether MIG mode is on, so that only instances are for containers."""
+
+
+class NvmlFacts(Struct, frozen=True):
+    """The answer of NVML."""
+
+    driver: str = ""
+    """The version of the driver; empty without an answer."""
+    gpus: tuple[SeenGpu, ...] = ()
+    """The GPUs, MIG instances included."""
+    silent: tuple[tuple[str, str], ...] = ()
+    """The GPUs that do not answer, each with the reason."""
+    failure: str = ""
+    """Why there is no answer; empty with an answer."""
+    reachable: bool = True
+    """Whether this process could get an answer at all: it needs the device nodes of the driver."""
+
+
+def read_nvml(source: GpuSource, host: HostRoot) -> NvmlFacts:
+    """Ask NVML for the GPUs, for `PATIENCE` seconds; NVML that hangs or fails is a fact, not an error."""
+    try:
+        return _answered(asyncio.run(read_inventory(source, patience=PATIENCE, overdue=_give_up)))
+    except GpushareError as error:
+        # In a container without GPUs, NVML cannot be initialised, whatever the node is like.
+        without_devices = type(error) is NoGpuLibraryError and not host.is_own and not _CONTROL_DEVICE.exists()
+        return NvmlFacts(failure=str(error), reachable=not without_devices)
+
+
+def _answered(inventory: Inventory) -> NvmlFacts:
+    gpus = (*inventory.cards, *inventory.instances)
+    return NvmlFacts(
+        inventory.driver_version,
+        tuple(SeenGpu(gpu.label, gpu.uuid, gpu.name, gpu.memory_mib, gpu.mig_enabled) for gpu in gpus),
+        tuple((failed.label, failed.reason) for failed in inventory.failed),
+    )
+
+
+def judge_nvml(facts: NvmlFacts, kernel: str) -> Iterator[Diagnosis]:
+    """Yield the lines about NVML and about each GPU that does not answer; `kernel` is the version of the module."""
+    if facts.failure:
+        yield _failed(facts)
+        return
+    for label, reason in facts.silent:
+        yield wrong(
+            SUBJECT,
+            f"GPU {label} does not answer: {reason}",
+            "see `dmesg | grep -i xid` and NVIDIA's list of XIDs; reset the GPU (nvidia-smi --gpu-reset) while no "
+            "program uses it, or reboot the node",
+        )
+    if facts.gpus:
+        names = ", ".join(f"{gpu.label} {gpu.name}" for gpu in facts.gpus)
+        other = f"; the kernel module is {kernel}" if kernel and kernel != facts.driver else ""
+        yield right(SUBJECT, f"driver {facts.driver}{other}; GPUs: {names}")
+    elif not facts.silent:
+        yield wrong(
+            SUBJECT,
+            f"answers with driver {facts.driver}, but lists no GPU",
+            "see `dmesg | grep -i nvrm`: the driver may not support this GPU, or may need the open kernel module; in a "
+            "pod, set NVIDIA_VISIBLE_DEVICES=all or run doctor on the node itself",
+        )
+
+
+def _failed(facts: NvmlFacts) -> Diagnosis:
+    if not facts.reachable:
+        return not_looked_at(
+            SUBJECT,
+            "this process has no access to the device nodes of the GPUs; `gpushare list` in the daemon's pod, or "
+            "nvidia-smi on the node, shows the GPUs",
+        )
+    return wrong(
+        SUBJECT,
+        facts.failure,
+        "run nvidia-smi on the node: while that fails, no pod can use a GPU. Mend the lines about the driver above "
+        "first; then see `dmesg | grep -i nvrm`",
+    )
+
+
+def _give_up() -> None:
+    raise GpushareError(
+        f"NVML has not answered within {PATIENCE:g} s: a call of the driver hangs, as after a fault of a GPU"
+    )

@@ -1,0 +1,92 @@
+"""The device plugins of the node: ours, and others that give the same GPUs to pods.
+
+Facts: NVIDIA's device plugin serves each resource at `nvidia-<resource without domain>.sock`
+(NVIDIA/k8s-device-plugin, internal/plugin/server.go, `getPluginSocketPath`; HAMi's and nos' plugins come from the
+same code); Aliyun's at `aliyungpushare.sock` (AliyunContainerService/gpushare-device-plugin, pkg/gpu/nvidia/const.go);
+Volcano's at `volcano.sock` (volcano-sh/devices, pkg/plugin/nvidia/const.go). NVIDIA's operator runs its plugin on nodes
+without the label `nvidia.com/gpu.deploy.device-plugin=false` (NVIDIA/gpu-operator, controllers/state_manager.go).
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpushare_plugin.base.files.lock import is_locked
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.text import some_of
+from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
+from gpushare_plugin.doctor.node.host import HostRoot
+from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY, listens
+from gpushare_plugin.kubelet.device_plugin.directory import KUBELET_SOCKET, LOCK_FILE, SOCKET_PREFIX
+
+OURS, OTHERS = "gpushare", "other device plugins"
+_OF_GPUS = {
+    r"nvidia-.*\.sock": "NVIDIA's device plugin or one made of it (HAMi's, nos')",
+    r"nvidia\.sock": "NVIDIA's device plugin",
+    r"aliyungpushare\.sock": "Aliyun's device plugin",
+    r"volcano\.sock": "Volcano's device plugin",
+}
+_NAMES_TO_SHOW = 5
+
+
+class PluginFacts(Struct, frozen=True):
+    """The device plugins of the node."""
+
+    ours: bool | None
+    """Whether `gpushare run` serves the plugin directory; None where that cannot be seen."""
+    of_gpus: tuple[str, ...] = ()
+    """Sockets at which another plugin of NVIDIA GPUs listens."""
+    of_others: tuple[str, ...] = ()
+    """Sockets of plugins of other devices, and of plugins that do not listen."""
+
+
+def read_plugins(host: HostRoot) -> PluginFacts:
+    """Return the device plugins of the node."""
+    if not host.is_directory(PLUGIN_DIRECTORY):
+        return PluginFacts(None)
+    names = host.names(PLUGIN_DIRECTORY, "*.sock")
+    if PLUGIN_DIRECTORY in host.refused:
+        return PluginFacts(None)
+    others = [name for name in names if name != KUBELET_SOCKET and not name.startswith(SOCKET_PREFIX)]
+    of_gpus = [name for name in others if _maker(name) and listens(host, f"{PLUGIN_DIRECTORY}/{name}") is not False]
+    return PluginFacts(
+        _is_locked(host.resolved(PLUGIN_DIRECTORY) / LOCK_FILE),
+        tuple(of_gpus),
+        tuple(name for name in others if name not in of_gpus),
+    )
+
+
+def _is_locked(file: Path) -> bool | None:
+    try:
+        return is_locked(file)
+    except OSError:
+        return None
+
+
+def _maker(name: str) -> str | None:
+    return next((maker for pattern, maker in _OF_GPUS.items() if re.fullmatch(pattern, name)), None)
+
+
+def judge_plugins(facts: PluginFacts) -> Iterator[Diagnosis]:
+    """Yield the lines about our plugin and the others."""
+    if facts.ours is None:
+        reason = f"{PLUGIN_DIRECTORY} is not there, or cannot be read by this process"
+        yield from (not_looked_at(subject, reason) for subject in (OURS, OTHERS))
+        return
+    if facts.ours:
+        yield right(OURS, "the daemon runs on this node; `gpushare list` in its pod shows what it offers")
+    else:
+        yield not_looked_at(OURS, "the daemon does not run on this node (yet)")
+    if facts.of_gpus:
+        makers = dict.fromkeys(maker for name in facts.of_gpus if (maker := _maker(name)))
+        yield wrong(
+            OTHERS,
+            f"{' and '.join(makers)} serves at {some_of(facts.of_gpus, _NAMES_TO_SHOW)}: both plugins give the same "
+            "GPUs to pods, and neither knows of the other's pods",
+            "keep the other plugin off this node: with NVIDIA's operator `kubectl label node NODE "
+            "nvidia.com/gpu.deploy.device-plugin=false`, or devicePlugin.enabled=false for all nodes; otherwise by the "
+            "nodeSelector of its DaemonSet",
+        )
+    else:
+        found = f"none of NVIDIA GPUs; other sockets: {some_of(facts.of_others, _NAMES_TO_SHOW)}"
+        yield right(OTHERS, found if facts.of_others else "none")

@@ -1,0 +1,224 @@
+"""containerd: its configuration, of versions 1 to 4, with the files that it imports.
+
+Facts, of containerd/containerd: docs/cri/config.md (`enable_cdi`, `cdi_spec_dirs`, `default_runtime_name`; version 3
+moved them from `io.containerd.grpc.v1.cri` to `io.containerd.cri.v1.runtime`); RELEASES.md, "Daemon Configuration" (a
+file without `version` has version 1; version 3 needs 2.0 and version 4 needs 2.3); docs/man/containerd-config.toml.5.md
+(`imports`); plugins/cri/runtime/plugin.go (`configMigration`: 2.3 also takes the old section of a file of version 3);
+docs/containerd-2.0.md (CDI is on from 2.0 on; before, `enable_cdi` is false: issue 3530 of
+kubernetes-sigs/kind). `disabled_plugins = ["cri"]` is in the packages of Docker (containerd/containerd issue 4581).
+
+K3s and RKE2 make a configuration of their own and find NVIDIA's runtime when they start (k3s-io/k3s,
+pkg/agent/containerd/nvidia.go, docs.k3s.io, "NVIDIA Container Runtime Support"); k0s reads /etc/k0s
+(docs.k0sproject.io, "Runtime"), MicroK8s /var/snap/microk8s/current/args/containerd.toml (its add-on nvidia).
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
+from gpushare_plugin.doctor.node.packages import package_version
+from gpushare_plugin.doctor.subjects.runtimes.runtime import (
+    CDI_DIRECTORIES,
+    Defect,
+    RuntimeFacts,
+    is_nvidias,
+    table,
+    text,
+    texts,
+)
+
+DROP_INS = "/etc/containerd/conf.d"
+"""Where `nvidia-ctk` writes its drop-in file (nvidia-ctk-installer, container/runtime/containerd/containerd.go)."""
+_MOST_FILES = 64
+_SECTIONS = {1: "cri", 2: "io.containerd.grpc.v1.cri"}
+_NEWEST_SECTION = "io.containerd.cri.v1.runtime"
+_CRI = frozenset({"cri", "io.containerd.grpc.v1.cri", _NEWEST_SECTION})
+
+
+class Distribution(NamedTuple):
+    """Where a Kubernetes distribution has the configuration of its containerd."""
+
+    name: str
+    """The name, empty for a containerd of the node."""
+    file: str
+    """The configuration, a path of the node."""
+    service: str
+    """What restarts containerd there."""
+    adds_nvidia: str
+    """How NVIDIA's runtime gets into the configuration, as an instruction."""
+    edited: str = ""
+    """The file that people edit; empty for `file`."""
+
+
+_CONFIGURES = "run `nvidia-ctk runtime configure --runtime=containerd` and `systemctl restart containerd`"
+_FINDS = "install NVIDIA's container toolkit and restart {}, which finds the runtime in /usr/bin when it starts"
+_TEMPLATE = (
+    "the template config-v3.toml.tmpl (config.toml.tmpl for a file of version 2), which begins with "
+    '`{{{{ template "base" . }}}}`, in /var/lib/rancher/{}/agent/etc/containerd'
+)
+_DISTRIBUTIONS = (
+    Distribution(
+        "K3s",
+        "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+        "systemctl restart k3s, or k3s-agent",
+        _FINDS.format("K3s"),
+        _TEMPLATE.format("k3s"),
+    ),
+    Distribution(
+        "RKE2",
+        "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+        "systemctl restart rke2-server, or rke2-agent",
+        _FINDS.format("RKE2"),
+        _TEMPLATE.format("rke2"),
+    ),
+    Distribution(
+        "k0s",
+        "/etc/k0s/containerd.toml",
+        "systemctl restart k0scontroller, or k0sworker",
+        "write the handler into a file of /etc/k0s/containerd.d and restart k0s",
+    ),
+    Distribution(
+        "MicroK8s",
+        "/var/snap/microk8s/current/args/containerd.toml",
+        "snap restart microk8s.daemon-containerd",
+        "run `microk8s enable nvidia`",
+    ),
+    Distribution("", "/etc/containerd/config.toml", "systemctl restart containerd", _CONFIGURES),
+)
+
+
+def find_distribution(host: HostRoot) -> Distribution | None:
+    """Return whose containerd the node has, None without a configuration or a socket of containerd."""
+    for each in _DISTRIBUTIONS:
+        if host.exists(each.file):
+            return each
+    return _DISTRIBUTIONS[-1] if host.exists("/run/containerd/containerd.sock") else None
+
+
+class _ConfigFiles:
+    """The files of one configuration, read in the order of containerd: a file, and then its imports."""
+
+    def __init__(self, host: HostRoot) -> None:
+        self._host = host
+        self.files: list[str] = []
+        self.handlers: dict[str, str] = {"runc": ""}
+        self.default = "runc"
+        self.cdi: bool | None = None
+        self.directories: tuple[str, ...] = ()
+        self.version = 0
+        self.left_behind: dict[str, str] = {}
+        self.misplaced: list[str] = []
+        self.defects: list[Defect] = []
+
+    def read(self, first: str, restart: str) -> None:
+        pending = [first]
+        while pending and len(self.files) < _MOST_FILES:
+            file = pending.pop(0)
+            if file in self.files or not self._host.exists(file):
+                continue
+            self.files.append(file)
+            try:
+                content = tomllib.loads(self._host.text(file) or "")
+            except (UnreadableError, ValueError, RecursionError) as error:
+                mend = f"correct {file}, which containerd cannot read either, and run {restart}"
+                self.defects.append(Defect(f"{file}: {error}", mend))
+                continue
+            self._take(file, content)
+            pending += _imports(self._host, file, content)
+
+    def _take(self, file: str, content: Mapping[str, object]) -> None:
+        given = content.get("version")
+        version = given if isinstance(given, int) else 1
+        self.version = max(self.version, version)
+        if disabled := _CRI.intersection(texts(content.get("disabled_plugins"))):
+            self.defects.append(
+                Defect(
+                    f"{file} turns the CRI plugin off (disabled_plugins has {', '.join(sorted(disabled))}), so no "
+                    "kubelet can use this containerd, and `nvidia-ctk runtime configure` changes nothing",
+                    f"remove {', '.join(sorted(disabled))} from disabled_plugins in {file} and restart containerd",
+                )
+            )
+        for name in (_SECTIONS[2], _NEWEST_SECTION, _SECTIONS[1]) if version in _SECTIONS else (_NEWEST_SECTION,):
+            self._take_section(table(content, "plugins", name))
+        if version not in _SECTIONS:
+            old = dict(_handlers(table(content, "plugins", _SECTIONS[2])))
+            self.left_behind |= {name: program for name, program in old.items() if is_nvidias(program)}
+            self.misplaced += [
+                f"{name} in [plugins.'{_SECTIONS[2]}'] of {file}, which has version {version}: expected in "
+                f"[plugins.'{_NEWEST_SECTION}']"
+                for name, program in old.items()
+                if is_nvidias(program)
+            ]
+
+    def _take_section(self, section: Mapping[str, object]) -> None:
+        self.handlers |= dict(_handlers(section))
+        self.default = text(table(section, "containerd").get("default_runtime_name")) or self.default
+        if isinstance(given := section.get("enable_cdi"), bool):
+            self.cdi = given
+        self.directories = texts(section.get("cdi_spec_dirs")) or self.directories
+
+
+def read_containerd(host: HostRoot) -> RuntimeFacts | None:
+    """Return what the configuration of containerd says; None on a node without containerd."""
+    where = find_distribution(host)
+    if where is None:
+        return None
+    reading = _ConfigFiles(host)
+    reading.read(where.file, where.service)
+    version = "" if where.name else package_version(host, "containerd.io", "containerd")
+    # Without a file of its own, containerd has its defaults. Only 2.0 and newer read files of version 3.
+    newer = reading.version > max(_SECTIONS) or version.startswith("2.")
+    moves = _moves_handlers(version) and reading.version == max(_SECTIONS) + 1
+    by_version = True if newer else False if version.startswith("1.") else None
+    section = _SECTIONS.get(reading.version or 2, _NEWEST_SECTION)
+    return RuntimeFacts(
+        name=f"containerd of {where.name}" if where.name else "containerd",
+        files=tuple(reading.files),
+        service=where.service,
+        handlers=reading.handlers | (reading.left_behind if moves else {}),
+        default=reading.default,
+        cdi=by_version if reading.cdi is None else reading.cdi,
+        cdi_directories=reading.directories or CDI_DIRECTORIES,
+        version=version or ("2.x" if newer else ""),
+        enables_cdi=f"set `enable_cdi = true` in [plugins.'{section}'] of {where.edited or where.file}, and run "
+        f"{where.service}",
+        adds_nvidia=where.adds_nvidia,
+        misplaced=() if moves else tuple(reading.misplaced),
+        defects=(*reading.defects, *_not_imported(host, where, reading)),
+    )
+
+
+def _moves_handlers(version: str) -> bool:
+    """Return whether a containerd moves handlers of the old section in a file of version 3, as 2.3 and newer do."""
+    numbers = [int(each) for each in re.findall(r"\d+", version)[:2]]
+    return numbers >= [2, 3]
+
+
+def _not_imported(host: HostRoot, where: Distribution, reading: _ConfigFiles) -> Iterator[Defect]:
+    """Yield the defect that drop-in files of the usual directory are not read, and no other file has the handler."""
+    if where.name or not reading.files or any(map(is_nvidias, reading.handlers.values())):
+        return
+    left = [each for each in host.matching(f"{DROP_INS}/*.toml") if each not in reading.files]
+    if left:
+        yield Defect(
+            f"{', '.join(left)} has no effect, because {where.file} does not import this file",
+            f'add `imports = ["{DROP_INS}/*.toml"]` at the top of {where.file}, before the first table, and run '
+            f"{where.service}",
+        )
+
+
+def _handlers(section: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Yield the handlers of a CRI section with their programs."""
+    for name, handler in table(section, "containerd", "runtimes").items():
+        options = table(handler, "options")
+        # Version 1 wrote Runtime, for containers of the first shim.
+        yield name, text(options.get("BinaryName")) or text(options.get("Runtime"))
+
+
+def _imports(host: HostRoot, file: str, content: Mapping[str, object]) -> Iterator[str]:
+    """Yield the files that a file imports, which may have wildcards, or be relative to the file's directory."""
+    for each in texts(content.get("imports")):
+        path = each if each.startswith("/") else f"{file.rpartition('/')[0]}/{each}"
+        yield from host.matching(path)

@@ -1,0 +1,51 @@
+"""Docker as the runtime of a kubelet, by cri-dockerd.
+
+Facts: docs.docker.com, dockerd, "Daemon configuration file" (`/etc/docker/daemon.json`: `runtimes`, `default-runtime`,
+`features.cdi`, `cdi-spec-dirs`); Mirantis/cri-dockerd, README.md (`/run/cri-dockerd.sock`), pull request 350 (handlers
+of runtime classes, since 2024) and pull request 522 (CDI devices, since November 2025; Docker takes them from 25.0 on).
+"""
+
+import json
+
+from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
+from gpushare_plugin.doctor.subjects.runtimes.runtime import (
+    CDI_DIRECTORIES,
+    Defect,
+    RuntimeFacts,
+    table,
+    text,
+    texts,
+)
+
+_FILE = "/etc/docker/daemon.json"
+_SOCKETS = ("/run/cri-dockerd.sock", "/var/run/cri-dockerd.sock")
+_RESTART = "systemctl restart docker"
+
+
+def read_docker(host: HostRoot) -> RuntimeFacts | None:
+    """Return what the configuration of Docker says; None on a node whose kubelet does not use Docker."""
+    if host.first(*_SOCKETS) is None:
+        return None
+    content: object = {}
+    defects = []
+    try:
+        content = json.loads(host.text(_FILE) or "{}")
+    except (UnreadableError, ValueError, RecursionError) as error:
+        defects.append(
+            Defect(f"{_FILE}: {error}", f"correct {_FILE}, which Docker cannot read either, and run {_RESTART}")
+        )
+    settings = table(content)
+    return RuntimeFacts(
+        name="Docker",
+        files=tuple(host.matching(_FILE)),
+        service=_RESTART,
+        handlers={"runc": ""}
+        | {name: text(table(each).get("path")) for name, each in table(settings, "runtimes").items()},
+        default=text(settings.get("default-runtime")) or "runc",
+        cdi=given if isinstance(given := table(settings, "features").get("cdi"), bool) and not given else None,
+        cdi_directories=texts(settings.get("cdi-spec-dirs")) or CDI_DIRECTORIES,
+        enables_cdi=f'set `"features": {{"cdi": true}}` in {_FILE}, run {_RESTART}, and use a cri-dockerd of November '
+        "2025 or newer; older ones pass no CDI names on: use deviceListStrategy envvar with them",
+        adds_nvidia=f"run `nvidia-ctk runtime configure --runtime=docker --set-as-default` and `{_RESTART}`",
+        defects=tuple(defects),
+    )

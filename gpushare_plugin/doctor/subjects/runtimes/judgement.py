@@ -1,0 +1,145 @@
+"""Judges the container runtime of a node: whether containers get their GPUs as the config says.
+
+Facts: the kubelet's `containerRuntimeEndpoint`, and kubeadm-flags.env and instance-config.yaml of kubeadm, in
+Kubernetes' documentation; a program without a directory is looked for in the search path of the runtime's service
+(systemd.exec(5), "PATH"); with NRI, NVIDIA's operator leaves the runtime's configuration alone (NVIDIA/gpu-operator,
+controllers/object_controls.go, `transformForRuntime`).
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
+from gpushare_plugin.doctor.node.host import HostRoot
+from gpushare_plugin.doctor.node.needs import ConfigNeeds
+from gpushare_plugin.doctor.subjects.runtimes.containerd import read_containerd
+from gpushare_plugin.doctor.subjects.runtimes.crio import read_crio
+from gpushare_plugin.doctor.subjects.runtimes.docker import read_docker
+from gpushare_plugin.doctor.subjects.runtimes.runtime import RuntimeFacts
+
+RUNTIME, HANDLER, CDI = "container runtime", "NVIDIA's runtime", "CDI in the container runtime"
+WITHOUT_RUNTIME = (
+    "no configuration and no socket of containerd, CRI-O or cri-dockerd was found; in a pod, mount the root of the "
+    "node and name its place with --root"
+)
+
+_BY_NRI = (
+    "NVIDIA's operator leaves the runtime alone, as with cdi.nriPluginEnabled: give GPUs by CDI, with "
+    "deviceListStrategy cdi-cri in the config or the chart (docs/cdi.md, The daemon's own GPUs); `gpushare doctor "
+    "--device-list-strategy=cdi-cri` says what is missing for that. Or set cdi.nriPluginEnabled=false in the operator"
+)
+_READERS: dict[str, Callable[[HostRoot], RuntimeFacts | None]] = {
+    "dockerd": read_docker,
+    "crio": read_crio,
+    "containerd": read_containerd,
+}
+"""The reader of each runtime, by a part of the path of the runtime's socket."""
+_ENDPOINT = re.compile(r"(?:container-runtime-endpoint=|containerRuntimeEndpoint:\s*)[\"']?([^\s\"']+)")
+_SEARCH_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+
+
+def read_runtime(host: HostRoot) -> RuntimeFacts | None:
+    """Return what the configuration of the kubelet's container runtime says; None if no runtime was found.
+
+    Where the kubelet's own files do not name the runtime, Docker comes first, since it brings a containerd.
+    """
+    endpoint = _endpoint(host)
+    named = [read for name, read in _READERS.items() if name in endpoint]
+    return next(filter(None, (read(host) for read in named or _READERS.values())), None)
+
+
+def _endpoint(host: HostRoot) -> str:
+    """Return the socket of the container runtime that the kubelet's files name; empty where none does."""
+    for name in ("kubeadm-flags.env", "instance-config.yaml", "config.yaml"):
+        if found := _ENDPOINT.search(host.line(f"/var/lib/kubelet/{name}")):
+            return found[1]
+    return ""
+
+
+def judge_runtime(
+    runtime: RuntimeFacts, host: HostRoot, needs: ConfigNeeds, *, by_operator: bool
+) -> Iterator[Diagnosis]:
+    """Yield the lines about the container runtime.
+
+    `by_operator` is whether NVIDIA's operator installs the toolkit, and so decides on the handlers.
+    """
+    if runtime.defects:
+        yield from (wrong(RUNTIME, *defect) for defect in runtime.defects)
+    else:
+        of_version = f" {runtime.version}" if runtime.version else ""
+        files = f"by {', '.join(runtime.files)}" if runtime.files else "without a configuration file"
+        yield right(RUNTIME, f"{runtime.name}{of_version}, {files}")
+    yield from _handlers(runtime, host, needs, by_operator=by_operator)
+    yield _cdi(runtime, needs)
+
+
+def _handlers(runtime: RuntimeFacts, host: HostRoot, needs: ConfigNeeds, *, by_operator: bool) -> Iterator[Diagnosis]:
+    """Yield the lines about NVIDIA's runtime among the handlers."""
+    if runtime.misplaced:
+        yield wrong(
+            HANDLER,
+            f"containerd 2.0 to 2.2 does not see where it is written: {'; '.join(runtime.misplaced)}",
+            f"move the handler there, or {runtime.adds_nvidia}",
+        )
+    elif not runtime.nvidia:
+        yield _without_handler(runtime, needs, by_operator=by_operator)
+    for name, program in runtime.nvidia.items():
+        if not name.startswith("/") and not _is_there(host, program):
+            yield wrong(
+                HANDLER,
+                f"handler {name} runs {program}, which is not there",
+                "install NVIDIA's container toolkit (package nvidia-container-toolkit), or remove the handler from "
+                f"{', '.join(runtime.files)} and run {runtime.service}",
+            )
+            return
+    if runtime.nvidia:
+        yield right(HANDLER, f"{_in_words(runtime)}; {_who_gets_it(runtime)}")
+
+
+def _without_handler(runtime: RuntimeFacts, needs: ConfigNeeds, *, by_operator: bool) -> Diagnosis:
+    found = f"{runtime.name} has no handler for it (handlers: {', '.join(runtime.handlers)})"
+    if not needs.runtime:
+        return right(HANDLER, f"{found}; the config does not use it, but CDI")
+    return wrong(
+        HANDLER,
+        f"{found}, so a pod gets its GPU in variables that nobody reads",
+        _BY_NRI if by_operator else runtime.adds_nvidia,
+    )
+
+
+def _in_words(runtime: RuntimeFacts) -> str:
+    return ", ".join(
+        name if name.startswith("/") else f"{name} runs {program}" for name, program in runtime.nvidia.items()
+    )
+
+
+def _who_gets_it(runtime: RuntimeFacts) -> str:
+    if runtime.default in runtime.nvidia:
+        return "every pod gets it"
+    return f"a pod needs a runtime class with that handler, such as runtimeClassName {_usual(tuple(runtime.nvidia))}"
+
+
+def _usual(handlers: Sequence[str]) -> str:
+    return "nvidia" if "nvidia" in handlers else handlers[0]
+
+
+def _cdi(runtime: RuntimeFacts, needs: ConfigNeeds) -> Diagnosis:
+    if runtime.cdi:
+        return right(CDI, f"on, specifications in {' and '.join(runtime.cdi_directories)}")
+    if not needs.cdi:
+        return right(CDI, f"{'off' if runtime.cdi is False else 'not known'}; the config does not use CDI")
+    if runtime.cdi is None:
+        return not_looked_at(
+            CDI,
+            f"the version of {runtime.name} decides, and is not known; to be sure, {runtime.enables_cdi}",
+        )
+    return wrong(
+        CDI,
+        f"off, but the config names GPUs by CDI (deviceListStrategy {', '.join(needs.strategies)}), so containers get "
+        "none",
+        runtime.enables_cdi,
+    )
+
+
+def _is_there(host: HostRoot, program: str) -> bool:
+    return any(map(host.exists, [program] if "/" in program else [f"{each}/{program}" for each in _SEARCH_PATH]))

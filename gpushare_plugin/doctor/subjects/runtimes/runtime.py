@@ -1,0 +1,80 @@
+"""What all container runtimes have in common: which programs start containers, and what gives containers their GPUs.
+
+Facts: `nvidia-container-runtime`, `nvidia-container-runtime.cdi` and `nvidia-container-runtime.legacy` are NVIDIA's
+runtime in its three forms (NVIDIA/nvidia-container-toolkit, cmd/nvidia-ctk-installer/container/operator/operator.go).
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gpushare_plugin.base.structs import Struct
+
+NVIDIAS_RUNTIME = "nvidia-container-runtime"
+"""The name of NVIDIA's runtime, and the beginning of the names of its other forms."""
+CDI_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
+"""The directories with CDI specifications by default (cncf-tags/container-device-interface, SPEC.md)."""
+
+
+class Defect(NamedTuple):
+    """Something that keeps the configuration of a container runtime from working."""
+
+    found: str
+    """What was found."""
+    remedy: str
+    """What to do."""
+
+
+class RuntimeFacts(Struct, frozen=True):
+    """What the configuration of a container runtime says; no more of it is kept, because there can be passwords."""
+
+    name: str
+    """`containerd`, `CRI-O` or `Docker`."""
+    files: tuple[str, ...]
+    """The files that were read, paths of the node, the first file first."""
+    service: str
+    """What restarts the runtime, such as `systemctl restart containerd`."""
+    handlers: Mapping[str, str]
+    """The program that starts containers, by the name of its handler; empty for the runtime's default program."""
+    default: str
+    """The handler of pods without a runtime class."""
+    cdi: bool | None
+    """Whether CDI is on; None if the version of the runtime decides, and is not known."""
+    cdi_directories: tuple[str, ...] = CDI_DIRECTORIES
+    """The directories with CDI specifications."""
+    version: str = ""
+    """The version of the runtime; empty if not known."""
+    enables_cdi: str = ""
+    """What turns CDI on, as an instruction."""
+    adds_nvidia: str = ""
+    """What adds a handler for NVIDIA's runtime, as an instruction."""
+    misplaced: tuple[str, ...] = ()
+    """Handlers of NVIDIA's runtime that have no effect where they are written."""
+    defects: tuple[Defect, ...] = ()
+    """What keeps the configuration from working."""
+
+    @property
+    def nvidia(self) -> dict[str, str]:
+        """The handlers that run NVIDIA's runtime, with their programs."""
+        return {name: program for name, program in self.handlers.items() if is_nvidias(program)}
+
+
+def is_nvidias(program: str) -> bool:
+    """Return whether a program that starts containers is NVIDIA's runtime."""
+    return program.rpartition("/")[2].startswith(NVIDIAS_RUNTIME)
+
+
+def table(value: object, *path: str) -> Mapping[str, object]:
+    """Return the table at `path` in a decoded TOML or JSON file; empty where there is anything else."""
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def text(value: object) -> str:
+    """Return a value of a decoded file that is a text, an empty one for anything else."""
+    return value if isinstance(value, str) else ""
+
+
+def texts(value: object) -> tuple[str, ...]:
+    """Return the texts in a list of a decoded file; none for anything else."""
+    return tuple(each for each in value if isinstance(each, str)) if isinstance(value, list) else ()

@@ -1,0 +1,194 @@
+"""NVIDIA's container toolkit: its version, and the settings of its runtime.
+
+Facts, of NVIDIA/nvidia-container-toolkit: api/config/v1/config.go (the keys and their defaults, the path
+`/etc/nvidia-container-runtime/config.toml`); internal/info/auto.go (modes; `auto` is just-in-time CDI from 1.18 on, and
+legacy before); internal/modifier/cdi.go (in mode `cdi`, a variable names the device `<default-kind>=<value>` of a
+specification); cmd/nvidia-ctk-installer/toolkit (NVIDIA's operator installs into `/usr/local/nvidia/toolkit` and writes
+`.config/nvidia-container-runtime/config.toml` there, with libnvidia-container.so of the same version). Issue 381:
+`no-cgroups` is for rootless containers; in a pod, NVML then fails with Unknown Error. Issue 1239: with mode `cdi` of an
+operator before 25.10, no GPU has a device of the kind `management.nvidia.com/gpu`. NVIDIA/gpu-operator,
+controllers/object_controls.go, `transformToolkitCtrForCDI`: from 25.10 on the operator sets mode `cdi`, and its runtime
+is not the default one.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.doctor.node.diagnosis import Diagnosis, right, wrong
+from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
+from gpushare_plugin.doctor.node.needs import ConfigNeeds
+from gpushare_plugin.doctor.node.packages import package_version
+from gpushare_plugin.doctor.subjects.driver import DriverFacts, library_below
+from gpushare_plugin.doctor.subjects.runtimes.runtime import NVIDIAS_RUNTIME, RuntimeFacts, table, text
+
+VERSION, SETTINGS = "container toolkit", "settings of the container toolkit"
+OPERATORS_TOOLKIT = "/usr/local/nvidia/toolkit"
+"""Where NVIDIA's operator installs the toolkit."""
+
+_SETTINGS = "/etc/nvidia-container-runtime/config.toml"
+_OPERATORS_SETTINGS = f"{OPERATORS_TOOLKIT}/.config/nvidia-container-runtime/config.toml"
+_LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
+_LIBRARY = "libnvidia-container.so.*.*.*"
+_PACKAGES = ("nvidia-container-toolkit-base", "nvidia-container-toolkit")
+_ENVVAR = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+_MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
+_FIRST_JIT = (1, 18)
+"""The first version whose mode `auto` generates the specifications itself."""
+
+
+class ToolkitFacts(Struct, frozen=True):
+    """What the node shows of the toolkit; the settings have the defaults of the toolkit where no file says more."""
+
+    version: str = ""
+    """The version; empty if not known."""
+    directory: str | None = None
+    """The directory with the programs, a path of the node; None without a toolkit."""
+    file: str | None = None
+    """The settings, a path of the node; None without a file."""
+    failure: str = ""
+    """Why the settings cannot be read; empty without a problem."""
+    mode: str = "auto"
+    """How the runtime gives GPUs to containers."""
+    default_kind: str = "nvidia.com/gpu"
+    """The kind of the CDI devices that mode `cdi` looks for."""
+    variable: bool = True
+    """Whether an unprivileged container may ask by NVIDIA_VISIBLE_DEVICES."""
+    mounts: bool = False
+    """Whether a container may ask by mounts."""
+    no_cgroups: bool = False
+    """Whether containers get device nodes without the right to use them."""
+    driver_root: str = "/"
+    """Where legacy mode looks for the driver."""
+
+    @property
+    def by_specification(self) -> bool:
+        """Whether the runtime looks devices up in CDI specifications of the node."""
+        return self.mode == "cdi"
+
+
+def read_toolkit(host: HostRoot, runtime: RuntimeFacts | None) -> ToolkitFacts:
+    """Return what the node shows of the toolkit whose runtime `runtime` starts."""
+    directory = _directory(host, runtime)
+    of_operator = directory == OPERATORS_TOOLKIT
+    file = host.first(_OPERATORS_SETTINGS if of_operator else _SETTINGS)
+    facts = ToolkitFacts(version=_version(host, directory), directory=directory, file=file)
+    if file is None:
+        return facts
+    try:
+        return _with_settings(facts, tomllib.loads(host.text(file) or ""))
+    except (UnreadableError, ValueError, RecursionError) as error:
+        return ToolkitFacts(version=facts.version, directory=directory, file=file, failure=str(error))
+
+
+def _directory(host: HostRoot, runtime: RuntimeFacts | None) -> str | None:
+    """Return where the runtime's handlers lead, else where the toolkit is on the node."""
+    for program in (runtime.nvidia if runtime else {}).values():
+        if program.startswith("/") and host.exists(program):
+            return program.rpartition("/")[0]
+    found = host.first(
+        f"{OPERATORS_TOOLKIT}/nvidia-ctk", f"{OPERATORS_TOOLKIT}/{NVIDIAS_RUNTIME}", "/usr/bin/nvidia-ctk"
+    )
+    return found.rpartition("/")[0] if found else None
+
+
+def _with_settings(facts: ToolkitFacts, content: dict[str, object]) -> ToolkitFacts:
+    runtime, command = table(content, "nvidia-container-runtime"), table(content, "nvidia-container-cli")
+    return ToolkitFacts(
+        version=facts.version,
+        directory=facts.directory,
+        file=facts.file,
+        mode=text(runtime.get("mode")) or facts.mode,
+        default_kind=text(table(runtime, "modes", "cdi").get("default-kind")) or facts.default_kind,
+        variable=content.get(_ENVVAR) is not False,
+        mounts=content.get(_MOUNTS) is True,
+        no_cgroups=command.get("no-cgroups") is True,
+        driver_root=text(command.get("root")) or facts.driver_root,
+    )
+
+
+def _version(host: HostRoot, directory: str | None) -> str:
+    if directory != OPERATORS_TOOLKIT and (found := package_version(host, *_PACKAGES)):
+        return found
+    folders = (directory,) if directory == OPERATORS_TOOLKIT else _LIBRARY_FOLDERS
+    for folder in folders:
+        for name in host.names(folder, _LIBRARY):
+            return name.partition(".so.")[2]
+    return ""
+
+
+def judge_toolkit(
+    toolkit: ToolkitFacts, host: HostRoot, needs: ConfigNeeds, driver: DriverFacts
+) -> Iterator[Diagnosis]:
+    """Yield the lines about the toolkit and its settings."""
+    if toolkit.directory is None:
+        yield _missing(needs)
+        return
+    yield right(VERSION, f"{toolkit.version or 'version unknown'}, in {toolkit.directory}")
+    if toolkit.failure:
+        remedy = f"correct {toolkit.file}, which the toolkit cannot read either"
+        yield wrong(SETTINGS, f"{toolkit.file}: {toolkit.failure}", remedy)
+        return
+    mistakes = list(_mistakes(toolkit, host, needs, driver)) if needs.runtime else []
+    yield from mistakes
+    if not mistakes:
+        yield right(SETTINGS, f"{toolkit.file or 'no file, so its defaults'}: mode {_mode(toolkit)}")
+
+
+def _missing(needs: ConfigNeeds) -> Diagnosis:
+    if not needs.runtime:
+        return right(VERSION, "not installed; the config uses CDI, which needs specifications only")
+    return wrong(
+        VERSION,
+        "not installed: neither /usr/bin/nvidia-ctk nor NVIDIA's operator's /usr/local/nvidia/toolkit is there",
+        "install the package nvidia-container-toolkit (docs.nvidia.com, Installing the NVIDIA Container Toolkit) or "
+        "NVIDIA's operator with toolkit.enabled=true",
+    )
+
+
+def _mistakes(toolkit: ToolkitFacts, host: HostRoot, needs: ConfigNeeds, driver: DriverFacts) -> Iterator[Diagnosis]:
+    """Yield a line for each setting that keeps containers from their GPUs."""
+    file = toolkit.file
+    if "envvar" in needs.strategies and not toolkit.variable:
+        yield wrong(
+            SETTINGS,
+            f"{file} has {_ENVVAR} = false, so only privileged containers get a GPU by NVIDIA_VISIBLE_DEVICES",
+            f"set {_ENVVAR} = true in {file}; or let pods ask by mounts: deviceListStrategy volume-mounts here, and "
+            f"{_MOUNTS} = true there",
+        )
+    if "volume-mounts" in needs.strategies and not toolkit.mounts:
+        yield wrong(
+            SETTINGS,
+            f"{file or 'the default of the toolkit'} has {_MOUNTS} = false, but the config gives GPUs by mounts "
+            "(deviceListStrategy volume-mounts)",
+            f"set {_MOUNTS} = true in {file or _SETTINGS}",
+        )
+    if toolkit.no_cgroups:
+        yield wrong(
+            SETTINGS,
+            f"{file} has no-cgroups = true, so a container has device nodes and no right to use them (Failed to "
+            "initialize NVML: Unknown Error)",
+            f"set no-cgroups = false in the table nvidia-container-cli of {file}",
+        )
+    if toolkit.mode in {"auto", "legacy"} and driver.root and not library_below(host, toolkit.driver_root):
+        yield wrong(
+            SETTINGS,
+            f"{file} looks for the driver below {toolkit.driver_root} (root in nvidia-container-cli), but the driver "
+            f"is below {driver.root}",
+            f'set root = "{driver.root}" in the table nvidia-container-cli of {file}; NVIDIA\'s operator writes this '
+            "file itself: restart its pod nvidia-container-toolkit-daemonset on this node",
+        )
+
+
+def _mode(toolkit: ToolkitFacts) -> str:
+    if toolkit.by_specification:
+        return f"cdi: GPUs are looked up as {toolkit.default_kind}=… in CDI specifications"
+    if toolkit.mode != "auto" or not toolkit.version:
+        return toolkit.mode
+    numbers = [int(each) for each in re.findall(r"\d+", toolkit.version)[:2]]
+    return "auto: just-in-time CDI" if _at_least(numbers, _FIRST_JIT) else "auto: legacy"
+
+
+def _at_least(numbers: Sequence[int], least: Sequence[int]) -> bool:
+    return tuple(numbers) >= tuple(least)

@@ -1,0 +1,51 @@
+"""Examines described nodes, with GPUs as NVML would show them."""
+
+from pathlib import Path
+
+from gpushare_plugin.base.errors import NoGpuLibraryError
+from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.doctor.examination import DoctorReport, Facts, judged, read_node
+from gpushare_plugin.doctor.node.diagnosis import Diagnosis
+from gpushare_plugin.doctor.node.host import HostRoot
+from gpushare_plugin.doctor.node.needs import ConfigNeeds
+from gpushare_plugin.testing.hosts import DRIVER, GPUS, HostDescription, built
+from tests.nodes import Cards, a_gpu
+
+ENVVAR = ConfigNeeds()
+"""A config that says nothing of how containers get their GPUs."""
+CDI = ConfigNeeds(strategies=("cdi-cri",), cdi=True)
+"""A config that gives GPUs by CDI."""
+
+
+def shown() -> Cards:
+    """Return the GPUs of the described nodes as NVML shows them."""
+    cards = tuple(a_gpu(index, uuid=gpu.uuid, name=gpu.name) for index, gpu in enumerate(GPUS))
+    return Cards(Inventory(cards=cards, driver_version=DRIVER))
+
+
+def hidden() -> Cards:
+    """Return NVML in a pod without the device nodes of the GPUs."""
+    source = shown()
+    source.trouble = NoGpuLibraryError("NVML cannot be used: Driver Not Loaded")
+    return source
+
+
+def examined(
+    host: HostDescription, folder: Path, needs: ConfigNeeds = ENVVAR, source: Cards | None = None
+) -> tuple[Facts, DoctorReport]:
+    """Return what is read of a node that is built below `folder`, and the judgement of that."""
+    with built(host, folder):
+        root = HostRoot(folder)
+        facts = read_node(root, needs, lambda _library: source or shown())
+        return facts, judged(facts, root)
+
+
+def wrong_lines(report: DoctorReport) -> list[Diagnosis]:
+    """Return the lines that are wrong."""
+    return [line for line in report.lines if line.judgement == "wrong"]
+
+
+def found(report: DoctorReport, subject: str) -> str:
+    """Return what was found of a part, of which there is one line."""
+    (line,) = [line for line in report.lines if line.subject == subject]
+    return line.found

@@ -1,0 +1,494 @@
+"""Tests of `gpushare doctor` on nodes on which one thing is broken: that thing is named, with what mends it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare_plugin.base.files.lock import lock
+from gpushare_plugin.core.cdi import OWN_KIND
+from gpushare_plugin.doctor.examination import judged, read_node
+from gpushare_plugin.doctor.node.host import HostRoot
+from gpushare_plugin.doctor.node.needs import ConfigNeeds
+from gpushare_plugin.doctor.subjects.driver import DriverFacts
+from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY
+from gpushare_plugin.doctor.subjects.mps import judge_mps, read_mps
+from gpushare_plugin.doctor.subjects.plugins import judge_plugins, read_plugins
+from gpushare_plugin.gpus.exchange import write_message
+from gpushare_plugin.mps.exchange import MpsRoot, MpsStatus
+from gpushare_plugin.testing.hosts import (
+    K3S,
+    KUBEADM_CONTAINERD_1_7,
+    KUBEADM_CONTAINERD_2,
+    OPERATOR_24,
+    OPERATOR_25_10,
+    WITHOUT_GPU,
+    HostDescription,
+    built,
+    specification,
+)
+from tests.unit.doctor.examining import CDI, ENVVAR, examined, found, shown, wrong_lines
+
+CONTAINERD = "/etc/containerd/config.toml"
+DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
+SETTINGS = "/etc/nvidia-container-runtime/config.toml"
+MOUNTS = ConfigNeeds(strategies=("volume-mounts",))
+MPS = ConfigNeeds(mps=True)
+OTHER_ROOT = ConfigNeeds(driver_root="/opt/driver")
+
+BY_SPECIFICATION = KUBEADM_CONTAINERD_2.edited(SETTINGS, 'mode = "auto"', 'mode = "cdi"')
+"""A node whose toolkit looks GPUs up in CDI specifications."""
+CRIO = KUBEADM_CONTAINERD_1_7.without("/etc/containerd", "/run/containerd") + HostDescription(
+    {
+        "/etc/crio/crio.conf": '[crio.runtime]\ndefault_runtime = "crun"\n',
+        "/etc/crio/crio.conf.d/99-nvidia.toml": "[crio.runtime.runtimes.nvidia]\n"
+        'runtime_path = "/usr/bin/nvidia-container-runtime"\n',
+    }
+)
+"""CRI-O with the drop-in file that `nvidia-ctk runtime configure --runtime=crio` writes."""
+DOCKER = KUBEADM_CONTAINERD_1_7 + HostDescription(
+    {
+        "/etc/docker/daemon.json": '{"default-runtime": "nvidia", "runtimes": {"nvidia": {"path": '
+        '"nvidia-container-runtime"}}}',
+        CONTAINERD: 'disabled_plugins = ["cri"]\n',
+    },
+    sockets=("/run/cri-dockerd.sock",),
+)
+"""Docker by cri-dockerd, with the containerd of Docker's packages."""
+
+
+def linked(bus: str, driver: str) -> HostDescription:
+    """Return the links of a GPU that another kernel driver has."""
+    return HostDescription(
+        links={f"/sys/bus/pci/devices/0000:{bus}:00.0/driver": f"../../../../bus/pci/drivers/{driver}"},
+        directories=(f"/sys/bus/pci/drivers/{driver}",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("host", "needs", "subject", "said", "remedy"),
+    [
+        (
+            KUBEADM_CONTAINERD_1_7.without("/proc/driver", "/sys/module"),
+            ENVVAR,
+            "driver (kernel)",
+            "the module nvidia is not loaded",
+            "modprobe nvidia",
+        ),
+        (
+            KUBEADM_CONTAINERD_1_7 + HostDescription({"/sys/module/nvidia/version": "570.86.15\n"}),
+            ENVVAR,
+            "driver (libraries)",
+            "version 580.95.05 below /, but the kernel runs 570.86.15",
+            "reboot the node",
+        ),
+        (
+            KUBEADM_CONTAINERD_1_7 + linked("3b", "nouveau") + linked("af", "nouveau"),
+            ENVVAR,
+            "GPUs on the PCI bus",
+            "0000:3b:00.0",
+            "blacklist nouveau",
+        ),
+        (
+            KUBEADM_CONTAINERD_1_7.without("/usr/lib"),
+            OTHER_ROOT,
+            "driver (libraries)",
+            "libnvidia-ml.so.1 is not below /opt/driver",
+            "set nvidiaDriverRoot",
+        ),
+        (
+            KUBEADM_CONTAINERD_1_7.edited(CONTAINERD, "version = 2", 'version = 2\ndisabled_plugins = ["cri"]'),
+            ENVVAR,
+            "container runtime",
+            "turns the CRI plugin off",
+            f"remove cri from disabled_plugins in {CONTAINERD}",
+        ),
+        (
+            KUBEADM_CONTAINERD_1_7.edited(CONTAINERD, "version = 2", "version = "),
+            ENVVAR,
+            "container runtime",
+            f"{CONTAINERD}: Invalid value (at line 1",
+            f"correct {CONTAINERD}",
+        ),
+        (
+            KUBEADM_CONTAINERD_1_7.edited(CONTAINERD, "/usr/bin/nvidia-container-runtime", "/usr/bin/crun"),
+            ENVVAR,
+            "NVIDIA's runtime",
+            "containerd has no handler for it (handlers: runc, nvidia)",
+            "nvidia-ctk runtime configure --runtime=containerd",
+        ),
+        (
+            KUBEADM_CONTAINERD_1_7.without("/usr/bin/nvidia-container-runtime"),
+            ENVVAR,
+            "NVIDIA's runtime",
+            "handler nvidia runs /usr/bin/nvidia-container-runtime, which is not there",
+            "package nvidia-container-toolkit",
+        ),
+        (
+            KUBEADM_CONTAINERD_2.edited(DROP_IN, "io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri"),
+            ENVVAR,
+            "NVIDIA's runtime",
+            f"nvidia in [plugins.'io.containerd.grpc.v1.cri'] of {DROP_IN}, which has version 3",
+            "move the handler there",
+        ),
+        (
+            K3S.edited(
+                "/var/lib/rancher/k3s/agent/etc/containerd/config.toml", "/usr/bin/nvidia-container-runtime", ""
+            ),
+            ENVVAR,
+            "NVIDIA's runtime",
+            "containerd of K3s has no handler",
+            "install NVIDIA's container toolkit and restart K3s",
+        ),
+        (
+            CRIO.without("/etc/crio/crio.conf.d"),
+            ENVVAR,
+            "NVIDIA's runtime",
+            "CRI-O has no handler",
+            "nvidia-ctk runtime configure --runtime=crio",
+        ),
+        (
+            DOCKER.edited("/etc/docker/daemon.json", "nvidia-container-runtime", "crun"),
+            ENVVAR,
+            "NVIDIA's runtime",
+            "Docker has no handler",
+            "--runtime=docker --set-as-default",
+        ),
+        (
+            KUBEADM_CONTAINERD_1_7 + HostDescription({"/etc/cdi/nvidia.json": specification()}),
+            CDI,
+            "CDI in the container runtime",
+            "off, but the config names GPUs by CDI",
+            f"set `enable_cdi = true` in [plugins.'io.containerd.grpc.v1.cri'] of {CONTAINERD}",
+        ),
+        (
+            KUBEADM_CONTAINERD_1_7.without("/usr/bin/nvidia-ctk")
+            .edited(CONTAINERD, "version = 2", "version = 2")
+            .without("/usr/bin/nvidia-container-runtime", "/usr/bin/nvidia-cdi-hook")
+            .edited(CONTAINERD, "/usr/bin/nvidia-container-runtime", "/usr/bin/crun"),
+            ENVVAR,
+            "container toolkit",
+            "not installed",
+            "install the package nvidia-container-toolkit",
+        ),
+        (
+            KUBEADM_CONTAINERD_1_7.edited(
+                SETTINGS, "#accept-nvidia-visible-devices-envvar", "accept-nvidia-visible-devices-envvar"
+            ).edited(SETTINGS, "unprivileged = true", "unprivileged = false"),
+            ENVVAR,
+            "settings of the container toolkit",
+            "so only privileged containers get a GPU",
+            f"accept-nvidia-visible-devices-envvar-when-unprivileged = true in {SETTINGS}",
+        ),
+        (
+            KUBEADM_CONTAINERD_1_7,
+            MOUNTS,
+            "settings of the container toolkit",
+            "but the config gives GPUs by mounts",
+            f"set accept-nvidia-visible-devices-as-volume-mounts = true in {SETTINGS}",
+        ),
+        (
+            KUBEADM_CONTAINERD_1_7.edited(SETTINGS, "environment = []", "no-cgroups = true"),
+            ENVVAR,
+            "settings of the container toolkit",
+            "Failed to initialize NVML: Unknown Error",
+            "set no-cgroups = false",
+        ),
+        (
+            KUBEADM_CONTAINERD_1_7.edited(SETTINGS, "environment = []", "environment = ["),
+            ENVVAR,
+            "settings of the container toolkit",
+            f"{SETTINGS}: ",
+            f"correct {SETTINGS}",
+        ),
+        (
+            OPERATOR_24.edited(
+                "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml",
+                'root = "/run/nvidia/driver"',
+                'root = "/"',
+            ),
+            ENVVAR,
+            "settings of the container toolkit",
+            "looks for the driver below /",
+            'set root = "/run/nvidia/driver"',
+        ),
+        (
+            BY_SPECIFICATION.without("/run/cdi/nvidia.yaml"),
+            ENVVAR,
+            "CDI specifications",
+            "no specification in /etc/cdi or /var/run/cdi has that",
+            "/usr/bin/nvidia-ctk cdi generate --device-name-strategy=uuid",
+        ),
+        (
+            BY_SPECIFICATION + HostDescription({"/run/cdi/nvidia.yaml": specification(driver="570.86.15")}),
+            ENVVAR,
+            "CDI specifications",
+            "/var/run/cdi/nvidia.yaml is outdated: it gives containers the CUDA library of the driver 570.86.15",
+            "nvidia-ctk cdi generate",
+        ),
+        (
+            BY_SPECIFICATION + HostDescription({"/run/cdi/copy.json": specification()}),
+            ENVVAR,
+            "CDI specifications",
+            "/var/run/cdi/copy.json and /var/run/cdi/nvidia.yaml both describe the CDI devices",
+            "nvidia-ctk cdi generate",
+        ),
+        (
+            BY_SPECIFICATION + HostDescription({"/run/cdi/nvidia.yaml": "kind: {password of a registry\n: x"}),
+            ENVVAR,
+            "CDI specifications",
+            "the CDI specification /var/run/cdi/nvidia.yaml is left out: it is no YAML",
+            "nvidia-ctk cdi generate",
+        ),
+        (
+            KUBEADM_CONTAINERD_2.without("/usr/bin/nvidia-cdi-hook"),
+            CDI,
+            "CDI specifications",
+            "/var/run/cdi/nvidia.yaml names files that are not on the node: /usr/bin/nvidia-cdi-hook",
+            "--output=/var/run/cdi/nvidia.yaml",
+        ),
+        (
+            OPERATOR_24.without("/run/nvidia/validations/toolkit-ready"),
+            ENVVAR,
+            "NVIDIA's GPU operator",
+            "ready: driver",
+            "nvidia-container-toolkit-daemonset",
+        ),
+        (KUBEADM_CONTAINERD_1_7, MPS, "MPS", "nothing serves MPS in /run/nvidia/mps", "mps.enabled=true"),
+        (
+            KUBEADM_CONTAINERD_1_7.without("/usr/bin/nvidia-cuda-mps-control"),
+            MPS,
+            "MPS",
+            "the driver has no usr/bin/nvidia-cuda-mps-control",
+            "install the package",
+        ),
+        (
+            KUBEADM_CONTAINERD_1_7 + HostDescription(sockets=("/run/nvidia/mps/nvidia.com/gpu/pipe/control",)),
+            MPS,
+            "MPS",
+            "another MPS control daemon has its pipes in /run/nvidia/mps/nvidia.com/gpu/pipe",
+            "turn MPS off in the other plugin",
+        ),
+        (
+            KUBEADM_CONTAINERD_1_7 + HostDescription(sockets=("/tmp/nvidia-mps/control",)),  # noqa: S108 - of the node
+            MPS,
+            "MPS",
+            "another MPS control daemon has its pipes in /tmp/nvidia-mps",
+            "echo quit",
+        ),
+        (
+            KUBEADM_CONTAINERD_1_7.without(f"{PLUGIN_DIRECTORY}/kubelet.sock"),
+            ENVVAR,
+            "kubelet, device plugins",
+            f"nothing listens at {PLUGIN_DIRECTORY}/kubelet.sock",
+            "start the kubelet",
+        ),
+        (
+            KUBEADM_CONTAINERD_1_7.without("/var/lib/kubelet/pod-resources"),
+            ENVVAR,
+            "kubelet, pod-resources",
+            "nothing listens",
+            "kubeletRootDir",
+        ),
+        (
+            WITHOUT_GPU + HostDescription({f"{PLUGIN_DIRECTORY}/kubelet_internal_checkpoint": "{"}),
+            ENVVAR,
+            "kubelet, checkpoint",
+            "does not show what pods hold",
+            "remove kubelet_internal_checkpoint",
+        ),
+        (
+            KUBEADM_CONTAINERD_1_7 + HostDescription(sockets=(f"{PLUGIN_DIRECTORY}/nvidia-gpu.sock",)),
+            ENVVAR,
+            "other device plugins",
+            "serves at nvidia-gpu.sock: both plugins give the same GPUs",
+            "nvidia.com/gpu.deploy.device-plugin=false",
+        ),
+    ],
+)
+def test_what_is_broken_is_named_with_its_remedy(  # noqa: PLR0913 - a node, and what is said of it
+    *, host: HostDescription, needs: ConfigNeeds, subject: str, said: str, remedy: str, short_path: Path
+) -> None:
+    """The line of that part is wrong and says what was found, and the remedy names file, command or value."""
+    _, report = examined(host, short_path, needs)
+    lines = [line for line in wrong_lines(report) if line.subject == subject]
+    assert any(said in line.found for line in lines), wrong_lines(report)
+    assert any(remedy in (line.remedy or "") for line in lines), lines
+
+
+def test_a_daemon_that_wrote_no_specification_is_noticed(short_path: Path) -> None:
+    """While the daemon runs, its own specification has to be there; before, the daemon is yet to write one."""
+    host = KUBEADM_CONTAINERD_2.without("/run/cdi/nvidia.yaml")
+    _, before = examined(host, short_path / "before", CDI)
+    assert wrong_lines(before) == []
+    with built(host, short_path / "node") as folder, lock(folder / f"{PLUGIN_DIRECTORY[1:]}/gpushare.lock"):
+        root = HostRoot(folder)
+        (line,) = wrong_lines(judged(read_node(root, CDI, lambda _library: shown()), root))
+        assert "cdi_spec_not_written in its log" in (line.remedy or "")
+        (folder / "run/cdi").mkdir(exist_ok=True)
+        own = specification(OWN_KIND).replace('"name": "0"', '"name": "zero"').replace('"name": "1"', '"name": "one"')
+        (folder / "run/cdi/gpushare-gpu.json").write_text(own)
+        by_index = ConfigNeeds(strategies=("cdi-cri",), cdi=True, by_index=True)
+        assert wrong_lines(judged(read_node(root, by_index, lambda _library: shown()), root)) == []
+
+
+def test_an_old_card_for_the_screen_is_not_wrong(short_path: Path) -> None:
+    """Beside GPUs with NVIDIA's driver, the kernel's own driver may have another."""
+    _, report = examined(KUBEADM_CONTAINERD_1_7 + linked("3b", "nouveau"), short_path)
+    assert wrong_lines(report) == []
+    assert "1 with the kernel driver nouveau" in found(report, "GPUs on the PCI bus")
+
+
+def test_a_kubelet_with_another_root_directory_is_found(short_path: Path) -> None:
+    """The socket is looked for where the daemon gets it from, and where k0s has it."""
+    host = KUBEADM_CONTAINERD_1_7.without("/var/lib/kubelet/pod-resources")
+    elsewhere = "/opt/kubelet/pod-resources/kubelet.sock"
+    with_option = ConfigNeeds(pod_resources_socket=elsewhere)
+    _, report = examined(host + HostDescription(sockets=(elsewhere,)), short_path / "one", with_option)
+    assert found(report, "kubelet, pod-resources") == f"the kubelet listens at {elsewhere}"
+    of_k0s = "/var/lib/k0s/kubelet/pod-resources/kubelet.sock"
+    _, report = examined(host + HostDescription(sockets=(of_k0s,)), short_path / "two")
+    assert found(report, "kubelet, pod-resources") == f"the kubelet listens at {of_k0s}"
+
+
+def test_what_an_operator_left_behind_is_not_wrong(short_path: Path) -> None:
+    """Without any validation no operator manages the node, and its toolkit works nevertheless."""
+    _, report = examined(OPERATOR_24.without("/run/nvidia/validations"), short_path)
+    assert wrong_lines(report) == []
+
+
+def test_a_mount_of_a_file_system_is_no_missing_file(short_path: Path) -> None:
+    """The source of a tmpfs is a word, not a path of the node."""
+    document = json.loads(specification())
+    document["containerEdits"]["mounts"].append({"hostPath": "tmpfs", "containerPath": "/x", "type": "tmpfs"})
+    host = KUBEADM_CONTAINERD_2 + HostDescription({"/run/cdi/nvidia.yaml": json.dumps(document)})
+    _, report = examined(host, short_path, CDI)
+    assert wrong_lines(report) == []
+
+
+def test_mps_that_serves_is_right_wherever_the_driver_is(short_path: Path) -> None:
+    """The control daemon of a driver outside of the usual folders is not found by doctor, but by `gpushare mps`."""
+    with built(WITHOUT_GPU + HostDescription(directories=("/run/nvidia/mps",)), short_path) as folder:
+        host = HostRoot(folder)
+        root = MpsRoot(folder / "run/nvidia/mps")
+        with lock(root.lock):
+            write_message(root.status, MpsStatus())
+            (line,) = judge_mps(read_mps(host, MPS, DriverFacts()), MPS)
+    assert line.judgement == "right"
+
+
+def test_sockets_at_which_nobody_listens_are_seen(short_path: Path) -> None:
+    """A kubelet that was killed leaves its sockets, and so does a plugin, which then gives GPUs to nobody."""
+    host = KUBEADM_CONTAINERD_1_7 + HostDescription(sockets=(f"{PLUGIN_DIRECTORY}/nvidia-gpu.sock",))
+    with built(host, short_path):
+        pass
+    root = HostRoot(short_path)
+    report = judged(read_node(root, ENVVAR, lambda _library: shown()), root)
+    assert [line.subject for line in wrong_lines(report)] == ["kubelet, device plugins", "kubelet, pod-resources"]
+    assert found(report, "other device plugins") == "none of NVIDIA GPUs; other sockets: nvidia-gpu.sock"
+
+
+def test_a_drop_in_file_that_nobody_reads_is_named(short_path: Path) -> None:
+    """The handler then is missing, too; the first remedy mends both."""
+    host = KUBEADM_CONTAINERD_2.edited(CONTAINERD, 'imports = ["/etc/containerd/conf.d/*.toml"]\n', "")
+    _, report = examined(host, short_path)
+    first, second = wrong_lines(report)
+    assert f"{DROP_IN} has no effect" in first.found
+    assert 'imports = ["/etc/containerd/conf.d/*.toml"]' in (first.remedy or "")
+    assert second.subject == "NVIDIA's runtime"
+
+
+@pytest.mark.parametrize(("host", "needs"), [(CRIO, ENVVAR), (DOCKER, ENVVAR)], ids=["CRI-O", "Docker"])
+def test_other_runtimes_are_understood(host: HostDescription, needs: ConfigNeeds, short_path: Path) -> None:
+    """CRI-O and Docker with NVIDIA's runtime have no wrong line; the containerd of Docker is not the kubelet's."""
+    _, report = examined(host, short_path, needs)
+    assert wrong_lines(report) == []
+
+
+def test_the_kubelet_says_which_runtime_counts(short_path: Path) -> None:
+    """Where the kubelet's flags name containerd, what else is installed does not matter."""
+    flags = 'KUBELET_KUBEADM_ARGS="--container-runtime-endpoint=unix:///run/containerd/containerd.sock"\n'
+    host = KUBEADM_CONTAINERD_1_7 + HostDescription(
+        {"/var/lib/kubelet/kubeadm-flags.env": flags, "/etc/crio/crio.conf": ""}, sockets=("/run/cri-dockerd.sock",)
+    )
+    _, report = examined(host, short_path)
+    assert found(report, "container runtime").startswith("containerd 1.7.28")
+
+
+def test_a_hook_of_cri_o_is_nvidias_runtime(short_path: Path) -> None:
+    """NVIDIA's operator without CDI installs a hook that acts in every container."""
+    hook = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
+    _, report = examined(CRIO.without("/etc/crio/crio.conf.d") + HostDescription({hook: "{}"}), short_path)
+    assert wrong_lines(report) == []
+    assert "every pod gets it" in found(report, "NVIDIA's runtime")
+
+
+def test_a_newer_containerd_moves_handlers(short_path: Path) -> None:
+    """From 2.3 on, the old section of a file of version 3 counts, and nothing is wrong with that."""
+    old = KUBEADM_CONTAINERD_2.edited(DROP_IN, "io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
+    _, report = examined(old.edited("/var/lib/dpkg/status", "2.1.4", "2.3.1"), short_path)
+    assert wrong_lines(report) == []
+    assert "nvidia runs /usr/bin/nvidia-container-runtime" in found(report, "NVIDIA's runtime")
+
+
+def test_what_was_left_of_another_installation_is_no_mistake(short_path: Path) -> None:
+    """Neither libraries of another driver beside the operator's, nor its toolkit and drop-in file afterwards."""
+    folder = "/usr/lib/x86_64-linux-gnu"
+    libraries = HostDescription(
+        {f"{folder}/libnvidia-ml.so.535.183.01": ""}, {f"{folder}/libnvidia-ml.so.1": "libnvidia-ml.so.535.183.01"}
+    )
+    _, report = examined(OPERATOR_24 + libraries, short_path / "driver")
+    assert wrong_lines(report) == []
+    assert found(report, "driver (libraries)") == "580.95.05, below /run/nvidia/driver"
+    rest = HostDescription({"/usr/local/nvidia/toolkit/nvidia-ctk": "", DROP_IN: "version = 2\n"})
+    _, report = examined(KUBEADM_CONTAINERD_1_7 + rest, short_path / "toolkit")
+    assert wrong_lines(report) == []
+
+
+def test_a_version_that_is_not_known_is_no_mistake(short_path: Path) -> None:
+    """Without the version of containerd, a file of version 2 may have CDI or not: nothing is said to be wrong."""
+    host = KUBEADM_CONTAINERD_1_7.without("/var/lib/dpkg") + HostDescription({"/etc/cdi/nvidia.json": specification()})
+    _, report = examined(host, short_path, CDI)
+    assert wrong_lines(report) == []
+    assert "the version of containerd decides" in found(report, "CDI in the container runtime")
+
+
+@pytest.fixture
+def served(short_path: Path) -> Iterator[Path]:
+    """Build a node on which `gpushare mps` and `gpushare run` hold their locks, and yield its folder."""
+    with built(
+        KUBEADM_CONTAINERD_1_7 + HostDescription(directories=("/run/nvidia/mps",)), short_path / "node"
+    ) as folder:
+        root = MpsRoot(folder / "run/nvidia/mps")
+        with lock(root.lock), lock(folder / f"{PLUGIN_DIRECTORY[1:]}/gpushare.lock"):
+            write_message(root.status, MpsStatus())
+            yield folder
+
+
+def test_what_gpushare_itself_does_is_seen(served: Path) -> None:
+    """The locks of the daemon and of `gpushare mps` show that both run."""
+    host = HostRoot(served)
+    (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS)
+    assert (line.judgement, line.found) == ("right", "gpushare mps serves in /run/nvidia/mps")
+    ours, _ = judge_plugins(read_plugins(host))
+    assert ours.judgement == "right"
+    write_message(MpsRoot(served / "run/nvidia/mps").status, MpsStatus(trouble="wanted.json cannot be read"))
+    (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS)
+    assert (line.judgement, "wanted.json cannot be read" in line.found) == ("wrong", True)
+
+
+def test_secrets_of_a_file_that_is_no_yaml_are_not_told(short_path: Path) -> None:
+    """The line of a broken specification says where it is broken, and quotes nothing of it."""
+    host = KUBEADM_CONTAINERD_2 + HostDescription({"/etc/cdi/broken.yaml": "kind: {password of a registry\n: x"})
+    _, report = examined(host, short_path)
+    assert all("password" not in line.found for line in report.lines)
+
+
+@pytest.mark.parametrize("needs", [ENVVAR, CDI, MOUNTS])
+def test_management_devices_do_not_count_as_gpus(needs: ConfigNeeds, short_path: Path) -> None:
+    """The device of NVIDIA's operator for its own pods is told as one that the config does not use."""
+    _, report = examined(OPERATOR_25_10, short_path, needs)
+    assert any(
+        "devices that the config does not use: management.nvidia.com/gpu (1)" in line.found for line in report.lines
+    )

@@ -1,0 +1,86 @@
+"""Tests that no content of any file of a node ends doctor: it says what it can, whatever is there."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare_plugin.doctor.bundle import write_bundle
+from gpushare_plugin.doctor.words import lines_of
+from gpushare_plugin.testing.hosts import KUBEADM_CONTAINERD_1_7, OPERATOR_25_10, HostDescription
+from tests.unit.doctor.examining import CDI, ENVVAR, examined
+
+TOOLKIT = "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
+FILES = (
+    "/etc/containerd/config.toml",
+    "/etc/containerd/conf.d/99-nvidia.toml",
+    "/etc/cdi/other.json",
+    "/etc/cdi/other.yaml",
+    "/etc/crio/crio.conf",
+    "/etc/docker/daemon.json",
+    "/etc/hostname",
+    "/proc/driver/nvidia/version",
+    "/run/nvidia/mps/status.json",
+    "/sys/bus/pci/devices/0000:3b:00.0/class",
+    "/sys/fs/cgroup/cgroup.controllers",
+    "/sys/fs/selinux/enforce",
+    "/sys/module/nvidia/version",
+    "/var/lib/dpkg/status",
+    "/var/lib/kubelet/config.yaml",
+    "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint",
+    TOOLKIT,
+)
+"""Every file of which doctor reads the content."""
+
+_LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=8)
+_KEYS = st.sampled_from(
+    ["plugins", "runtimes", "containerd", "options", "devices", "containerEdits", "hooks", "mounts", "Data", "kind"]
+)
+_DOCUMENTS = st.recursive(
+    _LEAVES, lambda below: st.lists(below, max_size=3) | st.dictionaries(_KEYS, below, max_size=3)
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(FILES),
+        st.text(max_size=40)
+        | _DOCUMENTS.map(json.dumps)
+        | st.sampled_from(["[" * 9000, "{", "version = 3\nimports = 7\n"]),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_any_content_is_survived(contents: dict[str, str]) -> None:
+    """Every part has its line, in text and in the archive, whatever the files of the node have in them."""
+    sendable = {path: text.encode(errors="replace").decode() for path, text in contents.items()}
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="gs-") as folder:
+        host = OPERATOR_25_10 + HostDescription(sendable)
+        facts, report = examined(host, Path(folder, "node"), CDI)
+        subjects = {line.subject for line in report.lines}
+        assert {"driver (kernel)", "kubelet, checkpoint", "control groups", "SELinux"} <= subjects
+        assert list(lines_of(report, 80))
+        write_bundle(Path(folder, "bundle.tar.gz"), facts, report, ())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "version = 2\n[plugins]\n'io.containerd.grpc.v1.cri' = 7\n",
+        "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd]\nruntimes = [1, 2]\ndefault_runtime_name = 7\n",
+        "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes]\nnvidia = 'nvidia-container-runtime'\n",
+        "version = 'two'\nimports = ['/etc/containerd/config.toml', '/etc/containerd/*', '../*', '']\n",
+        "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\ncdi_spec_dirs = ['', '..', '/etc/loop', '/dev/zero']\n",
+        "disabled_plugins = 'cri'\n",
+    ],
+)
+def test_values_of_other_kinds_are_survived(text: str, short_path: Path) -> None:
+    """A number where containerd expects a table counts as missing."""
+    host = KUBEADM_CONTAINERD_1_7 + HostDescription(
+        {"/etc/containerd/config.toml": text}, {"/etc/loop": "loop", "/etc/containerd/loop.toml": "/etc/loop"}
+    )
+    _, report = examined(host, short_path, ENVVAR)
+    assert report.lines
