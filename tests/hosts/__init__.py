@@ -1,30 +1,54 @@
-"""Hosts described by folders, see README.md; each test gets a copy."""
+"""The nodes of `gpushare_plugin.testing.hosts` for tests: their GPUs, and a host as the daemon sees it."""
 
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.schema.sections import Flags
+from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.gpus.cdi.host import HostCdi
+from gpushare_plugin.testing.hosts import (
+    BARE,
+    DRIVER,
+    GPUS,
+    KUBEADM_CONTAINERD_2,
+    OPERATOR_25_10,
+    HostDescription,
+    built,
+)
+from tests.nodes import a_gpu
 
-DRIVER = "570.86.15"
-"""The version of the driver on every host."""
+UUIDS = [gpu.uuid for gpu in GPUS]
+"""The UUIDs of the GPUs on every host."""
 
-_HERE = Path(__file__).parent
+# Without NVIDIA's generator, which `Host.with_generator` installs; nobody listens at sockets, which CDI does not need.
+_HOSTS = {"bare": BARE, "kubeadm": KUBEADM_CONTAINERD_2.without("/usr/bin/nvidia-ctk"), "operator": OPERATOR_25_10}
 _GENERATORS = {"kubeadm": "usr/bin/nvidia-ctk", "operator": "usr/local/nvidia/toolkit/nvidia-ctk.real"}
 
 
+def two_gpus(memory_mib: int = 40960) -> Inventory:
+    """Return the GPUs of every host as NVML shows them."""
+    cards = tuple(
+        a_gpu(index, memory_mib, uuid=gpu.uuid, name=gpu.name, pci_bus_id=gpu.pci_bus_id)
+        for index, gpu in enumerate(GPUS)
+    )
+    return Inventory(cards, driver_version=DRIVER)
+
+
 class Host:
-    """A copy of a described host below a folder, as a container sees it where the chart mounts parts of the host."""
+    """A described host below a folder, as a container sees it where the chart mounts parts of the host."""
 
     def __init__(self, name: str, folder: Path, *, without: Sequence[str] = ()) -> None:
-        """Copy the host called `name` into `folder`, without some of its files and folders."""
+        """Build the host called `name` in `folder`, without some of its files and folders."""
         self.root = folder / name
         self._generator = _GENERATORS.get(name)
-        shutil.copytree(_HERE / name, self.root, symlinks=True)
-        for path in without:
-            self.without(path)
+        # The chart makes the directory where the host has none.
+        host = (_HOSTS[name] + HostDescription(directories=("/run/cdi",))).without(*without)
+        with built(replace(host, sockets=()), self.root):
+            pass
+        self.spec_dirs = self.root / "etc/cdi", self.root / "run/cdi"
+        """The directories of CDI specifications."""
         driver = "/run/nvidia/driver" if name == "operator" else "/"
         self.driver_here = self.root / driver.removeprefix("/")
         # Programs of a host whose driver has a root of its own are below /host.
@@ -34,11 +58,6 @@ class Host:
             "nvidiaDevRoot": "/",
             "plugin": {"deviceListStrategy": "cdi-cri", "containerDriverRoot": str(self.driver_here)},
         }
-
-    @property
-    def spec_dirs(self) -> tuple[Path, Path]:
-        """The directories of CDI specifications."""
-        return self.root / "etc/cdi", self.root / "var/run/cdi"
 
     @property
     def own(self) -> Path:
@@ -53,19 +72,11 @@ class Host:
         """Return the flags of a config for this host, with changes."""
         return Flags.model_validate({**self.flags, **flags})
 
-    def without(self, path: str) -> None:
-        """Remove a file or a folder of the host."""
-        there = self.root / path
-        if there.is_dir():
-            shutil.rmtree(there)
-        else:
-            there.unlink()
-
     def with_generator(self, *uuids: str) -> Path:
         """Install the stand-in for `nvidia-ctk`, which knows these GPUs; return the file with a line for each run."""
         assert self._generator is not None
         program = self.root / self._generator
-        program.write_text(f"#!{sys.executable}\n{(_HERE / 'nvidia_ctk.py').read_text()}")
+        program.write_text(f"#!{sys.executable}\n{Path(__file__).with_name('nvidia_ctk.py').read_text()}")
         program.chmod(0o755)
         program.with_name("gpus").write_text("\n".join(uuids))
         return program.with_name("calls")

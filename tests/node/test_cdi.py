@@ -8,13 +8,13 @@ from gpushare_plugin.base.structs import replace
 from gpushare_plugin.gpus.cdi import toolkit
 from gpushare_plugin.node.gpus import looks
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
-from tests.hosts import DRIVER, Host
+from tests.hosts import UUIDS, Host, two_gpus
 from tests.node.living import Life, living
-from tests.nodes import Cards, a_gpu, a_node
+from tests.nodes import Cards
 from tests.unit.sharing.settings import GPU_MEM, memory
 from tests.waiting import until
 
-TWO = replace(a_node(8192, 8192), driver_version=DRIVER)
+TWO = two_gpus(8192)
 CDI = {"plugin": {"deviceListStrategy": "cdi-cri"}}
 Log = list[MutableMapping[str, Any]]
 
@@ -42,9 +42,9 @@ async def test_a_container_gets_the_device_that_nvidias_toolkit_has_described(
     host = Host("kubeadm", tmp_path)
     async with living(kubelet, Cards(TWO), cdi_spec_dirs=host.spec_dirs, flags=CDI, sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
-        assert await devices(kubelet) == (f"nvidia.com/gpu={a_gpu(0).uuid}",)
+        assert await devices(kubelet) == (f"nvidia.com/gpu={UUIDS[0]}",)
         assert life.node.snapshot.value.notices == ()
-    expected = [f"nvidia.com/gpu={a_gpu(index).uuid}" for index in (0, 1)]
+    expected = [f"nvidia.com/gpu={uuid}" for uuid in UUIDS]
     assert [each["names"] for each in log if each["event"] == "cdi_devices"] == [expected]
 
 
@@ -55,7 +55,7 @@ async def test_a_container_gets_our_own_device_where_nvidias_operator_describes_
     host = Host("operator", tmp_path)
     async with living(kubelet, Cards(TWO), cdi_spec_dirs=host.spec_dirs, flags=host.flags, sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
-        assert await devices(kubelet) == (f"gpushare/gpu={a_gpu(0).uuid}",)
+        assert await devices(kubelet) == (f"gpushare/gpu={UUIDS[0]}",)
         assert host.own.exists()
         assert life.node.snapshot.value.notices == ()
     assert not host.own.exists()
@@ -71,19 +71,19 @@ async def test_a_gpu_that_is_added_is_described_before_it_is_offered(kubelet: Em
         await life.healthy({GPU_MEM: 8})
         cards.inventory = TWO
         await life.healthy({GPU_MEM: 16})
-        assert a_gpu(1).uuid in host.own.read_text()
-        assert await devices(kubelet, "first") == (f"gpushare/gpu={a_gpu(0).uuid}",)
-        assert await devices(kubelet, "second") == (f"gpushare/gpu={a_gpu(1).uuid}",)
+        assert UUIDS[1] in host.own.read_text()
+        assert await devices(kubelet, "first") == (f"gpushare/gpu={UUIDS[0]}",)
+        assert await devices(kubelet, "second") == (f"gpushare/gpu={UUIDS[1]}",)
 
 
 async def test_a_daemon_that_cannot_write_says_so_and_goes_on(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
     """The GPUs are offered, and the node warns what pods will get; when the directory is there, the warning ends."""
-    host = Host("bare", tmp_path, without=["var/run/cdi"])
+    host = Host("bare", tmp_path, without=["/run/cdi"])
     dirs = host.spec_dirs
     async with living(kubelet, Cards(TWO), cdi_spec_dirs=dirs, flags=host.flags, sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
         (told,) = life.node.snapshot.value.notices
-        assert told.startswith(f"no CDI specification in {dirs[0]} or {dirs[1]} has nvidia.com/gpu={a_gpu(0).uuid}, ")
+        assert told.startswith(f"no CDI specification in {dirs[0]} or {dirs[1]} has nvidia.com/gpu={UUIDS[0]}, ")
         assert f"gpushare has no specification of its own: {dirs[1]} does not exist here" in told
         dirs[1].mkdir()
         await until(lambda: life.node.snapshot.value.notices == ())
@@ -97,10 +97,10 @@ async def test_nvidias_specification_is_used_as_soon_as_it_appears(kubelet: Embe
     file.rename(away := file.with_suffix(".away"))
     async with living(kubelet, Cards(TWO), cdi_spec_dirs=host.spec_dirs, flags=host.flags, sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
-        assert await devices(kubelet, "first") == (f"gpushare/gpu={a_gpu(0).uuid}",)
+        assert await devices(kubelet, "first") == (f"gpushare/gpu={UUIDS[0]}",)
         away.rename(file)
         await until(lambda: names(life) == [f"nvidia.com/gpu={gpu.uuid}" for gpu in TWO.cards])
-        assert await devices(kubelet, "second") == (f"nvidia.com/gpu={a_gpu(1).uuid}",)
+        assert await devices(kubelet, "second") == (f"nvidia.com/gpu={UUIDS[1]}",)
         assert host.own.exists()
 
 
@@ -116,6 +116,6 @@ async def test_a_config_that_begins_to_use_cdi_has_the_names_from_its_first_answ
         assert names(life) == []
         # Only a look at the file tells that the devices are those of NVIDIA's plugin.
         file = host.spec_dirs[1] / "nvidia.yaml"
-        file.write_text(file.read_text().replace("kind: nvidia.com", "kind: k8s.device-plugin.nvidia.com"))
+        file.write_text(file.read_text().replace('"nvidia.com/gpu"', '"k8s.device-plugin.nvidia.com/gpu"'))
         await life.reload(health=slow, flags=flags, sharing=memory())
-        assert await devices(kubelet) == (f"k8s.device-plugin.nvidia.com/gpu={a_gpu(0).uuid}",)
+        assert await devices(kubelet) == (f"k8s.device-plugin.nvidia.com/gpu={UUIDS[0]}",)

@@ -6,19 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
-from tests.hosts import DRIVER, Host
-from tests.nodes import a_gpu
+from gpushare_plugin.testing.hosts import DRIVER, GPUS
+from gpushare_plugin.testing.nvml import FakeNvml
+from tests.hosts import UUIDS, Host
 from tests.process.daemon import gpushare
 
 CDI = "version: v1\nflags: {plugin: {deviceListStrategy: cdi-cri}}\n"
-UUIDS = [a_gpu(index).uuid for index in (0, 1)]
 
 
 @pytest.fixture
 def node() -> Iterator[FakeNvml]:
     """Describe the two GPUs of all hosts."""
-    with FakeNvml([FakeGpu(uuid=uuid) for uuid in UUIDS], driver_version=DRIVER) as described:
+    with FakeNvml(GPUS, driver_version=DRIVER) as described:
         yield described
 
 
@@ -68,7 +67,7 @@ async def test_check_config_tells_the_device_that_the_daemon_will_describe(
 ) -> None:
     """Where the daemon can write its own specification, nothing is missing; nothing is written by the check."""
     # The node's library is the stand-in's, not the empty file of the host.
-    host = Host("operator", tmp_path, without=["run/nvidia/driver/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"])
+    host = Host("operator", tmp_path, without=["/run/nvidia/driver/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"])
     roots = ("--driver-root", "/run/nvidia/driver", "--container-driver-root", host.driver_here)
     done = await gpushare("check-config", "--strict", config, *roots, environment=environment(node, host))
     assert done.status == 0, done.output

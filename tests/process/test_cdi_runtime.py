@@ -15,11 +15,9 @@ from typing import Any
 
 import pytest
 
-from gpushare_plugin.base.structs import replace
-from tests.hosts import DRIVER, Host
-from tests.nodes import a_gpu, a_node
+from gpushare_plugin.testing.hosts import DRIVER
+from tests.hosts import UUIDS, Host, two_gpus
 
-TWO = replace(a_node(40960, 40960), driver_version=DRIVER)
 SCRIPT = """
 set -e
 mount -t tmpfs tmpfs /run
@@ -37,7 +35,7 @@ def host(tmp_path: Path) -> Host:
     """Return a host with real device nodes of no driver; skip the test where that cannot be."""
     if shutil.which("podman") is None or os.geteuid() != 0:
         pytest.skip("needs podman, and the rights of root")
-    host = Host("kubeadm", tmp_path, without=["var/run/cdi/nvidia.yaml"])
+    host = Host("kubeadm", tmp_path, without=["/run/cdi/nvidia.yaml"])
     for minor, path in enumerate(sorted((host.root / "dev").iterdir())):
         path.unlink()
         try:
@@ -45,7 +43,7 @@ def host(tmp_path: Path) -> Host:
         except OSError as error:
             pytest.skip(f"needs the right to make device nodes: {error}")
     host.flags["nvidiaDevRoot"] = str(host.root)
-    host.cdi().look(TWO, host.settings())
+    host.cdi().look(two_gpus(), host.settings())
     return host
 
 
@@ -60,7 +58,7 @@ def resolved(host: Host, device: str) -> subprocess.CompletedProcess[str]:
 
 def test_podman_gives_a_container_what_the_specification_says(host: Host) -> None:
     """The device node of this GPU and of no other, control devices, libraries, hooks and the variable arrive."""
-    done = resolved(host, f"gpushare/gpu={a_gpu(1).uuid}")
+    done = resolved(host, f"gpushare/gpu={UUIDS[1]}")
     config: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
     nodes = {each["path"]: (each["major"], each["minor"]) for each in config["linux"]["devices"]}
     assert nodes["/dev/nvidia1"] == (195, 2)

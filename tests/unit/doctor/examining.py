@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from gpushare_plugin.base.errors import NoGpuLibraryError
-from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.doctor.examination import DoctorReport, Facts, judged, read_node
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
-from gpushare_plugin.testing.hosts import DRIVER, GPUS, HostDescription, built
-from tests.nodes import Cards, a_gpu
+from gpushare_plugin.testing.hosts import HostDescription, built
+from tests.hosts import two_gpus
+from tests.nodes import Cards
 
 ENVVAR = ConfigNeeds()
 """A config that says nothing of how containers get their GPUs."""
@@ -19,8 +19,7 @@ CDI = ConfigNeeds(strategies=("cdi-cri",), cdi=True)
 
 def shown() -> Cards:
     """Return the GPUs of the described nodes as NVML shows them."""
-    cards = tuple(a_gpu(index, uuid=gpu.uuid, name=gpu.name) for index, gpu in enumerate(GPUS))
-    return Cards(Inventory(cards=cards, driver_version=DRIVER))
+    return Cards(two_gpus())
 
 
 def hidden() -> Cards:

@@ -13,12 +13,12 @@ import pytest
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.cdi import OWN_KIND
 from gpushare_plugin.core.gpu import Inventory
-from tests.hosts import DRIVER, Host
-from tests.nodes import a_gpu, a_mig_node, a_node
+from gpushare_plugin.testing.hosts import DRIVER
+from tests.hosts import UUIDS, Host, two_gpus
+from tests.nodes import a_mig_node
 from tests.unit.gpus.cdi.schema import Document, assert_valid
 
-TWO = replace(a_node(40960, 40960), driver_version=DRIVER)
-UUIDS = [a_gpu(0).uuid, a_gpu(1).uuid]
+TWO = two_gpus()
 LIBRARIES = [f"lib{name}.so.{DRIVER}" for name in ("cuda", "nvidia-ml", "nvidia-ptxjitcompiler")]
 FOLDER = "/usr/lib/x86_64-linux-gnu"
 WRITES = """\
@@ -74,7 +74,7 @@ class TestTheSmallest:
 
     def test_a_host_with_the_toolkits_hooks_only(self, tmp_path: Path) -> None:
         """The links, and the cache of the loader, are made by the program on the host; links are then no mounts."""
-        spec = looked_at(Host("kubeadm", tmp_path, without=["var/run/cdi/nvidia.yaml"]))
+        spec = looked_at(Host("kubeadm", tmp_path, without=["/run/cdi/nvidia.yaml"]))
         links, cache = spec["containerEdits"]["hooks"]
         assert {links["path"], cache["path"]} == {"/usr/bin/nvidia-cdi-hook"}
         assert links["args"][:4] == [
@@ -86,14 +86,14 @@ class TestTheSmallest:
 
     def test_an_older_toolkit_has_its_hooks_in_nvidia_ctk(self, tmp_path: Path) -> None:
         """Before 1.16, there was no program nvidia-cdi-hook; the same hooks are commands of `nvidia-ctk hook`."""
-        host = Host("kubeadm", tmp_path, without=["var/run/cdi/nvidia.yaml", "usr/bin/nvidia-cdi-hook"])
+        host = Host("kubeadm", tmp_path, without=["/run/cdi/nvidia.yaml", "/usr/bin/nvidia-cdi-hook"])
         (host.root / "usr/bin/nvidia-ctk").write_text("no program")
         *_, cache = looked_at(host)["containerEdits"]["hooks"]
         assert cache["args"][:3] == ["nvidia-ctk", "hook", "update-ldcache"]
 
     def test_a_driver_with_a_root_of_its_own(self, tmp_path: Path) -> None:
         """Files are mounted from below the driver root of the host, to where they would be without that root."""
-        host = Host("operator", tmp_path, without=["usr/local/nvidia/toolkit"])
+        host = Host("operator", tmp_path, without=["/usr/local/nvidia/toolkit"])
         assert mounts(looked_at(host))[f"{FOLDER}/{LIBRARIES[0]}"] == f"/run/nvidia/driver{FOLDER}/{LIBRARIES[0]}"
 
     def test_device_nodes_elsewhere(self, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ class TestTheGenerator:
 
     def test_a_gpu_that_the_generator_leaves_out_is_added(self, tmp_path: Path) -> None:
         """NVIDIA's generator describes no card in MIG mode; without a MIG strategy, gpushare offers the card."""
-        host = Host("kubeadm", tmp_path, without=["var/run/cdi/nvidia.yaml"])
+        host = Host("kubeadm", tmp_path, without=["/run/cdi/nvidia.yaml"])
         host.with_generator(UUIDS[0])
         host.flags["nvidiaDevRoot"] = "/run/nvidia/driver"
         spec = looked_at(host)
@@ -163,7 +163,7 @@ class TestTheGenerator:
         self, program: str, reason: str, tmp_path: Path, log: Log
     ) -> None:
         """An old, broken or foreign program costs a warning, and no look after that runs it again."""
-        host = Host("kubeadm", tmp_path, without=["var/run/cdi/nvidia.yaml"])
+        host = Host("kubeadm", tmp_path, without=["/run/cdi/nvidia.yaml"])
         calls = host.with_generator(*UUIDS)
         calls.with_name("nvidia-ctk").write_text(program)
         cdi = host.cdi()
@@ -199,9 +199,9 @@ class TestKeepingItTrue:
         cdi.look(TWO, host.settings())
         assert list(nodes(written(host))) == UUIDS
         for name in LIBRARIES:
-            (host.root / FOLDER[1:] / name).rename(host.root / FOLDER[1:] / name.replace(DRIVER, "580.1"))
-        cdi.look(replace(TWO, driver_version="580.1"), host.settings())
-        assert f"{FOLDER}/libcuda.so.580.1" in mounts(written(host))
+            (host.root / FOLDER[1:] / name).rename(host.root / FOLDER[1:] / name.replace(DRIVER, "590.1"))
+        cdi.look(replace(TWO, driver_version="590.1"), host.settings())
+        assert f"{FOLDER}/libcuda.so.590.1" in mounts(written(host))
 
     def test_a_file_that_others_change_or_remove_is_written_again(self, tmp_path: Path) -> None:
         """Whatever happens to the file, the next look makes it true."""
@@ -236,15 +236,15 @@ class TestKeepingItTrue:
         host = Host("bare", tmp_path)
         cdi = host.cdi()
         cdi.look(TWO, host.settings())
-        cdi.look(replace(TWO, driver_version="580.1"), host.settings())
+        cdi.look(replace(TWO, driver_version="590.1"), host.settings())
         assert cdi.devices is not None
-        assert cdi.devices.own.startswith("no libcuda.so.580.1 ")
+        assert cdi.devices.own.startswith("no libcuda.so.590.1 ")
         cdi.close()
         assert not host.own.exists()
 
     def test_a_specification_that_is_made_while_the_daemon_ends_is_not_written(self, tmp_path: Path) -> None:
         """The end does not wait for `nvidia-ctk`, and no file appears after the end."""
-        host, gate = Host("kubeadm", tmp_path, without=["var/run/cdi/nvidia.yaml"]), tmp_path / "gate"
+        host, gate = Host("kubeadm", tmp_path, without=["/run/cdi/nvidia.yaml"]), tmp_path / "gate"
         os.mkfifo(gate)
         program = host.with_generator(*UUIDS).with_name("nvidia-ctk")
         program.write_text(f"#!/bin/sh\nread opened < {gate}\nexit 1\n")
@@ -295,7 +295,7 @@ class TestTrouble:
 
     def test_a_directory_that_is_not_mounted(self, tmp_path: Path, log: Log) -> None:
         """The directory is never made: in a container it would be of no use; the words are logged once."""
-        host = Host("bare", tmp_path, without=["var/run/cdi"])
+        host = Host("bare", tmp_path, without=["/run/cdi"])
         cdi = host.cdi()
         cdi.look(TWO, host.settings())
         cdi.look(TWO, host.settings())
@@ -309,12 +309,12 @@ class TestTrouble:
 
     def test_a_driver_that_is_not_mounted(self, tmp_path: Path) -> None:
         """Without the driver's libraries, containers could not use a GPU: no specification is better than that one."""
-        host = Host("bare", tmp_path, without=["usr"])
+        host = Host("bare", tmp_path, without=["/usr"])
         cdi = host.cdi()
         cdi.look(TWO, host.settings())
         assert cdi.devices is not None
         assert cdi.devices.own.startswith(f"no libcuda.so.{DRIVER} below {host.driver_here} in this container; mount ")
-        shutil.copytree(Path(__file__).parents[3] / "hosts/bare/usr", host.root / "usr", symlinks=True)
+        shutil.move(Host("bare", tmp_path / "whole").root / "usr", host.root)
         cdi.look(TWO, host.settings())
         assert cdi.devices.own == ""
         assert host.own.exists()

@@ -8,8 +8,8 @@ import pytest
 
 from gpushare_plugin.core.cdi import CdiDevices
 from gpushare_plugin.gpus.cdi.reading import LARGEST_FILE, MOST_FILES, SpecReader
-from tests.hosts import DRIVER, Host
-from tests.nodes import a_gpu
+from gpushare_plugin.testing.hosts import DRIVER
+from tests.hosts import UUIDS, Host
 
 
 def spec(*names: str, kind: str = "nvidia.com/gpu", driver: str = DRIVER) -> dict[str, object]:
@@ -43,7 +43,7 @@ def test_the_devices_of_a_node_with_nvidias_toolkit_are_found(tmp_path: Path) ->
     host = Host("kubeadm", tmp_path)
     devices = found(host.spec_dirs)
     assert devices.unusable == ()
-    names = ["0", a_gpu(0).uuid, "1", a_gpu(1).uuid, "all"]
+    names = ["0", UUIDS[0], "1", UUIDS[1], "all"]
     assert devices.files == {f"nvidia.com/gpu={name}": str(host.spec_dirs[1] / "nvidia.yaml") for name in names}
 
 
@@ -132,7 +132,7 @@ def test_a_specification_of_another_driver_cannot_be_used(folders: tuple[Path, P
     (told,) = devices.unusable
     assert told == (
         f"the CDI specification {old} is outdated: it gives containers the CUDA library of the driver 535.54.03, and "
-        "the driver is 570.86.15; generate it again"
+        f"the driver is {DRIVER}; generate it again"
     )
 
 
