@@ -8,9 +8,9 @@ from pathlib import Path
 
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.base.version import __version__
-from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at
+from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right
 from gpushare_plugin.doctor.node.host import HostRoot
-from gpushare_plugin.doctor.node.needs import ConfigNeeds
+from gpushare_plugin.doctor.node.needs import CONFIG, ConfigNeeds, judged_by
 from gpushare_plugin.doctor.subjects import cards as pci
 from gpushare_plugin.doctor.subjects import cdi, cgroups, driver, kubelet, mps, nvml, operator, plugins, rights, toolkit
 from gpushare_plugin.doctor.subjects.runtimes import judgement as runtimes
@@ -110,9 +110,9 @@ def read_node(host: HostRoot, needs: ConfigNeeds, source: Callable[[Path], GpuSo
     )
 
 
-def judged(facts: Facts, host: HostRoot) -> DoctorReport:
-    """Return the judgement of everything that was read."""
-    lines = tuple(_doubted(line, facts, host) for line in _lines(facts, host))
+def judged(facts: Facts, host: HostRoot, node: str = "NODE") -> DoctorReport:
+    """Return the judgement of everything that was read; `node` is the name of the node in commands of remedies."""
+    lines = tuple(_doubted(line, facts, host) for line in _lines(facts, host, node))
     counts = {judgement: sum(line.judgement == judgement for line in lines) for judgement in ("right", "wrong")}
     return DoctorReport(
         right=counts["right"],
@@ -133,7 +133,8 @@ def _doubted(line: Diagnosis, facts: Facts, host: HostRoot) -> Diagnosis:
     )
 
 
-def _lines(facts: Facts, host: HostRoot) -> Iterator[Diagnosis]:
+def _lines(facts: Facts, host: HostRoot, node: str) -> Iterator[Diagnosis]:
+    yield right(CONFIG, judged_by(facts.needs))
     yield from pci.judge_cards(facts.cards)
     if reason := facts.without_gpus:
         yield from (not_looked_at(subject, reason) for subject in _SUBJECTS_OF_GPUS)
@@ -141,7 +142,7 @@ def _lines(facts: Facts, host: HostRoot) -> Iterator[Diagnosis]:
         yield from _lines_of_gpus(facts, host)
     yield from cgroups.judge_cgroups(facts.cgroups, facts.driver.kernel)
     yield from kubelet.judge_kubelet(facts.kubelet, host)
-    yield from plugins.judge_plugins(facts.plugins)
+    yield from plugins.judge_plugins(facts.plugins, node)
     yield from rights.judge_rights(facts.rights, host.refused)
 
 
@@ -164,7 +165,7 @@ def _lines_of_files(facts: Facts, runtime: RuntimeFacts, host: HostRoot) -> Iter
     yield from runtimes.judge_runtime(runtime, host, needs, by_operator=facts.operator.installs_toolkit)
     yield from toolkit.judge_toolkit(facts.toolkit, host, needs, facts.driver)
     look = cdi.SpecificationLook(
-        facts.cdi, needs, facts.toolkit, facts.driver, bool(runtime.nvidia), facts.plugins.ours is True, names
+        facts.cdi, needs, facts.toolkit, facts.driver, runtime.nvidia, facts.plugins.ours is True, names
     )
     yield from cdi.judge_cdi(look)
     yield from mps.judge_mps(facts.mps, needs)

@@ -22,6 +22,8 @@ def lines_of(report: DoctorReport, width: int | None = None) -> Iterator[str]:
         yield "What to do, in this order:"
     for number, line in enumerate(mistakes, 1):
         yield from _wrapped(f"{number}. {line.subject}: {_remedy(line)}", _INDENT, width)
+    if mistakes:
+        yield "Then run gpushare doctor again."
     yield ""
     yield f"{report.right} right, {report.wrong} wrong, {report.not_looked_at} not looked at"
 

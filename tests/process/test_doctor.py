@@ -64,7 +64,27 @@ async def test_a_node_that_does_not_work_is_told_by_the_exit_status(short_path: 
     assert f"right          NVML: driver {DRIVER}" in done.output
     assert done.status == NODE_IS_WRONG == 3
     assert "WRONG          CDI specifications: " in done.output
-    assert "What to do, in this order:\n1. CDI specifications: Give GPUs by CDI, with deviceListStrategy" in done.output
+    assert "What to do, in this order:\n1. CDI specifications: Do one of these, the best here first. (a)" in done.output
+    assert "\nThen run gpushare doctor again.\n" in done.output
+
+
+async def test_commands_of_remedies_have_the_name_of_the_node(short_path: Path) -> None:
+    """The name is that of the option or of NODE_NAME; without either, people fill in the name."""
+    beside = WITHOUT_GPU + HostDescription(sockets=("/var/lib/kubelet/device-plugins/nvidia-gpu.sock",))
+    done = await asked(beside, short_path / "one", "--node-name", "gpu-1")
+    assert "kubectl label --overwrite node gpu-1 nvidia.com/gpu.deploy.device-plugin=false" in done.output
+    done = await asked(beside, short_path / "two")
+    assert "node NODE " in done.output
+
+
+async def test_the_config_that_counts_is_named(short_path: Path) -> None:
+    """A file by its path; without a file, the defaults count, and options in any case."""
+    done = await asked(WITHOUT_GPU, short_path / "one", "--device-list-strategy=cdi-cri")
+    assert "config: the node is judged by the defaults (no config file): deviceListStrategy cdi-cri\n" in done.output
+    file = short_path / "config.yaml"
+    file.write_text("version: v1\n")
+    done = await asked(WITHOUT_GPU, short_path / "two", "--config-file", file)
+    assert f"config: the node is judged by {file}: deviceListStrategy envvar\n" in done.output
 
 
 async def test_the_config_decides_what_a_node_needs(short_path: Path, nvml: FakeNvml) -> None:

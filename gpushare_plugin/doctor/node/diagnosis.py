@@ -31,6 +31,12 @@ def wrong(subject: str, found: str, remedy: str) -> Diagnosis:
     return Diagnosis(subject=subject, judgement="wrong", found=found, remedy=remedy)
 
 
+def one_of(*ways: str) -> str:
+    """Return instructions of which one is enough, the best first, as one instruction."""
+    listed = (f"({letter}) {way}" for letter, way in zip("abc", ways, strict=False))
+    return f"do one of these, the best here first. {'. '.join(listed)}"
+
+
 def not_looked_at(subject: str, reason: str) -> Diagnosis:
     """Return the line of a part of which nothing is known, with the reason."""
     return Diagnosis(subject=subject, judgement="notLookedAt", found=reason)

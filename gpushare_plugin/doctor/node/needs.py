@@ -6,6 +6,8 @@ from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.kubelet.paths import DEFAULT_POD_RESOURCES_SOCKET
 
+CONFIG = "config"
+"""The subject of the line about the config."""
 _BY_RUNTIME = frozenset({"envvar", "volume-mounts"})
 """Values of `deviceListStrategy` that NVIDIA's runtime carries out."""
 
@@ -27,7 +29,8 @@ class ConfigNeeds(Struct, frozen=True):
     """`flags.mpsRoot`."""
     mps: bool = False
     """Whether the config shares GPUs by MPS."""
-
+    file: str | None = None
+    """The config file; None without one."""
     pod_resources_socket: str = str(DEFAULT_POD_RESOURCES_SOCKET)
     """Where the daemon gets the kubelet's pod-resources socket from, a path of the node."""
 
@@ -37,8 +40,31 @@ class ConfigNeeds(Struct, frozen=True):
         return not _BY_RUNTIME.isdisjoint(self.strategies)
 
 
-def needs_of(config: Config, pod_resources_socket: Path) -> ConfigNeeds:
-    """Return what a node must have for `config` and a daemon with this socket of the kubelet, a path of the node."""
+def judged_by(needs: ConfigNeeds) -> str:
+    """Return which config decides what is right on the node."""
+    return f"the node is judged by {needs.file or 'the defaults (no config file)'}: {_strategies(needs)}"
+
+
+def _strategies(needs: ConfigNeeds) -> str:
+    return f"deviceListStrategy {', '.join(needs.strategies)}"
+
+
+def by_cdi(needs: ConfigNeeds) -> str:
+    """Return what makes the daemon give GPUs by CDI, and how to judge by that, as an instruction."""
+    return (
+        "give GPUs by CDI, with `helm upgrade … --reuse-values --set deviceListStrategy=cdi-cri`, or with "
+        "`deviceListStrategy: cdi-cri` below flags.plugin in the config file of a daemon without the chart: the daemon "
+        "then writes a specification of its own, and nothing has to be repeated after a change of the driver. Check "
+        "with `gpushare doctor --device-list-strategy=cdi-cri`: without this option, doctor still judges by "
+        + _strategies(needs)
+    )
+
+
+def needs_of(config: Config, file: str | None, pod_resources_socket: Path) -> ConfigNeeds:
+    """Return what a node must have for `config` and a daemon with this socket of the kubelet, a path of the node.
+
+    `file` is the file of the config; None without one.
+    """
     plugin, memory = config.flags.plugin, config.sharing.memory
     by_mps = bool(config.sharing.mps) or any(each.isolation == "mps" for each in (memory.resources if memory else ()))
     return ConfigNeeds(
@@ -49,5 +75,6 @@ def needs_of(config: Config, pod_resources_socket: Path) -> ConfigNeeds:
         driver_root=config.flags.nvidia_driver_root,
         mps_root=config.flags.mps_root,
         mps=by_mps,
+        file=file,
         pod_resources_socket=str(pod_resources_socket),
     )

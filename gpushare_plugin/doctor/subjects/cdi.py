@@ -2,7 +2,10 @@
 
 Facts: NVIDIA/nvidia-container-toolkit, pkg/nvcdi (hooks are run on the node with `nvidia-cdi-hook`; a mount of a file
 that is not there fails). NVIDIA's operator writes only `management.nvidia.com/gpu=all`, for its own pods
-(cmd/nvidia-ctk-installer/toolkit/toolkit.go, `generateCDISpec`).
+(cmd/nvidia-ctk-installer/toolkit/toolkit.go, `generateCDISpec`). The service `nvidia-cdi-refresh`: docs.nvidia.com,
+NVIDIA Container Toolkit, "Support for Container Device Interface". A boot empties `/run`: Filesystem Hierarchy Standard
+3.0, "/run". The runtime class `nvidia-legacy` is there with `cdi.enabled` (NVIDIA/gpu-operator,
+controllers/object_controls.go, `RuntimeClasses`).
 """
 
 import re
@@ -15,9 +18,9 @@ import yaml
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.core.cdi import NVIDIA_PLUGIN_KIND, OWN_KIND
-from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
+from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, one_of, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
-from gpushare_plugin.doctor.node.needs import ConfigNeeds
+from gpushare_plugin.doctor.node.needs import ConfigNeeds, by_cdi
 from gpushare_plugin.doctor.subjects.driver import DriverFacts
 from gpushare_plugin.doctor.subjects.runtimes.runtime import CDI_DIRECTORIES, RuntimeFacts, table, text, texts
 from gpushare_plugin.doctor.subjects.toolkit import OPERATORS_TOOLKIT, ToolkitFacts
@@ -29,6 +32,10 @@ LIMITS_HOOK = "apply-cuda-memory-limits"
 MANAGEMENT_KIND = "management.nvidia.com/gpu"
 """The kind of the device that NVIDIA's operator makes for its own pods."""
 
+_REFRESHED = "/run/cdi/nvidia.yaml"
+"""The specification that the service of the toolkit writes."""
+_LEGACY = ".legacy"
+"""The end of the name of NVIDIA's runtime in legacy mode, which needs no specification."""
 _NAMES_TO_SHOW = 3
 _HOOK_PROGRAMS = frozenset({"nvidia-cdi-hook", "nvidia-ctk"})
 
@@ -133,8 +140,8 @@ class SpecificationLook(Struct, frozen=True):
     """The container toolkit, whose runtime may read the specifications, too."""
     driver: DriverFacts
     """The driver."""
-    by_handler: bool
-    """Whether the container runtime has a handler for NVIDIA's runtime."""
+    handlers: Mapping[str, str]
+    """The handlers of the container runtime that run NVIDIA's runtime, with their programs."""
     served: bool
     """Whether the daemon of gpushare runs on the node, which writes a specification of its own where none has a GPU."""
     gpus: tuple[GpuNames, ...] | None
@@ -147,7 +154,7 @@ class SpecificationLook(Struct, frozen=True):
         if self.needs.cdi:
             kinds = (self.needs.cdi_kind, NVIDIA_PLUGIN_KIND, OWN_KIND)
             found[kinds] = f"the config (deviceListStrategy {', '.join(self.needs.strategies)})"
-        if self.needs.runtime and self.toolkit.by_specification and self.by_handler:
+        if self.needs.runtime and self.toolkit.by_specification and self.handlers:
             found[self.toolkit.default_kind,] = f"NVIDIA's runtime in mode cdi ({self.toolkit.file})"
         return found
 
@@ -176,7 +183,7 @@ def _of_kinds(look: SpecificationLook, kinds: Sequence[str], user: str) -> Diagn
             f"{', '.join(file for file, each in files.items() if each.missing)} names files that are not on the node: "
             f"{some_of(gone, _NAMES_TO_SHOW)}, so a pod with a GPU cannot start. The driver or the toolkit was changed "
             "after the specification was generated",
-            _generates(look),
+            _generates(look) if OWN_KIND in kinds else _remedy(look, kinds),
         )
     return right(SUBJECT, f"{len(there)} devices for {user}, of {', '.join(files)}; {_hooks(look, files.values())}")
 
@@ -211,40 +218,68 @@ def _without(look: SpecificationLook, kinds: Sequence[str], there: Mapping[str, 
 
 
 def _remedy(look: SpecificationLook, kinds: Sequence[str]) -> str:
-    """Return what gives every GPU a device of one of the kinds."""
+    """Return the ways to give every GPU a device of one of the kinds, the best one here first."""
     if OWN_KIND in kinds:
-        return (
+        return one_of(
             "read why the daemon has no specification of its own, in the warning of `gpushare list` or at "
-            f"cdi_spec_not_written in its log (docs/cdi.md, What the daemon needs for it). Or {_generates(look)}"
+            "cdi_spec_not_written in its log (docs/cdi.md, What the daemon needs for it)",
+            _generates(look),
         )
-    kind = (
-        f'set default-kind = "nvidia.com/gpu" in [nvidia-container-runtime.modes.cdi] of {look.toolkit.file}, and '
-        if kinds == (MANAGEMENT_KIND,)
-        else ""
-    )
-    return (
-        "give GPUs by CDI, with deviceListStrategy cdi-cri in the config or the chart: the daemon then writes a "
-        f"specification of its own. Or {kind}{_generates(look)}. Or give the daemon and pods runtimeClassName "
-        "nvidia-legacy, if the container runtime has that handler"
-    )
+    generate = f"{_generates(look)}{_of_other_kind(look) if kinds == (MANAGEMENT_KIND,) else ''}"
+    change = by_cdi(look.needs)
+    legacy = next((name for name, program in look.handlers.items() if program.endswith(_LEGACY)), None)
+    others = (f"give the daemon and pods runtimeClassName {legacy}",) if legacy else ()
+    # The node keeps the way that it has, if it has one: a file to generate again, or the service of the toolkit.
+    best = (generate, change) if _present(look) or _is_refreshed(look) else (change, generate)
+    return one_of(*best, *others)
+
+
+def _of_other_kind(look: SpecificationLook) -> str:
+    """Return what makes the runtime look GPUs up in a generated specification, as an addition to an instruction."""
+    if look.toolkit.directory == OPERATORS_TOOLKIT:
+        return (
+            ". Then set NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND=nvidia.com/gpu in toolkit.env of the operator, "
+            f"which writes {look.toolkit.file} itself"
+        )
+    return f'. Then set default-kind = "nvidia.com/gpu" in [nvidia-container-runtime.modes.cdi] of {look.toolkit.file}'
 
 
 def _generates(look: SpecificationLook) -> str:
-    """Return the command that generates the specification on this node, as an instruction."""
+    """Return what generates the specification on this node, as an instruction."""
+    if _is_refreshed(look):
+        return (
+            "run `systemctl enable --now nvidia-cdi-refresh.path nvidia-cdi-refresh.service && systemctl restart "
+            f"nvidia-cdi-refresh.service` on the node. This service of the toolkit writes /var{_REFRESHED} again at "
+            "each boot and after each change of the driver"
+        )
     directory = look.toolkit.directory
     program = f"{directory}/nvidia-ctk" if directory else "nvidia-ctk (package nvidia-container-toolkit-base)"
     root = f" --driver-root={look.driver.root}" if look.driver.root not in {None, "/"} else ""
     hook = f" --nvidia-cdi-hook-path={OPERATORS_TOOLKIT}/nvidia-cdi-hook" if directory == OPERATORS_TOOLKIT else ""
     strategy = " --device-name-strategy=index" if look.needs.by_index else " --device-name-strategy=uuid"
-    command = f"{program} cdi generate{root}{hook}{strategy} --output={_output(look)}"
-    return f"run `{command}` on the node, and again after each change of the driver"
+    output = _present(look) or f"{look.cdi.directories[0]}/nvidia.yaml"
+    boot = "each boot and " if _of_run(output).startswith("/run/") else ""
+    command = f"{program} cdi generate{root}{hook}{strategy} --output={output}"
+    return f"run `{command}` on the node, and again after {boot}each change of the driver"
 
 
-def _output(look: SpecificationLook) -> str:
-    """Return the file to write: one that has the devices, or should have them, or else one that survives a restart."""
+def _is_refreshed(look: SpecificationLook) -> bool:
+    """Return whether the service of the toolkit writes the file that is there, or a file for the container runtime."""
+    file = _present(look)
+    read = _REFRESHED.rpartition("/")[0] in map(_of_run, look.cdi.directories)
+    return look.toolkit.refreshes and look.driver.root == "/" and (_of_run(file) == _REFRESHED if file else read)
+
+
+def _of_run(path: str) -> str:
+    """Return a path of the node without the link /var/run."""
+    return path.removeprefix("/var") if path.startswith("/var/run/") else path
+
+
+def _present(look: SpecificationLook) -> str | None:
+    """Return the file that has the devices, or should have them; None without such a file."""
     there = [file for name, file in look.cdi.devices.items() if name.startswith(f"{look.needs.cdi_kind}=")]
     # Devices of a later directory count more, also where containers cannot use them.
     for directory in reversed(look.cdi.directories):
         unusable = re.compile(rf"{re.escape(directory)}/[^\s/]*nvidia[^\s/:,]*\.(?:yaml|json)")
         there += [found[0] for reason in look.cdi.unusable if (found := unusable.search(reason))]
-    return there[0] if there else f"{look.cdi.directories[0]}/nvidia.yaml"
+    return next(iter(there), None)

@@ -3,7 +3,9 @@
 Facts: `/proc/driver/nvidia/version` and `/sys/module/nvidia/version`, chapter "The /proc/driver/nvidia interface" of
 the driver's README; the files of a driver end with its version (`libnvidia-ml.so.580.95.05`, chapter "Installed
 components"). NVIDIA's operator installs a driver below `/run/nvidia/driver` (NVIDIA/gpu-operator,
-deployments/gpu-operator/values.yaml, `hostPaths.driverInstallDir`).
+deployments/gpu-operator/values.yaml, `hostPaths.driverInstallDir`). For the modules, and what keeps them in use,
+the chapters "GPUDirect RDMA Peer Memory Client" and "Using the nvidia-persistenced Utility" of the README; modinfo(8)
+reads the module on the disk.
 """
 
 import re
@@ -99,7 +101,10 @@ def _libraries(facts: DriverFacts, needs: ConfigNeeds) -> Diagnosis:
             LIBRARIES,
             f"version {facts.library} below {facts.root}, but the kernel runs {facts.kernel}: the driver was upgraded "
             "or installed twice, and NVML refuses to work (driver/library version mismatch)",
-            "reboot the node, or unload the modules of the old driver (nvidia-uvm, nvidia-drm, nvidia-modeset, nvidia) "
-            "and load the new ones; remove the driver that is not meant where both are installed",
+            "drain and reboot the node. If the versions still differ, two drivers are installed: compare `modinfo -F "
+            "version nvidia` with the packages (`dpkg -l | grep nvidia`, or `rpm -qa | grep -i nvidia`), and remove "
+            "one. Without a reboot: stop what uses the GPUs first (pods, nvidia-persistenced, DCGM), unload "
+            "the modules (nvidia-peermem, nvidia-uvm, nvidia-drm, nvidia-modeset, nvidia; a node may lack some), "
+            "and run `modprobe nvidia`",
         )
     return right(LIBRARIES, f"{facts.library or 'version unknown'}, below {facts.root}")

@@ -1,7 +1,8 @@
 """The kubelet: its sockets, and its checkpoint of allocated devices.
 
 Facts: pkg/kubelet/apis/deviceplugin/v1beta1/constants.go in Kubernetes (`/var/lib/kubelet/device-plugins/kubelet.sock`,
-whatever the kubelet's --root-dir is); pkg/kubelet/apis/podresources (`pod-resources/kubelet.sock`, below --root-dir).
+whatever the kubelet's --root-dir is); pkg/kubelet/apis/podresources (`pod-resources/kubelet.sock`, below --root-dir);
+pkg/kubelet/cm/devicemanager/plugin/v1beta1/server.go (a kubelet makes its socket for plugins only when it starts).
 """
 
 import socket
@@ -20,6 +21,15 @@ DIRECTORY, POD_RESOURCES, CHECKPOINT = "kubelet, device plugins", "kubelet, pod-
 PLUGIN_DIRECTORY = str(DEFAULT_PLUGIN_DIRECTORY)
 _K0S = "/var/lib/k0s/kubelet/pod-resources/kubelet.sock"
 _NO_KUBELET = "/var/lib/kubelet is not there: no kubelet has run on this machine, or the root of the node is elsewhere"
+_IN_SERVICES = "(K3s, RKE2, k0s and MicroK8s have the kubelet in services of their own)"
+_STARTS = (
+    f"run `systemctl start kubelet` {_IN_SERVICES}, after the container runtime is up; if the kubelet stops again, see "
+    "`journalctl -u kubelet`"
+)
+_ROOT_DIRECTORY = (
+    "if its --root-dir is not /var/lib/kubelet, give that directory to the chart as kubeletRootDir, and the socket "
+    "below it to doctor with --pod-resources-socket"
+)
 _PATIENCE = 2.0
 """Seconds that a connection to a local socket may take."""
 _LONGEST_PATH = 107
@@ -96,15 +106,18 @@ def judge_kubelet(facts: KubeletFacts, host: HostRoot) -> Iterator[Diagnosis]:
     yield _socket(
         DIRECTORY,
         f"{PLUGIN_DIRECTORY}/{KUBELET_SOCKET}",
-        "start the kubelet (systemctl status kubelet; K3s and RKE2 have it in their own service), which makes the "
-        "socket",
+        f"the kubelet runs, but its plugin socket is gone: run `systemctl restart kubelet` {_IN_SERVICES}"
+        if facts.pod_resources
+        else _STARTS,
         listening=facts.device_plugins,
     )
     yield _socket(
         POD_RESOURCES,
         facts.pod_resources_socket,
-        "start the kubelet; if its --root-dir is not /var/lib/kubelet, give that directory to the chart as "
-        "kubeletRootDir, and the socket below it to doctor with --pod-resources-socket",
+        f"the kubelet runs, but not with this socket: {_ROOT_DIRECTORY}; otherwise run `systemctl restart kubelet` "
+        f"{_IN_SERVICES}"
+        if facts.device_plugins
+        else f"{_STARTS}; {_ROOT_DIRECTORY}",
         listening=facts.pod_resources,
     )
     if facts.failure:

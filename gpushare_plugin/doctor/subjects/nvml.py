@@ -78,10 +78,15 @@ def judge_nvml(facts: NvmlFacts, kernel: str) -> Iterator[Diagnosis]:
             "see `dmesg | grep -i xid` and NVIDIA's list of XIDs; reset the GPU (nvidia-smi --gpu-reset) while no "
             "program uses it, or reboot the node",
         )
-    if facts.gpus:
+    if kernel and kernel != facts.driver:
+        yield wrong(
+            SUBJECT,
+            f"answers with driver {facts.driver}, but the kernel runs {kernel}: expected the same version",
+            "mend the lines about the driver above first",
+        )
+    elif facts.gpus:
         names = ", ".join(f"{gpu.label} {gpu.name}" for gpu in facts.gpus)
-        other = f"; the kernel module is {kernel}" if kernel and kernel != facts.driver else ""
-        yield right(SUBJECT, f"driver {facts.driver}{other}; GPUs: {names}")
+        yield right(SUBJECT, f"driver {facts.driver}; GPUs: {names}")
     elif not facts.silent:
         yield wrong(
             SUBJECT,

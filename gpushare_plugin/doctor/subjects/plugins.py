@@ -3,8 +3,10 @@
 Facts: NVIDIA's device plugin serves each resource at `nvidia-<resource without domain>.sock`
 (NVIDIA/k8s-device-plugin, internal/plugin/server.go, `getPluginSocketPath`; HAMi's and nos' plugins come from the
 same code); Aliyun's at `aliyungpushare.sock` (AliyunContainerService/gpushare-device-plugin, pkg/gpu/nvidia/const.go);
-Volcano's at `volcano.sock` (volcano-sh/devices, pkg/plugin/nvidia/const.go). NVIDIA's operator runs its plugin on nodes
-without the label `nvidia.com/gpu.deploy.device-plugin=false` (NVIDIA/gpu-operator, controllers/state_manager.go).
+Volcano's at `volcano.sock` (volcano-sh/devices, pkg/plugin/nvidia/const.go). NVIDIA's operator gives nodes the label
+`nvidia.com/gpu.deploy.device-plugin=true`, and runs its plugin there; another value stays (NVIDIA/gpu-operator,
+controllers/state_manager.go, `addGPUStateLabels`). `kubectl label` refuses to change a value without `--overwrite`
+(kubernetes.io, kubectl label).
 """
 
 import re
@@ -21,7 +23,7 @@ from gpushare_plugin.kubelet.device_plugin.directory import KUBELET_SOCKET, LOCK
 
 OURS, OTHERS = "gpushare", "other device plugins"
 _OF_GPUS = {
-    r"nvidia-.*\.sock": "NVIDIA's device plugin or one made of it (HAMi's, nos')",
+    r"nvidia-.*\.sock": "NVIDIA's device plugin, or a fork such as HAMi or nos,",
     r"nvidia\.sock": "NVIDIA's device plugin",
     r"aliyungpushare\.sock": "Aliyun's device plugin",
     r"volcano\.sock": "Volcano's device plugin",
@@ -67,8 +69,8 @@ def _maker(name: str) -> str | None:
     return next((maker for pattern, maker in _OF_GPUS.items() if re.fullmatch(pattern, name)), None)
 
 
-def judge_plugins(facts: PluginFacts) -> Iterator[Diagnosis]:
-    """Yield the lines about our plugin and the others."""
+def judge_plugins(facts: PluginFacts, node: str) -> Iterator[Diagnosis]:
+    """Yield the lines about our plugin and the others; `node` is the name of the node, for commands."""
     if facts.ours is None:
         reason = f"{PLUGIN_DIRECTORY} is not there, or cannot be read by this process"
         yield from (not_looked_at(subject, reason) for subject in (OURS, OTHERS))
@@ -76,17 +78,21 @@ def judge_plugins(facts: PluginFacts) -> Iterator[Diagnosis]:
     if facts.ours:
         yield right(OURS, "the daemon runs on this node; `gpushare list` in its pod shows what it offers")
     else:
-        yield not_looked_at(OURS, "the daemon does not run on this node (yet)")
+        yield not_looked_at(
+            OURS, "the daemon does not run on this node (yet), which is no fault; start it once nothing is wrong"
+        )
     if facts.of_gpus:
         makers = dict.fromkeys(maker for name in facts.of_gpus if (maker := _maker(name)))
         yield wrong(
             OTHERS,
             f"{' and '.join(makers)} serves at {some_of(facts.of_gpus, _NAMES_TO_SHOW)}: both plugins give the same "
             "GPUs to pods, and neither knows of the other's pods",
-            "keep the other plugin off this node: with NVIDIA's operator `kubectl label node NODE "
-            "nvidia.com/gpu.deploy.device-plugin=false`, or devicePlugin.enabled=false for all nodes; otherwise by the "
-            "nodeSelector of its DaemonSet",
+            "drain the pods with a GPU of the other plugin (nvidia.com/gpu and the like), since it forgets them, and "
+            "then keep that plugin off this node: with NVIDIA's operator `kubectl label --overwrite node "
+            f"{node} nvidia.com/gpu.deploy.device-plugin=false`, or devicePlugin.enabled=false for all nodes; "
+            "otherwise by the nodeSelector of its DaemonSet",
         )
     else:
-        found = f"none of NVIDIA GPUs; other sockets: {some_of(facts.of_others, _NAMES_TO_SHOW)}"
-        yield right(OTHERS, found if facts.of_others else "none")
+        others = [f"{name} (nobody listens)" if _maker(name) else name for name in facts.of_others]
+        found = f"none of NVIDIA GPUs; other sockets: {some_of(others, _NAMES_TO_SHOW)}"
+        yield right(OTHERS, found if others else "none")

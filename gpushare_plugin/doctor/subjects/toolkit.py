@@ -5,17 +5,21 @@ Facts, of NVIDIA/nvidia-container-toolkit: api/config/v1/config.go (the keys and
 legacy before); internal/modifier/cdi.go (in mode `cdi`, a variable names the device `<default-kind>=<value>` of a
 specification); cmd/nvidia-ctk-installer/toolkit (NVIDIA's operator installs into `/usr/local/nvidia/toolkit` and writes
 `.config/nvidia-container-runtime/config.toml` there, with libnvidia-container.so of the same version). Issue 381:
-`no-cgroups` is for rootless containers; in a pod, NVML then fails with Unknown Error. Issue 1239: with mode `cdi` of an
-operator before 25.10, no GPU has a device of the kind `management.nvidia.com/gpu`. NVIDIA/gpu-operator,
-controllers/object_controls.go, `transformToolkitCtrForCDI`: from 25.10 on the operator sets mode `cdi`, and its runtime
-is not the default one.
+`no-cgroups` is for rootless containers; in a pod, NVML then fails with Unknown Error. From 1.18 on, the package has the
+service `nvidia-cdi-refresh` (deployments/systemd; its folder in packaging/debian/nvidia-container-toolkit-base.install,
+/etc/systemd/system up to 1.19).
+
+Facts, of NVIDIA/gpu-operator: the operator sets `default-kind` to `management.nvidia.com/gpu`
+(assets/state-container-toolkit/0500_daemonset.yaml), and no GPU has a device of this kind (issue 1239 of the toolkit);
+from 25.10 on it sets mode `cdi`, and its runtime is not the default one (controllers/object_controls.go,
+`transformToolkitCtrForCDI`).
 """
 
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
 
-from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
@@ -32,6 +36,9 @@ _OPERATORS_SETTINGS = f"{OPERATORS_TOOLKIT}/.config/nvidia-container-runtime/con
 _LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
 _LIBRARY = "libnvidia-container.so.*.*.*"
 _PACKAGES = ("nvidia-container-toolkit-base", "nvidia-container-toolkit")
+_REFRESHING_SERVICE = tuple(
+    f"{folder}/systemd/system/nvidia-cdi-refresh.service" for folder in ("/usr/lib", "/lib", "/etc")
+)
 _ENVVAR = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 _MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
 _FIRST_JIT = (1, 18)
@@ -61,6 +68,8 @@ class ToolkitFacts(Struct, frozen=True):
     """Whether containers get device nodes without the right to use them."""
     driver_root: str = "/"
     """Where legacy mode looks for the driver."""
+    refreshes: bool = False
+    """Whether the package has the service that writes the specification `/var/run/cdi/nvidia.yaml` at each boot."""
 
     @property
     def by_specification(self) -> bool:
@@ -73,13 +82,18 @@ def read_toolkit(host: HostRoot, runtime: RuntimeFacts | None) -> ToolkitFacts:
     directory = _directory(host, runtime)
     of_operator = directory == OPERATORS_TOOLKIT
     file = host.first(_OPERATORS_SETTINGS if of_operator else _SETTINGS)
-    facts = ToolkitFacts(version=_version(host, directory), directory=directory, file=file)
+    facts = ToolkitFacts(
+        version=_version(host, directory),
+        directory=directory,
+        file=file,
+        refreshes=host.first(*_REFRESHING_SERVICE) is not None,
+    )
     if file is None:
         return facts
     try:
         return _with_settings(facts, tomllib.loads(host.text(file) or ""))
     except (UnreadableError, ValueError, RecursionError) as error:
-        return ToolkitFacts(version=facts.version, directory=directory, file=file, failure=str(error))
+        return replace(facts, failure=str(error))
 
 
 def _directory(host: HostRoot, runtime: RuntimeFacts | None) -> str | None:
@@ -95,10 +109,8 @@ def _directory(host: HostRoot, runtime: RuntimeFacts | None) -> str | None:
 
 def _with_settings(facts: ToolkitFacts, content: dict[str, object]) -> ToolkitFacts:
     runtime, command = table(content, "nvidia-container-runtime"), table(content, "nvidia-container-cli")
-    return ToolkitFacts(
-        version=facts.version,
-        directory=facts.directory,
-        file=facts.file,
+    return replace(
+        facts,
         mode=text(runtime.get("mode")) or facts.mode,
         default_kind=text(table(runtime, "modes", "cdi").get("default-kind")) or facts.default_kind,
         variable=content.get(_ENVVAR) is not False,
@@ -169,7 +181,8 @@ def _mistakes(toolkit: ToolkitFacts, host: HostRoot, needs: ConfigNeeds, driver:
             SETTINGS,
             f"{file} has no-cgroups = true, so a container has device nodes and no right to use them (Failed to "
             "initialize NVML: Unknown Error)",
-            f"set no-cgroups = false in the table nvidia-container-cli of {file}",
+            f"set no-cgroups = false in the table nvidia-container-cli of {file}. This applies to new containers: "
+            "restart pods that have a GPU",
         )
     if toolkit.mode in {"auto", "legacy"} and driver.root and not library_below(host, toolkit.driver_root):
         yield wrong(

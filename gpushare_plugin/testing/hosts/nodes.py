@@ -313,14 +313,11 @@ OPERATOR_24 = (
 """NVIDIA's operator 24.9 with driver and toolkit of its own, its device plugin turned off."""
 
 # controllers/object_controls.go of NVIDIA/gpu-operator, `transformToolkitCtrForCDI`: mode cdi, not the default runtime;
-# default-kind stays nvidia.com/gpu, and the specification is for management containers.
+# assets/state-container-toolkit/0500_daemonset.yaml there: default-kind as before, of which only `all` is specified.
 OPERATOR_25_10 = (
     WITHOUT_GPU
     + _KERNEL
-    + _operator(
-        "1.18.0",
-        _OPERATORS_SETTINGS.replace('mode = "auto"', 'mode = "cdi"').replace("management.nvidia.com", "nvidia.com"),
-    )
+    + _operator("1.18.0", _OPERATORS_SETTINGS.replace('mode = "auto"', 'mode = "cdi"'))
     + HostDescription(
         {
             "/etc/containerd/config.toml": 'imports = ["/etc/containerd/conf.d/*.toml"]\nversion = 3\n',

@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
-from gpushare_plugin.base.errors import NoGpuLibraryError
+import pynvml
+
+from gpushare_plugin.base.errors import DriverChangedError, NoGpuLibraryError
 from gpushare_plugin.doctor.examination import DoctorReport, Facts, judged, read_node
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
-from gpushare_plugin.testing.hosts import HostDescription, built
+from gpushare_plugin.gpus.nvml.initialisation import refuse_mismatch
+from gpushare_plugin.testing.hosts import DRIVER, HostDescription, built
 from tests.hosts import two_gpus
 from tests.nodes import Cards
 
@@ -29,13 +32,24 @@ def hidden() -> Cards:
     return source
 
 
+def answering(host: HostDescription) -> Cards:
+    """Return NVML of a node, which refuses to work where the kernel runs another driver than that of the library."""
+    source = shown()
+    if host.files.get("/sys/module/nvidia/version", DRIVER).strip() != DRIVER:
+        try:
+            refuse_mismatch(pynvml.NVMLError_LibRmVersionMismatch())
+        except DriverChangedError as error:
+            source.trouble = error
+    return source
+
+
 def examined(
     host: HostDescription, folder: Path, needs: ConfigNeeds = ENVVAR, source: Cards | None = None
 ) -> tuple[Facts, DoctorReport]:
     """Return what is read of a node that is built below `folder`, and the judgement of that."""
     with built(host, folder):
         root = HostRoot(folder)
-        facts = read_node(root, needs, lambda _library: source or shown())
+        facts = read_node(root, needs, lambda _library: source or answering(host))
         return facts, judged(facts, root)
 
 

@@ -18,6 +18,7 @@ from gpushare_plugin.doctor.subjects.plugins import judge_plugins, read_plugins
 from gpushare_plugin.gpus.exchange import write_message
 from gpushare_plugin.mps.exchange import MpsRoot, MpsStatus
 from gpushare_plugin.testing.hosts import (
+    GPUS,
     K3S,
     KUBEADM_CONTAINERD_1_7,
     KUBEADM_CONTAINERD_2,
@@ -81,7 +82,7 @@ def linked(bus: str, driver: str) -> HostDescription:
             ENVVAR,
             "driver (libraries)",
             "version 580.95.05 below /, but the kernel runs 570.86.15",
-            "reboot the node",
+            "drain and reboot the node. If the versions still differ, two drivers are installed",
         ),
         (
             KUBEADM_CONTAINERD_1_7 + linked("3b", "nouveau") + linked("af", "nouveau"),
@@ -115,8 +116,8 @@ def linked(bus: str, driver: str) -> HostDescription:
             KUBEADM_CONTAINERD_1_7.edited(CONTAINERD, "/usr/bin/nvidia-container-runtime", "/usr/bin/crun"),
             ENVVAR,
             "NVIDIA's runtime",
-            "containerd has no handler for it (handlers: runc, nvidia)",
-            "nvidia-ctk runtime configure --runtime=containerd",
+            "(handlers: runc, nvidia), so a pod gets NVIDIA_VISIBLE_DEVICES, but no runtime acts on that",
+            "--runtime=containerd` and `systemctl restart containerd`; then give the daemon and pods with a GPU a",
         ),
         (
             KUBEADM_CONTAINERD_1_7.without("/usr/bin/nvidia-container-runtime"),
@@ -193,7 +194,7 @@ def linked(bus: str, driver: str) -> HostDescription:
             ENVVAR,
             "settings of the container toolkit",
             "Failed to initialize NVML: Unknown Error",
-            "set no-cgroups = false",
+            "This applies to new containers: restart pods that have a GPU",
         ),
         (
             KUBEADM_CONTAINERD_1_7.edited(SETTINGS, "environment = []", "environment = ["),
@@ -282,7 +283,14 @@ def linked(bus: str, driver: str) -> HostDescription:
             ENVVAR,
             "kubelet, device plugins",
             f"nothing listens at {PLUGIN_DIRECTORY}/kubelet.sock",
-            "start the kubelet",
+            "the kubelet runs, but its plugin socket is gone: run `systemctl restart kubelet`",
+        ),
+        (
+            KUBEADM_CONTAINERD_1_7.without(f"{PLUGIN_DIRECTORY}/kubelet.sock", "/var/lib/kubelet/pod-resources"),
+            ENVVAR,
+            "kubelet, device plugins",
+            f"nothing listens at {PLUGIN_DIRECTORY}/kubelet.sock",
+            "after the container runtime is up; if the kubelet stops again, see `journalctl -u kubelet`",
         ),
         (
             KUBEADM_CONTAINERD_1_7.without("/var/lib/kubelet/pod-resources"),
@@ -303,7 +311,7 @@ def linked(bus: str, driver: str) -> HostDescription:
             ENVVAR,
             "other device plugins",
             "serves at nvidia-gpu.sock: both plugins give the same GPUs",
-            "nvidia.com/gpu.deploy.device-plugin=false",
+            "kubectl label --overwrite node NODE nvidia.com/gpu.deploy.device-plugin=false",
         ),
     ],
 )
@@ -386,7 +394,71 @@ def test_sockets_at_which_nobody_listens_are_seen(short_path: Path) -> None:
     root = HostRoot(short_path)
     report = judged(read_node(root, ENVVAR, lambda _library: shown()), root)
     assert [line.subject for line in wrong_lines(report)] == ["kubelet, device plugins", "kubelet, pod-resources"]
-    assert found(report, "other device plugins") == "none of NVIDIA GPUs; other sockets: nvidia-gpu.sock"
+    assert (
+        found(report, "other device plugins") == "none of NVIDIA GPUs; other sockets: nvidia-gpu.sock (nobody listens)"
+    )
+
+
+def test_nvml_that_answers_with_another_driver_is_not_right(short_path: Path) -> None:
+    """NVML gets its version from the kernel, so a driver is being changed where the kernel runs another one."""
+    host = KUBEADM_CONTAINERD_1_7 + HostDescription({"/sys/module/nvidia/version": "570.86.15\n"})
+    _, report = examined(host, short_path, source=shown())
+    assert [line.subject for line in wrong_lines(report)] == ["driver (libraries)", "NVML"]
+    assert "answers with driver 580.95.05, but the kernel runs 570.86.15" in found(report, "NVML")
+
+
+REFRESHED = HostDescription({"/etc/systemd/system/nvidia-cdi-refresh.service": ""})
+"""The service of toolkit 1.18 and newer."""
+OUTDATED = HostDescription({"/run/cdi/nvidia.yaml": specification(driver="570.86.15")})
+"""A specification for the driver that the node had before."""
+
+
+@pytest.mark.parametrize(
+    ("host", "first", "never"),
+    [
+        (
+            BY_SPECIFICATION + OUTDATED,
+            "--output=/var/run/cdi/nvidia.yaml` on the node, and again after each boot",
+            "systemctl",
+        ),
+        (BY_SPECIFICATION + OUTDATED + REFRESHED, "systemctl restart nvidia-cdi-refresh.service", "nvidia-ctk"),
+        (
+            BY_SPECIFICATION.without("/run/cdi") + REFRESHED,
+            "systemctl restart nvidia-cdi-refresh.service",
+            "nvidia-ctk",
+        ),
+        (
+            BY_SPECIFICATION.without("/run/cdi")
+            + HostDescription({"/etc/cdi/nvidia.json": OUTDATED.files["/run/cdi/nvidia.yaml"]})
+            + REFRESHED,
+            "--output=/etc/cdi/nvidia.json` on the node, and again after each change",
+            "systemctl",
+        ),
+        (BY_SPECIFICATION.without("/run/cdi"), "give GPUs by CDI", "nvidia-legacy"),
+        (OPERATOR_25_10, "give GPUs by CDI", "systemctl"),
+    ],
+    ids=["in /run", "by a service", "by a service, no file", "in /etc", "no file", "operator"],
+)
+def test_the_best_way_to_a_specification_comes_first(
+    host: HostDescription, first: str, never: str, short_path: Path
+) -> None:
+    """A file that is there is generated again, by the service of the toolkit if that writes the file.
+
+    Where there is none, nothing has to be repeated with the daemon's own specification. Ways that the node does not
+    have are not named.
+    """
+    _, report = examined(host, short_path)
+    (line,) = wrong_lines(report)
+    assert line.remedy is not None
+    assert first in line.remedy.partition("(b)")[0]
+    assert never not in line.remedy
+
+
+def test_legacy_mode_is_a_way_where_there_is_a_handler_for_it(short_path: Path) -> None:
+    """NVIDIA's operator makes one."""
+    _, report = examined(OPERATOR_25_10, short_path)
+    (line,) = wrong_lines(report)
+    assert (line.remedy or "").endswith("(c) give the daemon and pods runtimeClassName nvidia-legacy")
 
 
 def test_a_drop_in_file_that_nobody_reads_is_named(short_path: Path) -> None:
@@ -471,7 +543,7 @@ def test_what_gpushare_itself_does_is_seen(served: Path) -> None:
     host = HostRoot(served)
     (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS)
     assert (line.judgement, line.found) == ("right", "gpushare mps serves in /run/nvidia/mps")
-    ours, _ = judge_plugins(read_plugins(host))
+    ours, _ = judge_plugins(read_plugins(host), "NODE")
     assert ours.judgement == "right"
     write_message(MpsRoot(served / "run/nvidia/mps").status, MpsStatus(trouble="wanted.json cannot be read"))
     (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS)
@@ -485,10 +557,12 @@ def test_secrets_of_a_file_that_is_no_yaml_are_not_told(short_path: Path) -> Non
     assert all("password" not in line.found for line in report.lines)
 
 
-@pytest.mark.parametrize("needs", [ENVVAR, CDI, MOUNTS])
-def test_management_devices_do_not_count_as_gpus(needs: ConfigNeeds, short_path: Path) -> None:
-    """The device of NVIDIA's operator for its own pods is told as one that the config does not use."""
-    _, report = examined(OPERATOR_25_10, short_path, needs)
+def test_management_devices_do_not_count_as_gpus(short_path: Path) -> None:
+    """The device of NVIDIA's operator for its own pods is told as one that the config does not use, or is no GPU's."""
+    _, report = examined(OPERATOR_25_10, short_path / "cdi", CDI)
     assert any(
         "devices that the config does not use: management.nvidia.com/gpu (1)" in line.found for line in report.lines
     )
+    for needs in (ENVVAR, MOUNTS):
+        _, report = examined(OPERATOR_25_10, short_path / needs.strategies[0], needs)
+        assert f"needs management.nvidia.com/gpu={GPUS[0].uuid}" in found(report, "CDI specifications")

@@ -16,9 +16,12 @@ from gpushare_plugin.testing.hosts import (
     HostDescription,
     specification,
 )
-from tests.unit.doctor.examining import ENVVAR, examined, wrong_lines
+from tests.unit.doctor.examining import CDI, ENVVAR, examined, wrong_lines
 
 CONTAINERD = "/etc/containerd/config.toml"
+TOOLKIT = "/usr/local/nvidia/toolkit"
+PLUGIN_SOCKET = f"{PLUGIN_DIRECTORY}/kubelet.sock"
+POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 SETTINGS = "/etc/nvidia-container-runtime/config.toml"
 
 
@@ -29,11 +32,16 @@ class Step(NamedTuple):
     """A part of the remedy."""
     done: Callable[[HostDescription], HostDescription]
     """Does on the node what the remedy says."""
+    needs: ConfigNeeds | None = None
+    """What the config needs from then on; None where the remedy does not change the config."""
 
 
 def rebooted(host: HostDescription) -> HostDescription:
-    """Return the node with the kernel module that is on its disk."""
-    return host + HostDescription(
+    """Return the node with the kernel module that is on its disk, and without what was in /run.
+
+    Services make their sockets there again.
+    """
+    return host.without(*(path for path in host.files if path.startswith("/run/"))) + HostDescription(
         {
             "/proc/driver/nvidia/version": f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {DRIVER}\n",
             "/sys/module/nvidia/version": f"{DRIVER}\n",
@@ -41,23 +49,31 @@ def rebooted(host: HostDescription) -> HostDescription:
     )
 
 
-# The package containerd.io of Docker, and NVIDIA's toolkit with a setting for rootless containers.
+# The package containerd.io of Docker, with which the kubelet does not start, and NVIDIA's toolkit with a setting for
+# rootless containers.
 FRESH = (
     KUBEADM_CONTAINERD_1_7.edited(SETTINGS, "environment = []", "no-cgroups = true")
     + HostDescription({CONTAINERD: 'disabled_plugins = ["cri"]\n'})
-).without(PLUGIN_DIRECTORY + "/kubelet.sock")
+).without(PLUGIN_SOCKET, POD_RESOURCES)
 
-# The driver was upgraded from 570 by the package manager, and nobody rebooted; the toolkit's mode is cdi.
+# The driver was upgraded from 570 by the package manager, and nobody rebooted; the toolkit's mode is cdi, and its
+# service that writes the specification is off.
 UPGRADED = KUBEADM_CONTAINERD_2.edited(SETTINGS, 'mode = "auto"', 'mode = "cdi"') + HostDescription(
     {
         "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15\n",
         "/sys/module/nvidia/version": "570.86.15\n",
         "/run/cdi/nvidia.yaml": specification(driver="570.86.15"),
+        "/etc/systemd/system/nvidia-cdi-refresh.service": "",
     }
 )
 
 # NVIDIA's operator as it is installed by default, beside gpushare.
 BESIDE = OPERATOR_25_10 + HostDescription(sockets=(f"{PLUGIN_DIRECTORY}/nvidia-gpu.sock",))
+
+REFRESHES = (
+    "systemctl enable --now nvidia-cdi-refresh.path nvidia-cdi-refresh.service && systemctl restart "
+    "nvidia-cdi-refresh.service"
+)
 
 STORIES: dict[str, tuple[HostDescription, ConfigNeeds, tuple[Step, ...]]] = {
     "a fresh node of kubeadm": (
@@ -76,10 +92,15 @@ STORIES: dict[str, tuple[HostDescription, ConfigNeeds, tuple[Step, ...]]] = {
                 "set no-cgroups = false", lambda host: host.edited(SETTINGS, "no-cgroups = true", "no-cgroups = false")
             ),
             Step(
-                "start the kubelet",
-                lambda host: host + HostDescription(sockets=(f"{PLUGIN_DIRECTORY}/kubelet.sock",)),
+                "run `systemctl start kubelet`",
+                lambda host: host + HostDescription(sockets=(PLUGIN_SOCKET, POD_RESOURCES)),
             ),
         ),
+    ),
+    "a socket that was deleted": (
+        KUBEADM_CONTAINERD_1_7.without(PLUGIN_SOCKET),
+        ENVVAR,
+        (Step("run `systemctl restart kubelet`", lambda host: host + HostDescription(sockets=(PLUGIN_SOCKET,))),),
     ),
     "a driver that was upgraded": (
         UPGRADED,
@@ -87,8 +108,19 @@ STORIES: dict[str, tuple[HostDescription, ConfigNeeds, tuple[Step, ...]]] = {
         (
             Step("reboot the node", rebooted),
             Step(
-                "/usr/bin/nvidia-ctk cdi generate --device-name-strategy=uuid --output=/var/run/cdi/nvidia.yaml",
+                f"the best here first. (a) run `{REFRESHES}`",
                 lambda host: host + HostDescription({"/run/cdi/nvidia.yaml": specification()}),
+            ),
+        ),
+    ),
+    "NVIDIA's operator beside gpushare, by CDI": (
+        BESIDE,
+        ENVVAR,
+        (
+            Step("the best here first. (a) give GPUs by CDI", lambda host: host, CDI),
+            Step(
+                "nvidia.com/gpu.deploy.device-plugin=false",
+                lambda host: host.without(f"{PLUGIN_DIRECTORY}/nvidia-gpu.sock"),
             ),
         ),
     ),
@@ -99,11 +131,11 @@ STORIES: dict[str, tuple[HostDescription, ConfigNeeds, tuple[Step, ...]]] = {
             Step(
                 "--driver-root=/run/nvidia/driver --nvidia-cdi-hook-path=/usr/local/nvidia/toolkit/nvidia-cdi-hook",
                 lambda host: (
-                    host
+                    host.edited(f"{TOOLKIT}/.config{SETTINGS.removeprefix('/etc')}", "management.nvidia", "nvidia")
                     + HostDescription(
                         {
                             "/etc/cdi/nvidia.yaml": specification(
-                                hook="/usr/local/nvidia/toolkit/nvidia-cdi-hook", root="/run/nvidia/driver"
+                                hook=f"{TOOLKIT}/nvidia-cdi-hook", root="/run/nvidia/driver"
                             )
                         }
                     )
@@ -129,6 +161,15 @@ def test_the_remedies_mend_a_node_one_after_the_other(story: str, short_path: Pa
         assert step.remedy in (lines[0].remedy or ""), lines
         now = {(line.subject, line.found) for line in lines}
         assert before is None or (now != before and len(now) <= len(before))
-        before, host = now, step.done(host)
+        before, host, needs = now, step.done(host), step.needs or needs
     _, report = examined(host, short_path / "mended", needs)
     assert wrong_lines(report) == []
+
+
+def test_a_reboot_does_not_change_the_advice(short_path: Path) -> None:
+    """What is to be done about the specification is the same before and after the reboot that comes first."""
+    _, before = examined(UPGRADED, short_path / "before")
+    _, after = examined(rebooted(UPGRADED), short_path / "after")
+    (line,) = wrong_lines(after)
+    assert [each.subject for each in wrong_lines(before)] == ["driver (libraries)", "NVML", "CDI specifications"]
+    assert wrong_lines(before)[-1].remedy == line.remedy

@@ -23,8 +23,13 @@ from gpushare_plugin.testing.hosts import (
 from tests.unit.doctor.examining import CDI, ENVVAR, examined, found, hidden, shown, wrong_lines
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
-FROM_OPERATOR = specification(hook=f"{TOOLKIT}/nvidia-cdi-hook", root="/run/nvidia/driver")
+SETTINGS = f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml"
+FROM_OPERATOR = HostDescription(
+    {"/etc/cdi/nvidia.yaml": specification(hook=f"{TOOLKIT}/nvidia-cdi-hook", root="/run/nvidia/driver")}
+)
 """What the remedy for a node of NVIDIA's operator generates."""
+WITH_KIND = OPERATOR_25_10.edited(SETTINGS, '"management.nvidia.com/gpu"', '"nvidia.com/gpu"')
+"""A node of NVIDIA's operator whose runtime looks for the kind of the generated specification."""
 
 
 @pytest.mark.parametrize(
@@ -36,9 +41,9 @@ FROM_OPERATOR = specification(hook=f"{TOOLKIT}/nvidia-cdi-hook", root="/run/nvid
         (K3S, ENVVAR),
         (OPERATOR_24, ENVVAR),
         (WITHOUT_GPU, ENVVAR),
-        (OPERATOR_25_10 + HostDescription({"/etc/cdi/nvidia.yaml": FROM_OPERATOR}), ENVVAR),
-        (OPERATOR_25_10 + HostDescription({"/etc/cdi/nvidia.yaml": FROM_OPERATOR}), CDI),
-        (OPERATOR_NRI + HostDescription({"/etc/cdi/nvidia.yaml": FROM_OPERATOR}), CDI),
+        (WITH_KIND + FROM_OPERATOR, ENVVAR),
+        (OPERATOR_25_10 + FROM_OPERATOR, CDI),
+        (OPERATOR_NRI + FROM_OPERATOR, CDI),
     ],
     ids=["1.7", "2", "2 by CDI", "K3s", "operator 24", "no GPU", "operator 25.10", "25.10 by CDI", "NRI by CDI"],
 )
@@ -72,7 +77,7 @@ def test_nothing_is_wrong_on_a_node_that_works(host: HostDescription, needs: Con
         (OPERATOR_24, "NVIDIA's GPU operator", "installs driver and toolkit on this node; its runtime, without CDI"),
         (OPERATOR_24, "container toolkit", "1.17.3, in /usr/local/nvidia/toolkit"),
         (OPERATOR_25_10, "NVIDIA's GPU operator", "CDI (cdi.enabled, the default from 25.10 on)"),
-        (OPERATOR_25_10, "settings of the container toolkit", "mode cdi: GPUs are looked up as nvidia.com/gpu=…"),
+        (OPERATOR_25_10, "settings of the container toolkit", "as management.nvidia.com/gpu=…"),
         (OPERATOR_NRI, "NVIDIA's GPU operator", "as with cdi.nriPluginEnabled"),
     ],
 )
@@ -88,12 +93,14 @@ def test_an_operator_from_25_10_on_lacks_a_specification(short_path: Path) -> No
     (line,) = wrong_lines(report)
     assert line.subject == "CDI specifications"
     assert "mode cdi" in line.found
-    assert GPUS[0].uuid in line.found
+    assert f"management.nvidia.com/gpu={GPUS[0].uuid}" in line.found
     assert "Usable: management.nvidia.com/gpu=all" in line.found
     assert line.remedy is not None
-    assert line.remedy.startswith("give GPUs by CDI, with deviceListStrategy cdi-cri")
+    assert line.remedy.startswith("do one of these, the best here first. (a) give GPUs by CDI, with `helm upgrade")
+    assert "without this option, doctor still judges by deviceListStrategy envvar" in line.remedy
     assert f"{TOOLKIT}/nvidia-ctk cdi generate --driver-root=/run/nvidia/driver" in line.remedy
     assert "--output=/etc/cdi/nvidia.yaml" in line.remedy
+    assert "Then set NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND=nvidia.com/gpu in toolkit.env" in line.remedy
     assert "runtimeClassName nvidia-legacy" in line.remedy
 
 

@@ -13,6 +13,7 @@ from gpushare_plugin.cli.inputs import chosen_configs, with_config_options
 from gpushare_plugin.cli.options import A_PATH, node_name_option, pod_resources_socket_option
 from gpushare_plugin.cli.output import output_style, show, show_json
 from gpushare_plugin.cli.setting_options import with_setting_options
+from gpushare_plugin.config.loading.load import NO_FILE
 from gpushare_plugin.doctor.bundle import write_bundle
 from gpushare_plugin.doctor.examination import judged, read_node
 from gpushare_plugin.doctor.node.host import HostRoot
@@ -65,10 +66,13 @@ def command(context: click.Context, /, root: Path | None, output: str, bundle: P
     loaded = chosen_configs(context, options).load()
     if loaded.config is None:
         raise ConfigError(loaded.lines(loaded.problems))
-    facts = read_node(host, needs_of(loaded.config, options["pod_resources_socket"]), NvmlSource)
-    report = judged(facts, host)
+    source = loaded.places.root.place.source
+    needs = needs_of(loaded.config, None if source == NO_FILE else source, options["pod_resources_socket"])
+    facts = read_node(host, needs, NvmlSource)
+    node = options["node_name"] or ""
+    report = judged(facts, host, node or "NODE")
     if bundle is not None:
-        write_bundle(bundle, facts, report, (options["node_name"] or "", host.line("/etc/hostname")))
+        write_bundle(bundle, facts, report, (node, host.line("/etc/hostname")))
     if output == "json":
         show_json(encode(report, indent=2))
     else:

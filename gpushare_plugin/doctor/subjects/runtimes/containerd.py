@@ -21,6 +21,7 @@ from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
 from gpushare_plugin.doctor.node.packages import package_version
 from gpushare_plugin.doctor.subjects.runtimes.runtime import (
     CDI_DIRECTORIES,
+    FOR_PODS,
     Defect,
     RuntimeFacts,
     is_nvidias,
@@ -52,7 +53,7 @@ class Distribution(NamedTuple):
     """The file that people edit; empty for `file`."""
 
 
-_CONFIGURES = "run `nvidia-ctk runtime configure --runtime=containerd` and `systemctl restart containerd`"
+_CONFIGURES = f"run `nvidia-ctk runtime configure --runtime=containerd` and `systemctl restart containerd`; {FOR_PODS}"
 _FINDS = "install NVIDIA's container toolkit and restart {}, which finds the runtime in /usr/bin when it starts"
 _TEMPLATE = (
     "the template config-v3.toml.tmpl (config.toml.tmpl for a file of version 2), which begins with "
@@ -135,8 +136,9 @@ class _ConfigFiles:
         if disabled := _CRI.intersection(texts(content.get("disabled_plugins"))):
             self.defects.append(
                 Defect(
-                    f"{file} turns the CRI plugin off (disabled_plugins has {', '.join(sorted(disabled))}), so no "
-                    "kubelet can use this containerd, and `nvidia-ctk runtime configure` changes nothing",
+                    f"{file} turns the CRI plugin off (disabled_plugins has {', '.join(sorted(disabled))}), so the "
+                    "kubelet cannot start pods with this containerd; `nvidia-ctk runtime configure` alone does not "
+                    "mend that",
                     f"remove {', '.join(sorted(disabled))} from disabled_plugins in {file} and restart containerd",
                 )
             )

@@ -11,6 +11,7 @@ import tomllib
 from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
 from gpushare_plugin.doctor.subjects.runtimes.runtime import (
     CDI_DIRECTORIES,
+    FOR_PODS,
     NVIDIAS_RUNTIME,
     Defect,
     RuntimeFacts,
@@ -52,7 +53,7 @@ def read_crio(host: HostRoot) -> RuntimeFacts | None:
         default=_hooked(host) or default,
         cdi=True,
         cdi_directories=directories,
-        adds_nvidia=f"run `nvidia-ctk runtime configure --runtime=crio` and `{_RESTART}`",
+        adds_nvidia=f"run `nvidia-ctk runtime configure --runtime=crio` and `{_RESTART}`; {FOR_PODS}",
         defects=tuple(defects),
     )
 

@@ -9,9 +9,9 @@ controllers/object_controls.go, `transformForRuntime`).
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
+from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, one_of, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot
-from gpushare_plugin.doctor.node.needs import ConfigNeeds
+from gpushare_plugin.doctor.node.needs import ConfigNeeds, by_cdi
 from gpushare_plugin.doctor.subjects.runtimes.containerd import read_containerd
 from gpushare_plugin.doctor.subjects.runtimes.crio import read_crio
 from gpushare_plugin.doctor.subjects.runtimes.docker import read_docker
@@ -23,11 +23,6 @@ WITHOUT_RUNTIME = (
     "node and name its place with --root"
 )
 
-_BY_NRI = (
-    "NVIDIA's operator leaves the runtime alone, as with cdi.nriPluginEnabled: give GPUs by CDI, with "
-    "deviceListStrategy cdi-cri in the config or the chart (docs/cdi.md, The daemon's own GPUs); `gpushare doctor "
-    "--device-list-strategy=cdi-cri` says what is missing for that. Or set cdi.nriPluginEnabled=false in the operator"
-)
 _READERS: dict[str, Callable[[HostRoot], RuntimeFacts | None]] = {
     "dockerd": read_docker,
     "crio": read_crio,
@@ -100,10 +95,19 @@ def _without_handler(runtime: RuntimeFacts, needs: ConfigNeeds, *, by_operator: 
     found = f"{runtime.name} has no handler for it (handlers: {', '.join(runtime.handlers)})"
     if not needs.runtime:
         return right(HANDLER, f"{found}; the config does not use it, but CDI")
+    asked = "NVIDIA_VISIBLE_DEVICES" if "envvar" in needs.strategies else "mounts that name its GPU"
     return wrong(
         HANDLER,
-        f"{found}, so a pod gets its GPU in variables that nobody reads",
-        _BY_NRI if by_operator else runtime.adds_nvidia,
+        f"{found}, so a pod gets {asked}, but no runtime acts on that: the pod sees no GPU",
+        _instead_of_nri(needs) if by_operator else runtime.adds_nvidia,
+    )
+
+
+def _instead_of_nri(needs: ConfigNeeds) -> str:
+    """Return what to do where NVIDIA's operator leaves the runtime alone, as an instruction."""
+    return one_of(
+        f"{by_cdi(needs)}. The daemon itself needs what docs/cdi.md says in The daemon's own GPUs",
+        "set cdi.nriPluginEnabled=false in the operator, which then configures the container runtime",
     )
 
 

@@ -11,6 +11,11 @@ from gpushare_plugin.base.structs import Struct
 
 NVIDIAS_RUNTIME = "nvidia-container-runtime"
 """The name of NVIDIA's runtime, and the beginning of the names of its other forms."""
+FOR_PODS = (
+    "then give the daemon and pods with a GPU a runtime class with the handler nvidia (runtimeClassName), or add "
+    "--set-as-default to the command, so that every pod gets that runtime"
+)
+"""What `nvidia-ctk runtime configure` leaves to do (its option --set-as-default: cmd/nvidia-ctk/runtime/configure)."""
 CDI_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 """The directories with CDI specifications by default (cncf-tags/container-device-interface, SPEC.md)."""
 
