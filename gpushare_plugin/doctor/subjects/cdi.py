@@ -36,6 +36,9 @@ _REFRESHED = "/run/cdi/nvidia.yaml"
 """The specification that the service of the toolkit writes."""
 _LEGACY = ".legacy"
 """The end of the name of NVIDIA's runtime in legacy mode, which needs no specification."""
+_TWICE = " both describe "
+"""What `SpecReader` says of two files with the same devices; a file that is generated again would stay the second."""
+_ONE_TOO_MANY = "remove one of the files that describe the same devices: the one that nothing writes again"
 _NAMES_TO_SHOW = 3
 _HOOK_PROGRAMS = frozenset({"nvidia-cdi-hook", "nvidia-ctk"})
 
@@ -198,8 +201,14 @@ def _lacking(look: SpecificationLook, kinds: Sequence[str], needed: str) -> Diag
         SUBJECT,
         f"{needed}, and {where}, so a pod with a GPU cannot start (unresolvable CDI devices).{unusable} Usable: "
         f"{some_of(sorted(look.cdi.devices), _NAMES_TO_SHOW) or 'nothing'}",
-        _remedy(look, kinds),
+        _ONE_TOO_MANY if _are_twice(look, kinds) else _remedy(look, kinds),
     )
+
+
+def _are_twice(look: SpecificationLook, kinds: Sequence[str]) -> bool:
+    """Return whether two files describe the same devices of one of the kinds."""
+    twice = [reason for reason in look.cdi.unusable if _TWICE in reason]
+    return any(f"{kind}=" in reason for reason in twice for kind in kinds)
 
 
 def _hooks(look: SpecificationLook, files: Iterable[CdiFile]) -> str:

@@ -233,7 +233,7 @@ def linked(bus: str, driver: str) -> HostDescription:
             ENVVAR,
             "CDI specifications",
             "/var/run/cdi/copy.json and /var/run/cdi/nvidia.yaml both describe the CDI devices",
-            "nvidia-ctk cdi generate",
+            "remove one of the files",
         ),
         (
             BY_SPECIFICATION + HostDescription({"/run/cdi/nvidia.yaml": "kind: {password of a registry\n: x"}),
