@@ -21,6 +21,7 @@ HELM_KEYS = frozenset(
         "devicePlugin",
         "dnsConfig",
         "dnsPolicy",
+        "doctor",
         "dpDisableHealthchecks",
         "dpEnableHealthchecks",
         "enabled",
