@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from gpushare_plugin.base.errors import GpushareError
+from gpushare_plugin.base.files.lock import is_locked
 from gpushare_plugin.base.files.regular_file import read_regular
 from gpushare_plugin.base.text import in_words
 
@@ -154,6 +155,14 @@ class HostRoot:
             return str(path.readlink())
         except (OSError, ValueError):
             return None
+
+
+def locked(place: Path) -> bool | None:
+    """Return whether a program holds the lock on the file at `place`; None where that cannot be seen."""
+    try:
+        return is_locked(place)
+    except OSError:
+        return None
 
 
 def _reason(error: Exception) -> str:

@@ -14,6 +14,11 @@ _LARGEST = 32 << 20
 _UPSTREAM = re.compile(r"^(?:\d+:)?([^-~+]+)")
 
 
+def is_at_least(version: str, *numbers: int) -> bool:
+    """Return whether a version is that of the first `numbers` or a later one, such as 1.18.1 of 1 and 18."""
+    return tuple(int(each) for each in re.findall(r"\d+", version)[: len(numbers)]) >= numbers
+
+
 def package_version(host: HostRoot, *names: str) -> str:
     """Return the version of the first installed package of `names`, without epoch and revision; empty if unknown."""
     try:

@@ -23,8 +23,9 @@ from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
 from gpushare_plugin.doctor.node.needs import ConfigNeeds, by_cdi
 from gpushare_plugin.doctor.subjects.driver import DriverFacts
 from gpushare_plugin.doctor.subjects.runtimes.runtime import CDI_DIRECTORIES, RuntimeFacts, table, text, texts
-from gpushare_plugin.doctor.subjects.toolkit import OPERATORS_TOOLKIT, ToolkitFacts
+from gpushare_plugin.doctor.subjects.toolkit import ToolkitFacts
 from gpushare_plugin.gpus.cdi.reading import SpecReader, parsed
+from gpushare_plugin.gpus.cdi.roots import OPERATORS_TOOLKIT
 
 SUBJECT = "CDI specifications"
 LIMITS_HOOK = "apply-cuda-memory-limits"

@@ -6,12 +6,10 @@ README); NVIDIA's device plugin keeps the pipes of its own MPS daemon in `<root>
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
-from gpushare_plugin.base.files.lock import is_locked
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
-from gpushare_plugin.doctor.node.host import HostRoot
+from gpushare_plugin.doctor.node.host import HostRoot, locked
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
 from gpushare_plugin.doctor.subjects.driver import DriverFacts
 from gpushare_plugin.gpus.exchange import ExchangeError, read_message
@@ -39,14 +37,7 @@ def read_mps(host: HostRoot, needs: ConfigNeeds, driver: DriverFacts) -> MpsFact
     """Return what the node shows of MPS."""
     root = MpsRoot(host.resolved(needs.mps_root))
     control = driver.root is not None and host.exists(f"{driver.root.rstrip('/')}/{_CONTROL}")
-    return MpsFacts(control, _is_locked(root.lock), _troubles(root), tuple(_pipes_of_others(host, needs.mps_root)))
-
-
-def _is_locked(file: Path) -> bool | None:
-    try:
-        return is_locked(file)
-    except OSError:
-        return None
+    return MpsFacts(control, locked(root.lock), _troubles(root), tuple(_pipes_of_others(host, needs.mps_root)))
 
 
 def _troubles(root: MpsRoot) -> tuple[str, ...]:

@@ -26,8 +26,8 @@ class SeenGpu(Struct, frozen=True):
     """The UUID."""
     name: str
     """The name of the product."""
-    memory_mib: int | None
-    """The memory for programs, in MiB; None where the driver does not say."""
+    memory_mib: int
+    """The memory for programs, in MiB; 0 where the driver does not say."""
     divided: bool
     """Whether MIG mode is on, so that only instances are for containers."""
 

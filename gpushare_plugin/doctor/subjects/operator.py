@@ -14,7 +14,8 @@ from gpushare_plugin.doctor.node.diagnosis import Diagnosis, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.subjects.driver import OPERATORS_ROOT
 from gpushare_plugin.doctor.subjects.runtimes.runtime import RuntimeFacts
-from gpushare_plugin.doctor.subjects.toolkit import OPERATORS_TOOLKIT, ToolkitFacts
+from gpushare_plugin.doctor.subjects.toolkit import ToolkitFacts
+from gpushare_plugin.gpus.cdi.roots import OPERATORS_TOOLKIT
 
 SUBJECT = "NVIDIA's GPU operator"
 _VALIDATIONS = "/run/nvidia/validations"

@@ -11,13 +11,11 @@ controllers/state_manager.go, `addGPUStateLabels`). `kubectl label` refuses to c
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-from gpushare_plugin.base.files.lock import is_locked
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
-from gpushare_plugin.doctor.node.host import HostRoot
+from gpushare_plugin.doctor.node.host import HostRoot, locked
 from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY, listens
 from gpushare_plugin.kubelet.device_plugin.directory import KUBELET_SOCKET, LOCK_FILE, SOCKET_PREFIX
 
@@ -52,17 +50,10 @@ def read_plugins(host: HostRoot) -> PluginFacts:
     others = [name for name in names if name != KUBELET_SOCKET and not name.startswith(SOCKET_PREFIX)]
     of_gpus = [name for name in others if _maker(name) and listens(host, f"{PLUGIN_DIRECTORY}/{name}") is not False]
     return PluginFacts(
-        _is_locked(host.resolved(PLUGIN_DIRECTORY) / LOCK_FILE),
+        locked(host.resolved(PLUGIN_DIRECTORY) / LOCK_FILE),
         tuple(of_gpus),
         tuple(name for name in others if name not in of_gpus),
     )
-
-
-def _is_locked(file: Path) -> bool | None:
-    try:
-        return is_locked(file)
-    except OSError:
-        return None
 
 
 def _maker(name: str) -> str | None:

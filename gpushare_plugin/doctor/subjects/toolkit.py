@@ -15,21 +15,19 @@ from 25.10 on it sets mode `cdi`, and its runtime is not the default one (contro
 `transformToolkitCtrForCDI`).
 """
 
-import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
-from gpushare_plugin.doctor.node.packages import package_version
+from gpushare_plugin.doctor.node.packages import is_at_least, package_version
 from gpushare_plugin.doctor.subjects.driver import DriverFacts, library_below
 from gpushare_plugin.doctor.subjects.runtimes.runtime import NVIDIAS_RUNTIME, RuntimeFacts, table, text
+from gpushare_plugin.gpus.cdi.roots import OPERATORS_TOOLKIT
 
 VERSION, SETTINGS = "container toolkit", "settings of the container toolkit"
-OPERATORS_TOOLKIT = "/usr/local/nvidia/toolkit"
-"""Where NVIDIA's operator installs the toolkit."""
 
 _SETTINGS = "/etc/nvidia-container-runtime/config.toml"
 _OPERATORS_SETTINGS = f"{OPERATORS_TOOLKIT}/.config/nvidia-container-runtime/config.toml"
@@ -199,9 +197,4 @@ def _mode(toolkit: ToolkitFacts) -> str:
         return f"cdi: GPUs are looked up as {toolkit.default_kind}=… in CDI specifications"
     if toolkit.mode != "auto" or not toolkit.version:
         return toolkit.mode
-    numbers = [int(each) for each in re.findall(r"\d+", toolkit.version)[:2]]
-    return "auto: just-in-time CDI" if _at_least(numbers, _FIRST_JIT) else "auto: legacy"
-
-
-def _at_least(numbers: Sequence[int], least: Sequence[int]) -> bool:
-    return tuple(numbers) >= tuple(least)
+    return "auto: just-in-time CDI" if is_at_least(toolkit.version, *_FIRST_JIT) else "auto: legacy"

@@ -28,13 +28,18 @@ def own_file(directory: Path) -> Path:
 def own_trouble(directory: Path, inventory: Inventory, roots: Roots) -> str:
     """Return why a daemon could not write a specification into `directory`, for people; empty where a daemon can."""
     try:
-        if not directory.is_dir():
-            return f"{directory} does not exist here; mount the directory of the host, as the chart does"
+        _need(directory)
         if generator(roots) is None:
             smallest_spec(inventory, roots)
     except (OSError, DriverFilesError) as error:
         return in_words(error)
     return ""
+
+
+def _need(directory: Path) -> None:
+    """Raise OSError where `directory` is missing."""
+    if not directory.is_dir():
+        raise FileNotFoundError(f"{directory} does not exist here; mount the directory of the host, as the chart does")
 
 
 class OwnSpec:
@@ -67,10 +72,8 @@ class OwnSpec:
         by_another = self._identity is not None and not ours and described >= known
         if not inventory.gpus or (ours and true) or by_another:
             return
-        if trouble := own_trouble(self.file.parent, inventory, roots):
-            self._fail(trouble)
-            return
         try:
+            _need(self.file.parent)
             made_by, document = self._made(inventory, roots)
             with self._writing:
                 if self._closed:  # while a program made the specification

@@ -5,7 +5,7 @@ from pathlib import Path
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.schema.sections import Flags
 
-_OPERATORS_TOOLKIT = "/usr/local/nvidia/toolkit"
+OPERATORS_TOOLKIT = "/usr/local/nvidia/toolkit"
 """Where NVIDIA's GPU operator installs the toolkit (NVIDIA/gpu-operator, deployments/gpu-operator/values.yaml)."""
 
 
@@ -39,7 +39,7 @@ class Roots(Struct, frozen=True):
         """Return the roots by the flags of the config; `here` is the root of the container of this process."""
         driver = Path(flags.plugin.container_driver_root)
         on_host = flags.nvidia_driver_root
-        folders = dict.fromkeys((str(Path(flags.plugin.nvidia_ctk_path).parent), "/usr/bin", _OPERATORS_TOOLKIT))
+        folders = dict.fromkeys((str(Path(flags.plugin.nvidia_ctk_path).parent), "/usr/bin", OPERATORS_TOOLKIT))
         return cls(
             driver,
             on_host,

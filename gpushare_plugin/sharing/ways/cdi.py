@@ -5,9 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.config.findings import GPUS_TO_NAME
-from gpushare_plugin.config.schema.sections import Flags
+from gpushare_plugin.config.schema.sections import Flags, PluginFlags
 from gpushare_plugin.core.cdi import NVIDIA_PLUGIN_KIND, OWN_KIND, CdiDevices
 from gpushare_plugin.core.gpu import Gpu
+
+
+def device_id(gpu: Gpu, plugin: PluginFlags) -> str:
+    """Return what names a GPU to the container runtime, by `deviceIDStrategy`: the UUID or the index."""
+    return gpu.label if plugin.device_id_strategy == "index" else gpu.uuid
 
 
 class CdiNames(Struct, frozen=True):
@@ -46,7 +51,7 @@ class CdiNames(Struct, frozen=True):
 
     def _candidates(self, gpu: Gpu) -> tuple[str, ...]:
         plugin = self.flags.plugin
-        name = gpu.label if plugin.device_id_strategy == "index" else gpu.uuid
+        name = device_id(gpu, plugin)
         kinds = dict.fromkeys((plugin.cdi_kind, NVIDIA_PLUGIN_KIND))
         # The index of a GPU can change; in gpushare's own specification, devices have lasting names only.
         return (*(f"{kind}={name}" for kind in kinds), f"{OWN_KIND}={gpu.uuid}")

@@ -15,7 +15,7 @@ from gpushare_plugin.core.cdi import CdiDevices
 from gpushare_plugin.core.device_nodes import CONTROL_DEVICES, device_nodes
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.grant import DeviceNode, Grant, Mount
-from gpushare_plugin.sharing.ways.cdi import CdiNames
+from gpushare_plugin.sharing.ways.cdi import CdiNames, device_id
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 """The variable that names the GPUs of a container to NVIDIA's container runtime."""
@@ -40,7 +40,7 @@ class Injection(Struct, frozen=True):
         """
         plugin = self.flags.plugin
         strategies = set(plugin.device_list_strategy)
-        names = [gpu.label if plugin.device_id_strategy == "index" else gpu.uuid for gpu in gpus]
+        names = [device_id(gpu, plugin) for gpu in gpus]
         grant = Grant(environment=self._driver_features())
         self._add_cdi(grant, gpus)
         if strategies <= {"cdi-annotations", "cdi-cri"}:

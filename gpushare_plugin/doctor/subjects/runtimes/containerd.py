@@ -12,13 +12,12 @@ pkg/agent/containerd/nvidia.go, docs.k3s.io, "NVIDIA Container Runtime Support")
 (docs.k0sproject.io, "Runtime"), MicroK8s /var/snap/microk8s/current/args/containerd.toml (its add-on nvidia).
 """
 
-import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
-from gpushare_plugin.doctor.node.packages import package_version
+from gpushare_plugin.doctor.node.packages import is_at_least, package_version
 from gpushare_plugin.doctor.subjects.runtimes.runtime import (
     CDI_DIRECTORIES,
     FOR_PODS,
@@ -194,8 +193,7 @@ def read_containerd(host: HostRoot) -> RuntimeFacts | None:
 
 def _moves_handlers(version: str) -> bool:
     """Return whether a containerd moves handlers of the old section in a file of version 3, as 2.3 and newer do."""
-    numbers = [int(each) for each in re.findall(r"\d+", version)[:2]]
-    return numbers >= [2, 3]
+    return is_at_least(version, 2, 3)
 
 
 def _not_imported(host: HostRoot, where: Distribution, reading: _ConfigFiles) -> Iterator[Defect]:
