@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import click
 import yaml
 
-from generators import chart_values, log_events
+from generators import alerts_page, chart_values, log_events
 from generators.pages import DOCUMENTS, with_table
 from gpushare_plugin.cli.main import COMMANDS, commands
 from gpushare_plugin.config.schema.fields import Kind, keys, sections
@@ -127,20 +127,13 @@ def _paths(data: Any, before: str) -> Iterator[str]:
             yield from _paths(value, path)
 
 
-def alerts() -> Iterator[str]:
-    """Yield the names of the alerts, and of what rules record."""
-    rules = yaml.safe_load((chart_values.CHART / "files/alerts.yaml").read_text())
-    for group in rules["groups"]:
-        yield from (rule.get("alert") or rule["record"] for rule in group["rules"])
-
-
 INTERFACES: Mapping[str, Callable[[], Iterator[str]]] = {
     "config `v1`: keys and words": config_keys,
     "commands and options": options,
     "environment variables": variables,
     "labels, annotations, resources": kubernetes_keys,
     "metrics": metrics,
-    "alerts": alerts,
+    "alerts": lambda: (alert.name for alert in alerts_page.alerts()),
     "fields of `-o json`": json_fields,
     "reasons of Events": lambda: (kind.reason for kind in EVENTS),
     "events of the log": lambda: (event.name for event in log_events.events()),
