@@ -1,0 +1,62 @@
+"""Driver limits: the limits of GPU memory that NVIDIA's driver enforces for a cgroup on a GPU.
+
+Source: nvml.h of CUDA 13.4, `nvmlSetMemoryLimits_v1_t`; NVIDIA, "Multi-Process Service", r615, "MPS v3 Memory
+Partitioning". A hard limit fails the allocations beyond the limit. A soft limit is a guaranteed part; memory beyond the
+soft limit is borrowed.
+"""
+
+from fractions import Fraction
+
+from gpushare_plugin.base.memory import MIB
+from gpushare_plugin.base.structs import Struct
+
+
+class MemoryLimit(Struct, frozen=True):
+    """The limits of a cgroup on a GPU, in bytes."""
+
+    hard: int | None = None
+    """The most bytes that all processes of the cgroup together can allocate; None without a limit."""
+    soft: int = 0
+    """The bytes that the cgroup is guaranteed while other cgroups borrow memory."""
+
+
+NO_LIMIT = MemoryLimit()
+"""The limits of a cgroup that nobody limits; the driver also takes these values to remove a limit."""
+
+
+class LimitRule(Struct, frozen=True):
+    """The rule that makes the driver limits of a container from the share of the container on a GPU."""
+
+    added_mib: int = 0
+    """The MiB to add to each share, for the CUDA contexts of the container, which count for the limit."""
+    burst: Fraction | None = None
+    """The hard limit as a multiple of the share, at least 1; None without a burst by a factor."""
+    burst_mib: int | None = None
+    """The hard limit in MiB, if larger than the share; None without a burst to a size."""
+
+    @property
+    def bursts(self) -> bool:
+        """Whether a container can use more memory than its share."""
+        return self.burst is not None or self.burst_mib is not None
+
+    def limit(self, share_mib: int, gpu_mib: int) -> MemoryLimit:
+        """Return the limits of a container with `share_mib` MiB of a GPU of `gpu_mib` MiB, both usable memory.
+
+        The driver refuses limits above the memory of the GPU.
+        """
+        share = min(share_mib + self.added_mib, gpu_mib)
+        if not self.bursts:
+            return MemoryLimit(share * MIB)
+        most = max(share, int(share * (self.burst or 1)), self.burst_mib or 0)
+        return MemoryLimit(min(most, gpu_mib) * MIB, share * MIB)
+
+
+class DriverLimits(Struct, frozen=True):
+    """The means of a node to set driver limits, as known before a limit is set."""
+
+    missing: str = ""
+    """Why the driver of the node cannot limit memory, for people; empty where the driver can."""
+    hook: str = ""
+    """Why no hook of a CDI specification sets limits, for people; empty where a hook does."""
+    agent: bool = False
+    """Whether an agent, `gpushare driver-limits`, sets limits on the node."""
