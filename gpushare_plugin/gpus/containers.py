@@ -18,13 +18,15 @@ from gpushare_plugin.core.usage import HOST, Owner
 _HOST_NAMESPACE = "pid:[4026531836]"
 """The kernel's first PID namespace, with the same number on every host (PROC_PID_INIT_INO)."""
 
-_UID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}"
+POD_UID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}"
 """The UID of a pod; the second form is the UID of a static pod, the hash of the pod's manifest."""
-_POD_FOLDER = re.compile(rf"pod({_UID})")
+CONTAINER_ID = r"[0-9a-f]{64}"
+"""The runtime's ID of a container."""
+_POD_FOLDER = re.compile(rf"pod({POD_UID})")
 _POD_SLICE = re.compile(r"(?:[\w-]+-)?kubepods(?:-burstable|-besteffort)?-pod(\w+)\.slice")
 """The cgroup of a pod with the systemd driver. A dash separates parent slices, so the UID has underscores instead of
 dashes."""
-_CONTAINER = re.compile(r"(?:.*-)?([0-9a-f]{64})(?:\.scope)?")
+_CONTAINER = re.compile(rf"(?:.*-)?({CONTAINER_ID})(?:\.scope)?")
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _STATE, _START = 0, 19

@@ -1,0 +1,125 @@
+"""The cgroup of a container in the host's tree of cgroups (version 2), found by the IDs of pod and container.
+
+Facts: the kubelet's names for the cgroups of pods, also below the directory of its `--cgroup-root`, as in nodes of
+kind: pkg/kubelet/cm in Kubernetes (cgroup_manager_linux.go, pod_container_manager_linux.go). The runtimes' names for
+the cgroups of containers: `<ID>` with the cgroupfs driver; with the systemd driver `cri-containerd-<ID>.scope`,
+`crio-<ID>.scope` and, with cri-dockerd, `docker-<ID>.scope`. CRI-O's `crio-conmon-<ID>.scope` has no process of the
+container. crun keeps a container in a cgroup `container` of the scope, later versions only if told to
+(`run.oci.systemd.subgroup`; containers/crun#1768).
+
+Names are compared whole, and no link is followed: a container that may create cgroups does so below its own cgroup,
+where nothing but the `container` of crun is looked for.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.gpus.containers import CONTAINER_ID, POD_UID
+
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+"""The usual path of the host's tree of cgroups."""
+
+_KUBEPODS = "kubepods"
+_QOS_CLASSES = ("burstable", "besteffort")
+_POD_UID, _CONTAINER_ID = re.compile(POD_UID), re.compile(CONTAINER_ID)
+_SCOPES = ("cri-containerd-{}.scope", "crio-{}.scope", "docker-{}.scope")
+
+
+def container_cgroup(root: Path, pod_uid: str, container_id: str) -> Path | None:
+    """Return the cgroup of a container, None if not found; `root` is where cgroups of version 2 are mounted.
+
+    The runtime's processes of the container are in this cgroup, or in cgroups that the container created below. An ID
+    of another form than the kubelet's and the runtime's finds nothing. Many containers: `Kubepods`.
+    """
+    return Kubepods.below(root).container(pod_uid, container_id)
+
+
+class Kubepods(Struct, frozen=True):
+    """The cgroups that contain all pods of the node: one, or several after a change of the kubelet's settings."""
+
+    tops: tuple[Path, ...]
+    """The directories, of the systemd driver (`….slice`) or the cgroupfs driver."""
+
+    @classmethod
+    def below(cls, root: Path) -> Self:
+        """Look for the cgroups of all pods in `root`, and in each directory of `root`."""
+        return cls(tuple(top for top in (*_tops(root), *_nested(root)) if _is_directory(top)))
+
+    def container(self, pod_uid: str, container_id: str) -> Path | None:
+        """Return the cgroup of a container, None if not found."""
+        if not (_POD_UID.fullmatch(pod_uid) and _CONTAINER_ID.fullmatch(container_id)):
+            return None
+        names = (container_id, *(scope.format(container_id) for scope in _SCOPES))
+        for pod in self._pods(pod_uid):
+            if found := next((pod / name for name in names if _is_directory(pod / name)), None):
+                return _within(found)
+        return None
+
+    def _pods(self, uid: str) -> Iterator[Path]:
+        """Yield the existing cgroups of a pod; the QoS class of the pod is not known."""
+        for top in self.tops:
+            for above, name in _places(top, uid):
+                if _is_directory(above) and _is_directory(above / name):
+                    yield above / name
+
+
+def _tops(directory: Path) -> Iterator[Path]:
+    yield directory / f"{_KUBEPODS}.slice"
+    yield directory / _KUBEPODS
+
+
+def _nested(root: Path) -> Iterator[Path]:
+    """Yield where the cgroups of all pods would be with a `--cgroup-root` of the kubelet."""
+    try:
+        with os.scandir(root) as entries:
+            above = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return
+    for name in above:
+        if name.endswith(".slice"):
+            yield root / name / f"{name.removesuffix('.slice')}-{_KUBEPODS}.slice"
+        else:
+            yield root / name / _KUBEPODS
+
+
+def _places(top: Path, uid: str) -> Iterator[tuple[Path, str]]:
+    """Yield the directories in which the cgroup of a pod can be, each with the name of the cgroup."""
+    if top.suffix != ".slice":
+        yield top, f"pod{uid}"
+        yield from ((top / qos, f"pod{uid}") for qos in _QOS_CLASSES)
+        return
+    # In names of slices a dash separates parent and child, so the kubelet replaces the dashes of the UID.
+    pod = f"pod{uid.replace('-', '_')}.slice"
+    yield top, f"{top.stem}-{pod}"
+    yield from ((top / f"{top.stem}-{qos}.slice", f"{top.stem}-{qos}-{pod}") for qos in _QOS_CLASSES)
+
+
+def _within(cgroup: Path) -> Path:
+    """Return the cgroup of crun in the scope of a container, where the scope itself has no process.
+
+    A container that may create cgroups can create the same name, but stays limited while a process of the container
+    is outside of the new cgroup.
+    """
+    inner = cgroup / "container"
+    if cgroup.suffix == ".scope" and _is_directory(inner) and not _has_processes(cgroup):
+        return inner
+    return cgroup
+
+
+def _has_processes(cgroup: Path) -> bool:
+    try:
+        return bool((cgroup / "cgroup.procs").read_bytes())
+    except OSError:  # not known
+        return True
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
