@@ -20,6 +20,8 @@ from generators.pages import DOCUMENTS
 ROOT = DOCUMENTS.parent
 LARGEST = 60 << 20
 """The most bytes of an archive."""
+_COMPRESSION = 6
+"""The level of gzip: 9 takes twice the time, and saves one byte in a hundred."""
 
 _PLATFORMS = (*(f"manylinux_2_{minor}_x86_64" for minor in (17, 27, 28)), "manylinux2014_x86_64", "manylinux1_x86_64")
 _OURS = ("gpushare_plugin", "real_gpus")
@@ -49,7 +51,7 @@ def main(version: str, archive: Path) -> None:
         script.write_text(_SCRIPT.format(version=version))
         script.chmod(0o755)
         archive.parent.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(archive, "w:gz") as written:
+        with tarfile.open(archive, "w:gz", compresslevel=_COMPRESSION) as written:
             written.add(top, top.name, filter=_of_root)
     if (size := archive.stat().st_size) > LARGEST:
         raise click.ClickException(f"{archive} has {size} bytes, expected {LARGEST} at most: leave out a package")
