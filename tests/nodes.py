@@ -1,11 +1,13 @@
 """GPUs for tests of the core, made without any host."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.gpu import Gpu, Inventory, MigAttributes, MigInstance
 from gpushare_plugin.core.health import GpuEvent
 from gpushare_plugin.core.usage import GpuUsage
+from gpushare_plugin.gpus.memory_limits import LimitReading
+from gpushare_plugin.gpus.source import Asked
 
 
 def a_gpu(index: int, memory_mib: int = 40960, **changes: object) -> Gpu:
@@ -35,6 +37,7 @@ class Cards:
         self.inventory = inventory
         self.trouble: Exception | None = None
         self.samples: tuple[GpuUsage, ...] = ()
+        self.limits: dict[Asked, LimitReading] = {}
 
     def read(self) -> Inventory:
         """Return the GPUs there are now, or fail with `trouble`."""
@@ -47,6 +50,10 @@ class Cards:
         if self.trouble is not None:
             raise self.trouble
         return self.samples
+
+    def read_limits(self, asked: Sequence[Asked]) -> Mapping[Asked, LimitReading | str]:
+        """Return the `limits` that the test has set."""
+        return {each: self.limits.get(each, "the test has set no limit") for each in asked}
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
         """Return at once: tests tell events themselves."""

@@ -19,6 +19,18 @@ class MemoryLimit(Struct, frozen=True):
     soft: int = 0
     """The bytes that the cgroup is guaranteed while other cgroups borrow memory."""
 
+    @property
+    def words(self) -> str:
+        """The limits for people, for example `a hard limit of 4096 MiB`."""
+        hard = "no hard limit" if self.hard is None else f"a hard limit of {_amount(self.hard)}"
+        if self.soft:
+            return f"{hard} and a soft limit of {_amount(self.soft)}"
+        return "no limit" if self.hard is None else hard
+
+
+def _amount(size: int) -> str:
+    return f"{size} bytes" if size % MIB else f"{size // MIB} MiB"
+
 
 NO_LIMIT = MemoryLimit()
 """The limits of a cgroup that nobody limits; the driver also takes these values to remove a limit."""

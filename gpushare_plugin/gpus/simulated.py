@@ -22,7 +22,7 @@ gpus:
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -52,6 +52,7 @@ from gpushare_plugin.config.schema.values import MEMORY_UNIT_SCHEMA, MemoryUnit,
 from gpushare_plugin.core.gpu import Gpu, Inventory, MigAttributes, MigInstance
 from gpushare_plugin.core.health import GpuEvent
 from gpushare_plugin.core.usage import GpuUsage, Owner, Process
+from gpushare_plugin.gpus.source import Asked
 
 _SAME_NUMA_NODE = 20
 _OTHER_NUMA_NODE = 10
@@ -228,6 +229,10 @@ class SimulatedSource:
         if lines:
             raise ConfigError(lines, _WHAT)
         return node
+
+    def read_limits(self, asked: Sequence[Asked]) -> Mapping[Asked, str]:
+        """Return that the memory limits are unknown: simulated GPUs have no driver."""
+        return dict.fromkeys(asked, "simulated GPUs have no driver that limits memory")
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
         """Return at once: simulated GPUs have no events."""

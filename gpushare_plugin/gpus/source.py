@@ -3,15 +3,22 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.health import GpuEvent
 from gpushare_plugin.core.usage import GpuUsage
 
+if TYPE_CHECKING:
+    from gpushare_plugin.gpus.memory_limits import LimitReading
+
 T = TypeVar("T")
+
+Asked = tuple[str, Path]
+"""What memory limits are asked of: the UUID of a GPU, and the directory of a cgroup."""
 
 
 class GpuSource(Protocol):
@@ -27,6 +34,10 @@ class GpuSource(Protocol):
 
     def sample(self) -> tuple[GpuUsage, ...]:
         """Return the current use of the GPUs last read; may block. A GPU that does not answer is left out."""
+        ...
+
+    def read_limits(self, asked: Sequence[Asked]) -> "Mapping[Asked, LimitReading | str]":
+        """Return the memory limits of cgroups on GPUs, or why the limits are unknown, in words; may block."""
         ...
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
@@ -47,6 +58,11 @@ async def read_inventory(
 async def read_sample(source: GpuSource) -> tuple[GpuUsage, ...]:
     """Return the current use of the GPUs of `source`, without blocking the event loop."""
     return await in_thread(source.sample, "gpu-usage")
+
+
+async def read_limits(source: GpuSource, asked: Sequence[Asked]) -> "Mapping[Asked, LimitReading | str]":
+    """Return the memory limits of cgroups on GPUs of `source`, without blocking the event loop."""
+    return await in_thread(partial(source.read_limits, asked), "gpu-limits")
 
 
 async def in_thread(

@@ -7,7 +7,7 @@ Facts: nvml.h of the CUDA toolkit. Closeness scores follow the order of links in
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, combinations
 from pathlib import Path
@@ -29,8 +29,10 @@ from gpushare_plugin.gpus.nvml.mig import read_capabilities, read_instances
 from gpushare_plugin.gpus.nvml.sysfs import machine, numa_node, pci_class
 from gpushare_plugin.gpus.nvml.unanswered import UNANSWERED, answered
 from gpushare_plugin.gpus.nvml_answers import card_uuid, clashes, shown, usable_mib, why
+from gpushare_plugin.gpus.source import Asked
 
 if TYPE_CHECKING:
+    from gpushare_plugin.gpus.memory_limits import LimitReading
     from gpushare_plugin.gpus.nvml.usage import ProcessReader
 
 _log = structlog.get_logger()
@@ -102,6 +104,13 @@ class NvmlSource:
         with self._reading:  # `read` takes the same lock, and may restart NVML
             self._processes = self._processes or ProcessReader(self._procfs)
             return self._processes.read(self._gpus)
+
+    def read_limits(self, asked: Sequence[Asked]) -> "Mapping[Asked, LimitReading | str]":
+        """Return the memory limits of cgroups on GPUs, or why the limits are unknown, in words."""
+        from gpushare_plugin.gpus.nvml.memory_limits import readings  # noqa: PLC0415 - only with driver limits
+
+        with self._reading:
+            return readings(asked)
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
         """Wait for XIDs and double-bit ECC errors of all cards found by `read`, until the process ends.

@@ -1,13 +1,17 @@
 """A source of GPUs whose looks see the CDI devices of the host, too."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from gpushare_plugin.config.schema.sections import Flags
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.health import GpuEvent
 from gpushare_plugin.core.usage import GpuUsage
 from gpushare_plugin.gpus.cdi.host import HostCdi
-from gpushare_plugin.gpus.source import GpuSource
+from gpushare_plugin.gpus.source import Asked, GpuSource
+
+if TYPE_CHECKING:
+    from gpushare_plugin.gpus.memory_limits import LimitReading
 
 
 class CdiSource:
@@ -31,6 +35,10 @@ class CdiSource:
     def sample(self) -> tuple[GpuUsage, ...]:
         """Return the current use of the GPUs."""
         return self._source.sample()
+
+    def read_limits(self, asked: Sequence[Asked]) -> "Mapping[Asked, LimitReading | str]":
+        """Return the memory limits of cgroups on GPUs, or why the limits are unknown."""
+        return self._source.read_limits(asked)
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
         """Report the events of the GPUs."""

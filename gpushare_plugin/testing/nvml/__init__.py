@@ -6,10 +6,11 @@ with FakeNvml([FakeGpu(), FakeGpu(name="Tesla T4", memory_mib=15360, compute_cap
 
 from gpushare_plugin.testing.nvml.building import LIBRARY_NAME, CompilerError, build, compilers
 from gpushare_plugin.testing.nvml.description import functions
-from gpushare_plugin.testing.nvml.fake import ENVIRONMENT_VARIABLE, FakeNvml
+from gpushare_plugin.testing.nvml.fake import ENVIRONMENT_VARIABLE, UNPRIVILEGED_VARIABLE, FakeNvml
 from gpushare_plugin.testing.nvml.mig_profiles import MigProfile, mig_profiles
 from gpushare_plugin.testing.nvml.node import (
     ALL_FUNCTIONS,
+    DRIVER_WITH_LIMITS,
     GB10,
     NO_MEMORY_REPORTED,
     ErrorCode,
@@ -18,15 +19,18 @@ from gpushare_plugin.testing.nvml.node import (
     FakeGpu,
     FakeMigInstance,
     FakeProcess,
+    LimitBackend,
     Topology,
 )
 
 __all__ = [
     "ALL_FUNCTIONS",
+    "DRIVER_WITH_LIMITS",
     "ENVIRONMENT_VARIABLE",
     "GB10",
     "LIBRARY_NAME",
     "NO_MEMORY_REPORTED",
+    "UNPRIVILEGED_VARIABLE",
     "CompilerError",
     "ErrorCode",
     "EventType",
@@ -35,6 +39,7 @@ __all__ = [
     "FakeMigInstance",
     "FakeNvml",
     "FakeProcess",
+    "LimitBackend",
     "MigProfile",
     "Topology",
     "build",

@@ -19,6 +19,8 @@ LIBRARY_NAME = "libnvidia-ml.so.1"
 """The file name and the soname: what programs that use NVML ask the dynamic loader for."""
 
 SOURCE = Path(__file__).with_name("library.c")
+_INCLUDED = Path(__file__).with_name("memory_limits.c")
+_WITHOUT_LIMITS = "-DWITHOUT_MEMORY_LIMITS"
 
 _FLAGS = (
     *("-std=gnu11", "-O1", "-Wall", "-Wextra"),
@@ -38,8 +40,10 @@ def compilers() -> list[tuple[str, ...]]:
     return found
 
 
-def build(directory: Path | None = None, compiler: Sequence[str] | None = None) -> Path:
+def build(directory: Path | None = None, compiler: Sequence[str] | None = None, *, memory_limits: bool = True) -> Path:
     """Compile the stand-in to `directory` and return the path of `libnvidia-ml.so.1` there.
+
+    Without `memory_limits` the library lacks the functions for these, as those of drivers before 615 do.
 
     Without a `directory` it is compiled once for each version of the source and kept in the user's cache
     (`$XDG_CACHE_HOME`, else below the directory for temporary files). `compiler` is the beginning of a command, such
@@ -47,8 +51,9 @@ def build(directory: Path | None = None, compiler: Sequence[str] | None = None) 
 
     Raises `CompilerError` where there is no compiler or it fails.
     """
+    options = () if memory_limits else (_WITHOUT_LIMITS,)
     if directory is None:
-        target = _cache() / _version() / LIBRARY_NAME
+        target = _cache() / _version(options) / LIBRARY_NAME
         if target.exists():
             return target
     else:
@@ -56,18 +61,18 @@ def build(directory: Path | None = None, compiler: Sequence[str] | None = None) 
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="building-") as workplace:
         built = Path(workplace, LIBRARY_NAME)
-        _compile(built, compiler)
+        _compile(built, compiler, options)
         built.replace(target)
     return target
 
 
-def _compile(target: Path, compiler: Sequence[str] | None) -> None:
+def _compile(target: Path, compiler: Sequence[str] | None, options: Sequence[str]) -> None:
     command = compiler or next(iter(compilers()), None)
     if command is None:
         raise CompilerError("no C compiler found: install one as cc, gcc or clang, or the Python package ziglang")
     try:
         result = subprocess.run(  # noqa: S603 - the caller's compiler, or one found on the path
-            [*command, *_FLAGS, "-o", str(target), str(SOURCE)], capture_output=True, text=True, check=False
+            [*command, *_FLAGS, *options, "-o", str(target), str(SOURCE)], capture_output=True, text=True, check=False
         )
     except OSError as error:
         raise CompilerError(f"{' '.join(command)} cannot be started: {error}") from error
@@ -76,9 +81,9 @@ def _compile(target: Path, compiler: Sequence[str] | None) -> None:
 
 
 @cache
-def _version() -> str:
-    machine = f"{platform.machine()} {platform.libc_ver()} {_FLAGS}"
-    return hashlib.sha256(SOURCE.read_bytes() + machine.encode()).hexdigest()[:16]
+def _version(options: Sequence[str]) -> str:
+    machine = f"{platform.machine()} {platform.libc_ver()} {_FLAGS} {options}"
+    return hashlib.sha256(SOURCE.read_bytes() + _INCLUDED.read_bytes() + machine.encode()).hexdigest()[:16]
 
 
 def _cache() -> Path:

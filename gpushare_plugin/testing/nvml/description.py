@@ -9,7 +9,14 @@ from functools import cache
 from gpushare_plugin.base.memory import MIB, MIB_PER_GIB
 from gpushare_plugin.testing.nvml.building import SOURCE
 from gpushare_plugin.testing.nvml.mig_profiles import describe_profiles, place
-from gpushare_plugin.testing.nvml.node import ALL_FUNCTIONS, FakeConnection, FakeGpu, FakeMigInstance, FakeProcess
+from gpushare_plugin.testing.nvml.node import (
+    ALL_FUNCTIONS,
+    FakeConnection,
+    FakeGpu,
+    FakeMigInstance,
+    FakeProcess,
+    LimitBackend,
+)
 
 Failures = Mapping[tuple[int | None, str], int]
 """Error codes by card index, None being the library as a whole, and name of function."""
@@ -19,6 +26,7 @@ _MAX_MIG_INSTANCES = 7
 _LINK_TO_GPU, _LINK_TO_SWITCH = 0, 2
 _SWITCH = "1af110de 00000000:C4:00.0"
 _PROCESS_KINDS = ("compute", "graphics", "mps")
+_LIMIT_BACKENDS: tuple[LimitBackend, ...] = ("off", "misc", "dmem")
 _NOT_AVAILABLE = (1 << 64) - 1
 """nvml.h: NVML_VALUE_NOT_AVAILABLE, as the memory of a process."""
 _NAMESPACE = uuid.UUID("b3a4d9d0-8a8b-4c8c-9d29-0f3b5d1f6c11")
@@ -107,6 +115,7 @@ def describe(  # noqa: PLR0913 - the parts of a node
     driver_version: str,
     cuda_version: tuple[int, int],
     init_delay_ms: int,
+    limit_backend: LimitBackend,
 ) -> str:
     """Return the description of a node whose `gpus` are `complete`; those whose index is in `gone` were taken out.
 
@@ -118,6 +127,7 @@ def describe(  # noqa: PLR0913 - the parts of a node
         f"driver {driver_version}",
         f"cuda {major * 1000 + minor * 10}",
         f"init_delay_ms {init_delay_ms}",
+        f"limit_backend {_LIMIT_BACKENDS.index(limit_backend)}",
         *_failures(failures, None),
         *(f"hang {function} {call}" for function, call in hangs.items()),
     ]

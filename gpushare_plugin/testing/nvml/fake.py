@@ -12,14 +12,24 @@ from typing import Self
 
 from gpushare_plugin.testing.nvml.building import build
 from gpushare_plugin.testing.nvml.description import check_function, complete, describe
-from gpushare_plugin.testing.nvml.node import ALL_FUNCTIONS, EventType, FakeConnection, FakeGpu, FakeProcess
+from gpushare_plugin.testing.nvml.node import (
+    ALL_FUNCTIONS,
+    EventType,
+    FakeConnection,
+    FakeGpu,
+    FakeProcess,
+    LimitBackend,
+)
 
 ENVIRONMENT_VARIABLE = "GPUSHARE_FAKE_NVML"
 """Names the file that describes the node, for the library."""
+UNPRIVILEGED_VARIABLE = "GPUSHARE_FAKE_NVML_UNPRIVILEGED"
+"""In the environment of a process that may not set memory limits, whoever runs it; the value does not matter."""
 
 _RECORD = struct.Struct("=56sQ")
 _EVENT = struct.Struct("=qQQII")
 _NO_INSTANCE = 0xFFFFFFFF
+_FIRST_WITH_LIMITS = 615
 
 
 class FakeNvml:
@@ -34,6 +44,8 @@ class FakeNvml:
     there. `failures` maps names of functions to the error code they answer from the start, such as
     `{"nvmlInitWithFlags": ErrorCode.DRIVER_NOT_LOADED}`. Bytes that are no UTF-8 stand in texts as the error handler
     `surrogateescape` decodes them.
+
+    A driver from 615 on, such as `DRIVER_WITH_LIMITS`, limits the memory of cgroups by the backend `limit_backend`.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of a node
@@ -44,6 +56,7 @@ class FakeNvml:
         driver_version: str = "570.86.15",
         cuda_version: tuple[int, int] = (12, 8),
         init_delay_ms: int = 0,
+        limit_backend: LimitBackend = "misc",
         failures: Mapping[str, int] | None = None,
     ) -> None:
         """Describe the node; the library is compiled if it has not been before.
@@ -55,7 +68,8 @@ class FakeNvml:
         self.driver_version = driver_version
         self.cuda_version = cuda_version
         self.init_delay_ms = init_delay_ms
-        self.library = build()
+        self.limit_backend = limit_backend
+        self.library = build(memory_limits=_has_limits(driver_version))
         self._failures: dict[tuple[int | None, str], int] = {}
         self._note_failures(None, failures or {})
         for index, gpu in enumerate(self.gpus):
@@ -96,7 +110,8 @@ class FakeNvml:
 
         Several nodes can follow one another in a process if NVML is shut down in between.
         """
-        self._preload.begin(self.library, self.path)
+        # A process keeps the first library that it loads, so that must be the one with all functions.
+        self._preload.begin(build(), self.path)
 
     def fail(self, gpu: int | None, function: str, code: int) -> None:
         """Let `function`, or `ALL_FUNCTIONS`, answer the error `code` when it is asked about `gpu` or its MIG devices.
@@ -215,6 +230,7 @@ class FakeNvml:
             driver_version=self.driver_version,
             cuda_version=self.cuda_version,
             init_delay_ms=self.init_delay_ms,
+            limit_backend=self.limit_backend,
         )
         new = self._beside("new")
         new.write_text(text, errors="surrogateescape")
@@ -250,6 +266,11 @@ class _Preload:
             del os.environ[ENVIRONMENT_VARIABLE]
         else:
             os.environ[ENVIRONMENT_VARIABLE] = self._outer_variable
+
+
+def _has_limits(driver_version: str) -> bool:
+    major = driver_version.partition(".")[0]
+    return major.isdecimal() and int(major) >= _FIRST_WITH_LIMITS
 
 
 def _divided(gpu: FakeGpu) -> object:

@@ -2,13 +2,14 @@
  * A stand-in for NVIDIA's libnvidia-ml.so.1: it answers for the node described by the text file that the environment
  * variable GPUSHARE_FAKE_NVML names.
  *
- * Four files make a node:
+ * Five files make a node:
  *   <file>          the description, one `key value` a line; read again whenever it is replaced
  *   <file>.events   events raised so far, one `struct event_record` each; only appended to
  *   <file>.records  one `struct record` for each function (how often it was called, by all processes together) and for
  *                   each device (the compute mode it was set to, plus one), mapped into memory
  *   <file>.layouts  one `struct layout` for each card whose MIG mode or MIG instances were changed through NVML; mapped
  *                   into memory, and written by one process at a time (flock)
+ *   <file>.limits   the memory limits of cgroups that the driver keeps (memory_limits.c)
  *
  * While the library is not initialised the environment says which description counts; from then on it is the one it
  * was initialised with. Like NVIDIA's, the library numbers the cards when it is initialised: one that comes later is not
@@ -33,6 +34,7 @@
 #include <unistd.h>
 
 #define ENVIRONMENT_VARIABLE "GPUSHARE_FAKE_NVML"
+#define UNPRIVILEGED_VARIABLE "GPUSHARE_FAKE_NVML_UNPRIVILEGED" /* where set, the process may not set memory limits */
 #define MAX_CARDS 16
 #define MAX_MIG 7
 #define MAX_LINKS 36
@@ -50,8 +52,9 @@ typedef unsigned long long u64;
 /* ---------------------------------------------------------------------------------------------- what NVML defines */
 
 enum code {
-    SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
-    DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15, RESET_REQUIRED = 16, IN_USE = 19,
+    SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6,
+    INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, TIMEOUT = 10, FUNCTION_NOT_FOUND = 13, GPU_IS_LOST = 15,
+    RESET_REQUIRED = 16, OPERATING_SYSTEM = 17, IN_USE = 19,
     INSUFFICIENT_RESOURCES = 23, ARGUMENT_VERSION_MISMATCH = 25, UNKNOWN = 999,
 };
 
@@ -184,7 +187,8 @@ enum compute_mode { COMPUTE_MODES = 4 };
     X(nvmlDeviceGetGpuInstancePossiblePlacements_v2) X(nvmlDeviceGetGpuInstanceRemainingCapacity)                      \
     X(nvmlDeviceCreateGpuInstance) X(nvmlDeviceCreateGpuInstanceWithPlacement) X(nvmlDeviceGetGpuInstances)            \
     X(nvmlGpuInstanceDestroy) X(nvmlGpuInstanceGetComputeInstanceProfileInfo) X(nvmlGpuInstanceCreateComputeInstance)  \
-    X(nvmlGpuInstanceGetComputeInstances) X(nvmlComputeInstanceGetInfo_v2) X(nvmlComputeInstanceDestroy)
+    X(nvmlGpuInstanceGetComputeInstances) X(nvmlComputeInstanceGetInfo_v2) X(nvmlComputeInstanceDestroy)             \
+    X(nvmlDeviceSetMemoryLimits_v1) X(nvmlDeviceGetMemoryLimits_v1)
 
 #define AS_ENUM(name) ID_##name,
 #define AS_TEXT(name) #name,
@@ -278,7 +282,7 @@ struct process {
 
 static struct {
     char driver[TEXT];
-    unsigned cuda, init_delay_ms, cards;
+    unsigned cuda, init_delay_ms, limit_backend, cards;
     struct device devices[DEVICES];
     struct failure failures[MAX_FAILURES];
     unsigned failure_count;
@@ -502,6 +506,8 @@ static int read_node_line(const char *key, const char *value)
         return read_text(node.driver, value);
     if (!strcmp(key, "cuda"))
         return sscanf(value, "%u", &node.cuda) == 1;
+    if (!strcmp(key, "limit_backend"))
+        return sscanf(value, "%u", &node.limit_backend) == 1;
     return !strcmp(key, "init_delay_ms") && sscanf(value, "%u", &node.init_delay_ms) == 1;
 }
 
@@ -1836,3 +1842,7 @@ API(nvmlEventSetWait_v2, struct event_set *set, struct event_data *data, unsigne
             return TIMEOUT;
     }
 }
+
+/* -------------------------------------------------------------------------------------------------- memory limits */
+
+#include "memory_limits.c"

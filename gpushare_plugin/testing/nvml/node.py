@@ -22,6 +22,7 @@ class ErrorCode(IntEnum):
     FUNCTION_NOT_FOUND = 13
     GPU_IS_LOST = 15
     RESET_REQUIRED = 16
+    OPERATING_SYSTEM = 17
     LIB_RM_VERSION_MISMATCH = 18
     IN_USE = 19
     INSUFFICIENT_RESOURCES = 23
@@ -49,6 +50,12 @@ class Topology(IntEnum):
     NUMA_NODE = 40
     SYSTEM = 50
 
+
+LimitBackend = Literal["off", "misc", "dmem"]
+"""How a driver from 615 on limits the memory of cgroups: not at all, by its own account, or by the kernel's controller
+dmem (NVIDIA, "Multi-Process Service", r615, "MPS v3 Memory Partitioning")."""
+DRIVER_WITH_LIMITS = "615.71.09"
+"""A driver that limits the memory of cgroups."""
 
 ProcessKind = Literal["compute", "graphics", "mps"]
 """In which of NVML's lists a process is: those that compute, that draw, or that compute through MPS."""

@@ -248,3 +248,11 @@ def test_processes_on_instances_are_refused(file: Path) -> None:
     """Which instance a process uses cannot be said, so none are simulated there."""
     with pytest.raises(ConfigError, match="processes on a card in MIG mode"):
         read(file, "gpus:\n- {memory: 40GiB, mig: [1g.5gb], processes: [{memory: 1GiB}]}\n")
+
+
+def test_simulated_gpus_limit_no_memory(file: Path) -> None:
+    """Limits are unknown, with the reason, whatever is asked."""
+    asked = [("GPU-1", Path("/sys/fs/cgroup/a")), ("GPU-2", Path("/sys/fs/cgroup/a"))]
+    assert SimulatedSource(file).read_limits(asked) == dict.fromkeys(
+        asked, "simulated GPUs have no driver that limits memory"
+    )

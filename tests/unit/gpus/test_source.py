@@ -2,8 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from gpushare_plugin.base.errors import NoGpuLibraryError
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.health import GpuEvent
 from gpushare_plugin.core.usage import GpuUsage
-from gpushare_plugin.gpus.source import read_inventory
+from gpushare_plugin.gpus.source import Asked, read_inventory, read_limits
 from tests.nodes import a_node
 
 
@@ -28,6 +29,10 @@ class Host:
     def sample(self) -> tuple[GpuUsage, ...]:
         """Have no processes."""
         return ()
+
+    def read_limits(self, asked: Sequence[Asked]) -> Mapping[Asked, str]:
+        """Know no limits."""
+        return dict.fromkeys(asked, "unknown")
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
         """Have no events."""
@@ -51,6 +56,10 @@ class SlowDriver:
         """Have no processes."""
         return ()
 
+    def read_limits(self, asked: Sequence[Asked]) -> Mapping[Asked, str]:
+        """Know no limits."""
+        return dict.fromkeys(asked, "unknown")
+
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
         """Have no events."""
 
@@ -58,6 +67,12 @@ class SlowDriver:
 async def test_the_answer_of_the_source_reaches_the_caller() -> None:
     """The caller gets what the source reports."""
     assert await read_inventory(Host(lambda: a_node(1024, 2048))) == a_node(1024, 2048)
+
+
+async def test_memory_limits_reach_the_caller() -> None:
+    """Each cgroup and GPU that is asked for has an answer."""
+    asked = ("GPU-1", Path("/a")), ("GPU-1", Path("/b"))
+    assert await read_limits(Host(lambda: a_node(1024)), asked) == dict.fromkeys(asked, "unknown")
 
 
 @pytest.mark.parametrize("error", [NoGpuLibraryError("no driver"), ValueError("anything else")])
