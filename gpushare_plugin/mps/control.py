@@ -23,7 +23,7 @@ import structlog
 
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.mps import pipe_directory
-from gpushare_plugin.mps.exchange import MpsSettings
+from gpushare_plugin.mps.exchange import ListedClient, MpsSettings
 from gpushare_plugin.mps.limits import MpsLimit, limits_of
 from gpushare_plugin.mps.peers import peers
 from gpushare_plugin.mps.processes import (
@@ -153,9 +153,15 @@ class Control:
         more = f" and {len(names) - _MOST_PEERS} more" if len(names) > _MOST_PEERS else ""
         return f"connected to it: {', '.join(names[:_MOST_PEERS]) or 'no process'}{more}"
 
-    async def clients(self) -> int:
-        """Return the number of processes that use the daemon's servers; raises ControlError."""
-        return sum([len(_numbers(await self.ask(f"get_client_list {server}"))) for server in await self._servers()])
+    async def clients(self) -> tuple[ListedClient, ...]:
+        """Return the processes that use the daemon's servers; raises ControlError."""
+        return tuple(
+            [
+                ListedClient(pid=pid, server=str(server))
+                for server in await self._servers()
+                for pid in _numbers(await self.ask(f"get_client_list {server}"))
+            ]
+        )
 
     async def limit(self, devices: Sequence[str], settings: MpsSettings) -> None:
         """Set the limits of `settings`; `devices` are the daemon's GPUs in the daemon's order. Raises ControlError.

@@ -18,6 +18,10 @@ _LONGEST_SOCKET_NAME = "control_privileged"
 """The longest name of a socket of nvidia-cuda-mps-control (seen with version 535)."""
 
 
+MOST_CLIENTS = 1024
+"""The most clients in the status: MPS serves 48 clients on a GPU."""
+
+
 def is_uuid(text: str) -> bool:
     """Return whether `text` is the UUID of a card."""
     return re.fullmatch(UUID, text) is not None
@@ -93,8 +97,25 @@ class MpsSettings(Message):
         return self.model_copy(update={"gpus": tuple(gpu for gpu in self.gpus if gpu.uuid not in gone)})
 
 
+class ListedClient(BaseModel):
+    """A process that the control daemon lists as a client."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+    pid: Annotated[int, Field(ge=0)]
+    """The number of the process in the PID namespace of `gpushare mps`, which is the host's; 0 outside of it."""
+    server: str
+    """The MPS server: the number of its process under protocol 2, its name under protocol 3."""
+    namespace: str | None = None
+    """The namespace of protocol 3 through which the client connected; None under protocol 2."""
+    memory_limit_mib: Annotated[int, Field(ge=1)] | None = None
+    """The memory limit of the namespace in MiB; None without a limit, and under protocol 2."""
+    doubt: str | None = None
+    """Why the limits that MPS itself holds may not limit the client, for people; None without a doubt."""
+
+
 class MpsStatus(AgentStatus):
-    """The GPUs served by `gpushare mps`, and the reasons for GPUs not served as desired."""
+    """The GPUs served by `gpushare mps`, its clients, and the reasons for GPUs not served as desired."""
 
     in_force: MpsSettings = MpsSettings()
     """The GPUs under MPS, and the limits in effect."""
@@ -102,6 +123,10 @@ class MpsStatus(AgentStatus):
     """The reason for every GPU not served as desired, by UUID."""
     trouble: str | None = None
     """Why `gpushare mps` cannot read the desired settings; None without a problem."""
+    clients: tuple[ListedClient, ...] | None = None
+    """The clients of the control daemon by its last answer; None while unknown."""
+    clients_asked_at: float | None = None
+    """The time at which the control daemon was asked for the clients, in seconds of the node's boot-time clock."""
 
     def why_not(self, gpu: MpsGpu, active_thread_percentage: int | None) -> str | None:
         """Return why a GPU is not served as desired, None for a GPU served as desired."""

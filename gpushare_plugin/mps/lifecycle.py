@@ -7,6 +7,7 @@ from pathlib import Path
 import structlog
 
 from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.mps.clients import ListedClients
 from gpushare_plugin.mps.control import Control, ControlError, ProgramError
 from gpushare_plugin.mps.exchange import MpsGpu, MpsSettings, is_uuid
 from gpushare_plugin.mps.processes import MpsProcess, servers
@@ -25,18 +26,19 @@ class AppliedLimits:
         self._now = asyncio.get_running_loop().time
         self._look_at = 0.0
         self._in_force: MpsSettings | None = None
-        self._changed: dict[str, str] = {}
+        self.changed: dict[str, str] = {}
+        """The limits that another process had changed, as found by the last check, by the command for the limit."""
 
     @property
     def in_force(self) -> MpsSettings:
         """The GPUs of the daemon and the limits in force; empty until limits have been set."""
         return self._in_force or MpsSettings()
 
-    async def apply(self, desired: MpsSettings) -> None:
+    async def apply(self, desired: MpsSettings) -> bool:
         """Set the limits of the daemon's GPUs; GPUs outside `desired` keep their limits. Raises ControlError.
 
         Unchanged limits are set again at intervals, because any process with access to the daemon's socket can change
-        limits.
+        limits. Returns whether the limits were set.
         """
         devices = self._process.devices
         known = {gpu.uuid: gpu for gpu in (*self.in_force.gpus, *desired.gpus)}
@@ -48,15 +50,16 @@ class AppliedLimits:
         if settings != self._in_force:
             await self._control.limit(devices, desired)
             _log.info("mps_limits_set", pid=self._process.pid)
-            self._in_force = settings
+            self._in_force, self.changed = settings, {}
         elif self._now() >= self._look_at:
             changed = await self._control.restore(devices, desired)
-            if changed and changed != self._changed:
+            if changed and changed != self.changed:
                 _log.warning("mps_limits_restored", pid=self._process.pid, found=changed)
-            self._changed = changed
+            self.changed = changed
         else:
-            return
+            return False
         self._look_at = self._now() + self._every
+        return True
 
 
 MOST_UNANSWERED = 3
@@ -70,6 +73,8 @@ class RunningDaemon(Struct):
     """The process of the daemon."""
     limits: AppliedLimits
     """The limits of the daemon."""
+    clients: ListedClients
+    """The clients of the daemon."""
     ask_at: float = 0.0
     """When the daemon is next asked for a sign of life, in seconds of the event loop's clock."""
     unanswered: int = 0
@@ -123,7 +128,7 @@ class Lifecycle:
             return None
         if clients := await self._control.clients():
             return "the MPS control daemon must restart to change its GPUs, which waits for " + (
-                f"{clients} processes that use it" if clients > 1 else "1 process that uses it"
+                f"{len(clients)} processes that use it" if len(clients) > 1 else "1 process that uses it"
             )
         await self._control.quit(self.daemon.process)
         _log.info("mps_daemon_stopped", pid=self.daemon.process.pid, reason="a new one starts with other GPUs")
@@ -143,7 +148,8 @@ class Lifecycle:
         await self._end_orphans()
 
     def _running(self, process: MpsProcess) -> RunningDaemon:
-        return RunningDaemon(process, AppliedLimits(self._control, process, self._ask_every))
+        limits = AppliedLimits(self._control, process, self._ask_every)
+        return RunningDaemon(process, limits, ListedClients(self._control))
 
     async def _start(self, uuids: Sequence[str]) -> None:
         if not self._nothing_left:

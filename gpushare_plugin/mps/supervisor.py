@@ -17,7 +17,7 @@ from gpushare_plugin.gpus.exchange import ExchangeError, StatusFile
 from gpushare_plugin.mps.control import Control, ControlError
 from gpushare_plugin.mps.desired import DesiredSettings
 from gpushare_plugin.mps.exchange import MpsRoot, MpsSettings, MpsStatus
-from gpushare_plugin.mps.lifecycle import Lifecycle
+from gpushare_plugin.mps.lifecycle import Lifecycle, RunningDaemon
 from gpushare_plugin.mps.modes import ExclusiveModes
 
 _log = structlog.get_logger()
@@ -34,13 +34,22 @@ class StatusReport:
         self._file = StatusFile(root)
 
     def publish(
-        self, desired: DesiredSettings, in_force: MpsSettings, refused: Mapping[str, str], reason: str | None
+        self,
+        desired: DesiredSettings,
+        daemon: RunningDaemon | None,
+        refused: Mapping[str, str],
+        reason: str | None,
     ) -> None:
-        """Report the settings `in_force`, and the reason for every desired GPU that MPS does not serve.
+        """Report the settings in force and the clients of `daemon`, and why desired GPUs are not served.
 
-        `refused` has, by UUID, why GPUs were left out; `reason` is the reason for all remaining unserved GPUs.
+        `daemon` is None without a daemon that answers. `refused` has, by UUID, why GPUs were left out; `reason` is the
+        reason for all remaining unserved GPUs.
         """
-        status = MpsStatus(in_force=in_force, trouble=desired.problem)
+        status = MpsStatus(trouble=desired.problem)
+        if daemon is not None:
+            clients = daemon.clients
+            known = {"clients": clients.found, "clients_asked_at": clients.asked_at}
+            status = status.model_copy(update={"in_force": daemon.limits.in_force, **known})
         for gpu in desired.settings.gpus:
             if gpu.uuid in refused:
                 status.not_served[gpu.uuid] = refused[gpu.uuid]
@@ -192,12 +201,11 @@ class Supervisor:
     async def _correct(self, target: MpsSettings) -> str | None:
         """Bring the daemon to `target`; return why a part of `target` must wait, None when nothing must wait."""
         waiting = await self._life.bring_to([gpu.uuid for gpu in target.gpus])
-        if (daemon := self._life.daemon) is not None:
-            await daemon.limits.apply(target)
+        if (daemon := self._life.daemon) is not None and await daemon.limits.apply(target):
+            await daemon.clients.ask(daemon.limits.changed)
         return waiting
 
     def _publish(self) -> None:
         daemon = self._life.daemon
-        answers = daemon is not None and not daemon.unanswered
-        in_force = daemon.limits.in_force if daemon is not None and answers else MpsSettings()
-        self._report.publish(self._desired, in_force, self._refused, self._attempts.reason)
+        answering = None if daemon is None or daemon.unanswered else daemon
+        self._report.publish(self._desired, answering, self._refused, self._attempts.reason)

@@ -10,7 +10,7 @@ from gpushare_plugin.gpus.compute_modes import ComputeMode
 from gpushare_plugin.gpus.exchange import write_message
 from gpushare_plugin.mps.control import Control
 from gpushare_plugin.mps.desired import DesiredSettings
-from gpushare_plugin.mps.exchange import MpsGpu, MpsRoot, MpsSettings
+from gpushare_plugin.mps.exchange import ListedClient, MpsGpu, MpsRoot, MpsSettings
 from gpushare_plugin.mps.processes import servers
 from gpushare_plugin.testing.mps import FakeMps
 from tests.logs import logged
@@ -414,3 +414,55 @@ async def test_a_daemon_that_will_not_quit_is_ended(mps: FakeMps, root: MpsRoot)
         os.kill(mps.pid(root.pipe), signal.SIGSTOP)
     assert mps.processes() == []
     assert modes.exclusive == []
+
+
+async def test_the_clients_are_reported(mps: FakeMps, root: MpsRoot) -> None:
+    """The status has the clients by the daemon's own answers, and a client that has left is no client any more."""
+    async with supervising(root) as supervised:
+        supervised.want(ONE)
+        await supervised.serves(ONE)
+        await until(lambda: supervised.status().clients == ())
+        server = await to_thread(mps.start_server, root.pipe)
+        for client in (4711, 4712):
+            await to_thread(mps.connect, root.pipe, server, client)
+        await until(
+            lambda: (
+                supervised.status().clients == tuple(ListedClient(pid=pid, server=str(server)) for pid in (4711, 4712))
+            )
+        )
+        asked_at = supervised.status().clients_asked_at
+        assert asked_at is not None
+        await to_thread(mps.disconnect, root.pipe, server, 4711)
+        await until(lambda: supervised.status().clients == (ListedClient(pid=4712, server=str(server)),))
+        assert (supervised.status().clients_asked_at or 0) > asked_at
+
+
+async def test_a_daemon_that_does_not_answer_has_unknown_clients(mps: FakeMps, root: MpsRoot) -> None:
+    """Clients of a daemon that answers nothing are unknown, and not none."""
+    async with supervising(root, patience=0.5) as supervised:
+        supervised.want(ONE)
+        await until(lambda: supervised.status().clients == ())
+        silence = mps.fall_silent(root.pipe)
+        await until(lambda: supervised.status().clients is None)
+        silence.close()
+        await until(lambda: supervised.status().clients == ())
+
+
+async def test_a_client_under_changed_limits_is_doubtful(mps: FakeMps, root: MpsRoot) -> None:
+    """A client that came while the limit of its server was lifted keeps a doubt; an earlier client has none."""
+    async with supervising(root) as supervised:
+        supervised.want(ONE)
+        await supervised.serves(ONE)
+        server = await to_thread(mps.start_server, root.pipe)
+        await to_thread(mps.connect, root.pipe, server, 4711)
+        await until(lambda: supervised.status().clients)
+        with mps.prompt(root.pipe) as prompt:  # so that the limit is not set again before the client comes
+            await to_thread(prompt.ask, f"set_device_pinned_mem_limit {server} 0 0M")
+            await to_thread(prompt.ask, f"connect {server} 4712")
+        await until(lambda: len(supervised.status().clients or ()) == 2)
+        first, second = supervised.status().clients or ()
+        assert (first.pid, first.doubt, second.pid) == (4711, None, 4712)
+        assert f"set_device_pinned_mem_limit {server} 0 4096M" in (second.doubt or "")
+        asked_at = supervised.status().clients_asked_at or 0
+        await until(lambda: (supervised.status().clients_asked_at or 0) > asked_at)
+        assert supervised.status().clients == (first, second)
