@@ -5,10 +5,21 @@ Partitioning". A hard limit fails the allocations beyond the limit. A soft limit
 soft limit is borrowed.
 """
 
+import re
 from fractions import Fraction
 
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import Struct
+
+FIRST_DRIVER = 615
+"""The first major version of NVIDIA's driver with driver limits, and with protocol 3 of MPS."""
+_MAJOR = re.compile(r"(\d{1,5})\.", re.ASCII)
+
+
+def has_driver_limits(driver_version: str) -> bool:
+    """Return whether a driver of this version, such as `615.71.09`, has driver limits; an unknown version has none."""
+    major = _MAJOR.match(driver_version)
+    return major is not None and int(major[1]) >= FIRST_DRIVER
 
 
 class MemoryLimit(Struct, frozen=True):

@@ -11,8 +11,21 @@ from gpushare_plugin.base.version import __version__
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import CONFIG, ConfigNeeds, judged_by
+from gpushare_plugin.doctor.subjects import (
+    accounting,
+    cdi,
+    cgroups,
+    driver,
+    driver_limits,
+    kubelet,
+    mps,
+    nvml,
+    operator,
+    plugins,
+    rights,
+    toolkit,
+)
 from gpushare_plugin.doctor.subjects import cards as pci
-from gpushare_plugin.doctor.subjects import cdi, cgroups, driver, kubelet, mps, nvml, operator, plugins, rights, toolkit
 from gpushare_plugin.doctor.subjects.runtimes import judgement as runtimes
 from gpushare_plugin.doctor.subjects.runtimes.runtime import RuntimeFacts
 from gpushare_plugin.gpus.source import GpuSource
@@ -53,6 +66,8 @@ class Facts(Part, frozen=True, kw_only=True):
     """The CDI specifications."""
     cgroups: cgroups.CgroupFacts
     """The control groups."""
+    accounting: accounting.Accounting
+    """The setting of the driver's accounting of memory."""
     mps: mps.MpsFacts
     """CUDA MPS."""
     kubelet: kubelet.KubeletFacts
@@ -102,6 +117,7 @@ def read_node(host: HostRoot, needs: ConfigNeeds, source: Callable[[Path], GpuSo
         toolkit=toolkit.read_toolkit(host, runtime),
         cdi=cdi.read_cdi(host, runtime, of_driver),
         cgroups=cgroups.read_cgroups(host),
+        accounting=accounting.read_accounting(host),
         mps=mps.read_mps(host, needs, of_driver),
         kubelet=kubelet.read_kubelet(host, needs),
         plugins=plugins.read_plugins(host),
@@ -169,6 +185,9 @@ def _lines_of_files(facts: Facts, runtime: RuntimeFacts, host: HostRoot) -> Iter
     )
     yield from cdi.judge_cdi(look)
     yield from mps.judge_mps(facts.mps, needs)
+    yield from driver_limits.judge_driver_limits(
+        driver_limits.LimitLook(look, facts.cgroups, facts.accounting, facts.nvml)
+    )
 
 
 def _gpu_names(facts: Facts) -> tuple[cdi.GpuNames, ...] | None:

@@ -1,6 +1,6 @@
 """The type of a line of `gpushare doctor`: a part of the node, and whether it is right."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gpushare_plugin.observe.parts import Part
 
@@ -19,6 +19,15 @@ class Diagnosis(Part, frozen=True):
     """What was found; for a part that was not looked at the reason."""
     remedy: str | None = None
     """What to do about a part that is wrong; None otherwise."""
+
+
+class Defect(NamedTuple):
+    """Something that keeps a part of the node from working."""
+
+    found: str
+    """What was found."""
+    remedy: str
+    """What to do."""
 
 
 def right(subject: str, found: str) -> Diagnosis:

@@ -29,6 +29,10 @@ class ConfigNeeds(Struct, frozen=True):
     """`flags.mpsRoot`."""
     mps: bool = False
     """Whether the config shares GPUs by MPS."""
+    driver_limits: bool = False
+    """Whether an entry of the config names the limits of the driver as isolation."""
+    only_driver_limits: bool = False
+    """Whether an entry of the config names no isolation without the limits of the driver."""
     file: str | None = None
     """The config file; None without one."""
     pod_resources_socket: str = str(DEFAULT_POD_RESOURCES_SOCKET)

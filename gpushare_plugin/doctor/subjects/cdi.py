@@ -175,19 +175,25 @@ def judge_cdi(look: SpecificationLook) -> Iterator[Diagnosis]:
         yield right(SUBJECT, f"none in {' and '.join(look.cdi.directories)}; the config does not use CDI")
 
 
+def files_of(look: SpecificationLook, kinds: Sequence[str]) -> dict[str, CdiFile]:
+    """Return the files with devices of any of the kinds."""
+    there = (file for name, file in look.cdi.devices.items() if name.partition("=")[0] in kinds)
+    return {file: look.cdi.files[file] for file in there}
+
+
 def _of_kinds(look: SpecificationLook, kinds: Sequence[str], user: str) -> Diagnosis:
     """Return the line about kinds of which every GPU needs a device."""
     there = {name: file for name, file in look.cdi.devices.items() if name.partition("=")[0] in kinds}
     if missing := _without(look, kinds, there):
         return _lacking(look, kinds, f"{user} needs {missing}")
-    files = {file: look.cdi.files[file] for file in dict.fromkeys(there.values())}
+    files = files_of(look, kinds)
     if gone := [path for each in files.values() for path in each.missing]:
         return wrong(
             SUBJECT,
             f"{', '.join(file for file, each in files.items() if each.missing)} names files that are not on the node: "
             f"{some_of(gone, _NAMES_TO_SHOW)}, so a pod with a GPU cannot start. The driver or the toolkit was changed "
             "after the specification was generated",
-            _generates(look) if OWN_KIND in kinds else _remedy(look, kinds),
+            generates(look) if OWN_KIND in kinds else _remedy(look, kinds),
         )
     return right(SUBJECT, f"{len(there)} devices for {user}, of {', '.join(files)}; {_hooks(look, files.values())}")
 
@@ -233,14 +239,14 @@ def _remedy(look: SpecificationLook, kinds: Sequence[str]) -> str:
         return one_of(
             "read why the daemon has no specification of its own, in the warning of `gpushare list` or at "
             "cdi_spec_not_written in its log (docs/cdi.md, What the daemon needs for it)",
-            _generates(look),
+            generates(look),
         )
-    generate = f"{_generates(look)}{_of_other_kind(look) if kinds == (MANAGEMENT_KIND,) else ''}"
+    generate = f"{generates(look)}{_of_other_kind(look) if kinds == (MANAGEMENT_KIND,) else ''}"
     change = by_cdi(look.needs)
     legacy = next((name for name, program in look.handlers.items() if program.endswith(_LEGACY)), None)
     others = (f"give the daemon and pods runtimeClassName {legacy}",) if legacy else ()
     # The node keeps the way that it has, if it has one: a file to generate again, or the service of the toolkit.
-    best = (generate, change) if _present(look) or _is_refreshed(look) else (change, generate)
+    best = (generate, change) if _present(look) or is_refreshed(look) else (change, generate)
     return one_of(*best, *others)
 
 
@@ -254,9 +260,9 @@ def _of_other_kind(look: SpecificationLook) -> str:
     return f'. Then set default-kind = "nvidia.com/gpu" in [nvidia-container-runtime.modes.cdi] of {look.toolkit.file}'
 
 
-def _generates(look: SpecificationLook) -> str:
+def generates(look: SpecificationLook) -> str:
     """Return what generates the specification on this node, as an instruction."""
-    if _is_refreshed(look):
+    if is_refreshed(look):
         return (
             "run `systemctl enable --now nvidia-cdi-refresh.path nvidia-cdi-refresh.service && systemctl restart "
             f"nvidia-cdi-refresh.service` on the node. This service of the toolkit writes /var{_REFRESHED} again at "
@@ -273,7 +279,7 @@ def _generates(look: SpecificationLook) -> str:
     return f"run `{command}` on the node, and again after {boot}each change of the driver"
 
 
-def _is_refreshed(look: SpecificationLook) -> bool:
+def is_refreshed(look: SpecificationLook) -> bool:
     """Return whether the service of the toolkit writes the file that is there, or a file for the container runtime."""
     file = _present(look)
     read = _REFRESHED.rpartition("/")[0] in map(_of_run, look.cdi.directories)

@@ -1,20 +1,27 @@
 """The control groups of the node: their version, and the controllers by which the driver can limit memory of GPUs.
 
 Facts: the kernel's Documentation/admin-guide/cgroup-v2.rst (`cgroup.controllers`; `dmem.capacity` has a line for each
-region of device memory); for the driver's memory limits, from r615 on by `dmem` or `misc`, NVIDIA's
-open-gpu-kernel-modules, kernel-open/nvidia/os-interface.c, and its MPS documentation, "MPS v3 Memory Partitioning".
+region of device memory; `dmem.min`, `dmem.low` and `dmem.max` have the values of a group); for the driver's memory
+limits, from r615 on by `dmem` or `misc`, NVIDIA's open-gpu-kernel-modules, kernel-open/nvidia/os-interface.c, and its
+MPS documentation, "MPS v3 Memory Partitioning". The groups of pods: pkg/kubelet/cm/qos_container_manager_linux.go in
+Kubernetes.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 
-from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.memory import MIB
+from gpushare_plugin.base.structs import Struct, field
+from gpushare_plugin.core.driver_limits import FIRST_DRIVER, has_driver_limits
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right
 from gpushare_plugin.doctor.node.host import HostRoot
 
 SUBJECT = "control groups"
-FIRST_WITH_LIMITS = 615
-"""The first driver with memory limits for control groups."""
 _ROOT = "/sys/fs/cgroup"
+_OF_PODS = "kubepods"
+_RESERVATIONS, _LIMIT = ("dmem.min", "dmem.low"), "dmem.max"
+_REGION = re.compile(r"^nvidia/([\w:.]+)/\S+ (\d{1,20})$", re.ASCII | re.MULTILINE)
+"""`nvidia/0000:3b:00.0/vidmem 42949672960`."""
 
 
 class CgroupFacts(Struct, frozen=True):
@@ -24,17 +31,43 @@ class CgroupFacts(Struct, frozen=True):
     """1 or 2; None where the file system of control groups is not there."""
     controllers: tuple[str, ...] = ()
     """The controllers of version 2."""
-    counted_by_dmem: bool = False
-    """Whether the kernel counts memory of NVIDIA's GPUs in the controller dmem."""
+    capacities: Mapping[str, int] = field(default_factory=dict)
+    """The bytes of each GPU that the kernel counts in the controller dmem, by PCI address."""
+    settings: tuple[str, ...] = ()
+    """The limits and reservations of GPU memory of whole groups of services or pods, in words."""
+
+    @property
+    def limits_by(self) -> str:
+        """The controller by which a driver can limit memory of GPUs, `dmem` or `misc`; empty without one."""
+        usable = ("dmem",) if self.capacities else tuple(name for name in ("dmem", "misc") if name in self.controllers)
+        return next(iter(usable), "")
 
 
 def read_cgroups(host: HostRoot) -> CgroupFacts:
     """Return what the node shows of its control groups."""
-    if host.exists(f"{_ROOT}/cgroup.controllers"):
-        capacity = host.line(f"{_ROOT}/dmem.capacity")
-        by_dmem = any(line.startswith("nvidia/") for line in capacity.splitlines())
-        return CgroupFacts(2, tuple(host.line(f"{_ROOT}/cgroup.controllers").split()), by_dmem)
-    return CgroupFacts(1 if host.names(_ROOT) else None)
+    if not host.exists(f"{_ROOT}/cgroup.controllers"):
+        return CgroupFacts(1 if host.names(_ROOT) else None)
+    controllers = tuple(host.line(f"{_ROOT}/cgroup.controllers").split())
+    capacities = dict(_regions(host, f"{_ROOT}/dmem.capacity"))
+    return CgroupFacts(2, controllers, capacities, tuple(_settings(host)) if capacities else ())
+
+
+def _regions(host: HostRoot, path: str) -> Iterator[tuple[str, int]]:
+    """Yield the PCI address and the bytes of each line about a GPU of NVIDIA; a line without a number is left out."""
+    for address, size in _REGION.findall(host.line(path)):
+        yield address, int(size)
+
+
+def _settings(host: HostRoot) -> Iterator[str]:
+    """Yield the limits and reservations of the groups above those of pods, and of the groups of services, in words."""
+    groups = [f"{_ROOT}/{name}" for name in host.names(_ROOT) if host.is_directory(f"{_ROOT}/{name}")]
+    pods = [group for group in groups if group.startswith(f"{_ROOT}/{_OF_PODS}")]
+    classes = [f"{group}/{name}" for group in pods for name in host.names(group, f"{_OF_PODS}*")]
+    for group in (*groups, *classes, *(f"{group}/{name}" for group in pods for name in ("besteffort", "burstable"))):
+        for setting in (*_RESERVATIONS, _LIMIT):
+            for address, value in _regions(host, f"{group}/{setting}"):
+                if value or setting == _LIMIT:
+                    yield f"{group}/{setting} has {value // MIB} MiB of {address}"
 
 
 def judge_cgroups(facts: CgroupFacts, driver: str) -> Iterator[Diagnosis]:
@@ -48,14 +81,8 @@ def judge_cgroups(facts: CgroupFacts, driver: str) -> Iterator[Diagnosis]:
 
 
 def _limits(facts: CgroupFacts, driver: str) -> str:
-    by = (
-        "dmem"
-        if facts.counted_by_dmem
-        else next((name for name in ("dmem", "misc") if name in facts.controllers), None)
-    )
-    if by is None:
+    if not facts.limits_by:
         return "memory limits of NVIDIA's driver need the controller dmem or misc"
-    major = driver.partition(".")[0]
-    if not major.isdecimal() or int(major) < FIRST_WITH_LIMITS:
-        return f"memory limits by {by} need driver {FIRST_WITH_LIMITS} or newer"
-    return f"memory limits of NVIDIA's driver by {by}"
+    if not has_driver_limits(driver):
+        return f"memory limits by {facts.limits_by} need driver {FIRST_DRIVER} or newer"
+    return f"memory limits of NVIDIA's driver by {facts.limits_by}"

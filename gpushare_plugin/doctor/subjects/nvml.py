@@ -28,6 +28,8 @@ class SeenGpu(Struct, frozen=True):
     """The name of the product."""
     memory_mib: int
     """The memory for programs, in MiB; 0 where the driver does not say."""
+    pci_bus_id: str
+    """The PCI address of the card."""
     divided: bool
     """Whether MIG mode is on, so that only instances are for containers."""
 
@@ -61,7 +63,7 @@ def _answered(inventory: Inventory) -> NvmlFacts:
     gpus = (*inventory.cards, *inventory.instances)
     return NvmlFacts(
         inventory.driver_version,
-        tuple(SeenGpu(gpu.label, gpu.uuid, gpu.name, gpu.memory_mib, gpu.mig_enabled) for gpu in gpus),
+        tuple(SeenGpu(gpu.label, gpu.uuid, gpu.name, gpu.memory_mib, gpu.pci_bus_id, gpu.mig_enabled) for gpu in gpus),
         tuple((failed.label, failed.reason) for failed in inventory.failed),
     )
 

@@ -7,7 +7,9 @@ specification); cmd/nvidia-ctk-installer/toolkit (NVIDIA's operator installs int
 `.config/nvidia-container-runtime/config.toml` there, with libnvidia-container.so of the same version). Issue 381:
 `no-cgroups` is for rootless containers; in a pod, NVML then fails with Unknown Error. From 1.18 on, the package has the
 service `nvidia-cdi-refresh` (deployments/systemd; its folder in packaging/debian/nvidia-container-toolkit-base.install,
-/etc/systemd/system up to 1.19).
+/etc/systemd/system up to 1.19). Hooks are left out of just-in-time specifications by `nvcdi-disable-hooks`
+(api/config/v1/runtime.go), and of generated ones by NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS
+(cmd/nvidia-ctk/cdi/generate/generate.go), which the service reads from its file of variables; `all` is every hook.
 
 Facts, of NVIDIA/gpu-operator: the operator sets `default-kind` to `management.nvidia.com/gpu`
 (assets/state-container-toolkit/0500_daemonset.yaml), and no GPU has a device of this kind (issue 1239 of the toolkit);
@@ -15,6 +17,7 @@ from 25.10 on it sets mode `cdi`, and its runtime is not the default one (contro
 `transformToolkitCtrForCDI`).
 """
 
+import re
 import tomllib
 from collections.abc import Iterator
 
@@ -24,7 +27,7 @@ from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
 from gpushare_plugin.doctor.node.packages import is_at_least, package_version
 from gpushare_plugin.doctor.subjects.driver import DriverFacts, library_below
-from gpushare_plugin.doctor.subjects.runtimes.runtime import NVIDIAS_RUNTIME, RuntimeFacts, table, text
+from gpushare_plugin.doctor.subjects.runtimes.runtime import NVIDIAS_RUNTIME, RuntimeFacts, table, text, texts
 from gpushare_plugin.gpus.cdi.roots import OPERATORS_TOOLKIT
 
 VERSION, SETTINGS = "container toolkit", "settings of the container toolkit"
@@ -37,6 +40,10 @@ _PACKAGES = ("nvidia-container-toolkit-base", "nvidia-container-toolkit")
 _REFRESHING_SERVICE = tuple(
     f"{folder}/systemd/system/nvidia-cdi-refresh.service" for folder in ("/usr/lib", "/lib", "/etc")
 )
+REFRESH_VARIABLES = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
+"""The variables of the service that writes the specification."""
+DISABLED_HOOKS = "NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS"
+"""The variable with the hooks that a generated specification leaves out."""
 _ENVVAR = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 _MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
 _FIRST_JIT = (1, 18)
@@ -69,6 +76,18 @@ class ToolkitFacts(Struct, frozen=True):
     refreshes: bool = False
     """Whether the package has the service that writes the specification `/var/run/cdi/nvidia.yaml` at each boot."""
 
+    disabled_hooks: tuple[str, ...] = ()
+    """The hooks that the runtime leaves out of just-in-time specifications."""
+    refresh_disabled_hooks: tuple[str, ...] = ()
+    """The hooks that the service leaves out of its specification."""
+
+    @property
+    def just_in_time(self) -> bool | None:
+        """Whether the runtime makes the specification of each container itself; None if the version is not known."""
+        if self.mode in {"auto", "jit-cdi"}:
+            return is_at_least(self.version, *_FIRST_JIT) if self.version else None
+        return False
+
     @property
     def by_specification(self) -> bool:
         """Whether the runtime looks devices up in CDI specifications of the node."""
@@ -85,6 +104,7 @@ def read_toolkit(host: HostRoot, runtime: RuntimeFacts | None) -> ToolkitFacts:
         directory=directory,
         file=file,
         refreshes=host.first(*_REFRESHING_SERVICE) is not None,
+        refresh_disabled_hooks=_listed(host.line(REFRESH_VARIABLES)),
     )
     if file is None:
         return facts
@@ -105,6 +125,12 @@ def _directory(host: HostRoot, runtime: RuntimeFacts | None) -> str | None:
     return found.rpartition("/")[0] if found else None
 
 
+def _listed(variables: str) -> tuple[str, ...]:
+    """Return the hooks that variables of the service disable."""
+    found = re.findall(rf"^\s*{DISABLED_HOOKS}=\"?([^\"\n]*)", variables, re.MULTILINE)
+    return tuple(name.strip() for name in found[-1].split(",")) if found else ()
+
+
 def _with_settings(facts: ToolkitFacts, content: dict[str, object]) -> ToolkitFacts:
     runtime, command = table(content, "nvidia-container-runtime"), table(content, "nvidia-container-cli")
     return replace(
@@ -115,6 +141,7 @@ def _with_settings(facts: ToolkitFacts, content: dict[str, object]) -> ToolkitFa
         mounts=content.get(_MOUNTS) is True,
         no_cgroups=command.get("no-cgroups") is True,
         driver_root=text(command.get("root")) or facts.driver_root,
+        disabled_hooks=texts(table(runtime, "modes", "jit-cdi").get("nvcdi-disable-hooks")),
     )
 
 
@@ -197,4 +224,4 @@ def _mode(toolkit: ToolkitFacts) -> str:
         return f"cdi: GPUs are looked up as {toolkit.default_kind}=… in CDI specifications"
     if toolkit.mode != "auto" or not toolkit.version:
         return toolkit.mode
-    return "auto: just-in-time CDI" if is_at_least(toolkit.version, *_FIRST_JIT) else "auto: legacy"
+    return "auto: just-in-time CDI" if toolkit.just_in_time else "auto: legacy"

@@ -7,6 +7,8 @@ from gpushare_plugin.testing.hosts.description import HostDescription, built
 from gpushare_plugin.testing.hosts.nodes import (
     BARE,
     DRIVER,
+    DRIVER_LIMITS,
+    DRIVER_LIMITS_OLD_TOOLKIT,
     GPUS,
     K3S,
     KUBEADM_CONTAINERD_1_7,
@@ -22,6 +24,8 @@ from gpushare_plugin.testing.hosts.nodes import (
 __all__ = [
     "BARE",
     "DRIVER",
+    "DRIVER_LIMITS",
+    "DRIVER_LIMITS_OLD_TOOLKIT",
     "GPUS",
     "K3S",
     "KUBEADM_CONTAINERD_1_7",

@@ -2,11 +2,12 @@
 
 import json
 
+from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.testing.hosts.description import HostDescription
-from gpushare_plugin.testing.nvml import FakeGpu
+from gpushare_plugin.testing.nvml import DRIVER_WITH_LIMITS, FakeGpu
 
 DRIVER = "580.95.05"
-"""The driver of all nodes."""
+"""The driver of all nodes, those with driver limits aside."""
 GPUS = (
     FakeGpu(uuid="GPU-5f4c2a1b-7a3e-4c59-9d60-1f2e3d4c5b6a", pci_bus_id="00000000:3B:00.0"),
     FakeGpu(uuid="GPU-8e1d0c2f-4b5a-4677-8899-a0b1c2d3e4f5", pci_bus_id="00000000:AF:00.0"),
@@ -171,12 +172,18 @@ KUBEADM_CONTAINERD_1_7 = (
 
 
 def specification(
-    kind: str = "nvidia.com/gpu", *, hook: str = "/usr/bin/nvidia-cdi-hook", root: str = "", driver: str = DRIVER
+    kind: str = "nvidia.com/gpu",
+    *,
+    hook: str = "/usr/bin/nvidia-cdi-hook",
+    root: str = "",
+    driver: str = DRIVER,
+    limits: bool = False,
 ) -> str:
     """Return a specification as pkg/nvcdi of NVIDIA/nvidia-container-toolkit makes it, much shortened, as JSON.
 
     Devices have the names of cmd/nvidia-ctk/cdi/generate/generate.go: the index, the UUID, and `all`; of the kind for
-    management (pkg/nvcdi/management.go) there is only `all`.
+    management (pkg/nvcdi/management.go) there is only `all`. With `limits`, each device of a GPU has the hook of
+    version 1.20.1 that sets driver limits (cmd/nvidia-cdi-hook/apply-cuda-memory-limits).
     """
     library = f"/usr/lib/x86_64-linux-gnu/libcuda.so.{driver}"
     work = ["nvidia-cdi-hook", "update-ldcache", "--folder", "/usr/lib/x86_64-linux-gnu"]
@@ -187,17 +194,28 @@ def specification(
         "mounts": [{"hostPath": f"{root}{library}", "containerPath": library, "options": ["ro", "bind"]}],
     }
     nodes = [{"path": f"/dev/nvidia{index}"} for index, _ in enumerate(GPUS)]
-    devices = {name: [nodes[index]] for index, gpu in enumerate(GPUS) for name in (str(index), gpu.uuid)}
+    devices = {name: [index] for index, gpu in enumerate(GPUS) for name in (str(index), gpu.uuid)}
+    everything = {"all": list(range(len(GPUS)))}
+
+    def edited(indices: list[int]) -> dict[str, object]:
+        set_limits = [_limits_hook(hook, root, GPUS[index].uuid) for index in indices]
+        return {"deviceNodes": [nodes[index] for index in indices], **({"hooks": set_limits} if limits else {})}
+
     document = {
         "cdiVersion": "0.5.0",
         "kind": kind,
         "devices": [
-            {"name": name, "containerEdits": {"deviceNodes": each}}
-            for name, each in ({"all": nodes} if kind.startswith("management.") else {**devices, "all": nodes}).items()
+            {"name": name, "containerEdits": edited(indices)}
+            for name, indices in (everything if kind.startswith("management.") else devices | everything).items()
         ],
         "containerEdits": edits,
     }
     return json.dumps(document, indent=1)
+
+
+def _limits_hook(hook: str, root: str, uuid: str) -> dict[str, object]:
+    arguments = ["nvidia-cdi-hook", "apply-cuda-memory-limits", "--driver-root", root or "/", "--gpu-id", uuid]
+    return {"hookName": "createRuntime", "path": hook, "args": arguments}
 
 
 # RELEASES.md and docs/containerd-2.0.md of containerd/containerd; nvidia-ctk 1.18 writes a drop-in file
@@ -225,6 +243,40 @@ runtime_type = "io.containerd.runc.v2"
     )
 )
 """kubeadm with containerd 2, and NVIDIA's driver and toolkit 1.18 from packages."""
+
+
+def _of_driver(host: HostDescription, version: str) -> HostDescription:
+    """Return a node with another version of the driver."""
+
+    def other(text: str) -> str:
+        return text.replace(DRIVER, version)
+
+    return HostDescription(
+        {other(path): other(text) for path, text in host.files.items()},
+        {path: other(target) for path, target in host.links.items()},
+        host.directories,
+        host.sockets,
+        tuple(map(other, host.nvml)),
+    )
+
+
+# NVIDIA's MPS documentation, r615, "MPS v3 Memory Partitioning"; the name of a GPU's region in the controller dmem:
+# kernel-open/nvidia/os-interface.c of NVIDIA/open-gpu-kernel-modules.
+DRIVER_LIMITS_OLD_TOOLKIT = _of_driver(KUBEADM_CONTAINERD_2, DRIVER_WITH_LIMITS) + HostDescription(
+    {
+        "/proc/driver/nvidia/params": 'EnableGpuFirmware: 18\nRegistryDwords: ""\nRegistryDwordsPerDevice: ""\n',
+        "/sys/fs/cgroup/dmem.capacity": "".join(
+            f"nvidia/{gpu.pci_bus_id[-12:].lower()}/vidmem {gpu.memory_mib * MIB}\n" for gpu in GPUS
+        ),
+        "/sys/fs/cgroup/kubepods.slice/dmem.max": "",
+    }
+)
+"""kubeadm with containerd 2, a driver that can limit memory, by dmem, and toolkit 1.18, which has no hook for that."""
+
+DRIVER_LIMITS = DRIVER_LIMITS_OLD_TOOLKIT.edited(
+    "/var/lib/dpkg/status", "Version: 1.18.1-1", "Version: 1.20.1-1"
+) + HostDescription({"/run/cdi/nvidia.yaml": specification(driver=DRIVER_WITH_LIMITS, limits=True)})
+"""The same with toolkit 1.20.1, whose specification and just-in-time CDI have the hook that sets driver limits."""
 
 # docs.k3s.io, "NVIDIA Container Runtime Support"; pkg/agent/containerd/nvidia.go of k3s-io/k3s; for the socket,
 # docs.k3s.io, "Advanced Options". K3s has its own containerd.
@@ -338,6 +390,8 @@ NODES = {
     "bare": BARE,
     "kubeadm-containerd-1.7": KUBEADM_CONTAINERD_1_7,
     "kubeadm-containerd-2": KUBEADM_CONTAINERD_2,
+    "driver-limits": DRIVER_LIMITS,
+    "driver-limits-old-toolkit": DRIVER_LIMITS_OLD_TOOLKIT,
     "k3s": K3S,
     "operator-24": OPERATOR_24,
     "operator-25.10": OPERATOR_25_10,

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from gpushare_plugin.core.driver_limits import has_driver_limits
 from gpushare_plugin.testing.nvml.building import build
 from gpushare_plugin.testing.nvml.description import check_function, complete, describe
 from gpushare_plugin.testing.nvml.node import (
@@ -29,7 +30,6 @@ UNPRIVILEGED_VARIABLE = "GPUSHARE_FAKE_NVML_UNPRIVILEGED"
 _RECORD = struct.Struct("=56sQ")
 _EVENT = struct.Struct("=qQQII")
 _NO_INSTANCE = 0xFFFFFFFF
-_FIRST_WITH_LIMITS = 615
 
 
 class FakeNvml:
@@ -69,7 +69,7 @@ class FakeNvml:
         self.cuda_version = cuda_version
         self.init_delay_ms = init_delay_ms
         self.limit_backend = limit_backend
-        self.library = build(memory_limits=_has_limits(driver_version))
+        self.library = build(memory_limits=has_driver_limits(driver_version))
         self._failures: dict[tuple[int | None, str], int] = {}
         self._note_failures(None, failures or {})
         for index, gpu in enumerate(self.gpus):
@@ -266,11 +266,6 @@ class _Preload:
             del os.environ[ENVIRONMENT_VARIABLE]
         else:
             os.environ[ENVIRONMENT_VARIABLE] = self._outer_variable
-
-
-def _has_limits(driver_version: str) -> bool:
-    major = driver_version.partition(".")[0]
-    return major.isdecimal() and int(major) >= _FIRST_WITH_LIMITS
 
 
 def _divided(gpu: FakeGpu) -> object:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.base.memory import MIB
-from gpushare_plugin.core.driver_limits import LimitRule, MemoryLimit
+from gpushare_plugin.core.driver_limits import LimitRule, MemoryLimit, has_driver_limits
 
 GPU_MIB = 40960
 
@@ -40,3 +40,12 @@ def test_the_driver_accepts_every_limit(added: int, burst: Fraction | None, size
     limit = LimitRule(added, burst, size).limit(share, GPU_MIB)
     assert limit.hard is not None
     assert max(limit.soft, share * MIB) <= limit.hard <= GPU_MIB * MIB
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("615.71.09", True), ("1000.1", True), ("610.30", False), ("", False), ("615x.1", False), ("9" * 5000, False)],
+)
+def test_drivers_from_615_on_have_limits(version: str, *, expected: bool) -> None:
+    """A text that is no version of a driver counts as a driver without limits."""
+    assert has_driver_limits(version) == expected

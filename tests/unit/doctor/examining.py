@@ -5,6 +5,7 @@ from pathlib import Path
 import pynvml
 
 from gpushare_plugin.base.errors import DriverChangedError, NoGpuLibraryError
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.doctor.examination import DoctorReport, Facts, judged, read_node
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis
 from gpushare_plugin.doctor.node.host import HostRoot
@@ -20,9 +21,9 @@ CDI = ConfigNeeds(strategies=("cdi-cri",), cdi=True)
 """A config that gives GPUs by CDI."""
 
 
-def shown() -> Cards:
-    """Return the GPUs of the described nodes as NVML shows them."""
-    return Cards(two_gpus())
+def shown(driver: str = DRIVER) -> Cards:
+    """Return the GPUs of the described nodes as NVML of a driver shows them."""
+    return Cards(replace(two_gpus(), driver_version=driver))
 
 
 def hidden() -> Cards:
@@ -34,8 +35,9 @@ def hidden() -> Cards:
 
 def answering(host: HostDescription) -> Cards:
     """Return NVML of a node, which refuses to work where the kernel runs another driver than that of the library."""
-    source = shown()
-    if host.files.get("/sys/module/nvidia/version", DRIVER).strip() != DRIVER:
+    running = host.files.get("/sys/module/nvidia/version", DRIVER).strip()
+    source = shown(running)
+    if not any(library.endswith(running) for library in host.nvml):
         try:
             refuse_mismatch(pynvml.NVMLError_LibRmVersionMismatch())
         except DriverChangedError as error:

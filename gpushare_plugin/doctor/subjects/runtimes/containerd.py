@@ -16,12 +16,12 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from gpushare_plugin.doctor.node.diagnosis import Defect
 from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
 from gpushare_plugin.doctor.node.packages import is_at_least, package_version
 from gpushare_plugin.doctor.subjects.runtimes.runtime import (
     CDI_DIRECTORIES,
     FOR_PODS,
-    Defect,
     RuntimeFacts,
     is_nvidias,
     table,

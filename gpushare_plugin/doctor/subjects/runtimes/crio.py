@@ -8,12 +8,12 @@ tables crio.runtime and crio.runtime.runtimes, `cdi_spec_dirs`; CDI is always on
 
 import tomllib
 
+from gpushare_plugin.doctor.node.diagnosis import Defect
 from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
 from gpushare_plugin.doctor.subjects.runtimes.runtime import (
     CDI_DIRECTORIES,
     FOR_PODS,
     NVIDIAS_RUNTIME,
-    Defect,
     RuntimeFacts,
     table,
     text,

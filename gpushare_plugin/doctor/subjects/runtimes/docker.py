@@ -7,10 +7,10 @@ of runtime classes, since 2024) and pull request 522 (CDI devices, since Novembe
 
 import json
 
+from gpushare_plugin.doctor.node.diagnosis import Defect
 from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
 from gpushare_plugin.doctor.subjects.runtimes.runtime import (
     CDI_DIRECTORIES,
-    Defect,
     RuntimeFacts,
     table,
     text,

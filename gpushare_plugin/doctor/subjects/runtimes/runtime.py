@@ -5,9 +5,9 @@ runtime in its three forms (NVIDIA/nvidia-container-toolkit, cmd/nvidia-ctk-inst
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.doctor.node.diagnosis import Defect
 
 NVIDIAS_RUNTIME = "nvidia-container-runtime"
 """The name of NVIDIA's runtime, and the beginning of the names of its other forms."""
@@ -18,15 +18,6 @@ FOR_PODS = (
 """What `nvidia-ctk runtime configure` leaves to do (its option --set-as-default: cmd/nvidia-ctk/runtime/configure)."""
 CDI_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 """The directories with CDI specifications by default (cncf-tags/container-device-interface, SPEC.md)."""
-
-
-class Defect(NamedTuple):
-    """Something that keeps the configuration of a container runtime from working."""
-
-    found: str
-    """What was found."""
-    remedy: str
-    """What to do."""
 
 
 class RuntimeFacts(Struct, frozen=True):

@@ -1,0 +1,253 @@
+"""Tests of what `gpushare doctor` says of driver limits, on nodes that have them and on nodes that lack one thing."""
+
+from pathlib import Path
+
+import pytest
+
+from gpushare_plugin.base.memory import MIB
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.doctor.examination import DoctorReport
+from gpushare_plugin.doctor.node.diagnosis import Diagnosis
+from gpushare_plugin.doctor.node.needs import ConfigNeeds
+from gpushare_plugin.testing.hosts import (
+    DRIVER_LIMITS,
+    DRIVER_LIMITS_OLD_TOOLKIT,
+    GPUS,
+    KUBEADM_CONTAINERD_1_7,
+    KUBEADM_CONTAINERD_2,
+    NODES,
+    HostDescription,
+)
+from tests.unit.doctor.examining import CDI, ENVVAR, examined, shown, wrong_lines
+
+SUBJECT = "driver limits"
+WISHED = replace(ENVVAR, driver_limits=True)
+"""A config with `isolation: [driver, none]`."""
+NEEDED = replace(WISHED, only_driver_limits=True)
+"""A config with `isolation: driver`."""
+BY_CDI = replace(CDI, driver_limits=True, only_driver_limits=True)
+
+SETTINGS = "/etc/nvidia-container-runtime/config.toml"
+PARAMETERS = "/proc/driver/nvidia/params"
+CGROUPS = "/sys/fs/cgroup"
+OFF = 'options nvidia NVreg_RegistryDwords="Other=1;RmMemacctMode=0"\n'
+NOTHING = 'options nvidia NVreg_RegistryDwords="Other=1"\n'
+
+
+def lines(report: DoctorReport) -> list[Diagnosis]:
+    """Return the lines about driver limits."""
+    return [line for line in report.lines if line.subject == SUBJECT]
+
+
+def running(host: HostDescription, mode: int) -> HostDescription:
+    """Return a node whose driver runs with a mode of accounting."""
+    return host.edited(PARAMETERS, 'RegistryDwords: ""', f'RegistryDwords: "Other=1;RmMemacctMode={mode}"')
+
+
+@pytest.mark.parametrize("needs", [WISHED, NEEDED, BY_CDI], ids=["wished", "needed", "by CDI"])
+def test_a_node_that_has_them_is_right(needs: ConfigNeeds, short_path: Path) -> None:
+    """With driver 615, dmem and the hook of toolkit 1.20.1, limits are set, whichever way GPUs are given."""
+    _, report = examined(DRIVER_LIMITS, short_path, needs)
+    assert wrong_lines(report) == []
+    assert [line.found for line in lines(report)] == ["by dmem, set by the hook apply-cuda-memory-limits"]
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_config_without_them_makes_no_line_wrong(name: str, short_path: Path) -> None:
+    """A node without them has no line about them; a node that has them says that the config does not use them."""
+    _, report = examined(NODES[name], short_path, ENVVAR)
+    found = [(line.judgement, "not used by the config" in line.found) for line in lines(report)]
+    assert found == ([("right", True)] if name.startswith("driver-limits") else [])
+
+
+@pytest.mark.parametrize(
+    ("host", "needs", "found", "remedy"),
+    [
+        (KUBEADM_CONTAINERD_2, NEEDED, "driver 580.95.05 has none", "upgrade the driver of the node to 615"),
+        (DRIVER_LIMITS_OLD_TOOLKIT, NEEDED, "toolkit 1.18.1 has no apply-cuda", "1.18.1 now, to 1.20.1 or newer"),
+        (
+            DRIVER_LIMITS_OLD_TOOLKIT,
+            BY_CDI,
+            "/run/cdi/nvidia.yaml has no apply-cuda-memory-limits",
+            "1.18.1 now, to 1.20.1 or newer (NVIDIA's operator: from 26.7.1 on). Then run `",
+        ),
+        (
+            DRIVER_LIMITS.edited(SETTINGS, 'mode = "auto"', 'mode = "legacy"'),
+            NEEDED,
+            "(toolkit 1.20.1, mode legacy) runs no hooks of CDI",
+            'and set mode = "auto" in /etc/nvidia-container-runtime/config.toml',
+        ),
+        (
+            DRIVER_LIMITS.edited("/var/lib/dpkg/status", "nvidia-container-toolkit-base", "other"),
+            NEEDED,
+            "(toolkit of unknown version, mode auto) runs no hooks of CDI",
+            "upgrade NVIDIA's container toolkit",
+        ),
+        (
+            DRIVER_LIMITS
+            + HostDescription(
+                {
+                    SETTINGS: "[nvidia-container-runtime.modes.jit-cdi]\n"
+                    'nvcdi-disable-hooks = ["apply-cuda-memory-limits"]\n'
+                }
+            ),
+            NEEDED,
+            f"nvcdi-disable-hooks in {SETTINGS} leaves apply-cuda-memory-limits out",
+            "remove it from nvcdi-disable-hooks",
+        ),
+        (
+            DRIVER_LIMITS.without(f"{CGROUPS}/cgroup.controllers")
+            + HostDescription(directories=(f"{CGROUPS}/memory",)),
+            NEEDED,
+            "control groups of version 1",
+            "systemd.unified_cgroup_hierarchy=1",
+        ),
+        (
+            DRIVER_LIMITS.without(f"{CGROUPS}/dmem.capacity").edited(f"{CGROUPS}/cgroup.controllers", " misc dmem", ""),
+            NEEDED,
+            "neither of the controllers dmem and misc: cpuset cpu",
+            "CONFIG_CGROUP_MISC",
+        ),
+        (
+            running(DRIVER_LIMITS, 1).edited(f"{CGROUPS}/cgroup.controllers", " misc", ""),
+            NEEDED,
+            "neither of the controllers dmem and misc",
+            "CONFIG_CGROUP_MISC",
+        ),
+        (
+            running(DRIVER_LIMITS, 2).edited(f"{CGROUPS}/cgroup.controllers", " dmem", ""),
+            NEEDED,
+            "neither of the controllers dmem and misc",
+            "CONFIG_CGROUP_DMEM",
+        ),
+        (running(DRIVER_LIMITS, 0), NEEDED, "RmMemacctMode=0 turns", "or the command line of the kernel that has it"),
+        (
+            running(DRIVER_LIMITS, 0) + HostDescription({"/usr/lib/modprobe.d/zz.conf": OFF}),
+            NEEDED,
+            "RmMemacctMode=0 turns the accounting of the driver off",
+            "remove RmMemacctMode=0 from NVreg_RegistryDwords in /usr/lib/modprobe.d/zz.conf",
+        ),
+        (
+            DRIVER_LIMITS + HostDescription({"/etc/modprobe.d/nvidia.conf": OFF}),
+            WISHED,
+            "in /etc/modprobe.d/nvidia.conf turns the accounting of the driver off at the next boot",
+            "and reboot the node",
+        ),
+        (DRIVER_LIMITS.without("/run/cdi/nvidia.yaml"), BY_CDI, "no CDI specification has the GPUs", "mend the line"),
+    ],
+    ids=[
+        "old driver",
+        "old toolkit",
+        "old toolkit by CDI",
+        "legacy",
+        "unknown version",
+        "hook disabled",
+        "version 1",
+        "no controller",
+        "forced misc without misc",
+        "forced dmem without dmem",
+        "turned off",
+        "turned off by a file",
+        "turned off later",
+        "no specification",
+    ],
+)
+def test_what_a_node_lacks_is_named_with_what_mends_it(
+    host: HostDescription, needs: ConfigNeeds, found: str, remedy: str, short_path: Path
+) -> None:
+    """A node that lacks one thing has one wrong line about driver limits."""
+    _, report = examined(host, short_path, needs)
+    (line,) = [line for line in lines(report) if line.judgement == "wrong"]
+    assert found in line.found
+    assert remedy in (line.remedy or "")
+
+
+@pytest.mark.parametrize("host", [KUBEADM_CONTAINERD_2, DRIVER_LIMITS_OLD_TOOLKIT], ids=["driver", "toolkit"])
+def test_a_config_with_another_isolation_is_served_without_them(host: HostDescription, short_path: Path) -> None:
+    """With `isolation: [driver, none]` nothing is wrong there, and the line says what would bring driver limits."""
+    _, report = examined(host, short_path, WISHED)
+    assert wrong_lines(report) == []
+    (line,) = lines(report)
+    assert "so the config takes the next isolation of its list; for driver limits, upgrade" in line.found
+
+
+@pytest.mark.parametrize(
+    ("files", "off"),
+    [
+        ({"/etc/modprobe.d/a.conf": OFF}, True),
+        ({"/etc/modprobe.d/a.conf": OFF.replace('"', "")}, True),
+        ({"/etc/modprobe.d/a.conf": "options nvidia \\\n NVreg_RegistryDwords=RmMemacctMode=0x0\n"}, True),
+        ({"/etc/modprobe.d/a.conf": f"# {OFF}"}, False),
+        ({"/etc/modprobe.d/a.conf": OFF.replace("nvidia", "nvidia_drm", 1)}, False),
+        ({"/etc/modprobe.d/a.conf": OFF + NOTHING}, False),
+        ({"/etc/modprobe.d/a.conf": OFF, "/usr/lib/modprobe.d/b.conf": NOTHING}, False),
+        ({"/usr/lib/modprobe.d/a.conf": OFF, "/etc/modprobe.d/b.conf": OFF.replace("Mode=0", "Mode=2")}, False),
+        ({"/usr/lib/modprobe.d/b.conf": OFF, "/etc/modprobe.d/a.conf": NOTHING}, True),
+        ({"/usr/lib/modprobe.d/a.conf": OFF, "/etc/modprobe.d/a.conf": "# of the administrator\n"}, False),
+        ({"/etc/modprobe.d/a.conf.off": OFF}, False),
+    ],
+    ids=[
+        "quoted",
+        "bare",
+        "continued",
+        "comment",
+        "another module",
+        "a second line",
+        "a later file",
+        "a later file with another mode",
+        "an earlier file",
+        "a file of the same name",
+        "no file of modprobe",
+    ],
+)
+def test_the_last_options_line_counts(files: dict[str, str], short_path: Path, *, off: bool) -> None:
+    """One string has all settings of the driver: what comes last replaces what was before."""
+    _, report = examined(DRIVER_LIMITS + HostDescription(files), short_path, WISHED)
+    assert bool(wrong_lines(report)) == off
+
+
+def test_a_service_that_leaves_the_hook_out_is_named(short_path: Path) -> None:
+    """Where the toolkit's service writes the specification, the remedy has the variable that disables hooks."""
+    host = DRIVER_LIMITS_OLD_TOOLKIT.edited("/var/lib/dpkg/status", "1.18.1-1", "1.20.1-1") + HostDescription(
+        {
+            "/usr/lib/systemd/system/nvidia-cdi-refresh.service": "",
+            "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env": "NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS=all\n",
+        }
+    )
+    _, report = examined(host, short_path, BY_CDI)
+    (line,) = lines(report)
+    assert (line.remedy or "").startswith(
+        "remove apply-cuda-memory-limits from NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS in "
+        "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env. Then run `systemctl enable --now nvidia-cdi-refresh.path"
+    )
+
+
+def test_a_reservation_that_hides_memory_is_named_with_its_group(short_path: Path) -> None:
+    """Where NVML shows less than the kernel counts, the groups that have memory of their own are named."""
+    address = GPUS[0].pci_bus_id[-12:].lower()
+    reserved = HostDescription(
+        {
+            f"{CGROUPS}/user.slice/dmem.min": f"nvidia/{address}/vidmem {36864 * MIB}\n",
+            f"{CGROUPS}/kubepods.slice/kubepods-burstable.slice/dmem.max": f"nvidia/{address}/vidmem max\n",
+        }
+    )
+    host = DRIVER_LIMITS + reserved
+    _, unhidden = examined(host, short_path / "unhidden", ENVVAR)
+    assert wrong_lines(unhidden) == []
+    source = shown(DRIVER_LIMITS.files["/sys/module/nvidia/version"].strip())
+    cards = source.inventory.cards
+    source.inventory = replace(source.inventory, cards=(replace(cards[0], memory_mib=4096), cards[1]))
+    _, report = examined(host, short_path / "hidden", ENVVAR, source)
+    (line,) = wrong_lines(report)
+    assert line.found == (
+        "NVML shows 4096 MiB of GPU 0, and the kernel counts 40960 MiB, so gpushare offers too little: "
+        f"{CGROUPS}/user.slice/dmem.min has 36864 MiB of {address}"
+    )
+    assert "nvidia-smi memory-limits --set --namespace GROUP --soft-limit 0" in (line.remedy or "")
+
+
+def test_a_node_without_a_driver_is_not_judged(short_path: Path) -> None:
+    """What the driver can do is known when it runs."""
+    host = KUBEADM_CONTAINERD_1_7.without("/proc/driver", "/sys/module/nvidia")
+    _, report = examined(host, short_path, NEEDED)
+    assert [(line.judgement, line.found) for line in lines(report)] == [("notLookedAt", "the driver is not loaded")]
