@@ -7,6 +7,10 @@ the cgroups of containers: `<ID>` with the cgroupfs driver; with the systemd dri
 container. crun keeps a container in a cgroup `container` of the scope, later versions only if told to
 (`run.oci.systemd.subgroup`; containers/crun#1768).
 
+The kernel counts a process with a controller in the nearest cgroup for which the controller is enabled (its
+Documentation/admin-guide/cgroup-v2.rst, "Enabling and Disabling"); the driver takes just that cgroup for the cgroup of
+the process (NVIDIA/open-gpu-kernel-modules 615.71.09, kernel-open/nvidia/os-interface.c, `os_cgroup_for_pid`).
+
 Names are compared whole, and no link is followed: a container that may create cgroups does so below its own cgroup,
 where nothing but the `container` of crun is looked for.
 """
@@ -25,6 +29,8 @@ CGROUP_ROOT = Path("/sys/fs/cgroup")
 """The usual path of the host's tree of cgroups."""
 
 _KUBEPODS = "kubepods"
+_MEMORY_CONTROLLERS = frozenset({"dmem", "misc"})
+"""The controllers by which the driver finds the cgroup of a process."""
 _QOS_CLASSES = ("burstable", "besteffort")
 _POD_UID, _CONTAINER_ID = re.compile(POD_UID), re.compile(CONTAINER_ID)
 _SCOPES = ("cri-containerd-{}.scope", "crio-{}.scope", "docker-{}.scope")
@@ -37,6 +43,29 @@ def container_cgroup(root: Path, pod_uid: str, container_id: str) -> Path | None
     of another form than the kubelet's and the runtime's finds nothing. Many containers: `Kubepods`.
     """
     return Kubepods.below(root).container(pod_uid, container_id)
+
+
+def counted_above(cgroup: Path) -> Path | None:
+    """Return the ancestor in which the driver counts the processes of a cgroup; None where in the cgroup itself.
+
+    The driver takes limits for a cgroup in any case; where the driver counts elsewhere, it does not enforce the limits.
+    Also None where nothing is known of the controllers.
+    """
+    levels = []
+    while (controllers := _controllers(cgroup)) is not None:
+        levels.append((cgroup, bool(_MEMORY_CONTROLLERS.intersection(controllers))))
+        cgroup = cgroup.parent
+    counting = (each for each, counts in levels if counts)
+    if not levels or levels[0][1]:
+        return None
+    return next(counting, None)
+
+
+def _controllers(cgroup: Path) -> list[str] | None:
+    try:
+        return (cgroup / "cgroup.controllers").read_text().split()
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 class Kubepods(Struct, frozen=True):

@@ -38,6 +38,10 @@ class LimitRefusedError(LimitError):
     """The driver does not take these limits: more memory is in use, the GPU has less, or the GPU is a MIG instance."""
 
 
+class LimitNotEnforcedError(LimitError):
+    """The driver has the limits of the cgroup, but counts the processes of the cgroup elsewhere."""
+
+
 class LimitPermissionError(LimitError):
     """The process may not set limits."""
 

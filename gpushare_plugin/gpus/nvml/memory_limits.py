@@ -11,9 +11,11 @@ from pathlib import Path
 import pynvml
 
 from gpushare_plugin.base.errors import NoGpuLibraryError
-from gpushare_plugin.core.driver_limits import MemoryLimit
+from gpushare_plugin.core.driver_limits import NO_LIMIT, MemoryLimit
+from gpushare_plugin.gpus.cgroups import counted_above
 from gpushare_plugin.gpus.memory_limits import (
     LimitError,
+    LimitNotEnforcedError,
     LimitPermissionError,
     LimitReading,
     LimitRefusedError,
@@ -93,7 +95,14 @@ def read_limits(uuid: str, cgroup: Path) -> LimitReading:
     if code != pynvml.NVML_SUCCESS:
         raise _error(code, what, cgroup)
     hard = None if answer.hardLimit == _WITHOUT_LIMIT else answer.hardLimit
-    return LimitReading(MemoryLimit(hard, answer.softLimit), answer.currentUsed)
+    limit = MemoryLimit(hard, answer.softLimit)
+    if limit != NO_LIMIT and (above := counted_above(cgroup)):
+        raise LimitNotEnforcedError(
+            f"{_what(uuid, cgroup)} are {limit.words}, and not enforced: neither dmem nor misc is enabled for this "
+            f"cgroup, so the driver counts its processes in {above}. Write +dmem or +misc to cgroup.subtree_control of "
+            "all cgroups above, as runc does for the cgroups of containers"
+        )
+    return LimitReading(limit, answer.currentUsed)
 
 
 def readings(asked: Sequence[Asked]) -> Mapping[Asked, LimitReading | str]:

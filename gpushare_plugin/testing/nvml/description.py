@@ -116,6 +116,7 @@ def describe(  # noqa: PLR0913 - the parts of a node
     cuda_version: tuple[int, int],
     init_delay_ms: int,
     limit_backend: LimitBackend,
+    kernel_refuses: bool,
 ) -> str:
     """Return the description of a node whose `gpus` are `complete`; those whose index is in `gone` were taken out.
 
@@ -127,7 +128,7 @@ def describe(  # noqa: PLR0913 - the parts of a node
         f"driver {driver_version}",
         f"cuda {major * 1000 + minor * 10}",
         f"init_delay_ms {init_delay_ms}",
-        f"limit_backend {_LIMIT_BACKENDS.index(limit_backend)}",
+        f"limit_backend {_LIMIT_BACKENDS.index(limit_backend)} {kernel_refuses:d}",
         *_failures(failures, None),
         *(f"hang {function} {call}" for function, call in hangs.items()),
     ]

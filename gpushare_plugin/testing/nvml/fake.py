@@ -10,9 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.core.driver_limits import has_driver_limits
 from gpushare_plugin.testing.nvml.building import build
 from gpushare_plugin.testing.nvml.description import check_function, complete, describe
+from gpushare_plugin.testing.nvml.memory import Account, Allocation, DriverTable, KernelFiles, Memory, forget
 from gpushare_plugin.testing.nvml.node import (
     ALL_FUNCTIONS,
     EventType,
@@ -45,7 +47,9 @@ class FakeNvml:
     `{"nvmlInitWithFlags": ErrorCode.DRIVER_NOT_LOADED}`. Bytes that are no UTF-8 stand in texts as the error handler
     `surrogateescape` decodes them.
 
-    A driver from 615 on, such as `DRIVER_WITH_LIMITS`, limits the memory of cgroups by the backend `limit_backend`.
+    A driver from 615 on, such as `DRIVER_WITH_LIMITS`, limits the memory of cgroups by the backend `limit_backend`, for
+    which gpushare_plugin.testing.cgroups makes the cgroups. With `kernel_refuses` the kernel refuses a number in
+    `dmem.max` below the memory in use, and otherwise keeps the number before without a word.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of a node
@@ -57,6 +61,7 @@ class FakeNvml:
         cuda_version: tuple[int, int] = (12, 8),
         init_delay_ms: int = 0,
         limit_backend: LimitBackend = "misc",
+        kernel_refuses: bool = False,
         failures: Mapping[str, int] | None = None,
     ) -> None:
         """Describe the node; the library is compiled if it has not been before.
@@ -68,7 +73,8 @@ class FakeNvml:
         self.driver_version = driver_version
         self.cuda_version = cuda_version
         self.init_delay_ms = init_delay_ms
-        self.limit_backend = limit_backend
+        self.limit_backend: LimitBackend = limit_backend
+        self.kernel_refuses = kernel_refuses
         self.library = build(memory_limits=has_driver_limits(driver_version))
         self._failures: dict[tuple[int | None, str], int] = {}
         self._note_failures(None, failures or {})
@@ -82,6 +88,7 @@ class FakeNvml:
         self._directory = tempfile.TemporaryDirectory(prefix="fake-nvml-")
         self.path = Path(self._directory.name, "node")
         self.procfs = Path(self._directory.name, "proc")
+        self._memory = Memory(self._account())
         self._write()
 
     def __enter__(self) -> Self:
@@ -176,6 +183,28 @@ class FakeNvml:
         self._gone.add(gpu)
         self._write()
 
+    @property
+    def regions(self) -> Mapping[str, int]:
+        """The memory of each card under its name in the kernel's controller dmem, in bytes."""
+        return {f"nvidia/{_kernel_address(gpu.pci_bus_id)}/vidmem": gpu.memory_mib * MIB for gpu in self.gpus}
+
+    def allocate(self, gpu: int, cgroup: Path | None, mib: int, *, managed: bool = False) -> Allocation | None:
+        """Allocate memory of a card as a process in `cgroup`, and return the memory, or None where the driver refuses.
+
+        The driver does not charge a process whose cgroup it cannot find (None), nor any process on a card in MIG mode.
+        `managed` is memory that moves between host and card, and only counts as memory of the host.
+        """
+        card = self.gpus[gpu]
+        most = card.memory_mib - card.reserved_mib - card.used_mib
+        return self._memory.allocate(gpu, None if card.mig_enabled else cgroup, mib, most, managed=managed)
+
+    def reload_driver(self, cgroups: Path | None = None) -> None:
+        """Unload and load the driver, which no process may use then: all limits are gone, also those in files.
+
+        `cgroups` is the root of the cgroups with files of the controller dmem.
+        """
+        forget(self._beside("limits"), cgroups, self.regions)
+
     def raise_event(
         self,
         gpu: int | None,
@@ -210,6 +239,13 @@ class FakeNvml:
         value = dict(_read_records(self._beside("records"))).get(device.uuid, 0)
         return value - 1 if value else device.compute_mode
 
+    def _account(self) -> Account | None:
+        if not has_driver_limits(self.driver_version) or self.limit_backend == "off":
+            return None
+        if self.limit_backend == "misc":
+            return DriverTable(self._beside("limits"))
+        return KernelFiles(self._beside("limits"), tuple(self.regions))
+
     def _beside(self, suffix: str) -> Path:
         return self.path.with_name(f"{self.path.name}.{suffix}")
 
@@ -231,6 +267,7 @@ class FakeNvml:
             cuda_version=self.cuda_version,
             init_delay_ms=self.init_delay_ms,
             limit_backend=self.limit_backend,
+            kernel_refuses=self.kernel_refuses,
         )
         new = self._beside("new")
         new.write_text(text, errors="surrogateescape")

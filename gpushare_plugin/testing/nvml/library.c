@@ -282,7 +282,7 @@ struct process {
 
 static struct {
     char driver[TEXT];
-    unsigned cuda, init_delay_ms, limit_backend, cards;
+    unsigned cuda, init_delay_ms, limit_backend, kernel_refuses, cards;
     struct device devices[DEVICES];
     struct failure failures[MAX_FAILURES];
     unsigned failure_count;
@@ -507,7 +507,7 @@ static int read_node_line(const char *key, const char *value)
     if (!strcmp(key, "cuda"))
         return sscanf(value, "%u", &node.cuda) == 1;
     if (!strcmp(key, "limit_backend"))
-        return sscanf(value, "%u", &node.limit_backend) == 1;
+        return sscanf(value, "%u %u", &node.limit_backend, &node.kernel_refuses) == 2;
     return !strcmp(key, "init_delay_ms") && sscanf(value, "%u", &node.init_delay_ms) == 1;
 }
 

@@ -4,13 +4,15 @@
  *   [H]  nvml.h of CUDA 13.4 (NVIDIA/nvidia-container-toolkit, branch cuda-memory-limits, vendored go-nvml)
  *   [M]  NVIDIA, "Multi-Process Service", r615, "MPS v3 Memory Partitioning"
  *   [S]  NVIDIA/open-gpu-kernel-modules 615.71.09, src/nvidia/src/kernel/mem_mgr/memacct.c
+ *   [K]  torvalds/linux, kernel/cgroup/dmem.c
  *
  * A directory with the file cgroup.procs is a cgroup; the root is the one whose parent is none. Backend `dmem` keeps the
- * limits in the kernel's files, which are the files of the cgroup. Backend `misc` keeps them in the driver, which knows
- * a cgroup by the address of the kernel's object; here by device and inode of the directory, which are reused just so.
+ * limits in the kernel's files, which are the files of the cgroup. Backend `misc` keeps the limits in the driver, which
+ * knows a cgroup by the address of the kernel's object: here the number in the file .address, which the trees of
+ * gpushare_plugin.testing.cgroups have, or else device and inode of the directory.
  *
- * <file>.limits has the driver's table, one `struct limit_entry` after the other; whoever reads or changes it, or a file
- * dmem.*, holds its lock (flock). The accounts of what processes allocate are kept by memory.py, under the same lock.
+ * <file>.limits has the driver's table, one `struct limit_entry` after the other. Whoever reads or changes the table or
+ * a file dmem.* holds its lock (flock). memory.py charges under the same lock what processes allocate.
  */
 
 enum limit_backend { LIMITS_OFF, LIMITS_MISC, LIMITS_DMEM };
@@ -27,7 +29,7 @@ struct get_limits {
 };
 
 struct limit_entry {
-    u64 card, device, inode, soft, hard, used;
+    u64 card, device, address, soft, hard, used;
 };
 
 /* ------------------------------------------------------------------------------------------------------- cgroups */
@@ -88,16 +90,33 @@ static void close_limits(const int *file)
 
 #define LIMITS __attribute__((cleanup(close_limits))) int limits = open_limits()
 
+/* Fills in which cgroup an entry is about; answers false for a directory that is gone. */
+static int identify(const char *path, struct limit_entry *entry)
+{
+    char name[PATH_MAX + 16];
+    struct stat found;
+    snprintf(name, sizeof name, "%s/.address", path);
+    FILE *file = fopen(name, "re");
+    const int known = file && fscanf(file, "%llu", &entry->address) == 1;
+    if (file)
+        fclose(file);
+    if (known || stat(path, &found))
+        return known;
+    entry->device = found.st_dev;
+    entry->address = found.st_ino;
+    return 1;
+}
+
 /* Finds the entry of a cgroup itself, and answers its place in the file; -1 without one. */
 static off_t find_entry(int limits, const struct device *card, const char *path, struct limit_entry *entry)
 {
-    struct stat found;
-    if (stat(path, &found))
+    struct limit_entry wanted = {.card = card->card};
+    if (!identify(path, &wanted))
         return -1;
     for (off_t at = 0; pread(limits, entry, sizeof *entry, at) == sizeof *entry; at += (off_t)sizeof *entry)
-        if (entry->card == card->card && entry->device == found.st_dev && entry->inode == found.st_ino)
+        if (entry->card == wanted.card && entry->device == wanted.device && entry->address == wanted.address)
             return at;
-    *entry = (struct limit_entry){.card = card->card, .device = found.st_dev, .inode = found.st_ino};
+    *entry = wanted;
     return -1;
 }
 
@@ -170,23 +189,28 @@ static u64 read_dmem(const struct device *card, const char *path, const char *fi
     return otherwise;
 }
 
-/* Writes the number of a card, as the kernel does that keeps the numbers of other cards. */
+/* Writes the number of a card, as the kernel does, which keeps the numbers of other cards. */
 static int write_dmem(const struct device *card, const char *path, const char *file, u64 value)
 {
-    char region[TEXT], line[2 * TEXT], others[8192] = "";
+    char region[TEXT], name[TEXT], number[TEXT], wanted[TEXT] = "max", text[8192] = "";
+    size_t length = 0;
+    int known = 0;
     FILE *found = open_dmem(path, file, "re");
     name_region(card, region);
-    while (found && fgets(line, sizeof line, found))
-        if (strncmp(line, region, strlen(region)) && strlen(others) + strlen(line) < sizeof others)
-            strcat(others, line);
+    if (value != NO_LIMIT)
+        snprintf(wanted, sizeof wanted, "%llu", value);
+    while (found && length < sizeof text - 3 * TEXT && fscanf(found, "%95s %95s", name, number) == 2) {
+        const int same = !strcmp(name, region);
+        length += (size_t)sprintf(text + length, "%s %s\n", name, same ? wanted : number);
+        known |= same;
+    }
     if (found)
         fclose(found);
+    if (!known)
+        sprintf(text + length, "%s %s\n", region, wanted);
     if (!(found = open_dmem(path, file, "we")))
         return UNKNOWN;
-    if (value == NO_LIMIT)
-        fprintf(found, "%s%s max\n", others, region);
-    else
-        fprintf(found, "%s%s %llu\n", others, region, value);
+    fputs(text, found);
     return fclose(found) ? UNKNOWN : SUCCESS;
 }
 
@@ -202,17 +226,20 @@ static int get_dmem(const struct device *card, char *path, struct get_limits *an
     return SUCCESS;
 }
 
-/* [M] The change of the soft limit is added to dmem.min of each ancestor, up to the first one without that file. A hard
- * limit below what is in use is refused by the kernel (EBUSY); what NVML makes of that is not known. */
+/* [M] The change of the soft limit is added to dmem.min of each ancestor, up to the first one without that file. [K] A
+ * kernel keeps dmem.max without a word where more is in use. One that refuses (EBUSY) is on the kernel's mailing lists;
+ * what NVML makes of that is not known. */
 static int set_dmem(const struct device *card, char *path, const struct set_limits *wanted)
 {
     if (!has_dmem(path, "max"))
         return NOT_FOUND;
-    if (read_dmem(card, path, "current", 0) > wanted->hard)
+    const int kept = read_dmem(card, path, "current", 0) > wanted->hard;
+    if (kept && node.kernel_refuses)
         return UNKNOWN;
     const u64 change = wanted->soft - read_dmem(card, path, "min", 0); /* modulo 2^64, as the sum below */
     TRY(write_dmem(card, path, "min", wanted->soft));
-    TRY(write_dmem(card, path, "max", wanted->hard));
+    if (!kept)
+        TRY(write_dmem(card, path, "max", wanted->hard));
     while (change && to_parent(path) && has_dmem(path, "min"))
         TRY(write_dmem(card, path, "min", read_dmem(card, path, "min", 0) + change));
     return SUCCESS;

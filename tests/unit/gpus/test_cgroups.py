@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.gpus.cgroups import Kubepods, container_cgroup
+from gpushare_plugin.gpus.cgroups import Kubepods, container_cgroup, counted_above
 from gpushare_plugin.gpus.containers import owner
+from gpushare_plugin.testing.cgroups import CgroupTree
 
 UID = "7b0f9c3a-1b2c-4d5e-8f90-123456789abc"
 OTHER_UID = "00000000-1b2c-4d5e-8f90-123456789abc"
@@ -140,3 +141,14 @@ def test_the_tree_of_the_settings_in_use_is_found_beside_an_older_one(tmp_path: 
     assert kubepods.container(UID, ID) == made
     assert kubepods.container(UID, OTHER_ID) is None
     assert len(kubepods.tops) == 2
+
+
+def test_processes_are_counted_where_a_controller_is_enabled(tmp_path: Path) -> None:
+    """Each controller that the driver knows is enough; without any known to the root, nothing is said."""
+    tree = CgroupTree(tmp_path / "tree", ("cpu", "misc", "dmem"))
+    assert counted_above(tree.make("pod/container")) is None
+    assert counted_above(tree.make("pod/with-misc", without=["dmem"])) is None
+    bare = tree.make("bare/pod/container", without=["misc", "dmem"])
+    assert counted_above(bare) == tree.root
+    assert counted_above(CgroupTree(tmp_path / "other", ("cpu",)).make("pod/container")) is None
+    assert counted_above(tmp_path / "none") is None
