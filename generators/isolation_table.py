@@ -62,6 +62,11 @@ PINNED = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=10240M"}
 HAMI_LIMIT = {"CUDA_DEVICE_MEMORY_LIMIT_0": "10240m"}
 
 
+def driver(hard: int, soft: int = 0) -> dict[str, str]:
+    """Return the driver limits that the hook of NVIDIA's container toolkit reads, in MiB."""
+    return {"NVIDIA_GPU_MEMORY_REQUEST": str(soft), "NVIDIA_GPU_MEMORY_LIMIT": str(hard)}
+
+
 def percent(number: int) -> dict[str, str]:
     """Return the limit of compute under MPS."""
     return {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(number)}
@@ -96,7 +101,22 @@ CASES = [
     mem("isolation: hami-core, compute: requested", HAMI_LIMIT | CACHE, HAMI),
     Case(memory("isolation: hami-core, compute: requested"), "aliyun.com/gpu-core.percentage", 30, sm_limit(30)),
     mem("isolation: hami-core, frameworkHints: true", HAMI_LIMIT | sm_limit(25) | CACHE | HINTS, HAMI),
+    mem("isolation: driver", driver(10240)),
+    mem("isolation: driver, burst: 1.5", driver(15360, 10240)),
+    mem("isolation: driver+mps", PIPE | PINNED | percent(25) | driver(10240), MPS),
+    Case(memory("isolation: driver+mps, compute: requested"), "aliyun.com/gpu-core.percentage", 30, percent(30)),
+    mem(
+        "isolation: driver+mps, burst: 20GiB",
+        PIPE | {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=20480M"} | percent(25) | driver(20480, 10240),
+        MPS,
+    ),
     Case("timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}", "nvidia.com/gpu", 1),
+    Case(
+        "timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4, isolation: driver}]}",
+        "nvidia.com/gpu",
+        1,
+        share(10240) | driver(10240),
+    ),
     Case(
         "timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4, isolation: hami-core}]}",
         "nvidia.com/gpu",
@@ -109,6 +129,20 @@ CASES = [
         "nvidia.com/gpu",
         1,
         share(10240) | PIPE | percent(25),
+        MPS,
+    ),
+    Case(
+        "mps: {resources: [{name: nvidia.com/gpu, replicas: 4, isolation: driver}]}",
+        "nvidia.com/gpu",
+        1,
+        share(10240) | PIPE | percent(25) | driver(10240),
+        MPS,
+    ),
+    Case(
+        "mps: {resources: [{name: nvidia.com/gpu, replicas: 4, isolation: driver+mps}]}",
+        "nvidia.com/gpu",
+        1,
+        share(10240) | PIPE | percent(25) | driver(10240),
         MPS,
     ),
     Case(
@@ -130,6 +164,20 @@ CASES = [
         "nvidia.com/gpu-10gb",
         1,
         share(10240) | PIPE | PINNED,
+        MPS,
+    ),
+    Case(
+        "mps: {sizes: [{slices: [{size: 10gb, count: 2}, {size: 20gb}], isolation: driver}]}",
+        "nvidia.com/gpu-10gb",
+        1,
+        share(10240) | PIPE | PINNED | percent(25) | driver(10240),
+        MPS,
+    ),
+    Case(
+        "mps: {sizes: [{slices: [{size: 10gb, count: 2}, {size: 20gb}], isolation: driver+mps}]}",
+        "nvidia.com/gpu-10gb",
+        1,
+        share(10240) | PIPE | PINNED | percent(25) | driver(10240),
         MPS,
     ),
     Case(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema import names
+from gpushare_plugin.config.schema.isolations import limits_compute
 from gpushare_plugin.config.schema.sections import Config, MemoryResource, MemoryResources, Sharing
 from gpushare_plugin.config.schema.values import AllDevices
 from gpushare_plugin.core.policies import POLICIES, is_policy
@@ -125,8 +126,7 @@ def by_memory_and_compute(config: Config) -> Config:
 
 
 def _with_cores(entry: MemoryResource) -> MemoryResource:
-    limited = entry.isolation != "none"
-    return entry.model_copy(update={"compute": "requested"}) if limited else entry
+    return entry.model_copy(update={"compute": "requested"}) if limits_compute(entry.isolation) else entry
 
 
 def _offers_cores(config: Config) -> bool:
@@ -143,8 +143,8 @@ def shared_through_mps(config: Config) -> Config:
     """
     entries = config.sharing.memory.resources if config.sharing.memory else ()
     entry = next((entry for entry in entries if entry.name == names.MEMORY), MemoryResource(name=names.MEMORY))
-    changes: dict[str, object] = {"devices": AllDevices(), "isolation": "mps"}
-    if entry.isolation == "none" and "compute" not in entry.model_fields_set:
+    changes: dict[str, object] = {"devices": AllDevices(), "isolation": ("mps",), "burst": None}
+    if not limits_compute(entry.isolation) and "compute" not in entry.model_fields_set:
         changes["compute"] = "unlimited"
     under_mps = entry.model_copy(update=changes)
     return _only(config, MemoryResources(resources=(under_mps,)))
@@ -175,7 +175,7 @@ _WITHOUT_SLICES = (
     "slices made as pods request them, start gpushare run with --partitioning (chart: partitioning.enabled)"
 )
 _WITHOUT_CORES = (
-    f"{names.CORES} is not offered, because nothing limits compute; set isolation to mps or hami-core in "
+    f"{names.CORES} is not offered, because nothing limits compute; set isolation to mps, driver+mps or hami-core in "
     "sharing.memory.resources"
 )
 _WITHOUT_MIG = (

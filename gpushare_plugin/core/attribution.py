@@ -1,8 +1,8 @@
 """Attribution of usage to containers: joins the processes of a sample with the holdings of containers.
 
 The memory limit of a container is the memory of its memory units or slices, an equal part of the GPU where the
-isolation limits replicas, or all memory of a whole GPU or MIG instance. Time slicing alone sets no limit, nor does a
-whole GPU whose memory is unknown.
+isolation limits replicas, or all memory of a whole GPU or MIG instance. Where the driver limits memory, the hard limit
+that follows from such a share counts. Time slicing alone sets no limit, nor does a whole GPU whose memory is unknown.
 """
 
 from collections import Counter, defaultdict
@@ -84,15 +84,23 @@ def _held(snapshot: Snapshot, holdings: Iterable[Holding]) -> Counter[tuple[str,
 
 def _memory(snapshot: Snapshot, resource: Resource | None, uuid: str, units: Sequence[Unit]) -> int | None:
     """Return the bytes of a GPU that a container with the units `units` may use, None for no limit."""
-    if all(unit.mib for unit in units):
-        return sum(unit.mib for unit in units) * MIB
     gpu = next(gpu for gpu in snapshot.inventory.gpus if gpu.uuid == uuid)
     if any(unit.form.kind == "whole" for unit in units):
         return gpu.memory_mib * MIB or None
+    rule = snapshot.driver_limits.get(uuid)
+    if (share := _share_mib(snapshot, resource, gpu, units)) is None or rule is None:
+        return None if share is None else share * MIB
+    return rule.limit(share, gpu.memory_mib).hard
+
+
+def _share_mib(snapshot: Snapshot, resource: Resource | None, gpu: Gpu, units: Sequence[Unit]) -> int | None:
+    """Return the share of a container with the units `units` of `gpu` in MiB, None where shares have no size."""
+    if all(unit.mib for unit in units):
+        return sum(unit.mib for unit in units)
     # Replicas: with an isolation, a container has one part of the memory, however many replicas the container holds.
-    parts = resource.units_of.get(uuid) if resource else None
-    limited = snapshot.isolations.get(uuid, "none") != "none"
-    return gpu.memory_mib // parts * MIB if parts and limited else None
+    parts = resource.units_of.get(gpu.uuid) if resource else None
+    limited = snapshot.isolations.get(gpu.uuid, "none") != "none"
+    return gpu.memory_mib // parts if parts and limited else None
 
 
 def _together(shares: Sequence[ContainerShare]) -> ContainerShare:

@@ -67,11 +67,17 @@ class LimitRule(Struct, frozen=True):
 
         The driver refuses limits above the memory of the GPU.
         """
-        share = min(share_mib + self.added_mib, gpu_mib)
-        if not self.bursts:
-            return MemoryLimit(share * MIB)
+        soft = self._guaranteed_mib(share_mib, gpu_mib) if self.bursts else 0
+        return MemoryLimit(self.most_mib(share_mib, gpu_mib) * MIB, soft * MIB)
+
+    def most_mib(self, share_mib: int, gpu_mib: int) -> int:
+        """Return the hard limit in MiB; the arguments are those of `limit`."""
+        share = self._guaranteed_mib(share_mib, gpu_mib)
         most = max(share, int(share * (self.burst or 1)), self.burst_mib or 0)
-        return MemoryLimit(min(most, gpu_mib) * MIB, share * MIB)
+        return min(most, gpu_mib)
+
+    def _guaranteed_mib(self, share_mib: int, gpu_mib: int) -> int:
+        return min(share_mib + self.added_mib, gpu_mib)
 
 
 class DriverLimits(Struct, frozen=True):
@@ -83,3 +89,17 @@ class DriverLimits(Struct, frozen=True):
     """Why no hook of a CDI specification sets limits, for people; empty where a hook does."""
     agent: bool = False
     """Whether an agent, `gpushare driver-limits`, sets limits on the node."""
+
+    def why_not(self, rule: LimitRule) -> str:
+        """Return why limits by `rule` cannot be set on the node, for people; empty where they can be set.
+
+        Only an agent removes soft limits, which ancestors of the cgroup keep otherwise when a container ends.
+        """
+        if self.missing or self.agent:
+            return self.missing
+        if rule.bursts:
+            return f"burst needs the agent of driver limits: {_NO_AGENT}"
+        return f"{self.hook}, and {_NO_AGENT}" if self.hook else ""
+
+
+_NO_AGENT = "no agent sets limits here (gpushare driver-limits; chart: driverLimits.enabled)"

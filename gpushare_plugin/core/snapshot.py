@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from gpushare_plugin.base.structs import Struct, field
+from gpushare_plugin.core.driver_limits import LimitRule
 from gpushare_plugin.core.gpu import Gpu, Inventory
 from gpushare_plugin.core.holding import Holding, Holdings, Unknown
 from gpushare_plugin.core.resource import Resource, Standing
@@ -53,6 +54,13 @@ class Snapshot(Struct, frozen=True):
     """The UUIDs of the GPUs that are shared through MPS."""
     isolations: Mapping[str, str] = field(default_factory=dict)
     """The names of the isolations of shared GPUs, by UUID."""
+    isolation_reasons: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Why the isolations before the chosen one were not chosen, by UUID; only for GPUs whose entry names several."""
+    driver_limits: Mapping[str, LimitRule] = field(default_factory=dict)
+    """The rules of the GPUs on which containers have driver limits, by UUID.
+
+    While a GPU waits to change its mode, the rule is that of the containers that hold the GPU.
+    """
     cdi_names: Mapping[str, str] = field(default_factory=dict)
     """The qualified names of the CDI devices that containers get, by UUID; empty where they get no CDI devices."""
     notices: tuple[str, ...] = ()

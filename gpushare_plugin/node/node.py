@@ -42,7 +42,7 @@ from gpushare_plugin.node.news.news import News
 from gpushare_plugin.node.offer import NodeOffer
 from gpushare_plugin.node.sessions import Sessions
 from gpushare_plugin.sharing.cut import PresentUnits, few_slices, unsuitable
-from gpushare_plugin.sharing.snapshot import planned_snapshot
+from gpushare_plugin.sharing.snapshot import limit_rules, planned_snapshot
 from gpushare_plugin.slices.wanted import SliceRequest
 
 ASK_KUBELET_EVERY = 2.0
@@ -292,6 +292,7 @@ def snapshot(  # noqa: PLR0913, PLR0917 - every part of a node
     planned = planned_snapshot(configuration.config, gpus.inventory, configuration.plan)
     return replace(
         planned,
+        driver_limits=limit_rules(offer.modes_in_use),
         needs_mps=planned.needs_mps or partitioning == "mps" or mps.in_use,
         resources=tuple(offer.resources.values()),
         unhealthy=mps.unserved | gpus.faults,

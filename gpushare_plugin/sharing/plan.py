@@ -15,10 +15,12 @@ from gpushare_plugin.config.schema.spelling import shown
 from gpushare_plugin.config.unreported_memory import NO_SIZE, remedy, sized
 from gpushare_plugin.core.cdi import CdiDevices
 from gpushare_plugin.core.device_nodes import CONTROL_DEVICES
+from gpushare_plugin.core.driver_limits import DriverLimits
 from gpushare_plugin.core.gpu import FailedGpu, Gpu, Inventory
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.core.unit import short_uuids
 from gpushare_plugin.sharing.isolation import mps
+from gpushare_plugin.sharing.isolation.choice import choose
 from gpushare_plugin.sharing.isolation.layer import Mode, SharedGpus
 from gpushare_plugin.sharing.isolation.mps import MpsNeeds
 from gpushare_plugin.sharing.ways.cdi import CdiNames
@@ -43,6 +45,10 @@ class Plan(Struct, frozen=True):
     """The modes of shared GPUs by UUID, for GPUs with a mode that the units alone do not show."""
     isolations: Mapping[str, str] = field(default_factory=dict)
     """The names of the isolations of shared GPUs, by UUID."""
+    isolation_reasons: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Why the isolations before the chosen one were not chosen, by UUID; only for GPUs whose entry names several."""
+    through_mps: bool = False
+    """Whether an entry shares GPUs through MPS, perhaps none of the present GPUs."""
     cdi_names: Mapping[str, str] = field(default_factory=dict)
     """The CDI devices that stand for the offered GPUs, by UUID; empty where containers get no CDI devices."""
 
@@ -55,14 +61,15 @@ def plan(  # noqa: PLR0913 - all that a plan depends on
     *,
     cut: Mapping[str, SliceNumbers] | None = None,
     cdi_devices: CdiDevices | None = None,
+    driver_limits: DriverLimits | None = None,
     ways: Sequence[MakeWay] = WAYS,
 ) -> Plan:
     """Return the plan of the config `effective` for the GPUs of `inventory`; never raises, and finds all problems.
 
     The search for problems stops at one problem more than MOST_PROBLEMS. `describe` returns the place of a value in the
     config, for people. `cut` holds the slices of each GPU of a partitioned node, by UUID; under MIG, `cut` holds the
-    offered GPUs, without slices. `cdi_devices` are the devices in the CDI specifications of the node, None where nobody
-    looked.
+    offered GPUs, without slices. `cdi_devices` are the devices in the CDI specifications of the node, and
+    `driver_limits` the means of the node to set driver limits; None where nobody looked.
     """
     config = effective.config
     inventory = sized(inventory, config.unreported_memory)
@@ -76,6 +83,7 @@ def plan(  # noqa: PLR0913 - all that a plan depends on
         short_uuids(gpu.uuid for gpu in inventory.cards),
         Injection(config.flags, control_devices, cdi_devices),
         cut or {},
+        driver_limits,
     )
     try:
         if devices.problem is not None:
@@ -92,7 +100,8 @@ def _assembled(node: NodeFacts, ways: Iterable[MakeWay], describe: Callable[[Pat
     selection.select(entries)
     for entry in entries:
         containers = {gpu: entry.containers(gpu) for gpu in entry.gpus}
-        entry.isolation.check(SharedGpus(selection.title(entry), entry.path, containers, entry.key), findings)
+        shared = SharedGpus(selection.title(entry), entry.path, containers, entry.key)
+        entry.choice = choose(entry.isolations, shared, findings)
     unclaimed = {gpu: name for gpu, name in _left(node).items() if gpu.uuid not in selection.owners}
     resources = tuple(_resources(made, unclaimed, findings))
     cdi, gpus = CdiNames(node.config.flags, node.injection.cdi_devices), _gpus(resources)
@@ -104,6 +113,8 @@ def _assembled(node: NodeFacts, ways: Iterable[MakeWay], describe: Callable[[Pat
         mps.needs((entry.isolation, entry.gpus) for entry in entries),
         dict(_modes(entries)),
         {gpu.uuid: entry.isolation.name for entry in entries for gpu in entry.gpus},
+        {gpu.uuid: entry.choice.passed_over for entry in entries if len(entry.isolations) > 1 for gpu in entry.gpus},
+        any(isinstance(entry.isolation, mps.MpsIsolation) for entry in entries),
         cdi.by_gpu(gpus),
     )
 

@@ -1,12 +1,16 @@
 """The snapshot of a node from the plan, with the needed settings of the config as plain values."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import Config, Resources, Sharing
 from gpushare_plugin.config.unreported_memory import sized
+from gpushare_plugin.core.driver_limits import LimitRule
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.sharing.isolation.driver import UnderDriver
+from gpushare_plugin.sharing.isolation.layer import Mode
+from gpushare_plugin.sharing.isolation.mps import UnderMps
 from gpushare_plugin.sharing.plan import Plan
 from gpushare_plugin.slices.slice import Slice
 
@@ -19,11 +23,13 @@ def planned_snapshot(config: Config, inventory: Inventory, decided: Plan) -> Sna
         decided.resources,
         under_mps=frozenset(decided.mps.gpus),
         isolations=decided.isolations,
+        isolation_reasons=decided.isolation_reasons,
+        driver_limits=limit_rules(decided.modes),
         cdi_names=decided.cdi_names,
         notices=decided.notices,
         mig_strategy=config.flags.mig_strategy,
         policy=_named_policy(config.sharing),
-        needs_mps=bool(inventory.cards or inventory.failed) and _through_mps(config.sharing),
+        needs_mps=bool(inventory.cards or inventory.failed) and (config.sharing.mps is not None or decided.through_mps),
         unshared_names=frozenset(_unshared_names(config.resources, inventory)),
     )
 
@@ -41,6 +47,7 @@ def _named_policy(sharing: Sharing) -> str | None:
     return named.pop() if len(named) == 1 else None
 
 
-def _through_mps(sharing: Sharing) -> bool:
-    by_memory = sharing.memory.resources if sharing.memory else ()
-    return sharing.mps is not None or any(resource.isolation == "mps" for resource in by_memory)
+def limit_rules(modes: Mapping[str, Mode]) -> dict[str, LimitRule]:
+    """Return the rules of the GPUs whose memory the driver limits, by UUID; `modes` are the modes of GPUs, by UUID."""
+    by_driver = {uuid: mode.driver if isinstance(mode, UnderMps) else mode for uuid, mode in modes.items()}
+    return {uuid: mode.rule for uuid, mode in by_driver.items() if isinstance(mode, UnderDriver)}

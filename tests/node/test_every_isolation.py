@@ -2,19 +2,21 @@
 
 import pytest
 
+from gpushare_plugin.config.schema.isolations import IsolationName, includes_driver
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.sharing.isolation.layer import Limits
+from gpushare_plugin.sharing.isolation.mps import UnderMps
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 from tests.node.living import living
 from tests.nodes import Cards, a_gpu, a_node
 from tests.unit.sharing.settings import GPU_MEM, memory
 
-DAEMONLESS = {"none", "hami-core"}
-"""The isolations that need nothing that runs on the node."""
+DAEMONLESS = {"none", "hami-core", "driver"}
+"""The isolations that need nothing that runs on the node; `driver` with a hook of NVIDIA's container toolkit."""
 
 
-@pytest.mark.parametrize("name", ISOLATIONS)
+@pytest.mark.parametrize("name", [name for name in ISOLATIONS if not includes_driver([name])])
 async def test_units_are_healthy_only_where_nothing_is_missing(kubelet: EmbeddedKubelet, name: str) -> None:
     """Where no daemon of the isolation serves a GPU, none of its units is allocated, and the node says why."""
     async with living(kubelet, Cards(a_node(8192)), sharing=memory(isolation=name)) as life:
@@ -27,7 +29,7 @@ async def test_units_are_healthy_only_where_nothing_is_missing(kubelet: Embedded
 
 
 @pytest.mark.parametrize("name", ISOLATIONS)
-def test_a_daemon_is_needed_in_a_mode_of_its_own(name: str) -> None:
-    """A GPU goes to and from a daemon only when no pod holds it: such an isolation has a mode that is no text."""
-    mode = ISOLATIONS[name](Config(), Limits()).mode(a_gpu(0))
-    assert (mode is None or isinstance(mode, str)) is (name in DAEMONLESS)
+def test_a_daemon_is_needed_in_a_mode_of_its_own(name: IsolationName) -> None:
+    """A GPU goes to and from MPS only when no pod holds it, and the mode says what MPS has to serve."""
+    mode = ISOLATIONS[name](Config(), Limits(), None).mode(a_gpu(0))
+    assert isinstance(mode, UnderMps) is (name not in DAEMONLESS)

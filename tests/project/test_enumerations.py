@@ -14,6 +14,7 @@ import yaml
 
 from gpushare_plugin.config.directives import apply_labels
 from gpushare_plugin.config.loading.load import load
+from gpushare_plugin.config.schema.isolations import IsolationName, MpsIsolationName, TimeSlicedIsolationName
 from gpushare_plugin.config.schema.sections import Config, MemoryResource, Sharing, TimeSlicedResource
 from gpushare_plugin.core.policies import (
     DEFAULT_POLICY,
@@ -25,6 +26,7 @@ from gpushare_plugin.core.policies import (
 )
 from gpushare_plugin.core.snapshot import SharingMode
 from gpushare_plugin.sharing.isolation.layer import Isolation, Limits
+from gpushare_plugin.sharing.isolation.mps import UnderMps
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
 from gpushare_plugin.sharing.ways.table import WAYS
 from tests.nodes import a_gpu
@@ -37,7 +39,7 @@ CHART = ROOT / "charts/gpushare"
 NVIDIAS = {"version", "flags", "resources", "sharing", "imex"}
 """The sections of a config that NVIDIA's plugin has, too."""
 
-MADE: dict[str, Isolation] = {name: make(Config(), Limits()) for name, make in ISOLATIONS.items()}
+MADE: dict[str, Isolation] = {name: make(Config(), Limits(), None) for name, make in ISOLATIONS.items()}
 ENFORCING = {name: each for name, each in MADE.items() if each.layers}
 """The isolations that enforce something: all but `none`."""
 COMPUTING = {name: each for name, each in MADE.items() if each.compute_variable(a_gpu(0)) is not None}
@@ -80,12 +82,16 @@ def values_of(label: str, *, partitioning: bool) -> set[str]:
 
 
 def test_every_isolation_of_the_config_stands_in_the_table() -> None:
-    """An entry by memory can have each isolation; one by time slicing each but MPS, which is a section of its own."""
-    of_memory, of_replicas = (
-        set(get_args(each.model_fields["isolation"].annotation)) for each in (MemoryResource, TimeSlicedResource)
+    """An entry by memory can have each isolation, one by time slicing each without MPS, one under MPS each with MPS.
+
+    There, `driver` is short for `driver+mps`.
+    """
+    of_memory, of_replicas, of_clients = map(
+        set, map(get_args, (IsolationName, TimeSlicedIsolationName, MpsIsolationName))
     )
     assert of_memory == ISOLATIONS.keys()
-    assert of_replicas == ISOLATIONS.keys() - {"mps"}
+    assert of_replicas == ISOLATIONS.keys() - {"mps", "driver+mps"}
+    assert of_clients == {name for name, each in MADE.items() if isinstance(each.mode(a_gpu(0)), UnderMps)} | {"driver"}
 
 
 def test_every_way_has_its_section_of_the_config() -> None:
@@ -134,7 +140,7 @@ def test_labels_mean_the_same_values_with_and_without_partitioning(label: str) -
 def test_documents_list_every_value(file: str, begin: str, table: dict[str, object]) -> None:
     """Where a document lists the values of a table, the list is whole, in the spelling of people or of configs."""
     (line,) = [each for each in (ROOT / file).read_text().splitlines() if each.startswith(begin)]
-    missing = [name for name in table if not re.search(rf"\b{name}\b", line, re.IGNORECASE)]
+    missing = [name for name in table if not re.search(rf"\b{re.escape(name)}\b", line, re.IGNORECASE)]
     assert missing == [], f"{file} does not name them in: {line}"
 
 
@@ -157,9 +163,9 @@ def test_descriptions_list_every_isolation() -> None:
     for entry, key, table in (
         (MemoryResource, "isolation", ENFORCING),
         (MemoryResource, "compute", COMPUTING),
-        (TimeSlicedResource, "isolation", ENFORCING.keys() - {"mps"}),
+        (TimeSlicedResource, "isolation", ENFORCING.keys() - {"mps", "driver+mps"}),
     ):
-        text = (entry.model_fields[key].description or "").lower()
+        text = (entry.model_fields[key].description or "").lower().replace("driver and mps", "driver+mps")
         assert [name for name in table if name not in text] == [], f"the description of {key} of {entry.__name__}"
 
 
@@ -167,14 +173,19 @@ def test_descriptions_list_every_isolation() -> None:
     ("entry", "table"),
     [
         ("memory: {resources: [{name: aliyun.com/gpu-mem, compute: requested}]}", COMPUTING),
-        ("timeSlicing: {resources: [{name: gpu, replicas: 2, isolation: mps}]}", ISOLATIONS.keys() - {"mps"}),
+        (
+            "timeSlicing: {resources: [{name: gpu, replicas: 2, isolation: mps}]}",
+            ISOLATIONS.keys() - {"mps", "driver+mps"},
+        ),
     ],
 )
 def test_messages_list_every_isolation(entry: str, table: Collection[str], tmp_path: Path) -> None:
     """Who chose an isolation that is not possible there is told each one that is."""
     (tmp_path / "config.yaml").write_text(f"version: v1\nsharing: {{{entry}}}\n")
     ((_, message, *_),) = [(each.path, each.message) for each in load(tmp_path / "config.yaml", []).problems]
-    assert [name for name in table if not re.search(rf"\b{name}\b", message)] == [], f"not in this message: {message}"
+    assert [name for name in table if not re.search(rf"\b{re.escape(name)}\b", message)] == [], (
+        f"not in this message: {message}"
+    )
 
 
 def test_the_notice_of_a_label_lists_every_isolation_of_compute() -> None:

@@ -15,7 +15,9 @@ from generators.isolation_table import CASES, Case
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.loading.load import load
+from gpushare_plugin.config.schema.fields import Kind
 from gpushare_plugin.config.schema.sections import Section, Sharing
+from gpushare_plugin.core.driver_limits import DriverLimits
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.core.snapshot import SharingMode, Snapshot
 from gpushare_plugin.core.unit import parse_unit
@@ -58,7 +60,7 @@ def lists() -> dict[str, type[Section]]:
 def made(case: Case) -> Snapshot:
     """Return a node that is shared as a case says."""
     config, inventory = settings(sharing=yaml.safe_load(case.sharing)), replace(a_node(40960), driver_version="570.1.2")
-    decided = plan(EffectiveConfig(config), inventory)
+    decided = plan(EffectiveConfig(config), inventory, driver_limits=DriverLimits(agent=True))
     assert decided.problems == ()
     return planned_snapshot(config, inventory, decided)
 
@@ -83,9 +85,11 @@ def test_every_list_of_sharing_has_a_case() -> None:
 @pytest.mark.parametrize("place", [place for place, entry in lists().items() if "isolation" in entry.model_fields])
 def test_every_isolation_has_a_case_in_each_list(place: str) -> None:
     """People see what containers get of each isolation, wherever it can be configured."""
-    shown = {entry.get("isolation", "none") for case in CASES for entry in entries(case).get(place, ())}
-    allowed = get_args(lists()[place].model_fields["isolation"].annotation)
-    assert [name for name in allowed if name not in shown] == [], PLACE
+    field = lists()[place].model_fields["isolation"]
+    names = Kind.of(field.annotation, tuple(field.metadata)).item
+    assert names is not None
+    shown = {entry.get("isolation", names.words[0]) for case in CASES for entry in entries(case).get(place, ())}
+    assert [name for name in names.words if name not in shown] == [], PLACE
 
 
 @pytest.mark.parametrize("way", [each.alias for each in Sharing.model_fields.values()])

@@ -9,6 +9,7 @@ from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.loading.mistakes import Mistakes, Override
 from gpushare_plugin.config.loading.recognition import not_a_config
 from gpushare_plugin.config.schema import names
+from gpushare_plugin.config.schema.isolations import limits_compute
 from gpushare_plugin.config.schema.places import Finding, PlacedValue, SettingPlaces, SourcePlace
 from gpushare_plugin.config.schema.sections import Config, PluginFlags
 
@@ -105,8 +106,11 @@ def notices(config: Config) -> Iterator[str]:
     if mps is not None and not (mps.resources or mps.sizes):
         yield "sharing.mps has neither resources nor sizes: nothing is shared by MPS"
     for index, entry in enumerate(config.sharing.memory.resources if config.sharing.memory else ()):
-        if entry.isolation == "none" and entry.compute != "proportional":
-            yield f'sharing.memory.resources[{index}].compute has no effect: isolation is "none"'
+        if not limits_compute(entry.isolation) and entry.compute != "proportional":
+            isolation = ", ".join(entry.isolation)
+            yield f'sharing.memory.resources[{index}].compute has no effect: isolation is "{isolation}"'
+    if config.driver_limits is not None and not config.sharing.includes_driver:
+        yield "driverLimits has no effect: no entry of sharing has driver as isolation"
     plugin = config.flags.plugin
     if plugin.nvidia_ctk_path != PluginFlags.model_fields["nvidia_ctk_path"].default and not plugin.uses_cdi:
         yield "flags.plugin.nvidiaCTKPath has no effect: flags.plugin.deviceListStrategy names no CDI devices"

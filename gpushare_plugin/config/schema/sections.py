@@ -21,8 +21,21 @@ from pydantic.fields import FieldInfo
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.config.schema import names
+from gpushare_plugin.config.schema.isolations import (
+    IsolationName,
+    MpsIsolationName,
+    TimeSlicedIsolationName,
+    includes_driver,
+    isolation_allowed,
+    isolation_schema,
+    limits_compute,
+    parse_isolation,
+    plain_isolation,
+)
 from gpushare_plugin.config.schema.spelling import wrong
 from gpushare_plugin.config.schema.values import (
+    BURST_ALLOWED,
+    BURST_SCHEMA,
     COMPUTE_ALLOWED,
     COMPUTE_SCHEMA,
     DEVICES_ALLOWED,
@@ -37,6 +50,7 @@ from gpushare_plugin.config.schema.values import (
     XIDS_ALLOWED,
     XIDS_SCHEMA,
     AllDevices,
+    Burst,
     Compute,
     DeviceCount,
     DeviceList,
@@ -46,12 +60,14 @@ from gpushare_plugin.config.schema.values import (
     SliceCompute,
     Xid,
     Xids,
+    parse_burst,
     parse_card_memory,
     parse_compute,
     parse_devices,
     parse_slice,
     parse_slice_compute,
     parse_xids,
+    plain_burst,
     plain_devices,
     plain_xids,
     text_like,
@@ -64,12 +80,14 @@ from gpushare_plugin.slices.slice import Slice
 __all__ = [
     "AllDevices",
     "Allowed",
+    "Burst",
     "CardMemory",
     "Compute",
     "Config",
     "DeviceCount",
     "DeviceList",
     "Devices",
+    "DriverLimitSettings",
     "FeatureDiscoveryFlags",
     "Flags",
     "GpuMemory",
@@ -163,12 +181,25 @@ def _shareable(name: str, info: ValidationInfo) -> str:
     return names.shareable(name, info.context["declared"]) if info.context else name
 
 
-def _no_mps_in_time_slicing(isolation: object) -> object:
-    if isolation == "mps":
-        raise ValueError('found "mps", which is not time slicing: use sharing.mps; allowed: none, hami-core')
-    return isolation
+def _only_with_driver_limits(burst: Burst, info: ValidationInfo) -> Burst:
+    isolation = info.data.get("isolation", ("driver",)) or ("mps",)
+    if not includes_driver(isolation):
+        found, now = plain_burst(burst), ", ".join(isolation)
+        raise ValueError(
+            f"found {found}, but isolation is {now}, and only the driver lets a container use free memory beyond its "
+            "share; set isolation to driver, or leave burst out"
+        )
+    return burst
 
 
+_BURST = (
+    "How much memory a container may use while it is free: a multiple of the share, or a size. Needs the driver as "
+    "isolation, and the agent `gpushare driver-limits`. Default: no more than the share."
+)
+_MPS_ISOLATION = (
+    "What limits a container to its share: MPS, or both NVIDIA's driver and MPS (`driver` means the same here). Of a "
+    "list, the first that the node has. Default: MPS."
+)
 _CHANNELS_TO_SHOW = 8
 _NO_CHANNELS = "but gpushare gives containers no IMEX channels; remove it."
 _DURATION = "a duration such as 60s, or infinite"
@@ -191,6 +222,35 @@ ChosenXids = Annotated[
     Xids, Allowed(XIDS_ALLOWED, XIDS_SCHEMA), PlainValidator(parse_xids), PlainSerializer(plain_xids)
 ]
 ChosenCompute = Annotated[Compute, Allowed(COMPUTE_ALLOWED, COMPUTE_SCHEMA), PlainValidator(parse_compute)]
+ChosenIsolation = Annotated[
+    tuple[IsolationName, ...],
+    Allowed(isolation_allowed(get_args(IsolationName)), isolation_schema(get_args(IsolationName))),
+    PlainValidator(lambda value: parse_isolation(value, get_args(IsolationName))),
+    PlainSerializer(plain_isolation),
+]
+"""Isolations in the order of preference."""
+ChosenTimeSlicedIsolation = Annotated[
+    tuple[TimeSlicedIsolationName, ...],
+    Allowed(isolation_allowed(get_args(TimeSlicedIsolationName)), isolation_schema(get_args(TimeSlicedIsolationName))),
+    PlainValidator(lambda value: parse_isolation(value, get_args(TimeSlicedIsolationName))),
+    PlainSerializer(plain_isolation),
+]
+"""Isolations of replicas that take turns, in the order of preference."""
+ChosenMpsIsolation = Annotated[
+    tuple[MpsIsolationName, ...],
+    Allowed(isolation_allowed(get_args(MpsIsolationName)), isolation_schema(get_args(MpsIsolationName))),
+    PlainValidator(lambda value: parse_isolation(value, get_args(MpsIsolationName))),
+    PlainSerializer(plain_isolation),
+]
+"""Isolations under MPS, in the order of preference."""
+ChosenBurst = Annotated[
+    Burst,
+    Allowed(BURST_ALLOWED, BURST_SCHEMA),
+    PlainValidator(parse_burst),
+    AfterValidator(_only_with_driver_limits),
+    PlainSerializer(plain_burst),
+]
+"""How far a share may use free memory of its GPU."""
 ChosenSliceCompute = Annotated[
     SliceCompute, Allowed(SLICE_COMPUTE_ALLOWED, SLICE_COMPUTE_SCHEMA), PlainValidator(parse_slice_compute)
 ]
@@ -414,11 +474,12 @@ class ReplicatedResource(Section):
 class TimeSlicedResource(ReplicatedResource):
     """An entry of `sharing.timeSlicing.resources`."""
 
-    isolation: Annotated[Literal["none", "hami-core"], BeforeValidator(_no_mps_in_time_slicing)] = Field(
-        default="none",
-        description="What limits a container to its share: nothing, or HAMi-core, which gives each an equal part of "
-        "the memory.",
+    isolation: ChosenTimeSlicedIsolation = Field(
+        default=("none",),
+        description="What limits a container to its share: nothing, or HAMi-core or NVIDIA's driver, which give each "
+        "an equal part of the memory. Of a list, the first that the node has.",
     )
+    burst: ChosenBurst | None = Field(default=None, description=_BURST)
 
 
 class MpsResource(ReplicatedResource):
@@ -427,6 +488,8 @@ class MpsResource(ReplicatedResource):
     replicas: Annotated[int, Field(ge=2, le=MOST_MPS_CLIENTS)] = Field(
         description="How many containers can use one device at the same time; MPS serves 48 clients, before Volta 16."
     )
+    isolation: ChosenMpsIsolation | None = Field(default=None, description=_MPS_ISOLATION)
+    burst: ChosenBurst | None = Field(default=None, description=_BURST)
 
 
 class ReplicatedResources(Section):
@@ -482,6 +545,8 @@ class SizedDevices(Section):
         description="Limit of a slice's compute: in proportion to its size, equal for all slices of a GPU as with nos, "
         "none, or in percent of the GPU.",
     )
+    isolation: ChosenMpsIsolation | None = Field(default=None, description=_MPS_ISOLATION)
+    burst: ChosenBurst | None = Field(default=None, description=_BURST)
 
     @field_validator("slices")
     @classmethod
@@ -526,14 +591,16 @@ class MemoryResource(Section):
         default=DEFAULT_POLICY,
         description="GPU that a request is placed on: of those with enough free units, the fullest or the emptiest.",
     )
-    isolation: Literal["none", "mps", "hami-core"] = Field(
-        default="none",
-        description="What limits a container to its units: nothing, CUDA MPS, or HAMi-core.",
+    isolation: ChosenIsolation = Field(
+        default=("none",),
+        description="What limits a container to its units: nothing, CUDA MPS, HAMi-core, NVIDIA's driver, or both the "
+        "driver and MPS. Of a list, the first that the node has.",
     )
+    burst: ChosenBurst | None = Field(default=None, description=_BURST)
     compute: ChosenCompute = Field(
         default="proportional",
         description="Limit of a container's compute, in percent of the GPU or in proportion to its memory; needs "
-        "MPS or HAMi-core as isolation. With `requested`, the GPUs also offer 100 units each of "
+        "MPS or HAMi-core as isolation, `driver+mps` included. With `requested`, the GPUs also offer 100 units each of "
         "`aliyun.com/gpu-core.percentage`, and containers request their percentage.",
     )
     allow_multi_gpu_shares: bool = Field(
@@ -564,21 +631,22 @@ class MemoryResource(Section):
     @field_validator("compute")
     @classmethod
     def _reject_compute_that_nothing_limits(cls, compute: Compute, info: ValidationInfo) -> Compute:
-        if compute == "requested" and info.data.get("isolation") == "none":
+        isolation = info.data.get("isolation", ("mps",))
+        if compute == "requested" and not limits_compute(isolation):
             raise ValueError(
-                f"found requested, but isolation is none, which does not limit compute, so {names.CORES} cannot be "
-                "offered; set isolation to mps or hami-core, or leave compute out"
+                f"found requested, but isolation is {', '.join(isolation)}, which does not limit compute, so "
+                f"{names.CORES} cannot be offered; set isolation to mps, driver+mps or hami-core, or leave compute out"
             )
         return compute
 
     @field_validator("allow_multi_gpu_shares")
     @classmethod
     def _reject_what_is_allowed_anyway(cls, allowed: bool, info: ValidationInfo) -> bool:  # noqa: FBT001 - the value to check
-        isolation = info.data.get("isolation", "mps")
-        if allowed and isolation != "mps":
+        isolation = info.data.get("isolation", ("mps",))
+        if allowed and "mps" not in isolation:
             raise ValueError(
-                f"found true, but isolation is {isolation}, with which shares on several GPUs are always admitted; "
-                "remove this key, or set isolation to mps"
+                f"found true, but isolation is {', '.join(isolation)}, with which shares on several GPUs are always "
+                "admitted; remove this key, or set isolation to mps"
             )
         return allowed
 
@@ -597,6 +665,17 @@ class Sharing(Section):
     time_slicing: TimeSlicing | None = Field(default=None, description="GPUs shared by time slicing.")
     mps: Mps | None = Field(default=None, description="GPUs shared through CUDA MPS.")
     memory: MemoryResources | None = Field(default=None, description="GPUs shared by memory.")
+
+    @property
+    def includes_driver(self) -> bool:
+        """Whether an entry has the driver limit memory, at least on some nodes."""
+        isolations = [
+            *(entry.isolation for entry in (self.time_slicing.resources if self.time_slicing else ())),
+            *(entry.isolation or () for entry in (self.mps.resources if self.mps else ())),
+            *(entry.isolation or () for entry in (self.mps.sizes if self.mps else ())),
+            *(entry.isolation for entry in (self.memory.resources if self.memory else ())),
+        ]
+        return any(map(includes_driver, isolations))
 
     @field_validator("time_slicing", "mps", "memory", mode="before")
     @classmethod
@@ -632,6 +711,16 @@ class HamiCore(_Optional):
     library_directory: AbsolutePath = Field(
         default="/usr/local/vgpu",
         description="Host directory of `libvgpu.so` and of the `ld.so.preload` that names it.",
+    )
+
+
+class DriverLimitSettings(_Optional):
+    """`driverLimits`: the limits of memory that NVIDIA's driver enforces."""
+
+    additional_memory: CardMemory | None = Field(
+        default=None,
+        description="Memory that is added to the limit of each share, for the CUDA contexts of its processes, which "
+        "count for the limit. Default: none.",
     )
 
 
@@ -704,6 +793,9 @@ class Config(_Optional):
         "time-sliced only. GPUs that report their memory are not concerned.",
     )
     hami_core: HamiCore = Field(default_factory=HamiCore, description="Location of the HAMi-core library.")
+    driver_limits: DriverLimitSettings | None = Field(
+        default=None, description="The limits of memory that NVIDIA's driver enforces."
+    )
     overuse: Overuse = Field(
         default_factory=Overuse, description="What happens to pods that use more memory than they hold."
     )

@@ -1,5 +1,6 @@
 """Values with a spelling of their own: memory units, slices, shares of compute, devices and XIDs."""
 
+import math
 import re
 from collections.abc import Iterable
 from fractions import Fraction
@@ -69,6 +70,31 @@ def parse_card_memory(value: object) -> MemoryUnit:
     if memory.mib <= MOST_MEMORY_MIB:
         return memory
     raise ValueError(wrong(value, f"at most {MemoryUnit(MOST_MEMORY_MIB)}"))
+
+
+Burst = MemoryUnit | int | float
+"""How far a share may use free memory of its GPU: up to a size, or up to a multiple of the share, more than 1."""
+
+BURST_ALLOWED = "a number more than 1, or a size such as 20GiB"
+BURST_SCHEMA: JsonSchema = {"anyOf": [{"type": "number", "exclusiveMinimum": 1}, MEMORY_UNIT_SCHEMA]}
+_LOOSE_FACTOR = re.compile(r"\s*([0-9]{1,4}(?:\.[0-9]{1,4})?)\s*x?\s*", re.ASCII)
+
+
+def parse_burst(value: object) -> Burst:
+    """Read a multiple such as `1.5`, or a size such as `20GiB`; raise ValueError for other values."""
+    if isinstance(value, MemoryUnit):
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 1 < value < math.inf:
+        return value
+    if isinstance(value, str) and _UNIT.fullmatch(value):
+        return parse_card_memory(value)
+    factor = _LOOSE_FACTOR.fullmatch(value) if isinstance(value, str) else None
+    raise ValueError(wrong(value, f"{BURST_ALLOWED}{', without quotes' if factor else ''}"))
+
+
+def plain_burst(burst: Burst) -> str | int | float:
+    """Return `burst` in the spelling of the file."""
+    return str(burst) if isinstance(burst, MemoryUnit) else burst
 
 
 SLICE_SIZE_ALLOWED = "a size such as 10gb"

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.config.schema.isolations import is_always_mps
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.kubelet.paths import DEFAULT_POD_RESOURCES_SOCKET
 
@@ -70,7 +71,9 @@ def needs_of(config: Config, file: str | None, pod_resources_socket: Path) -> Co
     `file` is the file of the config; None without one.
     """
     plugin, memory = config.flags.plugin, config.sharing.memory
-    by_mps = bool(config.sharing.mps) or any(each.isolation == "mps" for each in (memory.resources if memory else ()))
+    by_mps = bool(config.sharing.mps) or any(
+        is_always_mps(each.isolation) for each in (memory.resources if memory else ())
+    )
     return ConfigNeeds(
         strategies=tuple(plugin.device_list_strategy),
         cdi=plugin.uses_cdi,

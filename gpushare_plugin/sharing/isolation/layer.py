@@ -4,13 +4,13 @@ A way of sharing knows the share of a container on each GPU. An isolation knows 
 container within its share. Each isolation is a module of this package and a line in `table`.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import ClassVar, Protocol
 
 from gpushare_plugin.base.errors import Path
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.findings import Findings
-from gpushare_plugin.config.schema.sections import Compute
+from gpushare_plugin.config.schema.sections import Burst, Compute
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.grant import Allocation, Grant
 
@@ -45,6 +45,8 @@ class Limits(Struct, frozen=True):
     """The compute limit of a container."""
     equal_parts: int | None = None
     """The number of equal parts of a GPU, one part for each container; None if each container has its own limits."""
+    burst: Burst | None = None
+    """How far a container may use free memory beyond its share; None for not at all."""
 
     @property
     def percentage(self) -> int | None:
@@ -87,6 +89,10 @@ class Isolation:
     def compute_variable(self, gpu: Gpu) -> str | None:  # noqa: ARG002 - for isolations that limit compute
         """Return the variable that limits a container to a percentage of the compute of `gpu`, None without limits."""
         return None
+
+    def why_not(self, gpus: Iterable[Gpu]) -> str:  # noqa: ARG002 - for isolations that need something of the node
+        """Return why this node cannot isolate containers on `gpus`, for people; empty if the node can."""
+        return ""
 
     def check(self, shared: SharedGpus, findings: Findings) -> None:
         """Add problems to `findings` if the `shared` GPUs cannot be isolated, and warnings for people."""

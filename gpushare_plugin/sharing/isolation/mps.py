@@ -15,8 +15,10 @@ from gpushare_plugin.base.text import some_of
 from gpushare_plugin.config.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.config.schema.sections import Compute
 from gpushare_plugin.config.unreported_memory import NO_SIZE
+from gpushare_plugin.core.driver_limits import LimitRule
 from gpushare_plugin.core.gpu import Gpu
-from gpushare_plugin.core.grant import Allocation, Grant, Mount
+from gpushare_plugin.core.grant import AllocatedGpu, Allocation, Grant, Mount
+from gpushare_plugin.sharing.isolation.driver import UnderDriver
 from gpushare_plugin.sharing.isolation.layer import Isolation, Layers, Limits, SharedGpus, percentage
 from gpushare_plugin.slices.memory import MOST_MPS_CLIENTS, MemoryRoom
 
@@ -38,6 +40,8 @@ class UnderMps(Struct, frozen=True):
 
     memory_limit_mib: int | None
     """The default memory limit of each client in MiB, None if containers set their own limits."""
+    driver: UnderDriver | None = None
+    """The mode of the driver limits beside MPS, None without driver limits."""
 
 
 class MpsNeeds(Struct, frozen=True):
@@ -58,6 +62,8 @@ class MpsClient(Struct, frozen=True):
     """The compute limit of the entry."""
     own_memory_limit: bool = True
     """Whether the container sets its own memory limit; otherwise the default limit of the daemon holds."""
+    driver: LimitRule | None = None
+    """The rule of the driver limits beside MPS, None without driver limits."""
 
     def add(self, grant: Grant, share: Allocation) -> None:
         """Add the mounts and the variable to reach the daemon, and the limits."""
@@ -67,11 +73,15 @@ class MpsClient(Struct, frozen=True):
             Mount(PIPE_DIRECTORY, join(self.root, "pipe"), read_only=True),
             Mount(_SHARED_MEMORY, join(self.root, "shm")),
         ]
-        if self.own_memory_limit:
-            limits = (f"{ordinal}={part.mib}M" for ordinal, part in enumerate(share.gpus))
+        # A list for several GPUs is dropped by a process that sees fewer; the driver limits each GPU anyway.
+        if self.own_memory_limit and not (self.driver and len(share.gpus) > 1):
+            limits = (f"{ordinal}={self._mib(part)}M" for ordinal, part in enumerate(share.gpus))
             grant.environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(limits)
         if (percent := percentage(self.compute, share)) is not None:
             grant.environment[_COMPUTE_LIMIT] = str(percent)
+
+    def _mib(self, part: AllocatedGpu) -> int:
+        return self.driver.most_mib(part.mib, part.gpu.memory_mib) if self.driver else part.mib
 
 
 class MpsIsolation(Struct, Isolation, frozen=True):
@@ -104,6 +114,10 @@ class MpsIsolation(Struct, Isolation, frozen=True):
     def compute_variable(self, gpu: Gpu) -> str | None:
         """Return the variable of the compute limit, None for GPUs without limits under MPS."""
         return _COMPUTE_LIMIT if enforces_limits(gpu) else None
+
+    def why_not(self, gpus: Iterable[Gpu]) -> str:
+        """Return which GPU MPS cannot share, and why; empty if MPS can share all GPUs."""
+        return next((f"{gpu.description} {reason}" for gpu in gpus if (reason := why_not(gpu))), "")
 
     def check(self, shared: SharedGpus, findings: Findings) -> None:
         """Find the GPUs that MPS cannot share, the GPUs with too many clients, and the GPUs without limits."""

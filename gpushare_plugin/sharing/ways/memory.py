@@ -23,7 +23,7 @@ from gpushare_plugin.core.policies import PolicyName
 from gpushare_plugin.core.resource import Resource, Units
 from gpushare_plugin.core.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, wire_size
 from gpushare_plugin.sharing.isolation.layer import Layers, Limits, isolate
-from gpushare_plugin.sharing.isolation.table import ISOLATIONS
+from gpushare_plugin.sharing.isolation.table import isolations
 from gpushare_plugin.sharing.isolation.variables import FrameworkHints, ShareVariables
 from gpushare_plugin.sharing.ways.injection import Injection
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, Unsuitable, by_place
@@ -70,7 +70,12 @@ class MemoryWay:
             unsuitable={
                 gpu: _MIG_INSTANCE if gpu.mig else _MIG_MODE for gpu in self._node.inventory.gpus if gpu.mig_enabled
             },
-            isolation=ISOLATIONS[settings.isolation](self._node.config, Limits(settings.compute)),
+            isolations=isolations(
+                settings.isolation,
+                self._node.config,
+                Limits(settings.compute, burst=settings.burst),
+                self._node.driver_limits,
+            ),
             containers=lambda gpu: gpu.memory_mib // settings.unit.mib,
         )
 

@@ -20,7 +20,7 @@ from gpushare_plugin.core.grant import Allocation, Grant
 from gpushare_plugin.core.resource import Resource, Units
 from gpushare_plugin.core.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, listed_size, wire_size
 from gpushare_plugin.sharing.isolation.layer import Isolation, Layers, Limits, isolate
-from gpushare_plugin.sharing.isolation.table import ISOLATIONS
+from gpushare_plugin.sharing.isolation.table import isolations, isolations_under_mps
 from gpushare_plugin.sharing.isolation.variables import ShareVariables
 from gpushare_plugin.sharing.ways.injection import Injection
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, Unsuitable, by_place
@@ -63,39 +63,42 @@ class ReplicasWay:
         if section := self._node.config.sharing.time_slicing:
             for index, settings in enumerate(section.resources):
                 path = ("sharing", "timeSlicing", "resources", index)
-                isolation = ISOLATIONS[settings.isolation](self._node.config, Limits("unlimited", settings.replicas))
-                yield self._replication(path, section, settings, isolation, refuse_several=False)
+                limits = Limits("unlimited", settings.replicas, settings.burst)
+                named = isolations(settings.isolation, self._node.config, limits, self._node.driver_limits)
+                yield self._replication(path, section, settings, named, refuse_several=False)
 
     def _under_mps(self) -> Iterator[_Replication]:
         if section := self._node.config.sharing.mps:
             for index, settings in enumerate(section.resources):
                 path = ("sharing", "mps", "resources", index)
-                isolation = ISOLATIONS["mps"](self._node.config, Limits(equal_parts=settings.replicas))
-                yield self._replication(path, section, settings, isolation, refuse_several=True)
+                limits = Limits(equal_parts=settings.replicas, burst=settings.burst)
+                named = isolations_under_mps(settings.isolation, self._node.config, limits, self._node.driver_limits)
+                yield self._replication(path, section, settings, named, refuse_several=True)
 
     def _replication(
         self,
         path: Path,
         section: ReplicatedResources,
         settings: ReplicatedResource,
-        isolation: Isolation,
+        isolations: tuple[Isolation, ...],
         *,
         refuse_several: bool,
     ) -> _Replication:
         """Return an entry with its settings; `refuse_several` is the default for `failRequestsGreaterThanOne`."""
         named = tuple(gpu for gpu, name in self._node.offered.items() if name == settings.name)
+        needs_memory = all(each.layers for each in isolations)
         entry = Entry(
             path=path,
             name=settings.name,
             devices=settings.devices,
-            candidates=with_memory(named) if isolation.layers else named,
-            unsized=without_memory(named) if isolation.layers else (),
+            candidates=with_memory(named) if needs_memory else named,
+            unsized=without_memory(named) if needs_memory else (),
             unsuitable={
                 gpu: Unsuitable(f"is in MIG mode and cannot be shared as {settings.name}", _NAME_INSTANCES)
                 for gpu in self._node.inventory.cards
                 if gpu.mig_enabled and gpu not in self._node.offered
             },
-            isolation=isolation,
+            isolations=isolations,
             containers=lambda _gpu: settings.replicas,
             key="replicas",
         )

@@ -23,7 +23,7 @@ from gpushare_plugin.core.resource import Resource, Units
 from gpushare_plugin.core.unit import Form, Unit
 from gpushare_plugin.sharing.isolation.layer import Layers, Limits, isolate
 from gpushare_plugin.sharing.isolation.mps import room_of, why_not
-from gpushare_plugin.sharing.isolation.table import ISOLATIONS
+from gpushare_plugin.sharing.isolation.table import isolations_under_mps
 from gpushare_plugin.sharing.isolation.variables import ShareVariables
 from gpushare_plugin.sharing.ways.injection import Injection
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, SliceNumbers, by_place
@@ -53,7 +53,12 @@ class SlicesWay:
             devices=settings.devices,
             candidates=with_memory(self._node.inventory.cards),
             unsized=without_memory(self._node.inventory.cards),
-            isolation=ISOLATIONS["mps"](self._node.config, Limits(_compute(settings))),
+            isolations=isolations_under_mps(
+                settings.isolation,
+                self._node.config,
+                Limits(_compute(settings), burst=settings.burst),
+                self._node.driver_limits,
+            ),
             containers=lambda _gpu: sum(each.count for each in settings.slices),
             key="slices",
         )
@@ -70,7 +75,7 @@ class SlicesWay:
             name="partitioned",
             devices=AllDevices(),
             candidates=tuple(gpu for gpu in cards if not why_not(gpu)),
-            isolation=ISOLATIONS["mps"](self._node.config, Limits()),
+            isolations=isolations_under_mps(None, self._node.config, Limits(), self._node.driver_limits),
             containers=lambda gpu: sum(map(len, self._node.cut.get(gpu.uuid, {}).values())),
         )
         return _CutEntry(entry, lambda gpu: self._node.cut.get(gpu.uuid, {}))

@@ -8,8 +8,10 @@ from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.findings import Findings
 from gpushare_plugin.config.schema.sections import Config, Devices
+from gpushare_plugin.core.driver_limits import DriverLimits
 from gpushare_plugin.core.gpu import Gpu, Inventory
 from gpushare_plugin.core.resource import Resource
+from gpushare_plugin.sharing.isolation.choice import Choice
 from gpushare_plugin.sharing.isolation.layer import Isolation
 from gpushare_plugin.sharing.ways.injection import Injection
 from gpushare_plugin.slices.slice import Slice
@@ -33,6 +35,8 @@ class NodeFacts(Struct, frozen=True):
     """The access of containers to GPUs."""
     cut: Mapping[str, SliceNumbers] = field(default_factory=dict)
     """The slices of each GPU of a partitioned node, by UUID; under MIG, the offered GPUs, without slices."""
+    driver_limits: DriverLimits | None = None
+    """The means of the node to set driver limits; None where nobody looked."""
 
     @property
     def config(self) -> Config:
@@ -60,8 +64,8 @@ class Entry(Struct, kw_only=True):
     """The GPUs that the entry requests among `candidates`."""
     candidates: tuple[Gpu, ...]
     """The GPUs that the entry can share."""
-    isolation: Isolation
-    """The isolation of the containers."""
+    isolations: tuple[Isolation, ...]
+    """The isolations of the containers that the entry names, in the order of preference."""
     containers: Callable[[Gpu], int]
     """Returns the number of containers that could share a GPU at a time."""
     key: str = ""
@@ -75,6 +79,13 @@ class Entry(Struct, kw_only=True):
     """GPUs outside of `candidates` whose memory is unknown; the entry serves the other GPUs, with a warning."""
     gpus: list[Gpu] = field(default_factory=list)
     """The GPUs that the entry gets, filled in by the plan."""
+    choice: Choice = Choice()
+    """The chosen isolation, filled in by the plan after the GPUs."""
+
+    @property
+    def isolation(self) -> Isolation:
+        """The isolation of the containers."""
+        return self.choice.isolation
 
 
 class Way(Protocol):

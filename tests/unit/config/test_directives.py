@@ -88,7 +88,7 @@ def test_core_mem_offers_compute_where_something_limits_it(configs: Configs, iso
     own = Configs(directory=configs.directory, default="limited")
     sharing, notices = in_force(own, {SCHEDULE: "core_mem"})
     assert sharing.memory is not None
-    assert [(each.isolation, each.compute) for each in sharing.memory.resources] == [(isolation, "requested")]
+    assert [(each.isolation, each.compute) for each in sharing.memory.resources] == [((isolation,), "requested")]
     assert notices == ()
 
 
@@ -99,7 +99,7 @@ def test_core_mem_without_an_isolation_offers_no_compute_and_says_what_to_set(co
     assert [each.compute for each in sharing.memory.resources] == ["proportional"]
     assert notice == (
         "node label ack.node.gpu.schedule=core_mem: aliyun.com/gpu-core.percentage is not offered, because nothing "
-        "limits compute; set isolation to mps or hami-core in sharing.memory.resources"
+        "limits compute; set isolation to mps, driver+mps or hami-core in sharing.memory.resources"
     )
 
 
@@ -122,7 +122,7 @@ def test_labels_for_mps_share_gpus_by_memory_or_by_slices(configs: Configs) -> N
     """ACK's label shares all GPUs by memory under MPS; nos' keeps the slices of the settings, and asks for some."""
     sharing, notices = in_force(configs, {SCHEDULE: "mps"})
     assert sharing.memory is not None
-    assert [(each.name, each.isolation) for each in sharing.memory.resources] == [("aliyun.com/gpu-mem", "mps")]
+    assert [(each.name, each.isolation) for each in sharing.memory.resources] == [("aliyun.com/gpu-mem", ("mps",))]
     assert notices == ()
     sharing, (notice,) = in_force(configs, {PARTITIONING: "mps"})
     assert sharing == named(configs, "slices")

@@ -14,6 +14,7 @@ from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.names import CORES
+from gpushare_plugin.core.driver_limits import DriverLimits
 from gpushare_plugin.core.grant import Grant, Mount, Recipient
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.ledger.node_record import resource_record
@@ -35,7 +36,8 @@ def resource_of(name: str, resources: tuple[Resource, ...]) -> Resource:
 def received(case: Case, strategy: str) -> Grant:
     """Return what a container gets, chosen and allocated as the kubelet would."""
     config = settings(sharing=yaml.safe_load(case.sharing), flags={"plugin": {"deviceListStrategy": strategy}})
-    decided = plan(EffectiveConfig(config, cgpu_disabled=case.cgpu_disabled), NODE)
+    effective = EffectiveConfig(config, cgpu_disabled=case.cgpu_disabled)
+    decided = plan(effective, NODE, driver_limits=DriverLimits(agent=True))
     assert decided.problems == ()
     resource = resource_of(case.resource, decided.resources)
     return resource.allocate(resource.prefer(list(resource.units), [], case.count))

@@ -81,7 +81,7 @@ def test_mps_has_no_default_percentage() -> None:
 
 def test_compute_is_requested_only_where_something_limits_it() -> None:
     """With isolation none the config is rejected, with what to set."""
-    with pytest.raises(ValidationError, match=r"isolation is none.*set isolation to mps or hami-core"):
+    with pytest.raises(ValidationError, match=r"isolation is none.*set isolation to mps, driver\+mps or hami-core"):
         settings(sharing=memory(compute="requested"))
 
 

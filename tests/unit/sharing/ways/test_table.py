@@ -69,7 +69,7 @@ class Halves:
                 name=HALF,
                 devices=devices,
                 candidates=node.inventory.cards,
-                isolation=Isolation(),
+                isolations=(Isolation(),),
                 containers=lambda _gpu: 2,
             )
         ]

@@ -1,0 +1,151 @@
+"""Isolation by NVIDIA's driver, which limits the memory that the processes of a cgroup have on a GPU (from 615 on).
+
+The hook `apply-cuda-memory-limits` of NVIDIA's container toolkit reads the two variables, in whole MiB, and limits the
+cgroup of the container on each of its GPUs before the first process starts; an agent sets the same limits by NVML.
+Sources: NVIDIA/nvidia-container-toolkit, cmd/nvidia-cdi-hook/apply-cuda-memory-limits (merged with #2075; a stored
+version does nothing unless both variables are there, and every version fails, and with it the start of the container,
+where the driver cannot limit memory); NVIDIA, "Multi-Process Service", r615, "MPS v3 Memory Partitioning" (no limits in
+MIG mode).
+"""
+
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import ClassVar
+
+from gpushare_plugin.base.errors import PlacementError
+from gpushare_plugin.base.memory import MIB
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.config.findings import Findings
+from gpushare_plugin.config.schema.sections import Burst, Config
+from gpushare_plugin.config.schema.values import MemoryUnit
+from gpushare_plugin.config.unreported_memory import NO_SIZE
+from gpushare_plugin.core.driver_limits import DriverLimits, LimitRule
+from gpushare_plugin.core.gpu import Gpu
+from gpushare_plugin.core.grant import Allocation, Grant
+from gpushare_plugin.sharing.isolation.layer import Isolation, Layers, Limits, Mode, SharedGpus
+
+_NOT_LOOKED_AT = DriverLimits(missing="nobody looked at whether the driver of this node can limit memory")
+
+
+class UnderDriver(Struct, frozen=True, eq=False):
+    """The mode of a GPU whose memory the driver limits.
+
+    Two such modes are equal if their parts are, whatever their rules: another rule changes the limits of containers
+    that start later, and no container's share.
+    """
+
+    rule: LimitRule
+    """The rule that makes limits of shares."""
+    equal_parts: int | None = None
+    """The number of equal parts of the GPU; None if each container has its own share."""
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether `other` is the mode with the same parts."""
+        return isinstance(other, UnderDriver) and self.equal_parts == other.equal_parts
+
+    def __ne__(self, other: object) -> bool:
+        """Return whether `other` is no mode with the same parts; a Struct has an operator of its own for this, too."""
+        return not self == other
+
+    def __hash__(self) -> int:
+        """Return the same number for equal modes."""
+        return hash(self.equal_parts)
+
+
+class LimitVariables(Struct, frozen=True):
+    """The layer with the variables that the hook of NVIDIA's container toolkit reads."""
+
+    rule: LimitRule
+    """The rule that makes limits of shares."""
+    agent: bool
+    """Whether an agent sets limits, too."""
+
+    def add(self, grant: Grant, share: Allocation) -> None:
+        """Add both limits in MiB, unless they differ between GPUs: the hook gives all GPUs of a container the same.
+
+        Raises PlacementError for different limits without an agent.
+        """
+        limits = {self.rule.limit(part.mib, part.gpu.memory_mib) for part in share.gpus}
+        if len(limits) == 1:
+            (limit,) = limits
+            grant.environment["NVIDIA_GPU_MEMORY_REQUEST"] = str(limit.soft // MIB)
+            grant.environment["NVIDIA_GPU_MEMORY_LIMIT"] = str((limit.hard or 0) // MIB)
+        elif not self.agent:
+            found = ", ".join(
+                f"{(each.hard or 0) // MIB} MiB" for each in sorted(limits, key=lambda each: each.hard or 0)
+            )
+            raise PlacementError(
+                f"{share.resource}: the limits on the {len(share.gpus)} GPUs of this container differ ({found}), and "
+                "the hook of NVIDIA's container toolkit gives all GPUs of a container the same limit; start the agent "
+                "gpushare driver-limits (chart: driverLimits.enabled), or request equal shares"
+            )
+
+
+class DriverIsolation(Struct, Isolation, frozen=True):
+    """The isolation of an entry with `isolation: driver`."""
+
+    name: ClassVar[str] = "driver"
+
+    node: DriverLimits
+    """The means of the node to set limits."""
+    rule: LimitRule
+    """The rule that makes limits of shares."""
+    limits: Limits
+    """The limits of the entry."""
+
+    @property
+    def layers(self) -> Layers:
+        """The layer with the variables of the limits."""
+        return (LimitVariables(self.rule, self.node.agent),)
+
+    def mode(self, gpu: Gpu) -> Mode:  # noqa: ARG002 - all GPUs have the same mode
+        """Return the mode, with the parts of the GPU if all are equal."""
+        return self.under_driver
+
+    @property
+    def under_driver(self) -> UnderDriver:
+        """The mode of every GPU."""
+        return UnderDriver(self.rule, self.limits.equal_parts)
+
+    def why_not(self, gpus: Iterable[Gpu]) -> str:
+        """Return why the driver of this node cannot limit containers on `gpus`; empty if it can."""
+        reasons = (f"{gpu.description} {reason}" for gpu in gpus if (reason := _unlimited(gpu)))
+        return self.node.why_not(self.rule) or next(reasons, "")
+
+    def check(self, shared: SharedGpus, findings: Findings) -> None:
+        """Find what the node lacks, and the GPUs on which the driver limits nothing."""
+        self.check_node(shared, findings)
+        for gpu in shared.containers:
+            if reason := _unlimited(gpu):
+                findings.problem((*shared.path, "devices"), f"{gpu.description} {reason}: leave it out of devices")
+
+    def check_node(self, shared: SharedGpus, findings: Findings) -> None:
+        """Find what the node lacks."""
+        if shared.containers and (reason := self.node.why_not(self.rule)):
+            findings.problem(
+                (*shared.path, "isolation"),
+                f"found driver, but {reason}; or let other isolations follow for such nodes, as in [driver, none]",
+            )
+
+
+def driver_isolation(config: Config, limits: Limits, node: DriverLimits | None) -> DriverIsolation:
+    """Return the isolation of an entry with these limits; without a look at the node, the driver limits nothing."""
+    settings = config.driver_limits
+    added = settings.additional_memory if settings else None
+    return DriverIsolation(node or _NOT_LOOKED_AT, limit_rule(added.mib if added else 0, limits.burst), limits)
+
+
+def limit_rule(added_mib: int, burst: Burst | None) -> LimitRule:
+    """Return the rule for a `burst` of the config."""
+    if isinstance(burst, MemoryUnit):
+        return LimitRule(added_mib, burst_mib=burst.mib)
+    return LimitRule(added_mib, None if burst is None else Fraction(str(burst)))
+
+
+def _unlimited(gpu: Gpu) -> str:
+    """Return why the driver does not limit memory of `gpu`; empty if it does."""
+    if gpu.mig:
+        return "is a MIG instance, and the driver limits the memory of whole GPUs only"
+    if gpu.mig_enabled:
+        return "is in MIG mode, in which the driver limits no memory"
+    return "" if gpu.memory_mib else NO_SIZE
