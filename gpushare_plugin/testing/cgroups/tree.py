@@ -38,6 +38,14 @@ class Cgroups(Protocol):
         """Remove a cgroup; raises OSError (EBUSY) for one with processes or children."""
         ...
 
+    def enter(self, cgroup: Path, pid: int) -> None:
+        """Put a described process into a cgroup."""
+        ...
+
+    def leave(self, cgroup: Path, pid: int) -> None:
+        """Let a described process of a cgroup end."""
+        ...
+
 
 class CgroupTree:
     """Cgroups described by files in a folder."""
@@ -128,6 +136,12 @@ class RealCgroups:
     def remove(self, cgroup: Path) -> None:
         """Remove a cgroup; raises OSError (EBUSY) for one with processes or children."""
         cgroup.rmdir()
+
+    def enter(self, cgroup: Path, pid: int) -> None:
+        """Do nothing: a described process is in no cgroup of the machine."""
+
+    def leave(self, cgroup: Path, pid: int) -> None:
+        """Do nothing, as `enter`."""
 
 
 @contextlib.contextmanager
