@@ -49,7 +49,21 @@ STEPS: Mapping[str, Step] = {
     "mps-fault": Step("MPS: a fault", mps.fault, no_mps),
     "mps-kill": Step("MPS: a kill", mps.kill, no_mps),
     "mps-restart": Step("MPS: the end of gpushare mps", mps.restart, no_mps),
-    "driver-limits": Step("Limits of the driver itself", driver_limits.driver_limits),
+    "driver-limits": Step("Driver limits: the library", driver_limits.library),
+    "driver-limits-memory": Step("Driver limits: memory of a cgroup", driver_limits.memory, driver_limits.no_limits),
+    "driver-limits-processes": Step(
+        "Driver limits: several programs", driver_limits.processes, driver_limits.no_limits
+    ),
+    "driver-limits-uncounted": Step(
+        "Driver limits: managed and imported memory", driver_limits.uncounted, driver_limits.no_limits
+    ),
+    "driver-limits-above": Step("Driver limits: the cgroup of a pod", driver_limits.above, driver_limits.no_limits),
+    "driver-limits-escapes": Step(
+        "Driver limits: what programs can do", driver_limits.escapes, driver_limits.no_limits
+    ),
+    "driver-limits-mps": Step(
+        "Driver limits: a client of MPS", driver_limits.under_mps, driver_limits.no_limits_under_mps
+    ),
 }
 """The steps in the order in which they run."""
 
@@ -87,13 +101,15 @@ def main(report: Path | None, only: Sequence[str], *, may_change: bool) -> None:
         )
     _end_in_order()
     steps: list[StepReport] = []
+    cgroups = Cgroups()
     try:
-        with Cgroups() as cgroups:
+        with cgroups:
             subject = Subject(Machine(uuids, cgroups, node.driver_version, may_change), cards)
             for name in only or STEPS:
                 asyncio.run(_run(STEPS[name], subject, steps))
     finally:
-        steps.append(_shown(StepReport("What is left behind", traces.compared(before, traces.state(uuids)), 0)))
+        left = [*traces.compared(before, traces.state(uuids)), traces.cgroups_left(cgroups)]
+        steps.append(_shown(StepReport("What is left behind", left, 0)))
         if report is not None:
             report.parent.mkdir(parents=True, exist_ok=True)
             report.write_text(written(node, steps, may_change=may_change))

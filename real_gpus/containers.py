@@ -42,13 +42,19 @@ class Cgroups:
     def __init__(self, hierarchy: Path = _CGROUPS) -> None:
         """Make no cgroup yet; `hierarchy` is where cgroups of version 2 are mounted."""
         self._hierarchy = hierarchy
-        self._root: Path | None = None
+        self.root = hierarchy / f"gpushare-real-gpus-{os.getpid()}"
+        """Our own cgroup."""
         self.why_none: str | None = None
         """Why containers have no cgroup here."""
+        self.why_not_counted: str | None = None
+        """Why the driver counts the memory of no cgroup here, whatever its version."""
+        self.counted_by = ""
+        """The controller by which the driver counts, `dmem` or `misc`; empty without one."""
+        self._there = False
 
     def __enter__(self) -> Self:
         """Make our own cgroup, where this machine lets us."""
-        root = self._hierarchy / f"gpushare-real-gpus-{os.getpid()}"
+        root = self.root
         try:
             root.mkdir()
             if not (root / "cgroup.procs").exists():
@@ -57,23 +63,41 @@ class Cgroups:
         except OSError as error:
             self.why_none = f"no cgroup can be made: {error.strerror}"
         else:
-            self._root = root
+            self._there = True
             self.why_none = why_unknown(Path("/proc"))
+            self._see_controllers()
         return self
+
+    def _see_controllers(self) -> None:
+        """See by which controller the driver counts: by dmem, where the kernel counts GPUs of NVIDIA (MPS, r615)."""
+        capacity = self._hierarchy / "dmem.capacity"
+        wanted = "dmem" if capacity.exists() and "nvidia/" in capacity.read_text() else "misc"
+        if wanted in (self.root / "cgroup.controllers").read_text().split():
+            self.counted_by = wanted
+        else:
+            self.why_not_counted = f"the controller {wanted} is not on for cgroups below {self._hierarchy}"
 
     def __exit__(self, *_: object) -> None:
         """Remove all cgroups; their programs have ended."""
-        if self._root is not None:
-            for folder, _directories, _files in os.walk(self._root, topdown=False):
+        if self._there:
+            for folder, _directories, _files in os.walk(self.root, topdown=False):
                 with contextlib.suppress(OSError):
                     Path(folder).rmdir()
 
+    def make_again(self, cgroup: Path) -> None:
+        """Remove a cgroup without programs, and make another one at the same path."""
+        cgroup.rmdir()
+        cgroup.mkdir()
+
     def of(self, pod_uid: str) -> str:
         """Return the folder of a new cgroup for a container of a pod, empty where none can be made."""
-        if self._root is None:
+        if not self._there:
             return ""
-        made = self._root / "kubepods" / "besteffort" / f"pod{pod_uid}" / secrets.token_hex(32)
+        made = self.root / "kubepods" / "besteffort" / f"pod{pod_uid}" / secrets.token_hex(32)
         made.mkdir(parents=True)
+        if self.counted_by:
+            for each in reversed(made.relative_to(self.root).parents):
+                (self.root / each / "cgroup.subtree_control").write_text(f"+{self.counted_by}")
         return str(made)
 
 
@@ -146,7 +170,8 @@ class RunningContainer:
         self.environment = started.environment
         """What the container was granted."""
         self._mounts = [(each.container_path, each.host_path, each.read_only) for each in started.mounts]
-        self._cgroup = cgroup
+        self.cgroup = cgroup
+        """The folder of the cgroup of the programs; empty for none."""
         self._folder = folder
         self._gpus = gpus
         self._programs: list[Program] = []
@@ -166,7 +191,7 @@ class RunningContainer:
         root, errors = self._folder / f"root-{number}", self._folder / f"errors-{number}"
         root.mkdir(parents=True)
         command = [sys.executable, "-m", "real_gpus.program"]
-        program = await inside(command, environment, self._mounts, root, errors, cgroup=self._cgroup, user=user)
+        program = await inside(command, environment, self._mounts, root, errors, cgroup=self.cgroup, user=user)
         self._programs.append(Program(program, errors))
         return self._programs[-1]
 
@@ -176,9 +201,9 @@ class RunningContainer:
             await program.end()
 
     @classmethod
-    def of_no_pod(cls, gpu: str, folder: Path, gpus: Sequence[str]) -> Self:
+    def of_no_pod(cls, gpu: str, folder: Path, gpus: Sequence[str], cgroup: str = "") -> Self:
         """Return what starts programs that are in no pod and see the GPU `gpu`."""
-        return cls(StartedContainer("", {"NVIDIA_VISIBLE_DEVICES": gpu}, (), (), {}, (), {}), "", folder, gpus)
+        return cls(StartedContainer("", {"NVIDIA_VISIBLE_DEVICES": gpu}, (), (), {}, (), {}), cgroup, folder, gpus)
 
     def _visible(self) -> Mapping[str, str]:
         """Return what has the effect of a runtime that shows the container only the GPUs of NVIDIA_VISIBLE_DEVICES."""

@@ -16,6 +16,8 @@ _THREADS = 1024
 _ITERATIONS = 50_000
 """Some 3 ms on all multiprocessors of an H100."""
 _MEM_ATTACH_GLOBAL = 1
+_LAZY_PEER_ACCESS = 1
+"""CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS."""
 _NOWHERE = 1 << 44
 """An address at which no memory is."""
 
@@ -51,6 +53,12 @@ again:
     ret;
 }
 \0"""
+
+
+class _IpcHandle(ctypes.Structure):
+    """`CUipcMemHandle`."""
+
+    _fields_ = (("reserved", ctypes.c_ubyte * 64),)
 
 
 class CudaError(Exception):
@@ -119,8 +127,20 @@ class Cuda:
         self._call("cuMemsetD8_v2", pointer, ctypes.c_ubyte(1), ctypes.c_size_t(mib * _MIB))
         self._call("cuCtxSynchronize")
 
+    def exported(self, mib: int) -> str:
+        """Take `mib` MiB more; return the handle by which other processes can import the memory."""
+        self.hold(mib)
+        handle = _IpcHandle()
+        self._call("cuIpcGetMemHandle", ctypes.byref(handle), self._held[-1])
+        return bytes(handle).hex()
+
+    def import_(self, handle: str) -> None:
+        """Import the memory of another process, which this process keeps until its end; raises CudaError."""
+        pointer, given = ctypes.c_uint64(), _IpcHandle.from_buffer_copy(bytes.fromhex(handle))
+        self._call("cuIpcOpenMemHandle_v2", ctypes.byref(pointer), given, _LAZY_PEER_ACCESS)
+
     def free(self) -> None:
-        """Give all memory back."""
+        """Give all memory back that this process took."""
         while self._held:
             self._call("cuMemFree_v2", self._held.pop())
 

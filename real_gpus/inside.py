@@ -27,7 +27,8 @@ def main(text: str) -> None:
     """
     wanted: Mapping[str, Any] = json.loads(text)
     if wanted["cgroup"]:
-        Path(wanted["cgroup"], "cgroup.procs").write_text(str(os.getpid()))
+        with Path(wanted["cgroup"], "cgroup.procs").open("a") as processes:
+            processes.write(f"{os.getpid()}\n")
     if wanted["mounts"]:
         _enter(Path(wanted["root"]), wanted["mounts"])
     if wanted["user"] != os.geteuid():

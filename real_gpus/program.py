@@ -10,6 +10,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import pynvml
+
 from real_gpus.cuda import Cuda, CudaError
 
 Answer = dict[str, Any]
@@ -28,7 +30,7 @@ class Program:
             cuda = self._cuda or Cuda()
             self._cuda = cuda
             answer: Answer = getattr(self, str(order["do"]))(cuda, order)
-        except CudaError as error:
+        except (CudaError, pynvml.NVMLError) as error:
             return {"error": str(error)}
         return answer
 
@@ -54,6 +56,21 @@ class Program:
         cuda.manage(order["mib"])
         cuda.free()
         return {}
+
+    def export(self, cuda: Cuda, order: Mapping[str, Any]) -> Answer:
+        """Take `mib` MiB that other processes can import, and keep them; return the handle for that."""
+        return {"handle": cuda.exported(order["mib"])}
+
+    def import_(self, cuda: Cuda, order: Mapping[str, Any]) -> Answer:
+        """Import the memory of another process by its `handle`, and keep it."""
+        cuda.import_(order["handle"])
+        return {}
+
+    def ask_nvml(self, cuda: Cuda, _: Mapping[str, Any]) -> Answer:
+        """Return the memory in MiB that NVML tells this process of its GPU."""
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(cuda.gpus[0])
+        return {"total_mib": pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).total >> 20}
 
     def work(self, cuda: Cuda, order: Mapping[str, Any]) -> Answer:
         """Compute for `seconds`; return how often per second."""

@@ -6,6 +6,7 @@ from typing import Any
 import pynvml
 
 from gpushare_plugin.gpus.compute_modes import ComputeMode
+from real_gpus.containers import Cgroups
 from real_gpus.findings import Finding, equal
 
 _PROCESSES = "processes"
@@ -61,3 +62,8 @@ def compared(before: Sequence[Trace], after: Sequence[Trace]) -> list[Finding]:
         for number, (trace, now) in enumerate(zip(before, after, strict=True))
         for field, value in trace.items()
     ]
+
+
+def cgroups_left(cgroups: Cgroups) -> Finding:
+    """Return whether all cgroups of this run are gone."""
+    return equal("cgroups of this run", "removed", "still there" if cgroups.root.exists() else "removed")

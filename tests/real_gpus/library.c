@@ -5,11 +5,16 @@
  * Under MPS (CUDA_MPS_PIPE_DIRECTORY has a socket `control`) a process has the limits of its own environment, and none of
  * memory if the list names a GPU that it does not see: so it was measured on an H100 with driver 580.159.04. The default
  * limits of the control daemon, and other processes on the GPU, do not count here.
+ *
+ * Where FAKE_CUDA_DRIVER names the socket of driver.py, that part of the stand-in decides what a process gets by the driver
+ * limits of its cgroup: one line is asked, and one number is the answer.
  */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
@@ -32,7 +37,27 @@ static int count;
 static uint64_t used = CONTEXT_MIB * MIB;
 static int faulty;
 static uint64_t next = MIB;
-static struct { uint64_t at, size; } held[4096];
+static struct { uint64_t at, size; long long id; } held[4096];
+static FILE *driver, *answers;
+
+/* Asks the driver; -1 is a refusal. */
+static long long ask(const char *what, unsigned long long amount) {
+    long long answer = -1;
+    fprintf(driver, "%s %s %llu\n", what, gpus[0].text, amount);
+    fflush(driver);
+    return fscanf(answers, "%lld", &answer) == 1 ? answer : -1;
+}
+
+static void find_driver(void) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const char *path = getenv("FAKE_CUDA_DRIVER");
+    int connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (path == NULL)
+        return;
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    if (connect(connection, (struct sockaddr *)&address, sizeof address) == 0)
+        driver = fdopen(connection, "w"), answers = fdopen(connection, "r");
+}
 
 static int seen(const char *uuid) {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -85,6 +110,7 @@ EXPORT int cuInit(unsigned flags) {
         count++;
     }
     free(described);
+    find_driver();
     return count > 0 ? SUCCESS : NO_DEVICE;
 }
 
@@ -96,7 +122,11 @@ EXPORT int cuDeviceGetAttribute(int *value, int what, int device) {
     *value = multiprocessors();
     return SUCCESS;
 }
-EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) { (void)device; *context = gpus; return SUCCESS; }
+EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) {
+    (void)device;
+    *context = gpus;
+    return driver == NULL || ask("take", used) >= 0 ? SUCCESS : OUT_OF_MEMORY;
+}
 EXPORT int cuCtxSetCurrent(void *context) { (void)context; return SUCCESS; }
 EXPORT int cuModuleLoadData(void **module, const void *image) { (void)image; *module = gpus; return SUCCESS; }
 EXPORT int cuModuleGetFunction(void **function, void *module, const char *name) {
@@ -106,16 +136,17 @@ EXPORT int cuModuleGetFunction(void **function, void *module, const char *name) 
 }
 
 EXPORT int cuMemGetInfo_v2(size_t *unused, size_t *total) {
-    *total = gpus[0].mib * MIB;
+    long long limited = driver == NULL ? -1 : ask("limit", 0);
+    *total = limited >= 0 ? (size_t)limited : gpus[0].mib * MIB;
     *unused = limit() * MIB - used;
     return SUCCESS;
 }
 
-EXPORT int cuMemAlloc_v2(uint64_t *pointer, size_t size) {
+static int take(uint64_t *pointer, size_t size, const char *what) {
     size_t i = 0;
     while (held[i].size != 0)
         i++;
-    if (used + size > limit() * MIB)
+    if (used + size > limit() * MIB || (driver != NULL && (held[i].id = ask(what, size)) < 0))
         return OUT_OF_MEMORY;
     used += size;
     *pointer = held[i].at = next += size;
@@ -123,15 +154,37 @@ EXPORT int cuMemAlloc_v2(uint64_t *pointer, size_t size) {
     return SUCCESS;
 }
 
+EXPORT int cuMemAlloc_v2(uint64_t *pointer, size_t size) { return take(pointer, size, "take"); }
+
 EXPORT int cuMemAllocManaged(uint64_t *pointer, size_t size, unsigned flags) {
     (void)flags;
-    return cuMemAlloc_v2(pointer, size);
+    return take(pointer, size, "manage");
+}
+
+EXPORT int cuIpcGetMemHandle(unsigned char *handle, uint64_t pointer) {
+    for (size_t i = 0; i < sizeof held / sizeof *held; i++)
+        if (held[i].size != 0 && held[i].at == pointer)
+            memcpy(handle, &held[i].id, sizeof held[i].id);
+    return SUCCESS;
+}
+
+struct ipc_handle { unsigned char reserved[64]; };
+
+EXPORT int cuIpcOpenMemHandle_v2(uint64_t *pointer, struct ipc_handle handle, unsigned flags) {
+    long long id;
+    (void)flags;
+    memcpy(&id, handle.reserved, sizeof id);
+    *pointer = next += MIB;
+    return ask("share", (unsigned long long)id) >= 0 ? SUCCESS : OUT_OF_MEMORY;
 }
 
 EXPORT int cuMemFree_v2(uint64_t pointer) {
     for (size_t i = 0; i < sizeof held / sizeof *held; i++)
-        if (held[i].size != 0 && held[i].at == pointer)
+        if (held[i].size != 0 && held[i].at == pointer) {
             used -= held[i].size, held[i].size = 0;
+            if (driver != NULL)
+                ask("free", (unsigned long long)held[i].id);
+        }
     return SUCCESS;
 }
 

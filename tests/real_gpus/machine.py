@@ -45,12 +45,14 @@ def machine(folder: Path, *gpus: FakeGpu, cuda: bool = True, use: FakeProcess | 
     with FakeNvml(gpus or [GPU]) as nvml, FakeMps() as mps:
         if use is not None:
             nvml.use(nvml.gpus[0].uuid, use)
-        environment = {**mps.environment, **nvml.environment}
-        if cuda:
-            described = [f"{gpu.uuid},{gpu.memory_mib - gpu.reserved_mib},{MULTIPROCESSORS}" for gpu in nvml.gpus]
-            environment["FAKE_CUDA"] = ";".join(described)
-            environment["LD_LIBRARY_PATH"] = f"{_cuda(folder)}:{environment['LD_LIBRARY_PATH']}"
-        yield Machine(folder, environment)
+        yield Machine(folder, {**mps.environment, **(with_cuda(folder, nvml) if cuda else nvml.environment)})
+
+
+def with_cuda(folder: Path, nvml: FakeNvml) -> Mapping[str, str]:
+    """Return the environment of programs that see the GPUs of `nvml` by the stand-ins for NVML and CUDA."""
+    described = [f"{gpu.uuid},{gpu.memory_mib - gpu.reserved_mib},{MULTIPROCESSORS}" for gpu in nvml.gpus]
+    paths = f"{_cuda(folder)}:{nvml.environment['LD_LIBRARY_PATH']}"
+    return {**nvml.environment, "FAKE_CUDA": ";".join(described), "LD_LIBRARY_PATH": paths}
 
 
 def _cuda(folder: Path) -> Path:

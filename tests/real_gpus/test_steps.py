@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.testing.nvml import FakeGpu, FakeProcess
-from real_gpus.containers import Cgroups, why_no_mounts
+from real_gpus.containers import Cgroups
 from tests.real_gpus.machine import GPU, Machine, machine
 
 
@@ -17,13 +17,6 @@ def place(tmp_path: Path) -> Iterator[Machine]:
     """Have a machine with one GPU."""
     with machine(tmp_path) as made:
         yield made
-
-
-@pytest.fixture
-def needs_mounts() -> None:
-    """Skip where the containers of a test cannot have mounts."""
-    if (reason := why_no_mounts()) is not None:
-        pytest.skip(reason)
 
 
 def test_containers_get_what_the_kubelet_allocates(place: Machine, tmp_path: Path) -> None:
@@ -75,9 +68,12 @@ def test_steps_fit_small_gpus_and_several_gpus(tmp_path: Path, gpus: list[FakeGp
 def test_steps_that_a_machine_cannot_show_are_skipped_with_the_reason(tmp_path: Path) -> None:
     """Without CUDA no program runs; what does not need CUDA is shown all the same."""
     with machine(tmp_path, cuda=False) as place:
-        done = place.run("--only", "memory", "--only", "mps-fault", "--only", "driver-limits")
+        steps = ("memory", "mps-fault", "driver-limits", "driver-limits-memory")
+        done = place.run(*(word for step in steps for word in ("--only", step)))
     assert done.returncode == 0, done.stdout
     assert "skipped: the whole step: no program can use CUDA: " in done.stdout
+    absent = "driver 570.86.15 has no driver limits, which drivers have from 615 on: expected absent"
+    assert f"skipped: the whole step: {absent}" in done.stdout
     assert "holds: nvmlDeviceSetMemoryLimits_v1 in the library of driver 570.86.15: False" in done.stdout
 
 
@@ -86,6 +82,7 @@ def test_a_run_leaves_the_settings_of_the_gpus_as_they_were(place: Machine) -> N
     done = place.run("--only", "driver-limits")
     assert "holds: GPU 0: compute mode: DEFAULT" in done.stdout
     assert "holds: GPU 0: processes: 0" in done.stdout
+    assert "holds: cgroups of this run: removed" in done.stdout
 
 
 def test_programs_that_use_a_gpu_are_left_alone(tmp_path: Path) -> None:
