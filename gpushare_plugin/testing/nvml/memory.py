@@ -10,7 +10,7 @@ import fcntl
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -34,10 +34,13 @@ class Allocation:
     """Memory of a card that a process has; it is in use until each process that has it has freed it."""
 
     gpu: int
+    """The index of the card."""
     mib: int
+    """The size in MiB."""
     charges: Sequence[Charge]
+    """What counts for limits; nothing where the driver charges nothing."""
     users: int = 1
-    ended: bool = field(default=False, init=False)
+    """The processes that have the memory."""
 
     def share(self) -> None:
         """Import the memory into another process, which the memory is not charged to ([S]: charges are counted)."""
@@ -47,7 +50,6 @@ class Allocation:
         """Free the memory in one process."""
         self.users -= 1
         if self.users == 0:
-            self.ended = True
             for charge in self.charges:
                 charge.release()
 
@@ -84,7 +86,7 @@ class Memory:
 
     def used_mib(self, gpu: int) -> int:
         """Return how much of a card processes have."""
-        self._allocations = [each for each in self._allocations if not each.ended]
+        self._allocations = [each for each in self._allocations if each.users]
         return sum(each.mib for each in self._allocations if each.gpu == gpu)
 
 

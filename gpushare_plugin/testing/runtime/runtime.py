@@ -60,13 +60,21 @@ class RunningContainer:
     """A container whose process runs."""
 
     id: str
+    """The runtime's ID."""
     pod: Pod
+    """The pod of the container."""
     name: str
+    """The name in the pod."""
     qos: Qos
+    """The QoS class of the pod."""
     pid: int
+    """The process, which is described in `Runtime.procfs`."""
     cgroup: Path
+    """The directory of the cgroup of the process."""
     environment: Mapping[str, str]
+    """The environment of the process."""
     allocations: list[Allocation] = field(default_factory=list)
+    """The memory that the process has."""
 
 
 class Runtime:
