@@ -73,6 +73,8 @@ EVENTS = {
     "pod_drifted": "A pod holds units of other GPUs (`found`) than the scheduler extender promised it (`expected`), for example because units were promised of a GPU that another pod held. The annotation `gpushare/allocation` has the true GPUs, and the extender uses that. Nothing to do, unless it repeats.",
     "pod_over_limit": "The processes of a container use more memory of the GPU than its limit and 512 MiB. With `overuse.action: evict` the pod is evicted after the grace period. One event for each episode.",
     "pod_within_limit": "The container is within its limit again, or gone. The episode is over.",
+    "limit_not_in_effect": "A container was promised a limit of GPU memory (`limit_mib`) that is not in effect; see `reason`, and [limits that are in effect](usage.md#limits-that-are-in-effect). One event for a container, until the limit is in effect.",
+    "limit_in_effect": "A limit that was not in effect is enforced now.",
     "pod_evicted": "The pod was evicted because it used more memory than its limit for longer than the grace period. Its controller may start another one.",
     "eviction_refused": "A pod that uses more memory than its limit could not be evicted; see `reason`. It is tried again, and other pods of the GPU wait for it. Neither holds for a static pod: change or remove its manifest on the node.",
     "foreign_process_found": "A process uses an offered GPU, and its pod holds no units of it, or it is in no pod (`owner`). What it uses is missing to the pods. Usually a pod sets NVIDIA_VISIBLE_DEVICES itself, or a program runs on the host. End it, or do not offer the GPU.",

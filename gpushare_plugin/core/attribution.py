@@ -233,6 +233,8 @@ def _container(share: ContainerShare, processes: Sequence[Process] | None) -> Co
         None if processes is None else _sum(process.memory for process in processes),
         None if processes is None else _utilization(process.utilization for process in processes),
         None if processes is None else len(processes),
+        holder.container_id,
+        tuple(processes or ()),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.core.in_effect import Effect
 
 TOLERANCE = 512 * MIB
 """Bytes by which a container may exceed its limit: the CUDA context of a process takes some hundreds of MiB."""
@@ -43,6 +44,8 @@ class Process(Struct, frozen=True):
     """The part of the time in which the process computed on the GPU, from 0 to 1; None if the driver does not say."""
     owner: Owner = HOST
     """The pod and the container of the process."""
+    mps_client: bool | None = None
+    """Whether the driver lists the process as a client of MPS; None where the driver does not say."""
 
 
 class ContainerUsage(Struct, frozen=True):
@@ -74,6 +77,12 @@ class ContainerUsage(Struct, frozen=True):
     """The part of the time in which the container computed on the GPU."""
     processes: int | None = None
     """The number of processes on the GPU."""
+    container_id: str = ""
+    """The container runtime's ID of the container; empty where unknown."""
+    members: tuple[Process, ...] = ()
+    """The processes on the GPU; none while unknown."""
+    effect: Effect | None = None
+    """Whether the limit is in effect; None without an isolation that limits the container, and before it is known."""
 
     @property
     def label(self) -> str:

@@ -41,6 +41,8 @@ class HostProcess(NamedTuple):
     """The name of the program, with `?` for unprintable characters."""
     owner: Owner
     """The pod and the container of the process."""
+    began: float
+    """The start of the process, in seconds of the boot-time clock; tells processes with the same number apart."""
 
 
 def why_unknown(procfs: Path) -> str | None:
@@ -88,7 +90,7 @@ def _process(folder: Path, seen_at: float) -> HostProcess | None:
     program, began = _identity(before)
     if began is None or began > seen_at or _identity(after)[1] != began:
         return None
-    return HostProcess(program, owner(cgroups))
+    return HostProcess(program, owner(cgroups), began)
 
 
 def _identity(stat: str) -> tuple[str, float | None]:

@@ -40,6 +40,8 @@ class MpsLink:
         self._changes = Reported()
         self.view = MpsView()
         """The difference found by the last read."""
+        self.status = MpsStatus()
+        """The status of `gpushare mps` by the last read; empty while `gpushare mps` does not run."""
 
     def wanted_before(self) -> MpsSettings:
         """Return the last desired settings, even of an earlier process.
@@ -106,6 +108,7 @@ class MpsLink:
                 )
         except (OSError, ExchangeError) as error:
             trouble = f"the status of gpushare mps cannot be read: {error}"
+        self.status = status
         percentage = self._wanted.active_thread_percentage
         unserved = {gpu.uuid: trouble or status.why_not(gpu, percentage) for gpu in self._wanted.gpus}
         return MpsView(

@@ -51,6 +51,7 @@ from gpushare_plugin.observe.daemon_socket import serve_document, socket_path
 if TYPE_CHECKING:
     from gpushare_plugin.kube.events.event import Backlog
     from gpushare_plugin.kube.own_node.member import Member
+    from gpushare_plugin.node.pods.proof import Proof
     from gpushare_plugin.node.pods.reconciler import PromiseReconciler
     from gpushare_plugin.node.pods.usage import UsageTracker
     from gpushare_plugin.observe.metrics.node import View
@@ -330,9 +331,10 @@ class NodeDaemon:
     ) -> None:
         """Look at the usage of the GPUs at intervals."""
         # In a thread: registration with the kubelet must not wait for this import.
-        track = await asyncio.to_thread(_usage_tracker)
+        track, prove = await asyncio.to_thread(_usage_tracker)
         evict = cluster.evict if cluster is not None else _refuse_eviction
-        tracker = track(source, reader, self._news, evict, self._daemon.clock)
+        proof = prove(reader, lambda: node.mps.status)
+        tracker = track(source, reader, proof, self._news, evict, self._daemon.clock)
         # After a failure, this method runs again, with another tracker.
         if isinstance(self.status.phase, Serving):
             self.status.phase = replace(self.status.phase, usage=tracker)
@@ -388,10 +390,11 @@ class NodeDaemon:
         reloads.request()
 
 
-def _usage_tracker() -> "type[UsageTracker]":
-    from gpushare_plugin.node.pods.usage import UsageTracker  # noqa: PLC0415 - nothing to register needs it
+def _usage_tracker() -> "tuple[type[UsageTracker], type[Proof]]":
+    from gpushare_plugin.node.pods.proof import Proof  # noqa: PLC0415 - nothing to register needs it
+    from gpushare_plugin.node.pods.usage import UsageTracker  # noqa: PLC0415 - as above
 
-    return UsageTracker
+    return UsageTracker, Proof
 
 
 async def _refuse_eviction(namespace: str, pod: str, uid: str) -> bool:  # noqa: ARG001 - as `Evict`

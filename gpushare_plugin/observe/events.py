@@ -134,6 +134,17 @@ GPU_MEMORY_EXCEEDED = EventKind(
 GPU_MEMORY_WITHIN_LIMIT = EventKind(
     "GpuMemoryWithinLimit", "Normal", "Pod", "CheckUsage", "A container that used too much is within its limit again."
 )
+LIMIT_NOT_IN_EFFECT = EventKind(
+    "GpuLimitNotInEffect",
+    "Warning",
+    "Pod",
+    "CheckLimit",
+    "The limit of GPU memory that a container was promised is not enforced; one Event, until the limit is in effect.",
+    "See the reason in the message. Remove variables that the message names from the pod, its image and its program.",
+)
+LIMIT_IN_EFFECT = EventKind(
+    "GpuLimitInEffect", "Normal", "Pod", "CheckLimit", "A limit that was not in effect is enforced now."
+)
 GPU_MEMORY_EVICTED = EventKind(
     "EvictedForGpuMemory",
     "Warning",
@@ -204,6 +215,8 @@ OF_DAEMON = (
     GPU_MEMORY_WITHIN_LIMIT,
     GPU_MEMORY_EVICTED,
     EVICTION_REFUSED,
+    LIMIT_NOT_IN_EFFECT,
+    LIMIT_IN_EFFECT,
     FOREIGN_PROCESS,
 )
 """The Events of the daemon of a node."""

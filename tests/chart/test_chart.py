@@ -169,7 +169,14 @@ EVERYTHING: dict[str, Any] = {
         "cordonConfigMaps": False,
         "cordonNodes": ["gpu-1"],
     },
-    "usage": {"hostPID": True, "containerMetrics": True, "hamiMetrics": True, "aliyunMetrics": True, "evict": True},
+    "usage": {
+        "hostPID": True,
+        "readProcesses": True,
+        "containerMetrics": True,
+        "hamiMetrics": True,
+        "aliyunMetrics": True,
+        "evict": True,
+    },
     "serviceAccount": {"create": True, "name": "gpus", "annotations": {"example.com/role": "gpus"}},
     "config": {"map": {"turns": CONFIG}, "name": "", "default": "turns", "fallbackStrategies": ["single"]},
     "mps": {
@@ -831,6 +838,21 @@ def test_processes_are_seen_on_request_only() -> None:
     assert "usage.hostPID" not in templates(seeing)["NOTES.txt"]
     assert environment({"usage": {"containerMetrics": True}})["CONTAINER_METRICS"] == "true"
     assert "CONTAINER_METRICS" not in environment()
+
+
+def test_processes_are_examined_on_request_only() -> None:
+    """`usage.readProcesses` alone lets the daemon read environments: host processes and SYS_PTRACE, beside others."""
+    examining = {"usage": {"readProcesses": True}}
+    assert pod(examining)["hostPID"] is True
+    assert "usage.hostPID" not in templates(examining)["NOTES.txt"]
+    usual = container()["securityContext"]
+    assert container(examining)["securityContext"] == {
+        **usual,
+        "capabilities": {**usual["capabilities"], "add": ["SYS_PTRACE"]},
+    }
+    with_mig = container({**examining, "migStrategy": "mixed"})["securityContext"]["capabilities"]["add"]
+    assert with_mig == ["SYS_ADMIN", "SYS_PTRACE"]
+    objects({"usage": {"evict": True, "readProcesses": True}})
 
 
 RIGHTS = {("list", "nodes"), ("watch", "nodes"), ("patch", "nodes"), ("patch", "nodes/status")}

@@ -1,11 +1,14 @@
 """The policies for pods: who may set what gpushare sets, and which scheduler pods get. Their CEL is evaluated."""
 
+import re
 from typing import Any
 
 import pytest
+import yaml
 
 from gpushare_plugin.config.schema.isolations import IsolationName
 from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.core.escapes import OWN_NAMES, OWN_PREFIXES
 from gpushare_plugin.core.grant import AllocatedGpu, Allocation, Grant
 from gpushare_plugin.ledger import annotations as names
 from gpushare_plugin.sharing.isolation.layer import Limits, isolate
@@ -387,3 +390,17 @@ def test_a_long_reason_has_a_short_form() -> None:
     rules = [rule for policy in policies for rule in policy["validations"]]
     assert rules
     assert not [rule for rule in rules if not rule.get("message")]
+
+
+def test_the_proof_knows_the_variables_that_pods_may_not_set() -> None:
+    """What the policy rejects in a pod is what the daemon finds in a process, but for Aliyun's, which limit nothing."""
+    (policy,) = (
+        each
+        for each in objects(ON)
+        if each["metadata"]["name"] == "gpushare-user-pods" and each["kind"] == "ValidatingAdmissionPolicy"
+    )
+    text = yaml.safe_dump(policy["spec"], width=10_000)
+    (listed,) = set(re.findall(r"variable[.]name in \[(.*?)\]", text))
+    prefixes = re.findall(r"variable[.]name[.]startsWith\('+(\w+?)'+\)", text)
+    assert set(re.findall(r"\w+", listed)) == OWN_NAMES
+    assert set(prefixes) - {"ALIYUN_COM_GPU_MEM_"} == set(OWN_PREFIXES)

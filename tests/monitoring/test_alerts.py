@@ -72,6 +72,7 @@ CASES = [
     gauge("GpuOverused", "gpushare_gpu_containers_over_limit", GPU, "1", 10),
     gauge("GpuForeignProcess", "gpushare_gpu_foreign_processes", GPU, "3", 10),
     gauge("GpuUnitsDrifted", "gpushare_gpu_units_drifted", OFFER, "4", 10),
+    gauge("GpuLimitNotInEffect", "gpushare_gpu_container_limits", {**GPU, "state": "not_in_effect"}, "1", 1),
     gauge("GpuUsageOld", "gpushare_usage_age_seconds", NODE, "121", 5, good="120x5"),
     Case(
         "GpushareDaemonDown",
@@ -202,6 +203,8 @@ def healthy() -> dict[str, Any]:
         series("gpushare_gpus_unresponsive", NODE): "0x120",
         series("gpushare_gpu_waiting", GPU): "0x20 1x58 0x40",
         series("gpushare_gpu_containers_over_limit", GPU): "0x20 1x8 0x90",
+        series("gpushare_gpu_container_limits", GPU, state="not_in_effect"): "0x120",
+        series("gpushare_gpu_container_limits", GPU, state="unknown"): "1x120",
         series("gpushare_gpu_foreign_processes", GPU): "0x20 2x8 0x91",
         series("gpushare_gpu_units_drifted", OFFER): "0x120",
         series("gpushare_usage_age_seconds", NODE): "9x120",

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from gpushare_plugin.core.holding import Holdings
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.usage import HOST, GpuUsage, Owner, Process
 from gpushare_plugin.kubelet.allocations.reader import READ_EVERY, HoldingsReader
+from gpushare_plugin.mps.exchange import MpsStatus
 from gpushare_plugin.node.news.news import (
     EvictionRefused,
     News,
@@ -29,6 +31,7 @@ from gpushare_plugin.node.news.news import (
 )
 from gpushare_plugin.node.pods import usage as tracking
 from gpushare_plugin.node.pods.evictions import ENDED_WITHIN
+from gpushare_plugin.node.pods.proof import Proof
 from gpushare_plugin.node.pods.usage import UsageTracker
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod
 from tests.nodes import Cards
@@ -57,12 +60,15 @@ class Watch:
     gone: bool = False
     now: float = 1000.0
     container_ids: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    mps: MpsStatus = field(default_factory=MpsStatus)
+    procfs: Path = Path("/proc")
 
     def __post_init__(self) -> None:
         """Make the tracker."""
         news = News(self.heard.append)
         self.holdings = HoldingsReader(self.kubelet.plugin_directory, self.kubelet.pod_resources_socket, self.clock)
-        self.tracker = UsageTracker(self.cards, self.holdings, news, self.evict, self.clock)
+        proof = Proof(self.holdings, lambda: self.mps, self.procfs)
+        self.tracker = UsageTracker(self.cards, self.holdings, proof, news, self.evict, self.clock)
 
     def clock(self) -> float:
         """Tell the time."""

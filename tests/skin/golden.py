@@ -23,6 +23,7 @@ _MASKS: tuple[tuple[str, str], ...] = (
     (rf"(?<![\w.]){re.escape(__version__)}(?![\w.])", "<version>"),
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)?", "<time>"),
     (r"\b1[6-9]\d{17}\b", "<nanoseconds>"),
+    (r'(?<="clients_asked_at": )[\d.]+', "<seconds since the start of the machine>"),
     (r"127\.0\.0\.1:\d{5}", "127.0.0.1:<port>"),
     (r"_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "_<identity>"),
     (r"\b\d+d(\d+h)?\b *", "<age> "),

@@ -459,13 +459,28 @@ Everything is set by environment variables, not by arguments, so that a command 
 {{- if and .Values.partitioning.enabled .Values.partitioning.mig.enabled }}yes{{ end }}
 {{- end }}
 
-{{/* The driver shows MIG instances only with SYS_ADMIN, which Kubernetes does not grant together with allowPrivilegeEscalation: false. */}}
+{{/* Whether the daemons see the processes of their nodes: "yes" or nothing. */}}
+{{- define "gpushare.hostPID" -}}
+{{- if or .Values.usage.hostPID .Values.usage.readProcesses }}yes{{ end }}
+{{- end }}
+
+{{/*
+The driver shows MIG instances only with SYS_ADMIN, which Kubernetes does not grant together with allowPrivilegeEscalation: false. The kernel
+shows the environment of processes that have capabilities only with SYS_PTRACE.
+*/}}
 {{- define "gpushare.securityContext" -}}
 {{- $context := deepCopy .Values.securityContext }}
+{{- $needed := list }}
 {{- if include "gpushare.mig" . }}
 {{- $context = omit $context "allowPrivilegeEscalation" }}
+{{- $needed = append $needed "SYS_ADMIN" }}
+{{- end }}
+{{- if .Values.usage.readProcesses }}
+{{- $needed = append $needed "SYS_PTRACE" }}
+{{- end }}
+{{- if $needed }}
 {{- $capabilities := get $context "capabilities" | default dict }}
-{{- $added := append (get $capabilities "add" | default list) "SYS_ADMIN" | uniq }}
+{{- $added := concat (get $capabilities "add" | default list) $needed | uniq }}
 {{- $_ := set $context "capabilities" (set $capabilities "add" $added) }}
 {{- end }}
 {{- toYaml $context }}

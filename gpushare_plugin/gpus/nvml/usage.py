@@ -87,7 +87,14 @@ class ProcessReader:
         found = containers.look_up(memory, seen_at, self._procfs)
         busy = self._utilization_by_pid(gpu.uuid, handle) if found else {}
         processes = tuple(
-            Process(pid, process.program, memory[pid], None if busy is None else busy.get(pid, 0.0), process.owner)
+            Process(
+                pid,
+                process.program,
+                memory[pid],
+                None if busy is None else busy.get(pid, 0.0),
+                process.owner,
+                None if clients is None else pid in clients,
+            )
             for pid, process in found.items()
         )
         return processes, None if clients is None else len(clients & found.keys())

@@ -9,16 +9,23 @@ checked: a kubelet computes the checksum from Go's own print of the data, and th
 that finds another checksum starts without the file, while the recorded containers go on running with their devices.
 """
 
-from collections.abc import Iterable
+import binascii
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
+from google.protobuf.message import DecodeError
 
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.files.regular_file import read_regular
 from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.base.text import in_words
 from gpushare_plugin.core.holding import Holding, Holdings
+from gpushare_plugin.kubelet.api.deviceplugin_pb2 import ContainerAllocateResponse
+
+T = TypeVar("T")
 
 CHECKPOINT = "kubelet_internal_checkpoint"
 """The name of the file in the plugin directory."""
@@ -41,6 +48,23 @@ class _Recorded(Struct, frozen=True, gc=False):
     container: str = field(name="ContainerName", default="")
 
 
+class _Answered(Struct, frozen=True, gc=False):
+    """The answer of a device plugin for one resource of one container."""
+
+    answer: Any = field(name="AllocResp", default="")
+    """The `ContainerAllocateResponse` in base64."""
+    uid: str = field(name="PodUID", default="")
+    container: str = field(name="ContainerName", default="")
+
+
+class _Answers(Struct, frozen=True, gc=False):
+    entries: list[_Answered] | None = field(name="PodDeviceEntries")
+
+
+class _FileOfAnswers(Struct, frozen=True, gc=False):
+    data: _Answers = field(name="Data")
+
+
 class _Data(Struct, frozen=True, gc=False):
     entries: list[_Recorded] | None = field(name="PodDeviceEntries")
     listed: dict[str, list[str] | None] | None = field(name="RegisteredDevices", default=None)
@@ -51,7 +75,10 @@ class _File(Struct, frozen=True, gc=False):
 
 
 _DECODER = msgspec.json.Decoder(_File)
-_NOTHING = _Data(entries=None)
+_ANSWERS_DECODER = msgspec.json.Decoder(_FileOfAnswers)
+
+Granted = Mapping[str, tuple[Mapping[str, str], ...]]
+"""The environment variables that device plugins gave to the containers of pods, by the UID of the pod."""
 
 
 def read_recorded(directory: Path) -> Holdings:
@@ -63,6 +90,27 @@ def read_recorded(directory: Path) -> Holdings:
         Holding("", "", each.container, each.resource, frozenset(_every(each.ids)), each.uid)
         for each in _read(directory).entries or ()
     )
+
+
+def read_granted(directory: Path, wanted: Callable[[str], bool]) -> Granted:
+    """Return the environment variables that containers were given, only those with a `wanted` name.
+
+    The kubelet records the answers of all device plugins when it allocates, and gives a container that it starts again
+    the recorded variables. So the record also has what a container was given under an earlier config. An answer that
+    cannot be read is left out. Takes the same directory and raises the same error as `read_recorded`.
+    """
+    found: defaultdict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    for each in _decoded(directory, _ANSWERS_DECODER, _FileOfAnswers(_Answers(None))).data.entries or ():
+        try:
+            envs = ContainerAllocateResponse.FromString(binascii.a2b_base64(each.answer)).envs
+        except (binascii.Error, DecodeError, ValueError, TypeError):
+            continue
+        found[each.uid, each.container] |= {name: value for name, value in envs.items() if wanted(name)}
+    by_pod: defaultdict[str, list[Mapping[str, str]]] = defaultdict(list)
+    for (uid, _), variables in found.items():
+        if variables:
+            by_pod[uid].append(variables)
+    return {uid: tuple(each) for uid, each in by_pod.items()}
 
 
 def read_listed(directory: Path) -> frozenset[tuple[str, str]]:
@@ -77,12 +125,17 @@ def read_listed(directory: Path) -> frozenset[tuple[str, str]]:
 
 
 def _read(directory: Path) -> _Data:
+    return _decoded(directory, _DECODER, _File(_Data(None))).data
+
+
+def _decoded(directory: Path, decoder: msgspec.json.Decoder[T], nothing: T) -> T:
+    """Return the content of the checkpoint, `nothing` before a kubelet's first write; raises CheckpointError."""
     path = directory / CHECKPOINT
     try:
-        return _DECODER.decode(_content(path)).data
+        return decoder.decode(_content(path))
     except FileNotFoundError as error:
         if directory.is_dir():
-            return _NOTHING
+            return nothing
         raise CheckpointError(f"{directory} does not exist; is the kubelet's plugin directory mounted here?") from error
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(

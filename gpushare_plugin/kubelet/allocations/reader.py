@@ -27,6 +27,8 @@ from gpushare_plugin.core.unit import is_slice
 from gpushare_plugin.kubelet.allocations.checkpoint import (
     CHECKPOINT,
     CheckpointError,
+    Granted,
+    read_granted,
     read_listed,
     read_recorded,
 )
@@ -79,6 +81,7 @@ class HoldingsReader:
         self._asked: tuple[Identity | None, float] | None = None
         self._read: tuple[Identity | None, float, Holdings] | None = None
         self._seen: Identity | None = None
+        self._granted: tuple[Identity | None, Granted] = None, {}
         self.complete = False
         """Whether the last answer of `read` has all units allocated before the call."""
         self._unknown_since: float | None = None
@@ -191,6 +194,20 @@ class HoldingsReader:
             self.recent.learn(held, since)
         self._read, self.complete = (written, now, holdings), True
         return holdings
+
+    async def granted(self, wanted: Callable[[str], bool]) -> Granted:
+        """Return the environment variables with `wanted` names that containers were given, by the UID of the pod.
+
+        Nothing where the kubelet's checkpoint cannot be read. The checkpoint is read again only after a write.
+        """
+        written = identity(self._directory / CHECKPOINT)
+        if written is None or written != self._granted[0]:
+            try:
+                self._granted = written, await asyncio.to_thread(read_granted, self._directory, wanted)
+            except CheckpointError as error:
+                self._log_unread("checkpoint_unreadable", str(error))
+                self._granted = None, {}
+        return self._granted[1]
 
     async def _recorded(self) -> Holdings | None:
         """Return the holdings in the kubelet's checkpoint; None if the checkpoint cannot be read."""

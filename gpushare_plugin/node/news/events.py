@@ -110,6 +110,14 @@ class NewsEvents:
         self._of_pod(kinds.EVICTION_REFUSED, item.usage, f"; the pod was not evicted: {item.reason}")
 
     @publish.register
+    def _(self, item: news.LimitNotInEffect) -> None:
+        self._of_limit(kinds.LIMIT_NOT_IN_EFFECT, item.usage)
+
+    @publish.register
+    def _(self, item: news.LimitInEffect) -> None:
+        self._of_limit(kinds.LIMIT_IN_EFFECT, item.usage)
+
+    @publish.register
     def _(self, item: news.StowawayFound) -> None:
         found = item.process
         regarding, whose = self._node, f" of {found.whose}"
@@ -169,13 +177,22 @@ class NewsEvents:
         self._event(kind, self._node, message)
 
     def _of_pod(self, kind: EventKind, usage: ContainerUsage, ending: str) -> None:
-        container = f"container {usage.container}" if usage.container else "its containers"
         used, limit = (_mib(memory) for memory in (usage.used, usage.limit))
-        message = f"memory of {usage.gpu} in use by {container}: {used}, limit ({usage.resource}): {limit}{ending}"
+        known = f" ({usage.effect.words})" if usage.effect else ""
+        what = f"memory of {usage.gpu} in use by {_container(usage)}: {used}, limit ({usage.resource}): {limit}{known}"
+        self._event(kind, of_pod(usage.namespace, usage.pod, usage.uid), f"{what}{ending}")
+
+    def _of_limit(self, kind: EventKind, usage: ContainerUsage) -> None:
+        found = usage.effect.words if usage.effect else "unknown"
+        message = f"limit of {_container(usage)} on {usage.gpu} ({usage.resource}, {_mib(usage.limit)}): {found}"
         self._event(kind, of_pod(usage.namespace, usage.pod, usage.uid), message)
 
     def _event(self, kind: EventKind, regarding: ObjectIdentity, message: str) -> None:
         self._put(Event(regarding, kind.reason, kind.type, kind.action, message))
+
+
+def _container(usage: ContainerUsage) -> str:
+    return f"container {usage.container}" if usage.container else "its containers"
 
 
 def _mib(memory: int | None) -> str:

@@ -155,6 +155,24 @@ class NewsLog:
         _log.error("eviction_refused", pod=item.usage.label, uuid=item.usage.gpu, reason=item.reason)
 
     @log.register
+    def _(self, item: news.LimitNotInEffect) -> None:
+        usage, reason = item.usage, item.usage.effect.reason if item.usage.effect else ""
+        _log.warning(
+            "limit_not_in_effect",
+            pod=usage.label,
+            container=usage.container,
+            uuid=usage.gpu,
+            resource=usage.resource,
+            limit_mib=_mib(usage.limit),
+            reason=reason,
+        )
+
+    @log.register
+    def _(self, item: news.LimitInEffect) -> None:
+        usage = item.usage
+        _log.info("limit_in_effect", pod=usage.label, container=usage.container, uuid=usage.gpu)
+
+    @log.register
     def _(self, item: news.StowawayFound) -> None:
         found = item.process
         _log.warning(

@@ -189,6 +189,20 @@ class EvictionRefused(Struct, frozen=True):
     """Why the pod was not evicted, for people."""
 
 
+class LimitNotInEffect(Struct, frozen=True):
+    """The limit of a container was found not to be in effect."""
+
+    usage: ContainerUsage
+    """The usage by the container, with the reason in its effect."""
+
+
+class LimitInEffect(Struct, frozen=True):
+    """A limit of an earlier `LimitNotInEffect` is in effect."""
+
+    usage: ContainerUsage
+    """The usage by the container."""
+
+
 class StowawayFound(Struct, frozen=True):
     """A process uses a GPU although its pod holds no unit of the GPU, or although the process is in no pod."""
 
@@ -300,6 +314,8 @@ NewsItem = (
     | PodWithinLimit
     | PodEvicted
     | EvictionRefused
+    | LimitNotInEffect
+    | LimitInEffect
     | StowawayFound
     | StowawayGone
     | UsageUnknown

@@ -11,13 +11,17 @@ from gpushare_plugin.base.reported import Reported
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.schema.sections import Config, Overuse
 from gpushare_plugin.core.attribution import attribute
+from gpushare_plugin.core.breaches import Breaches
 from gpushare_plugin.core.holding import Holdings
 from gpushare_plugin.core.overuse import Episodes
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.usage import GpuUsage, Stowaway, Usage
+from gpushare_plugin.gpus import containers
 from gpushare_plugin.gpus.source import GpuSource, read_sample
 from gpushare_plugin.kubelet.allocations.reader import HoldingsReader
 from gpushare_plugin.node.news.news import (
+    LimitInEffect,
+    LimitNotInEffect,
     News,
     PodOverLimit,
     PodWithinLimit,
@@ -27,6 +31,7 @@ from gpushare_plugin.node.news.news import (
     UsageUnknown,
 )
 from gpushare_plugin.node.pods.evictions import Evict, Evictions
+from gpushare_plugin.node.pods.proof import Proof
 
 _log = structlog.get_logger()
 
@@ -45,23 +50,29 @@ ContainerIds = Mapping[tuple[str, str, str], str]
 class UsageTracker:
     """Looks at the usage of GPUs, and keeps the usage found by the last look."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what a look takes
         self,
         source: GpuSource,
         holdings: HoldingsReader,
+        proof: Proof,
         news: News,
         evict: Evict,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Look at the GPUs of `source`; `evict` evicts a pod, `clock` (seconds) measures the length of episodes."""
+        """Look at the GPUs of `source`, and find out by `proof` whether limits are in effect.
+
+        `evict` evicts a pod, `clock` (seconds) measures the length of episodes.
+        """
         self._source = source
         self._holdings = holdings
+        self._proof = proof
         self._news = news
         self._evictions = Evictions(evict, news)
         self._clock = clock
         self._looked_at = clock()
         self._usage: Usage | None = None
         self._episodes = Episodes()
+        self._breaches = Breaches()
         self._stowaways: frozenset[Stowaway] = frozenset()
         self._told: frozenset[Stowaway] = frozenset()
         self._unknown: str | None = None
@@ -91,6 +102,7 @@ class UsageTracker:
 
     async def look(self, snapshot: Snapshot, overuse: Overuse, container_ids: ContainerIds) -> None:
         """Look once; after a failed look, the usage of the previous look stays."""
+        seen_at = containers.now()
         try:
             samples = await read_sample(self._source)
         except GpushareError as error:
@@ -99,10 +111,11 @@ class UsageTracker:
         looked_at = self._clock()
         # Holdings are read after the GPUs: a process seen on a GPU had got its units before.
         holdings = _with_ids(await self._holdings.read(), container_ids)
-        usage = attribute(samples, snapshot, holdings)
+        usage = await self._proof.of(attribute(samples, snapshot, holdings), snapshot, seen_at)
         self._usage, self._looked_at = self._lasting(usage), looked_at
         self._publish(self._usage, samples)
         if holdings is not None:
+            self._follow_breaches(self._usage)
             await self._follow_episodes(self._usage, overuse, looked_at)
 
     def _lasting(self, usage: Usage) -> Usage:
@@ -137,6 +150,13 @@ class UsageTracker:
         settled = reason is None or at_once or reason == before
         if settled and self._changes.is_new("unknown", reason):
             self._news.publish(UsageUnknown(reason) if reason else UsageKnown())
+
+    def _follow_breaches(self, usage: Usage) -> None:
+        turn = self._breaches.follow(usage.containers)
+        for each in turn.began:
+            self._news.publish(LimitNotInEffect(each))
+        for each in turn.ended:
+            self._news.publish(LimitInEffect(each))
 
     async def _follow_episodes(self, usage: Usage, overuse: Overuse, now: float) -> None:
         turn = self._episodes.follow(usage.containers, now)

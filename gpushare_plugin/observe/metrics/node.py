@@ -7,6 +7,7 @@ from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.base.version import __version__
 from gpushare_plugin.core.gpu import Gpu
+from gpushare_plugin.core.in_effect import State, state_label
 from gpushare_plugin.core.snapshot import Cause, Snapshot
 from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Usage
 from gpushare_plugin.observe.metrics.metric import Metric, Sample, single
@@ -66,6 +67,15 @@ class View(Struct, frozen=True):
         holders = self.holders(gpu)
         limits = [None] if holders is None else [each.limit for each in holders]
         return None if None in limits else sum(filter(None, limits))
+
+    @property
+    def effects(self) -> Iterator[tuple[tuple[str, str, str], int]]:
+        """For every GPU with limits and every state: the labels, and the number of containers in this state."""
+        for gpu in self.gpus:
+            holders = self.holders(gpu)
+            if holders is not None and self.snapshot.isolations.get(gpu.uuid, "none") != "none":
+                found = [each.effect.state for each in holders if each.effect is not None]
+                yield from (((*names_of(gpu), state_label(state)), found.count(state)) for state in get_args(State))
 
     @property
     def xid_errors(self) -> Iterator[Sample]:
@@ -262,6 +272,12 @@ METRICS: tuple[Metric[View], ...] = (
         ],
     ),
     Metric(
+        "gpushare_gpu_container_limits",
+        "Containers by whether the isolation enforces their limit: in_effect, in_effect_since, not_in_effect, unknown.",
+        (*_GPU, "state"),
+        lambda view: list(view.effects),
+    ),
+    Metric(
         "gpushare_container_units",
         "Units of a GPU that a container holds; only with --container-metrics, as all metrics of containers.",
         _CONTAINER,
@@ -295,6 +311,16 @@ METRICS: tuple[Metric[View], ...] = (
             (container, used.over)
             for container, used in view.containers
             if used.used is not None and used.limit is not None
+        ],
+    ),
+    Metric(
+        "gpushare_container_limit_in_effect",
+        "1 if the isolation enforces the container's limit, 0 if not; none where unknown, or without an isolation.",
+        _CONTAINER,
+        lambda view: [
+            (container, used.effect.state != "not in effect")
+            for container, used in view.containers
+            if used.effect is not None and used.effect.state != "unknown"
         ],
     ),
     single(

@@ -13,6 +13,7 @@ from gpushare_plugin.base.structs import replace
 from gpushare_plugin.base.version import __version__
 from gpushare_plugin.core.gpu import FailedGpu, Gpu, MigInstance, gpu_label
 from gpushare_plugin.core.holding import Unknown
+from gpushare_plugin.core.in_effect import Effect
 from gpushare_plugin.core.snapshot import SharingMode, Snapshot
 from gpushare_plugin.core.usage import GpuUsage, Stowaway, Usage
 from gpushare_plugin.observe.parts import Part
@@ -29,6 +30,22 @@ _WELL = {"available", "planned", "not offered"}
 
 class ReportError(GpushareError):
     """An answer is not a report of a readable version."""
+
+
+class LimitEffect(Part, frozen=True, kw_only=True):
+    """Whether the isolation enforces the memory limit of a container on a GPU."""
+
+    state: str
+    """The state: in effect, in effect since, not in effect, or unknown."""
+    reason: str | None = None
+    """Why the limit is not in effect, or what is missing to know that; None where it is in effect."""
+    seconds: float | None = None
+    """The seconds from the start of the container to its limit; None unless the limit came later."""
+
+    @property
+    def words(self) -> str:
+        """The state, with the delay of a late limit."""
+        return self.state if self.seconds is None else f"in effect ({self.seconds:.0f} s late)"
 
 
 class Use(Part, frozen=True, kw_only=True):
@@ -50,6 +67,8 @@ class Use(Part, frozen=True, kw_only=True):
     """The part of the time in which the container computed on the GPU, from 0 to 1; None where unknown."""
     over_limit: bool = False
     """Whether the container uses more memory than its limit and the tolerance."""
+    limit_effect: LimitEffect | None = None
+    """Whether the limit is enforced; None without an isolation."""
 
 
 class ForeignProcess(Part, frozen=True, kw_only=True):
@@ -291,6 +310,7 @@ class _NodeReporter:
                     memory_used_mib=_mib(each.used),
                     utilization=each.utilization,
                     over_limit=each.over,
+                    limit_effect=_effect(each.effect) if each.effect else None,
                 )
         return use
 
@@ -378,6 +398,10 @@ class _NodeReporter:
 
 def _mib(memory: int | None) -> int | None:
     return None if memory is None else memory // MIB
+
+
+def _effect(effect: Effect) -> LimitEffect:
+    return LimitEffect(state=effect.state, reason=effect.reason or None, seconds=effect.seconds)
 
 
 def _foreign(process: Stowaway) -> ForeignProcess:

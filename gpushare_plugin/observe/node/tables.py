@@ -147,7 +147,11 @@ def remarks(node: NodeReport) -> Iterator[str]:
 
 
 def _excesses(name: str, reports: Sequence[GpuReport]) -> Iterator[str]:
-    """Yield a sentence for every container over its memory limit, and for every foreign process."""
+    """Yield a sentence for every container without or over its memory limit, and for every foreign process."""
+    for use in (use for each in reports for use in each.uses or ()):
+        if use.limit_effect and use.limit_effect.state == "not in effect":
+            holder = f"{use.namespace}/{use.pod} ({use.container})"
+            yield f"{name}: the limit of {holder} is not in effect: {use.limit_effect.reason}"
     for use in (use for each in reports for use in each.uses or () if use.over_limit):
         holder = f"{use.namespace}/{use.pod} ({use.container})"
         yield f"{name}: {holder} uses {use.memory_used_mib} MiB, and may use {use.memory_limit_mib} MiB"
@@ -157,17 +161,23 @@ def _excesses(name: str, reports: Sequence[GpuReport]) -> Iterator[str]:
 
 
 def use_rows(node: NodeReport, *, wide: bool = False) -> tuple[Sequence[str], list[list[RenderableType]]]:
-    """Return headers, and a row for every container with units, GPU by GPU; `wide` adds limit and use."""
+    """Return headers, and a row for every container with units, GPU by GPU; `wide` adds limit and use.
+
+    Where an isolation limits containers, `wide` also adds whether the limit is enforced.
+    """
     headers = ("GPU", "NAMESPACE", "POD", "CONTAINER", "RESOURCE", "UNITS")
+    proven = wide and any(use.limit_effect for gpu in node.gpus for use in gpu.uses or ())
     rows: list[list[RenderableType]] = [
         [
             *(gpu.label, use.namespace, use.pod, use.container, gpu.resource or "-", str(use.units)),
             *((_mib(use.memory_limit_mib), _mib(use.memory_used_mib), _percent(use.utilization)) if wide else ()),
+            *((use.limit_effect.words if use.limit_effect else "-",) if proven else ()),
         ]
         for gpu in node.gpus
         for use in gpu.uses or ()
     ]
-    return (*headers, "LIMIT", "IN USE", "BUSY") if wide else headers, rows
+    more = ("LIMIT", "IN USE", "BUSY") if wide else ()
+    return (*headers, *more, *(("LIMIT IS",) if proven else ())), rows
 
 
 def bar(used: int, total: int) -> Text:

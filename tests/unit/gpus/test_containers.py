@@ -114,9 +114,9 @@ def test_a_process_has_the_name_of_its_program_and_an_owner(tmp_path: Path) -> N
     process(tmp_path, 2, 10, name="a) S 1 (b")
     process(tmp_path, 3, 10, name="\x1b[31m red")
     assert look_up([1, 2, 3], 20, tmp_path) == {
-        1: HostProcess("python", Owner(UID, ID)),
-        2: HostProcess("a) S 1 (b", HOST),
-        3: HostProcess("?[31m red", HOST),
+        1: HostProcess("python", Owner(UID, ID), 10),
+        2: HostProcess("a) S 1 (b", HOST, 10),
+        3: HostProcess("?[31m red", HOST, 10),
     }
 
 

@@ -15,6 +15,7 @@ from gpushare_plugin.kubelet.device_plugin.directory import PluginDirectory
 from gpushare_plugin.kubelet.device_plugin.plugin_socket import SERVER_OPTIONS
 from gpushare_plugin.kubelet.device_plugin.service import DevicePluginService
 from gpushare_plugin.kubelet.device_plugin.session import GRACE, Session
+from gpushare_plugin.kubelet.device_plugin.steering import Steering, Unsteered
 from tests.nodes import a_node
 from tests.unit.sharing.settings import memory, only, planned
 
@@ -26,11 +27,16 @@ def shared_memory(*memory_gib: int, name: str = "aliyun.com/gpu-mem") -> Resourc
 
 @asynccontextmanager
 async def running(
-    directory: Path, *resources: Resource, grace: float = GRACE, recent: RecentAllocations | None = None
+    directory: Path,
+    *resources: Resource,
+    grace: float = GRACE,
+    recent: RecentAllocations | None = None,
+    steering: Steering | None = None,
 ) -> AsyncIterator[list[Session]]:
     """Run a session for each resource in a plugin directory, as the daemon does."""
     plugin_directory = PluginDirectory(directory)
-    sessions = [Session(resource, plugin_directory, grace, recent=recent) for resource in resources]
+    steering = steering or Unsteered()
+    sessions = [Session(resource, plugin_directory, grace, recent=recent, steering=steering) for resource in resources]
     tasks = [asyncio.create_task(work) for work in (plugin_directory.watch(), *(each.run() for each in sessions))]
     try:
         yield sessions

@@ -1,5 +1,7 @@
 """Tests of `gpushare_plugin.kubelet.allocations.checkpoint`, on what an embedded kubelet writes."""
 
+import base64
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +12,12 @@ from gpushare_plugin.core.holding import Holding
 from gpushare_plugin.kubelet.allocations.checkpoint import (
     CHECKPOINT,
     CheckpointError,
+    read_granted,
     read_listed,
     read_recorded,
 )
 from gpushare_plugin.kubelet.allocations.pod_resources import list_pods
+from gpushare_plugin.kubelet.api.deviceplugin_pb2 import ContainerAllocateResponse
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.unit.kubelet.serving import read_held, running, shared_memory
 
@@ -39,6 +43,32 @@ async def test_units_that_were_listed_last_are_read_from_disk(kubelet: EmbeddedK
         await kubelet.admit(Pod("pod", [Container("main", {GPU_MEM: 3})]))
         expected = {(GPU_MEM, id_) for id_ in session.resource.units}
     assert read_listed(kubelet.plugin_directory) == expected
+
+
+async def test_what_containers_were_given_is_read_from_disk(kubelet: EmbeddedKubelet) -> None:
+    """The variables of each container of a pod are on disk, init containers included; others than wanted are not."""
+    assert read_granted(kubelet.plugin_directory, lambda _: True) == {}
+    async with running(kubelet.plugin_directory, shared_memory(8)):
+        await kubelet.wait_for(lambda node: node.allocatable().get(GPU_MEM) == 8)
+        pod = Pod("pod", [Container("main", {GPU_MEM: 3})], [Container("init", {GPU_MEM: 2})])
+        started = (await kubelet.admit(pod)).containers["main"].environment
+        await kubelet.stop()
+    granted = read_granted(kubelet.plugin_directory, lambda name: name == "GPUSHARE_MEMORY_LIMIT_MIB")
+    limits = [each["GPUSHARE_MEMORY_LIMIT_MIB"] for each in granted[pod.uid]]
+    assert sorted(limits) == ["2048", started["GPUSHARE_MEMORY_LIMIT_MIB"]] == ["2048", "3072"]
+    assert {name for each in granted[pod.uid] for name in each} == {"GPUSHARE_MEMORY_LIMIT_MIB"}
+
+
+@pytest.mark.parametrize("answer", ["", "no base64", "/////w==", 7, None])
+def test_an_answer_that_cannot_be_read_is_left_out(tmp_path: Path, answer: object) -> None:
+    """What one container was given does not depend on the answer to another one; a broken file is an error."""
+    good = base64.b64encode(ContainerAllocateResponse(envs={"A": "1"}).SerializeToString()).decode()
+    entries = [
+        {"PodUID": uid, "ContainerName": "main", "ResourceName": GPU_MEM, "AllocResp": each}
+        for uid, each in (("bad", answer), ("good", good))
+    ]
+    (tmp_path / CHECKPOINT).write_text(json.dumps({"Data": {"PodDeviceEntries": entries}, "Checksum": 0}))
+    assert read_granted(tmp_path, lambda _: True) == {"good": ({"A": "1"},)}
 
 
 def test_a_directory_without_kubelet_holds_nothing(tmp_path: Path) -> None:

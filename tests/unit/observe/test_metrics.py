@@ -53,7 +53,18 @@ FIRST, SECOND = (gpu.uuid for gpu in TWO.cards)
 GPU = "nvidia.com/gpu"
 CALL = "GetPreferredAllocation"
 
-LABELS = {"index", "uuid", "product", "mode", "resource", "call", "version", "driver_version", "cuda_version"} | {
+LABELS = {
+    "index",
+    "uuid",
+    "product",
+    "mode",
+    "state",
+    "resource",
+    "call",
+    "version",
+    "driver_version",
+    "cuda_version",
+} | {
     "reason",
     "xid",
     "method",

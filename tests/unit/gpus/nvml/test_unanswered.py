@@ -52,9 +52,10 @@ BESIDE: Mapping[tuple[str, ...], Mapping[str, object]] = {
     ("nvmlDeviceGetNvLinkRemotePciInfo_v2",): {"closeness": True},
 }
 """Questions about the node of which one card is a part: the facts that are less without an answer."""
+CLIENTS = "nvmlDeviceGetMPSComputeRunningProcesses_v3"
 USES: Mapping[tuple[str, ...], Mapping[str, object]] = {
     ("nvmlDeviceGetUtilizationRates",): {"utilization": None},
-    ("nvmlDeviceGetMPSComputeRunningProcesses_v3",): {"mps_clients": None},
+    (CLIENTS,): {"mps_clients": None},
     ("nvmlDeviceGetGraphicsRunningProcesses_v3",): {},
     ("nvmlDeviceGetMemoryInfo_v2",): {"memory_total": 40960 * MIB, "memory_used": (512 + 500) * MIB},
     MEMORY: {"memory_total": None, "memory_used": None},
@@ -191,7 +192,9 @@ def test_the_use_of_a_card_is_known_but_for_what_has_no_answer(
     """A value without an answer is absent, not zero; all others are there, of both cards."""
     usual = used(source)
     unanswered(node, functions, code)
-    assert source.sample() == (replace(usual[0], **USES[functions]), usual[1])
+    (process,) = usual[0].processes or ()
+    known = replace(process, mps_client=None) if functions == (CLIENTS,) else process
+    assert source.sample() == (replace(usual[0], processes=(known,), **USES[functions]), usual[1])
 
 
 @pytest.mark.parametrize("code", WITHOUT_ANSWER)

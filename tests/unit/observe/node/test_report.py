@@ -156,6 +156,7 @@ def test_data_holds_everything_and_is_json(node: NodeReport) -> None:
                 "memoryUsedMiB": None,
                 "utilization": None,
                 "overLimit": False,
+                "limitEffect": None,
             }
         ],
         "health": "unknown",

@@ -1,0 +1,135 @@
+"""The environment variables by which a process escapes the limits of its container, under MPS and HAMi's library.
+
+Pods, `envFrom`, images and programs can set the variables. Sources: NVIDIA, "Multi-Process Service", appendix on
+environment variables; NVIDIA, "CUDA Programming Guide", CUDA_VISIBLE_DEVICES (GPUs after an invalid one are not
+visible); Project-HAMi/HAMi-core, src/multiprocess. A list in CUDA_MPS_PINNED_DEVICE_MEM_LIMIT that names a GPU which
+the process does not see lifts all limits of memory: measured with driver 615 and MPS protocol 3, published in the
+documentation of NVIDIA Dynamo; seen with driver 580.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+Variables = Mapping[str, str]
+"""Watched environment variables by name."""
+
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+"""The variable by which a program chooses which of the GPUs of its container CUDA sees."""
+
+OWN_NAMES = frozenset({
+    "NVIDIA_VISIBLE_DEVICES",
+    "CUDA_DISABLE_CONTROL",
+    "CUDA_TASK_PRIORITY",
+    "GPU_CORE_UTILIZATION_POLICY",
+})  # fmt: skip
+"""The names of variables with which a pod overrides its share; `admission.pods` of the chart has the same list."""
+OWN_PREFIXES = ("CUDA_DEVICE_MEMORY_", "CUDA_DEVICE_SM_LIMIT", "CUDA_MPS_", "NVIDIA_GPU_MEMORY_")
+"""The beginnings of names of further such variables."""
+
+_CHOSEN = "NVIDIA_VISIBLE_DEVICES"
+_NONE_CHOSEN = frozenset({"", "none", "void"})
+"""Values that choose no GPU; the CDI specifications of NVIDIA's container toolkit set `void` in every container."""
+_PIPE = "CUDA_MPS_PIPE_DIRECTORY"
+LIST = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+"""The variable with the memory limits of an MPS client, as a list of GPUs and limits."""
+_MPS_PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+_HAMI_PERCENTAGE = "CUDA_DEVICE_SM_LIMIT"
+_OF_HAMI = (*("CUDA_DEVICE_MEMORY_", "CUDA_DISABLE_CONTROL", "CUDA_TASK_PRIORITY", "GPU_CORE_UTILIZATION_POLICY"),)
+
+Escapes = Callable[[Sequence[str], Variables, Variables], Iterator[str]]
+"""Yields the escapes of a process, in words that follow "process 1 has".
+
+Takes the UUIDs of the GPUs of the container, the variables that the container was given, and the variables of the
+process.
+"""
+
+
+def is_watched(name: str) -> bool:
+    """Return whether the variable `name` matters for a limit."""
+    return name == VISIBLE_DEVICES or name in OWN_NAMES or name.startswith(OWN_PREFIXES)
+
+
+def mps_escapes(gpus: Sequence[str], given: Variables, found: Variables) -> Iterator[str]:
+    """Yield the escapes from limits by MPS; see `Escapes`. Of a list, the names of GPUs count before the sizes."""
+    yield from _chosen(given, found)
+    yield from _changed(_PIPE, given, found)
+    if names_unseen_gpu(found.get(LIST, ""), gpus, found.get(VISIBLE_DEVICES)):
+        yield f"a {LIST} that names a GPU which it does not see by {VISIBLE_DEVICES}, so CUDA drops all limits"
+    elif LIST in given:  # otherwise the limit is MPS' own, and a list of the process can only lower the limit
+        yield from _changed(LIST, given, found)
+    yield from _raised(_MPS_PERCENTAGE, given, found)
+
+
+def hami_escapes(gpus: Sequence[str], given: Variables, found: Variables) -> Iterator[str]:  # noqa: ARG001 - see Escapes
+    """Yield the escapes from limits by HAMi's library, which counts every GPU by itself; see `Escapes`."""
+    yield from _chosen(given, found)
+    for name in sorted(given.keys() | found.keys()):
+        if name.startswith(_OF_HAMI):
+            yield from _changed(name, given, found)
+    yield from _raised(_HAMI_PERCENTAGE, given, found)
+
+
+def _chosen(given: Variables, found: Variables) -> Iterator[str]:
+    if _CHOSEN in given and found.get(_CHOSEN, "") not in _NONE_CHOSEN:
+        yield from _changed(_CHOSEN, given, found)
+
+
+def _changed(name: str, given: Variables, found: Variables) -> Iterator[str]:
+    if given.get(name) != found.get(name):
+        if name not in found:
+            yield f"no {name}, which its container was given"
+        else:
+            yield f"another {name} than its container was given" if name in given else f"a {name} of its own"
+
+
+def _raised(name: str, given: Variables, found: Variables) -> Iterator[str]:
+    """Yield the change of a percentage, unless the process has a lower one than its container was given."""
+    if name in given and not _percent(found.get(name)) <= _percent(given[name]):
+        yield from _changed(name, given, found)
+
+
+def _percent(text: str | None) -> float:
+    try:
+        return float(text or "")
+    except ValueError:
+        return float("inf")
+
+
+# ---------------------------------------------------------------------- lists of GPUs
+
+
+def names_unseen_gpu(limits: str, gpus: Sequence[str], visible: str | None) -> bool:
+    """Return whether a list of limits names a GPU that the process does not see.
+
+    `gpus` are the UUIDs of the GPUs of the container, `visible` is the value of CUDA_VISIBLE_DEVICES, None where not
+    set. A name that is neither a number nor the beginning of a UUID counts as seen.
+    """
+    seen = _seen(gpus, visible)
+    named = {entry.partition("=")[0].strip() for entry in limits.split(",") if "=" in entry}
+    numbers = {int(each) for each in named if _is_number(each)}
+    uuids = {each for each in named if each.startswith("GPU-")}
+    by_uuid = [each for each in seen if each is not None]
+    strange = len(by_uuid) == len(seen) and any(not any(one.startswith(each) for one in by_uuid) for each in uuids)
+    return any(number >= len(seen) for number in numbers) or len(uuids) > len(seen) or strange
+
+
+def _seen(gpus: Sequence[str], visible: str | None) -> list[str | None]:
+    """Return the GPUs that a process sees, None for a GPU known by number only.
+
+    The numbers are those of CUDA, whose order need not be the order of `gpus`. A process that uses a GPU sees one at
+    least, whatever its variable says.
+    """
+    if visible is None:
+        return list(gpus)
+    seen: dict[str, str | None] = {}
+    for name in (each.strip() for each in visible.split(",")):
+        if _is_number(name) and int(name) < len(gpus):
+            seen[name] = gpus[0] if len(gpus) == 1 else None
+        elif matching := [gpu for gpu in gpus if name and gpu.startswith(name)]:
+            seen[matching[0]] = matching[0]
+        else:
+            break
+    return list(seen.values()) or [None]
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= len("9999")

@@ -1,0 +1,142 @@
+"""Whether the limit of a container is in effect: the rules that compare what was promised with what was found.
+
+A program can forge what a node finds out about MPS and HAMi's library, for example by changing its environment after
+its start: these isolations are no security boundary, and neither is a proof of their limits.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.core.escapes import LIST, Escapes, Variables, hami_escapes, mps_escapes
+
+State = Literal["in effect", "in effect since", "not in effect", "unknown"]
+"""Whether the limit of a container is in effect; `in effect since` for a limit that came after the container began."""
+
+_GRAVITY: Sequence[State] = ("not in effect", "unknown", "in effect since", "in effect")
+"""The states, the gravest first."""
+
+
+def state_label(state: State) -> str:
+    """Return a state as one word, for metrics: `in_effect`, `in_effect_since`, `not_in_effect` or `unknown`."""
+    return state.replace(" ", "_")
+
+
+class Effect(Struct, frozen=True):
+    """Whether the limit of a container on a GPU is in effect."""
+
+    state: State
+    """The state."""
+    reason: str = ""
+    """Why the limit is not in effect, or what is missing to know that, for people; empty where it is in effect."""
+    seconds: float | None = None
+    """The seconds from the start of the container to the limit; None unless the limit came later."""
+
+    @property
+    def words(self) -> str:
+        """The effect in words."""
+        if self.seconds is not None:
+            return f"{self.state} {self.seconds:.0f} s after the start of the container"
+        return f"{self.state}: {self.reason}" if self.reason else self.state
+
+
+IN_EFFECT = Effect("in effect")
+"""The limit is in effect, for all that is known."""
+
+
+def unknown(reason: str) -> Effect:
+    """Return the effect of a limit of which something is missing to know more."""
+    return Effect("unknown", reason)
+
+
+def not_in_effect(reason: str) -> Effect:
+    """Return the effect of a limit that is not enforced."""
+    return Effect("not in effect", reason)
+
+
+def worst(effects: Iterable[Effect]) -> Effect:
+    """Return the gravest effect, the first of equals: a limit that one process escapes is not in effect."""
+    return min(effects, key=lambda each: _GRAVITY.index(each.state))
+
+
+# ---------------------------------------------------------------------- limits for processes
+
+
+class PromisedLimit(Struct, frozen=True):
+    """The limit that a container was promised on a GPU."""
+
+    isolation: str
+    """The name of the isolation."""
+    gpus: tuple[str, ...]
+    """The UUIDs of all GPUs of the container."""
+    grants: tuple[Variables, ...] = ()
+    """The watched variables that each container of the pod was given; empty where unknown."""
+
+
+class ProcessFacts(Struct, frozen=True):
+    """The facts about a process of a container on a GPU."""
+
+    pid: int
+    """The number of the process on the host."""
+    environment: Variables | None = None
+    """The watched variables with which the process began; None where they cannot be read."""
+    unread: str = ""
+    """Why something about the process cannot be read, for people."""
+    library: bool | None = None
+    """Whether HAMi's library is mapped into the process; None where unknown."""
+    client: bool | None = None
+    """Whether the process is a client of the node's MPS control daemon; None where unknown."""
+    unlisted: str = ""
+    """Why it is unknown whether the process is a client, for people."""
+    doubt: str | None = None
+    """Why the limits that MPS itself holds may not limit the client, for people; None without a doubt."""
+    over: bool = False
+    """Whether the process alone uses clearly more memory than the limit."""
+
+
+def of_processes(promise: PromisedLimit, processes: Sequence[ProcessFacts]) -> Effect:
+    """Return whether a limit by MPS or by HAMi's library is in effect, by the facts about all processes on the GPU."""
+    if not processes:
+        return unknown("no process of the container uses the GPU")
+    if not promise.grants:
+        return unknown("the kubelet's checkpoint does not show which variables the container was given")
+    judge = _under_mps if promise.isolation == "mps" else _with_library
+    return worst(judge(promise, process) for process in processes)
+
+
+def _under_mps(promise: PromisedLimit, process: ProcessFacts) -> Effect:
+    if process.over:
+        return _escaped(process, "uses more memory than the limit, which is for each process")
+    if process.client is False:
+        return _escaped(process, "is not a client of MPS")
+    found = _by_environment(promise, process, mps_escapes)
+    if found.state == "in effect" and process.client is None:
+        return _not_known(process, process.unlisted)
+    if found.state == "in effect" and process.doubt and not any(LIST in grant for grant in promise.grants):
+        return _escaped(process, f"may have another limit: {process.doubt}")
+    return found
+
+
+def _with_library(promise: PromisedLimit, process: ProcessFacts) -> Effect:
+    if process.library is False:
+        return _escaped(process, "does not have HAMi's library, libvgpu.so")
+    found = _by_environment(promise, process, hami_escapes)
+    return _not_known(process, process.unread) if found.state == "in effect" and process.library is None else found
+
+
+def _by_environment(promise: PromisedLimit, process: ProcessFacts, escapes: Escapes) -> Effect:
+    if (found := process.environment) is None:
+        return _not_known(process, process.unread)
+    if not any(grant.keys() & found.keys() for grant in promise.grants):
+        return _not_known(process, "shows none of the variables of its container, as a program that overwrites them")
+    # Which container of the pod it is, is not always known: the process has to fit one of them.
+    ways = min((list(escapes(promise.gpus, grant, found)) for grant in promise.grants), key=len)
+    return _escaped(process, f"has {' and '.join(ways)}") if ways else IN_EFFECT
+
+
+def _escaped(process: ProcessFacts, what: str) -> Effect:
+    return not_in_effect(f"process {process.pid} {what}")
+
+
+def _not_known(process: ProcessFacts, why: str) -> Effect:
+    return unknown(f"process {process.pid} {why}")

@@ -1,0 +1,117 @@
+"""Tests of `gpushare_plugin.core.in_effect` and `breaches`: what facts say about limits, and what is told of it."""
+
+import pytest
+
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.core.breaches import Breaches
+from gpushare_plugin.core.in_effect import (
+    IN_EFFECT,
+    Effect,
+    ProcessFacts,
+    PromisedLimit,
+    State,
+    not_in_effect,
+    of_processes,
+    unknown,
+    worst,
+)
+from gpushare_plugin.core.usage import ContainerUsage
+
+LIST, PIPE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_PIPE_DIRECTORY"
+OWN, DEFAULT = {PIPE: "/mps/pipe", LIST: "0=4096M"}, {PIPE: "/mps/pipe"}
+HAMI = {"CUDA_DEVICE_MEMORY_LIMIT_0": "4096m"}
+CLIENT = ProcessFacts(7, OWN, client=True)
+LIBRARY = ProcessFacts(7, HAMI, library=True)
+
+
+def judged(isolation: str, grant: dict[str, str], *processes: ProcessFacts) -> Effect:
+    """Return the effect of the limit of a container with one GPU."""
+    return of_processes(PromisedLimit(isolation, ("GPU-1",), (grant,) if grant else ()), processes)
+
+
+@pytest.mark.parametrize(
+    ("grant", "changes", "state", "words"),
+    [
+        (OWN, {}, "in effect", ""),
+        (OWN, {"client": None, "unlisted": "may be no client"}, "unknown", "process 7 may be no client"),
+        (OWN, {"client": False}, "not in effect", "process 7 is not a client of MPS"),
+        (OWN, {"client": False, "environment": None, "unread": "hidden"}, "not in effect", "is not a client of MPS"),
+        (OWN, {"environment": None, "unread": "must not be examined"}, "unknown", "process 7 must not be examined"),
+        (OWN, {"environment": {}}, "unknown", "shows none of the variables of its container"),
+        (OWN, {"environment": {**OWN, LIST: "0=80G"}}, "not in effect", f"process 7 has another {LIST} than"),
+        (OWN, {"environment": {**OWN, LIST: "0=80G"}, "client": None}, "not in effect", f"has another {LIST} than"),
+        (OWN, {"doubt": "limits were changed"}, "in effect", ""),
+        (OWN, {"over": True}, "not in effect", "process 7 uses more memory than the limit, which is for each process"),
+        (DEFAULT, {"environment": DEFAULT}, "in effect", ""),
+        (DEFAULT, {"environment": {**DEFAULT, LIST: "0=80G"}}, "in effect", ""),
+        (
+            DEFAULT,
+            {"environment": {**DEFAULT, LIST: "0=1G,1=1G"}},
+            "not in effect",
+            "names a GPU which it does not see",
+        ),
+        (DEFAULT, {"environment": DEFAULT, "doubt": "limits were changed"}, "not in effect", "limits were changed"),
+        ({}, {}, "unknown", "the kubelet's checkpoint does not show"),
+    ],
+)
+def test_limits_by_mps(grant: dict[str, str], changes: dict[str, object], state: State, words: str) -> None:
+    """A client with the variables of its container is limited; all else says what is missing, or how it escapes."""
+    found = judged("mps", grant, replace(CLIENT, **changes))
+    assert (found.state, words in found.reason, bool(found.reason)) == (state, True, bool(words))
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "words"),
+    [
+        ({}, "in effect", ""),
+        ({"library": False}, "not in effect", "process 7 does not have HAMi's library, libvgpu.so"),
+        ({"library": None, "unread": "must not be examined"}, "unknown", "process 7 must not be examined"),
+        (
+            {"environment": {**HAMI, "CUDA_DISABLE_CONTROL": "true"}},
+            "not in effect",
+            "a CUDA_DISABLE_CONTROL of its own",
+        ),
+        ({"environment": {"CUDA_DEVICE_MEMORY_LIMIT_0": "80g"}}, "not in effect", "another CUDA_DEVICE_MEMORY_LIMIT_0"),
+        ({"environment": None, "library": None, "unread": "hidden"}, "unknown", "process 7 hidden"),
+        ({"client": None}, "in effect", ""),
+    ],
+)
+def test_limits_by_hamis_library(changes: dict[str, object], state: State, words: str) -> None:
+    """The library has to be in the process, with the variables of its container."""
+    found = judged("hami-core", HAMI, replace(LIBRARY, **changes))
+    assert (found.state, words in found.reason, bool(found.reason)) == (state, True, bool(words))
+
+
+def test_one_process_that_escapes_counts_for_the_container() -> None:
+    """The gravest of all processes is the effect for the container; without a process it is unknown."""
+    escaped, hidden = replace(CLIENT, pid=8, client=False), replace(CLIENT, pid=9, environment=None, unread="hidden")
+    assert judged("mps", OWN, CLIENT, hidden, escaped) == not_in_effect("process 8 is not a client of MPS")
+    assert judged("mps", OWN, CLIENT, hidden).state == "unknown"
+    assert judged("mps", OWN) == unknown("no process of the container uses the GPU")
+    assert worst([IN_EFFECT, Effect("in effect since", seconds=3)]).state == "in effect since"
+
+
+def test_a_process_has_to_fit_one_container_of_its_pod() -> None:
+    """Which container a process is in is not always known: the variables of each container of the pod are right."""
+    small, large = OWN, {**OWN, LIST: "0=8192M"}
+    promise = PromisedLimit("mps", ("GPU-1",), (small, large))
+    assert of_processes(promise, [replace(CLIENT, environment=large), CLIENT]) == IN_EFFECT
+    assert of_processes(promise, [replace(CLIENT, environment={**OWN, LIST: "0=80G"})]).state == "not in effect"
+
+
+def test_effects_have_words() -> None:
+    """People read the state, the delay and the reason."""
+    assert Effect("in effect since", seconds=12.3).words == "in effect since 12 s after the start of the container"
+    assert not_in_effect("it escaped").words == "not in effect: it escaped"
+    assert IN_EFFECT.words == "in effect"
+
+
+def test_a_breach_is_told_once() -> None:
+    """A breach begins once, however long it lasts and whatever is unknown meanwhile, and again only after its end."""
+    breaches = Breaches()
+    broken, open_, well = not_in_effect("it escaped"), unknown("nobody knows"), IN_EFFECT
+    told = []
+    for effect in (well, broken, broken, open_, broken, well, broken, None, broken):
+        turn = breaches.follow([ContainerUsage("default", "a", "main", "uid", "GPU-1", "mem", 1, effect=effect)])
+        told.append((len(turn.began), len(turn.ended)))
+    assert told == [(0, 0), (1, 0), (0, 0), (0, 0), (0, 0), (0, 1), (1, 0), (0, 0), (1, 0)]
