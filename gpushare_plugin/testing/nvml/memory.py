@@ -110,7 +110,7 @@ class DriverTable:
         """Charge to the nearest cgroup with limits; nothing where there is none ([S]: NV_ERR_INVALID_LIMIT)."""
         with _locked(self._file) as table:
             entries = _entries(table.read_bytes())
-            for each in lineage(_counted_in(cgroup, "misc")):
+            for each in lineage(_counted_in(cgroup)):
                 for number, entry in enumerate(entries):
                     if (entry.card, entry.device, entry.address) != (gpu, *_identity(each)):
                         continue
@@ -147,7 +147,7 @@ class KernelFiles:
         """Charge to the cgroup and all above."""
         region = self._regions[gpu]
         with _locked(self._file):
-            levels = [each for each in lineage(_counted_in(cgroup, "dmem")) if (each / "dmem.current").exists()]
+            levels = [each for each in lineage(cgroup) if (each / "dmem.current").exists()]
             for level in levels:
                 most = read_region(level / "dmem.max", region)
                 if most is not None and (read_region(level / "dmem.current", region) or 0) + size > most:
@@ -201,15 +201,15 @@ def _add(file: Path, region: str, size: int) -> None:
     write_region(file, region, (read_region(file, region) or 0) + size)
 
 
-def _counted_in(cgroup: Path, controller: str) -> Path:
-    """Return the cgroup in which a controller counts the processes of `cgroup`: the nearest one that has it.
+def _counted_in(cgroup: Path) -> Path:
+    """Return the cgroup in which the processes of `cgroup` are counted: the nearest one that has the controller misc.
 
     A tree whose root knows nothing of the controller, as that of a machine without the controller, has it everywhere.
     """
     levels = list(lineage(cgroup))
-    if not levels or not (levels[-1] / "cgroup.controllers").exists() or controller not in controllers_of(levels[-1]):
+    if not levels or not (levels[-1] / "cgroup.controllers").exists() or "misc" not in controllers_of(levels[-1]):
         return cgroup
-    return next(each for each in levels if controller in controllers_of(each))
+    return next(each for each in levels if "misc" in controllers_of(each))
 
 
 def _identity(cgroup: Path) -> tuple[int, int]:

@@ -128,6 +128,13 @@ def test_variables_that_a_version_does_not_take_limit_nothing_without_a_word(
     assert found == rooms
 
 
+def test_one_variable_alone_stands_for_both_or_for_no_hard_limit(prepare: Prepare) -> None:
+    """In the versions that take one of both: a limit guarantees as much, and a request caps nothing."""
+    bench = prepare()
+    assert bench.limit(bench.started({LIMIT: "4096"}).cgroup) == MemoryLimit(4096 * MIB, 4096 * MIB)
+    assert bench.limit(bench.started({REQUEST: "4096"}).cgroup) == MemoryLimit(None, 4096 * MIB)
+
+
 @pytest.mark.parametrize("hook", WITH_HOOK)
 @pytest.mark.parametrize(
     ("environment", "reason"),
