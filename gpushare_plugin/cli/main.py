@@ -20,6 +20,7 @@ COMMANDS = {
     "debug": "Have a running daemon log more, or write its stacks.",
     "demo": "Show sample pods that share four simulated GPUs.",
     "doctor": "Say what is wrong on this node, and what to do.",
+    "driver-limits": "Set driver limits for containers until SIGTERM.",
     "explain": "Explain why a pod gets no GPU, or why it has the one it has.",
     "extender": "Place pods by GPU for kube-scheduler until SIGTERM.",
     "inspect": "Show the GPUs of a cluster and the pods that have them.",
@@ -33,7 +34,7 @@ COMMANDS = {
 }
 """The short help of every command. A command is `command` in the module of its name below `commands`, see FOLDERS."""
 
-DAEMONS = ("run", "mps", "mig", "extender", "partition")
+DAEMONS = ("run", "mps", "mig", "driver-limits", "extender", "partition")
 """The commands that run until a signal."""
 
 SECTIONS = {
@@ -57,7 +58,7 @@ SECTIONS = {
 FOLDERS = {
     "cluster": ("cleanup", "explain", "extender", "inspect", "partition"),
     "config": ("check-config", "schema"),
-    "node": ("doctor", "list", "mig", "mps", "run"),
+    "node": ("doctor", "driver-limits", "list", "mig", "mps", "run"),
 }
 """The commands in the folders of `commands`; all other commands are in `commands` itself."""
 

@@ -107,6 +107,14 @@ container_driver_root_option = option(
     default=Path("/driver-root"),
 )
 
+cgroup_root_option = option(
+    "--cgroup-root",
+    "Where the host's tree of cgroups of version 2 is mounted, writable for `gpushare driver-limits`.",
+    metavar="DIRECTORY",
+    type=A_PATH,
+    default=Path("/sys/fs/cgroup"),
+)
+
 
 def _directories(_context: click.Context, _option: click.Parameter, text: str) -> tuple[Path, ...]:
     paths = tuple(Path(word.strip()) for word in text.split(",") if word.strip())

@@ -23,10 +23,7 @@ from pathlib import Path
 from typing import Self
 
 from gpushare_plugin.base.structs import Struct
-from gpushare_plugin.gpus.containers import CONTAINER_ID, POD_UID
-
-CGROUP_ROOT = Path("/sys/fs/cgroup")
-"""The usual path of the host's tree of cgroups."""
+from gpushare_plugin.gpus.containers import CONTAINER_ID, POD_UID, uid_of_pod
 
 _KUBEPODS = "kubepods"
 _MEMORY_CONTROLLERS = frozenset({"dmem", "misc"})
@@ -89,6 +86,15 @@ class Kubepods(Struct, frozen=True):
                 return _within(found)
         return None
 
+    def above_containers(self) -> Iterator[Path]:
+        """Yield every cgroup above containers, each after those below: pods, their QoS class, and all pods."""
+        for top in self.tops:
+            classes = [above for above, _ in _places(top, "") if above != top and _is_directory(above)]
+            for above in (*classes, top):
+                yield from (each for each in subdirectories(above) if uid_of_pod(each.name))
+            yield from classes
+            yield top
+
     def _pods(self, uid: str) -> Iterator[Path]:
         """Yield the existing cgroups of a pod; the QoS class of the pod is not known."""
         for top in self.tops:
@@ -104,16 +110,17 @@ def _tops(directory: Path) -> Iterator[Path]:
 
 def _nested(root: Path) -> Iterator[Path]:
     """Yield where the cgroups of all pods would be with a `--cgroup-root` of the kubelet."""
+    for above in subdirectories(root):
+        yield above / (f"{above.stem}-{_KUBEPODS}.slice" if above.suffix == ".slice" else _KUBEPODS)
+
+
+def subdirectories(cgroup: Path) -> list[Path]:
+    """Return the cgroups directly below a cgroup; none for a cgroup that is gone."""
     try:
-        with os.scandir(root) as entries:
-            above = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        with os.scandir(cgroup) as entries:
+            return [cgroup / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
-        return
-    for name in above:
-        if name.endswith(".slice"):
-            yield root / name / f"{name.removesuffix('.slice')}-{_KUBEPODS}.slice"
-        else:
-            yield root / name / _KUBEPODS
+        return []
 
 
 def _places(top: Path, uid: str) -> Iterator[tuple[Path, str]]:

@@ -129,16 +129,17 @@ def _owner(path: str) -> Owner:
     uid = container = ""
     # A runtime with another cgroup driver than the kubelet's writes `<slice>:<runtime>:<ID>`.
     for part in re.split("[/:]", path):
-        if not uid and (pod := _pod(part)):
+        if not uid and (pod := uid_of_pod(part)):
             uid, container = pod, ""
         elif (match := _CONTAINER.fullmatch(part)) and not container:
             container = match[1]
     return Owner(uid, container)
 
 
-def _pod(part: str) -> str:
-    if match := _POD_FOLDER.fullmatch(part):
+def uid_of_pod(name: str) -> str:
+    """Return the UID of the pod with a cgroup of this name, empty for a name that the kubelet gives no pod."""
+    if match := _POD_FOLDER.fullmatch(name):
         return match[1]
-    if match := _POD_SLICE.fullmatch(part):
+    if match := _POD_SLICE.fullmatch(name):
         return match[1].replace("_", "-")
     return ""

@@ -1,14 +1,14 @@
 """Files exchanged by two daemons of a node through a shared directory; each file has a single writer.
 
-`gpushare run` writes the desired state. The other daemon, `gpushare mps` or `gpushare mig`, writes its status, which
-counts while the daemon holds its lock. The versions of the two daemons may differ: a reader ignores unknown keys, and a
-change of meaning needs another `version`.
+`gpushare run` writes the desired state. The other daemon, such as `gpushare mps` or `gpushare mig`, writes its status,
+which counts while the daemon holds its lock. The versions of the two daemons may differ: a reader ignores unknown keys,
+and a change of meaning needs another `version`.
 """
 
 from contextlib import AbstractContextManager, ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -19,7 +19,7 @@ from gpushare_plugin.base.files.replacement import replace_file
 from gpushare_plugin.base.structs import Struct
 
 LARGEST_FILE = 1 << 18
-"""The size limit of a file in bytes; no node of any size needs more."""
+"""The size limit of a file about the GPUs of a node, in bytes; no node of any size needs more."""
 
 UUID = r"^GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 """A regular expression for the UUID of a card."""
@@ -107,8 +107,8 @@ def refuse_one_directory(one: SharedDirectory, other: SharedDirectory) -> None:
 
 
 _ONE_DIRECTORY = (
-    "each overwrites files of the other in the same directory: set the MPS root (flags.mpsRoot, --mps-root) and the "
-    "MIG root (--mig-root) to two directories beside each other"
+    "each overwrites files of the other in the same directory: set two directories beside each other as MPS root "
+    "(flags.mpsRoot, --mps-root), MIG root (--mig-root) or root of driver limits (--driver-limits-root)"
 )
 
 
@@ -125,8 +125,17 @@ class Message(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
+    largest: ClassVar[int] = LARGEST_FILE
+    """The size limit of the file in bytes."""
+
     version: Literal[1] = 1
     """The version of the meaning of the content; a reader rejects any other version."""
+
+
+class MessagePart(BaseModel):
+    """A part of a message, such as what a file says of one GPU."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
 
 class AgentStatus(Message):
@@ -143,13 +152,13 @@ def read_message(file: Path, kind: type[AnyMessage]) -> AnyMessage | None:
     """Return the content of `file`, None if the file does not exist; raises ExchangeError for any other problem."""
     try:
         # Regular files only: a pipe would make the reader wait, and a link would lead to another file.
-        content = read_regular(file, LARGEST_FILE + 1)
+        content = read_regular(file, kind.largest + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ExchangeError(f"{file} cannot be read: {error.strerror or error}") from error
-    if len(content) > LARGEST_FILE:
-        raise ExchangeError(f"{file} has more than {LARGEST_FILE} bytes, which gpushare never writes; remove it")
+    if len(content) > kind.largest:
+        raise ExchangeError(f"{file} has more than {kind.largest} bytes, which gpushare never writes; remove it")
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:

@@ -13,9 +13,9 @@ instance, even if listed as `removable`, and `removable` lists only existing ins
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from gpushare_plugin.gpus.exchange import AgentStatus, Message, SharedDirectory, Uuid
+from gpushare_plugin.gpus.exchange import AgentStatus, Message, MessagePart, SharedDirectory, Uuid
 from gpushare_plugin.slices.slice import MigPlace, SliceError, mig_place
 
 DEFAULT_ROOT = Path("/run/gpushare/mig")
@@ -44,11 +44,7 @@ InstanceUuid = Annotated[str, Field(pattern=r"^MIG-[-0-9A-Za-z/]{1,80}$")]
 """The UUID of a MIG instance."""
 
 
-class _Item(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
-
-
-class WantedCard(_Item):
+class WantedCard(MessagePart):
     """The desired division of a card; other existing instances stay, unless listed in `removable`."""
 
     uuid: Uuid
@@ -87,7 +83,7 @@ class MigOrder(Message):
         return self
 
 
-class Profile(_Item):
+class Profile(MessagePart):
     """A `MigProfile` of a card, in the form of the file."""
 
     name: str
@@ -104,7 +100,7 @@ class Profile(_Item):
     """The possible first memory slices of an instance."""
 
 
-class Instance(_Item):
+class Instance(MessagePart):
     """An existing GPU instance."""
 
     place: str
@@ -115,7 +111,7 @@ class Instance(_Item):
     """The UUIDs of the MIG instances; empty for an incomplete GPU instance."""
 
 
-class CardStatus(_Item):
+class CardStatus(MessagePart):
     """The division of a card, and the reason for unfinished work."""
 
     uuid: str
