@@ -16,7 +16,7 @@ from typing import Protocol
 
 ADDRESS = ".address"
 """The file of a described cgroup with the address of the kernel's object, which only the kernel and the driver see."""
-_PROCESSES, _CONTROLLERS = "cgroup.procs", "cgroup.controllers"
+_PROCESSES, _CONTROLLERS, _EVENTS = "cgroup.procs", "cgroup.controllers", "cgroup.events"
 _DMEM = {"max": "max", "low": 0, "min": 0, "current": 0, "peak": 0}
 """The files of the controller dmem, with the number of each region of memory in a new cgroup."""
 
@@ -92,13 +92,19 @@ class CgroupTree:
 
     def enter(self, cgroup: Path, pid: int) -> None:
         """Put a process into a cgroup."""
-        with (cgroup / _PROCESSES).open("a") as processes:
-            processes.write(f"{pid}\n")
+        self._populate(cgroup, [*processes_of(cgroup), pid])
 
     def leave(self, cgroup: Path, pid: int) -> None:
         """Let a process of a cgroup end."""
-        rest = [each for each in processes_of(cgroup) if each != pid]
-        (cgroup / _PROCESSES).write_text("".join(f"{each}\n" for each in rest))
+        self._populate(cgroup, [each for each in processes_of(cgroup) if each != pid])
+
+    def _populate(self, cgroup: Path, processes: Collection[int]) -> None:
+        """Write down the processes of a cgroup, and in it and all above whether there are any in or below them."""
+        (cgroup / _PROCESSES).write_text("".join(f"{each}\n" for each in processes))
+        for each in lineage(cgroup):
+            if each != self.root:
+                populated = any(file.read_text() for file in each.rglob(_PROCESSES))
+                (each / _EVENTS).write_text(f"populated {populated:d}\nfrozen 0\n")
 
     def _describe(self, cgroup: Path, controllers: Collection[str]) -> None:
         is_root = cgroup == self.root
@@ -108,6 +114,8 @@ class CgroupTree:
             "cgroup.subtree_control": "\n",
             ADDRESS: self._free.pop() if self._free and self._reuses else f"{next(self._addresses)}\n",
         }
+        if not is_root:
+            files[_EVENTS] = "populated 0\nfrozen 0\n"
         if "misc" in controllers:
             files |= {"misc.capacity": ""} if is_root else {"misc.max": "", "misc.current": "", "misc.events": ""}
         if "dmem" in controllers:

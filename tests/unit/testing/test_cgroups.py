@@ -77,10 +77,12 @@ def test_a_cgroup_with_processes_or_children_stays(tmp_path: Path) -> None:
     child = tree.make("a/b")
     tree.enter(child, 7)
     for cgroup in (child, child.parent):
+        assert (cgroup / "cgroup.events").read_text() == "populated 1\nfrozen 0\n"
         with pytest.raises(OSError, match="busy") as caught:
             tree.remove(cgroup)
         assert caught.value.errno == errno.EBUSY
     tree.leave(child, 7)
+    assert (child.parent / "cgroup.events").read_text() == "populated 0\nfrozen 0\n"
     tree.remove(child)
     tree.remove(child.parent)
     assert list(lineage(child)) == []
