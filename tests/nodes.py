@@ -20,6 +20,7 @@ def a_gpu(index: int, memory_mib: int = 40960, **changes: object) -> Gpu:
         "compute_capability": (8, 0),
         "memory_mib": memory_mib,
         "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
+        "total_mib": memory_mib,
     }
     return Gpu(**(fields | changes))  # type: ignore[arg-type] # tests name the fields they change
 

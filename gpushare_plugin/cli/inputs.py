@@ -6,14 +6,13 @@ from typing import Any, TypeVar, cast, get_args
 
 import click
 
-from gpushare_plugin.base.structs import replace
 from gpushare_plugin.cli.options import A_PATH, option
 from gpushare_plugin.cli.setting_options import overrides
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.schema.names import CONTAINER_DRIVER_ROOT
 from gpushare_plugin.config.sources.choice import Configs, Fallback
-from gpushare_plugin.core.cdi import OWN_KIND, CdiDevices
 from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.gpus.host import NO_FACTS, Host, HostFacts
 from gpushare_plugin.gpus.source import GpuSource
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -95,28 +94,18 @@ def gpu_source(simulate: Path | None, given_root: str | None, loaded: Loaded) ->
     return NvmlSource(driver_root(given_root, loaded))
 
 
-class CdiLook:
-    """Looks at the CDI devices that a node has, or would have while the daemon runs."""
+class HostLook:
+    """Looks at what a node has beside its GPUs, or would have while the daemon runs."""
 
     def __init__(self, options: dict[str, Any], inventory: Inventory) -> None:
-        """Look in the directories of the options, for these GPUs."""
-        self._directories: tuple[Path, ...] = () if options["simulate"] else options["cdi_spec_dirs"]
+        """Look where the options say, for these GPUs."""
+        self._host = Host(
+            () if options["simulate"] else options["cdi_spec_dirs"],
+            cgroup_root=options["cgroup_root"],
+            limits_agent=options["driver_limits_agent"],
+        )
         self._inventory = inventory
-        self._found: CdiDevices | None = None
 
-    def devices(self, loaded: Loaded) -> CdiDevices | None:
-        """Return the devices; None for simulated GPUs, and for a config that names none."""
-        if not self._directories or loaded.config is None or not loaded.config.flags.plugin.uses_cdi:
-            return None
-        from gpushare_plugin.gpus.cdi.own import own_file, own_trouble  # noqa: PLC0415 - only for configs with CDI
-        from gpushare_plugin.gpus.cdi.reading import SpecReader  # noqa: PLC0415 - as above
-        from gpushare_plugin.gpus.cdi.roots import Roots  # noqa: PLC0415 - as above
-
-        if self._found is None:
-            self._found = SpecReader(self._directories).devices(self._inventory.driver_version)
-        last = self._directories[-1]
-        trouble = own_trouble(last, self._inventory, Roots.of(loaded.config.flags))
-        if trouble:
-            return replace(self._found, own=f"the daemon could not write one: {trouble}")
-        own = dict.fromkeys((f"{OWN_KIND}={gpu.uuid}" for gpu in self._inventory.gpus), str(own_file(last)))
-        return replace(self._found, files={**own, **self._found.files})
+    def facts(self, loaded: Loaded) -> HostFacts:
+        """Return what the config needs to know of the host; nothing for a config with mistakes."""
+        return NO_FACTS if loaded.config is None else self._host.preview(self._inventory, loaded.config)

@@ -42,6 +42,8 @@ def run_node_daemon(configs: Configs, directory: Path, options: Mapping[str, Any
             partitioning=options["partitioning"],
             mig_root=options["mig_root"],
             cdi_spec_dirs=() if options["simulate"] else options["cdi_spec_dirs"],
+            cgroup_root=options["cgroup_root"],
+            driver_limits_agent=options["driver_limits_agent"],
             stand_by=options["stand_by"],
         )
         run_daemon(run(daemon), log)

@@ -99,6 +99,13 @@ device_plugin_path_option = option(
     type=A_PATH,
     default=DEFAULT_PLUGIN_DIRECTORY,
 )
+driver_limits_agent_option = option(
+    "--driver-limits-agent",
+    "Count on `gpushare driver-limits` to set limits of memory by NVIDIA's driver on this node.",
+    metavar="[true|false]",
+    type=click.BOOL,
+    default=False,
+)
 container_driver_root_option = option(
     "--container-driver-root",
     "Where the driver root of the host is mounted in this container.",

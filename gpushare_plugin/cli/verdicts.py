@@ -9,9 +9,9 @@ from gpushare_plugin.config.loading.load import Loaded, nothing_at, validated
 from gpushare_plugin.config.loading.manifests import FoundConfig
 from gpushare_plugin.config.loading.mistakes import Override
 from gpushare_plugin.config.schema.places import Finding, spelled
-from gpushare_plugin.core.cdi import CdiDevices
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.resource import Resource
+from gpushare_plugin.gpus.host import NO_FACTS, HostFacts
 from gpushare_plugin.node.configuration import planned
 from gpushare_plugin.sharing.plan import Plan
 
@@ -33,11 +33,11 @@ class ConfigVerdict:
         root = found.root or nothing_at(found.source)
         return cls(found, validated(root, found.findings, overrides))
 
-    def with_gpus(self, inventory: Inventory, cdi_devices: CdiDevices | None = None) -> "ConfigVerdict":
-        """Return the verdict on the config for a node with the GPUs of `inventory`, and with these CDI devices."""
+    def with_gpus(self, inventory: Inventory, facts: HostFacts = NO_FACTS) -> "ConfigVerdict":
+        """Return the verdict on the config for a node with the GPUs of `inventory` and these facts of the host."""
         if self.loaded.effective is None:
             return self
-        plan = planned(self.loaded, self.loaded.effective, inventory, cdi_devices=cdi_devices)
+        plan = planned(self.loaded, self.loaded.effective, inventory, facts=facts)
         return ConfigVerdict(self.found, self.loaded, plan)
 
     @property

@@ -25,6 +25,8 @@ class CdiDevices(Struct, frozen=True):
     """The specifications, or devices, that containers cannot use, each with the reason, for people."""
     own: str = ""
     """Why gpushare has no specification of its own on this node, for people; empty with a specification."""
+    limiting: frozenset[str] = frozenset()
+    """The qualified names of the devices with a hook that sets driver limits, see `LIMITS_HOOK`."""
 
     @property
     def own_uuids(self) -> frozenset[str]:

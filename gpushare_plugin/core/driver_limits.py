@@ -15,6 +15,9 @@ FIRST_DRIVER = 615
 """The first major version of NVIDIA's driver with driver limits, and with protocol 3 of MPS."""
 _MAJOR = re.compile(r"(\d{1,5})\.", re.ASCII)
 
+LIMITS_HOOK = "apply-cuda-memory-limits"
+"""The hook of NVIDIA's container toolkit that sets limits (NVIDIA/nvidia-container-toolkit, cmd/nvidia-cdi-hook)."""
+
 
 def has_driver_limits(driver_version: str) -> bool:
     """Return whether a driver of this version, such as `615.71.09`, has driver limits; an unknown version has none."""

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from gpushare_plugin.base.structs import Struct, field
+from gpushare_plugin.core.driver_limits import DriverLimits
 from gpushare_plugin.core.health import GpuEvent, Probe
 from gpushare_plugin.slices.slice import MigPlace
 
@@ -188,6 +189,8 @@ class Inventory(Struct, frozen=True):
     """The MIG instances of the cards."""
     machine: str = ""
     """The model of the host; empty where unknown."""
+    driver_limits: DriverLimits | None = None
+    """The means of simulated GPUs to limit memory; None for real GPUs, whose host has to be looked at."""
 
     @property
     def cuda(self) -> str:

@@ -1,8 +1,9 @@
 """GPUs described by a YAML file, for clusters and laptops without GPUs.
 
-driverVersion: "570.86.15"      # only the keys gpus and memory are required
+driverVersion: "615.71.09"      # only the keys gpus and memory are required
 cudaVersion: "12.8"
 machine: DGX A100
+driverLimits: hook              # what limits memory by the driver: hook or agent; without the key, nothing does
 gpus:
 - name: NVIDIA A100-SXM4-40GB
   memory: 40GiB                 # usable memory of each card
@@ -49,6 +50,7 @@ from gpushare_plugin.config.schema.places import SettingPlaces
 from gpushare_plugin.config.schema.sections import Allowed, CardMemory, Section
 from gpushare_plugin.config.schema.spelling import nearest, shown, wrong
 from gpushare_plugin.config.schema.values import MEMORY_UNIT_SCHEMA, MemoryUnit, parse_card_memory, text_like
+from gpushare_plugin.core.driver_limits import FIRST_DRIVER, DriverLimits, has_driver_limits
 from gpushare_plugin.core.gpu import Gpu, Inventory, MigAttributes, MigInstance
 from gpushare_plugin.core.health import GpuEvent
 from gpushare_plugin.core.usage import GpuUsage, Owner, Process
@@ -180,6 +182,20 @@ class SimulatedNode(Section):
     driver_version: OneLine = Field(default="570.86.15", description="Version of the driver.")
     cuda_version: Version = Field(default="12.8", description="CUDA version of the driver.")
     machine: OneLine = Field(default="Simulated machine", description="Model of the host.")
+    driver_limits: Literal["hook", "agent"] | None = Field(
+        default=None,
+        description="What sets limits of memory by the driver (`isolation: driver`): a hook of CDI or the agent; "
+        "without one, the driver has none.",
+    )
+
+    @model_validator(mode="after")
+    def _refuse_limits_of_an_older_driver(self) -> Self:
+        if self.driver_limits and not has_driver_limits(self.driver_version):
+            raise ValueError(
+                f"found driverLimits: {self.driver_limits} and driverVersion: {self.driver_version}, but drivers from "
+                f"{FIRST_DRIVER} on limit memory; set driverVersion, too"
+            )
+        return self
 
     @field_validator("gpus")
     @classmethod
@@ -279,8 +295,17 @@ def _inventory(node: SimulatedNode) -> Inventory:
         driver_version=node.driver_version,
         cuda_version=_numbers(node.cuda_version),
         machine=node.machine,
+        driver_limits=_LIMITS[node.driver_limits],
         closeness={frozenset((one.uuid, other.uuid)): _closeness(one, other) for one, other in combinations(gpus, 2)},
     )
+
+
+_LIMITS = {
+    None: DriverLimits("simulated GPUs have no driver that limits memory, unless their file has driverLimits"),
+    "hook": DriverLimits(),
+    "agent": DriverLimits(hook="the file of simulated GPUs has no hook", agent=True),
+}
+"""The means to limit memory, by `driverLimits`."""
 
 
 def _gpu(index: int, entry: SimulatedGpus) -> Gpu:

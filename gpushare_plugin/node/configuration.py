@@ -14,12 +14,11 @@ from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.loading.load import NO_FILE, Loaded
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.config.unreported_memory import sized
-from gpushare_plugin.core.cdi import CdiDevices
 from gpushare_plugin.core.device_nodes import CONTROL_DEVICES
 from gpushare_plugin.core.gpu import Gpu, Inventory
 from gpushare_plugin.core.resource import Resource, Units
 from gpushare_plugin.core.snapshot import ConfigStanding
-from gpushare_plugin.gpus.cdi.host import HostCdi
+from gpushare_plugin.gpus.host import NO_FACTS, Host, HostFacts
 from gpushare_plugin.gpus.source import in_thread
 from gpushare_plugin.node.news.news import (
     CdiDevicesNamed,
@@ -53,16 +52,16 @@ def accept(
     loaded: Loaded,
     inventory: Inventory,
     cut: Mapping[str, SliceNumbers] | None = None,
-    cdi_devices: CdiDevices | None = None,
+    facts: HostFacts = NO_FACTS,
 ) -> Accepted:
-    """Return the config with its plan for these GPUs; see `plan` for `cut` and `cdi_devices`.
+    """Return the config with its plan for these GPUs and these facts of the host; see `plan` for `cut`.
 
     Raises ConfigError with every mistake of the config itself or, without such a mistake, every conflict of the config
     with these GPUs.
     """
     if loaded.effective is None:
         raise ConfigError(loaded.lines(loaded.problems))
-    decided = planned(loaded, loaded.effective, inventory, cut, cdi_devices)
+    decided = planned(loaded, loaded.effective, inventory, cut, facts)
     if decided.problems:
         raise ConfigError(loaded.lines(decided.problems))
     return Accepted(loaded, loaded.effective.config, decided)
@@ -73,11 +72,19 @@ def planned(
     effective: EffectiveConfig,
     inventory: Inventory,
     cut: Mapping[str, SliceNumbers] | None = None,
-    cdi_devices: CdiDevices | None = None,
+    facts: HostFacts = NO_FACTS,
 ) -> Plan:
     """Return the plan of the effective config of `loaded` for these GPUs; conflicts are in the plan's `problems`."""
     present = tuple(path for path in CONTROL_DEVICES if Path(path).exists())
-    return plan(effective, inventory, present, loaded.places.describe, cut=cut, cdi_devices=cdi_devices)
+    return plan(
+        effective,
+        inventory,
+        present,
+        loaded.places.describe,
+        cut=cut,
+        cdi_devices=facts.cdi_devices,
+        driver_limits=facts.driver_limits,
+    )
 
 
 def decide(loaded: Loaded, inventory: Inventory) -> Plan:
@@ -97,15 +104,15 @@ class _Rejected(NamedTuple):
 class Configuration:
     """The config in effect, and the newest config where that was rejected."""
 
-    def __init__(self, accepted: Accepted, inventory: Inventory, news: News, cdi: HostCdi | None = None) -> None:
-        """Start with a config accepted for these GPUs, and for the CDI devices of `cdi`."""
+    def __init__(self, accepted: Accepted, inventory: Inventory, news: News, host: Host | None = None) -> None:
+        """Start with a config accepted for these GPUs, and for the facts of `host`."""
         self._accepted = accepted
         self._rejected: _Rejected | None = None
         self._unreadable: str | None = None
         self._loaded_at = time.time()
         self._devices = inventory.gpus
-        self._cdi = cdi or HostCdi()
-        self._cdi_devices = self._cdi.devices
+        self._host = host or Host()
+        self._facts = self._host.facts
         self._cut: Mapping[str, SliceNumbers] = {}
         self._news = news
         self._names: tuple[str, ...] = ()
@@ -153,7 +160,7 @@ class Configuration:
         loaded = self._accepted.loaded
         if cut != self._cut and loaded.effective is not None:
             self._cut = cut
-            decided = planned(loaded, loaded.effective, inventory, cut, self._cdi_devices)
+            decided = planned(loaded, loaded.effective, inventory, cut, self._facts)
             # A cut always fits the GPUs, but the config may not fit the remaining GPUs.
             if not decided.problems:
                 self._accepted = replace(self._accepted, plan=decided)
@@ -167,7 +174,7 @@ class Configuration:
         """Put another config in effect, or reject a config with mistakes; return whether the config changed."""
         self._unreadable = None
         loaded = self._with_first_mps_root(loaded)
-        before, cdi_devices = self._accepted, self._cdi.devices
+        before, facts = self._accepted, self._host.facts
         if loaded.effective is not None and loaded.effective == before.loaded.effective:
             # The same config may have other warnings, and replaces a rejected config.
             if self._rejected is not None:
@@ -177,7 +184,7 @@ class Configuration:
             self._loaded_at = time.time()
             return False
         try:
-            accepted = accept(loaded, inventory, self._cut, cdi_devices)
+            accepted = accept(loaded, inventory, self._cut, facts)
         except ConfigError as error:
             # One edit can be read several times: after the change of the file, on SIGHUP, after changes of node labels.
             if self._rejected is None or error.lines != self._rejected.lines:
@@ -187,7 +194,7 @@ class Configuration:
         self._news.publish(ConfigChanged(tuple(difference(before.config, accepted.config))))
         self._news.warn((*loaded.notices, *accepted.plan.notices))
         self._accepted, self._rejected, self._devices = accepted, None, inventory.gpus
-        self._cdi_devices = cdi_devices
+        self._facts = facts
         self._loaded_at = time.time()
         self._tell_names()
         return True
@@ -195,12 +202,12 @@ class Configuration:
     def fit(self, inventory: Inventory) -> bool:
         """Fit the config to other GPUs; return whether a formerly rejected config is in effect now."""
         if inventory.gpus == self._devices:
-            self._name(inventory)
+            self._fit_host(inventory)
             return False
-        self._devices, self._cdi_devices = inventory.gpus, self._cdi.devices
+        self._devices, self._facts = inventory.gpus, self._host.facts
         self._news.publish(GpusChanged(tuple(gpu.uuid for gpu in inventory.gpus)))
         try:
-            self._accepted = accept(self._accepted.loaded, inventory, self._cut, self._cdi_devices)
+            self._accepted = accept(self._accepted.loaded, inventory, self._cut, self._facts)
         except ConfigError as error:
             # The config was right for the previous GPUs; the GPUs still present stay shared in the same way.
             self._news.publish(ConfigDoesNotFitGpus(error.lines))
@@ -211,13 +218,13 @@ class Configuration:
             self._tell_names()
         return self._rejected is not None and self.reload(self._rejected.loaded, inventory)
 
-    def _name(self, inventory: Inventory) -> None:
-        """Name the CDI devices for the same GPUs again, where the specifications on the host changed."""
-        if self._cdi.devices == self._cdi_devices:
+    def _fit_host(self, inventory: Inventory) -> None:
+        """Name CDI devices and choose isolations for the same GPUs again, where the host changed."""
+        if self._host.facts == self._facts:
             return
-        self._cdi_devices, before = self._cdi.devices, self.plan.notices
+        self._facts, before = self._host.facts, self.plan.notices
         with contextlib.suppress(ConfigError):  # a config that does not fit the GPUs: told already
-            self._accepted = accept(self._accepted.loaded, inventory, self._cut, self._cdi_devices)
+            self._accepted = accept(self._accepted.loaded, inventory, self._cut, self._facts)
             self._news.warn(notice for notice in self.plan.notices if notice not in before)
             self._tell_names()
 

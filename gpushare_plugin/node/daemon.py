@@ -24,8 +24,8 @@ from gpushare_plugin.config.sources.labelled import load_effective_config
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.recent import RecentAllocations
 from gpushare_plugin.core.snapshot import Snapshot
-from gpushare_plugin.gpus.cdi.host import HostCdi
 from gpushare_plugin.gpus.exchange import refuse_one_directory
+from gpushare_plugin.gpus.host import CGROUP_ROOT, NO_FACTS, Host, HostFacts
 from gpushare_plugin.gpus.source import GpuSource, in_thread
 from gpushare_plugin.kubelet.allocations.pod_resources import healthy_devices
 from gpushare_plugin.kubelet.allocations.quiet import QuietLister
@@ -110,6 +110,10 @@ class Daemon(Struct, frozen=True):
     """The directory shared with `gpushare mig`."""
     cdi_spec_dirs: tuple[Path, ...] = ()
     """The directories of CDI specifications, of which a later one counts more; none for simulated GPUs."""
+    cgroup_root: Path = CGROUP_ROOT
+    """Where the host's tree of cgroups is mounted."""
+    driver_limits_agent: bool = False
+    """Whether `gpushare driver-limits` is to run beside the daemon, and sets driver limits."""
     clock: Callable[[], float] = time.monotonic
     """Measures, in seconds, how long units have been retired."""
     ask_every: float = ASK_KUBELET_EVERY
@@ -153,7 +157,7 @@ class NodeDaemon:
         self._news = News(NewsLog(daemon.clock).log, self._xids.count, *subscribers)
         self._api_errors: Mapping[str, int] = {}
         self._recent = RecentAllocations()
-        self._cdi = HostCdi(daemon.cdi_spec_dirs)
+        self._host = Host(daemon.cdi_spec_dirs, cgroup_root=daemon.cgroup_root, limits_agent=daemon.driver_limits_agent)
         self._directory = PluginDirectory(daemon.directory)
         self._succession = Succession(self._directory)
         self.status = DaemonStatus(QuietLister(daemon.directory, daemon.pod_resources, self._recent), self._view)
@@ -206,7 +210,7 @@ class NodeDaemon:
     async def _stand_by(self, found: Inventory | NoGpu, cluster: "Member | None") -> None:
         """Wait for the end of the daemon that serves this node; raises ConfigError for a config that cannot be used."""
         if isinstance(found, Inventory):
-            self._accept(cluster.labels if cluster is not None else {}, found)
+            await self._accept(cluster.labels if cluster is not None else {}, found)
         # Whoever sees that this daemon is ready may end the other one, which has to know by then that this one waits.
         await self._succession.line_up()
         before, self.status.phase = self.status.phase, StandingBy()
@@ -239,13 +243,13 @@ class NodeDaemon:
         `cluster` is None without an API server: the node then gets no requests from a cluster and publishes nothing.
         """
         daemon, labels = self._daemon, cluster.labels if cluster is not None else {}
-        accepted = self._accept(labels, inventory)
+        accepted = await self._accept(labels, inventory)
         if daemon.partitioning:  # otherwise nothing is exchanged with `gpushare mig`
             refuse_one_directory(MpsRoot(Path(accepted.config.flags.mps_root)), MigRoot(daemon.mig_root))
-        with contextlib.closing(self._directory) as directory, contextlib.closing(self._cdi):
+        with contextlib.closing(self._directory) as directory, contextlib.closing(self._host):
             with contextlib.suppress(OSError):  # missing or not usable yet: sessions claim the directory later
                 directory.claim()
-            accepted = await self._with_cdi(accepted, inventory)
+            accepted = await self._with_host(accepted, inventory)
             own_pod, delays = daemon.own_pod, daemon.trust_delays
             reader = HoldingsReader(
                 daemon.directory,
@@ -266,7 +270,7 @@ class NodeDaemon:
                     keep,
                     self._news,
                     daemon.clock,
-                    cdi=self._cdi,
+                    host=self._host,
                     mig_root=daemon.mig_root,
                     ask_every=daemon.ask_every,
                 )
@@ -344,32 +348,40 @@ class NodeDaemon:
             lambda: cluster.container_ids if cluster is not None else {},
         )
 
-    def _accept(self, labels: Labels, inventory: Inventory) -> Accepted:
+    async def _accept(self, labels: Labels, inventory: Inventory) -> Accepted:
         """Return the config for the start; raises ConfigError when the config cannot be served."""
         load = partial(load_effective_config, configs=self._daemon.configs, partitioning=self._daemon.partitioning)
         loaded = load(labels, starting=True)
         try:
-            return accept(loaded, inventory)
+            return accept(loaded, inventory, facts=await self._facts(loaded, inventory))
         except ConfigError as error:
             if CONFIG not in labels:
                 raise
             # A label must not take the node's GPUs away: a running daemon would only reject the config of the label.
             self._news.publish(LabelConfigRejected(error.lines))
-            return accept(load({**labels, CONFIG: ""}, starting=True), inventory)
+            loaded = load({**labels, CONFIG: ""}, starting=True)
+            return accept(loaded, inventory, facts=await self._facts(loaded, inventory))
 
-    async def _with_cdi(self, accepted: Accepted, inventory: Inventory) -> Accepted:
-        """Return the config with the names of CDI devices, if the config uses CDI."""
-        if not accepted.config.flags.plugin.uses_cdi:
+    async def _facts(self, loaded: Loaded, inventory: Inventory) -> HostFacts:
+        """Return what decides whether a config can be served; the names of CDI devices do not."""
+        if loaded.config is None or not loaded.config.sharing.includes_driver:
+            return NO_FACTS
+        return await in_thread(partial(self._host.preview, inventory, loaded.config), "host")
+
+    async def _with_host(self, accepted: Accepted, inventory: Inventory) -> Accepted:
+        """Return the config for what a look at the host finds, if the config needs a look."""
+        config = accepted.config
+        if not (config.flags.plugin.uses_cdi or config.sharing.includes_driver):
             return accepted
-        await in_thread(partial(self._cdi.look, inventory, accepted.config.flags), "cdi")
-        return accept(accepted.loaded, inventory, cdi_devices=self._cdi.devices)
+        await in_thread(partial(self._host.look, inventory, config), "host")
+        return accept(accepted.loaded, inventory, facts=self._host.facts)
 
     def _load(self, cluster: "Member | None", inventory: Callable[[], Inventory]) -> Loaded:
-        """Load the config, and look at the CDI devices for the GPUs before the config is in effect."""
+        """Load the config, and look at what the config needs of the host before the config is in effect."""
         labels = cluster.labels if cluster is not None else {}
         loaded = load_effective_config(labels, self._daemon.configs, partitioning=self._daemon.partitioning)
         if loaded.config is not None:
-            self._cdi.look(inventory(), loaded.config.flags)
+            self._host.look(inventory(), loaded.config)
         return loaded
 
     async def _rescan(self, node: ServedNode) -> None:

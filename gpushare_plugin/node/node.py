@@ -21,7 +21,7 @@ from gpushare_plugin.core.health import Cordon, GpuEvent
 from gpushare_plugin.core.holding import Confirmed, Unknown
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.core.snapshot import Snapshot
-from gpushare_plugin.gpus.cdi.host import HostCdi
+from gpushare_plugin.gpus.host import Host
 from gpushare_plugin.gpus.source import GpuSource
 from gpushare_plugin.kubelet.allocations.reader import HoldingsReader
 from gpushare_plugin.kubelet.device_plugin.directory import PluginDirectory
@@ -31,7 +31,7 @@ from gpushare_plugin.mig.exchange import DEFAULT_ROOT, MigRoot
 from gpushare_plugin.mps.exchange import MpsRoot
 from gpushare_plugin.mps.link import MpsLink
 from gpushare_plugin.node.configuration import Accepted, Configuration
-from gpushare_plugin.node.gpus.cdi import CdiSource
+from gpushare_plugin.node.gpus.host import HostSource
 from gpushare_plugin.node.gpus.looks import Looks
 from gpushare_plugin.node.gpus.mig_needs import NodeMig
 from gpushare_plugin.node.gpus.mps_needs import NodeMps
@@ -69,8 +69,8 @@ class Outside(Struct, frozen=True):
     """Measures, in seconds, how long units have been retired."""
     steering: Steering | None = None
     """Knows the promises to pods, None without knowledge of pods."""
-    cdi: HostCdi = field(default_factory=HostCdi)
-    """The CDI devices of the host."""
+    host: Host = field(default_factory=Host)
+    """The host beside the GPUs."""
     mig_root: Path = DEFAULT_ROOT
     """The directory shared with `gpushare mig`."""
     ask_every: float = ASK_KUBELET_EVERY
@@ -88,9 +88,9 @@ class ServedNode:
         self._reader = outside.reader
         self._clock = outside.clock
         self._ask_every = outside.ask_every
-        self._configuration = Configuration(accepted, inventory, news, outside.cdi)
+        self._configuration = Configuration(accepted, inventory, news, outside.host)
         self._gpus = Gpus(inventory, self.config.health, news)
-        source = CdiSource(outside.source, outside.cdi, lambda: self.config.flags)
+        source = HostSource(outside.source, outside.host, lambda: self.config)
         self._looks = Looks(source, self._gpus, self._looked)
         self._offer = NodeOffer(news, outside.clock)
         self._sessions = Sessions(outside.directory, outside.spawn, news, outside.steering, outside.reader.recent)

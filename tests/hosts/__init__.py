@@ -11,6 +11,8 @@ from gpushare_plugin.gpus.cdi.host import HostCdi
 from gpushare_plugin.testing.hosts import (
     BARE,
     DRIVER,
+    DRIVER_LIMITS,
+    DRIVER_LIMITS_OLD_TOOLKIT,
     GPUS,
     KUBEADM_CONTAINERD_2,
     OPERATOR_25_10,
@@ -23,7 +25,13 @@ UUIDS = [gpu.uuid for gpu in GPUS]
 """The UUIDs of the GPUs on every host."""
 
 # Without NVIDIA's generator, which `Host.with_generator` installs; nobody listens at sockets, which CDI does not need.
-_HOSTS = {"bare": BARE, "kubeadm": KUBEADM_CONTAINERD_2.without("/usr/bin/nvidia-ctk"), "operator": OPERATOR_25_10}
+_HOSTS = {
+    "bare": BARE,
+    "kubeadm": KUBEADM_CONTAINERD_2.without("/usr/bin/nvidia-ctk"),
+    "operator": OPERATOR_25_10,
+    "driver-limits": DRIVER_LIMITS,
+    "driver-limits-old-toolkit": DRIVER_LIMITS_OLD_TOOLKIT,
+}
 _GENERATORS = {"kubeadm": "usr/bin/nvidia-ctk", "operator": "usr/local/nvidia/toolkit/nvidia-ctk.real"}
 
 

@@ -2,8 +2,10 @@
 
 import pytest
 
-from gpushare_plugin.config.schema.isolations import IsolationName, includes_driver
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.config.schema.isolations import IsolationName
 from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.core.driver_limits import DriverLimits
 from gpushare_plugin.sharing.isolation.layer import Limits
 from gpushare_plugin.sharing.isolation.mps import UnderMps
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
@@ -16,10 +18,11 @@ DAEMONLESS = {"none", "hami-core", "driver"}
 """The isolations that need nothing that runs on the node; `driver` with a hook of NVIDIA's container toolkit."""
 
 
-@pytest.mark.parametrize("name", [name for name in ISOLATIONS if not includes_driver([name])])
+@pytest.mark.parametrize("name", ISOLATIONS)
 async def test_units_are_healthy_only_where_nothing_is_missing(kubelet: EmbeddedKubelet, name: str) -> None:
     """Where no daemon of the isolation serves a GPU, none of its units is allocated, and the node says why."""
-    async with living(kubelet, Cards(a_node(8192)), sharing=memory(isolation=name)) as life:
+    cards = Cards(replace(a_node(8192), driver_limits=DriverLimits()))
+    async with living(kubelet, cards, sharing=memory(isolation=name)) as life:
         await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 8})
         snapshot = life.node.snapshot.value
         served = name in DAEMONLESS

@@ -150,6 +150,8 @@ class TestUsage:
         own += ["STAND_BY", "FOLLOW_PODS", "EVENTS", "CONTAINER_METRICS", "HAMI_METRICS", "POD_NAMESPACE", "POD_NAME"]
         own += [
             "CDI_SPEC_DIRS",
+            "CGROUP_ROOT",
+            "DRIVER_LIMITS_AGENT",
             "LOG_FORMAT",
             "LOG_LEVEL",
             "KUBELET_SOCKET",

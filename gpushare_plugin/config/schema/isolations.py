@@ -73,6 +73,11 @@ def includes_driver(isolation: Iterable[str]) -> bool:
     return not _BY_DRIVER.isdisjoint(isolation)
 
 
+def is_always_driver(isolation: Iterable[str]) -> bool:
+    """Return whether the driver limits memory with each of these isolations."""
+    return _BY_DRIVER.issuperset(isolation)
+
+
 def limits_compute(isolation: Iterable[str]) -> bool:
     """Return whether one of these isolations limits compute."""
     return not _LIMITING_COMPUTE.isdisjoint(isolation)

@@ -669,13 +669,17 @@ class Sharing(Section):
     @property
     def includes_driver(self) -> bool:
         """Whether an entry has the driver limit memory, at least on some nodes."""
-        isolations = [
+        return any(map(includes_driver, self.isolations))
+
+    @property
+    def isolations(self) -> tuple[tuple[str, ...], ...]:
+        """The isolations of each entry, in the order of preference."""
+        return (
             *(entry.isolation for entry in (self.time_slicing.resources if self.time_slicing else ())),
-            *(entry.isolation or () for entry in (self.mps.resources if self.mps else ())),
-            *(entry.isolation or () for entry in (self.mps.sizes if self.mps else ())),
+            *(entry.isolation or ("mps",) for entry in (self.mps.resources if self.mps else ())),
+            *(entry.isolation or ("mps",) for entry in (self.mps.sizes if self.mps else ())),
             *(entry.isolation for entry in (self.memory.resources if self.memory else ())),
-        ]
-        return any(map(includes_driver, isolations))
+        )
 
     @field_validator("time_slicing", "mps", "memory", mode="before")
     @classmethod

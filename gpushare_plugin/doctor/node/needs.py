@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gpushare_plugin.base.structs import Struct
-from gpushare_plugin.config.schema.isolations import is_always_mps
+from gpushare_plugin.config.schema.isolations import is_always_driver, is_always_mps
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.kubelet.paths import DEFAULT_POD_RESOURCES_SOCKET
 
@@ -70,10 +70,7 @@ def needs_of(config: Config, file: str | None, pod_resources_socket: Path) -> Co
 
     `file` is the file of the config; None without one.
     """
-    plugin, memory = config.flags.plugin, config.sharing.memory
-    by_mps = bool(config.sharing.mps) or any(
-        is_always_mps(each.isolation) for each in (memory.resources if memory else ())
-    )
+    plugin, sharing = config.flags.plugin, config.sharing
     return ConfigNeeds(
         strategies=tuple(plugin.device_list_strategy),
         cdi=plugin.uses_cdi,
@@ -81,7 +78,9 @@ def needs_of(config: Config, file: str | None, pod_resources_socket: Path) -> Co
         by_index=plugin.device_id_strategy == "index",
         driver_root=config.flags.nvidia_driver_root,
         mps_root=config.flags.mps_root,
-        mps=by_mps,
+        mps=bool(sharing.mps) or any(map(is_always_mps, sharing.isolations)),
+        driver_limits=sharing.includes_driver,
+        only_driver_limits=any(map(is_always_driver, sharing.isolations)),
         file=file,
         pod_resources_socket=str(pod_resources_socket),
     )

@@ -18,6 +18,7 @@ import yaml
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.core.cdi import NVIDIA_PLUGIN_KIND, OWN_KIND
+from gpushare_plugin.core.driver_limits import LIMITS_HOOK
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, one_of, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
 from gpushare_plugin.doctor.node.needs import ConfigNeeds, by_cdi
@@ -28,8 +29,6 @@ from gpushare_plugin.gpus.cdi.reading import SpecReader, parsed
 from gpushare_plugin.gpus.cdi.roots import OPERATORS_TOOLKIT
 
 SUBJECT = "CDI specifications"
-LIMITS_HOOK = "apply-cuda-memory-limits"
-"""The hook that sets the driver's memory limits (NVIDIA/nvidia-container-toolkit, cmd/nvidia-cdi-hook)."""
 MANAGEMENT_KIND = "management.nvidia.com/gpu"
 """The kind of the device that NVIDIA's operator makes for its own pods."""
 

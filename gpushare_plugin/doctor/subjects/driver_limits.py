@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.text import some_of
-from gpushare_plugin.core.driver_limits import FIRST_DRIVER, has_driver_limits
+from gpushare_plugin.core.driver_limits import FIRST_DRIVER, LIMITS_HOOK, has_driver_limits
 from gpushare_plugin.doctor.node.diagnosis import Defect, Diagnosis, not_looked_at, one_of, right, wrong
 from gpushare_plugin.doctor.node.needs import ConfigNeeds, by_cdi
 from gpushare_plugin.doctor.node.packages import is_at_least
 from gpushare_plugin.doctor.subjects.accounting import FORCED, OFF, PARAMETER, SETTING, Accounting
-from gpushare_plugin.doctor.subjects.cdi import LIMITS_HOOK, SpecificationLook, files_of, generates, is_refreshed
+from gpushare_plugin.doctor.subjects.cdi import SpecificationLook, files_of, generates, is_refreshed
 from gpushare_plugin.doctor.subjects.cgroups import CgroupFacts
 from gpushare_plugin.doctor.subjects.nvml import NvmlFacts
 from gpushare_plugin.doctor.subjects.toolkit import DISABLED_HOOKS, REFRESH_VARIABLES, ToolkitFacts

@@ -53,6 +53,23 @@ class HostCdi:
                 devices = reader.devices(inventory.driver_version)
             self.devices = replace(devices, own=own.trouble)
 
+    def preview(self, inventory: Inventory, flags: Flags) -> CdiDevices | None:
+        """Return the devices that a daemon would have for the GPUs; None where containers get none. Writes nothing."""
+        if not self._directories or not flags.plugin.uses_cdi:
+            return None
+        from gpushare_plugin.gpus.cdi.own import own_file, own_trouble  # noqa: PLC0415 - as in `look`
+        from gpushare_plugin.gpus.cdi.reading import SpecReader  # noqa: PLC0415 - as above
+        from gpushare_plugin.gpus.cdi.roots import Roots  # noqa: PLC0415 - as above
+
+        with self._looking:
+            reader = self._reader = self._reader or SpecReader(self._directories)
+            found = reader.devices(inventory.driver_version)
+        last = self._directories[-1]
+        if trouble := own_trouble(last, inventory, Roots.of(flags, self._here)):
+            return replace(found, own=f"the daemon could not write one: {trouble}")
+        own = dict.fromkeys((f"{OWN_KIND}={gpu.uuid}" for gpu in inventory.gpus), str(own_file(last)))
+        return replace(found, files={**own, **found.files})
+
     @staticmethod
     def _needed(devices: CdiDevices, inventory: Inventory, flags: Flags) -> bool:
         """Return whether a GPU has no device in a specification of others.

@@ -16,6 +16,7 @@ from gpushare_plugin.base.files.regular_file import read_regular
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import in_words, some_of, visible
 from gpushare_plugin.core.cdi import CdiDevices
+from gpushare_plugin.core.driver_limits import LIMITS_HOOK
 
 LARGEST_FILE = 4 << 20
 """The size limit of a specification in bytes, some ten times the specification of 16 GPUs with 112 MIG instances."""
@@ -41,6 +42,8 @@ class _Spec(Struct, frozen=True):
     """The qualified names of the devices."""
     driver_versions: frozenset[str]
     """The versions of the driver whose CUDA library containers get."""
+    limiting: frozenset[str] = frozenset()
+    """The qualified names of the devices with a hook that sets driver limits."""
 
 
 class SpecReader:
@@ -61,6 +64,7 @@ class SpecReader:
         # Files that are gone are forgotten: a DRA driver writes one for each claim.
         self._before, self._known = self._known, {}
         files: dict[str, str] = {}
+        limiting: dict[str, frozenset[str]] = {}
         unusable: list[str] = []
         for directory in self.directories:
             found: dict[str, str] = {}
@@ -80,9 +84,11 @@ class SpecReader:
                     )
                     lost.update(twice)
                 found |= dict.fromkeys(spec.devices, str(spec.file))
+                limiting[str(spec.file)] = spec.limiting
             # A device of a later directory counts, also where containers cannot use the device.
             files = {name: file for name, file in (files | found).items() if name not in lost}
-        return CdiDevices(tuple(map(str, self.directories)), files, tuple(unusable))
+        limited = frozenset(name for name, file in files.items() if name in limiting[file])
+        return CdiDevices(tuple(map(str, self.directories)), files, tuple(unusable), limiting=limited)
 
     def _specs(self, directory: Path, unusable: list[str]) -> Iterator[_Spec]:
         """Yield the specifications in a directory by name, and add the reasons why others are left out."""
@@ -139,8 +145,10 @@ def _read(path: Path, there: Path) -> _Spec | str:
     names = [_in(device, "name") for device in devices] if isinstance(devices, list) else []
     if not names or not all(isinstance(name, str) and _NAME.fullmatch(name) for name in names):
         return "it lists no devices, or devices without a proper name; expected one device or more"
-    edits = [_in(each, "containerEdits") for each in (document, *devices)]
-    return _Spec(path, tuple(f"{kind}={name}" for name in names), frozenset(_driver_versions(edits)))
+    qualified = tuple(f"{kind}={name}" for name in names)
+    of_all, *of_each = (_in(each, "containerEdits") for each in (document, *devices))
+    limiting = frozenset(name for name, own in zip(qualified, of_each, strict=True) if _limits((of_all, own)))
+    return _Spec(path, qualified, frozenset(_driver_versions((of_all, *of_each))), limiting)
 
 
 def parsed(content: bytes, suffix: str) -> Any:
@@ -168,6 +176,17 @@ def _driver_versions(edits: Iterable[Any]) -> Iterator[str]:
         for mount in mounts if isinstance(mounts, list) else ():
             if found := _CUDA_LIBRARY.search(str(_in(mount, "hostPath"))):
                 yield found[1]
+
+
+def _limits(edits: Iterable[Any]) -> bool:
+    """Return whether one of the hooks sets driver limits."""
+    for each in edits:
+        hooks = _in(each, "hooks")
+        for hook in hooks if isinstance(hooks, list) else ():
+            arguments = _in(hook, "args")
+            if isinstance(arguments, list) and LIMITS_HOOK in arguments:
+                return True
+    return False
 
 
 def _in(document: Any, key: str) -> Any:

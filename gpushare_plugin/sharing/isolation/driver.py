@@ -5,7 +5,8 @@ cgroup of the container on each of its GPUs before the first process starts; an 
 Sources: NVIDIA/nvidia-container-toolkit, cmd/nvidia-cdi-hook/apply-cuda-memory-limits (merged with #2075; a stored
 version does nothing unless both variables are there, and every version fails, and with it the start of the container,
 where the driver cannot limit memory); NVIDIA, "Multi-Process Service", r615, "MPS v3 Memory Partitioning" (no limits in
-MIG mode).
+MIG mode); NVIDIA/open-gpu-kernel-modules 615.71.09, src/nvidia/src/kernel/mem_mgr/memacct.c (GPUs without memory of
+their own, such as GB10, are skipped: an inference from the source, not seen on a card).
 """
 
 from collections.abc import Iterable
@@ -148,4 +149,6 @@ def _unlimited(gpu: Gpu) -> str:
         return "is a MIG instance, and the driver limits the memory of whole GPUs only"
     if gpu.mig_enabled:
         return "is in MIG mode, in which the driver limits no memory"
-    return "" if gpu.memory_mib else NO_SIZE
+    if not gpu.total_mib:
+        return f"{'' if gpu.memory_mib else f'{NO_SIZE}, and '}has no memory of its own that the driver could limit"
+    return ""

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.base.errors import ConfigError
+from gpushare_plugin.core.driver_limits import DriverLimits
 from gpushare_plugin.core.gpu import Inventory, MigAttributes
 from gpushare_plugin.core.usage import Owner, Process
 from gpushare_plugin.gpus import simulated
@@ -28,7 +29,8 @@ def read(file: Path, text: str) -> Inventory:
 def test_the_documented_example_is_what_it_says(file: Path) -> None:
     """The file in the module's own words describes four cards alike, one in MIG mode, and one of unknown memory."""
     node = read(file, simulated.__doc__.partition("\n\n")[2])
-    assert (node.driver_version, node.cuda_version, node.failed) == ("570.86.15", (12, 8), ())
+    assert (node.driver_version, node.cuda_version, node.failed) == ("615.71.09", (12, 8), ())
+    assert node.driver_limits == DriverLimits()
     assert [gpu.index for gpu in node.cards] == [gpu.minor for gpu in node.cards] == [0, 1, 2, 3, 4, 5]
     *alike, cut, unreported = node.cards
     assert (unreported.memory_mib, unreported.total_mib) == (0, 0)

@@ -13,8 +13,14 @@ import click
 from gpushare_plugin.base.errors import ConfigError, NoGpuLibraryError
 from gpushare_plugin.base.log.form import configure_log
 from gpushare_plugin.base.text import in_words, some_of
-from gpushare_plugin.cli.inputs import CdiLook, gpu_source
-from gpushare_plugin.cli.options import A_PATH, cdi_spec_dirs_option, simulate_option
+from gpushare_plugin.cli.inputs import HostLook, gpu_source
+from gpushare_plugin.cli.options import (
+    A_PATH,
+    cdi_spec_dirs_option,
+    cgroup_root_option,
+    driver_limits_agent_option,
+    simulate_option,
+)
 from gpushare_plugin.cli.output import show, show_json, warn
 from gpushare_plugin.cli.setting_options import overrides, with_setting_options
 from gpushare_plugin.cli.verdicts import ConfigVerdict, summary
@@ -54,6 +60,8 @@ _JSON_VERSION = 1
     help="Show only what FILE changes in the config and in the advertised units, compared with OLD.",
 )
 @cdi_spec_dirs_option
+@cgroup_root_option
+@driver_limits_agent_option
 @with_setting_options
 @click.pass_context
 def command(context: click.Context, /, files: tuple[Path, ...], **options: Any) -> None:
@@ -73,9 +81,9 @@ def command(context: click.Context, /, files: tuple[Path, ...], **options: Any) 
     verdicts, others = ([ConfigVerdict.on(each, values) for each in some.configs] for some in (search, old))
     inventory = _inventory(options["simulate"], [*verdicts, *others], quiet=options["quiet"])
     if inventory is not None:
-        cdi = CdiLook(options, inventory)
+        host = HostLook(options, inventory)
         verdicts, others = (
-            [each.with_gpus(inventory, cdi.devices(each.loaded)) for each in some] for some in (verdicts, others)
+            [each.with_gpus(inventory, host.facts(each.loaded)) for each in some] for some in (verdicts, others)
         )
     wrong = any(verdict.mistakes for verdict in [*verdicts, *others])
     if against and not wrong:

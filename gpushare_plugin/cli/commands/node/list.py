@@ -11,11 +11,13 @@ from rich.console import Console
 
 from gpushare_plugin.base.log.form import configure_log
 from gpushare_plugin.base.structs import replace
-from gpushare_plugin.cli.inputs import CdiLook, chosen_configs, gpu_source, with_config_options
+from gpushare_plugin.cli.inputs import HostLook, chosen_configs, gpu_source, with_config_options
 from gpushare_plugin.cli.membership import cluster_membership
 from gpushare_plugin.cli.options import (
     cdi_spec_dirs_option,
+    cgroup_root_option,
     device_plugin_path_option,
+    driver_limits_agent_option,
     kubeconfig_option,
     node_name_option,
     pod_resources_socket_option,
@@ -53,6 +55,8 @@ _NOT_PLANNING = {"device_plugin_path", "pod_resources_socket", "node_name", "kub
 @simulate_option
 @with_setting_options
 @cdi_spec_dirs_option
+@cgroup_root_option
+@driver_limits_agent_option
 @device_plugin_path_option
 @pod_resources_socket_option
 @click.option(
@@ -131,7 +135,7 @@ def _planned(context: click.Context, options: dict[str, Any]) -> NodeReport:
     labels = asyncio.run(_labels(cluster_membership(options["node_name"], options["kubeconfig"], node_labels=False)))
     loaded = load_effective_config(labels, chosen_configs(context, options), starting=True)
     inventory = asyncio.run(look(gpu_source(options["simulate"], options["container_driver_root"], loaded)))
-    accepted = accept(loaded, inventory, cdi_devices=CdiLook(options, inventory).devices(loaded))
+    accepted = accept(loaded, inventory, facts=HostLook(options, inventory).facts(loaded))
     snapshot = planned_snapshot(accepted.config, inventory, accepted.plan)
     try:
         holdings: Holdings | Unknown = asyncio.run(list_pods(options["pod_resources_socket"])).holdings

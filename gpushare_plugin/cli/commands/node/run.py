@@ -10,7 +10,9 @@ from gpushare_plugin.cli.inputs import chosen_configs, driver_root, with_config_
 from gpushare_plugin.cli.options import (
     A_PATH,
     cdi_spec_dirs_option,
+    cgroup_root_option,
     device_plugin_path_option,
+    driver_limits_agent_option,
     kubeconfig_option,
     log_format_option,
     log_level_option,
@@ -112,6 +114,8 @@ from gpushare_plugin.mig.exchange import DEFAULT_ROOT
     default=False,
 )
 @cdi_spec_dirs_option
+@cgroup_root_option
+@driver_limits_agent_option
 @option(
     "--stand-by",
     "Where another gpushare serves this node, get ready, wait until the other gpushare ends, and take over. Without "

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.core.cdi import CdiDevices
+from gpushare_plugin.core.driver_limits import LIMITS_HOOK
 from gpushare_plugin.gpus.cdi.reading import LARGEST_FILE, MOST_FILES, SpecReader
 from gpushare_plugin.testing.hosts import DRIVER
 from tests.hosts import UUIDS, Host
@@ -50,6 +51,33 @@ def test_the_devices_of_a_node_with_nvidias_toolkit_are_found(tmp_path: Path) ->
 def test_a_node_with_nvidias_operator_has_no_device_for_a_gpu(tmp_path: Path) -> None:
     """The operator's specification has one device, for its own pods."""
     assert list(found(Host("operator", tmp_path).spec_dirs).files) == ["management.nvidia.com/gpu=all"]
+
+
+def hook(*arguments: object) -> dict[str, object]:
+    """Return a hook with arguments."""
+    return {"hookName": "createRuntime", "path": "/usr/bin/nvidia-cdi-hook", "args": list(arguments)}
+
+
+@pytest.mark.parametrize(
+    ("of_first", "of_all", "limiting"),
+    [
+        ([hook("nvidia-cdi-hook", LIMITS_HOOK, "--gpu-id", "GPU-1")], [], ["0"]),
+        ([], [hook("nvidia-ctk", "hook", LIMITS_HOOK)], ["0", "1"]),
+        ([hook("nvidia-cdi-hook", "update-ldcache")], [], []),
+        ([{"hookName": "createRuntime", "path": f"/usr/bin/{LIMITS_HOOK}"}, 7, {"args": LIMITS_HOOK}], None, []),
+    ],
+)
+def test_devices_with_the_hook_of_driver_limits_are_told_apart(
+    folders: tuple[Path, Path], of_first: object, of_all: object, limiting: list[str]
+) -> None:
+    """The hook is named by an argument, of the device itself or of the whole specification; nothing else counts."""
+    document = spec("0", "1")
+    document["containerEdits"] = {"hooks": of_all}
+    document["devices"] = [{"name": "0", "containerEdits": {"hooks": of_first}}, {"name": "1"}]
+    written(folders[0], "nvidia.json", document)
+    assert found(folders).limiting == {f"nvidia.com/gpu={name}" for name in limiting}
+    written(folders[1], "nvidia.json", spec("0", "1"))
+    assert found(folders).limiting == frozenset(), "a device of a later directory counts, without its hook"
 
 
 @pytest.mark.parametrize(

@@ -1,35 +1,35 @@
-"""A source of GPUs whose looks see the CDI devices of the host, too."""
+"""A source of GPUs whose looks see the rest of the host, too."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gpushare_plugin.config.schema.sections import Flags
+from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.health import GpuEvent
 from gpushare_plugin.core.usage import GpuUsage
-from gpushare_plugin.gpus.cdi.host import HostCdi
+from gpushare_plugin.gpus.host import Host
 from gpushare_plugin.gpus.source import Asked, GpuSource
 
 if TYPE_CHECKING:
     from gpushare_plugin.gpus.memory_limits import LimitReading
 
 
-class CdiSource:
-    """A source of GPUs that looks at the CDI devices for the GPUs before anybody knows the GPUs.
+class HostSource:
+    """A source of GPUs that looks at the rest of the host before anybody knows the GPUs.
 
-    A GPU is therefore never offered before the name of its CDI device is known.
+    A GPU is therefore never offered before the name of its CDI device is known, and what limits its memory.
     """
 
-    def __init__(self, source: GpuSource, cdi: HostCdi, flags: Callable[[], Flags]) -> None:
-        """Read the GPUs of `source`, and look with the flags of the config in effect."""
+    def __init__(self, source: GpuSource, host: Host, config: Callable[[], Config]) -> None:
+        """Read the GPUs of `source`, and look at what the config in effect needs."""
         self._source = source
-        self._cdi = cdi
-        self._flags = flags
+        self._host = host
+        self._config = config
 
     def read(self) -> Inventory:
-        """Return all GPUs, and look at the CDI devices; raises the errors of the source."""
+        """Return all GPUs, and look at the host; raises the errors of the source."""
         inventory = self._source.read()
-        self._cdi.look(inventory, self._flags())
+        self._host.look(inventory, self._config())
         return inventory
 
     def sample(self) -> tuple[GpuUsage, ...]:

@@ -1,0 +1,79 @@
+"""The means of the host to limit memory by NVIDIA's driver, as far as they can be seen before a limit is set.
+
+Facts: NVIDIA, "Multi-Process Service", r615, "MPS v3 Memory Partitioning" (cgroups of version 2; the controller dmem
+where it is on, else misc; no MIG); the kernel's Documentation/admin-guide/cgroup-v2.rst (`cgroup.controllers` is in
+every cgroup of version 2, `cgroup.events` in each but the root); the hook in NVIDIA/nvidia-container-toolkit,
+cmd/nvidia-cdi-hook/apply-cuda-memory-limits, part of version 1.20.1. The version of the driver says whether NVML has
+the functions, too: NVML does not start beside a kernel module of another version (nvml.h,
+`NVML_ERROR_LIB_RM_VERSION_MISMATCH`).
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.base.text import some_of
+from gpushare_plugin.config.findings import GPUS_TO_NAME
+from gpushare_plugin.config.schema.sections import Flags
+from gpushare_plugin.core.cdi import CdiDevices
+from gpushare_plugin.core.driver_limits import FIRST_DRIVER, LIMITS_HOOK, DriverLimits, has_driver_limits
+from gpushare_plugin.core.gpu import Gpu, Inventory
+from gpushare_plugin.sharing.ways.cdi import CdiNames
+
+_CONTROLLERS = frozenset({"dmem", "misc"})
+
+
+def means_of(
+    inventory: Inventory, flags: Flags, devices: CdiDevices | None, cgroup_root: Path, *, agent: bool
+) -> DriverLimits:
+    """Return the means of the host to set driver limits; of simulated GPUs, those that their file describes.
+
+    `devices` are the CDI devices of the host, None where containers get none.
+    """
+    if inventory.driver_limits is not None:
+        return replace(inventory.driver_limits, agent=agent or inventory.driver_limits.agent)
+    missing = _missing(inventory.driver_version, cgroup_root)
+    whole = [gpu for gpu in inventory.cards if not gpu.mig_enabled]
+    return DriverLimits(missing, _no_hook(whole, flags, devices), agent)
+
+
+def _missing(driver_version: str, cgroup_root: Path) -> str:
+    """Return why the driver cannot limit memory on the host; empty if it can, as far as that can be seen."""
+    if not has_driver_limits(driver_version):
+        found = driver_version or "of unknown version"
+        return f"NVIDIA's driver {found} limits no memory, which drivers from {FIRST_DRIVER} on do"
+    return _missing_cgroups(cgroup_root)
+
+
+def _missing_cgroups(root: Path) -> str:
+    try:
+        controllers = (root / "cgroup.controllers").read_text().split()
+    except (OSError, UnicodeDecodeError):
+        return (
+            f"{root} is no tree of cgroups of version 2, which driver limits need; boot the node with version 2 "
+            "(systemd.unified_cgroup_hierarchy=1), or name its tree with --cgroup-root"
+        )
+    is_root = not (root / "cgroup.events").exists()  # a container sees only what its own cgroup has
+    if is_root and _CONTROLLERS.isdisjoint(controllers):
+        return (
+            "the kernel has neither of the cgroup controllers dmem and misc, by which the driver limits memory; boot a "
+            "kernel with CONFIG_CGROUP_DMEM or CONFIG_CGROUP_MISC"
+        )
+    return ""
+
+
+def _no_hook(gpus: Sequence[Gpu], flags: Flags, devices: CdiDevices | None) -> str:
+    """Return why no hook limits containers on each of `gpus`; empty where each of their CDI devices has the hook."""
+    if devices is None or not flags.plugin.uses_cdi:
+        return (
+            "containers get no CDI devices with a hook that sets limits (flags.plugin.deviceListStrategy: cdi-cri "
+            "gives them)"
+        )
+    names = [CdiNames(flags, devices).of(gpu) for gpu in gpus]
+    without = [name for name in names if name not in devices.limiting]
+    if not without:
+        return ""
+    return (
+        f"no hook {LIMITS_HOOK} is in the CDI specification of {some_of(without, GPUS_TO_NAME)} (NVIDIA's container "
+        "toolkit from 1.20.1 on writes it: generate the specification again)"
+    )

@@ -1,0 +1,81 @@
+"""Tests of a node whose driver limits memory: what containers get, and what follows when the means come and go."""
+
+import pytest
+
+from gpushare_plugin.base.errors import ConfigError
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.core.driver_limits import DriverLimits, LimitRule
+from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
+from tests.node.living import living
+from tests.nodes import Cards, a_gpu, a_node
+from tests.unit.sharing.settings import GPU_MEM, memory
+from tests.waiting import until
+
+FIRST = a_gpu(0).uuid
+OLD = DriverLimits(missing="NVIDIA's driver 580.95.05 limits no memory, which drivers from 615 on do")
+LISTED = memory(isolation=["driver", "none"])
+
+
+def cards(means: DriverLimits) -> Cards:
+    """Return a GPU on a host with these means."""
+    return Cards(replace(a_node(8192), driver_limits=means))
+
+
+def a_pod(name: str, units: int = 2) -> Pod:
+    """Return a pod with units of memory."""
+    return Pod(name, [Container("main", {GPU_MEM: units})])
+
+
+async def limits(kubelet: EmbeddedKubelet, pod: Pod) -> dict[str, str]:
+    """Return the limits of the driver that the container of a new pod gets."""
+    admitted = await kubelet.admit(pod)
+    given = admitted.containers["main"].environment
+    return {key: value for key, value in given.items() if key.startswith("NVIDIA_GPU_MEMORY_")}
+
+
+async def test_a_container_gets_the_limits_of_its_share(kubelet: EmbeddedKubelet) -> None:
+    """The hook of NVIDIA's toolkit finds both limits in the environment; the snapshot has the rule of the GPU."""
+    async with living(kubelet, cards(DriverLimits()), sharing=memory(isolation="driver")) as life:
+        await life.healthy({GPU_MEM: 8})
+        given = await limits(kubelet, a_pod("pod", 3))
+        assert given == {"NVIDIA_GPU_MEMORY_REQUEST": "0", "NVIDIA_GPU_MEMORY_LIMIT": "3072"}
+        snapshot = life.node.snapshot.value
+        assert (snapshot.isolations, snapshot.driver_limits) == ({FIRST: "driver"}, {FIRST: LimitRule()})
+
+
+async def test_no_pod_is_promised_limits_that_nothing_sets(kubelet: EmbeddedKubelet) -> None:
+    """The daemon does not start with such a config, and says why."""
+    with pytest.raises(ConfigError, match=r"isolation: found driver, but NVIDIA's driver 580\.95\.05 limits no memory"):
+        async with living(kubelet, cards(OLD), sharing=memory(isolation="driver")):
+            pass
+
+
+async def test_a_running_daemon_keeps_its_config_where_another_one_cannot_be_served(kubelet: EmbeddedKubelet) -> None:
+    """The warning has the reason."""
+    async with living(kubelet, cards(OLD), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        await life.reload(sharing=memory(isolation="driver"))
+        (notice,) = life.node.snapshot.value.notices
+        assert notice.startswith("configuration rejected: ")
+        assert OLD.missing in notice
+        assert life.node.snapshot.value.isolations == {FIRST: "none"}
+
+
+async def test_the_next_isolation_of_the_list_follows_when_the_host_changes(kubelet: EmbeddedKubelet) -> None:
+    """A GPU that pods hold waits, so that containers with and without limits are never side by side."""
+    gpus = cards(DriverLimits())
+    async with living(kubelet, gpus, sharing=LISTED) as life:
+        await life.healthy({GPU_MEM: 8})
+        limited = a_pod("limited")
+        assert await limits(kubelet, limited) != {}
+        gpus.inventory = replace(gpus.inventory, driver_limits=OLD)
+        await until(lambda: life.node.snapshot.value.isolations == {FIRST: "none"})
+        snapshot = life.node.snapshot.value
+        assert snapshot.isolation_reasons == {FIRST: (f"driver: {OLD.missing}",)}
+        assert snapshot.driver_limits == {FIRST: LimitRule()}, "the pod that holds the GPU still has its limit"
+        assert snapshot.waiting.keys() == {FIRST}
+        await life.healthy({})
+        kubelet.delete(limited)
+        await life.healthy({GPU_MEM: 8})
+        assert life.node.snapshot.value.driver_limits == {}
+        assert await limits(kubelet, a_pod("free")) == {}
