@@ -68,6 +68,8 @@ class Facts(Part, frozen=True, kw_only=True):
     """The control groups."""
     accounting: accounting.Accounting
     """The setting of the driver's accounting of memory."""
+    limit_agent: driver_limits.AgentFacts
+    """The agent that sets driver limits."""
     mps: mps.MpsFacts
     """CUDA MPS."""
     kubelet: kubelet.KubeletFacts
@@ -118,6 +120,7 @@ def read_node(host: HostRoot, needs: ConfigNeeds, source: Callable[[Path], GpuSo
         cdi=cdi.read_cdi(host, runtime, of_driver),
         cgroups=cgroups.read_cgroups(host),
         accounting=accounting.read_accounting(host),
+        limit_agent=driver_limits.read_agent(host),
         mps=mps.read_mps(host, needs, of_driver),
         kubelet=kubelet.read_kubelet(host, needs),
         plugins=plugins.read_plugins(host),
@@ -186,7 +189,7 @@ def _lines_of_files(facts: Facts, runtime: RuntimeFacts, host: HostRoot) -> Iter
     yield from cdi.judge_cdi(look)
     yield from mps.judge_mps(facts.mps, needs)
     yield from driver_limits.judge_driver_limits(
-        driver_limits.LimitLook(look, facts.cgroups, facts.accounting, facts.nvml)
+        driver_limits.LimitLook(look, facts.cgroups, facts.accounting, facts.nvml, facts.limit_agent)
     )
 
 

@@ -1,6 +1,7 @@
 """The config as frozen models: NVIDIA's schema `v1`, with additions of gpushare."""
 
 import re
+from collections.abc import Iterator
 from typing import Annotated, Literal, get_args
 
 from pydantic import (
@@ -674,12 +675,22 @@ class Sharing(Section):
     @property
     def isolations(self) -> tuple[tuple[str, ...], ...]:
         """The isolations of each entry, in the order of preference."""
-        return (
-            *(entry.isolation for entry in (self.time_slicing.resources if self.time_slicing else ())),
-            *(entry.isolation or ("mps",) for entry in (self.mps.resources if self.mps else ())),
-            *(entry.isolation or ("mps",) for entry in (self.mps.sizes if self.mps else ())),
-            *(entry.isolation for entry in (self.memory.resources if self.memory else ())),
-        )
+        return tuple(entry.isolation or ("mps",) for entry in self._entries)
+
+    @property
+    def bursts(self) -> bool:
+        """Whether an entry lets its shares use more memory while that is free."""
+        return any(entry.burst is not None for entry in self._entries)
+
+    @property
+    def _entries(self) -> "Iterator[TimeSlicedResource | MpsResource | SizedDevices | MemoryResource]":
+        if self.time_slicing:
+            yield from self.time_slicing.resources
+        if self.mps:
+            yield from self.mps.resources
+            yield from self.mps.sizes
+        if self.memory:
+            yield from self.memory.resources
 
     @field_validator("time_slicing", "mps", "memory", mode="before")
     @classmethod

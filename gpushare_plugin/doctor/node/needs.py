@@ -34,6 +34,8 @@ class ConfigNeeds(Struct, frozen=True):
     """Whether an entry of the config names the limits of the driver as isolation."""
     only_driver_limits: bool = False
     """Whether an entry of the config names no isolation without the limits of the driver."""
+    burst: bool = False
+    """Whether an entry of the config lets its shares use more memory while that is free."""
     file: str | None = None
     """The config file; None without one."""
     pod_resources_socket: str = str(DEFAULT_POD_RESOURCES_SOCKET)
@@ -47,10 +49,11 @@ class ConfigNeeds(Struct, frozen=True):
 
 def judged_by(needs: ConfigNeeds) -> str:
     """Return which config decides what is right on the node."""
-    return f"the node is judged by {needs.file or 'the defaults (no config file)'}: {_strategies(needs)}"
+    return f"the node is judged by {needs.file or 'the defaults (no config file)'}: {strategies(needs)}"
 
 
-def _strategies(needs: ConfigNeeds) -> str:
+def strategies(needs: ConfigNeeds) -> str:
+    """Return how the config gives GPUs to containers, in words."""
     return f"deviceListStrategy {', '.join(needs.strategies)}"
 
 
@@ -61,7 +64,7 @@ def by_cdi(needs: ConfigNeeds) -> str:
         "`deviceListStrategy: cdi-cri` below flags.plugin in the config file of a daemon without the chart: the daemon "
         "then writes a specification of its own, and nothing has to be repeated after a change of the driver. Check "
         "with `gpushare doctor --device-list-strategy=cdi-cri`: without this option, doctor still judges by "
-        + _strategies(needs)
+        + strategies(needs)
     )
 
 
@@ -81,6 +84,7 @@ def needs_of(config: Config, file: str | None, pod_resources_socket: Path) -> Co
         mps=bool(sharing.mps) or any(map(is_always_mps, sharing.isolations)),
         driver_limits=sharing.includes_driver,
         only_driver_limits=any(map(is_always_driver, sharing.isolations)),
+        burst=sharing.bursts,
         file=file,
         pod_resources_socket=str(pod_resources_socket),
     )

@@ -18,6 +18,7 @@ from gpushare_plugin.doctor.node.host import HostRoot
 
 SUBJECT = "control groups"
 _ROOT = "/sys/fs/cgroup"
+_LIST = "cgroup.controllers"
 _OF_PODS = "kubepods"
 _RESERVATIONS, _LIMIT = ("dmem.min", "dmem.low"), "dmem.max"
 _REGION = re.compile(r"^nvidia/([\w:.]+)/\S+ (\d{1,20})$", re.ASCII | re.MULTILINE)
@@ -33,6 +34,8 @@ class CgroupFacts(Struct, frozen=True):
     """The controllers of version 2."""
     capacities: Mapping[str, int] = field(default_factory=dict)
     """The bytes of each GPU that the kernel counts in the controller dmem, by PCI address."""
+    of_pods: tuple[str, ...] = ()
+    """The controllers of the group of all pods; none where the kubelet has not made that group."""
     settings: tuple[str, ...] = ()
     """The limits and reservations of GPU memory of whole groups of services or pods, in words."""
 
@@ -45,11 +48,13 @@ class CgroupFacts(Struct, frozen=True):
 
 def read_cgroups(host: HostRoot) -> CgroupFacts:
     """Return what the node shows of its control groups."""
-    if not host.exists(f"{_ROOT}/cgroup.controllers"):
+    if not host.exists(f"{_ROOT}/{_LIST}"):
         return CgroupFacts(1 if host.names(_ROOT) else None)
-    controllers = tuple(host.line(f"{_ROOT}/cgroup.controllers").split())
+    controllers = tuple(host.line(f"{_ROOT}/{_LIST}").split())
     capacities = dict(_regions(host, f"{_ROOT}/dmem.capacity"))
-    return CgroupFacts(2, controllers, capacities, tuple(_settings(host)) if capacities else ())
+    of_pods = host.line(f"{_ROOT}/{_OF_PODS}.slice/{_LIST}") or host.line(f"{_ROOT}/{_OF_PODS}/{_LIST}")
+    settings = tuple(_settings(host)) if capacities else ()
+    return CgroupFacts(2, controllers, capacities, tuple(of_pods.split()), settings)
 
 
 def _regions(host: HostRoot, path: str) -> Iterator[tuple[str, int]]:

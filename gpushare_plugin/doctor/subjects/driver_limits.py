@@ -2,31 +2,62 @@
 
 Facts: NVIDIA's MPS documentation, r615, "MPS v3 Memory Partitioning" (needs; what programs see of a GPU's memory). The
 hook is in NVIDIA/nvidia-container-toolkit, cmd/nvidia-cdi-hook/apply-cuda-memory-limits; from version 1.20.1 on, every
-specification of full GPUs that the toolkit makes has it; in its legacy mode, containers have no hooks of CDI.
+specification of full GPUs that the toolkit makes has it. The daemon counts on the hook only where containers get CDI
+devices, since it sees neither the toolkit's version nor the specifications of just-in-time CDI.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gpushare_plugin.base.memory import MIB
+from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import some_of
+from gpushare_plugin.core.cdi import OWN_KIND
 from gpushare_plugin.core.driver_limits import FIRST_DRIVER, LIMITS_HOOK, has_driver_limits
 from gpushare_plugin.doctor.node.diagnosis import Defect, Diagnosis, not_looked_at, one_of, right, wrong
-from gpushare_plugin.doctor.node.needs import ConfigNeeds, by_cdi
+from gpushare_plugin.doctor.node.host import HostRoot, locked
+from gpushare_plugin.doctor.node.needs import ConfigNeeds, by_cdi, strategies
 from gpushare_plugin.doctor.node.packages import is_at_least
 from gpushare_plugin.doctor.subjects.accounting import FORCED, OFF, PARAMETER, SETTING, Accounting
 from gpushare_plugin.doctor.subjects.cdi import SpecificationLook, files_of, generates, is_refreshed
 from gpushare_plugin.doctor.subjects.cgroups import CgroupFacts
 from gpushare_plugin.doctor.subjects.nvml import NvmlFacts
 from gpushare_plugin.doctor.subjects.toolkit import DISABLED_HOOKS, REFRESH_VARIABLES, ToolkitFacts
+from gpushare_plugin.driver_limits.exchange import DEFAULT_ROOT, DriverLimitsRoot, DriverLimitsStatus
+from gpushare_plugin.gpus.exchange import ExchangeError, read_message
 
 SUBJECT = "driver limits"
 _FIRST_WITH_HOOK = (1, 20, 1)
 _ALL_HOOKS = "all"
 _VERSION_2 = 2
 _ENTRIES_TO_SHOW = 3
+_AGENT = "the agent gpushare driver-limits"
+_START = "start the agent on this node: driverLimits.enabled=true in the chart"
+_READ_LOG = "see the log of the pod of `gpushare driver-limits` on this node"
+_RESTART = "restart the daemon of gpushare on this node, which then writes its specification again"
 _LEAST_PART = 15 / 16
 """NVML shows at least this part of the memory that the kernel counts; the driver itself takes some percent."""
+
+
+class AgentFacts(Struct, frozen=True):
+    """What the node shows of `gpushare driver-limits`, the agent that sets limits."""
+
+    runs: bool | None = False
+    """Whether the agent runs; None where that cannot be seen."""
+    troubles: tuple[str, ...] = ()
+    """Why the agent sets no limits, on a GPU or at all."""
+
+
+def read_agent(host: HostRoot) -> AgentFacts:
+    """Return what the node shows of the agent, in the default root of driver limits."""
+    root = DriverLimitsRoot(host.resolved(str(DEFAULT_ROOT)))
+    try:
+        status = read_message(root.status, DriverLimitsStatus)
+    except ExchangeError as error:
+        return AgentFacts(locked(root.lock), (str(error),))
+    gpus = status.gpus if status else ()
+    troubles = (status.trouble if status else None, *(each.reason and f"{each.uuid}: {each.reason}" for each in gpus))
+    return AgentFacts(locked(root.lock), tuple(filter(None, troubles)))
 
 
 class LimitLook(NamedTuple):
@@ -40,6 +71,8 @@ class LimitLook(NamedTuple):
     """The setting of the driver's accounting."""
     nvml: NvmlFacts | None
     """The answer of NVML."""
+    agent: AgentFacts
+    """The agent that sets limits."""
 
     @property
     def needs(self) -> ConfigNeeds:
@@ -72,7 +105,7 @@ def judge_driver_limits(look: LimitLook) -> Iterator[Diagnosis]:
     if not look.driver or look.cgroups.version is None:
         yield not_looked_at(SUBJECT, "the driver is not loaded" if not look.driver else "no control groups are shown")
         return
-    yield _judged(look, _none_here(look) or _nobody_sets(look))
+    yield _judged(look, _none_here(look) or (_nobody_sets(look) if look.needs.driver_limits else None))
     yield from _turned_off_later(look)
     yield from _hidden_memory(look)
 
@@ -80,15 +113,23 @@ def judge_driver_limits(look: LimitLook) -> Iterator[Diagnosis]:
 def _judged(look: LimitLook, defect: Defect | None) -> Diagnosis:
     """Return the line about driver limits that are missing because of `defect`; None where nothing is missing."""
     needs = look.needs
+    if not needs.driver_limits:
+        return right(SUBJECT, f"not used by the config; {defect.found if defect else f'possible by {look.limits_by}'}")
     if defect is None:
-        unused = "" if needs.driver_limits else "; not used by the config"
-        return right(SUBJECT, f"by {look.limits_by}, set by the hook {LIMITS_HOOK}{unused}")
+        return right(SUBJECT, f"by {look.limits_by}, set by {_setters(look)}")
     if needs.only_driver_limits:
         return wrong(SUBJECT, *defect)
-    if needs.driver_limits:
-        instead = "so the config takes the next isolation of its list; for driver limits"
-        return right(SUBJECT, f"{defect.found}, {instead}, {defect.remedy}")
-    return right(SUBJECT, f"not used by the config; {defect.found}")
+    instead = "so the config takes the next isolation of its list; for driver limits"
+    return right(SUBJECT, f"{defect.found}, {instead}, {defect.remedy}")
+
+
+def _setters(look: LimitLook) -> str:
+    """Return who sets the limits of containers, in words."""
+    hook = f"the hook {LIMITS_HOOK}"
+    if not look.agent.runs:
+        return hook
+    early = _no_hook(look) is None or _in_runtime(look)
+    return f"{_AGENT}, {f'and before that by {hook}' if early else 'some time after a container starts'}"
 
 
 def _none_here(look: LimitLook) -> Defect | None:
@@ -112,6 +153,13 @@ def _none_here(look: LimitLook) -> Defect | None:
             f"the kernel has neither of the controllers dmem and misc: {' '.join(look.cgroups.controllers)}",
             "boot a kernel with CONFIG_CGROUP_DMEM (from 6.14 on) or CONFIG_CGROUP_MISC, and without cgroup_disable",
         )
+    if look.cgroups.of_pods and look.limits_by not in look.cgroups.of_pods:
+        return Defect(
+            f"the group of all pods has the controllers {' '.join(look.cgroups.of_pods)}, and not {look.limits_by}, so "
+            "the driver would count containers in a group above, and enforce no limits of theirs",
+            f"run `echo +{look.limits_by} > /sys/fs/cgroup/cgroup.subtree_control`, restart the kubelet, and use runc, "
+            "which turns on every controller of the node for its containers",
+        )
     return None
 
 
@@ -134,30 +182,40 @@ def _turned_off_later(look: LimitLook) -> Iterator[Diagnosis]:
 
 
 def _nobody_sets(look: LimitLook) -> Defect | None:
-    """Return why nobody would set the limits of containers; None if a hook does."""
-    defect = _no_hook(look)
-    if defect is None:
+    """Return why nobody would set the limits of containers; None if a hook or the agent does."""
+    if look.agent.runs:
+        if look.agent.troubles:
+            return Defect(f"{_AGENT} sets no limits: {'; '.join(look.agent.troubles)}", _READ_LOG)
         return None
-    return Defect(f"possible by {look.limits_by}, but no hook sets them: {defect.found}", defect.remedy)
+    if look.needs.burst:
+        return Defect(f"burst needs {_AGENT}, which does not run", _START)
+    if defect := _no_hook(look):
+        found = f"possible by {look.limits_by}, but nobody sets them: {defect.found}, and {_AGENT} does not run"
+        return Defect(found, one_of(defect.remedy, _START))
+    return None
 
 
 def _no_hook(look: LimitLook) -> Defect | None:
-    """Return why no hook sets the limits of a container; None if a hook does, for each way to its GPUs."""
+    """Return why the daemon counts on no hook; None if all CDI devices that it can give have the hook."""
+    if not look.needs.cdi:
+        found = f"the daemon sees no hook of containers without CDI devices ({strategies(look.needs)})"
+        return Defect(found, by_cdi(look.needs))
     for kinds in look.specifications.needed:
         files = files_of(look.specifications, kinds)
         if not files:
             return Defect("no CDI specification has the GPUs", "mend the line about CDI specifications first")
         if without := [file for file, content in files.items() if LIMITS_HOOK not in content.hooks]:
-            return Defect(f"{without[0]} has no {LIMITS_HOOK}", _adds_hook(look))
-    if look.needs.runtime and not look.toolkit.by_specification:
-        return _not_just_in_time(look.toolkit, look.needs)
+            return Defect(f"{without[0]} has no {LIMITS_HOOK}", _adds_hook(look, kinds))
     return None
 
 
-def _adds_hook(look: LimitLook) -> str:
+def _adds_hook(look: LimitLook, kinds: Sequence[str]) -> str:
     """Return what brings the hook into the specification of the node, as an instruction."""
     toolkit = look.toolkit
-    steps = [f"{generates(look.specifications)}. Leave out the option --disable-hook"]
+    found = {name.partition("=")[0] for name in look.specifications.cdi.devices}
+    own = found.intersection(kinds) == {OWN_KIND}
+    by_hand = "" if is_refreshed(look.specifications) else ". Leave out the option --disable-hook"
+    steps = [_RESTART if own else f"{generates(look.specifications)}{by_hand}"]
     if is_refreshed(look.specifications) and _leaves_out(toolkit.refresh_disabled_hooks):
         steps.insert(0, f"remove {LIMITS_HOOK} from {DISABLED_HOOKS} in {REFRESH_VARIABLES}")
     if not is_at_least(toolkit.version, *_FIRST_WITH_HOOK):
@@ -165,38 +223,21 @@ def _adds_hook(look: LimitLook) -> str:
     return ". Then ".join(steps)
 
 
-def _not_just_in_time(toolkit: ToolkitFacts, needs: ConfigNeeds) -> Defect | None:
-    """Return why the specification that NVIDIA's runtime makes for each container has no hook; None if it has one."""
-    if not toolkit.just_in_time:
-        mode = "" if toolkit.mode == "auto" else f', and set mode = "auto" in {toolkit.file}'
-        return Defect(
-            f"NVIDIA's runtime (toolkit {_version(toolkit)}, mode {toolkit.mode}) runs no hooks of CDI",
-            one_of(f"{_upgrade(toolkit)}{mode}", by_cdi(needs)),
-        )
-    if not is_at_least(toolkit.version, *_FIRST_WITH_HOOK):
-        return Defect(f"toolkit {_version(toolkit)} has no {LIMITS_HOOK}", _upgrade(toolkit))
-    if _leaves_out(toolkit.disabled_hooks):
-        return Defect(
-            f"nvcdi-disable-hooks in {toolkit.file} leaves {LIMITS_HOOK} out",
-            f"remove it from nvcdi-disable-hooks in [nvidia-container-runtime.modes.jit-cdi] of {toolkit.file}",
-        )
-    return None
+def _in_runtime(look: LimitLook) -> bool:
+    """Return whether NVIDIA's runtime runs the hook in each container, by specifications that it makes itself."""
+    toolkit = look.toolkit
+    has_hook = is_at_least(toolkit.version, *_FIRST_WITH_HOOK) and not _leaves_out(toolkit.disabled_hooks)
+    return look.needs.runtime and not look.needs.cdi and bool(toolkit.just_in_time) and has_hook
 
 
 def _leaves_out(hooks: tuple[str, ...]) -> bool:
     return not {LIMITS_HOOK, _ALL_HOOKS}.isdisjoint(hooks)
 
 
-def _version(toolkit: ToolkitFacts) -> str:
-    return toolkit.version or "of unknown version"
-
-
 def _upgrade(toolkit: ToolkitFacts) -> str:
     first = ".".join(map(str, _FIRST_WITH_HOOK))
-    return (
-        f"upgrade NVIDIA's container toolkit, {_version(toolkit)} now, to {first} or newer (NVIDIA's operator: from "
-        "26.7.1 on)"
-    )
+    now = f", {toolkit.version} now," if toolkit.version else ""
+    return f"upgrade NVIDIA's container toolkit{now} to {first} or newer (NVIDIA's operator: from 26.7.1 on)"
 
 
 def _hidden_memory(look: LimitLook) -> Iterator[Diagnosis]:

@@ -268,6 +268,7 @@ DRIVER_LIMITS_OLD_TOOLKIT = _of_driver(KUBEADM_CONTAINERD_2, DRIVER_WITH_LIMITS)
         "/sys/fs/cgroup/dmem.capacity": "".join(
             f"nvidia/{gpu.pci_bus_id[-12:].lower()}/vidmem {gpu.memory_mib * MIB}\n" for gpu in GPUS
         ),
+        "/sys/fs/cgroup/kubepods.slice/cgroup.controllers": "cpuset cpu io memory hugetlb pids rdma misc dmem\n",
         "/sys/fs/cgroup/kubepods.slice/dmem.max": "",
     }
 )

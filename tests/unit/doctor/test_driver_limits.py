@@ -1,14 +1,20 @@
 """Tests of what `gpushare doctor` says of driver limits, on nodes that have them and on nodes that lack one thing."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from gpushare_plugin.base.files.lock import lock
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import replace
+from gpushare_plugin.config.loading.load import load
 from gpushare_plugin.doctor.examination import DoctorReport
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis
-from gpushare_plugin.doctor.node.needs import ConfigNeeds
+from gpushare_plugin.doctor.node.needs import ConfigNeeds, needs_of
+from gpushare_plugin.driver_limits.exchange import DEFAULT_ROOT, DriverLimitsRoot, DriverLimitsStatus, GpuStatus
+from gpushare_plugin.gpus.exchange import write_message
 from gpushare_plugin.testing.hosts import (
     DRIVER_LIMITS,
     DRIVER_LIMITS_OLD_TOOLKIT,
@@ -26,6 +32,7 @@ WISHED = replace(ENVVAR, driver_limits=True)
 NEEDED = replace(WISHED, only_driver_limits=True)
 """A config with `isolation: driver`."""
 BY_CDI = replace(CDI, driver_limits=True, only_driver_limits=True)
+BURST = replace(BY_CDI, burst=True)
 
 SETTINGS = "/etc/nvidia-container-runtime/config.toml"
 PARAMETERS = "/proc/driver/nvidia/params"
@@ -44,12 +51,97 @@ def running(host: HostDescription, mode: int) -> HostDescription:
     return host.edited(PARAMETERS, 'RegistryDwords: ""', f'RegistryDwords: "Other=1;RmMemacctMode={mode}"')
 
 
-@pytest.mark.parametrize("needs", [WISHED, NEEDED, BY_CDI], ids=["wished", "needed", "by CDI"])
+@contextmanager
+def agent(folder: Path, *gpus: GpuStatus, trouble: str | None = None) -> Iterator[None]:
+    """Run something that looks like the agent on the node below `folder`."""
+    root = DriverLimitsRoot(folder / str(DEFAULT_ROOT).removeprefix("/"))
+    root.path.mkdir(parents=True)
+    write_message(root.status, DriverLimitsStatus(gpus=gpus, trouble=trouble))
+    with lock(root.lock):
+        yield
+
+
+@pytest.mark.parametrize("needs", [replace(BY_CDI, only_driver_limits=False), BY_CDI], ids=["wished", "needed"])
 def test_a_node_that_has_them_is_right(needs: ConfigNeeds, short_path: Path) -> None:
-    """With driver 615, dmem and the hook of toolkit 1.20.1, limits are set, whichever way GPUs are given."""
+    """With driver 615, dmem and the hook of toolkit 1.20.1 in the specification, limits are set."""
     _, report = examined(DRIVER_LIMITS, short_path, needs)
     assert wrong_lines(report) == []
     assert [line.found for line in lines(report)] == ["by dmem, set by the hook apply-cuda-memory-limits"]
+
+
+@pytest.mark.parametrize(
+    ("host", "needs", "when"),
+    [
+        (DRIVER_LIMITS, BY_CDI, "and before that by the hook apply-cuda-memory-limits"),
+        (DRIVER_LIMITS, NEEDED, "and before that by the hook apply-cuda-memory-limits"),
+        (DRIVER_LIMITS_OLD_TOOLKIT, NEEDED, "some time after a container starts"),
+        (
+            DRIVER_LIMITS.edited(SETTINGS, 'mode = "auto"', 'mode = "legacy"'),
+            NEEDED,
+            "some time after a container starts",
+        ),
+        (
+            DRIVER_LIMITS
+            + HostDescription(
+                {
+                    SETTINGS: "[nvidia-container-runtime.modes.jit-cdi]\n"
+                    'nvcdi-disable-hooks = ["apply-cuda-memory-limits"]\n'
+                }
+            ),
+            NEEDED,
+            "some time after a container starts",
+        ),
+        (DRIVER_LIMITS, BURST, "and before that by the hook apply-cuda-memory-limits"),
+    ],
+    ids=["hook of CDI", "hook just in time", "old toolkit", "legacy", "hook left out", "burst"],
+)
+def test_the_agent_sets_limits_where_it_runs(
+    host: HostDescription, needs: ConfigNeeds, when: str, short_path: Path
+) -> None:
+    """The hook is not needed then; with the hook, limits begin before the container starts."""
+    with agent(short_path):
+        _, report = examined(host, short_path, needs)
+    assert wrong_lines(report) == []
+    assert [line.found for line in lines(report)] == [f"by dmem, set by the agent gpushare driver-limits, {when}"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "trouble", "found"),
+    [
+        ((), "only root can set limits", "only root can set limits"),
+        ((GpuStatus(uuid="GPU-1", reason="NVML says no"), GpuStatus(uuid="GPU-2")), None, "GPU-1: NVML says no"),
+    ],
+    ids=["at all", "on a GPU"],
+)
+def test_the_troubles_of_the_agent_are_told(
+    gpus: tuple[GpuStatus, ...], trouble: str | None, found: str, short_path: Path
+) -> None:
+    """An agent that runs and sets no limits is no agent."""
+    with agent(short_path, *gpus, trouble=trouble):
+        _, report = examined(DRIVER_LIMITS, short_path, BY_CDI)
+    (line,) = wrong_lines(report)
+    assert line.found == f"the agent gpushare driver-limits sets no limits: {found}"
+    assert "the log of the pod of `gpushare driver-limits`" in (line.remedy or "")
+
+
+def test_a_config_says_whether_driver_limits_are_needed(tmp_path: Path) -> None:
+    """They are needed where an entry has no other isolation, and wished where one follows in its list."""
+    found = {}
+    for isolation in ("none", "[mps, none]", "[driver, none]", "driver", "[driver+mps, driver]"):
+        file = tmp_path / "config.yaml"
+        entry = f"{{name: aliyun.com/gpu-mem, isolation: {isolation}}}"
+        file.write_text(f"version: v1\nsharing: {{memory: {{resources: [{entry}]}}}}\n")
+        config = load(file).config
+        assert config is not None
+        needs = needs_of(config, None, tmp_path)
+        found[isolation] = (needs.driver_limits, needs.only_driver_limits, needs.burst)
+    assert found == {
+        "none": (False, False, False),
+        "[mps, none]": (False, False, False),
+        "[driver, none]": (True, False, False),
+        "driver": (True, True, False),
+        "[driver+mps, driver]": (True, True, False),
+    }
 
 
 @pytest.mark.parametrize("name", NODES)
@@ -64,36 +156,25 @@ def test_a_config_without_them_makes_no_line_wrong(name: str, short_path: Path) 
     ("host", "needs", "found", "remedy"),
     [
         (KUBEADM_CONTAINERD_2, NEEDED, "driver 580.95.05 has none", "upgrade the driver of the node to 615"),
-        (DRIVER_LIMITS_OLD_TOOLKIT, NEEDED, "toolkit 1.18.1 has no apply-cuda", "1.18.1 now, to 1.20.1 or newer"),
+        (DRIVER_LIMITS, NEEDED, "sees no hook of containers without CDI devices", "(a) give GPUs by CDI, with `helm"),
+        (
+            DRIVER_LIMITS,
+            NEEDED,
+            "gpushare driver-limits does not run",
+            "(b) start the agent on this node: driverLimits",
+        ),
+        (DRIVER_LIMITS, BURST, "burst needs the agent gpushare driver-limits", "start the agent on this node"),
+        (
+            DRIVER_LIMITS.edited(f"{CGROUPS}/kubepods.slice/cgroup.controllers", " misc dmem", ""),
+            BY_CDI,
+            "the group of all pods has the controllers cpuset cpu io memory hugetlb pids rdma, and not dmem",
+            "run `echo +dmem > /sys/fs/cgroup/cgroup.subtree_control`",
+        ),
         (
             DRIVER_LIMITS_OLD_TOOLKIT,
             BY_CDI,
             "/run/cdi/nvidia.yaml has no apply-cuda-memory-limits",
             "1.18.1 now, to 1.20.1 or newer (NVIDIA's operator: from 26.7.1 on). Then run `",
-        ),
-        (
-            DRIVER_LIMITS.edited(SETTINGS, 'mode = "auto"', 'mode = "legacy"'),
-            NEEDED,
-            "(toolkit 1.20.1, mode legacy) runs no hooks of CDI",
-            'and set mode = "auto" in /etc/nvidia-container-runtime/config.toml',
-        ),
-        (
-            DRIVER_LIMITS.edited("/var/lib/dpkg/status", "nvidia-container-toolkit-base", "other"),
-            NEEDED,
-            "(toolkit of unknown version, mode auto) runs no hooks of CDI",
-            "upgrade NVIDIA's container toolkit",
-        ),
-        (
-            DRIVER_LIMITS
-            + HostDescription(
-                {
-                    SETTINGS: "[nvidia-container-runtime.modes.jit-cdi]\n"
-                    'nvcdi-disable-hooks = ["apply-cuda-memory-limits"]\n'
-                }
-            ),
-            NEEDED,
-            f"nvcdi-disable-hooks in {SETTINGS} leaves apply-cuda-memory-limits out",
-            "remove it from nvcdi-disable-hooks",
         ),
         (
             DRIVER_LIMITS.without(f"{CGROUPS}/cgroup.controllers")
@@ -137,11 +218,11 @@ def test_a_config_without_them_makes_no_line_wrong(name: str, short_path: Path) 
     ],
     ids=[
         "old driver",
+        "no CDI",
+        "no agent",
+        "burst without agent",
+        "controller of pods",
         "old toolkit",
-        "old toolkit by CDI",
-        "legacy",
-        "unknown version",
-        "hook disabled",
         "version 1",
         "no controller",
         "forced misc without misc",
@@ -165,10 +246,11 @@ def test_what_a_node_lacks_is_named_with_what_mends_it(
 @pytest.mark.parametrize("host", [KUBEADM_CONTAINERD_2, DRIVER_LIMITS_OLD_TOOLKIT], ids=["driver", "toolkit"])
 def test_a_config_with_another_isolation_is_served_without_them(host: HostDescription, short_path: Path) -> None:
     """With `isolation: [driver, none]` nothing is wrong there, and the line says what would bring driver limits."""
-    _, report = examined(host, short_path, WISHED)
+    _, report = examined(host, short_path, replace(BY_CDI, only_driver_limits=False))
     assert wrong_lines(report) == []
     (line,) = lines(report)
-    assert "so the config takes the next isolation of its list; for driver limits, upgrade" in line.found
+    assert "so the config takes the next isolation of its list; for driver limits, " in line.found
+    assert "upgrade" in line.found
 
 
 @pytest.mark.parametrize(
@@ -216,10 +298,10 @@ def test_a_service_that_leaves_the_hook_out_is_named(short_path: Path) -> None:
     )
     _, report = examined(host, short_path, BY_CDI)
     (line,) = lines(report)
-    assert (line.remedy or "").startswith(
-        "remove apply-cuda-memory-limits from NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS in "
+    assert (
+        "(a) remove apply-cuda-memory-limits from NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS in "
         "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env. Then run `systemctl enable --now nvidia-cdi-refresh.path"
-    )
+    ) in (line.remedy or "")
 
 
 def test_a_reservation_that_hides_memory_is_named_with_its_group(short_path: Path) -> None:
