@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from structlog.testing import capture_logs
 
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
+from tests.shown import ShownProcesses, shown_processes
 from tests.workers import workers
 
 # What the daemon logs is tested on daemons of their own; here it would only bury what failed.
@@ -70,6 +71,13 @@ async def kubelet(short_path: Path) -> AsyncIterator[EmbeddedKubelet]:
     """Run a kubelet."""
     async with EmbeddedKubelet(short_path) as running:
         yield running
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> Iterator[ShownProcesses]:
+    """Show processes of this machine as those of containers."""
+    with shown_processes(tmp_path / "proc") as processes:
+        yield processes
 
 
 @pytest.fixture

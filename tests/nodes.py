@@ -6,7 +6,7 @@ from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.gpu import Gpu, Inventory, MigAttributes, MigInstance
 from gpushare_plugin.core.health import GpuEvent
 from gpushare_plugin.core.usage import GpuUsage
-from gpushare_plugin.gpus.memory_limits import LimitReading
+from gpushare_plugin.gpus.memory_limits import LimitError, LimitReading
 from gpushare_plugin.gpus.source import Asked
 
 
@@ -38,7 +38,7 @@ class Cards:
         self.inventory = inventory
         self.trouble: Exception | None = None
         self.samples: tuple[GpuUsage, ...] = ()
-        self.limits: dict[Asked, LimitReading] = {}
+        self.limits: dict[Asked, LimitReading | LimitError] = {}
 
     def read(self) -> Inventory:
         """Return the GPUs there are now, or fail with `trouble`."""
@@ -52,9 +52,9 @@ class Cards:
             raise self.trouble
         return self.samples
 
-    def read_limits(self, asked: Sequence[Asked]) -> Mapping[Asked, LimitReading | str]:
+    def read_limits(self, asked: Sequence[Asked]) -> Mapping[Asked, LimitReading | LimitError]:
         """Return the `limits` that the test has set."""
-        return {each: self.limits.get(each, "the test has set no limit") for each in asked}
+        return {each: self.limits.get(each, LimitError("the test has set no limit")) for each in asked}
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
         """Return at once: tests tell events themselves."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import Struct, replace
+from gpushare_plugin.core.driver_limits import MemoryLimit
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.holding import Holding
 from gpushare_plugin.core.resource import Resource
@@ -37,6 +38,8 @@ class ContainerShare(Struct, frozen=True):
     """The number of units."""
     memory: int | None
     """The bytes of GPU memory that the container may use, None for no limit."""
+    guaranteed: int = 0
+    """The bytes that the driver guarantees to the container, where containers may borrow memory."""
 
 
 def attribute(samples: Iterable[GpuUsage], snapshot: Snapshot, holdings: Sequence[Holding] | None) -> Usage:
@@ -65,8 +68,8 @@ def _shares(snapshot: Snapshot, holdings: Iterable[Holding]) -> Iterator[Contain
             if unit.form.kind != "cores":
                 by_gpu[unit.gpu].append(unit)
         for gpu, units in by_gpu.items():
-            memory = _memory(snapshot, resources.get(holding.resource), gpu, units)
-            share = ContainerShare(holding, gpu, holding.resource, len(units), memory)
+            limit = _limit(snapshot, resources.get(holding.resource), gpu, units)
+            share = ContainerShare(holding, gpu, holding.resource, len(units), limit.hard, limit.soft)
             parts[holding.namespace, holding.pod, holding.container, gpu].append(share)
     return map(_together, parts.values())
 
@@ -82,15 +85,15 @@ def _held(snapshot: Snapshot, holdings: Iterable[Holding]) -> Counter[tuple[str,
     )
 
 
-def _memory(snapshot: Snapshot, resource: Resource | None, uuid: str, units: Sequence[Unit]) -> int | None:
-    """Return the bytes of a GPU that a container with the units `units` may use, None for no limit."""
+def _limit(snapshot: Snapshot, resource: Resource | None, uuid: str, units: Sequence[Unit]) -> MemoryLimit:
+    """Return the limits of a container with the units `units` of a GPU."""
     gpu = next(gpu for gpu in snapshot.inventory.gpus if gpu.uuid == uuid)
     if any(unit.form.kind == "whole" for unit in units):
-        return gpu.memory_mib * MIB or None
+        return MemoryLimit(gpu.memory_mib * MIB or None)
     rule = snapshot.driver_limits.get(uuid)
     if (share := _share_mib(snapshot, resource, gpu, units)) is None or rule is None:
-        return None if share is None else share * MIB
-    return rule.limit(share, gpu.memory_mib).hard
+        return MemoryLimit(None if share is None else share * MIB)
+    return rule.limit(share, gpu.memory_mib)
 
 
 def _share_mib(snapshot: Snapshot, resource: Resource | None, gpu: Gpu, units: Sequence[Unit]) -> int | None:
@@ -113,6 +116,7 @@ def _together(shares: Sequence[ContainerShare]) -> ContainerShare:
         ",".join(sorted({share.resource for share in shares})),
         sum(share.units for share in shares),
         sum(memories) if len(memories) == len(shares) else None,
+        sum(share.guaranteed for share in shares),
     )
 
 
@@ -235,6 +239,7 @@ def _container(share: ContainerShare, processes: Sequence[Process] | None) -> Co
         None if processes is None else len(processes),
         holder.container_id,
         tuple(processes or ()),
+        share.guaranteed,
     )
 
 

@@ -59,6 +59,13 @@ def mps_escapes(gpus: Sequence[str], given: Variables, found: Variables) -> Iter
     yield from _raised(_MPS_PERCENTAGE, given, found)
 
 
+def driver_escapes(gpus: Sequence[str], given: Variables, found: Variables) -> Iterator[str]:  # noqa: ARG001 - see Escapes
+    """Yield the variables by which NVIDIA's hook sets other limits for the driver than promised; see `Escapes`."""
+    for name in sorted(given.keys() | found.keys()):
+        if name.startswith("NVIDIA_GPU_MEMORY_"):
+            yield from _changed(name, given, found)
+
+
 def hami_escapes(gpus: Sequence[str], given: Variables, found: Variables) -> Iterator[str]:  # noqa: ARG001 - see Escapes
     """Yield the escapes from limits by HAMi's library, which counts every GPU by itself; see `Escapes`."""
     yield from _chosen(given, found)

@@ -4,10 +4,11 @@ A program can forge what a node finds out about MPS and HAMi's library, for exam
 its start: these isolations are no security boundary, and neither is a proof of their limits.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.core.driver_limits import MemoryLimit
 from gpushare_plugin.core.escapes import LIST, Escapes, Variables, hami_escapes, mps_escapes
 
 State = Literal["in effect", "in effect since", "not in effect", "unknown"]
@@ -57,6 +58,51 @@ def not_in_effect(reason: str) -> Effect:
 def worst(effects: Iterable[Effect]) -> Effect:
     """Return the gravest effect, the first of equals: a limit that one process escapes is not in effect."""
     return min(effects, key=lambda each: _GRAVITY.index(each.state))
+
+
+def together(by_driver: Effect | None, others: Sequence[Effect]) -> Effect:
+    """Return the effect of several isolations of one container; `by_driver` is None without limits by the driver.
+
+    The memory of a container that the driver limits is limited, whatever its processes do about other limits.
+    """
+    if by_driver is not None and by_driver.state in {"in effect", "in effect since"}:
+        return by_driver
+    return worst([*([] if by_driver is None else [by_driver]), *others])
+
+
+# ---------------------------------------------------------------------- limits by the driver
+
+
+class DriverAnswer(Struct, frozen=True):
+    """What the driver answers about the cgroup of a container on a GPU."""
+
+    limit: MemoryLimit | None = None
+    """The limits that the driver reports; None without an answer."""
+    used: int | None = None
+    """The bytes that the driver counts for these limits; None where unknown."""
+    reason: str = ""
+    """Why there is no answer, for people."""
+    unlimited: bool = False
+    """Whether the reason is that the driver knows no limits of the cgroup, or limits no memory on this GPU."""
+    unenforced: bool = False
+    """Whether the reason is that the driver cannot enforce limits of the cgroup."""
+
+
+def by_driver(promised: Collection[MemoryLimit], answer: DriverAnswer, *, others: bool, late: float = 0.0) -> Effect:
+    """Return whether a limit by the driver is in effect; `promised` are limits that each would be right.
+
+    With the driver's own account (`misc`), the driver has one answer for a cgroup without limits and for a GPU without
+    this feature. `others` is whether the driver reports limits of another container on the GPU: then it has the
+    feature. `late` are the seconds from the start of the container to its limits.
+    """
+    if answer.limit is not None and answer.limit in promised:
+        return Effect("in effect since", seconds=late) if late else IN_EFFECT
+    if answer.limit is not None:
+        right = " or ".join(dict.fromkeys(each.words for each in promised))
+        return not_in_effect(f"the driver reports {answer.limit.words} for the container, instead of {right}")
+    if answer.unlimited and others:
+        return not_in_effect("the driver knows no limit of the container, and knows limits of others on the GPU")
+    return not_in_effect(answer.reason) if answer.unenforced else unknown(answer.reason)
 
 
 # ---------------------------------------------------------------------- limits for processes

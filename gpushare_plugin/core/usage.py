@@ -81,6 +81,8 @@ class ContainerUsage(Struct, frozen=True):
     """The container runtime's ID of the container; empty where unknown."""
     members: tuple[Process, ...] = ()
     """The processes on the GPU; none while unknown."""
+    guaranteed: int = 0
+    """The bytes that the driver guarantees to the container, where containers may borrow memory."""
     effect: Effect | None = None
     """Whether the limit is in effect; None without an isolation that limits the container, and before it is known."""
 

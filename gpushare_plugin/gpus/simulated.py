@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 from uuid import NAMESPACE_OID, uuid5
 
 from annotated_types import Ge
@@ -55,6 +55,9 @@ from gpushare_plugin.core.gpu import Gpu, Inventory, MigAttributes, MigInstance
 from gpushare_plugin.core.health import GpuEvent
 from gpushare_plugin.core.usage import GpuUsage, Owner, Process
 from gpushare_plugin.gpus.source import Asked
+
+if TYPE_CHECKING:
+    from gpushare_plugin.gpus.memory_limits import LimitError
 
 _SAME_NUMA_NODE = 20
 _OTHER_NUMA_NODE = 10
@@ -246,9 +249,11 @@ class SimulatedSource:
             raise ConfigError(lines, _WHAT)
         return node
 
-    def read_limits(self, asked: Sequence[Asked]) -> Mapping[Asked, str]:
+    def read_limits(self, asked: Sequence[Asked]) -> "Mapping[Asked, LimitError]":
         """Return that the memory limits are unknown: simulated GPUs have no driver."""
-        return dict.fromkeys(asked, "simulated GPUs have no driver that limits memory")
+        from gpushare_plugin.gpus.memory_limits import LimitError  # noqa: PLC0415 - only with driver limits
+
+        return dict.fromkeys(asked, LimitError("simulated GPUs have no driver that limits memory"))
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
         """Return at once: simulated GPUs have no events."""

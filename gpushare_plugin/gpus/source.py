@@ -13,7 +13,7 @@ from gpushare_plugin.core.health import GpuEvent
 from gpushare_plugin.core.usage import GpuUsage
 
 if TYPE_CHECKING:
-    from gpushare_plugin.gpus.memory_limits import LimitReading
+    from gpushare_plugin.gpus.memory_limits import LimitError, LimitReading
 
 T = TypeVar("T")
 
@@ -36,8 +36,8 @@ class GpuSource(Protocol):
         """Return the current use of the GPUs last read; may block. A GPU that does not answer is left out."""
         ...
 
-    def read_limits(self, asked: Sequence[Asked]) -> "Mapping[Asked, LimitReading | str]":
-        """Return the memory limits of cgroups on GPUs, or why the limits are unknown, in words; may block."""
+    def read_limits(self, asked: Sequence[Asked]) -> "Mapping[Asked, LimitReading | LimitError]":
+        """Return the memory limits of cgroups on GPUs, or the errors for which limits are unknown; may block."""
         ...
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
@@ -60,7 +60,7 @@ async def read_sample(source: GpuSource) -> tuple[GpuUsage, ...]:
     return await in_thread(source.sample, "gpu-usage")
 
 
-async def read_limits(source: GpuSource, asked: Sequence[Asked]) -> "Mapping[Asked, LimitReading | str]":
+async def read_limits(source: GpuSource, asked: Sequence[Asked]) -> "Mapping[Asked, LimitReading | LimitError]":
     """Return the memory limits of cgroups on GPUs of `source`, without blocking the event loop."""
     return await in_thread(partial(source.read_limits, asked), "gpu-limits")
 

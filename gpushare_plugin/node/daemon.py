@@ -337,7 +337,7 @@ class NodeDaemon:
         # In a thread: registration with the kubelet must not wait for this import.
         track, prove = await asyncio.to_thread(_usage_tracker)
         evict = cluster.evict if cluster is not None else _refuse_eviction
-        proof = prove(reader, lambda: node.mps.status)
+        proof = prove(reader, source, lambda: node.mps.status, cgroup_root=self._daemon.cgroup_root)
         tracker = track(source, reader, proof, self._news, evict, self._daemon.clock)
         # After a failure, this method runs again, with another tracker.
         if isinstance(self.status.phase, Serving):

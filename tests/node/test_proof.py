@@ -1,35 +1,28 @@
 """Tests of `gpushare_plugin.node.pods.proof`: an embedded kubelet, real processes, and made-up looks at GPUs."""
 
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
 
 from gpushare_plugin.base.memory import MIB
-from gpushare_plugin.config.schema.sections import Overuse
+from gpushare_plugin.core.driver_limits import DriverLimits, MemoryLimit
 from gpushare_plugin.core.grant import Recipient
 from gpushare_plugin.core.in_effect import IN_EFFECT, Effect
 from gpushare_plugin.core.resource import Resource, UnitsOf
 from gpushare_plugin.core.snapshot import Snapshot
-from gpushare_plugin.core.usage import GpuUsage, Owner, Process
-from gpushare_plugin.gpus import containers
-from gpushare_plugin.kubelet.allocations.reader import HoldingsReader
-from gpushare_plugin.kubelet.device_plugin.steering import Steering, Unsteered
+from gpushare_plugin.core.usage import Process
+from gpushare_plugin.gpus.memory_limits import LimitReading
+from gpushare_plugin.kubelet.device_plugin.steering import Unsteered
 from gpushare_plugin.mps.exchange import ListedClient, MpsStatus
-from gpushare_plugin.node.news.news import LimitInEffect, LimitNotInEffect, News, NewsItem
-from gpushare_plugin.node.pods.proof import Proof
-from gpushare_plugin.node.pods.usage import UsageTracker
-from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
-from tests.nodes import Cards
-from tests.shown import ShownProcesses, shown_processes
+from gpushare_plugin.node.news.news import LimitInEffect, LimitNotInEffect
+from gpushare_plugin.testing.cgroups import CgroupTree, Kubepods
+from gpushare_plugin.testing.kubelet import EmbeddedKubelet
+from tests.node.proven import GIB, a_pod, proven
+from tests.shown import ShownProcesses
 from tests.snapshots import snapshot
-from tests.unit.kubelet.serving import running
-from tests.unit.sharing.settings import GPU_MEM, memory
+from tests.unit.sharing.settings import memory
 
-GIB = 1024 * MIB
-ID = "0123456789abcdef" * 4
 LIST, PIPE, VISIBLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_VISIBLE_DEVICES"
 TRAP = f"has a {LIST} that names a GPU which it does not see by {VISIBLE}, so CUDA drops all limits"
 
@@ -37,77 +30,6 @@ MPS = snapshot(memory(isolation="mps", allowMultiGPUShares=True), 8192, 8192)
 REPLICAS = snapshot({"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}, 8192, 8192)
 HAMI = snapshot(memory(isolation="hami-core"), 8192, 8192)
 NONE = snapshot(memory(), 8192, 8192)
-
-
-@dataclass
-class ProvenNode:
-    """A node whose processes are real, and whose GPUs and MPS are in the hands of a test."""
-
-    kubelet: EmbeddedKubelet
-    made: Snapshot
-    shown: ShownProcesses
-    listed: MpsStatus = field(default_factory=MpsStatus)
-    heard: list[NewsItem] = field(default_factory=list)
-    unknown: str | None = None
-
-    def __post_init__(self) -> None:
-        """Make the tracker."""
-        self.cards = Cards(self.made.inventory)
-        holdings = HoldingsReader(self.kubelet.plugin_directory, self.kubelet.pod_resources_socket)
-        proof = Proof(holdings, lambda: self.listed, self.shown.procfs)
-        self.tracker = UsageTracker(self.cards, holdings, proof, News(self.heard.append), self._evict)
-
-    async def _evict(self, namespace: str, pod: str, uid: str) -> bool:
-        raise AssertionError((namespace, pod, uid))
-
-    async def admit(self, pod: Pod) -> Mapping[str, str]:
-        """Start a pod, and return what its only container was given."""
-        (started,) = (await self.kubelet.admit(pod)).containers.values()
-        return started.environment
-
-    def start(self, pod: Pod, environment: Mapping[str, str | None], mapped: Path | None = None) -> Process:
-        """Start a program of the pod that uses the first GPU."""
-        owner = Owner(pod.uid, ID)
-        found = {name: value for name, value in environment.items() if value is not None}
-        return Process(self.shown.start(owner, found, mapped), "python", GIB, 0.5, owner)
-
-    def list_clients(self, *clients: ListedClient) -> None:
-        """Let `gpushare mps` report these clients, asked for now."""
-        self.listed = MpsStatus(clients=clients, clients_asked_at=containers.now())
-
-    async def look(self, *processes: Process, gpu: int = 0) -> Effect | None:
-        """Look at a GPU with these processes; return the effect of the limit of the only container on the GPU."""
-        self.heard.clear()
-        used = [GpuUsage(each.uuid, 8 * GIB, GIB, 0.5, (), self.unknown) for each in self.made.inventory.gpus]
-        used[gpu] = GpuUsage(used[gpu].uuid, 8 * GIB, GIB, 0.5, None if self.unknown else processes, self.unknown)
-        self.cards.samples = tuple(used)
-        await self.tracker.look(self.made, Overuse(), {})
-        assert self.tracker.usage is not None
-        (effect,) = (each.effect for each in self.tracker.usage.containers if each.gpu == used[gpu].uuid)
-        return effect
-
-
-@pytest.fixture
-def shown(tmp_path: Path) -> Iterator[ShownProcesses]:
-    """Show processes as those of containers."""
-    with shown_processes(tmp_path / "proc") as processes:
-        yield processes
-
-
-@asynccontextmanager
-async def proven(
-    kubelet: EmbeddedKubelet, shown: ShownProcesses, made: Snapshot, steering: Steering | None = None
-) -> AsyncIterator[ProvenNode]:
-    """Serve the resource of a node, and look at it."""
-    async with running(kubelet.plugin_directory, *made.resources, steering=steering):
-        names = {resource.name: len(resource.units) for resource in made.resources}
-        await kubelet.wait_for(lambda node: node.allocatable() == names)
-        yield ProvenNode(kubelet, made, shown)
-
-
-def a_pod(units: int = 2, resource: str = GPU_MEM) -> Pod:
-    """Return a pod of one container."""
-    return Pod("pod", [Container("main", {resource: units})])
 
 
 class OnBothGpus(Unsteered):
@@ -315,6 +237,29 @@ async def test_what_is_missing_is_said(kubelet: EmbeddedKubelet, shown: ShownPro
         effect = await node.look(process)
         assert effect is not None
         assert (effect.state, "the kubelet's checkpoint" in effect.reason) == ("unknown", True)
+
+
+@pytest.mark.parametrize("isolation", ["driver", "driver+mps"])
+@pytest.mark.parametrize("hard", [2048, 6144])
+async def test_a_program_that_drops_its_list_keeps_a_limit_by_the_driver(
+    kubelet: EmbeddedKubelet, shown: ShownProcesses, tmp_path: Path, isolation: str, hard: int
+) -> None:
+    """A deliberate list drops no limit of the driver; variables by which a hook set another limit are named."""
+    made = snapshot(memory(isolation=isolation), 8192, 8192, driver_limits=DriverLimits(agent=True))
+    kubepods = Kubepods(CgroupTree(tmp_path / "cgroup"))
+    async with proven(kubelet, shown, made, cgroups=tmp_path / "cgroup") as node:
+        pod = a_pod()
+        process = node.start(pod, {**await node.admit(pod), LIST: "0=1G,1=1G", "NVIDIA_GPU_MEMORY_LIMIT": str(hard)})
+        node.container_ids = {("default", "pod", "main"): process.owner.container_id}
+        asked = made.inventory.gpus[0].uuid, kubepods.container(pod.uid, process.owner.container_id)
+        node.cards.limits[asked] = LimitReading(MemoryLimit(hard * MIB), GIB)
+        effect = await node.look(process)
+        assert effect is not None
+        if hard == 2048:
+            assert effect == IN_EFFECT
+        else:
+            assert effect.state == "not in effect"
+            assert "a process has another NVIDIA_GPU_MEMORY_LIMIT than its container was given" in effect.reason
 
 
 async def test_without_an_isolation_nothing_is_read(kubelet: EmbeddedKubelet, shown: ShownProcesses) -> None:

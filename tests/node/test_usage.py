@@ -67,7 +67,7 @@ class Watch:
         """Make the tracker."""
         news = News(self.heard.append)
         self.holdings = HoldingsReader(self.kubelet.plugin_directory, self.kubelet.pod_resources_socket, self.clock)
-        proof = Proof(self.holdings, lambda: self.mps, self.procfs)
+        proof = Proof(self.holdings, self.cards, lambda: self.mps, procfs=self.procfs)
         self.tracker = UsageTracker(self.cards, self.holdings, proof, news, self.evict, self.clock)
 
     def clock(self) -> float:

@@ -32,7 +32,7 @@ from gpushare_plugin.gpus.nvml_answers import card_uuid, clashes, shown, usable_
 from gpushare_plugin.gpus.source import Asked
 
 if TYPE_CHECKING:
-    from gpushare_plugin.gpus.memory_limits import LimitReading
+    from gpushare_plugin.gpus.memory_limits import LimitError, LimitReading
     from gpushare_plugin.gpus.nvml.usage import ProcessReader
 
 _log = structlog.get_logger()
@@ -105,8 +105,8 @@ class NvmlSource:
             self._processes = self._processes or ProcessReader(self._procfs)
             return self._processes.read(self._gpus)
 
-    def read_limits(self, asked: Sequence[Asked]) -> "Mapping[Asked, LimitReading | str]":
-        """Return the memory limits of cgroups on GPUs, or why the limits are unknown, in words."""
+    def read_limits(self, asked: Sequence[Asked]) -> "Mapping[Asked, LimitReading | LimitError]":
+        """Return the memory limits of cgroups on GPUs, or the errors for which limits are unknown."""
         from gpushare_plugin.gpus.nvml.memory_limits import readings  # noqa: PLC0415 - only with driver limits
 
         with self._reading:

@@ -105,16 +105,16 @@ def read_limits(uuid: str, cgroup: Path) -> LimitReading:
     return LimitReading(limit, answer.currentUsed)
 
 
-def readings(asked: Sequence[Asked]) -> Mapping[Asked, LimitReading | str]:
-    """Return the limits of cgroups on GPUs, or the reason why the limits cannot be read, while NVML is initialised."""
+def readings(asked: Sequence[Asked]) -> Mapping[Asked, LimitReading | LimitError]:
+    """Return the limits of cgroups on GPUs, or the errors for which they cannot be read, while NVML is initialised."""
     return {each: _reading(*each) for each in asked}
 
 
-def _reading(uuid: str, cgroup: Path) -> LimitReading | str:
+def _reading(uuid: str, cgroup: Path) -> LimitReading | LimitError:
     try:
         return read_limits(uuid, cgroup)
     except LimitError as error:
-        return str(error)
+        return error
 
 
 def set_limits(uuid: str, cgroup: Path, limit: MemoryLimit) -> None:

@@ -77,8 +77,8 @@ class _File(Struct, frozen=True, gc=False):
 _DECODER = msgspec.json.Decoder(_File)
 _ANSWERS_DECODER = msgspec.json.Decoder(_FileOfAnswers)
 
-Granted = Mapping[str, tuple[Mapping[str, str], ...]]
-"""The environment variables that device plugins gave to the containers of pods, by the UID of the pod."""
+Granted = Mapping[str, Mapping[str, Mapping[str, str]]]
+"""The environment variables that device plugins gave to containers, by the UID of the pod and the container."""
 
 
 def read_recorded(directory: Path) -> Holdings:
@@ -99,18 +99,15 @@ def read_granted(directory: Path, wanted: Callable[[str], bool]) -> Granted:
     the recorded variables. So the record also has what a container was given under an earlier config. An answer that
     cannot be read is left out. Takes the same directory and raises the same error as `read_recorded`.
     """
-    found: defaultdict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    found: defaultdict[str, defaultdict[str, dict[str, str]]] = defaultdict(lambda: defaultdict(dict))
     for each in _decoded(directory, _ANSWERS_DECODER, _FileOfAnswers(_Answers(None))).data.entries or ():
         try:
             envs = ContainerAllocateResponse.FromString(binascii.a2b_base64(each.answer)).envs
         except (binascii.Error, DecodeError, ValueError, TypeError):
             continue
-        found[each.uid, each.container] |= {name: value for name, value in envs.items() if wanted(name)}
-    by_pod: defaultdict[str, list[Mapping[str, str]]] = defaultdict(list)
-    for (uid, _), variables in found.items():
-        if variables:
-            by_pod[uid].append(variables)
-    return {uid: tuple(each) for uid, each in by_pod.items()}
+        if variables := {name: value for name, value in envs.items() if wanted(name)}:
+            found[each.uid][each.container] |= variables
+    return found
 
 
 def read_listed(directory: Path) -> frozenset[tuple[str, str]]:

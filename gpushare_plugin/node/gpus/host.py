@@ -11,7 +11,7 @@ from gpushare_plugin.gpus.host import Host
 from gpushare_plugin.gpus.source import Asked, GpuSource
 
 if TYPE_CHECKING:
-    from gpushare_plugin.gpus.memory_limits import LimitReading
+    from gpushare_plugin.gpus.memory_limits import LimitError, LimitReading
 
 
 class HostSource:
@@ -36,7 +36,7 @@ class HostSource:
         """Return the current use of the GPUs."""
         return self._source.sample()
 
-    def read_limits(self, asked: Sequence[Asked]) -> "Mapping[Asked, LimitReading | str]":
+    def read_limits(self, asked: Sequence[Asked]) -> "Mapping[Asked, LimitReading | LimitError]":
         """Return the memory limits of cgroups on GPUs, or why the limits are unknown."""
         return self._source.read_limits(asked)
 

@@ -3,23 +3,29 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from gpushare_plugin.base.structs import replace
-from gpushare_plugin.core.escapes import is_watched
+from gpushare_plugin.base.memory import MIB
+from gpushare_plugin.base.structs import Struct, replace
+from gpushare_plugin.core.driver_limits import MemoryLimit
+from gpushare_plugin.core.escapes import Variables, driver_escapes, is_watched
 from gpushare_plugin.core.in_effect import (
+    DriverAnswer,
     Effect,
     ProcessFacts,
     PromisedLimit,
+    by_driver,
     not_in_effect,
     of_processes,
+    together,
     unknown,
-    worst,
 )
-from gpushare_plugin.core.overuse import overuser
+from gpushare_plugin.core.overuse import Overuser, overuser
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.usage import TOLERANCE, ContainerUsage, Process, Usage
 from gpushare_plugin.gpus import containers
 from gpushare_plugin.gpus.examined import Examiner
-from gpushare_plugin.gpus.source import in_thread
+from gpushare_plugin.gpus.host import CGROUP_ROOT
+from gpushare_plugin.gpus.source import GpuSource, in_thread
+from gpushare_plugin.kubelet.allocations.checkpoint import Granted
 from gpushare_plugin.kubelet.allocations.reader import HoldingsReader
 from gpushare_plugin.mps.exchange import MpsStatus
 from gpushare_plugin.node.pods.mps_clients import ClientWatch
@@ -28,48 +34,62 @@ PROCFS = Path("/proc")
 """Where the kernel shows the processes of the node."""
 
 
+class _Findings(Struct, frozen=True):
+    """The findings of a look."""
+
+    granted: Granted
+    """What containers were given."""
+    processes: Mapping[int, ProcessFacts]
+    """The facts about processes, by number."""
+    driver: Mapping[Overuser, DriverAnswer]
+    """The answers of the driver about containers."""
+
+
 class Proof:
     """Compares the limits that containers were promised with what is in effect."""
 
-    def __init__(self, holdings: HoldingsReader, mps: Callable[[], MpsStatus], procfs: Path = PROCFS) -> None:
-        """Read from `holdings` what containers were given, and from `procfs` what the kernel shows of processes.
+    def __init__(
+        self,
+        holdings: HoldingsReader,
+        source: GpuSource,
+        mps: Callable[[], MpsStatus],
+        *,
+        cgroup_root: Path = CGROUP_ROOT,
+        procfs: Path = PROCFS,
+    ) -> None:
+        """Read from `holdings` what containers were given, and from `source` the limits that the driver reports.
 
-        `mps` returns the status of `gpushare mps`.
+        `mps` returns the status of `gpushare mps`. The host's cgroups are mounted at `cgroup_root`, and the kernel
+        shows processes in `procfs`.
         """
         self._holdings = holdings
+        self._source = source
         self._mps = mps
+        self._cgroup_root = cgroup_root
         self._examiner = Examiner(procfs)
         self._clients = ClientWatch()
 
     async def of(self, usage: Usage, snapshot: Snapshot, seen_at: float) -> Usage:
         """Return the usage with the effect of every limit that an isolation enforces.
 
-        `seen_at` is a value of `containers.now` before the look at the GPUs. On a node without an isolation, nothing is
-        read.
+        The use of a container that the driver counts is known without the processes of the node. `seen_at` is a value
+        of `containers.now` before the look at the GPUs. On a node without an isolation, nothing is read.
         """
-        limited = [each for each in usage.containers if _isolations(snapshot, each)]
+        limited = {overuser(each): names for each in usage.containers if (names := _isolations(snapshot, each))}
         if not limited:
             return usage
-        granted = await self._holdings.granted(is_watched)
-        facts = await self._facts(limited, snapshot, seen_at)
-        effects = {
-            overuser(each): worst(
-                _by_processes(PromisedLimit(name, _gpus(each, usage), granted.get(each.uid, ())), each, usage, facts)
-                for name in _isolations(snapshot, each)
-            )
-            for each in limited
-        }
-        return replace(
-            usage, containers=tuple(replace(each, effect=effects.get(overuser(each))) for each in usage.containers)
+        asked = [(each, limited[overuser(each)]) for each in usage.containers if overuser(each) in limited]
+        facts = _Findings(
+            await self._holdings.granted(is_watched), await self._processes(asked, seen_at), await self._driver(asked)
         )
+        found = {overuser(each): _judged(each, names, usage, facts) for each, names in asked}
+        return replace(usage, containers=tuple(found.get(overuser(each), each) for each in usage.containers))
 
-    async def _facts(
-        self, limited: Iterable[ContainerUsage], snapshot: Snapshot, seen_at: float
+    async def _processes(
+        self, asked: Iterable[tuple[ContainerUsage, Sequence[str]]], seen_at: float
     ) -> Mapping[int, ProcessFacts]:
         """Return the facts about the processes of containers, by number."""
-        processes = {
-            process.pid: (process, _isolations(snapshot, each)) for each in limited for process in each.members
-        }
+        processes = {process.pid: (process, names) for each, names in asked for process in each.members}
         with_library = [(process, "hami-core" in names) for process, names in processes.values()]
         facts = await in_thread(lambda: self._examiner.examine(with_library, seen_at), "gpu-processes")
         self._clients.follow((process for process, names in processes.values() if "mps" in names), containers.now())
@@ -79,6 +99,15 @@ class Proof:
             for pid, found in facts.items()
         }
 
+    async def _driver(self, asked: Iterable[tuple[ContainerUsage, Sequence[str]]]) -> Mapping[Overuser, DriverAnswer]:
+        """Return what the driver answers about the containers that the driver is to limit."""
+        by_the_driver = [each for each, names in asked if "driver" in names]
+        if not by_the_driver:
+            return {}
+        from gpushare_plugin.node.pods.driver_proof import driver_answers  # noqa: PLC0415 - only with driver limits
+
+        return await driver_answers(by_the_driver, self._source, self._cgroup_root)
+
 
 def _isolations(snapshot: Snapshot, usage: ContainerUsage) -> Sequence[str]:
     """Return the names of the isolations that together limit a container; none without a limit."""
@@ -86,24 +115,58 @@ def _isolations(snapshot: Snapshot, usage: ContainerUsage) -> Sequence[str]:
     return [] if name == "none" else name.split("+")
 
 
-def _gpus(usage: ContainerUsage, node: Usage) -> tuple[str, ...]:
-    """Return the UUIDs of all GPUs of a container, in the order of the GPUs."""
-    return tuple(each.gpu for each in node.containers if (each.uid, each.container) == (usage.uid, usage.container))
+def _judged(usage: ContainerUsage, isolations: Sequence[str], node: Usage, facts: _Findings) -> ContainerUsage:
+    """Return the usage with the effect of the limit, and with the driver's own count where processes are unknown."""
+    answer = facts.driver.get(overuser(usage))
+    driven = None if answer is None else _driven(usage, answer, facts)
+    others = [_by_processes(name, usage, node, facts) for name in isolations if name != "driver"]
+    used = usage.used
+    if used is None and answer is not None and driven is not None and driven.state != "not in effect":
+        used = answer.used
+    return replace(usage, used=used, effect=together(driven, others))
 
 
-def _by_processes(
-    promise: PromisedLimit, usage: ContainerUsage, node: Usage, facts: Mapping[int, ProcessFacts]
-) -> Effect:
+def _driven(usage: ContainerUsage, answer: DriverAnswer, facts: _Findings) -> Effect:
+    """Return the effect of a limit by the driver: by the present rule, or by what the container was given."""
+    given = facts.granted.get(usage.uid, {}).get(usage.container, {})
+    promised = [MemoryLimit(usage.limit, usage.guaranteed), *_given_limit(given)]
+    others = any(who.gpu == usage.gpu and each.limit is not None for who, each in facts.driver.items())
+    found = by_driver(promised, answer, others=others)
+    return found if found.state != "not in effect" else _explained(found, usage, given, facts)
+
+
+def _explained(found: Effect, usage: ContainerUsage, given: Variables, facts: _Findings) -> Effect:
+    """Return a limit of the driver that is not in effect, with the variables by which a hook set another one."""
+    environments = (facts.processes[each.pid].environment for each in usage.members if each.pid in facts.processes)
+    ways = next((way for each in environments if each and (way := list(driver_escapes((), given, each)))), [])
+    return not_in_effect(f"{found.reason}; a process has {' and '.join(ways)}") if ways else found
+
+
+def _given_limit(given: Variables) -> Iterable[MemoryLimit]:
+    """Yield the limits for which a container was given variables, by a rule that may have been another one."""
+    soft, hard = given.get("NVIDIA_GPU_MEMORY_REQUEST", ""), given.get("NVIDIA_GPU_MEMORY_LIMIT", "")
+    if soft.isdecimal() and hard.isdecimal():
+        yield MemoryLimit(int(hard) * MIB, int(soft) * MIB)
+
+
+def _by_processes(isolation: str, usage: ContainerUsage, node: Usage, facts: _Findings) -> Effect:
     """Return the effect of a limit by MPS or by HAMi's library, which is found out from the processes."""
     if usage.processes is None:
         gpu = node.of_gpu(usage.gpu)
         return unknown((gpu.unknown if gpu else None) or "the driver does not report the processes of the GPU")
-    if promise.isolation == "hami-core" and usage.over:
+    if isolation == "hami-core" and usage.over:
         return not_in_effect("the processes of the container use more memory than the limit")
-    found = [replace(facts[each.pid], over=_is_over(each, usage)) for each in usage.members if each.pid in facts]
+    known = facts.processes
+    found = [replace(known[each.pid], over=_is_over(each, usage)) for each in usage.members if each.pid in known]
     if usage.members and not found:
         return unknown("the processes of the container began or ended during the look")
-    return of_processes(promise, found)
+    grants = tuple(facts.granted.get(usage.uid, {}).values())
+    return of_processes(PromisedLimit(isolation, _gpus(usage, node), grants), found)
+
+
+def _gpus(usage: ContainerUsage, node: Usage) -> tuple[str, ...]:
+    """Return the UUIDs of all GPUs of a container, in the order of the GPUs."""
+    return tuple(each.gpu for each in node.containers if (each.uid, each.container) == (usage.uid, usage.container))
 
 
 def _is_over(process: Process, usage: ContainerUsage) -> bool:

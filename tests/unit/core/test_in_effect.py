@@ -2,16 +2,21 @@
 
 import pytest
 
+from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.breaches import Breaches
+from gpushare_plugin.core.driver_limits import NO_LIMIT, MemoryLimit
 from gpushare_plugin.core.in_effect import (
     IN_EFFECT,
+    DriverAnswer,
     Effect,
     ProcessFacts,
     PromisedLimit,
     State,
+    by_driver,
     not_in_effect,
     of_processes,
+    together,
     unknown,
     worst,
 )
@@ -97,6 +102,55 @@ def test_a_process_has_to_fit_one_container_of_its_pod() -> None:
     promise = PromisedLimit("mps", ("GPU-1",), (small, large))
     assert of_processes(promise, [replace(CLIENT, environment=large), CLIENT]) == IN_EFFECT
     assert of_processes(promise, [replace(CLIENT, environment={**OWN, LIST: "0=80G"})]).state == "not in effect"
+
+
+TWO, FOUR = MemoryLimit(2048 * MIB), MemoryLimit(4096 * MIB)
+RIGHT = "instead of a hard limit of 2048 MiB or a hard limit of 4096 MiB"
+NOTHING = DriverAnswer(reason="the driver knows none", unlimited=True)
+
+
+@pytest.mark.parametrize(
+    ("facts", "others", "late", "expected"),
+    [
+        (DriverAnswer(TWO, 0), False, 0.0, IN_EFFECT),
+        (DriverAnswer(FOUR, 0), False, 0.0, IN_EFFECT),
+        (DriverAnswer(TWO, 0), False, 3.0, Effect("in effect since", seconds=3.0)),
+        (
+            DriverAnswer(MemoryLimit(6144 * MIB), 0),
+            True,
+            0.0,
+            not_in_effect(f"the driver reports a hard limit of 6144 MiB for the container, {RIGHT}"),
+        ),
+        (
+            DriverAnswer(NO_LIMIT, 0),
+            True,
+            0.0,
+            not_in_effect(f"the driver reports no limit for the container, {RIGHT}"),
+        ),
+        (NOTHING, False, 0.0, unknown("the driver knows none")),
+        (
+            NOTHING,
+            True,
+            0.0,
+            not_in_effect("the driver knows no limit of the container, and knows limits of others on the GPU"),
+        ),
+        (DriverAnswer(reason="too old", unenforced=True), False, 0.0, not_in_effect("too old")),
+        (DriverAnswer(reason="no cgroup"), True, 0.0, unknown("no cgroup")),
+    ],
+)
+def test_limits_by_the_driver(facts: DriverAnswer, late: float, expected: Effect, *, others: bool) -> None:
+    """What the driver reports has to be what was promised, in whichever way it was promised."""
+    assert by_driver([TWO, FOUR, FOUR], facts, others=others, late=late) == expected
+
+
+def test_a_limit_by_the_driver_holds_whatever_processes_do() -> None:
+    """With limits by driver and MPS, the memory is limited while the driver limits it; else the gravest counts."""
+    escaped, open_ = not_in_effect("it escaped"), unknown("nobody knows")
+    assert together(IN_EFFECT, [escaped]) == IN_EFFECT
+    assert together(open_, [IN_EFFECT]) == open_
+    assert together(open_, [escaped]) == escaped
+    assert together(escaped, [IN_EFFECT]) == escaped
+    assert together(None, [IN_EFFECT]) == IN_EFFECT
 
 
 def test_effects_have_words() -> None:

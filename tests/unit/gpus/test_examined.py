@@ -2,28 +2,18 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from gpushare_plugin.core.in_effect import ProcessFacts
 from gpushare_plugin.core.usage import Owner, Process
 from gpushare_plugin.gpus import containers, examined
 from gpushare_plugin.gpus.examined import Examiner
 from tests.namespaces import unshared
-from tests.shown import ShownProcesses, shown_processes
+from tests.shown import ShownProcesses
 
 OWNER = Owner("7b0f9c3a-1b2c-4d5e-8f90-123456789abc", "0123456789abcdef" * 4)
 LIST = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 GIVEN = {LIST: "0=4096M", "CUDA_VISIBLE_DEVICES": "0"}
-
-
-@pytest.fixture
-def shown(tmp_path: Path) -> Iterator[ShownProcesses]:
-    """Show processes as those of a container."""
-    with shown_processes(tmp_path / "proc") as processes:
-        yield processes
 
 
 def looked(shown: ShownProcesses, pid: int, owner: Owner = OWNER, *, library: bool = False) -> ProcessFacts | None:

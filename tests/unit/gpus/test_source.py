@@ -12,8 +12,11 @@ from gpushare_plugin.base.errors import NoGpuLibraryError
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.health import GpuEvent
 from gpushare_plugin.core.usage import GpuUsage
+from gpushare_plugin.gpus.memory_limits import LimitError
 from gpushare_plugin.gpus.source import Asked, read_inventory, read_limits
 from tests.nodes import a_node
+
+UNKNOWN = LimitError("unknown")
 
 
 @dataclass
@@ -30,9 +33,9 @@ class Host:
         """Have no processes."""
         return ()
 
-    def read_limits(self, asked: Sequence[Asked]) -> Mapping[Asked, str]:
+    def read_limits(self, asked: Sequence[Asked]) -> Mapping[Asked, LimitError]:
         """Know no limits."""
-        return dict.fromkeys(asked, "unknown")
+        return dict.fromkeys(asked, UNKNOWN)
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
         """Have no events."""
@@ -56,9 +59,9 @@ class SlowDriver:
         """Have no processes."""
         return ()
 
-    def read_limits(self, asked: Sequence[Asked]) -> Mapping[Asked, str]:
+    def read_limits(self, asked: Sequence[Asked]) -> Mapping[Asked, LimitError]:
         """Know no limits."""
-        return dict.fromkeys(asked, "unknown")
+        return dict.fromkeys(asked, UNKNOWN)
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
         """Have no events."""
@@ -72,7 +75,7 @@ async def test_the_answer_of_the_source_reaches_the_caller() -> None:
 async def test_memory_limits_reach_the_caller() -> None:
     """Each cgroup and GPU that is asked for has an answer."""
     asked = ("GPU-1", Path("/a")), ("GPU-1", Path("/b"))
-    assert await read_limits(Host(lambda: a_node(1024)), asked) == dict.fromkeys(asked, "unknown")
+    assert await read_limits(Host(lambda: a_node(1024)), asked) == dict.fromkeys(asked, UNKNOWN)
 
 
 @pytest.mark.parametrize("error", [NoGpuLibraryError("no driver"), ValueError("anything else")])

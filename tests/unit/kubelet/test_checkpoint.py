@@ -54,9 +54,11 @@ async def test_what_containers_were_given_is_read_from_disk(kubelet: EmbeddedKub
         started = (await kubelet.admit(pod)).containers["main"].environment
         await kubelet.stop()
     granted = read_granted(kubelet.plugin_directory, lambda name: name == "GPUSHARE_MEMORY_LIMIT_MIB")
-    limits = [each["GPUSHARE_MEMORY_LIMIT_MIB"] for each in granted[pod.uid]]
-    assert sorted(limits) == ["2048", started["GPUSHARE_MEMORY_LIMIT_MIB"]] == ["2048", "3072"]
-    assert {name for each in granted[pod.uid] for name in each} == {"GPUSHARE_MEMORY_LIMIT_MIB"}
+    assert granted[pod.uid] == {
+        "init": {"GPUSHARE_MEMORY_LIMIT_MIB": "2048"},
+        "main": {"GPUSHARE_MEMORY_LIMIT_MIB": started["GPUSHARE_MEMORY_LIMIT_MIB"]},
+    }
+    assert started["GPUSHARE_MEMORY_LIMIT_MIB"] == "3072"
 
 
 @pytest.mark.parametrize("answer", ["", "no base64", "/////w==", 7, None])
@@ -68,7 +70,7 @@ def test_an_answer_that_cannot_be_read_is_left_out(tmp_path: Path, answer: objec
         for uid, each in (("bad", answer), ("good", good))
     ]
     (tmp_path / CHECKPOINT).write_text(json.dumps({"Data": {"PodDeviceEntries": entries}, "Checksum": 0}))
-    assert read_granted(tmp_path, lambda _: True) == {"good": ({"A": "1"},)}
+    assert read_granted(tmp_path, lambda _: True) == {"good": {"main": {"A": "1"}}}
 
 
 def test_a_directory_without_kubelet_holds_nothing(tmp_path: Path) -> None:
