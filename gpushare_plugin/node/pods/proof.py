@@ -34,8 +34,8 @@ PROCFS = Path("/proc")
 """Where the kernel shows the processes of the node."""
 
 
-class _Findings(Struct, frozen=True):
-    """The findings of a look."""
+class _Evidence(Struct, frozen=True):
+    """The evidence of a look."""
 
     granted: Granted
     """What containers were given."""
@@ -79,7 +79,7 @@ class Proof:
         if not limited:
             return usage
         asked = [(each, limited[overuser(each)]) for each in usage.containers if overuser(each) in limited]
-        facts = _Findings(
+        facts = _Evidence(
             await self._holdings.granted(is_watched), await self._processes(asked, seen_at), await self._driver(asked)
         )
         found = {overuser(each): _judged(each, names, usage, facts) for each, names in asked}
@@ -115,7 +115,7 @@ def _isolations(snapshot: Snapshot, usage: ContainerUsage) -> Sequence[str]:
     return [] if name == "none" else name.split("+")
 
 
-def _judged(usage: ContainerUsage, isolations: Sequence[str], node: Usage, facts: _Findings) -> ContainerUsage:
+def _judged(usage: ContainerUsage, isolations: Sequence[str], node: Usage, facts: _Evidence) -> ContainerUsage:
     """Return the usage with the effect of the limit, and with the driver's own count where processes are unknown."""
     answer = facts.driver.get(overuser(usage))
     driven = None if answer is None else _driven(usage, answer, facts)
@@ -126,7 +126,7 @@ def _judged(usage: ContainerUsage, isolations: Sequence[str], node: Usage, facts
     return replace(usage, used=used, effect=together(driven, others))
 
 
-def _driven(usage: ContainerUsage, answer: DriverAnswer, facts: _Findings) -> Effect:
+def _driven(usage: ContainerUsage, answer: DriverAnswer, facts: _Evidence) -> Effect:
     """Return the effect of a limit by the driver: by the present rule, or by what the container was given."""
     given = facts.granted.get(usage.uid, {}).get(usage.container, {})
     promised = [MemoryLimit(usage.limit, usage.guaranteed), *_given_limit(given)]
@@ -135,7 +135,7 @@ def _driven(usage: ContainerUsage, answer: DriverAnswer, facts: _Findings) -> Ef
     return found if found.state != "not in effect" else _explained(found, usage, given, facts)
 
 
-def _explained(found: Effect, usage: ContainerUsage, given: Variables, facts: _Findings) -> Effect:
+def _explained(found: Effect, usage: ContainerUsage, given: Variables, facts: _Evidence) -> Effect:
     """Return a limit of the driver that is not in effect, with the variables by which a hook set another one."""
     environments = (facts.processes[each.pid].environment for each in usage.members if each.pid in facts.processes)
     ways = next((way for each in environments if each and (way := list(driver_escapes((), given, each)))), [])
@@ -149,7 +149,7 @@ def _given_limit(given: Variables) -> Iterable[MemoryLimit]:
         yield MemoryLimit(int(hard) * MIB, int(soft) * MIB)
 
 
-def _by_processes(isolation: str, usage: ContainerUsage, node: Usage, facts: _Findings) -> Effect:
+def _by_processes(isolation: str, usage: ContainerUsage, node: Usage, facts: _Evidence) -> Effect:
     """Return the effect of a limit by MPS or by HAMi's library, which is found out from the processes."""
     if usage.processes is None:
         gpu = node.of_gpu(usage.gpu)
