@@ -75,7 +75,8 @@ class Cgroups:
         if wanted in (self.root / "cgroup.controllers").read_text().split():
             self.counted_by = wanted
         else:
-            self.why_not_counted = f"the controller {wanted} is not on for cgroups below {self._hierarchy}"
+            switch = f"echo +{wanted} > {self._hierarchy}/cgroup.subtree_control"
+            self.why_not_counted = f"the controller {wanted} is off for new cgroups; `{switch}` turns it on"
 
     def __exit__(self, *_: object) -> None:
         """Remove all cgroups; their programs have ended."""

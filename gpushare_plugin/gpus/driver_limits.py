@@ -18,31 +18,51 @@ from gpushare_plugin.config.schema.sections import Flags
 from gpushare_plugin.core.cdi import CdiDevices
 from gpushare_plugin.core.driver_limits import FIRST_DRIVER, LIMITS_HOOK, DriverLimits, has_driver_limits
 from gpushare_plugin.core.gpu import Gpu, Inventory
+from gpushare_plugin.gpus.accounting import OFF, PARAMETER, PARAMETERS, SETTING, running_mode
 from gpushare_plugin.sharing.ways.cdi import CdiNames
 
 _CONTROLLERS = frozenset({"dmem", "misc"})
 
 
-def means_of(
-    inventory: Inventory, flags: Flags, devices: CdiDevices | None, cgroup_root: Path, *, agent: bool
+def means_of(  # noqa: PLR0913 - the parts of a host
+    inventory: Inventory,
+    flags: Flags,
+    devices: CdiDevices | None,
+    cgroup_root: Path,
+    procfs: Path,
+    *,
+    agent: bool,
 ) -> DriverLimits:
     """Return the means of the host to set driver limits; of simulated GPUs, those that their file describes.
 
-    `devices` are the CDI devices of the host, None where containers get none.
+    `devices` are the CDI devices of the host, None where containers get none; `procfs` is the `/proc` of this process.
     """
-    if inventory.driver_limits is not None:
-        return replace(inventory.driver_limits, agent=agent or inventory.driver_limits.agent)
-    missing = _missing(inventory.driver_version, cgroup_root)
+    if (described := inventory.driver_limits) is not None:
+        return replace(described, agent=agent or described.agent)
+    missing = _missing(inventory.driver_version, cgroup_root, procfs)
     whole = [gpu for gpu in inventory.cards if not gpu.mig_enabled]
     return DriverLimits(missing, _no_hook(whole, flags, devices), agent)
 
 
-def _missing(driver_version: str, cgroup_root: Path) -> str:
+def _missing(driver_version: str, cgroup_root: Path, procfs: Path) -> str:
     """Return why the driver cannot limit memory on the host; empty if it can, as far as that can be seen."""
     if not has_driver_limits(driver_version):
         found = driver_version or "of unknown version"
         return f"NVIDIA's driver {found} limits no memory, which drivers from {FIRST_DRIVER} on do"
-    return _missing_cgroups(cgroup_root)
+    return _turned_off(procfs) or _missing_cgroups(cgroup_root)
+
+
+def _turned_off(procfs: Path) -> str:
+    try:
+        parameters = (procfs / PARAMETERS).read_text(errors="replace")
+    except OSError:  # a container need not show the file
+        return ""
+    if running_mode(parameters) != OFF:
+        return ""
+    return (
+        f"{SETTING}=0 in {PARAMETER}, a parameter of the kernel module nvidia, turns the driver's accounting of memory "
+        "off; remove the setting from /etc/modprobe.d, and reboot the node"
+    )
 
 
 def _missing_cgroups(root: Path) -> str:

@@ -44,7 +44,7 @@ class Host:
         limits, and `here` the root of the container of this process.
         """
         self._cdi = HostCdi(cdi_spec_dirs, here)
-        self._cgroup_root = cgroup_root
+        self._roots = cgroup_root, here / "proc"
         self._limits_agent = limits_agent
         self._driver_limits: DriverLimits | None = None
 
@@ -72,4 +72,4 @@ class Host:
             return None
         from gpushare_plugin.gpus.driver_limits import means_of  # noqa: PLC0415 - only where a config names `driver`
 
-        return means_of(inventory, config.flags, devices, self._cgroup_root, agent=self._limits_agent)
+        return means_of(inventory, config.flags, devices, *self._roots, agent=self._limits_agent)

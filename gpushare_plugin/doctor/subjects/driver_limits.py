@@ -18,12 +18,13 @@ from gpushare_plugin.doctor.node.diagnosis import Defect, Diagnosis, not_looked_
 from gpushare_plugin.doctor.node.host import HostRoot, locked
 from gpushare_plugin.doctor.node.needs import ConfigNeeds, by_cdi, strategies
 from gpushare_plugin.doctor.node.packages import is_at_least
-from gpushare_plugin.doctor.subjects.accounting import FORCED, OFF, PARAMETER, SETTING, Accounting
+from gpushare_plugin.doctor.subjects.accounting import Accounting
 from gpushare_plugin.doctor.subjects.cdi import SpecificationLook, files_of, generates, is_refreshed
 from gpushare_plugin.doctor.subjects.cgroups import CgroupFacts
 from gpushare_plugin.doctor.subjects.nvml import NvmlFacts
 from gpushare_plugin.doctor.subjects.toolkit import DISABLED_HOOKS, REFRESH_VARIABLES, ToolkitFacts
 from gpushare_plugin.driver_limits.exchange import DEFAULT_ROOT, DriverLimitsRoot, DriverLimitsStatus
+from gpushare_plugin.gpus.accounting import FORCED, OFF, PARAMETER, SETTING
 from gpushare_plugin.gpus.exchange import ExchangeError, read_message
 
 SUBJECT = "driver limits"

@@ -117,6 +117,21 @@ def test_the_kernel_needs_a_controller_that_counts_memory_of_gpus(
     assert below == DriverLimits()
 
 
+@pytest.mark.parametrize(("mode", "off"), [("0", True), ("0x0", True), ("3", False), ("", False)])
+def test_an_accounting_that_is_turned_off_limits_nothing(
+    tmp_path: Path,
+    mode: str,
+    off: bool,  # noqa: FBT001 - a case
+) -> None:
+    """The functions of the library are there, and the hook would keep containers from being created."""
+    host = Host("driver-limits", tmp_path)
+    words = f"Other=1;RmMemacctMode={mode}" if mode else "Other=0"
+    (host.root / "proc/driver/nvidia/params").write_text(f'Version: 1\nRegistryDwords: "{words}"\n')
+    limits = found(host)
+    assert limits is not None
+    assert limits.missing.startswith("RmMemacctMode=0 in NVreg_RegistryDwords") is off
+
+
 def test_simulated_gpus_have_what_their_file_says(tmp_path: Path) -> None:
     """No host is looked at; the option of the daemon counts as well."""
     host, described = Host("bare", tmp_path), DriverLimits(hook="none in the file")
