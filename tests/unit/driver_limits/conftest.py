@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.driver_limits.exchange import (
     DriverLimitsRoot,
     DriverLimitsStatus,
@@ -23,7 +22,6 @@ from tests.unit.gpus.conftest import Node, describe
 __all__ = ["describe"]
 
 GPU, OTHER = "GPU-00000000-0000-4000-8000-000000000000", "GPU-00000001-0000-4000-8000-000000000001"
-REGIONS = {"nvidia/0000:00:00.0/vidmem": 40960 * MIB, "nvidia/0000:01:00.0/vidmem": 40960 * MIB}
 
 
 def pod_uid(number: int) -> str:
@@ -96,6 +94,6 @@ def node(tmp_path: Path, describe: Node, backend: LimitBackend) -> NodeWithLimit
     """Describe a node with two GPUs of 40 GiB."""
     fake = describe([FakeGpu(uuid=GPU), FakeGpu(uuid=OTHER)], driver_version=DRIVER_WITH_LIMITS, limit_backend=backend)
     controllers = ("cpu", "memory", "pids", backend)
-    cgroups = CgroupTree(tmp_path / "cgroup", controllers, REGIONS)
+    cgroups = CgroupTree(tmp_path / "cgroup", controllers, fake.regions)
     limits = NvmlMemoryLimits(tmp_path / "driver-root", tmp_path / "sys", tmp_path / "proc")
     return NodeWithLimits(fake, cgroups, tmp_path / "run/driver-limits", limits)
