@@ -1,6 +1,6 @@
 """The verdicts of `gpushare check-config` on configs, for people and in JSON."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,11 +8,13 @@ from gpushare_plugin.base.errors import MOST_PROBLEMS, Problem
 from gpushare_plugin.config.loading.load import Loaded, nothing_at, validated
 from gpushare_plugin.config.loading.manifests import FoundConfig
 from gpushare_plugin.config.loading.mistakes import Override
+from gpushare_plugin.config.schema.isolations import includes_driver
 from gpushare_plugin.config.schema.places import Finding, spelled
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.gpus.host import NO_FACTS, HostFacts
 from gpushare_plugin.node.configuration import planned
+from gpushare_plugin.observe.node.report import chosen_isolations
 from gpushare_plugin.sharing.plan import Plan
 
 
@@ -70,6 +72,17 @@ class ConfigVerdict:
         gpus = {gpu.uuid: gpu.label for resource in self.resources for gpu in resource.gpus.values()}
         return {gpus[uuid]: name for uuid, name in self.plan.cdi_names.items()} if self.plan else {}
 
+    @property
+    def isolations(self) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """The isolation of each shared GPU and why others before it were not chosen, by the label of the GPU."""
+        plan = self.plan or Plan()
+        gpus = {gpu.uuid: gpu.label for resource in self.resources for gpu in resource.gpus.values()}
+        return {
+            gpus[uuid]: (name, plan.isolation_reasons.get(uuid, ()))
+            for uuid, name in plan.isolations.items()
+            if uuid in gpus
+        }
+
     def lines(self, gpus: str | None) -> Iterator[str]:
         """Yield the lines of the verdict for people; `gpus` names the GPUs of the check, None without GPUs."""
         if mistakes := self.mistakes:
@@ -81,6 +94,8 @@ class ConfigVerdict:
         for resource in self.resources:
             on = ", ".join(gpu.label for gpu in resource.gpus.values())
             yield f"  {resource.name}: {len(resource.units)} on GPU {on}"
+        told = {gpu: each for gpu, each in self.isolations.items() if each[1] or includes_driver(each[:1])}
+        yield from (f"  {sentence}" for sentence in chosen_isolations(told))
         for label, name in self.cdi_names.items():
             yield f"  CDI device of GPU {label}: {name}"
         yield from self.warning_lines
@@ -95,6 +110,7 @@ class ConfigVerdict:
             "mistakes": [_mistake(each) for each in problems],
             "warnings": list(self.warnings),
             "resources": [_resource(each) for each in self.resources] if self.plan and not problems else None,
+            "isolations": _isolations(self.isolations) if self.plan and not problems else None,
             "cdiDevices": self.cdi_names if self.plan and not problems else None,
         }
         if settings:
@@ -125,6 +141,10 @@ def _mistake(finding: Finding) -> dict[str, Any]:
         "path": spelled(place.path),
         "message": message,
     }
+
+
+def _isolations(chosen: Mapping[str, tuple[str, tuple[str, ...]]]) -> dict[str, Any]:
+    return {label: {"name": name, "passedOver": list(reasons)} for label, (name, reasons) in chosen.items()}
 
 
 def _resource(resource: Resource) -> dict[str, Any]:

@@ -40,6 +40,9 @@ PATIENCE = "gpushare/patience"
 NEEDS_MPS = "gpushare/mps"
 """Label with the value `"true"` on nodes with work for `gpushare mps`; the chart's MPS DaemonSet selects the label."""
 
+ISOLATION = "gpushare/isolation"
+"""Label with the isolation that the node has of those that a config lists, or `mixed` where its GPUs differ."""
+
 CORDON_NAMESPACE = "kube-system"
 CORDON_KEY = "gpus"
 """The namespace of Aliyun's ConfigMap for cordoned GPUs, and the key with the list of GPUs."""

@@ -29,7 +29,9 @@ from gpushare_plugin.slices.wanted import WANTED_SLICES
 from tests.chart.admission import AdmissionRequest, Policy
 from tests.chart.reading import daemonset, pod
 from tests.chart.rendering import objects
+from tests.nodes import a_gpu
 from tests.snapshots import snapshot
+from tests.unit.sharing.settings import memory
 
 ON: dict[str, Any] = {"cluster": {"admissionPolicy": True}}
 
@@ -71,8 +73,9 @@ def test_the_policy_lets_through_what_the_daemon_writes() -> None:
     assert f"key == '{names.GPU_COUNT}'" in text
     assert "key.startsWith('nvidia.com/')" in text
     assert all(label.startswith("nvidia.com/") for label in node_labels(snapshot({}, 8192)))
-    assert own_labels(replace(snapshot({}, 8192), needs_mps=True)).keys() == {names.NEEDS_MPS}
-    assert f"key == '{names.NEEDS_MPS}'" in text
+    chosen = replace(snapshot(memory(), 8192), needs_mps=True, isolation_reasons={a_gpu(0).uuid: ()})
+    assert own_labels(chosen).keys() == {names.NEEDS_MPS, names.ISOLATION}
+    assert f"key == '{names.NEEDS_MPS}' || key == '{names.ISOLATION}'" in text
     assert pod(ON)["automountServiceAccountToken"] is True  # a token of the pod, in which the API server names its node
 
 
@@ -117,7 +120,7 @@ def rejected(policy: str, before: Any, after: Any, extra: dict[str, list[str]] =
 
 def test_a_daemon_writes_its_own_fields_of_its_own_node() -> None:
     """Labels of nvidia.com, its annotation and the number of GPUs pass; a taint and a label of others do not."""
-    labels = {"nvidia.com/gpu.count": "2", "gpushare/mps": "true"}
+    labels = {"nvidia.com/gpu.count": "2", "gpushare/mps": "true", "gpushare/isolation": "driver"}
     metadata = {"name": "gpu-1", "labels": labels, "annotations": {GPUS_ANNOTATION: "{}"}, "resourceVersion": "2"}
     status = {"capacity": {"cpu": "4", names.GPU_COUNT: "2"}}
     assert rejected("gpushare", a_node(), a_node(metadata=metadata, status=status)) == []

@@ -460,6 +460,8 @@ NO_VALUE = {
     "--pod-resources-socket": "the host's directory is mounted where the default is",
     "--kubelet-socket": "the host's directory is mounted where the default is",
     "--kubeconfig": "a pod has a service account",
+    "--cgroup-root": "the host's tree is mounted where the default is",
+    "--driver-limits-agent": "for a node whose agent the chart does not run",
     "--replace-silent": "ends programs of pods: for a person who has looked at them",
     "--nvidia-ctk-path": "without effect",
     "--imex-channel-ids": "without effect",
@@ -713,7 +715,7 @@ def test_the_chart_takes_every_key_of_simulated_gpus(tmp_path: Path) -> None:
         "migEnabled": True,
         "mig": ["3g.20gb", "1g.5gb+me"],
     }
-    node = {"driverVersion": "570.86.15", "cudaVersion": "12.8", "machine": "DGX A100"}
+    node = {"driverVersion": "615.71.09", "cudaVersion": "12.8", "machine": "DGX A100", "driverLimits": "hook"}
     process = {"pod": "default/trainer", "container": "main", "memory": "6GiB", "utilization": 40}
     used = {"memory": "16GiB", "uuid": None, "numaNode": None, "processes": [process, {"pod": None, "memory": "1GiB"}]}
     described = {**node, "gpus": [card, used]}

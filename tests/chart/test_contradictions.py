@@ -10,7 +10,14 @@ from tests.chart.rendering import objects
 
 TURNS: dict[str, Any] = {"sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}
 MPS: dict[str, Any] = {"sharing": {"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}
-MEMORY_BY_MPS: dict[str, Any] = {"sharing": {"memory": {"resources": [{"name": "a.com/b", "isolation": "mps"}]}}}
+
+
+def memory_by(isolation: object) -> dict[str, Any]:
+    """Return a config that shares by memory, with an isolation or several."""
+    return {"sharing": {"memory": {"resources": [{"name": "a.com/b", "isolation": isolation}]}}}
+
+
+MEMORY_BY_MPS = memory_by("mps")
 GPUS = {"gpus": [{"name": "NVIDIA A10", "memory": "24GiB", "count": 2}]}
 
 CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
@@ -90,6 +97,14 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         ),
     ),
     "memory limited by MPS that is off": (
+        {"config": {"map": {"default": TURNS, "a": memory_by("driver+mps")}}},
+        "config.map.a shares GPUs by MPS, but mps.enabled is false",
+    ),
+    "memory limited by MPS on some nodes": (
+        {"config": {"map": {"default": TURNS, "a": memory_by(["driver", "mps", "none"])}}},
+        "config.map.a shares GPUs by MPS, but mps.enabled is false",
+    ),
+    "memory limited by MPS alone": (
         {"config": {"map": {"default": TURNS, "a": MEMORY_BY_MPS}}},
         "config.map.a shares GPUs by MPS, but mps.enabled is false",
     ),

@@ -135,7 +135,7 @@ class TestUsage:
                 "completion",
                 "version",
             ],
-            ["run", "mps", "mig", "extender", "partition"],
+            ["run", "mps", "mig", "driver-limits", "extender", "partition"],
         ]
         assert (done.exit_code, listed) == (0, expected)
 
@@ -182,6 +182,40 @@ class TestCheckConfig:
             "  nvidia.com/gpu.shared: 4 on GPU 1",
             "  nvidia.com/gpu: 1 on GPU 2",
         ]
+
+    async def test_the_chosen_isolation_is_shown_with_the_reasons(self, tmp_path: Path) -> None:
+        """Who names several isolations is told which one the node uses, and what it lacks for those before."""
+        entry = "{name: aliyun.com/gpu-mem, isolation: [driver, mps, none]}"
+        config = written(tmp_path, f"version: v1\nsharing: {{memory: {{resources: [{entry}]}}}}\n")
+        lacking, having = tmp_path / "lacking.yaml", tmp_path / "having.yaml"
+        lacking.write_text("gpus: [{memory: 8GiB, count: 2}]\n")
+        having.write_text('gpus: [{memory: 8GiB, count: 2}]\ndriverVersion: "615.71.09"\ndriverLimits: hook\n')
+        reason = "driver: simulated GPUs have no driver that limits memory, unless their file has driverLimits"
+        for gpus, sentence, name, reasons in (
+            (lacking, f"GPU 0, 1: isolation mps, not {reason}", "mps", [reason]),
+            (having, "GPU 0, 1: isolation driver", "driver", []),
+        ):
+            text, data, listed, rows = await asyncio.gather(
+                gpushare("check-config", config, "--simulate", gpus),
+                gpushare("check-config", config, "--simulate", gpus, "-o", "json"),
+                gpushare("list", "--config-file", config, "--simulate", gpus, "-o", "json"),
+                gpushare("list", "--config-file", config, "--simulate", gpus),
+            )
+            assert text.output.splitlines()[2:] == [f"  {sentence}"]
+            (found,) = json.loads(data.output)["configs"]
+            assert found["isolations"] == {gpu: {"name": name, "passedOver": reasons} for gpu in "01"}
+            gpu = json.loads(listed.output)["gpus"][0]
+            assert (gpu["isolation"], gpu["isolationReasons"]) == (name, reasons)
+            assert (sentence in rows.output.splitlines()) is bool(reasons)
+
+    async def test_an_isolation_that_the_node_lacks_is_a_mistake(self, node: FakeNvml, tmp_path: Path) -> None:
+        """The driver of the node is too old, and the message says what to do."""
+        entry = "{name: aliyun.com/gpu-mem, isolation: driver}"
+        config = written(tmp_path, f"version: v1\nsharing: {{memory: {{resources: [{entry}]}}}}\n")
+        done = await gpushare("check-config", config, environment=node.environment)
+        assert done.status == 1
+        assert "sharing.memory.resources[0].isolation: found driver, but NVIDIA's driver" in done.output
+        assert "which drivers from 615 on do; or let other isolations follow for such nodes" in done.output
 
     async def test_the_effective_settings_are_shown_on_request(self, node: FakeNvml, tmp_path: Path) -> None:
         """They alone go to standard output, so that they can go into a file."""
@@ -586,6 +620,7 @@ class TestList:
             (node.gpus[2].uuid, "nvidia.com/gpu", 1, 0),
         ]
         not_looked_at = {"memoryLimitMiB": None, "memoryUsedMiB": None, "utilization": None, "overLimit": False}
+        not_looked_at["limitEffect"] = None
         holds = {"namespace": "team", "pod": "inference", "container": "model", "units": 5}
         assert gpus[0]["uses"] == [holds | not_looked_at]
         lines = [line.split() for line in table.output.splitlines()]

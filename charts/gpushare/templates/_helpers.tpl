@@ -228,12 +228,14 @@ does not look into texts: (list $place $found $schema). Everything else is left 
 {{- end }}
 {{- end }}
 
-{{/* Whether a config shares by MPS, as replicas or as isolation of memory units: "true" or nothing. */}}
+{{/* Whether a config shares by MPS, as replicas or as isolation of memory units, at least on some nodes: "true" or nothing. */}}
 {{- define "gpushare.sharesByMps" -}}
 {{- $sharing := .sharing | default dict }}
 {{- $found := $sharing.mps }}
 {{- range ($sharing.memory | default dict).resources }}
-{{- $found = or $found (eq (toString .isolation) "mps") }}
+{{- range (kindIs "slice" .isolation | ternary .isolation (list (toString .isolation))) }}
+{{- $found = or $found (has . (list "mps" "driver+mps")) }}
+{{- end }}
 {{- end }}
 {{- if $found }}true{{ end }}
 {{- end }}

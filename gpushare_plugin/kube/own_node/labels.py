@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from gpushare_plugin.core.gpu import Gpu, Inventory
 from gpushare_plugin.core.snapshot import SharingMode, Snapshot
-from gpushare_plugin.kube.names import NEEDS_MPS
+from gpushare_plugin.kube.names import ISOLATION, NEEDS_MPS
 from gpushare_plugin.slices.slice import Slice
 
 TIMESTAMP = "nvidia.com/gfd.timestamp"
@@ -75,8 +75,17 @@ def node_labels(snapshot: Snapshot) -> dict[str, str]:
 
 
 def own_labels(snapshot: Snapshot) -> dict[str, str]:
-    """Return gpushare's own labels: whether `gpushare mps` has work on the node."""
-    return {NEEDS_MPS: "true"} if snapshot.needs_mps else {}
+    """Return gpushare's own labels: whether `gpushare mps` has work on the node, and which isolation was chosen.
+
+    The isolation is there where the config lists several for a GPU, or has the driver limit memory.
+    """
+    mps = {NEEDS_MPS: "true"} if snapshot.needs_mps else {}
+    chosen = snapshot.isolation_reasons.keys() | snapshot.driver_limits.keys()
+    names = {name for uuid, name in snapshot.isolations.items() if uuid in chosen}
+    if not names:
+        return mps
+    (name,) = names if len(names) == 1 else ("mixed",)
+    return {**mps, ISOLATION: name.replace("+", "-")}  # values of labels have no plus sign
 
 
 def _mode(cards: Iterable[Gpu]) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -131,6 +131,8 @@ class GpuReport(Part, frozen=True, kw_only=True):
     """The mode in which the GPU is shared, with the words of the Node's annotation and of metrics."""
     isolation: str | None = None
     """The isolation that limits the containers; `none` for a GPU without isolation, None without offered units."""
+    isolation_reasons: tuple[str, ...] = ()
+    """Why other isolations were not chosen that the config has before `isolation`, each with the name in front."""
     cdi_device: str | None = None
     """The CDI device that containers get; None where containers get no CDI devices."""
     units: int = 0
@@ -206,6 +208,18 @@ class NodeReport(Part, frozen=True, kw_only=True):
         """Whether the daemon is ready, and all GPUs respond, are healthy, and are shared as configured."""
         well = all(gpu.state in _WELL and gpu.health != "unhealthy" for gpu in self.gpus)
         return well and not self.failed and not self.problems
+
+
+def chosen_isolations(choices: Mapping[str, tuple[str, Sequence[str]]]) -> Iterator[str]:
+    """Yield a sentence for all GPUs with the same isolation and the same reasons, which are given by label of the GPU.
+
+    The reasons say why other isolations were not chosen, each with the name of the isolation in front.
+    """
+    gpus: dict[tuple[str, ...], list[str]] = {}
+    for label, (name, reasons) in choices.items():
+        gpus.setdefault((name, *reasons), []).append(label)
+    for words, labels in gpus.items():
+        yield f"GPU {', '.join(labels)}: isolation {', not '.join(words)}"
 
 
 def decode(text: bytes) -> NodeReport:
@@ -346,6 +360,7 @@ class _NodeReporter:
             "resource": name,
             "mode": mode,
             "isolation": self._snapshot.isolations.get(gpu.uuid, "none") if units else None,
+            "isolation_reasons": self._snapshot.isolation_reasons.get(gpu.uuid, ()) if units else (),
             "units": len(units),
             "unit_mib": (units[0].mib or None) if units else None,
             "retired": self._retired[name, gpu.uuid],

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from gpushare_plugin.base.text import visible
 from gpushare_plugin.core.gpu import FailedGpu
-from gpushare_plugin.observe.node.report import GpuReport, NodeReport
+from gpushare_plugin.observe.node.report import GpuReport, NodeReport, chosen_isolations
 
 _BAR_CELLS = 10
 _UNLIMITED = 1 << 16
@@ -122,6 +122,13 @@ def _mode(gpu: GpuReport) -> str:
 
 def remarks(node: NodeReport) -> Iterator[str]:
     """Yield sentences about the GPUs that need attention, the daemon's problems, and the node's warnings."""
+    yield from chosen_isolations(
+        {
+            gpu.label: (gpu.isolation, gpu.isolation_reasons)
+            for gpu in node.gpus
+            if gpu.isolation and gpu.isolation_reasons
+        }
+    )
     for uuid in dict.fromkeys(gpu.uuid for gpu in node.gpus):
         reports = [gpu for gpu in node.gpus if gpu.uuid == uuid]
         gpu = reports[0]

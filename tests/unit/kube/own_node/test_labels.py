@@ -3,11 +3,16 @@
 import pytest
 
 from gpushare_plugin.base.structs import replace
+from gpushare_plugin.config.effective import EffectiveConfig
+from gpushare_plugin.core.driver_limits import DriverLimits
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.kube.own_node.labels import node_labels, own_labels
+from gpushare_plugin.sharing.plan import plan
+from gpushare_plugin.sharing.snapshot import planned_snapshot
 from tests.nodes import a_gpu, a_mig_node, a_node
 from tests.snapshots import snapshot
+from tests.unit.sharing.settings import settings
 
 SLICED = {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}
 RENAMED = {"timeSlicing": {"renameByDefault": True, "resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}
@@ -114,6 +119,37 @@ def test_a_node_is_mps_capable_where_gpus_are_shared_through_mps() -> None:
     assert values(replace(made, inventory=a_mig_node(("1g.5gb",), None)), "mps.capable") == ["true"]
     assert values(replace(made, inventory=a_mig_node(("1g.5gb",))), "mps.capable") == ["false"]
     assert own_labels(snapshot(BY_MEMORY, 8192)) == {}
+
+
+@pytest.mark.parametrize(
+    ("isolation", "means", "label"),
+    [
+        ("driver", DriverLimits(), {"gpushare/isolation": "driver"}),
+        ("driver+mps", DriverLimits(), {"gpushare/isolation": "driver-mps", "gpushare/mps": "true"}),
+        (["driver", "mps"], DriverLimits("too old"), {"gpushare/isolation": "mps", "gpushare/mps": "true"}),
+        (["driver", "none"], DriverLimits("too old"), {"gpushare/isolation": "none"}),
+        ("none", DriverLimits(), {}),
+        ("hami-core", DriverLimits(), {}),
+    ],
+)
+def test_the_chosen_isolation_is_a_label(isolation: object, means: DriverLimits, label: dict[str, str]) -> None:
+    """Pods can ask for nodes on which the driver limits memory; a config without a choice adds no label."""
+    entry = {"name": "aliyun.com/gpu-mem", "isolation": isolation, "devices": [0]}
+    config, node = settings(sharing={"memory": {"resources": [entry]}}), Inventory((a_gpu(0), a_gpu(1)))
+    made = planned_snapshot(config, node, plan(EffectiveConfig(config), node, driver_limits=means))
+    assert own_labels(made) == label
+
+
+def test_gpus_with_different_isolations_make_a_node_mixed() -> None:
+    """One label cannot say more."""
+    entries = [
+        {"name": "a.io/a", "isolation": "driver", "devices": [0]},
+        {"name": "a.io/b", "isolation": ["hami-core"], "devices": [1]},
+        {"name": "a.io/c", "isolation": ["driver+mps", "none"], "devices": [2]},
+    ]
+    config, node = settings(sharing={"memory": {"resources": entries}}), Inventory((a_gpu(0), a_gpu(1), a_gpu(2)))
+    made = planned_snapshot(config, node, plan(EffectiveConfig(config), node, driver_limits=DriverLimits()))
+    assert own_labels(made)["gpushare/isolation"] == "mixed"
 
 
 def test_a_node_without_gpus_gets_no_label() -> None:

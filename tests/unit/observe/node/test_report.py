@@ -141,6 +141,7 @@ def test_data_holds_everything_and_is_json(node: NodeReport) -> None:
         "resource": GPU_MEM,
         "mode": "memory",
         "isolation": "none",
+        "isolationReasons": [],
         "cdiDevice": None,
         "units": 15,
         "unitMiB": 1024,
