@@ -15,6 +15,7 @@ from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.directives import SCHEDULE
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.core.gpu import FailedGpu
+from gpushare_plugin.core.in_effect import IN_EFFECT, not_in_effect
 from gpushare_plugin.core.usage import ContainerUsage, Stowaway
 from gpushare_plugin.kube.client import NODES
 from gpushare_plugin.kube.events.event import Event, of_node, of_pod
@@ -88,11 +89,20 @@ TOLD: list[tuple[NewsItem, str, str]] = [
     (news.StowawayFound(FOREIGN), "ForeignGpuProcess", "process 4711 (python) of the host uses"),
 ]
 
+ESCAPED = replace(OVER, effect=not_in_effect("it escaped"))
+LIMIT = f"limit of container main on {UUID} ({GPU_MEM}, 2048 MiB)"
 OVERUSE = f"memory of {UUID} in use by container main: 3072 MiB, limit ({GPU_MEM}): 2048 MiB"
 TOLD_OF_PODS: list[tuple[NewsItem, str, str]] = [
     (news.PodOverLimit(OVER), "GpuMemoryExceeded", OVERUSE),
     (news.PodWithinLimit(OVER), "GpuMemoryWithinLimit", f"{OVERUSE}; it is within its limit again"),
     (news.PodEvicted(OVER), "EvictedForGpuMemory", f"{OVERUSE}; the pod was evicted"),
+    (
+        news.PodEvicted(ESCAPED),
+        "EvictedForGpuMemory",
+        f"{OVERUSE} (not in effect: it escaped); the pod was evicted",
+    ),
+    (news.LimitNotInEffect(ESCAPED), "GpuLimitNotInEffect", f"{LIMIT}: not in effect: it escaped"),
+    (news.LimitInEffect(replace(OVER, effect=IN_EFFECT)), "GpuLimitInEffect", f"{LIMIT}: in effect"),
     (
         news.EvictionRefused(OVER, "x"),
         "GpuMemoryEvictionRefused",

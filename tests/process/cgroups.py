@@ -3,9 +3,10 @@
 import os
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -14,8 +15,16 @@ from tests.waiting import until_blocking
 
 HIERARCHIES = ("/sys/fs/cgroup/pids", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
 
-Start = Callable[[str], int]
-"""Starts a process in a cgroup of this path, empty for none, and returns its ID."""
+
+class Start(Protocol):
+    """Starts processes in cgroups."""
+
+    def __call__(self, path: str, environment: Mapping[str, str] | None = None) -> int:
+        """Start a process in a cgroup of this path, empty for none, and return its ID.
+
+        Without an environment the process has that of the test.
+        """
+        ...
 
 
 def made_cgroup() -> Path:
@@ -38,8 +47,8 @@ def in_cgroups() -> Iterator[Start]:
     root = made_cgroup()
     children: list[subprocess.Popen[bytes]] = []
 
-    def begin(path: str) -> int:
-        child = subprocess.Popen(["sleep", "600"])  # noqa: S607 - any program that waits
+    def begin(path: str, environment: Mapping[str, str] | None = None) -> int:
+        child = subprocess.Popen(["/bin/sleep", "600"], env=environment)
         children.append(child)
         if path:
             (root / path).mkdir(parents=True, exist_ok=True)

@@ -63,6 +63,11 @@ class Supervised:
         """Return what the supervisor reports."""
         return read_message(self.root.status, MpsStatus) or MpsStatus()
 
+    async def asks(self) -> None:
+        """Wait until the control daemon was asked for its clients; then it is not asked again for a while."""
+        before = self.status().clients_asked_at
+        await until(lambda: self.status().clients_asked_at not in {None, before})
+
     async def serves(self, *gpus: MpsGpu) -> None:
         """Wait until exactly these GPUs are served, with these limits."""
         await until(

@@ -456,9 +456,10 @@ async def test_a_client_under_changed_limits_is_doubtful(mps: FakeMps, root: Mps
         server = await to_thread(mps.start_server, root.pipe)
         await to_thread(mps.connect, root.pipe, server, 4711)
         await until(lambda: supervised.status().clients)
-        with mps.prompt(root.pipe) as prompt:  # so that the limit is not set again before the client comes
-            await to_thread(prompt.ask, f"set_device_pinned_mem_limit {server} 0 0M")
-            await to_thread(prompt.ask, f"connect {server} 4712")
+        await supervised.asks()  # and without a pause, or the limit could be set again, unseen, before the client comes
+        with mps.prompt(root.pipe) as prompt:
+            prompt.ask(f"set_device_pinned_mem_limit {server} 0 0M")
+            prompt.ask(f"connect {server} 4712")
         await until(lambda: len(supervised.status().clients or ()) == 2)
         first, second = supervised.status().clients or ()
         assert (first.pid, first.doubt, second.pid) == (4711, None, 4712)

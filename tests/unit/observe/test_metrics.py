@@ -25,6 +25,7 @@ from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.core.gpu import FailedGpu
 from gpushare_plugin.core.health import GpuEvent
+from gpushare_plugin.core.in_effect import IN_EFFECT, Effect, not_in_effect, unknown
 from gpushare_plugin.core.resource import Standing
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Owner, Process, Usage
@@ -511,6 +512,25 @@ async def test_a_scrape_shows_the_usage_of_the_last_look(kubelet: EmbeddedKubele
         "over_limit": {holder: 1},
     }
     assert seen["gpushare_containers_left_out"] == {(): 0}
+
+
+def test_containers_are_counted_by_whether_their_limit_is_in_effect() -> None:
+    """Each GPU under an isolation has a number for each state; a container of which nothing is known has no gauge."""
+    late, broken = Effect("in effect since", seconds=3.0), not_in_effect("it escaped")
+    found = (IN_EFFECT, IN_EFFECT, late, broken, unknown("nobody knows"), None)
+    usage = Usage(
+        containers=tuple(replace(using(number), effect=effect) for number, effect in enumerate(found)),
+        held={(GPU_MEM, FIRST): 6},
+    )
+    made = Snapshot(inventory=TWO, resources=planned(TWO).resources, usage=usage, isolations={FIRST: "mps"})
+    seen = on_page(View(made, container_metrics=True))
+    assert seen["gpushare_gpu_container_limits"] == {
+        ("0", state, FIRST): count
+        for state, count in (("in_effect", 2), ("in_effect_since", 1), ("not_in_effect", 1), ("unknown", 1))
+    }
+    gauges = seen["gpushare_container_limit_in_effect"]
+    assert {labels[3]: value for labels, value in gauges.items()} == {"pod-0": 1, "pod-1": 1, "pod-2": 1, "pod-3": 0}
+    assert on_page(View(replace(made, isolations={})))["gpushare_gpu_container_limits"] == {}
 
 
 def test_containers_have_metrics_only_if_asked_for() -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.gpu import FailedGpu, Inventory
 from gpushare_plugin.core.holding import Holding, Unknown
+from gpushare_plugin.core.in_effect import IN_EFFECT, Effect, not_in_effect, unknown
 from gpushare_plugin.core.resource import Resource, Standing, Units
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Process, Stowaway, Usage
@@ -209,6 +210,34 @@ class TestUsage:
             assert sentence in text(node)
         (row,) = (line for line in lines if " team " in line)
         assert row.split() == ["0", "team", "a", "main", GPU_MEM, "5", "5120", "MiB", "8192", "MiB", "50%"]
+
+
+@pytest.mark.parametrize(
+    ("effect", "cell", "sentence"),
+    [
+        (IN_EFFECT, "in effect", None),
+        (Effect("in effect since", seconds=12.4), "in effect (12 s late)", None),
+        (unknown("nobody knows"), "unknown", None),
+        (
+            not_in_effect("it escaped"),
+            "not in effect",
+            "GPU 0: the limit of team/a (main) is not in effect: it escaped",
+        ),
+    ],
+)
+def test_a_limit_that_is_not_in_effect_is_said(
+    resources: tuple[Resource, ...], effect: Effect, cell: str, sentence: str | None
+) -> None:
+    """The wide table and the data have the state of each limit; one not in effect is a sentence in any table."""
+    uuid = a_gpu(0).uuid
+    holding = Holding("team", "a", "main", GPU_MEM, ids(resources, GPU_MEM, 0, 5))
+    used = ContainerUsage("team", "a", "main", "uid", uuid, GPU_MEM, 5, 5 << 30, effect=effect)
+    node = report(Snapshot(NODE, resources, holdings=(holding,), usage=Usage(containers=(used,))))
+    (use,) = data_of(node)["gpus"][0]["uses"]
+    assert use["limitEffect"] == {"state": effect.state, "reason": effect.reason or None, "seconds": effect.seconds}
+    (row,) = (line for line in text(node, wide=True) if " team " in line)
+    assert row.rstrip().endswith(f"  {cell}")
+    assert [line for line in text(node) if "limit of" in line] == ([sentence] if sentence else [])
 
 
 def test_unknown_holdings_are_not_shown_as_zero(resources: tuple[Resource, ...]) -> None:
