@@ -1043,6 +1043,27 @@ def test_simulated_gpus_have_no_cdi_devices() -> None:
     assert host_paths(simulated | {"deviceListStrategy": "cdi-cri"}) == host_paths(simulated)
 
 
+@pytest.mark.parametrize(
+    "sharing",
+    [
+        {"memory": {"resources": [{"name": "a.io/m", "isolation": ["driver", "none"]}]}},
+        {"timeSlicing": {"resources": [{"name": "gpu", "replicas": 2, "isolation": "driver"}]}},
+        {"mps": {"resources": [{"name": "gpu", "replicas": 2, "isolation": "driver+mps"}]}},
+        {"mps": {"sizes": [{"slices": [{"size": "10gb"}], "isolation": ["driver", "mps"]}]}},
+    ],
+)
+def test_the_daemon_sees_the_cgroups_of_the_host_only_where_a_config_names_the_driver(sharing: dict[str, Any]) -> None:
+    """The limits of containers are those of their cgroups, which the daemon only reads; simulated GPUs have none."""
+    shared = {"config": {"map": {"default": {"version": "v1", "sharing": sharing}}}, "mps": {"enabled": True}}
+    mounts = {each["name"]: each for each in pod(shared)["containers"][0]["volumeMounts"]}
+    assert mounts["cgroups"] == {"name": "cgroups", "mountPath": "/sys/fs/cgroup", "readOnly": True}
+    assert "/sys/fs/cgroup" in host_paths(shared)
+    for other in ({}, {**shared, "simulate": GPUS, "mps": {}}, {"mps": {"enabled": True}}):
+        if other.get("simulate") and "mps" in sharing:
+            continue  # simulated GPUs have no MPS
+        assert "/sys/fs/cgroup" not in host_paths(other)
+
+
 RESOURCES = [
     ({}, "aliyun.com/gpu-mem"),
     ({"memory": {"resources": [{"name": "example.com/mem"}]}}, "example.com/mem"),

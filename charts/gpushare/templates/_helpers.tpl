@@ -178,6 +178,22 @@ does not look into texts: (list $place $found $schema). Everything else is left 
 {{- if and (contains "cdi-" (include "gpushare.strategies" .)) (not .Values.simulate) }}true{{ end }}
 {{- end }}
 
+{{/* Whether a config has NVIDIA's driver limit memory of real GPUs, at least on some nodes: "true" or nothing. */}}
+{{- define "gpushare.namesDriver" -}}
+{{- $found := false }}
+{{- range include "gpushare.parsedConfigs" . | fromYaml }}
+{{- $sharing := .sharing | default dict }}
+{{- $mps := $sharing.mps | default dict }}
+{{- $others := concat ($mps.resources | default list) ($mps.sizes | default list) (($sharing.timeSlicing | default dict).resources | default list) }}
+{{- range concat (($sharing.memory | default dict).resources | default list) $others }}
+{{- range (kindIs "slice" .isolation | ternary .isolation (list (toString .isolation))) }}
+{{- $found = or $found (has . (list "driver" "driver+mps")) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and $found (not .Values.simulate) }}true{{ end }}
+{{- end }}
+
 {{/* The directories of CDI specifications, as a YAML list; values of an earlier chart have none. */}}
 {{- define "gpushare.cdiSpecDirs" -}}
 {{- $found := (.Values.cdi | default dict).specDirs }}

@@ -9,17 +9,22 @@ from hypothesis import strategies as st
 
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import replace
+from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.core.attribution import NO_HOLDINGS, attribute
+from gpushare_plugin.core.driver_limits import DriverLimits
 from gpushare_plugin.core.holding import Holding
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.usage import HOST, TOLERANCE, ContainerUsage, GpuUsage, Owner, Process, Stowaway
-from tests.nodes import a_mig_node
+from gpushare_plugin.sharing.plan import plan
+from gpushare_plugin.sharing.snapshot import planned_snapshot
+from tests.nodes import a_mig_node, a_node
 from tests.snapshots import snapshot
 from tests.unit.sharing.settings import memory, time_slicing
+from tests.unit.sharing.settings import settings as config_of
 
 GIB = 1024 * MIB
 MEMORY = "aliyun.com/gpu-mem"
-REPLICAS = {"name": "nvidia.com/gpu", "replicas": 4}
+REPLICAS: dict[str, object] = {"name": "nvidia.com/gpu", "replicas": 4}
 
 
 def held(  # noqa: PLR0913 - what a holding is made of
@@ -68,6 +73,27 @@ class TestLimits:
         made = snapshot(sharing, 8192)
         (container,) = attribute([on(made)], made, [held(made, "a", units)]).containers
         assert (container.limit, container.units, container.used) == (limit, units, 0)
+
+    @pytest.mark.parametrize(
+        ("sharing", "limit"),
+        [
+            (memory(isolation="driver"), 2 * GIB + 512 * MIB),
+            (memory(isolation="driver", burst=2), 5 * GIB),
+            (memory(isolation="driver+mps", burst="20GiB"), 8 * GIB),
+            (time_slicing({**REPLICAS, "isolation": "driver"}), 2 * GIB + 512 * MIB),
+        ],
+    )
+    def test_the_hard_limit_of_the_driver_is_the_limit_of_a_container(
+        self, sharing: dict[str, Any], limit: int
+    ) -> None:
+        """With what the config adds, and with burst, up to the memory of the GPU; only then is it used too much."""
+        config = config_of(sharing=sharing, driverLimits={"additionalMemory": "512MiB"})
+        node = a_node(8192)
+        decided = plan(EffectiveConfig(config), node, driver_limits=DriverLimits(agent=True))
+        made = planned_snapshot(config, node, decided)
+        units = 1 if "timeSlicing" in sharing else 2
+        (container,) = attribute([on(made)], made, [held(made, "a", units)]).containers
+        assert container.limit == limit
 
     def test_an_instance_has_its_own_memory(self) -> None:
         """A container with a MIG instance may use all of that, and no more."""
