@@ -4,7 +4,7 @@ with FakeMps() as mps:
     subprocess.run(["program"], env={**os.environ, **mps.environment})
 """
 
-from gpushare_plugin.testing.mps.fake import FakeMps
+from gpushare_plugin.testing.mps.fake import FakeClient, FakeMps
 from gpushare_plugin.testing.mps_programs.wire import FakeMpsError
 
-__all__ = ["FakeMps", "FakeMpsError"]
+__all__ = ["FakeClient", "FakeMps", "FakeMpsError"]

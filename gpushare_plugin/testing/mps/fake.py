@@ -6,14 +6,18 @@ import os
 import signal
 import socket
 import stat
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import gpushare_plugin
+from gpushare_plugin.testing.mps_programs import client as client_program
+from gpushare_plugin.testing.mps_programs.clients import Effective
 from gpushare_plugin.testing.mps_programs.wire import (
     CONTROL_PROGRAM,
     HOME_VARIABLE,
@@ -39,6 +43,53 @@ main()
 """The interpreter is the one a virtual environment is made from: without the packages there, and whatever hooks these
 have, a program starts in a tenth of the time. The real ones take milliseconds, and run again and again. Whatever build
 of gpushare starts them, they are those of this package."""
+
+
+class FakeClient:
+    """A program under MPS, as a process of its own, until it is closed."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """Start it, and wait until it knows what it gets."""
+        self._process = subprocess.Popen(  # noqa: S603 - the stand-in itself
+            [sys.executable, client_program.__file__],
+            env={**environment, "PYTHONPATH": str(_PACKAGES)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None  # noqa: S101 - asked for above
+        self.effective: Effective | None = json.loads(self._process.stdout.readline())
+        """Its limits; None where no MPS control daemon answers, and it runs without MPS and without limits."""
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that it was started with, as the kernel shows them."""
+        variables = Path("/proc", str(self.pid), "environ").read_text().split("\0")
+        return dict(each.partition("=")[::2] for each in variables if each)
+
+    @property
+    def memory_mib(self) -> list[int | None]:
+        """The limits of memory on the GPUs that it sees, in its order; None for no limit."""
+        return list(self.effective["memory_mib"].values()) if self.effective else []
+
+    def __enter__(self) -> Self:
+        """Return the program itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Let it end."""
+        self.close()
+
+    def close(self) -> None:
+        """Let it end, which ends its connection."""
+        self._process.communicate()
 
 
 class FakeMps:
@@ -97,6 +148,14 @@ class FakeMps:
         """Know no option to serve several users at once, like version 535."""
         self._behave("one user", "")
 
+    def know_protocol_2_only(self) -> None:
+        """Know no option that chooses a protocol, like versions before 615."""
+        self._behave("protocol 2", "")
+
+    def tell_whole_gb(self) -> None:
+        """Tell limits of memory of 1 GB and more in whole GB with protocol 3, as protocol 2 does."""
+        self._behave("whole gb", "")
+
     def ignore(self, command: str | None) -> None:
         """Let daemons pass over this command in silence; None for none."""
         self._behave("ignored", command)
@@ -115,6 +174,10 @@ class FakeMps:
         """Kill the daemon, which leaves its files and its servers; return which process it was."""
         os.kill(pid := self.pid(pipe), signal.SIGKILL)
         return pid
+
+    def kill(self, server: int) -> None:
+        """Kill a server; its daemon lives on."""
+        os.kill(server, signal.SIGKILL)
 
     def hang(self, pipe: Path) -> int:
         """Let the daemon answer nothing any more; return which process it is."""
@@ -165,6 +228,10 @@ class FakeMps:
     def disconnect(self, pipe: Path, server: int, client: int) -> None:
         """Let the process leave the server again."""
         self.ask(pipe, f"disconnect {server} {client}")
+
+    def program(self, environment: Mapping[str, str]) -> FakeClient:
+        """Start a program that uses CUDA with this environment, as in a container; it ends when it is closed."""
+        return FakeClient({**self.environment, **environment})
 
     def _behave(self, name: str, how: str | None) -> None:
         self._behaviour.pop(name, None)

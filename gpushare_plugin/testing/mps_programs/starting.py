@@ -7,15 +7,17 @@ import sys
 import time
 from pathlib import Path
 
-from gpushare_plugin.testing.mps_programs.daemon import Daemon
+from gpushare_plugin.testing.mps_programs.daemon import Daemon, LegacyDaemon
 from gpushare_plugin.testing.mps_programs.wire import (
     LIFETIME,
     LOG_VARIABLE,
     LOOK_EVERY,
+    PROTOCOL_VARIABLE,
     behaviour,
     enlist,
     home,
     note,
+    protocol_option,
 )
 
 _READY_VARIABLE = "FAKE_MPS_READY"
@@ -59,7 +61,7 @@ def _launch(pipe: Path) -> int:
 def _run_daemon(pipe: Path) -> int:
     with os.fdopen(int(os.environ.pop(_READY_VARIABLE)), "w") as stream:
         try:
-            daemon = Daemon(pipe, Path(os.environ[LOG_VARIABLE]), time.monotonic() + LIFETIME)
+            daemon = _of_protocol()(pipe, Path(os.environ[LOG_VARIABLE]), time.monotonic() + LIFETIME)
         except BlockingIOError:
             stream.write("An instance of this daemon is already running\n")
             return 0
@@ -67,6 +69,18 @@ def _run_daemon(pipe: Path) -> int:
         _let_others_look()
         stream.write("ready")
     return daemon.run(LOOK_EVERY)
+
+
+def _of_protocol() -> type[Daemon]:
+    """Return the kind of daemon that the environment or the command line asks for; the environment counts more.
+
+    Source: NVIDIA, "Multi-Process Service" r615, MPS v3 Interface.
+    """
+    if os.environ.get(PROTOCOL_VARIABLE, protocol_option(sys.argv)) != "3":
+        return LegacyDaemon
+    from gpushare_plugin.testing.mps_programs.daemon3 import NamespaceDaemon  # noqa: PLC0415 - only where asked for
+
+    return NamespaceDaemon
 
 
 def _let_others_look() -> None:

@@ -8,6 +8,8 @@ import contextlib
 import json
 import os
 import socket
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
@@ -17,8 +19,13 @@ SERVER_PROGRAM = "nvidia-cuda-mps-server"
 HOME_VARIABLE = "FAKE_MPS"
 """Names the directory of the stand-in; every process of it has this variable."""
 
-ALL_USERS = "-multiuser-server"
-"""The option of newer versions with which one server serves all users; version 535 takes it for a command."""
+ALL_USERS = ("-multiuser-server", "-m", "--multiuser")
+"""The options of newer versions with which one server serves all users; version 535 takes the first for a command."""
+
+PROTOCOL_VARIABLE = "CUDA_MPS_PROTOCOL_VERSION"
+PROTOCOL_OPTIONS = ("-p", "--protocol")
+QUIT = ("-q", "--quit")
+"""The options of protocol 3 that end the daemon."""
 
 PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
@@ -36,12 +43,19 @@ LOOK_EVERY = 0.1
 
 HELLO = b"UI"
 """The first message of whoever has commands."""
+CLIENT_HELLO = b"CLIENT "
+"""The beginning of the first message of a program that uses MPS; what it says of itself follows as JSON."""
 LARGEST_MESSAGE = 1 << 16
 """Bytes."""
 
 
 class FakeMpsError(Exception):
     """There is no daemon to speak to, or it says that a command makes no sense."""
+
+
+def protocol_option(arguments: Sequence[str]) -> str:
+    """Return the protocol that the options of a command line ask for; 2 by default."""
+    return next((value for option, value in pairwise(arguments) if option in PROTOCOL_OPTIONS), "2")
 
 
 def home() -> Path:
