@@ -64,6 +64,7 @@ EVENTS = {
     "config_for_label_rejected": "At start, the config that the node label names has a mistake. The daemon ignores the label. Correct `problem`, or the label.",
     "config_does_not_fit_gpus": "The configuration fitted the GPUs at start, but does not fit those that the node has now. The remaining GPUs stay shared as before. Correct `problem`.",
     "mps_root_change_ignored": "`flags.mpsRoot` cannot change while the daemon runs. Drain the node, then restart gpushare.",
+    "mps_protocol_change_ignored": "`flags.mpsProtocol` cannot change while the daemon runs. Drain the node, then restart gpushare.",
     "warning": "Something in the configuration or on the node needs attention. The annotation on the Node has it as well.",
     # ------------------------------------------------------------------ the kubelet
     "resource_serving": "The socket of the resource accepts calls. Registration follows.",
@@ -156,6 +157,8 @@ EVENTS = {
     "mps_limits_restored": "Another process changed limits of MPS. They are set again; programs that started in between keep the wrong ones.",
     "mps_gpu_rejected": "MPS cannot serve this GPU. Its units are Unhealthy; other GPUs are served. See `reason`.",
     "mps_status_not_written": "The status file cannot be written, so `gpushare run` keeps the units Unhealthy. See `reason`.",
+    "mps_server_created": "The MPS server of all namespaces runs (MPS protocol 3).",
+    "mps_server_ended": "The MPS server has ended, and the programs that used it with it (MPS protocol 3). A new one is made, with all namespaces. Containers of ended programs have to start again.",
     "mps_server_orphaned": "An MPS server was left without an MPS control daemon. It is ended, since it blocks the GPU.",
     "mps_daemon_ignored": "Another process looks like the MPS control daemon, but is not the one of gpushare. It is ignored.",
     "mps_daemon_warned": "The MPS control daemon printed a message when it started. gpushare uses it nevertheless.",

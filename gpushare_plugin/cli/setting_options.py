@@ -51,6 +51,7 @@ SETTING_OPTIONS = (
     SettingOption(("flags", "migStrategy"), ("--mig-strategy",)),
     SettingOption(("flags", "failOnInitError"), ("--fail-on-init-error",)),
     SettingOption(("flags", "mpsRoot"), ("--mps-root",)),
+    SettingOption(("flags", "mpsProtocol"), ("--mps-protocol",)),
     SettingOption(("flags", "nvidiaDriverRoot"), ("--nvidia-driver-root", "--driver-root")),
     SettingOption(("flags", "nvidiaDevRoot"), ("--nvidia-dev-root", "--dev-root")),
     SettingOption(("flags", "gdrcopyEnabled"), ("--gdrcopy-enabled",)),
@@ -158,14 +159,16 @@ def _click_option(setting: SettingOption) -> Callable[[Command], Command]:
     if field is None:
         raise LookupError(setting.path)
     kind = Kind.of(field.annotation)
-    form: dict[str, Any] = {"metavar": f"[{'|'.join(kind.words)}]" if kind.words else "TEXT"}
+    form: dict[str, Any] = {"metavar": f"[{'|'.join(map(str, kind.words))}]" if kind.words else "TEXT"}
     if kind.bare is bool:
         # As in NVIDIA's plugin, --option alone means true, and --option=false is possible.
         form = {"callback": _boolean, "is_flag": False, "flag_value": "true", "metavar": "[true|false]"}
+    elif any(isinstance(word, int) for word in kind.words):
+        form["callback"] = _number
     elif kind.item and kind.item.bare is int:
         form = {"callback": _numbers, "multiple": True, "metavar": "[NUMBER],…"}
     elif kind.item:
-        form = {"callback": _split, "multiple": True, "metavar": f"[{'|'.join(kind.item.words)}],…"}
+        form = {"callback": _split, "multiple": True, "metavar": f"[{'|'.join(map(str, kind.item.words))}],…"}
     elif kind.bare == Xids:
         form = {"callback": _xids, "metavar": "[all|xids|XID,…]"}
     return click.option(
@@ -194,6 +197,11 @@ def _boolean(context: click.Context, parameter: click.Parameter, value: str | No
 
 def _split(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:  # noqa: ARG001 - fixed by click
     return tuple(word.strip() for words in value for word in words.split(",") if word.strip())
+
+
+def _number(context: click.Context, parameter: click.Parameter, value: str | None) -> int | str | None:  # noqa: ARG001 - fixed by click
+    """Return a word that spells a whole number as a number; the schema rejects other words with all other mistakes."""
+    return None if value is None else number_or_word(value)
 
 
 def _numbers(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[int | str, ...]:

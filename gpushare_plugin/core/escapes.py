@@ -50,13 +50,18 @@ def is_watched(name: str) -> bool:
 
 def mps_escapes(gpus: Sequence[str], given: Variables, found: Variables) -> Iterator[str]:
     """Yield the escapes from limits by MPS; see `Escapes`. Of a list, the names of GPUs count before the sizes."""
+    yield from namespace_escapes(gpus, given, found)
+    yield from _raised(_MPS_PERCENTAGE, given, found)
+
+
+def namespace_escapes(gpus: Sequence[str], given: Variables, found: Variables) -> Iterator[str]:
+    """Yield the escapes of a client in a namespace of MPS protocol 3, which holds the percentage; see `Escapes`."""
     yield from _chosen(given, found)
     yield from _changed(_PIPE, given, found)
     if names_unseen_gpu(found.get(LIST, ""), gpus, found.get(VISIBLE_DEVICES)):
         yield f"a {LIST} that names a GPU which it does not see by {VISIBLE_DEVICES}, so CUDA drops all limits"
     elif LIST in given:  # otherwise the limit is MPS' own, and a list of the process can only lower the limit
         yield from _changed(LIST, given, found)
-    yield from _raised(_MPS_PERCENTAGE, given, found)
 
 
 def driver_escapes(gpus: Sequence[str], given: Variables, found: Variables) -> Iterator[str]:  # noqa: ARG001 - see Escapes

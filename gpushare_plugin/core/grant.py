@@ -5,6 +5,7 @@ from typing import Protocol
 
 from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.core.gpu import Gpu
+from gpushare_plugin.core.namespaces import ContainerNamespace
 
 
 class Mount(Struct, frozen=True):
@@ -40,6 +41,8 @@ class Grant(Struct):
     """The annotations that the kubelet passes to the container runtime."""
     cdi_devices: list[str] = field(default_factory=list)
     """The fully qualified names of CDI devices."""
+    namespace: ContainerNamespace | None = None
+    """The MPS namespace that has to exist before the container starts; None where the container needs none."""
 
 
 class AllocatedGpu(Struct, frozen=True):

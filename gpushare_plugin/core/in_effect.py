@@ -9,7 +9,7 @@ from typing import Literal
 
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.core.driver_limits import MemoryLimit
-from gpushare_plugin.core.escapes import LIST, Escapes, Variables, hami_escapes, mps_escapes
+from gpushare_plugin.core.escapes import LIST, Escapes, Variables, hami_escapes, mps_escapes, namespace_escapes
 
 State = Literal["in effect", "in effect since", "not in effect", "unknown"]
 """Whether the limit of a container is in effect; `in effect since` for a limit that came after the container began."""
@@ -136,6 +136,8 @@ class ProcessFacts(Struct, frozen=True):
     """Why it is unknown whether the process is a client, for people."""
     doubt: str | None = None
     """Why the limits that MPS itself holds may not limit the client, for people; None without a doubt."""
+    namespaced: bool = False
+    """Whether the client uses a namespace of MPS protocol 3, which holds its percentage of threads."""
     over: bool = False
     """Whether the process alone uses clearly more memory than the limit."""
 
@@ -155,7 +157,7 @@ def _under_mps(promise: PromisedLimit, process: ProcessFacts) -> Effect:
         return _escaped(process, "uses more memory than the limit, which is for each process")
     if process.client is False:
         return _escaped(process, "is not a client of MPS")
-    found = _by_environment(promise, process, mps_escapes)
+    found = _by_environment(promise, process, namespace_escapes if process.namespaced else mps_escapes)
     if found.state == "in effect" and process.client is None:
         return _not_known(process, process.unlisted)
     if found.state == "in effect" and process.doubt and not any(LIST in grant for grant in promise.grants):

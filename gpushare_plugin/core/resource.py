@@ -235,6 +235,19 @@ class Resource(Struct, frozen=True, eq=False):
             raise PlacementError(f"{self.name}: {self._excluded(held)}")
         if partner is not None and held.keys() != partner.uuids:
             raise held_elsewhere(self.name, map(self.gpus.__getitem__, held), partner)
+        return self._grant(held, ids, recipient)
+
+    def granted(self, ids: Collection[str]) -> Grant | None:
+        """Return the grant of a container that has exactly `ids` already; None if the units are no longer offered."""
+        if not ids or not all(id_ in self.units.by_id for id_ in ids):
+            return None
+        try:
+            return self._grant(_by_gpu(self.units.by_id[id_] for id_ in ids), ids, Recipient(promised=True))
+        except PlacementError:  # the config has changed since
+            return None
+
+    def _grant(self, held: Mapping[str, Sequence[Unit]], ids: Collection[str], recipient: Recipient) -> Grant:
+        """Return the grant for the units `held` by GPU, whose IDs are `ids`; raises PlacementError."""
         gpus = [
             AllocatedGpu(self.gpus[uuid], len(units), self.units_of[uuid], sum([unit.mib for unit in units]))
             for uuid, units in held.items()

@@ -1,9 +1,8 @@
 """The clients of an MPS control daemon, by the daemon's own answers, and which clients may lack a default limit."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from gpushare_plugin.gpus import containers
-from gpushare_plugin.mps.control import Control
 from gpushare_plugin.mps.exchange import MOST_CLIENTS, ListedClient
 
 _CHANGED = "limits of MPS were changed from outside when it started: "
@@ -13,9 +12,9 @@ _LONGEST_DOUBT = 100
 class ListedClients:
     """The clients of one running daemon."""
 
-    def __init__(self, control: Control) -> None:
-        """Ask the daemon behind `control`."""
-        self._control = control
+    def __init__(self, listed: Callable[[], Awaitable[tuple[ListedClient, ...]]]) -> None:
+        """Ask the daemon by `listed`, which raises ControlError."""
+        self._listed = listed
         self.found: tuple[ListedClient, ...] | None = None
         """The clients by the last answer; None without an answer, or with more clients than MOST_CLIENTS."""
         self.asked_at: float | None = None
@@ -28,11 +27,12 @@ class ListedClients:
         clients that are new may have started under such a limit, and keep the limit until they end.
         """
         before, self.found, asked_at = self.found, None, containers.now()
-        clients = await self._control.clients()
+        clients = await self._listed()
         if len(clients) <= MOST_CLIENTS:
             known = {(each.pid, each.server): each for each in before or () if each.pid}
             doubt = f"{_CHANGED}{', '.join(changed)}"[:_LONGEST_DOUBT] if changed else None
             self.found = tuple(
-                known.get((each.pid, each.server)) or each.model_copy(update={"doubt": doubt}) for each in clients
+                known.get((each.pid, each.server)) or each.model_copy(update={"doubt": each.doubt or doubt})
+                for each in clients
             )
             self.asked_at = asked_at

@@ -1,10 +1,10 @@
-"""Starts `nvidia-cuda-mps-control`, and gives commands to the control daemon.
+"""Starts `nvidia-cuda-mps-control`, and gives commands to the control daemon; the commands of protocol 2.
 
-Facts: the manual page; NVIDIA's "Multi-Process Service" document, appendix "Tools and Interface Reference"; answers of
-version 535. The program reads commands from standard input, one per line. The exit status shows only whether the daemon
-could be reached; only the answer shows whether the daemon rejected a command. Default limits apply to servers started
-later, and the limits of a server to clients that connect later. A memory limit of 0M removes the limit, although no
-document says so.
+The commands of protocol 3 are in `namespaces`. Facts about protocol 2: the manual page; NVIDIA's "Multi-Process
+Service" document, appendix "Tools and Interface Reference"; answers of version 535. The program reads commands from
+standard input, one per line. The exit status shows only whether the daemon could be reached; only the answer shows
+whether the daemon rejected a command. Default limits apply to servers started later, and the limits of a server to
+clients that connect later. A memory limit of 0M removes the limit, although no document says so.
 
 The daemon takes commands from one connection at a time. A connection that does not state its purpose keeps all further
 connections waiting without end. While a prompt is open on a connection, commands on further connections end at once,
@@ -22,14 +22,18 @@ from pathlib import Path
 import structlog
 
 from gpushare_plugin.base.errors import GpushareError
+from gpushare_plugin.base.files.socket_path import why_too_long
+from gpushare_plugin.core.namespaces import NAMESPACE_NAME, SERVER, WITH_NAMESPACES, MpsProtocol
 from gpushare_plugin.mps import pipe_directory
 from gpushare_plugin.mps.exchange import ListedClient, MpsSettings
 from gpushare_plugin.mps.limits import MpsLimit, limits_of
 from gpushare_plugin.mps.peers import peers
 from gpushare_plugin.mps.processes import (
     CONTROL_PROGRAM,
+    CONTROL_SOCKET,
     DEVICES_VARIABLE,
     PIPE_VARIABLE,
+    PROTOCOL_OPTION,
     MpsProcess,
     candidates,
     servers,
@@ -40,8 +44,14 @@ _log = structlog.get_logger()
 LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
 """The environment variable with the directory for logs of the daemon and of the servers."""
 
-_ALL_USERS = "-multiuser-server"
-"""The option with which one server serves clients of all users; version 580 has the option, version 535 does not."""
+_ALL_USERS = {2: ("-multiuser-server",), 3: ("-m",)}
+"""The option with which one server serves clients of all users, by protocol.
+
+Version 580 has the option of protocol 2, version 535 does not. For protocol 3 see NVIDIA, "Multi-Process Service" r615,
+MPS v3 Interface; not seen on a card.
+"""
+_WITH_PROTOCOL = {2: ("-d",), 3: ("-d", PROTOCOL_OPTION, "3")}
+"""The options that start a daemon, by protocol; versions before 580 know no choice of a protocol."""
 _SIGN_OF_LIFE = "get_default_active_thread_percentage"
 """A question that the daemon always answers with a number."""
 _NO_DAEMON = "Cannot find MPS control daemon"
@@ -92,29 +102,34 @@ class Control:
                 self._ignored.add(candidate.process)
         return None
 
-    async def start(self, devices: Sequence[str]) -> MpsProcess:
+    async def start(self, devices: Sequence[str], protocol: MpsProtocol = 2) -> MpsProcess:
         """Start the daemon with the GPUs `devices`, in order; the daemon outlives this process. Raises ControlError.
 
         One server serves clients of all users where the program can do that. Otherwise clients of a second user wait
         until all clients of the first user have ended.
         """
+        longest = f"{SERVER}/{'n' * NAMESPACE_NAME}/{CONTROL_SOCKET}"
+        if protocol == WITH_NAMESPACES and (reason := why_too_long(self._pipe, longest, "the pipe directory of MPS")):
+            raise ControlError(f"{reason}: choose a shorter MPS root for protocol 3")
         try:
             await asyncio.to_thread(pipe_directory.clear, self._pipe)
         except OSError as error:
             raise ControlError(f"the MPS pipe directory {self._pipe} cannot be cleared: {error}") from error
         variables = {DEVICES_VARIABLE: ",".join(devices)}
-        status, said = await self._run(_ALL_USERS, "-d", variables=variables, patience=_STARTED_WITHIN)
+        all_users, options = _ALL_USERS[protocol], _WITH_PROTOCOL[protocol]
+        status, said = await self._run(*all_users, *options, variables=variables, patience=_STARTED_WITHIN)
         refusal = said if status != 0 else None
         if refusal is not None:
-            status, said = await self._run("-d", variables=variables, patience=_STARTED_WITHIN)
+            status, said = await self._run(*options, variables=variables, patience=_STARTED_WITHIN)
         found = self.find()
         if status != 0 or found is None:
             raise ControlError(
-                f"{CONTROL_PROGRAM} -d exited with status {status} and no MPS control daemon runs; it printed "
-                f"{said!r}; see {self._log}"
+                f"{CONTROL_PROGRAM} {' '.join(options)} exited with status {status} and no MPS control daemon runs; it "
+                f"printed {said!r}; see {self._log}"
             )
         if refusal is not None:
-            _log.warning("mps_one_user_at_a_time", reason=f"{CONTROL_PROGRAM} {_ALL_USERS} -d is refused: {refusal}")
+            command = " ".join((CONTROL_PROGRAM, *all_users, *options))
+            _log.warning("mps_one_user_at_a_time", reason=f"{command} is refused: {refusal}")
         if said:
             _log.warning("mps_daemon_warned", reason=said)
         return found
@@ -137,6 +152,19 @@ class Control:
                 )
                 raise ControlError(f"the MPS control daemon does not accept the command {command!r}: {said}")
             await asyncio.sleep(_PAUSE)
+
+    async def command(self, *words: str) -> str:
+        """Return the answer of a daemon with protocol 3 to the command that `words` are; raises ControlError.
+
+        An answer can be missing although a command has been carried out, or the other way round: read what a command
+        should have changed.
+        """
+        status, said = await self._run(*words)
+        if status != 0:
+            raise ControlError(
+                f"the MPS control daemon does not accept the command {' '.join(words)!r}: {said or 'it says nothing'}"
+            )
+        return said
 
     async def probe(self) -> None:
         """Make sure that the daemon answers; raises ControlError."""
@@ -192,7 +220,10 @@ class Control:
         """End `daemon` and its servers; processes that still use a server after a few seconds lose it."""
         try:
             # The exit status shows only whether the servers ended by themselves.
-            await self._run(commands=(f"quit -t {_QUIT_WITHIN}",), patience=_QUIT_WITHIN)
+            if daemon.protocol == WITH_NAMESPACES:
+                await self._run("-q", patience=_QUIT_WITHIN)
+            else:
+                await self._run(commands=(f"quit -t {_QUIT_WITHIN}",), patience=_QUIT_WITHIN)
         except ControlError as error:
             _log.warning("mps_daemon_quit_failed", pid=daemon.pid, reason=str(error))
         if not await daemon.ended(_GONE_WITHIN):

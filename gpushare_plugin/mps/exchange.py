@@ -12,6 +12,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gpushare_plugin.base.files.socket_path import why_too_long
+from gpushare_plugin.core.namespaces import SERVER, MpsProtocol
 from gpushare_plugin.gpus.exchange import UUID, AgentStatus, ExchangeError, Message, SharedDirectory, Uuid
 
 _LONGEST_SOCKET_NAME = "control_privileged"
@@ -55,6 +56,13 @@ class MpsRoot(SharedDirectory, frozen=True):
         """The folder with the memory shared by MPS servers and clients: /dev/shm of both."""
         return self.path / "shm"
 
+    def namespace(self, name: str) -> Path:
+        """Return the folder with the socket of a namespace: all that a container sees of MPS with protocol 3.
+
+        Source: NVIDIA, "Multi-Process Service", MPS v3 Namespaces.
+        """
+        return self.pipe / SERVER / name
+
     def refuse_long_path(self) -> None:
         """Raise ExchangeError if the path of the root is too long for the sockets of the control daemon."""
         if reason := why_too_long(self.path, f"pipe/{_LONGEST_SOCKET_NAME}", "the MPS root"):
@@ -72,6 +80,19 @@ class MpsGpu(BaseModel):
     """The memory that each process may use at most, in MiB; None for no limit."""
 
 
+class MpsNamespace(BaseModel):
+    """A namespace of the MPS server: the limits of the processes of one container, on each GPU of the container."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+    name: Annotated[str, Field(pattern="^[a-z0-9_]{1,64}$")]
+    """The name, made from the IDs of the container's units."""
+    memory_limit_mib: Annotated[int, Field(ge=1)]
+    """The memory that each process may use of each GPU at most, in MiB."""
+    active_thread_percentage: Annotated[int, Field(ge=1, le=100)] = 100
+    """The percentage of each GPU's threads that a process may use at most."""
+
+
 class MpsSettings(Message):
     """The GPUs under MPS, desired or in effect, and the limits of processes."""
 
@@ -79,11 +100,19 @@ class MpsSettings(Message):
     """The GPUs, each with its memory limit."""
     active_thread_percentage: Annotated[int, Field(ge=1, le=100)] | None = None
     """The percentage of a GPU's threads that a process may use at most; None is the same as 100."""
+    protocol: MpsProtocol = 2
+    """The protocol of the MPS control daemon; with protocol 3, only the limits of namespaces count."""
+    namespaces: tuple[MpsNamespace, ...] = ()
+    """The namespaces, with protocol 3 only."""
+    revision: int = 0
+    """The number of changes of the namespaces: what is in effect includes all changes up to its revision."""
 
     @model_validator(mode="after")
     def _refuse_twice(self) -> Self:
         if len(self.uuids) < len(self.gpus):
             raise ValueError("the same GPU is listed more than once")
+        if len({each.name for each in self.namespaces}) < len(self.namespaces):
+            raise ValueError("the same namespace is listed more than once")
         return self
 
     @property
@@ -123,21 +152,32 @@ class MpsStatus(AgentStatus):
     """The reason for every GPU not served as desired, by UUID."""
     trouble: str | None = None
     """Why `gpushare mps` cannot read the desired settings; None without a problem."""
+    problem: str | None = None
+    """Why the last attempt to carry out the desired settings failed, or what it waits for; None without a problem."""
     clients: tuple[ListedClient, ...] | None = None
     """The clients of the control daemon by its last answer; None while unknown."""
     clients_asked_at: float | None = None
     """The time at which the control daemon was asked for the clients, in seconds of the node's boot-time clock."""
 
-    def why_not(self, gpu: MpsGpu, active_thread_percentage: int | None) -> str | None:
-        """Return why a GPU is not served as desired, None for a GPU served as desired."""
+    def why_not(self, gpu: MpsGpu, desired: MpsSettings) -> str | None:
+        """Return why a GPU is not served as `desired`, None for a GPU served as desired."""
         if gpu.uuid in self.not_served:
             return self.not_served[gpu.uuid]
-        if gpu in self.in_force.gpus and self.in_force.active_thread_percentage == active_thread_percentage:
+        runs = self.in_force
+        if gpu.uuid in runs.uuids and runs.protocol != desired.protocol:
+            return f"gpushare mps runs MPS with protocol {runs.protocol}, not with protocol {desired.protocol} yet"
+        if gpu in runs.gpus and runs.active_thread_percentage == desired.active_thread_percentage:
             return None
         if self.trouble is not None:
             return self.trouble
-        what = "set the limits of" if gpu.uuid in self.in_force.uuids else "started to serve"
+        what = "set the limits of" if gpu.uuid in runs.uuids else "started to serve"
         return f"gpushare mps has not {what} this GPU yet"
+
+    def why_missing(self, namespace: MpsNamespace, desired: MpsSettings) -> str | None:
+        """Return why a namespace of `desired` is not in effect, None for a namespace in effect with its limits."""
+        if namespace in self.in_force.namespaces and self.in_force.revision >= desired.revision:
+            return None
+        return self.trouble or self.problem or "gpushare mps has not made it yet"
 
 
 class RememberedModes(Message):

@@ -7,59 +7,14 @@ from pathlib import Path
 import structlog
 
 from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.core.namespaces import WITH_NAMESPACES, MpsProtocol
+from gpushare_plugin.mps.applied import Applied, AppliedLimits
 from gpushare_plugin.mps.clients import ListedClients
 from gpushare_plugin.mps.control import Control, ControlError, ProgramError
-from gpushare_plugin.mps.exchange import MpsGpu, MpsSettings, is_uuid
+from gpushare_plugin.mps.namespaces import AppliedNamespaces
 from gpushare_plugin.mps.processes import MpsProcess, servers
 
 _log = structlog.get_logger()
-
-
-class AppliedLimits:
-    """The limits of one running daemon."""
-
-    def __init__(self, control: Control, process: MpsProcess, every: float) -> None:
-        """Set the limits of `process`, the daemon behind `control`, again every `every` seconds."""
-        self._control = control
-        self._process = process
-        self._every = every
-        self._now = asyncio.get_running_loop().time
-        self._look_at = 0.0
-        self._in_force: MpsSettings | None = None
-        self.changed: dict[str, str] = {}
-        """The limits that another process had changed, as found by the last check, by the command for the limit."""
-
-    @property
-    def in_force(self) -> MpsSettings:
-        """The GPUs of the daemon and the limits in force; empty until limits have been set."""
-        return self._in_force or MpsSettings()
-
-    async def apply(self, desired: MpsSettings) -> bool:
-        """Set the limits of the daemon's GPUs; GPUs outside `desired` keep their limits. Raises ControlError.
-
-        Unchanged limits are set again at intervals, because any process with access to the daemon's socket can change
-        limits. Returns whether the limits were set.
-        """
-        devices = self._process.devices
-        known = {gpu.uuid: gpu for gpu in (*self.in_force.gpus, *desired.gpus)}
-        settings = MpsSettings(
-            # A daemon of an earlier run may have GPUs with unknown limits.
-            gpus=tuple(known.get(uuid) or MpsGpu(uuid=uuid) for uuid in devices if is_uuid(uuid)),
-            active_thread_percentage=desired.active_thread_percentage,
-        )
-        if settings != self._in_force:
-            await self._control.limit(devices, desired)
-            _log.info("mps_limits_set", pid=self._process.pid)
-            self._in_force, self.changed = settings, {}
-        elif self._now() >= self._look_at:
-            changed = await self._control.restore(devices, desired)
-            if changed and changed != self.changed:
-                _log.warning("mps_limits_restored", pid=self._process.pid, found=changed)
-            self.changed = changed
-        else:
-            return False
-        self._look_at = self._now() + self._every
-        return True
 
 
 MOST_UNANSWERED = 3
@@ -71,7 +26,7 @@ class RunningDaemon(Struct):
 
     process: MpsProcess
     """The process of the daemon."""
-    limits: AppliedLimits
+    limits: Applied
     """The limits of the daemon."""
     clients: ListedClients
     """The clients of the daemon."""
@@ -114,8 +69,8 @@ class Lifecycle:
             self.daemon = self._running(found)
         return ended.process if ended else None
 
-    async def bring_to(self, uuids: Sequence[str]) -> str | None:
-        """Make sure that the daemon answers and has exactly the GPUs `uuids`; without GPUs, no daemon is to run.
+    async def bring_to(self, uuids: Sequence[str], protocol: MpsProtocol = 2) -> str | None:
+        """Make sure that the daemon answers, and has the GPUs `uuids` and the protocol; without GPUs, none is to run.
 
         Returns why the change must wait, None when nothing must wait. Raises ControlError if the daemon does not carry
         out a command.
@@ -123,17 +78,17 @@ class Lifecycle:
         if self.daemon is not None:
             await self._ask_whether_it_answers(self.daemon)
         else:
-            await self._start(uuids)
-        if self.daemon is None or frozenset(uuids) == frozenset(self.devices):
+            await self._start(uuids, protocol)
+        if self.daemon is None or not (change := self._change(self.daemon.process, uuids, protocol)):
             return None
-        if clients := await self._control.clients():
-            return "the MPS control daemon must restart to change its GPUs, which waits for " + (
+        if clients := await self.daemon.limits.clients():
+            return f"the MPS control daemon must restart to change its {change}, which waits for " + (
                 f"{len(clients)} processes that use it" if len(clients) > 1 else "1 process that uses it"
             )
         await self._control.quit(self.daemon.process)
-        _log.info("mps_daemon_stopped", pid=self.daemon.process.pid, reason="a new one starts with other GPUs")
+        _log.info("mps_daemon_stopped", pid=self.daemon.process.pid, reason=f"a new one starts with other {change}")
         self.daemon = None
-        return await self.bring_to(uuids)
+        return await self.bring_to(uuids, protocol)
 
     def ask_soon(self) -> None:
         """Ask for a sign of life at the next step, because the daemon did not carry out a command."""
@@ -147,17 +102,25 @@ class Lifecycle:
             _log.info("mps_daemon_stopped", pid=process.pid, reason="gpushare mps ends")
         await self._end_orphans()
 
-    def _running(self, process: MpsProcess) -> RunningDaemon:
-        limits = AppliedLimits(self._control, process, self._ask_every)
-        return RunningDaemon(process, limits, ListedClients(self._control))
+    @staticmethod
+    def _change(process: MpsProcess, uuids: Sequence[str], protocol: MpsProtocol) -> str:
+        """Return, in words, what a daemon cannot change while it runs; empty if nothing has to change."""
+        if frozenset(uuids) != frozenset(process.devices):
+            return "GPUs"
+        return "protocol" if uuids and process.protocol != protocol else ""
 
-    async def _start(self, uuids: Sequence[str]) -> None:
+    def _running(self, process: MpsProcess) -> RunningDaemon:
+        applied = AppliedNamespaces if process.protocol == WITH_NAMESPACES else AppliedLimits
+        limits = applied(self._control, process, self._ask_every)
+        return RunningDaemon(process, limits, ListedClients(limits.clients))
+
+    async def _start(self, uuids: Sequence[str], protocol: MpsProtocol) -> None:
         if not self._nothing_left:
             await self._end_orphans()
         # Only this process starts daemons in the pipe directory: no later look has to search all processes of the node.
         self._nothing_left = not uuids
         if uuids:
-            process = await self._control.start(uuids)
+            process = await self._control.start(uuids, protocol)
             _log.info("mps_daemon_started", pid=process.pid, gpus=process.devices)
             self.daemon = self._running(process)
             self.daemon.ask_at = self._now() + self._ask_every
@@ -166,7 +129,7 @@ class Lifecycle:
         if self._now() < daemon.ask_at:
             return
         try:
-            await self._control.probe()
+            await daemon.limits.probe()
         except ProgramError:
             raise
         except ControlError as error:

@@ -1,6 +1,7 @@
 """The side of `gpushare run` in the exchange with `gpushare mps`: publishes desired settings, tracks served GPUs."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 
 import structlog
@@ -8,10 +9,14 @@ import structlog
 from gpushare_plugin.base.files.lock import is_locked
 from gpushare_plugin.base.reported import Reported
 from gpushare_plugin.base.structs import Struct, field
+from gpushare_plugin.core.namespaces import MpsProtocol
 from gpushare_plugin.gpus.exchange import ExchangeError, read_message, write_message
-from gpushare_plugin.mps.exchange import MpsGpu, MpsRoot, MpsSettings, MpsStatus, RememberedModes
+from gpushare_plugin.mps.exchange import MpsGpu, MpsNamespace, MpsRoot, MpsSettings, MpsStatus, RememberedModes
 
 _log = structlog.get_logger()
+
+_LOOK_EVERY = 0.1
+"""Seconds between two looks at the status while a container waits for its namespace."""
 
 
 class MpsView(Struct, frozen=True):
@@ -43,15 +48,16 @@ class MpsLink:
         self.status = MpsStatus()
         """The status of `gpushare mps` by the last read; empty while `gpushare mps` does not run."""
 
-    def wanted_before(self) -> MpsSettings:
+    def wanted_before(self, protocol: MpsProtocol = 2) -> MpsSettings:
         """Return the last desired settings, even of an earlier process.
 
         A GPU not yet released by MPS was desired in any case. If the file does not list the GPU, the memory limit is
-        unknown.
+        unknown; if the file lists no GPU, the protocol is unknown and taken to be `protocol`.
         """
         written = self._written() or MpsSettings()
         others = sorted(self._exclusive() - written.uuids)
-        return written.model_copy(update={"gpus": (*written.gpus, *(MpsGpu(uuid=uuid) for uuid in others))})
+        before = {"gpus": (*written.gpus, *(MpsGpu(uuid=uuid) for uuid in others))}
+        return written.model_copy(update=before if written.gpus else {**before, "protocol": protocol})
 
     def want(self, settings: MpsSettings) -> None:
         """Set the desired GPUs and limits; `view` lists at once the GPUs not yet served as desired.
@@ -76,6 +82,21 @@ class MpsLink:
                 self.view = view
                 self._changed()
 
+    async def until_made(self, namespace: MpsNamespace, within: float) -> str | None:
+        """Wait until a desired namespace is in effect with its limits, at most `within` seconds; return why it is not.
+
+        None for a namespace in effect.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                while self._why_missing(namespace):  # noqa: ASYNC110 - a file sets no event
+                    await asyncio.sleep(_LOOK_EVERY)
+        return self._why_missing(namespace)
+
+    def _why_missing(self, namespace: MpsNamespace) -> str | None:
+        status, trouble = self._status()
+        return trouble or status.why_missing(namespace, self._wanted)
+
     def _write(self) -> None:
         """Write the desired settings unless already written; a node that never had MPS gets no file."""
         try:
@@ -97,6 +118,15 @@ class MpsLink:
             return None
 
     def _look(self) -> MpsView:
+        status, trouble = self._status()
+        unserved = {gpu.uuid: trouble or status.why_not(gpu, self._wanted) for gpu in self._wanted.gpus}
+        return MpsView(
+            unserved={uuid: reason for uuid, reason in unserved.items() if reason is not None},
+            lingering=(status.in_force.uuids | self._exclusive()) - self._wanted.uuids,
+        )
+
+    def _status(self) -> tuple[MpsStatus, str | None]:
+        """Return the status of `gpushare mps`, and why nothing is served, whatever the status; None without trouble."""
         status, trouble = MpsStatus(), self._trouble
         try:
             kept = is_locked(self._root.lock)
@@ -109,12 +139,7 @@ class MpsLink:
         except (OSError, ExchangeError) as error:
             trouble = f"the status of gpushare mps cannot be read: {error}"
         self.status = status
-        percentage = self._wanted.active_thread_percentage
-        unserved = {gpu.uuid: trouble or status.why_not(gpu, percentage) for gpu in self._wanted.gpus}
-        return MpsView(
-            unserved={uuid: reason for uuid, reason in unserved.items() if reason is not None},
-            lingering=(status.in_force.uuids | self._exclusive()) - self._wanted.uuids,
-        )
+        return status, trouble
 
     def _exclusive(self) -> frozenset[str]:
         """Return the GPUs whose compute mode is still to be restored."""

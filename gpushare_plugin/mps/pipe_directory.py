@@ -16,17 +16,23 @@ from pathlib import Path
 
 import structlog
 
+from gpushare_plugin.core.namespaces import SERVER
+
 _log = structlog.get_logger()
 
 _LOCK = "control_lock"
 _KINDS = {
+    SERVER: stat.S_IFDIR,
     "control": stat.S_IFSOCK,
     "control_privileged": stat.S_IFSOCK,
     _LOCK: stat.S_IFREG,
     "log": stat.S_IFIFO,
     "nvidia-cuda-mps-control.pid": stat.S_IFREG,
 }
-"""The files left by a control daemon after its end, with their types; only newer versions make the last file."""
+"""The files left by a control daemon after its end, with their types; only newer versions make the first and the last.
+
+The first has the namespaces of the server, by protocol 3.
+"""
 _MOST_NAMES = 10
 """The most names of files in a log message."""
 

@@ -7,13 +7,15 @@ process is therefore recognized by its command line and environment, and by fact
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
 
 from gpushare_plugin.base.files.mounts import sees_our_files
 from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.core.namespaces import SERVER, MpsProtocol
 
 CONTROL_PROGRAM = "nvidia-cuda-mps-control"
 """The file name of the control daemon's program."""
@@ -24,6 +26,14 @@ PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 """The environment variable with the pipe directory."""
 DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 """The environment variable with the UUIDs of the daemon's GPUs, separated by commas."""
+
+PROTOCOL_VARIABLE = "CUDA_MPS_PROTOCOL_VERSION"
+"""The environment variable with the protocol of the daemon; it counts more than the option."""
+PROTOCOL_OPTION = "-p"
+"""The option with the protocol of the daemon, 2 by default.
+
+Source of variable and option: NVIDIA, "Multi-Process Service" r615, MPS v3 Interface.
+"""
 
 CONTROL_SOCKET = "control"
 """The socket of the control daemon in the pipe directory; a second socket in the directory is for root."""
@@ -41,6 +51,8 @@ class MpsProcess(Struct, frozen=True):
     """The process, known by number and start time."""
     devices: tuple[str, ...]
     """The GPUs visible to the process, in order."""
+    protocol: MpsProtocol = 2
+    """The protocol that a control daemon speaks; without meaning for a server."""
 
     @property
     def pid(self) -> int:
@@ -106,6 +118,14 @@ def servers(pipe: Path) -> list[MpsProcess]:
     return [found for found, _ in _processes_of(SERVER_PROGRAM, pipe) if sees_our_files(found.pid)]
 
 
+def process_of(number: str) -> MpsProcess | None:
+    """Return the process with a number in text, None for other text and for a process that cannot be seen from here."""
+    try:
+        return MpsProcess(psutil.Process(int(number)), ()) if number.isdecimal() else None
+    except psutil.Error:
+        return None
+
+
 def _objection(process: psutil.Process, control: Path) -> str | None:
     """Return why a process cannot be the control daemon, or None; any process can have its name and environment."""
     try:
@@ -147,6 +167,13 @@ def _processes_of(program: str, pipe: Path) -> Iterator[tuple[MpsProcess, list[s
             if not any(argument.rpartition("/")[2] == program for argument in arguments[:2]):
                 continue
             environment = process.environ()
-            if environment.get(PIPE_VARIABLE) == str(pipe):
-                devices = environment.get(DEVICES_VARIABLE, "")
-                yield MpsProcess(process, tuple(filter(None, devices.split(",")))), arguments
+            # With protocol 3, a server may have a folder of the pipe directory.
+            if Path(environment.get(PIPE_VARIABLE, "/")) in {pipe, pipe / SERVER}:
+                devices = tuple(filter(None, environment.get(DEVICES_VARIABLE, "").split(",")))
+                yield MpsProcess(process, devices, _protocol(arguments, environment)), arguments
+
+
+def _protocol(arguments: Sequence[str], environment: Mapping[str, str]) -> MpsProtocol:
+    options = (value for option, value in pairwise(arguments) if option in {PROTOCOL_OPTION, "--protocol"})
+    found = environment.get(PROTOCOL_VARIABLE) or next(options, "2")
+    return 3 if found == "3" or "--protocol=3" in arguments else 2

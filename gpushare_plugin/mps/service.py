@@ -8,6 +8,7 @@ import structlog
 from gpushare_plugin.base.files.liveness import show_alive
 from gpushare_plugin.base.signals.ending import until_stopped
 from gpushare_plugin.config.schema.values import MemoryUnit
+from gpushare_plugin.core.namespaces import SERVER
 from gpushare_plugin.gpus.compute_modes import ComputeModes
 from gpushare_plugin.gpus.exchange import ExchangeError, take
 from gpushare_plugin.mps.control import Control
@@ -65,7 +66,7 @@ async def serve(  # noqa: PLR0913 - the parameters of run, and the pace for test
         supervisor = Supervisor(root, control, exclusive, pace, replace_silent=replace_silent)
         try:
             async with asyncio.TaskGroup() as tasks:
-                for name in ("control.log", "server.log"):
+                for name in ("control.log", "server.log", f"{SERVER}/server.log"):
                     tasks.create_task(follow(root.log / name), name=name)
                 tasks.create_task(show_alive(root.alive, pace.ask), name="liveness")
                 await supervisor.run()

@@ -45,7 +45,7 @@ class StatusReport:
         `daemon` is None without a daemon that answers. `refused` has, by UUID, why GPUs were left out; `reason` is the
         reason for all remaining unserved GPUs.
         """
-        status = MpsStatus(trouble=desired.problem)
+        status = MpsStatus(trouble=desired.problem, problem=reason)
         if daemon is not None:
             clients = daemon.clients
             known = {"clients": clients.found, "clients_asked_at": clients.asked_at}
@@ -53,7 +53,7 @@ class StatusReport:
         for gpu in desired.settings.gpus:
             if gpu.uuid in refused:
                 status.not_served[gpu.uuid] = refused[gpu.uuid]
-            elif status.why_not(gpu, desired.settings.active_thread_percentage) is not None:
+            elif status.why_not(gpu, desired.settings) is not None:
                 status.not_served[gpu.uuid] = reason or "the MPS control daemon does not serve it yet"
         try:
             self._file.write(status, ready=not status.not_served and status.trouble is None)
@@ -200,7 +200,7 @@ class Supervisor:
 
     async def _correct(self, target: MpsSettings) -> str | None:
         """Bring the daemon to `target`; return why a part of `target` must wait, None when nothing must wait."""
-        waiting = await self._life.bring_to([gpu.uuid for gpu in target.gpus])
+        waiting = await self._life.bring_to([gpu.uuid for gpu in target.gpus], target.protocol)
         if (daemon := self._life.daemon) is not None and await daemon.limits.apply(target):
             await daemon.clients.ask(daemon.limits.changed)
         return waiting

@@ -29,6 +29,7 @@ from gpushare_plugin.node.news.news import (
     ConfigUnreadable,
     ConfigValidAgain,
     GpusChanged,
+    MpsProtocolKept,
     MpsRootKept,
     News,
 )
@@ -173,7 +174,7 @@ class Configuration:
     def reload(self, loaded: Loaded, inventory: Inventory) -> bool:
         """Put another config in effect, or reject a config with mistakes; return whether the config changed."""
         self._unreadable = None
-        loaded = self._with_first_mps_root(loaded)
+        loaded = self._with_first_mps(loaded)
         before, facts = self._accepted, self._host.facts
         if loaded.effective is not None and loaded.effective == before.loaded.effective:
             # The same config may have other warnings, and replaces a rejected config.
@@ -234,14 +235,19 @@ class Configuration:
             self._names = names
             self._news.publish(CdiDevicesNamed(names))
 
-    def _with_first_mps_root(self, loaded: Loaded) -> Loaded:
-        # The first MPS root is mounted into containers, and `gpushare mps` uses the first root until a restart.
-        effective, first = loaded.effective, self.config.flags.mps_root
-        if effective is None or effective.config.flags.mps_root == first:
+    def _with_first_mps(self, loaded: Loaded) -> Loaded:
+        # The first MPS root is mounted into containers, and `gpushare mps` uses the first root until a restart. What
+        # containers get by a protocol is of no use with another protocol.
+        effective, first = loaded.effective, self.config.flags
+        if effective is None:
             return loaded
         flags = effective.config.flags
-        self._news.publish(MpsRootKept(flags.mps_root, first))
-        config = effective.config.model_copy(update={"flags": flags.model_copy(update={"mps_root": first})})
+        if flags.mps_root != first.mps_root:
+            self._news.publish(MpsRootKept(flags.mps_root, first.mps_root))
+        if flags.mps_protocol != first.mps_protocol:
+            self._news.publish(MpsProtocolKept(flags.mps_protocol, first.mps_protocol))
+        kept = {"mps_root": first.mps_root, "mps_protocol": first.mps_protocol}
+        config = effective.config.model_copy(update={"flags": flags.model_copy(update=kept)})
         return replace(loaded, effective=replace(effective, config=config))
 
 

@@ -295,6 +295,7 @@ class NodeDaemon:
                 spawn("rescan", partial(self._rescan, node))
                 spawn("allocations", node.track_allocations)
                 spawn("MPS", node.mps.watch)
+                spawn("MPS namespaces", node.track_namespaces)
                 spawn("MIG", node.follow_mig)
                 spawn("usage", partial(self._follow_usage, source, node, cluster, reader))
                 spawn(

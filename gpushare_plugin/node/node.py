@@ -6,7 +6,7 @@ passes the offer to the sessions; the sessions send changed resources to the kub
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from gpushare_plugin.config.unreported_memory import sized
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.health import Cordon, GpuEvent
 from gpushare_plugin.core.holding import Confirmed, Unknown
+from gpushare_plugin.core.namespaces import WITH_NAMESPACES
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.gpus.host import Host
@@ -50,6 +51,13 @@ ASK_KUBELET_EVERY = 2.0
 
 RETRY_START_EVERY = 1.0
 """Seconds between attempts to start, until the holdings of pods are known."""
+
+
+RENEW_AFTER_LOOKS = 30
+"""Looks at the kubelet's record without news after which the kubelet is made to write the record again.
+
+One minute: pods that have ended then lose their MPS namespaces.
+"""
 
 
 class Outside(Struct, frozen=True):
@@ -93,9 +101,17 @@ class ServedNode:
         source = HostSource(outside.source, outside.host, lambda: self.config)
         self._looks = Looks(source, self._gpus, self._looked)
         self._offer = NodeOffer(news, outside.clock)
-        self._sessions = Sessions(outside.directory, outside.spawn, news, outside.steering, outside.reader.recent)
-        # The MPS root is mounted into containers, and therefore stays the same until this process restarts.
-        self._mps = NodeMps(MpsRoot(Path(self.config.flags.mps_root)), self.apply, news)
+        # Containers have mounts by the root and the protocol of MPS: both stay the same until this process restarts.
+        flags = self.config.flags
+        self._mps = NodeMps(MpsRoot(Path(flags.mps_root)), self.apply, news, outside.reader.recorded)
+        self._sessions = Sessions(
+            outside.directory,
+            outside.spawn,
+            news,
+            outside.steering,
+            recent=outside.reader.recent,
+            before_start=self._before_start if flags.mps_protocol == WITH_NAMESPACES else None,
+        )
         self._mig = NodeMig(MigRoot(outside.mig_root), self._looks, outside.clock)
         self.withdrawals = NodeWithdrawals(outside.clock, outside.asked_for)
         """The withdrawn slices, and the slices for the Node to show."""
@@ -176,6 +192,23 @@ class ServedNode:
         if self._offer.waits_for_record(self._slices.surplus(self._configuration.partitioning)):
             self._offer.update_holdings(await self._read_renewed())
             self.apply()
+
+    async def track_namespaces(self) -> None:
+        """Request MPS namespaces for what containers hold, whenever the kubelet has written its record."""
+        written, looks = None, 0
+        while True:
+            await self._mps.has_namespaces.wait()
+            if written != (record := self._reader.record):
+                written = record
+                await self._mps.follow(self._offer.resources)
+            elif (looks := looks + 1) % RENEW_AFTER_LOOKS == 0:
+                # After the question, the kubelet writes no pods that have ended.
+                await self._reader.read()
+                self._sessions.refresh_record()
+            await asyncio.sleep(self._ask_every)
+
+    async def _before_start(self, resource: Resource, ids: Collection[str]) -> None:
+        await self._mps.before_start(resource, ids, self._offer.resources)
 
     async def _read_renewed(self) -> Confirmed | Unknown:
         """Make the kubelet write a new checkpoint, without ended pods, and return the holdings of pods."""

@@ -11,6 +11,7 @@ from gpushare_plugin.core.recent import RecentAllocations
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.kubelet.allocations.checkpoint import CHECKPOINT
 from gpushare_plugin.kubelet.device_plugin.directory import PluginDirectory
+from gpushare_plugin.kubelet.device_plugin.service import BeforeStart
 from gpushare_plugin.kubelet.device_plugin.session import Session
 from gpushare_plugin.kubelet.device_plugin.steering import Steering
 from gpushare_plugin.node.news.news import News, RequestRejected, ResourceRetired
@@ -19,18 +20,21 @@ from gpushare_plugin.node.news.news import News, RequestRejected, ResourceRetire
 class Sessions:
     """The sessions of the offered resources."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - everything that sessions depend on
         self,
         directory: PluginDirectory,
         spawn: Spawn,
         news: News,
         steering: Steering | None = None,
+        *,
         recent: RecentAllocations | None = None,
+        before_start: BeforeStart | None = None,
     ) -> None:
         """Serve on sockets in `directory`; `spawn` runs the sessions, `steering` knows the promises to pods.
 
-        `recent` remembers the allocations of all sessions.
+        `recent` remembers the allocations of all sessions. `before_start` is called before each start of a container.
         """
+        self._before_start = before_start
         self._recent = recent or RecentAllocations()
         self._directory = directory
         self._steering = steering
@@ -82,6 +86,7 @@ class Sessions:
             pairing=self._pairing,
             refused=refused,
             recent=self._recent,
+            before_start=self._before_start,
         )
 
     def _start(self, session: Session) -> None:

@@ -102,6 +102,9 @@ def _assembled(node: NodeFacts, ways: Iterable[MakeWay], describe: Callable[[Pat
         containers = {gpu: entry.containers(gpu) for gpu in entry.gpus}
         shared = SharedGpus(selection.title(entry), entry.path, containers, entry.key)
         entry.choice = choose(entry.isolations, shared, findings)
+    needs = mps.needs((entry.isolation, entry.gpus) for entry in entries)
+    if reason := mps.why_not_protocol(needs.protocol, node.inventory.driver_version):
+        findings.problem(("flags", "mpsProtocol"), reason)
     unclaimed = {gpu: name for gpu, name in _left(node).items() if gpu.uuid not in selection.owners}
     resources = tuple(_resources(made, unclaimed, findings))
     cdi, gpus = CdiNames(node.config.flags, node.injection.cdi_devices), _gpus(resources)
@@ -110,7 +113,7 @@ def _assembled(node: NodeFacts, ways: Iterable[MakeWay], describe: Callable[[Pat
         resources,
         tuple(findings.problems),
         tuple(findings.notices),
-        mps.needs((entry.isolation, entry.gpus) for entry in entries),
+        needs,
         dict(_modes(entries)),
         {gpu.uuid: entry.isolation.name for entry in entries for gpu in entry.gpus},
         {gpu.uuid: entry.choice.passed_over for entry in entries if len(entry.isolations) > 1 for gpu in entry.gpus},

@@ -15,6 +15,7 @@ from gpushare_plugin.config.loading.load import Loaded, load
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.node.daemon import Daemon, NodeDaemon
+from gpushare_plugin.node.node import ASK_KUBELET_EVERY
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 from tests.nodes import Cards
 
@@ -35,6 +36,7 @@ class Life:
         self.file = kubelet.plugin_directory.parent / "config.yaml"
         self.trust_delays = TrustDelays(unknown=0)
         self.cdi_spec_dirs: tuple[Path, ...] = ()
+        self.ask_every = ASK_KUBELET_EVERY
 
     async def start(self, **sections: object) -> None:
         """Start gpushare with this config and the GPUs that are present now."""
@@ -47,6 +49,7 @@ class Life:
             trust_delays=self.trust_delays,
             cdi_spec_dirs=self.cdi_spec_dirs,
             clock=lambda: 2000 * time.monotonic(),
+            ask_every=self.ask_every,
         )
         self._context = AsyncExitStack()
         serving = NodeDaemon(daemon).serving(self.cards, self.cards.inventory, None)

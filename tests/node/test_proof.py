@@ -27,6 +27,7 @@ LIST, PIPE, VISIBLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_PIPE_DIRECTO
 TRAP = f"has a {LIST} that names a GPU which it does not see by {VISIBLE}, so CUDA drops all limits"
 
 MPS = snapshot(memory(isolation="mps", allowMultiGPUShares=True), 8192, 8192)
+NAMESPACES = snapshot(memory(isolation="mps"), 8192, 8192, flags={"mpsProtocol": 3})
 REPLICAS = snapshot({"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}, 8192, 8192)
 HAMI = snapshot(memory(isolation="hami-core"), 8192, 8192)
 NONE = snapshot(memory(), 8192, 8192)
@@ -97,6 +98,30 @@ async def test_a_worker_that_narrows_its_gpus_is_found(kubelet: EmbeddedKubelet,
         node.list_clients(client(worker))
         effect = await node.look(worker)
         assert effect == Effect("not in effect", f"process {worker.pid} {TRAP}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({VISIBLE: "1"}, ""),
+        ({LIST: "0=1G"}, ""),
+        ({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100"}, ""),
+        ({LIST: "0=1G,2=1G"}, TRAP),
+        ({VISIBLE: "1", LIST: "0=1G,1=1G"}, TRAP),
+    ],
+)
+async def test_a_namespace_holds_but_for_a_deliberate_list(
+    kubelet: EmbeddedKubelet, shown: ShownProcesses, changes: dict[str, str], words: str
+) -> None:
+    """With MPS protocol 3, a worker that narrows its GPUs is limited; a list that it made itself is found."""
+    async with proven(kubelet, shown, NAMESPACES, OnBothGpus()) as node:
+        pod = a_pod(6)
+        given = await node.admit(pod)
+        assert LIST not in given
+        worker = node.start(pod, {**given, **changes})
+        node.list_clients(client(worker).model_copy(update={"namespace": "c_1", "memory_limit_mib": 3072}))
+        effect = await node.look(worker)
+        assert effect == (Effect("not in effect", f"process {worker.pid} {words}") if words else IN_EFFECT)
 
 
 async def test_a_process_that_is_no_client_is_found(kubelet: EmbeddedKubelet, shown: ShownProcesses) -> None:

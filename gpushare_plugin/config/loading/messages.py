@@ -22,7 +22,7 @@ def wrong_value(error: ErrorDetails) -> str:
     found, kind = error["input"], _kind(error["loc"])
     if isinstance(found, str) and kind.bare in {bool, int, float}:
         return wrong(found, f"{kind.allowed}, without quotes")
-    return wrong(found, kind.allowed, nearest(found, kind.words) if isinstance(found, str) else None)
+    return wrong(found, kind.allowed, nearest(found, map(str, kind.words)) if isinstance(found, str) else None)
 
 
 def unknown_key(key: str, section: type[Section]) -> str:

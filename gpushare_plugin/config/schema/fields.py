@@ -44,8 +44,8 @@ class Kind(Struct, frozen=True):
         return Kind.of(get_args(self.bare)[0]) if get_origin(self.bare) is tuple else None
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """The allowed words of a choice between words; empty for any other setting."""
+    def words(self) -> tuple[str | int, ...]:
+        """The allowed words, or numbers, of a choice; empty for any other setting."""
         return get_args(self.bare) if get_origin(self.bare) is Literal else ()
 
     @property
@@ -60,7 +60,7 @@ class Kind(Struct, frozen=True):
             least = any(isinstance(note, MinLen) for note in self.metadata)
             return f"a list of {'at least one of ' if least else ''}{self.item.allowed}"
         if self.words:
-            return ", ".join(self.words)
+            return ", ".join(map(str, self.words))
         return self._simple()
 
     def _simple(self) -> str:

@@ -74,6 +74,7 @@ from gpushare_plugin.config.schema.values import (
     text_like,
 )
 from gpushare_plugin.core.health import APPLICATION_XIDS, RESET_XIDS, XidPolicy
+from gpushare_plugin.core.namespaces import MpsProtocol
 from gpushare_plugin.core.policies import DEFAULT_POLICY, DEFAULT_REPLICA_POLICY, PolicyName, ReplicaPolicyName
 from gpushare_plugin.slices.memory import MOST_MPS_CLIENTS
 from gpushare_plugin.slices.slice import Slice
@@ -380,6 +381,11 @@ class Flags(_Optional):
     mps_root: AbsolutePath = Field(
         default="/run/nvidia/mps",
         description="MPS directory on the host: pipes in `pipe`, logs in `log`, shared memory in `shm`.",
+    )
+    mps_protocol: Annotated[MpsProtocol, Allowed("2, 3", {"enum": [2, 3]})] = Field(
+        default=2,
+        description="Protocol of the MPS control daemon. With 3, which needs driver 615 and is experimental, the MPS "
+        "server itself holds each container to its limits, also on several GPUs.",
     )
     nvidia_driver_root: AbsolutePath = Field(
         default="/",

@@ -128,7 +128,7 @@ class HoldingsReader:
         # kubelet forget ended pods: the checkpoints written from now on are without these pods.
         written = identity(self._directory / CHECKPOINT)
         self._asked = written, now
-        recorded = await self._recorded()
+        recorded = await self.recorded()
         asked_at = now
         if doubt is not None:
             if recorded is None or before is None or written in {None, before[0]}:
@@ -151,13 +151,29 @@ class HoldingsReader:
 
     # ------------------------------------------------------------------ who holds what
 
+    @property
+    def record(self) -> Identity | None:
+        """The identity of the kubelet's checkpoint: another one after each write."""
+        return identity(self._directory / CHECKPOINT)
+
+    async def recorded(self) -> Holdings | None:
+        """Return the holdings in the kubelet's checkpoint, init containers included; None for an unreadable checkpoint.
+
+        The holdings have UIDs, but no names of pods. Pods that have ended are there until the kubelet writes again.
+        """
+        try:
+            return await asyncio.to_thread(read_recorded, self._directory)
+        except CheckpointError as error:
+            self._log_unread("checkpoint_unreadable", str(error))
+            return None
+
     async def with_uids(self, uids: Mapping[PodName, str]) -> Holdings | Unknown:
         """Return the present holdings of each container, init containers included, with the UID of the pod.
 
         The source is the checkpoint, which the kubelet writes at each allocation. If the checkpoint cannot be read, the
         source is pod-resources: without init containers, and only for the pods with a UID in `uids`.
         """
-        if (recorded := await self._recorded()) is not None:
+        if (recorded := await self.recorded()) is not None:
             return recorded
         shown, doubt = await self._ask()
         if doubt is not None:
@@ -208,14 +224,6 @@ class HoldingsReader:
                 self._log_unread("checkpoint_unreadable", str(error))
                 self._granted = None, {}
         return self._granted[1]
-
-    async def _recorded(self) -> Holdings | None:
-        """Return the holdings in the kubelet's checkpoint; None if the checkpoint cannot be read."""
-        try:
-            return await asyncio.to_thread(read_recorded, self._directory)
-        except CheckpointError as error:
-            self._log_unread("checkpoint_unreadable", str(error))
-            return None
 
     async def _ask(self) -> tuple[Holdings, Unknown | None]:
         """Return the holdings by pod-resources, and the reason why some may be missing; None if all are there."""

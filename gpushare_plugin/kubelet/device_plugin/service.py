@@ -141,6 +141,13 @@ _SERVICE = api.DESCRIPTOR.services_by_name["DevicePlugin"].full_name
 Refused = Callable[[str, str, str], None]
 """A function called in the event loop with the name of a refused call, the resource and the reason; returns at once."""
 
+BeforeStart = Callable[[Resource, Collection[str]], Awaitable[None]]
+"""A function called each time before the kubelet starts a container with units of a resource, by their IDs.
+
+The container starts once the function returns. The function takes at most a few seconds, while other calls are
+answered, and raises GpushareError to refuse the start; the kubelet tries again later.
+"""
+
 _LONGEST_MESSAGE = 4096
 """Characters of an error message; gRPC carries it in a header, and headers end at 8 KiB."""
 
@@ -188,12 +195,15 @@ class DevicePluginService(rpc.DevicePluginServicer):
         refused: Refused = lambda _call, _resource, _reason: None,
         *,
         recent: RecentAllocations | None = None,
+        before_start: BeforeStart | None = None,
     ) -> None:
         """Serve the units of `resource`; all resources of a node share one `pairing` and one `recent`.
 
         `on_streams_changed` is called when the number of open streams changes. `steering` knows the promises to pods;
-        without `steering`, none are known. `refused` is called for each refusal.
+        without `steering`, none are known. `refused` is called for each refusal, `before_start` before each start of a
+        container.
         """
+        self._before_start = before_start
         self._refused = refused
         self.resource = resource
         """The resource served now."""
@@ -234,9 +244,9 @@ class DevicePluginService(rpc.DevicePluginServicer):
 
     @_counted
     async def GetDevicePluginOptions(self, request: api.Empty, context: Context) -> api.DevicePluginOptions:  # noqa: ARG002, N802 - fixed by gRPC
-        """Ask for preferred-allocation calls, and for a call before the start of each container with compute."""
-        cores = self.resource.role == "cores"
-        return api.DevicePluginOptions(get_preferred_allocation_available=True, pre_start_required=cores)
+        """Ask for preferred-allocation calls, and for a call before the start of each container where that matters."""
+        asks = self.resource.role == "cores" or self._before_start is not None
+        return api.DevicePluginOptions(get_preferred_allocation_available=True, pre_start_required=asks)
 
     async def ListAndWatch(self, request: api.Empty, context: Context) -> AsyncIterator[bytes]:  # type: ignore[override]  # noqa: ARG002, N802 - fixed by gRPC
         """Send the whole device list, serialised, now and after every change, until the kubelet hangs up."""
@@ -301,8 +311,13 @@ class DevicePluginService(rpc.DevicePluginServicer):
         request: api.PreStartContainerRequest,
         context: Context,  # noqa: ARG002 - fixed by gRPC
     ) -> api.PreStartContainerResponse:
-        """Refuse containers with compute and no GPU: only now all requests of a container are allocated."""
+        """Refuse containers with compute and no GPU: only now all requests of a container are allocated.
+
+        Wait until what a container needs on the host is there.
+        """
         self._pairing.check_start(self.resource.name, request.devices_ids)
+        if self._before_start is not None:
+            await self._before_start(self.resource, request.devices_ids)
         return api.PreStartContainerResponse()
 
     def _grant(self, ids: Collection[str]) -> Grant:

@@ -1,15 +1,28 @@
 """The GPUs to be served by MPS on this node, and the GPUs that cannot be allocated because of MPS."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
+from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.core.gpu import Inventory
-from gpushare_plugin.mps.exchange import MpsGpu, MpsRoot, MpsSettings
+from gpushare_plugin.core.holding import Holdings
+from gpushare_plugin.core.namespaces import WITH_NAMESPACES, ContainerNamespace, namespace_name
+from gpushare_plugin.core.resource import Resource
+from gpushare_plugin.mps.exchange import MpsGpu, MpsNamespace, MpsRoot, MpsSettings
 from gpushare_plugin.mps.link import MpsLink
+from gpushare_plugin.node.gpus.namespaces import namespaces
 from gpushare_plugin.node.gpus.state import drifted
 from gpushare_plugin.node.news.news import GpuNotServedByMps, GpuServedByMps, News
 from gpushare_plugin.sharing.isolation.layer import Mode
 from gpushare_plugin.sharing.isolation.mps import UnderMps
 from gpushare_plugin.sharing.plan import Plan
+
+START_WITHIN = 5.0
+"""Seconds that the start of a container waits for its namespace; the kubelet waits 30 seconds.
+
+Source of the latter: `KubeletPreStartContainerRPCTimeoutInSecs` in k8s.io/kubelet, deviceplugin/v1beta1.
+"""
 
 _NOT_RELEASED = "the MPS control daemon has not released it yet"
 
@@ -17,36 +30,121 @@ _NOT_RELEASED = "the MPS control daemon has not released it yet"
 class NodeMps:
     """Requests MPS for the GPUs of a node, and knows the GPUs not served or not released by MPS."""
 
-    def __init__(self, root: MpsRoot, changed: Callable[[], None], news: News) -> None:
-        """Exchange files with `gpushare mps` in `root`; call `changed` after each change of the GPUs served by MPS."""
+    def __init__(
+        self, root: MpsRoot, changed: Callable[[], None], news: News, holdings: Callable[[], Awaitable[Holdings | None]]
+    ) -> None:
+        """Exchange files with `gpushare mps` in `root`; call `changed` after each change of the GPUs served by MPS.
+
+        `holdings` returns what containers hold by the kubelet's record, None where the record cannot be read.
+        """
         self.link = MpsLink(root, changed)
         """The exchange with `gpushare mps`."""
         self._news = news
+        self._holdings = holdings
         self._wanted: MpsSettings | None = None
+        self._before = MpsSettings()
+        self._modes: dict[str, UnderMps] = {}
+        self._waiting: dict[str, str] = {}
+        self._namespaces: dict[str, ContainerNamespace] = {}
+        self._starting: Counter[str] = Counter()
         self._published: frozenset[tuple[str, str]] = frozenset()
+        self.has_namespaces = asyncio.Event()
+        """Set while containers need namespaces, or may need some."""
 
     def modes_before(self, plan: Plan) -> dict[str, Mode]:
         """Return the modes of GPUs before this process: only MPS leaves a trace, other modes count as unchanged."""
         under_mps = plan.mps.gpus
         modes: dict[str, Mode] = {uuid: mode for uuid, mode in plan.modes.items() if uuid not in under_mps}
-        for gpu in self.link.wanted_before().gpus:
-            before, now = UnderMps(gpu.memory_limit_mib), under_mps.get(gpu.uuid)
-            modes[gpu.uuid] = now if now is not None and _much_the_same(before, now) else before
+        self._before = before = self.link.wanted_before(plan.mps.protocol)
+        self._namespaces = {
+            each.name: ContainerNamespace(each.name, each.memory_limit_mib, each.active_thread_percentage)
+            for each in before.namespaces
+        }
+        for gpu in before.gpus:
+            mode, now = UnderMps(gpu.memory_limit_mib, protocol=before.protocol), under_mps.get(gpu.uuid)
+            modes[gpu.uuid] = now if now is not None and _much_the_same(mode, now) else mode
         return modes
 
     def want(self, plan: Plan, modes_in_use: Mapping[str, Mode], inventory: Inventory) -> None:
-        """Request MPS for the GPUs with MPS as the mode in use, including GPUs with only retired units."""
+        """Request MPS for the GPUs with MPS as the mode in use, including GPUs with only retired units.
+
+        A node has one MPS control daemon. While pods hold GPUs by another protocol than that of the config, the GPUs by
+        the protocol of the config wait.
+        """
         modes = {uuid: mode for uuid, mode in modes_in_use.items() if isinstance(mode, UnderMps)}
-        present = [gpu.uuid for gpu in inventory.cards if gpu.uuid in modes]
-        order = [*present, *sorted(modes.keys() - present)]  # an unresponsive GPU stays under MPS for its pods
-        settings = MpsSettings(
-            gpus=tuple(MpsGpu(uuid=uuid, memory_limit_mib=modes[uuid].memory_limit_mib) for uuid in order),
-            active_thread_percentage=plan.mps.active_thread_percentage if modes else None,
+        planned = plan.mps.protocol
+        protocol = next((mode.protocol for mode in modes.values() if mode.protocol != planned), planned)
+        waits = f"pods of this node still use MPS with protocol {protocol}"
+        self._waiting = {uuid: waits for uuid, mode in modes.items() if mode.protocol != protocol}
+        self._modes = {uuid: mode for uuid, mode in modes.items() if mode.protocol == protocol}
+        present = [gpu.uuid for gpu in inventory.cards if gpu.uuid in self._modes]
+        order = [*present, *sorted(self._modes.keys() - present)]  # an unresponsive GPU stays under MPS for its pods
+        percentage = plan.mps.active_thread_percentage if protocol == planned else self._before.active_thread_percentage
+        self._request(
+            gpus=tuple(MpsGpu(uuid=uuid, memory_limit_mib=self._modes[uuid].memory_limit_mib) for uuid in order),
+            active_thread_percentage=percentage if modes else None,
+            protocol=protocol if modes else 2,
         )
+        self._publish()
+
+    def _request(self, **changes: object) -> None:
+        """Request the settings with `changes` and the present namespaces; a change of namespaces has a new revision."""
+        before = self._wanted or self._before
+        settings = before.model_copy(update=changes)
+        with_them = settings.protocol == WITH_NAMESPACES
+        namespaces = tuple(_wanted(self._namespaces[name]) for name in sorted(self._namespaces)) if with_them else ()
+        if namespaces != before.namespaces:
+            revision = before.revision + 1
+            settings = settings.model_copy(update={"namespaces": namespaces, "revision": revision})
+        if with_them:
+            self.has_namespaces.set()
+        else:
+            self.has_namespaces.clear()
         if settings != self._wanted:
             self._wanted = settings
             self.link.want(settings)
-        self._publish()
+
+    # ------------------------------------------------------------------ namespaces of containers
+
+    async def follow(self, resources: Mapping[str, Resource]) -> None:
+        """Request exactly the namespaces that containers with units of `resources` need by what they hold now.
+
+        Holdings that cannot be read change nothing.
+        """
+        held = await self._holdings()
+        if held is None or not self.has_namespaces.is_set():
+            return
+        starting = {name: each for name, each in self._namespaces.items() if self._starting[name]}
+        self._namespaces = starting | namespaces(held, resources, self._modes, self._namespaces)
+        self._request()
+
+    async def before_start(self, resource: Resource, ids: Collection[str], resources: Mapping[str, Resource]) -> None:
+        """Wait until the container with the units `ids` of `resource` has its namespace, at most START_WITHIN seconds.
+
+        Raises PlacementError if the namespace is not there by then. Other units need no namespace.
+        """
+        under_mps = self.has_namespaces.is_set() and any(uuid in self._modes for uuid in resource.gpus_of(ids))
+        if resource.role == "cores" or not under_mps:
+            return
+        name = namespace_name(ids)
+        self._starting[name] += 1
+        try:
+            await self.follow(resources)
+            if name not in self._namespaces:  # the record is older than the allocation, or cannot be read
+                grant = resource.granted(ids)
+                if grant is None or grant.namespace is None:
+                    return
+                self._namespaces[name] = grant.namespace
+                self._request()
+            reason = await self.link.until_made(_wanted(self._namespaces[name]), START_WITHIN)
+        finally:
+            self._starting.subtract([name])
+            self._starting = +self._starting
+        if reason is not None:
+            raise PlacementError(
+                f"{resource.name}: the MPS namespace {name} of the container does not exist with its limits after "
+                f"{START_WITHIN:g} s: {reason}. The kubelet tries again"
+            )
 
     @property
     def in_use(self) -> bool:
@@ -57,13 +155,17 @@ class NodeMps:
     @property
     def unserved(self) -> dict[str, str]:
         """The reasons why MPS prevents the allocation of GPUs, by UUID."""
+        view = self.link.view
         return {
-            uuid: f"not served by MPS: {reason}" for uuid, reason in self.link.view.unserved.items()
-        } | dict.fromkeys(self.link.view.lingering, f"not released by MPS: {_NOT_RELEASED}")
+            **{uuid: f"not served by MPS: {reason}" for uuid, reason in view.unserved.items()},
+            **dict.fromkeys(view.lingering, f"not released by MPS: {_NOT_RELEASED}"),
+            **{uuid: f"not served by MPS: {reason}" for uuid, reason in self._waiting.items()},
+        }
 
     @property
     def _reasons(self) -> dict[str, str]:
-        return dict(self.link.view.unserved) | dict.fromkeys(self.link.view.lingering, _NOT_RELEASED)
+        view = self.link.view
+        return {**view.unserved, **dict.fromkeys(view.lingering, _NOT_RELEASED), **self._waiting}
 
     def _publish(self) -> None:
         """Publish the GPUs not served by MPS, and the GPUs served again."""
@@ -75,6 +177,17 @@ class NodeMps:
             self._news.publish(GpuServedByMps(uuid))
 
 
+def _wanted(namespace: ContainerNamespace) -> MpsNamespace:
+    """Return a namespace as `gpushare mps` reads it: without a limit, a process may use all threads."""
+    return MpsNamespace(
+        name=namespace.name,
+        memory_limit_mib=namespace.memory_limit_mib,
+        active_thread_percentage=namespace.active_thread_percentage or 100,
+    )
+
+
 def _much_the_same(before: UnderMps, now: UnderMps) -> bool:
+    if before.protocol != now.protocol:
+        return False
     old, new = before.memory_limit_mib, now.memory_limit_mib
     return old == new or (old is not None and new is not None and drifted(old, new))

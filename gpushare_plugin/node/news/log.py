@@ -236,6 +236,10 @@ class NewsLog:
         _log.warning("mps_root_change_ignored", found=item.found, expected=item.in_effect)
 
     @log.register
+    def _(self, item: news.MpsProtocolKept) -> None:
+        _log.warning("mps_protocol_change_ignored", found=item.found, expected=item.in_effect)
+
+    @log.register
     def _(self, _item: news.ReloadRequested) -> None:
         _log.info("config_reloading")
 

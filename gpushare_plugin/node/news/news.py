@@ -280,6 +280,15 @@ class MpsRootKept(Struct, frozen=True):
     """The MPS root of the start."""
 
 
+class MpsProtocolKept(Struct, frozen=True):
+    """A config changes the protocol of MPS; the protocol of the start stays in effect."""
+
+    found: int
+    """The protocol of the config."""
+    in_effect: int
+    """The protocol of the start."""
+
+
 class ReloadRequested(Struct, frozen=True):
     """SIGHUP requested a reload of the config."""
 
@@ -328,6 +337,7 @@ NewsItem = (
     | ConfigDoesNotFitGpus
     | LabelConfigRejected
     | MpsRootKept
+    | MpsProtocolKept
     | ReloadRequested
     | Warned
 )

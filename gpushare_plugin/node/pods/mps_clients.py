@@ -39,7 +39,7 @@ class ClientWatch:
         if status.clients is None or status.clients_asked_at is None:
             return replace(facts, unlisted=_NO_ANSWER)
         if (client := _client(status.clients, process.pid)) is not None:
-            return replace(facts, client=True, doubt=client.doubt)
+            return replace(facts, client=True, doubt=client.doubt, namespaced=client.namespace is not None)
         if status.clients_asked_at <= self._first_seen.get((process.pid, process.owner.pod_uid), float("inf")):
             return replace(facts, unlisted=_NOT_ASKED)
         if process.mps_client:

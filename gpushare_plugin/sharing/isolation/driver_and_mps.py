@@ -11,30 +11,32 @@ from gpushare_plugin.config.findings import Findings
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.sharing.isolation.driver import DriverIsolation
 from gpushare_plugin.sharing.isolation.layer import Layers, SharedGpus
-from gpushare_plugin.sharing.isolation.mps import MpsClient, MpsIsolation, UnderMps
+from gpushare_plugin.sharing.isolation.mps import MpsIsolation, UnderMps
 
 
 class DriverAndMpsIsolation(MpsIsolation, frozen=True):
     """The isolation of an entry with `isolation: driver+mps`, and of entries of `sharing.mps` with `driver`."""
 
     name: ClassVar[str] = "driver+mps"
-    limits_several_gpus: ClassVar[bool] = True
 
     driver: DriverIsolation
     """The part of the isolation that the driver enforces."""
 
     @property
+    def limits_several_gpus(self) -> bool:
+        """Whether the limits of a container hold on each of several GPUs, as those of the driver do."""
+        return True
+
+    @property
     def layers(self) -> Layers:
         """The layers of MPS and of the driver."""
-        own = self.limits.equal_parts is None
-        client = MpsClient(self.root, self.limits.compute, own_memory_limit=own, driver=self.driver.rule)
-        return (client, *self.driver.layers)
+        return (self.client(self.driver.rule), *self.driver.layers)
 
     def mode(self, gpu: Gpu) -> UnderMps:
         """Return the mode of `gpu`, with the default memory limit of MPS and the mode of the driver limits."""
         parts = self.limits.equal_parts
         default = self.driver.rule.most_mib(gpu.memory_mib // parts, gpu.memory_mib) if parts else None
-        return UnderMps(default, self.driver.under_driver)
+        return UnderMps(default, self.driver.under_driver, self.protocol)
 
     def why_not(self, gpus: Iterable[Gpu]) -> str:
         """Return why this node lacks the driver limits or MPS on `gpus`; empty if it has both."""

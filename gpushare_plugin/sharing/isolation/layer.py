@@ -74,8 +74,11 @@ class Isolation:
 
     name: ClassVar[str] = "none"
     """The name of the isolation in the config and in messages."""
-    limits_several_gpus: ClassVar[bool] = True
-    """Whether the limits of a container hold on each of several GPUs."""
+
+    @property
+    def limits_several_gpus(self) -> bool:
+        """Whether the limits of a container hold on each of several GPUs."""
+        return True
 
     @property
     def layers(self) -> Layers:

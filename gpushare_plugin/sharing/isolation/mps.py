@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from posixpath import join
 from typing import ClassVar
 
+from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.config.findings import GPUS_TO_NAME, Findings
@@ -18,8 +19,9 @@ from gpushare_plugin.config.unreported_memory import NO_SIZE
 from gpushare_plugin.core.driver_limits import LimitRule
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.grant import AllocatedGpu, Allocation, Grant, Mount
+from gpushare_plugin.core.namespaces import SERVER, WITH_NAMESPACES, ContainerNamespace, MpsProtocol, namespace_name
 from gpushare_plugin.sharing.isolation.driver import UnderDriver
-from gpushare_plugin.sharing.isolation.layer import Isolation, Layers, Limits, SharedGpus, percentage
+from gpushare_plugin.sharing.isolation.layer import Isolation, Layer, Layers, Limits, SharedGpus, percentage
 from gpushare_plugin.slices.memory import MOST_MPS_CLIENTS, MemoryRoom
 
 PIPE_DIRECTORY = "/mps/pipe"
@@ -30,6 +32,8 @@ _COMPUTE_LIMIT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 _MOST_CLIENTS_BEFORE_VOLTA = 16
 _VOLTA = (7, 0)
 _OLDEST = (3, 5)
+_FIRST_WITH_NAMESPACES = 615
+"""The first driver with protocol 3, by NVIDIA's "Multi-Process Service" for release 615."""
 
 
 class UnderMps(Struct, frozen=True):
@@ -42,6 +46,8 @@ class UnderMps(Struct, frozen=True):
     """The default memory limit of each client in MiB, None if containers set their own limits."""
     driver: UnderDriver | None = None
     """The mode of the driver limits beside MPS, None without driver limits."""
+    protocol: MpsProtocol = 2
+    """The protocol of the MPS control daemon; containers of one protocol do not find a daemon of the other."""
 
 
 class MpsNeeds(Struct, frozen=True):
@@ -51,6 +57,8 @@ class MpsNeeds(Struct, frozen=True):
     """The mode of every GPU under MPS, by UUID."""
     active_thread_percentage: int | None = None
     """The default compute limit of all clients in percent; None if GPUs differ, or every container sets a limit."""
+    protocol: MpsProtocol = 2
+    """The protocol of the MPS control daemon."""
 
 
 class MpsClient(Struct, frozen=True):
@@ -75,13 +83,55 @@ class MpsClient(Struct, frozen=True):
         ]
         # A list for several GPUs is dropped by a process that sees fewer; the driver limits each GPU anyway.
         if self.own_memory_limit and not (self.driver and len(share.gpus) > 1):
-            limits = (f"{ordinal}={self._mib(part)}M" for ordinal, part in enumerate(share.gpus))
+            limits = (f"{ordinal}={_most_mib(part, self.driver)}M" for ordinal, part in enumerate(share.gpus))
             grant.environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(limits)
         if (percent := percentage(self.compute, share)) is not None:
             grant.environment[_COMPUTE_LIMIT] = str(percent)
 
-    def _mib(self, part: AllocatedGpu) -> int:
-        return self.driver.most_mib(part.mib, part.gpu.memory_mib) if self.driver else part.mib
+
+class NamespaceClient(Struct, frozen=True):
+    """The layer that makes each process of a container a client of the container's own MPS namespace (protocol 3).
+
+    The container sees the socket of its namespace only, and has no limit of memory in its environment: the limits are
+    those of the namespace, whichever GPUs a process sees. The percentage of threads is in the environment as well. By
+    NVIDIA's documents, the percentage of the namespace overrides the variable, or the smaller one counts: in either
+    case a program cannot get more. The variable also tells programs their share.
+    """
+
+    root: str
+    """The directory of the daemon on the host."""
+    compute: Compute = "proportional"
+    """The compute limit of the entry."""
+    driver: LimitRule | None = None
+    """The rule of the driver limits beside MPS, None without driver limits."""
+
+    def add(self, grant: Grant, share: Allocation) -> None:
+        """Add the mounts and the variable to reach the namespace, and the namespace itself.
+
+        A namespace has one limit of memory for every GPU. Raises PlacementError for different limits on several GPUs,
+        unless the driver limits each GPU: then the largest limit is that of the namespace.
+        """
+        sizes = {_most_mib(part, self.driver) for part in share.gpus}
+        if len(sizes) > 1 and self.driver is None:
+            found = ", ".join(f"{part.mib} MiB on {part.gpu.identity}" for part in share.gpus)
+            raise PlacementError(
+                f"{share.resource}: {found} found, the same on each GPU expected: with MPS protocol 3, a container has "
+                "one limit for all its GPUs; request the same amount of each GPU"
+            )
+        percent, name = percentage(self.compute, share), namespace_name(share.ids)
+        grant.environment["CUDA_MPS_PIPE_DIRECTORY"] = PIPE_DIRECTORY
+        grant.mounts += [
+            Mount(PIPE_DIRECTORY, join(self.root, "pipe", SERVER, name), read_only=True),
+            Mount(_SHARED_MEMORY, join(self.root, "shm")),
+        ]
+        if percent is not None:
+            grant.environment[_COMPUTE_LIMIT] = str(percent)
+        grant.namespace = ContainerNamespace(name, max(sizes), percent)
+
+
+def _most_mib(part: AllocatedGpu, driver: LimitRule | None) -> int:
+    """Return the limit under MPS: the share, or what the driver limits of `driver` allow beyond the share."""
+    return driver.most_mib(part.mib, part.gpu.memory_mib) if driver else part.mib
 
 
 class MpsIsolation(Struct, Isolation, frozen=True):
@@ -90,26 +140,40 @@ class MpsIsolation(Struct, Isolation, frozen=True):
     If a GPU has equal parts, the defaults of the daemon limit every client alike. Otherwise each container has a list
     with a limit for each GPU. If the list names a GPU that the client does not see, the client drops all limits
     (measured on r615 and published in the documentation of NVIDIA Dynamo): a program only has to narrow
-    CUDA_VISIBLE_DEVICES. Therefore the limits do not hold on several GPUs.
+    CUDA_VISIBLE_DEVICES. Therefore the limits do not hold on several GPUs. With protocol 3, the namespace of a
+    container has the limits, and there is no such list.
     """
 
     name: ClassVar[str] = "mps"
-    limits_several_gpus: ClassVar[bool] = False
 
     root: str
     """The directory of the daemon on the host."""
     limits: Limits
     """The limits of the entry."""
+    protocol: MpsProtocol
+    """The protocol of the daemon."""
+
+    @property
+    def limits_several_gpus(self) -> bool:
+        """Whether the limits of a container hold on each of several GPUs, as with namespaces."""
+        return self.protocol == WITH_NAMESPACES
 
     @property
     def layers(self) -> Layers:
         """The layer with the access to the daemon and the limits."""
-        return (MpsClient(self.root, self.limits.compute, own_memory_limit=self.limits.equal_parts is None),)
+        return (self.client(),)
+
+    def client(self, driver: LimitRule | None = None) -> Layer:
+        """Return the layer with the access to the daemon; `driver` is the rule of driver limits beside MPS."""
+        if self.protocol == WITH_NAMESPACES:
+            return NamespaceClient(self.root, self.limits.compute, driver)
+        own = self.limits.equal_parts is None
+        return MpsClient(self.root, self.limits.compute, own_memory_limit=own, driver=driver)
 
     def mode(self, gpu: Gpu) -> UnderMps:
         """Return the mode of `gpu`, with the default memory limit."""
         parts = self.limits.equal_parts
-        return UnderMps(gpu.memory_mib // parts if parts else None)
+        return UnderMps(gpu.memory_mib // parts if parts else None, protocol=self.protocol)
 
     def compute_variable(self, gpu: Gpu) -> str | None:
         """Return the variable of the compute limit, None for GPUs without limits under MPS."""
@@ -155,9 +219,23 @@ def needs(isolated: Iterable[tuple[Isolation, Sequence[Gpu]]]) -> MpsNeeds:
     """Return the settings of the MPS daemon for all GPUs isolated by MPS; other isolations are skipped."""
     under_mps = [(isolation, gpus) for isolation, gpus in isolated if isinstance(isolation, MpsIsolation) and gpus]
     percentages = {isolation.limits.percentage for isolation, _ in under_mps}
+    protocols = {isolation.protocol for isolation, _ in under_mps}  # one, that of the config
+    protocol: MpsProtocol = WITH_NAMESPACES if WITH_NAMESPACES in protocols else 2
     return MpsNeeds(
         {gpu.uuid: isolation.mode(gpu) for isolation, gpus in under_mps for gpu in gpus},
-        percentages.pop() if len(percentages) == 1 else None,
+        percentages.pop() if len(percentages) == 1 and protocol != WITH_NAMESPACES else None,
+        protocol,
+    )
+
+
+def why_not_protocol(protocol: MpsProtocol, driver_version: str) -> str | None:
+    """Return why a driver cannot run MPS with a protocol, None where the driver can, or its version is unknown."""
+    major = driver_version.partition(".")[0]
+    if protocol != WITH_NAMESPACES or not major.isdecimal() or int(major) >= _FIRST_WITH_NAMESPACES:
+        return None
+    return (
+        f"{protocol} found, but this node has driver {driver_version}, and MPS has protocol {protocol} from driver "
+        f"{_FIRST_WITH_NAMESPACES} on; set 2, or install a newer driver"
     )
 
 

@@ -13,11 +13,11 @@ from gpushare_plugin.sharing.isolation.mps import MpsIsolation
 
 ISOLATIONS: Mapping[IsolationName, Callable[[Config, Limits, DriverLimits | None], Isolation]] = {
     "none": lambda _config, _limits, _node: Isolation(),
-    "mps": lambda config, limits, _node: MpsIsolation(config.flags.mps_root, limits),
+    "mps": lambda config, limits, _node: MpsIsolation(config.flags.mps_root, limits, config.flags.mps_protocol),
     "hami-core": lambda config, limits, _node: HamiCoreIsolation(config.hami_core.library_directory, limits),
     "driver": driver_isolation,
     "driver+mps": lambda config, limits, node: DriverAndMpsIsolation(
-        config.flags.mps_root, limits, driver_isolation(config, limits, node)
+        config.flags.mps_root, limits, config.flags.mps_protocol, driver_isolation(config, limits, node)
     ),
 }
 """The functions that make the isolation of an entry, by name in the config.

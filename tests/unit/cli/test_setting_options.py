@@ -143,6 +143,13 @@ def test_xids_are_numbers_or_all(text: str, xids: object) -> None:
     assert given(DP_ENABLE_HEALTHCHECKS=text) == [["health.watchedXids", xids, "DP_ENABLE_HEALTHCHECKS (environment)"]]
 
 
+@pytest.mark.parametrize(("text", "protocol"), [("3", 3), ("2", 2), ("three", "three")])
+def test_a_protocol_is_a_number(text: str, protocol: object) -> None:
+    """A word that is no number stays, to be reported."""
+    assert given("--mps-protocol", text) == [["flags.mpsProtocol", protocol, "--mps-protocol"]]
+    assert given(MPS_PROTOCOL=text) == [["flags.mpsProtocol", protocol, "MPS_PROTOCOL (environment)"]]
+
+
 @pytest.mark.parametrize("option", SETTING_OPTIONS, ids=names)
 def test_every_option_is_checked_as_the_file_is(option: SettingOption) -> None:
     """A wrong value is a problem that names the option, whatever it is for."""

@@ -24,6 +24,8 @@ from gpushare_plugin.core.usage import ContainerUsage
 
 LIST, PIPE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_PIPE_DIRECTORY"
 OWN, DEFAULT = {PIPE: "/mps/pipe", LIST: "0=4096M"}, {PIPE: "/mps/pipe"}
+PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+THREADS = {**DEFAULT, PERCENTAGE: "25"}
 HAMI = {"CUDA_DEVICE_MEMORY_LIMIT_0": "4096m"}
 CLIENT = ProcessFacts(7, OWN, client=True)
 LIBRARY = ProcessFacts(7, HAMI, library=True)
@@ -56,6 +58,14 @@ def judged(isolation: str, grant: dict[str, str], *processes: ProcessFacts) -> E
             "names a GPU which it does not see",
         ),
         (DEFAULT, {"environment": DEFAULT, "doubt": "limits were changed"}, "not in effect", "limits were changed"),
+        (THREADS, {"environment": {**THREADS, PERCENTAGE: "100"}}, "not in effect", f"another {PERCENTAGE} than"),
+        (THREADS, {"environment": {**THREADS, PERCENTAGE: "100"}, "namespaced": True}, "in effect", ""),
+        (
+            THREADS,
+            {"environment": {**THREADS, LIST: "0=1G,1=1G"}, "namespaced": True},
+            "not in effect",
+            "names a GPU which it does not see",
+        ),
         ({}, {}, "unknown", "the kubelet's checkpoint does not show"),
     ],
 )

@@ -13,7 +13,7 @@ from gpushare_plugin.kubelet.allocations.checkpoint import read_recorded
 from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.kubelet.device_plugin.directory import PluginDirectory
 from gpushare_plugin.kubelet.device_plugin.plugin_socket import SERVER_OPTIONS
-from gpushare_plugin.kubelet.device_plugin.service import DevicePluginService
+from gpushare_plugin.kubelet.device_plugin.service import BeforeStart, DevicePluginService
 from gpushare_plugin.kubelet.device_plugin.session import GRACE, Session
 from gpushare_plugin.kubelet.device_plugin.steering import Steering, Unsteered
 from tests.nodes import a_node
@@ -48,9 +48,11 @@ async def running(
 
 
 @asynccontextmanager
-async def served(what: Resource | DevicePluginService, folder: Path) -> AsyncIterator["rpc.DevicePluginAsyncStub"]:
+async def served(
+    what: Resource | DevicePluginService, folder: Path, before_start: BeforeStart | None = None
+) -> AsyncIterator["rpc.DevicePluginAsyncStub"]:
     """Serve a resource alone, or what answers for one, and yield a client of it."""
-    service = what if isinstance(what, DevicePluginService) else DevicePluginService(what)
+    service = what if isinstance(what, DevicePluginService) else DevicePluginService(what, before_start=before_start)
     address = f"unix:{folder / 'plugin.sock'}"
     server = grpc.aio.server(options=SERVER_OPTIONS)
     service.add_to(server)

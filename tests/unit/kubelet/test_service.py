@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.grant import Recipient
@@ -20,6 +21,7 @@ from gpushare_plugin.kubelet.device_plugin.steering import Unsteered
 from tests.nodes import a_gpu
 from tests.unit.kubelet.serving import served, shared_memory
 from tests.unit.sharing.settings import memory, only, planned
+from tests.waiting import until
 
 
 def prefer(available: list[str], must: list[str], size: int) -> api.PreferredAllocationRequest:
@@ -102,6 +104,31 @@ async def test_pre_start_does_nothing(short_path: Path) -> None:
     """A kubelet that calls all the same is answered."""
     async with served(shared_memory(4), short_path) as plugin:
         assert await plugin.PreStartContainer(api.PreStartContainerRequest()) == api.PreStartContainerResponse()
+
+
+async def test_a_container_starts_once_all_is_ready(short_path: Path) -> None:
+    """Where something has to be there, the kubelet is asked to ask; other calls are answered while a start waits."""
+    ready, seen = asyncio.Event(), list[frozenset[str]]()
+
+    async def before_start(resource: Resource, ids: Collection[str]) -> None:
+        seen.append(frozenset(ids))
+        await ready.wait()
+        if len(ids) > 1:
+            raise PlacementError(f"{resource.name}: not ready")
+
+    resource = shared_memory(4)
+    ids = list(resource.units)
+    async with served(resource, short_path, before_start) as plugin:
+        assert (await plugin.GetDevicePluginOptions(api.Empty())).pre_start_required
+        start = asyncio.ensure_future(plugin.PreStartContainer(api.PreStartContainerRequest(devices_ids=ids[:1])))
+        await until(lambda: seen == [{ids[0]}])
+        await plugin.Allocate(allocate(ids[1:2]))
+        assert not start.done()
+        ready.set()
+        assert await start == api.PreStartContainerResponse()
+        with pytest.raises(grpc.aio.AioRpcError, match="not ready") as caught:
+            await plugin.PreStartContainer(api.PreStartContainerRequest(devices_ids=ids))
+        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
 @pytest.mark.parametrize("request_", [api.PreferredAllocationRequest(), api.AllocateRequest()])

@@ -11,6 +11,7 @@ from gpushare_plugin.gpus.exchange import LARGEST_FILE, ExchangeError, read_mess
 from gpushare_plugin.mps.exchange import MpsGpu, MpsRoot, MpsSettings, is_uuid
 from tests.unit.mps.roots import UUIDS
 
+NAMESPACE = '{"name": "c_1", "memory_limit_mib": 1}'
 SETTINGS = MpsSettings(gpus=(MpsGpu(uuid=UUIDS[0], memory_limit_mib=4096), MpsGpu(uuid=UUIDS[1])))
 
 
@@ -59,6 +60,10 @@ def test_keys_of_a_later_version_are_passed_over(root: MpsRoot) -> None:
         (f'{{"gpus": [{{"uuid": "{UUIDS[0]}", "memory_limit_mib": "1"}}]}}', "memory_limit_mib"),
         (f'{{"gpus": [{{"uuid": "{UUIDS[0]}"}}, {{"uuid": "{UUIDS[0]}"}}]}}', "more than once"),
         ('{"active_thread_percentage": 101}', "active_thread_percentage"),
+        ('{"protocol": 4}', "protocol"),
+        ('{"namespaces": [{"name": "c_1"}]}', "memory_limit_mib"),
+        ('{"namespaces": [{"name": "../c_1", "memory_limit_mib": 1}]}', "name"),
+        (f'{{"namespaces": [{NAMESPACE}, {NAMESPACE}]}}', "more than once"),
         (" " * (LARGEST_FILE + 1), "which gpushare never writes"),
     ],
 )

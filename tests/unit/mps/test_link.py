@@ -7,7 +7,7 @@ import pytest
 
 from gpushare_plugin.base.files.lock import lock
 from gpushare_plugin.gpus.exchange import read_message, write_message
-from gpushare_plugin.mps.exchange import MpsGpu, MpsRoot, MpsSettings, MpsStatus
+from gpushare_plugin.mps.exchange import MpsGpu, MpsNamespace, MpsRoot, MpsSettings, MpsStatus
 from gpushare_plugin.mps.link import MpsLink, MpsView
 from tests.logs import logged
 from tests.unit.mps.roots import UUIDS
@@ -144,3 +144,41 @@ def test_two_files_that_make_no_sense_are_warned_of_once_each(root: MpsRoot) -> 
         for _ in range(3):
             link.wanted_before()
     assert len(events) == 2
+
+
+SMALL = MpsNamespace(name="c_small", memory_limit_mib=500)
+WITH_NAMESPACE = MpsSettings(gpus=(ONE,), protocol=3, namespaces=(SMALL,), revision=4)
+
+
+@pytest.mark.parametrize(
+    ("in_force", "words"),
+    [
+        (WITH_NAMESPACE, None),
+        (WITH_NAMESPACE.model_copy(update={"revision": 5}), None),
+        (WITH_NAMESPACE.model_copy(update={"revision": 3}), "it must wait"),
+        (WITH_NAMESPACE.model_copy(update={"namespaces": ()}), "it must wait"),
+        (
+            WITH_NAMESPACE.model_copy(update={"namespaces": (SMALL.model_copy(update={"memory_limit_mib": 501}),)}),
+            "it must wait",
+        ),
+    ],
+)
+async def test_a_namespace_is_made_once_it_has_its_limits(
+    root: MpsRoot, in_force: MpsSettings, words: str | None
+) -> None:
+    """What an older revision made may have been deleted since: only a status that knows the request counts."""
+    link = MpsLink(root, nothing)
+    link.want(WITH_NAMESPACE)
+    write_message(root.status, MpsStatus(in_force=in_force, problem="it must wait"))
+    with lock(root.lock):
+        assert await link.until_made(SMALL, 0.01) == words
+    assert "gpushare mps does not run" in str(await link.until_made(SMALL, 0.01))
+
+
+def test_gpus_by_another_protocol_are_not_served(root: MpsRoot) -> None:
+    """An older `gpushare mps`, or a daemon that still has clients, serves no container that needs a namespace."""
+    link = MpsLink(root, nothing)
+    write_message(root.status, MpsStatus(in_force=MpsSettings(gpus=(ONE,))))
+    with lock(root.lock):
+        link.want(WITH_NAMESPACE)
+    assert link.view.unserved == {ONE.uuid: "gpushare mps runs MPS with protocol 2, not with protocol 3 yet"}

@@ -1,7 +1,9 @@
 """Tests of what containers receive so that they stay within their share."""
 
+import re
 from fractions import Fraction
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +18,10 @@ from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.names import CORES
 from gpushare_plugin.core.driver_limits import DriverLimits
 from gpushare_plugin.core.grant import Grant, Mount, Recipient
+from gpushare_plugin.core.namespaces import NAMESPACE_NAME, ContainerNamespace, namespace_name
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.ledger.node_record import resource_record
+from gpushare_plugin.mps.exchange import MpsRoot
 from gpushare_plugin.sharing.plan import plan
 from gpushare_plugin.sharing.ways.injection import Injection
 from tests.nodes import a_gpu, a_node
@@ -245,6 +249,62 @@ def test_a_share_on_several_gpus_is_refused_under_mps() -> None:
     described = resource_record(resource)
     assert described is not None
     assert described.single_gpu
+
+
+PROTOCOL_3 = {"mpsProtocol": 3}
+
+
+def test_a_namespace_has_the_limits_of_the_share() -> None:
+    """With protocol 3 a container sees the folder of its namespace only, and no limit of memory in its environment."""
+    (resource,) = planned(NODE, sharing=memory(isolation="mps"), flags=PROTOCOL_3).resources
+    ids = list(resource.units)[:10]
+    grant = resource.allocate(ids)
+    assert grant.namespace == ContainerNamespace(namespace_name(ids), 10240, 25)
+    assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in grant.environment
+    assert grant.environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
+    leaf = MpsRoot(Path("/run/nvidia/mps")).namespace(namespace_name(ids))
+    assert Mount("/mps/pipe", str(leaf), read_only=True) in grant.mounts
+    assert resource.granted(ids) == grant
+
+
+def test_the_name_of_a_namespace_is_that_of_its_units() -> None:
+    """Whatever the order of the IDs; the name and the path of its socket are what MPS and the kernel take."""
+    name = namespace_name(["b", "a"])
+    assert name == namespace_name(["a", "b"]) != namespace_name(["a"])
+    assert re.fullmatch("[a-z0-9_]{1,64}", name)
+    assert len(name) == NAMESPACE_NAME
+
+
+def test_a_share_on_several_gpus_has_one_limit_for_each() -> None:
+    """With protocol 3, a promise of several GPUs is granted without a key that accepts a risk."""
+    nodes = a_node(40960, 20480)
+    (resource,) = planned(nodes, sharing=memory(isolation="mps"), flags=PROTOCOL_3).resources
+    first, second = ([unit.id for unit in units[:3]] for units in resource.units.by_gpu.values())
+    grant = resource.allocate([*first, *second], Recipient(6, promised=True))
+    assert grant.namespace == ContainerNamespace(namespace_name([*first, *second]), 3072, 7)
+    described = resource_record(resource)
+    assert described is not None
+    assert not described.single_gpu
+    with pytest.raises(PlacementError, match=r"3072 MiB on GPU 0 .*, 2048 MiB on GPU 1 .* found, the same on each GPU"):
+        resource.allocate([*first, *second[:2]], Recipient(5, promised=True))
+    assert resource.granted([*first, *second[:2]]) is None
+
+
+@pytest.mark.parametrize(
+    ("sharing", "limit"),
+    [
+        ({"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}, (10240, 25)),
+        ({"mps": {"sizes": [{"slices": [{"size": "10gb"}], "compute": "unlimited"}]}}, (10240, None)),
+        (memory(isolation="mps", compute="requested", unit="10GiB"), (10240, None)),
+    ],
+)
+def test_every_way_has_namespaces(sharing: dict[str, object], limit: tuple[int, int | None]) -> None:
+    """Also those whose limits are defaults of the MPS control daemon with protocol 2; protocol 3 has no defaults."""
+    decided = planned(NODE, sharing=sharing, flags=PROTOCOL_3)
+    grant = decided.resources[0].allocate([next(iter(decided.resources[0].units))])
+    assert grant.namespace is not None
+    assert (grant.namespace.memory_limit_mib, grant.namespace.active_thread_percentage) == limit
+    assert decided.mps.active_thread_percentage is None
 
 
 def test_no_path_of_a_container_is_mounted_twice() -> None:

@@ -375,3 +375,15 @@ def test_a_plan_stops_at_many_problems() -> None:
     loaded = load(None)
     assert loaded.lines(decided.problems)[-1].endswith("at least 1 more mistakes are not shown; fix these first")
     assert planned(a_node(8192), sharing=memory(devices=list(range(100)))).problems[-1].message.startswith('"99"')
+
+
+@pytest.mark.parametrize(
+    ("driver", "isolation", "refused"),
+    [("580.95.05", "mps", True), ("615.71.09", "mps", False), ("", "mps", False), ("580.95.05", "none", False)],
+)
+def test_protocol_3_of_mps_needs_a_driver(driver: str, isolation: str, *, refused: bool) -> None:
+    """A driver that cannot have it is a problem where MPS shares a GPU; a driver of unknown version is none."""
+    node = replace(FOUR, driver_version=driver)
+    found = problems(node, sharing=memory(isolation=isolation), flags={"mpsProtocol": 3})
+    assert list(found) == (["flags.mpsProtocol"] if refused else [])
+    assert not refused or "MPS has protocol 3 from driver 615 on" in found["flags.mpsProtocol"]
