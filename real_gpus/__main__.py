@@ -61,6 +61,7 @@ STEPS: Mapping[str, Step] = {
     "driver-limits-escapes": Step(
         "Driver limits: what programs can do", driver_limits.escapes, driver_limits.no_limits
     ),
+    "driver-limits-hook": Step("Driver limits: NVIDIA's hook", driver_limits.hook, driver_limits.no_limits_by_hook),
     "driver-limits-mps": Step(
         "Driver limits: a client of MPS", driver_limits.under_mps, driver_limits.no_limits_under_mps
     ),

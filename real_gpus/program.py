@@ -25,7 +25,9 @@ class Program:
         self._cuda: Cuda | None = None
 
     def obey(self, order: Mapping[str, Any]) -> Answer:
-        """Return the answer to `order`, whose `do` names a method of this class."""
+        """Return the answer to `order`, whose `do` names a method of this class; `nothing` touches no GPU."""
+        if order["do"] == "nothing":
+            return {}
         try:
             cuda = self._cuda or Cuda()
             self._cuda = cuda

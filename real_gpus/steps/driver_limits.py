@@ -5,6 +5,7 @@ What is expected is said by NVIDIA's documentation "Multi-Process Service", r615
 
 import ctypes
 import os
+import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -13,6 +14,7 @@ from gpushare_plugin.core.driver_limits import FIRST_DRIVER, has_driver_limits
 from real_gpus.containers import Program, RunningContainer
 from real_gpus.findings import Finding, between, check, equal, measured
 from real_gpus.limited import NONE, REFUSED, SET, LimitedCgroup
+from real_gpus.limits_hook import run_hook, why_no_hook
 from real_gpus.node import until
 from real_gpus.steps import MEMORY, MIB_PER_UNIT, Subject, no_cuda, no_mps
 from real_gpus.steps.shared import said
@@ -35,6 +37,11 @@ def no_limits(subject: Subject) -> str | None:
     if os.geteuid() != 0:
         return "only root can set driver limits"
     return cgroups.why_none or cgroups.why_not_counted or no_cuda(subject)
+
+
+def no_limits_by_hook(subject: Subject) -> str | None:
+    """Return why NVIDIA's hook can limit the memory of no cgroup here."""
+    return no_limits(subject) or why_no_hook()
 
 
 def no_limits_under_mps(subject: Subject) -> str | None:
@@ -160,6 +167,27 @@ async def escapes(subject: Subject) -> AsyncIterator[Finding]:
         yield equal(f"a limit of {limit} MiB", SET, await made.set(limit))
         async for finding in _tried(subject, made.programs, limit):
             yield finding
+
+
+async def hook(subject: Subject) -> AsyncIterator[Finding]:
+    """Let NVIDIA's hook set the limit of a cgroup, by the variables that `isolation: driver` gives, and by others."""
+    limit = _limit(subject)
+    both = {"NVIDIA_GPU_MEMORY_REQUEST": "0", "NVIDIA_GPU_MEMORY_LIMIT": str(limit)}
+    only_limit = {"NVIDIA_GPU_MEMORY_LIMIT": str(limit)}
+    for what, variables in {"both variables": both, "only the limit": only_limit, "no variable": {}}.items():
+        async with _cgroup(subject) as made:
+            program = await made.programs.start()
+            await program.must("nothing")  # now the program is in its cgroup, and has no memory yet
+            with tempfile.TemporaryDirectory() as bundle:
+                said = await run_hook(subject.gpu.uuid, program.pid, variables, Path(bundle))
+            found = said or (await made.read())[0]
+            statement = f"the limit that the hook sets with {what}, MiB"
+            if variables is not both:
+                yield measured(statement, found)
+                continue
+            yield equal(statement, str(limit), found)
+            filled = await program.must("fill", mib=limit + _BEYOND_MIB)
+            yield between("memory that a program gets then", limit - _OVERHEAD_MIB, filled["mib"], limit, "MiB")
 
 
 async def under_mps(subject: Subject) -> AsyncIterator[Finding]:

@@ -1,5 +1,7 @@
 """Tests of the steps about driver limits, with the stand-ins for NVML and CUDA over a described tree of cgroups."""
 
+import os
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -9,8 +11,10 @@ from gpushare_plugin.observe.node.report import GpuReport
 from gpushare_plugin.testing.cgroups import CgroupTree, processes_of
 from gpushare_plugin.testing.mps import FakeMps
 from gpushare_plugin.testing.nvml import DRIVER_WITH_LIMITS, LimitBackend
+from gpushare_plugin.testing.runtime import hook as hook_program
 from real_gpus.containers import Cgroups
 from real_gpus.findings import Finding, Verdict
+from real_gpus.limits_hook import why_no_hook
 from real_gpus.node import Machine
 from real_gpus.steps import Subject, driver_limits
 from tests.real_gpus.driver import Driver, serving
@@ -94,3 +98,46 @@ async def test_a_driver_that_does_not_count_is_found_out(subject: Subject, monke
     monkeypatch.delenv("FAKE_CUDA_DRIVER")
     wrong = [each async for each in driver_limits.memory(subject) if each.verdict is Verdict.FAILS]
     assert "memory that a program gets before a refusal" in [finding.statement for finding in wrong]
+
+
+HOOK = """\
+#!{python}
+import json, subprocess, sys
+from pathlib import Path
+if "--version" in sys.argv:
+    print("NVIDIA Container Toolkit CDI Hook version {version}")
+    sys.exit()
+cgroups, procfs, state = Path("{cgroups}"), Path("{procfs}"), sys.stdin.read()
+pid = str(json.loads(state)["pid"])
+found = next(each.parent for each in cgroups.rglob("cgroup.procs") if pid in each.read_text().split())
+(procfs / pid).mkdir(parents=True, exist_ok=True)
+(procfs / pid / "cgroup").write_text(f"0::/{{found.relative_to(cgroups)}}")
+arguments = ["{hook}", "both", str(cgroups), str(procfs), *sys.argv[1:]]
+sys.exit(subprocess.run([sys.executable, *arguments], input=state, text=True).returncode)
+"""
+
+
+def with_hook(folder: Path, cgroups: Path, version: str) -> None:
+    """Install NVIDIA's hook of a version in `folder`: the stand-in, for processes in described cgroups."""
+    program = folder / "nvidia-cdi-hook"
+    program.write_text(
+        HOOK.format(
+            python=sys.executable, version=version, cgroups=cgroups, procfs=folder / "proc", hook=hook_program.__file__
+        )
+    )
+    program.chmod(0o755)
+
+
+async def test_the_hook_of_nvidia_is_run_as_a_runtime_runs_it(
+    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version that does nothing without both variables sets the limit with both, and none with one of them."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with_hook(tmp_path, subject.machine.cgroups.root.parent, "1.20.1")
+    assert why_no_hook() is None
+    findings = [finding async for finding in driver_limits.hook(subject)]
+    assert [finding for finding in findings if finding.verdict is Verdict.FAILS] == []
+    told = {finding.statement: finding.found for finding in findings}
+    assert told["the limit that the hook sets with only the limit, MiB"] == "none"
+    with_hook(tmp_path, subject.machine.cgroups.root.parent, "1.18.2")
+    assert "has version 1.18.2, and the hook is in 1.20.1 and newer" in (why_no_hook() or "")
