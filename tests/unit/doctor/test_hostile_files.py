@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.doctor.bundle import write_bundle
 from gpushare_plugin.doctor.words import lines_of
-from gpushare_plugin.testing.hosts import KUBEADM_CONTAINERD_1_7, OPERATOR_25_10, HostDescription
+from gpushare_plugin.testing.hosts import DRIVER_LIMITS, KUBEADM_CONTAINERD_1_7, OPERATOR_25_10, HostDescription
 from tests.unit.doctor.examining import CDI, ENVVAR, examined
 
 TOOLKIT = "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
@@ -22,10 +23,17 @@ FILES = (
     "/etc/crio/crio.conf",
     "/etc/docker/daemon.json",
     "/etc/hostname",
+    "/etc/modprobe.d/nvidia.conf",
+    "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env",
+    "/proc/driver/nvidia/params",
     "/proc/driver/nvidia/version",
+    "/run/gpushare/driver-limits/status.json",
     "/run/nvidia/mps/status.json",
     "/sys/bus/pci/devices/0000:3b:00.0/class",
     "/sys/fs/cgroup/cgroup.controllers",
+    "/sys/fs/cgroup/dmem.capacity",
+    "/sys/fs/cgroup/kubepods.slice/cgroup.controllers",
+    "/sys/fs/cgroup/kubepods.slice/dmem.min",
     "/sys/fs/selinux/enforce",
     "/sys/module/nvidia/version",
     "/var/lib/dpkg/status",
@@ -34,6 +42,7 @@ FILES = (
     TOOLKIT,
 )
 """Every file of which doctor reads the content."""
+VIDMEM = "nvidia/0000:3b:00.0/vidmem"
 
 _LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=8)
 _KEYS = st.sampled_from(
@@ -49,17 +58,21 @@ _DOCUMENTS = st.recursive(
         st.sampled_from(FILES),
         st.text(max_size=40)
         | _DOCUMENTS.map(json.dumps)
-        | st.sampled_from(["[" * 9000, "{", "version = 3\nimports = 7\n"]),
+        | st.sampled_from(["[" * 9000, "{", "version = 3\nimports = 7\n", f"{VIDMEM} {'9' * 20}\n", f"{VIDMEM} -1\n"])
+        | st.sampled_from(
+            ['RegistryDwords: "RmMemacctMode=0"\n', "options nvidia NVreg_RegistryDwords=RmMemacctMode=0"]
+        ),
         min_size=1,
         max_size=5,
-    )
+    ),
+    st.sampled_from([OPERATOR_25_10, DRIVER_LIMITS]),
 )
-def test_any_content_is_survived(contents: dict[str, str]) -> None:
+def test_any_content_is_survived(contents: dict[str, str], node: HostDescription) -> None:
     """Every part has its line, in text and in the archive, whatever the files of the node have in them."""
     sendable = {path: text.encode(errors="replace").decode() for path, text in contents.items()}
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="gs-") as folder:
-        host = OPERATOR_25_10 + HostDescription(sendable)
-        facts, report = examined(host, Path(folder, "node"), CDI)
+        needs = replace(CDI, driver_limits=True, only_driver_limits=True)
+        facts, report = examined(node + HostDescription(sendable), Path(folder, "node"), needs)
         subjects = {line.subject for line in report.lines}
         assert {"driver (kernel)", "kubelet, checkpoint", "control groups", "SELinux"} <= subjects
         assert list(lines_of(report, 80))
