@@ -32,6 +32,7 @@ _FIRST_WITH_HOOK = (1, 20, 1)
 _ALL_HOOKS = "all"
 _VERSION_2 = 2
 _ENTRIES_TO_SHOW = 3
+_ANOTHER = ", or let the config take another isolation on such nodes (isolation: [driver, none])"
 _AGENT = "the agent gpushare driver-limits"
 _START = "start the agent on this node: driverLimits.enabled=true in the chart"
 _READ_LOG = "see the log of the pod of `gpushare driver-limits` on this node"
@@ -138,8 +139,8 @@ def _none_here(look: LimitLook) -> Defect | None:
     if not has_driver_limits(look.driver):
         return Defect(
             f"driver {look.driver} has none; drivers from {FIRST_DRIVER} on have them",
-            f"upgrade the driver of the node to {FIRST_DRIVER} or newer (NVIDIA's operator: driver.version), or let "
-            "the config take another isolation on such nodes (isolation: [driver, none])",
+            f"upgrade the driver of the node to {FIRST_DRIVER} or newer (NVIDIA's operator: driver.version)"
+            f"{_ANOTHER if look.needs.only_driver_limits else ''}",
         )
     if look.cgroups.version != _VERSION_2:
         return Defect(

@@ -155,7 +155,7 @@ def test_a_config_without_them_makes_no_line_wrong(name: str, short_path: Path) 
 @pytest.mark.parametrize(
     ("host", "needs", "found", "remedy"),
     [
-        (KUBEADM_CONTAINERD_2, NEEDED, "driver 580.95.05 has none", "upgrade the driver of the node to 615"),
+        (KUBEADM_CONTAINERD_2, NEEDED, "driver 580.95.05 has none", "driver.version), or let the config take"),
         (DRIVER_LIMITS, NEEDED, "sees no hook of containers without CDI devices", "(a) give GPUs by CDI, with `helm"),
         (
             DRIVER_LIMITS,
@@ -251,6 +251,7 @@ def test_a_config_with_another_isolation_is_served_without_them(host: HostDescri
     (line,) = lines(report)
     assert "so the config takes the next isolation of its list; for driver limits, " in line.found
     assert "upgrade" in line.found
+    assert "[driver, none]" not in line.found
 
 
 @pytest.mark.parametrize(
