@@ -16,7 +16,7 @@ from gpushare_plugin.base.signals.dispositions import (
     set_ending,
 )
 
-_DAEMONS = (["run"], ["mps"], ["mig"], ["extender"], ["partition"])
+_DAEMONS = (["run"], ["mps"], ["mig"], ["driver-limits"], ["extender"], ["partition"])
 """Commands that run without a terminal until a signal ends them."""
 
 
