@@ -21,6 +21,7 @@ class Selectable:
     namespace: str
     node: str
     phase: str
+    driver: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -33,6 +34,7 @@ class Selectable:
             metadata.get("namespace", ""),
             spec.get("nodeName") or "",
             status.get("phase") or "",
+            spec.get("driver") or "",
             dict(metadata.get("labels") or {}),
         )
 
@@ -40,6 +42,7 @@ class Selectable:
 _FIELDS = {
     "metadata.name": "name",
     "metadata.namespace": "namespace",
+    "spec.driver": "driver",
     "spec.nodeName": "node",
     "status.phase": "phase",
 }

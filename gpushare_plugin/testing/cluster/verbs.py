@@ -1,6 +1,7 @@
 """What is done for a permitted request: reading, creating, changing, deleting, applying, binding, evicting objects."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +20,7 @@ from gpushare_plugin.testing.cluster.errors import (
 from gpushare_plugin.testing.cluster.objects import Store, refuse_another_uid
 from gpushare_plugin.testing.cluster.pages import Pages
 from gpushare_plugin.testing.cluster.place import Place, collection
+from gpushare_plugin.testing.cluster.selectors import Selector
 
 Object = dict[str, Any]
 
@@ -28,6 +30,8 @@ LARGEST_REQUEST = 3 * 1024 * 1024
 
 def verb_of(request: web.Request, place: Place) -> str:
     """Return what RBAC calls the verb of a request."""
+    if request.method == "DELETE" and not place.name:
+        return "deletecollection"
     if request.method != "GET":
         return {"POST": "create", "PUT": "update"}.get(request.method, request.method.lower())
     if place.name:
@@ -66,6 +70,8 @@ class Verbs:
         if verb == "get":
             return 200, self._one(path, place)
         body = await _body(request)
+        if verb == "deletecollection":
+            return 200, self._delete_all(request, place)
         if verb == "delete":
             return 200, self._delete(path, place, body)
         if verb == "patch" and request.content_type == "application/apply-patch+yaml":
@@ -77,6 +83,18 @@ class Verbs:
         if not found:
             raise NotFoundError(f'{place.collection.resource} "{place.name}" not found')
         return found[0]
+
+    def _delete_all(self, request: web.Request, place: Place) -> Object:
+        """Delete the objects that a request selects, one after the other."""
+        try:
+            selector = Selector.of(request.query)
+        except ValueError as error:
+            raise BadRequestError(str(error)) from error
+        for _, stored in self._store.selected(place.collection, selector):
+            metadata = stored.found["metadata"]
+            within = replace(place.collection, namespace=metadata.get("namespace"))
+            self._delete(within.path, replace(place, collection=within, name=metadata["name"]), {})
+        return {**STATUS, "status": "Success", "code": 200}
 
     def _written(self, request: web.Request, verb: str, path: str, place: Place, body: Object) -> tuple[int, Object]:
         match verb, place.subresource:

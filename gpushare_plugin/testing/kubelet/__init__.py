@@ -1,11 +1,21 @@
-"""A kubelet to embed in tests and demonstrations: its device manager over real Unix sockets, nothing else of it."""
+"""A kubelet to embed in tests and demonstrations: its device manager and its DRA manager over real Unix sockets.
+
+What the DRA manager needs is in `dra_manager`, which imports the client of the API server.
+"""
 
 from gpushare_plugin.testing.kubelet.device_manager.manager import Device
 from gpushare_plugin.testing.kubelet.embedded import EmbeddedKubelet
-from gpushare_plugin.testing.kubelet.errors import AdmissionError, ContainerStartError, KubeletCrashError
-from gpushare_plugin.testing.kubelet.journal import Disconnection, Registration
+from gpushare_plugin.testing.kubelet.errors import (
+    AdmissionError,
+    ContainerStartError,
+    KubeletCrashError,
+    PrepareError,
+    UnprepareError,
+)
+from gpushare_plugin.testing.kubelet.journal import Disconnection, DriverRegistration, Registration
 from gpushare_plugin.testing.kubelet.pods import (
     AdmittedPod,
+    ClaimUse,
     Container,
     DeviceNode,
     Mount,
@@ -16,15 +26,19 @@ from gpushare_plugin.testing.kubelet.pods import (
 __all__ = [
     "AdmissionError",
     "AdmittedPod",
+    "ClaimUse",
     "Container",
     "ContainerStartError",
     "Device",
     "DeviceNode",
     "Disconnection",
+    "DriverRegistration",
     "EmbeddedKubelet",
     "KubeletCrashError",
     "Mount",
     "Pod",
+    "PrepareError",
     "Registration",
     "StartedContainer",
+    "UnprepareError",
 ]

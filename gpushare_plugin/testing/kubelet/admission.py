@@ -2,11 +2,23 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.testing.kubelet.device_manager.allocator import Allocator
-from gpushare_plugin.testing.kubelet.errors import AdmissionError, ContainerStartError, DeviceManagerError
+from gpushare_plugin.testing.kubelet.errors import (
+    AdmissionError,
+    ContainerStartError,
+    DeviceManagerError,
+    DraError,
+    PrepareError,
+    UnprepareError,
+)
 from gpushare_plugin.testing.kubelet.pods import AdmittedPod, Pod, StartedContainer
+
+if TYPE_CHECKING:
+    from gpushare_plugin.testing.kubelet.dra_manager.manager import ClaimManager
 
 
 class NodePods:
@@ -53,29 +65,60 @@ class NodePods:
 class Admission:
     """Lets pods in, one at a time, and starts their containers."""
 
-    def __init__(self, pods: NodePods, allocator: Callable[[], Allocator], is_running: Callable[[], bool]) -> None:
-        """Add to `pods`; `allocator` returns the one of the kubelet that is there now, `is_running` whether one is."""
+    def __init__(
+        self,
+        pods: NodePods,
+        allocator: Callable[[], Allocator],
+        claims: Callable[[], "ClaimManager | None"],
+        is_running: Callable[[], bool],
+    ) -> None:
+        """Add to `pods`; `allocator` and `claims` return those of the kubelet that is there now, if `is_running`."""
         self._pods = pods
         self._allocator = allocator
+        self._claims = claims
         self._is_running = is_running
         self._one_at_a_time = asyncio.Lock()
 
     async def admit(self, pod: Pod) -> AdmittedPod:
-        """Give every container of `pod` its devices, then start them all; raises as `EmbeddedKubelet.admit`."""
+        """Give every container of `pod` its devices, prepare its claims, then start all; as `EmbeddedKubelet.admit`."""
         async with self._one_at_a_time:
             if not self._is_running():
                 raise GpushareError("the kubelet is not running: start it first")
             if not self._pods.heard:
                 raise GpushareError("the kubelet has not heard of any pod yet: let it learn of them first")
             await self._allocate(pod, self._allocator())
+        await self._prepare(pod)
         return AdmittedPod(pod, {each.name: await self.start(pod, each.name) for each in pod.in_order()})
 
     async def start(self, pod: Pod, container: str) -> StartedContainer:
         """Start a container with what was allocated to it; raises as `EmbeddedKubelet.restart_container`."""
+        claims, found = self._claims(), pod.container(container)
         try:
-            return await self._allocator().start(pod, pod.container(container))
-        except DeviceManagerError as error:
+            cdi_ids = claims.cdi_ids(pod, found) if claims and pod.claims else ()
+            started = await self._allocator().start(pod, found)
+        except (DeviceManagerError, DraError) as error:
             raise ContainerStartError(pod, container, error) from error
+        return replace(started, cdi_devices=(*cdi_ids, *started.cdi_devices))
+
+    async def end(self, pod: Pod) -> None:
+        """Unprepare the claims of a pod whose containers have ended, then end the pod; raises UnprepareError."""
+        if (claims := self._claims()) and pod.claims:
+            try:
+                await claims.unprepare(pod.uid, pod.namespace, pod.claims.values())
+            except DraError as error:
+                raise UnprepareError(pod, error) from error
+        self._pods.delete(pod)
+
+    async def _prepare(self, pod: Pod) -> None:
+        if not pod.claims:
+            return
+        claims = self._claims()
+        if claims is None:
+            raise GpushareError(f"pod {pod.namespace}/{pod.name} has claims: embed the kubelet with `dra`")
+        try:
+            await claims.prepare(pod)
+        except DraError as error:
+            raise PrepareError(pod, error) from error
 
     async def _allocate(self, pod: Pod, allocator: Allocator) -> None:
         self._pods.add(pod)

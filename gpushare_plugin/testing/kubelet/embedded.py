@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.testing.kubelet.admission import Admission, NodePods
@@ -20,6 +21,9 @@ from gpushare_plugin.testing.kubelet.services import Services
 from gpushare_plugin.testing.kubelet.view import KubeletView
 from gpushare_plugin.testing.running import Running
 
+if TYPE_CHECKING:
+    from gpushare_plugin.testing.kubelet.dra_manager.dra import Dra, DraManager
+
 
 class EmbeddedKubelet(KubeletView, Running):
     """A kubelet in this process: `device-plugins/kubelet.sock` and `pod-resources/kubelet.sock` below `directory`.
@@ -29,7 +33,8 @@ class EmbeddedKubelet(KubeletView, Running):
     rules the five minutes a resource outlives its plugin and the rate of pod-resources calls: add an offset to a
     running clock rather than stop it. Without `checkpoint` a restart forgets all allocations; that is for tests with
     very many pods. `dial_seconds` is how long a plugin that registered may take to accept the connection. With
-    `knows_sockets`, a plugin whose stream ends leaves one of another socket alone, as in Kubernetes 1.37.
+    `knows_sockets`, a plugin whose stream ends leaves one of another socket alone, as in Kubernetes 1.37. With `dra` it
+    prepares ResourceClaims, by DRA drivers that register in `plugins_registry/`, as `pkg/kubelet/cm/dra` does.
     """
 
     def __init__(  # noqa: PLR0913 - the settings of a kubelet
@@ -41,6 +46,7 @@ class EmbeddedKubelet(KubeletView, Running):
         clock: Callable[[], float] = time.monotonic,
         dial_seconds: float = 10.0,
         knows_sockets: bool = False,
+        dra: "Dra | None" = None,
     ) -> None:
         """Prepare a kubelet that is not running yet."""
         self.plugin_directory = Path(directory, "device-plugins")
@@ -51,6 +57,8 @@ class EmbeddedKubelet(KubeletView, Running):
         self._clock = clock
         self._dial_seconds = dial_seconds
         self._knows_sockets = knows_sockets
+        self._directory = Path(directory)
+        self._settings = dra
         self._refusal: str | None = None
         self._records = asyncio.Event()
         self._records.set()
@@ -59,7 +67,12 @@ class EmbeddedKubelet(KubeletView, Running):
         pods = NodePods(journal.changed)
         super().__init__(pods, journal, self._new_manager(pods, journal), lambda: self._services is not None)
         self._allocator = Allocator(self._manager, self._rng, self._records)
-        self._admission = Admission(pods, lambda: self._allocator, lambda: self._services is not None)
+        self._admission = Admission(
+            pods,
+            lambda: self._allocator,
+            lambda: self._dra.claims if self._dra else None,
+            lambda: self._services is not None,
+        )
 
     async def start(self, *, knows_pods: bool = True) -> None:
         """Remove the sockets in the plugin directory, restore the checkpoint, and serve.
@@ -75,6 +88,7 @@ class EmbeddedKubelet(KubeletView, Running):
         self._manager = self._new_manager(self._node_pods, self._journal)
         self._manager.remember()
         self._allocator = Allocator(self._manager, self._rng, self._records)
+        self._dra = self._new_dra()
         self._services = self._new_services()
         try:
             await self._services.start()
@@ -115,11 +129,12 @@ class EmbeddedKubelet(KubeletView, Running):
         self._node_pods.learn()
 
     async def admit(self, pod: Pod) -> AdmittedPod:
-        """Give every container of `pod` its devices, then start them all; one pod at a time.
+        """Give every container of `pod` its devices, one pod at a time, prepare its claims, then start all containers.
 
         A pod that is known already is checked again, as all are after a reboot of the node. The plugin may take its
-        time, as in reality. Raises AdmissionError, upon which the pod is over; ContainerStartError, upon which it is
-        not (see `restart_container`); KubeletCrashError where the real kubelet would crash.
+        time, as in reality. Claims of several pods are prepared side by side. Raises AdmissionError, upon which the pod
+        is over; PrepareError and ContainerStartError, upon which it is not (admit it again, or see
+        `restart_container`); KubeletCrashError where the real kubelet would crash.
         """
         return await self._admission.admit(pod)
 
@@ -142,8 +157,16 @@ class EmbeddedKubelet(KubeletView, Running):
         """
         return await self._admission.start(pod, container)
 
+    async def end(self, pod: Pod) -> None:
+        """End `pod` after its containers have ended: unprepare its claims, so that it is not Terminating any more.
+
+        Raises UnprepareError where a driver is away or objects; the pod is still there then, and the kubelet tries
+        again after 10 to 15 s (kubernetes: pkg/kubelet/pod_workers.go).
+        """
+        await self._admission.end(pod)
+
     def delete(self, pod: Pod) -> None:
-        """End `pod`, whether it finished or was deleted; its devices are freed at the next admission or List."""
+        """Have `pod` vanish; its devices are freed at the next admission or List, its claims within a minute."""
         self._node_pods.delete(pod)
 
     def refuse_registrations(self, message: str) -> None:
@@ -162,6 +185,11 @@ class EmbeddedKubelet(KubeletView, Running):
             checkpoint_file=self.plugin_directory / CHECKPOINT_NAME if self._writes_checkpoint else None,
         )
 
+    def _new_dra(self) -> "DraManager | None":
+        if self._settings is None:
+            return None
+        return self._settings.manager(self._directory, self._journal, self._node_pods.active)
+
     def _new_services(self) -> Services:
         registry = Registry(
             self._manager,
@@ -171,5 +199,11 @@ class EmbeddedKubelet(KubeletView, Running):
             refusal=lambda: self._refusal,
             knows_sockets=self._knows_sockets,
         )
-        lister = PodResourcesLister(self._manager, self._node_pods.known, clock=self._clock, journal=self._journal)
-        return Services(registry, lister, plugins=self.socket, pod_resources=self.pod_resources_socket)
+        lister = PodResourcesLister(
+            self._manager,
+            self._node_pods.known,
+            clock=self._clock,
+            journal=self._journal,
+            claims=self._dra.claims if self._dra else None,
+        )
+        return Services(registry, lister, self._dra, plugins=self.socket, pod_resources=self.pod_resources_socket)

@@ -39,7 +39,7 @@ class ContainerStartError(GpushareError):
 
     reason = "CreateContainerConfigError"
 
-    def __init__(self, pod: "Pod", container: str, cause: DeviceManagerError) -> None:
+    def __init__(self, pod: "Pod", container: str, cause: GpushareError) -> None:
         """Name `container` and wrap `cause`, whose words the message holds."""
         super().__init__(f"container {container!r} of pod {pod.namespace}/{pod.name} cannot be started: {cause}")
         self.pod = pod
@@ -48,3 +48,31 @@ class ContainerStartError(GpushareError):
 
 class KubeletCrashError(GpushareError):
     """The real kubelet would have ended here: a device left its plugin's list while it was being allocated."""
+
+
+class DraError(GpushareError):
+    """The DRA manager cannot do what it was asked; the message is the one the real DRA manager gives."""
+
+
+class PrepareError(GpushareError):
+    """The claims of a `pod` are not prepared: `reason` and the message are those of the Event.
+
+    The pod stays on the node, and the kubelet tries again when the kubelet looks at the pod the next time, after 60 to
+    90 s (kubernetes: pkg/kubelet/kuberuntime/kuberuntime_manager.go, SyncPod).
+    """
+
+    reason = "FailedPrepareDynamicResources"
+
+    def __init__(self, pod: "Pod", cause: GpushareError) -> None:
+        """Wrap `cause`, whose words the message holds."""
+        super().__init__(f"Failed to prepare dynamic resources: prepare dynamic resources: {cause}")
+        self.pod = pod
+
+
+class UnprepareError(GpushareError):
+    """A `pod` stays in Terminating, because a claim of the pod cannot be unprepared."""
+
+    def __init__(self, pod: "Pod", cause: GpushareError) -> None:
+        """Wrap `cause`, whose words the message holds."""
+        super().__init__(f"error syncing pod {pod.namespace}/{pod.name}: unprepare dynamic resources: {cause}")
+        self.pod = pod

@@ -24,6 +24,16 @@ class Disconnection:
     error: str
 
 
+@dataclass(frozen=True, slots=True)
+class DriverRegistration:
+    """One registration of a DRA driver that came to an end, by its `socket`; `error` is None where it is accepted."""
+
+    socket: str
+    driver: str
+    endpoint: str
+    error: str | None
+
+
 class Journal:
     """Calls by method, registrations and disconnections, over all restarts; every entry wakes those who wait."""
 
@@ -32,6 +42,7 @@ class Journal:
         self.calls: Counter[str] = Counter()
         self.registrations: list[Registration] = []
         self.disconnections: list[Disconnection] = []
+        self.driver_registrations: list[DriverRegistration] = []
         self._waiting: dict[asyncio.Future[None], Callable[[], object]] = {}
 
     def count(self, method: str) -> None:
@@ -47,6 +58,11 @@ class Journal:
     def disconnected(self, disconnection: Disconnection) -> None:
         """Note `disconnection`."""
         self.disconnections.append(disconnection)
+        self.changed()
+
+    def driver_registered(self, registration: DriverRegistration) -> None:
+        """Note `registration`."""
+        self.driver_registrations.append(registration)
         self.changed()
 
     def changed(self) -> None:

@@ -1,6 +1,7 @@
 """The pod-resources service: which container holds which devices, and which devices are healthy."""
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -8,8 +9,11 @@ from gpushare_plugin.kubelet.api import podresources_pb2_grpc
 from gpushare_plugin.kubelet.api.podresources_pb2 import (
     AllocatableResourcesRequest,
     AllocatableResourcesResponse,
+    CDIDevice,
+    ClaimResource,
     ContainerDevices,
     ContainerResources,
+    DynamicResource,
     ListPodResourcesRequest,
     ListPodResourcesResponse,
     PodResources,
@@ -17,6 +21,10 @@ from gpushare_plugin.kubelet.api.podresources_pb2 import (
 from gpushare_plugin.testing.kubelet.device_manager.manager import DeviceManager
 from gpushare_plugin.testing.kubelet.journal import Journal
 from gpushare_plugin.testing.kubelet.pods import Container, Pod
+
+if TYPE_CHECKING:
+    from gpushare_plugin.testing.kubelet.dra_manager.claims import ClaimInfo
+    from gpushare_plugin.testing.kubelet.dra_manager.manager import ClaimManager
 
 CALLS_PER_SECOND = 100.0
 BURST = 10.0
@@ -32,12 +40,14 @@ class PodResourcesLister(podresources_pb2_grpc.PodResourcesListerServicer):
         *,
         clock: Callable[[], float],
         journal: Journal,
+        claims: "ClaimManager | None" = None,
     ) -> None:
-        """Start with a full allowance."""
+        """Start with a full allowance; `claims` are None for a kubelet without DRA."""
         self._manager = manager
         self._pods = pods
         self._clock = clock
         self._journal = journal
+        self._claims = claims
         self._allowance = BURST
         self._allowance_at = clock()
 
@@ -98,4 +108,28 @@ class PodResourcesLister(podresources_pb2_grpc.PodResourcesListerServicer):
                 for ids in allocation.ids_by_numa.values()
                 for one in ids
             ],
+            dynamic_resources=[_claim(info) for info in self._claims.of(pod, container)] if self._claims else [],
         )
+
+
+def _claim(info: "ClaimInfo") -> DynamicResource:
+    """Show a claim whole, as the real one does, whatever requests the container names.
+
+    The CDI devices of a driver add up from one device to the next (kubernetes: cm/container_manager_linux.go,
+    GetDynamicResources), so the last device of a driver shows those of all.
+    """
+    resources = []
+    for driver, devices in info.devices.items():
+        ids: list[CDIDevice] = []
+        for device in devices:
+            ids += [CDIDevice(name=one) for one in device.cdi_ids]
+            resources.append(
+                ClaimResource(
+                    cdi_devices=ids,
+                    driver_name=driver,
+                    pool_name=device.pool,
+                    device_name=device.device,
+                    share_id=device.share_id,
+                )
+            )
+    return DynamicResource(claim_name=info.name, claim_namespace=info.namespace, claim_resources=resources)

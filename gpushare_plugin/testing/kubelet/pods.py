@@ -3,6 +3,14 @@
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class ClaimUse(NamedTuple):
+    """An entry of a container's `resources.claims`: the name of a claim in the pod, and a request of it, or all."""
+
+    name: str
+    request: str = ""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -11,7 +19,8 @@ class Container:
 
     `limits` are whole numbers by resource name, `env` the container's own environment, which wins over a plugin's.
     `restartable` makes an init container a sidecar; elsewhere it means nothing. `numa_affinity` are the NUMA nodes the
-    topology manager settled on; None, the default, is a node whose topology manager has no opinion.
+    topology manager settled on; None, the default, is a node whose topology manager has no opinion. `claims` are those
+    of the pod's claims that the container uses.
     """
 
     name: str
@@ -19,17 +28,22 @@ class Container:
     env: Mapping[str, str] = field(default_factory=dict)
     restartable: bool = False
     numa_affinity: frozenset[int] | None = None
+    claims: Sequence[ClaimUse] = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pod:
-    """One pod; the `uid` is what the kubelet knows it by, so a pod created again under the same name is another pod."""
+    """One pod; the `uid` is what the kubelet knows it by, so a pod created again under the same name is another pod.
+
+    `claims` are the names of ResourceClaims, by the names that the containers use for them.
+    """
 
     name: str
     containers: Sequence[Container]
     init_containers: Sequence[Container] = ()
     namespace: str = "default"
     uid: str = field(default_factory=lambda: str(uuid.uuid4()))
+    claims: Mapping[str, str] = field(default_factory=dict)
 
     def in_order(self) -> list[Container]:
         """List all containers in the order in which they are given devices and started: init containers first."""

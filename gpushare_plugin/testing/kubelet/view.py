@@ -2,13 +2,17 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from gpushare_plugin.testing.kubelet.admission import NodePods
 from gpushare_plugin.testing.kubelet.device_manager.manager import Device, DeviceManager
-from gpushare_plugin.testing.kubelet.journal import Disconnection, Journal, Registration
+from gpushare_plugin.testing.kubelet.journal import Disconnection, DriverRegistration, Journal, Registration
 from gpushare_plugin.testing.kubelet.pods import Pod
 from gpushare_plugin.testing.running import PATIENCE
+
+if TYPE_CHECKING:
+    from gpushare_plugin.testing.kubelet.dra_manager.claims import PreparedDevice
+    from gpushare_plugin.testing.kubelet.dra_manager.dra import DraManager
 
 
 class KubeletView:
@@ -22,6 +26,7 @@ class KubeletView:
         self._journal = journal
         self._manager = manager
         self._is_running = is_running
+        self._dra: DraManager | None = None
 
     @property
     def pods(self) -> Mapping[str, Pod]:
@@ -37,6 +42,28 @@ class KubeletView:
     def disconnections(self) -> Sequence[Disconnection]:
         """Every plugin lost so far because its stream, or one before it, ended; stopping the kubelet does not count."""
         return tuple(self._journal.disconnections)
+
+    @property
+    def driver_registrations(self) -> Sequence[DriverRegistration]:
+        """Every registration of a DRA driver that was answered or given up so far, over all restarts."""
+        return tuple(self._journal.driver_registrations)
+
+    @property
+    def connected_drivers(self) -> frozenset[str]:
+        """The DRA drivers that can be called."""
+        return self._dra.drivers.connected() if self._dra else frozenset()
+
+    def prepared(self) -> "dict[str, dict[str, list[PreparedDevice]]]":
+        """List the claims that count as prepared, by UID, with their devices by driver; none after a restart."""
+        infos = self._dra.claims.claims if self._dra else ()
+        return {info.uid: dict(info.devices) for info in infos if info.prepared}
+
+    def health(self, pod: Pod, container: str) -> dict[str, dict[str, str]]:
+        """Show `allocatedResourcesStatus`: by `claim:<name>[/<request>]`, the health of each resource.
+
+        A resource is named by its first CDI device (kubernetes: cm/dra/manager.go, buildResourceHealth).
+        """
+        return self._dra.allocated_resources(pod, pod.container(container)) if self._dra else {}
 
     @property
     def calls(self) -> Mapping[str, int]:
@@ -93,5 +120,6 @@ class KubeletView:
                 f"calls: {dict(self._journal.calls)}",
                 f"registrations: {self._journal.registrations}",
                 f"disconnections: {self._journal.disconnections}",
+                f"registrations of drivers: {self._journal.driver_registrations}",
             )
         )

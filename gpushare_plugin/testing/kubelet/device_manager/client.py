@@ -1,9 +1,8 @@
 """The kubelet's end of one connection to a device plugin."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import grpc
 
@@ -20,9 +19,8 @@ from gpushare_plugin.kubelet.api.deviceplugin_pb2 import (
     PreStartContainerRequest,
 )
 from gpushare_plugin.kubelet.api.deviceplugin_pb2_grpc import DevicePluginStub
+from gpushare_plugin.testing.kubelet.calling import OWN_CONNECTION, answered
 from gpushare_plugin.testing.kubelet.errors import DeviceManagerError, PluginCallError
-
-Answer = TypeVar("Answer")
 
 RECEIVE_LIMIT = 4 * 1024 * 1024
 """Bytes of the largest message the kubelet takes: what gRPC for Go allows when nothing else is said."""
@@ -41,11 +39,7 @@ class PluginClient:
         self._count = count
         self._channel = grpc.aio.insecure_channel(
             f"unix:{socket}",
-            options=[
-                ("grpc.max_receive_message_length", RECEIVE_LIMIT),
-                # Every registration dials again; a shared pool would return the connection of the one before.
-                ("grpc.use_local_subchannel_pool", 1),
-            ],
+            options=[("grpc.max_receive_message_length", RECEIVE_LIMIT), OWN_CONNECTION],
         )
         self._plugin = DevicePluginStub(self._channel)
 
@@ -61,7 +55,7 @@ class PluginClient:
         """Ask the plugin which of the optional calls it wants."""
         self._count("GetDevicePluginOptions")
         try:
-            return await _answer(self._plugin.GetDevicePluginOptions(Empty()))
+            return await answered(self._plugin.GetDevicePluginOptions(Empty()))
         except PluginCallError as error:
             raise DeviceManagerError(f"failed to get device plugin options: {error}") from error
 
@@ -71,7 +65,7 @@ class PluginClient:
         lists = aiter(self._plugin.ListAndWatch(Empty()))
         while True:
             try:
-                yield await _answer(anext(lists))
+                yield await answered(anext(lists))
             except StopAsyncIteration:
                 return
 
@@ -83,7 +77,7 @@ class PluginClient:
         request = ContainerPreferredAllocationRequest(
             available_deviceIDs=available, must_include_deviceIDs=must_include, allocation_size=size
         )
-        return await _answer(
+        return await answered(
             self._plugin.GetPreferredAllocation(PreferredAllocationRequest(container_requests=[request]))
         )
 
@@ -91,35 +85,14 @@ class PluginClient:
         """Tell the plugin that one container gets `ids`, and hear what to start it with."""
         self._count("Allocate")
         request = ContainerAllocateRequest(devices_ids=ids)
-        return await _answer(self._plugin.Allocate(AllocateRequest(container_requests=[request])))
+        return await answered(self._plugin.Allocate(AllocateRequest(container_requests=[request])))
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         """Tell the plugin that a container with `ids` is about to start."""
         self._count("PreStartContainer")
         request = PreStartContainerRequest(devices_ids=ids)
-        await _answer(self._plugin.PreStartContainer(request, timeout=PRE_START_SECONDS))
+        await answered(self._plugin.PreStartContainer(request, timeout=PRE_START_SECONDS))
 
     async def close(self) -> None:
         """Close the connection and with it every call under way; closing twice is fine."""
         await self._channel.close()
-
-
-async def _answer(call: Awaitable[Answer]) -> Answer:
-    """Wait for `call`; whatever becomes of it but an answer is a PluginCallError."""
-    try:
-        return _decoded(await call)
-    except grpc.aio.AioRpcError as error:
-        raise PluginCallError(error.code(), error.details()) from error
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        # Nobody cancelled us: the connection was closed under the call.
-        raise PluginCallError(grpc.StatusCode.CANCELLED, "grpc: the client connection is closing") from error
-
-
-def _decoded(answer: Answer | None) -> Answer:
-    """Reject what gRPC returns for bytes that are no message of the right kind: None."""
-    if answer is None:
-        raise PluginCallError(grpc.StatusCode.INTERNAL, "grpc: failed to unmarshal the received message")
-    return answer
