@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from gpushare_plugin.base.errors import GpushareError
+from gpushare_plugin.core.in_effect import Effect
 from gpushare_plugin.core.policies import POLICIES
 from gpushare_plugin.ledger.node import GPU_COUNT, GPU_MEMORY, MOST_GPUS, Node
 from gpushare_plugin.ledger.pod import Share, Shares
@@ -34,6 +35,9 @@ ALLOCATION = "gpushare/allocation"
 """The annotation of the node's daemon: the units held by containers."""
 PROMISE = "gpushare/promise"
 """The annotation of the scheduler extender, written with the Binding: the units promised to containers."""
+
+LIMITS = "gpushare/limits"
+"""The annotation of the node's daemon: whether the limits of containers are in effect."""
 
 ALIYUN_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
 """Aliyun's annotation with the index of the GPU, or several indexes separated by commas."""
@@ -67,6 +71,9 @@ MOST_SHARES = 1024
 
 MOST_CHARACTERS = 64 * 1024
 """The most characters of an annotation with units: the length of MOST_SHARES entries."""
+
+_LONGEST_REASON = 256
+"""The most characters of a reason in `gpushare/limits`."""
 
 LONGEST_WISH = 128
 """The most characters of a name in a list of GPUs: models and UUIDs have some 40."""
@@ -255,6 +262,44 @@ def read_allocation(text: str) -> Shares:
 def write_allocation(shares: Shares) -> str:
     """Return the value of `gpushare/allocation`, the same for equal shares."""
     return _written({"version": 1, "containers": _by_container(shares)})
+
+
+Effects = Mapping[str, Mapping[str, Effect]]
+"""Whether limits are in effect, by container and GPU."""
+
+
+class _LimitsValue(msgspec.Struct, frozen=True, gc=False):
+    """The value of `gpushare/limits`."""
+
+    version: Literal[1]
+    """The version of the format."""
+    containers: dict[str, dict[str, Effect]]
+    """Whether limits are in effect, by container and GPU."""
+
+
+_LIMITS_DECODER = msgspec.json.Decoder(_LimitsValue)
+
+
+def read_limits(text: str) -> Effects:
+    """Return the value of `gpushare/limits`; raises AnnotationError for anything but version 1."""
+    return _decoded(LIMITS, _LIMITS_DECODER, text).containers
+
+
+def write_limits(effects: Effects) -> str:
+    """Return the value of `gpushare/limits`, the same for equal effects, with the beginnings of long reasons."""
+    containers = {
+        container: {gpu: _effect_value(effect) for gpu, effect in gpus.items()} for container, gpus in effects.items()
+    }
+    return _written({"version": 1, "containers": containers})
+
+
+def _effect_value(effect: Effect) -> dict[str, object]:
+    value: dict[str, object] = {"state": effect.state}
+    if effect.reason:
+        value["reason"] = effect.reason[:_LONGEST_REASON]
+    if effect.seconds is not None:
+        value["seconds"] = round(effect.seconds)
+    return value
 
 
 def holding_annotations(shares: Shares, request: PodRequest, indexes: Mapping[str, int]) -> dict[str, str]:

@@ -297,7 +297,7 @@ class NodeDaemon:
                 spawn("MPS", node.mps.watch)
                 spawn("MPS namespaces", node.track_namespaces)
                 spawn("MIG", node.follow_mig)
-                spawn("usage", partial(self._follow_usage, source, node, cluster, reader))
+                spawn("usage", partial(self._follow_usage, source, node, cluster, reader, pods))
                 spawn(
                     "own socket",
                     partial(serve_document, socket_path(daemon.directory), directory.claim, self.status.report),
@@ -332,7 +332,12 @@ class NodeDaemon:
         return PromiseReconciler(cluster.pods, reader, self._news)
 
     async def _follow_usage(
-        self, source: GpuSource, node: ServedNode, cluster: "Member | None", reader: HoldingsReader
+        self,
+        source: GpuSource,
+        node: ServedNode,
+        cluster: "Member | None",
+        reader: HoldingsReader,
+        pods: "PromiseReconciler | None",
     ) -> None:
         """Look at the usage of the GPUs at intervals."""
         # In a thread: registration with the kubelet must not wait for this import.
@@ -347,6 +352,7 @@ class NodeDaemon:
             lambda: node.snapshot.value,
             lambda: node.config,
             lambda: cluster.container_ids if cluster is not None else {},
+            pods.learn_effects if pods is not None else lambda _: None,
         )
 
     async def _accept(self, labels: Labels, inventory: Inventory) -> Accepted:

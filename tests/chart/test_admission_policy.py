@@ -17,6 +17,7 @@ from gpushare_plugin.ledger.annotations import (
     ALIYUN_ASSIGNED,
     ALIYUN_INDEX,
     ALLOCATION,
+    LIMITS,
     PROMISE,
     holding_annotations,
 )
@@ -91,7 +92,7 @@ def test_pods_have_a_policy_if_the_daemons_have_rights_on_pods() -> None:
     ours = next(each["expression"] for each in policy["variables"] if each["name"] == "ours")
     request = PodRequest((ContainerRequest("main", "app", ((GPU_MEMORY, 2),)),))
     written = holding_annotations((Share("main", GPU_MEMORY, "GPU-a", 2),), request, {"GPU-a": 0})
-    assert written.keys() == set(re.findall("'([^']+)'", ours))
+    assert written.keys() | {LIMITS} == set(re.findall("'([^']+)'", ours))
     bound = [each for each in made if each["kind"] == "ValidatingAdmissionPolicyBinding"]
     assert {each["spec"]["policyName"] for each in bound} == policies.keys()
 

@@ -154,6 +154,10 @@ class FollowedNode:
         (found,) = self.server.store.find(path(pod), pod.name)
         return dict(found["metadata"].get("annotations") or {})
 
+    def has(self, pod: Pod, key: str, value: str) -> bool:
+        """Return whether a pod has an annotation with this value."""
+        return self.annotations(pod).get(key) == value
+
     def told(self, pod: Pod) -> dict[str, dict[int, int]]:
         """Return what the daemon wrote that a pod has: units by index of the GPU, for each container."""
         text = self.annotations(pod).get(ALLOCATION)

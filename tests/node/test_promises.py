@@ -1,6 +1,7 @@
 """Tests of how a node follows what pods were promised, and publishes what they have."""
 
 from collections.abc import AsyncIterator, MutableMapping, MutableSequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -8,14 +9,16 @@ from typing import Any
 import pytest
 
 from gpushare_plugin.config.schema.names import CORES
+from gpushare_plugin.core.in_effect import unknown
+from gpushare_plugin.core.usage import GpuUsage
 from gpushare_plugin.kube.names import FIELD_MANAGER
-from gpushare_plugin.ledger.annotations import ALIYUN_ASSIGNED, ALIYUN_INDEX, ALLOCATION, PROMISE
+from gpushare_plugin.ledger.annotations import ALIYUN_ASSIGNED, ALIYUN_INDEX, ALLOCATION, LIMITS, PROMISE, write_limits
 from gpushare_plugin.observe.metrics.node import METRICS, View
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.cluster.server import Refusal
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from tests.chart.rendering import objects
-from tests.node.promises import FollowedNode, a_pod, followed, gpus_of, in_api, path, promise, promise_of
+from tests.node.promises import MEMORY, FollowedNode, a_pod, followed, gpus_of, in_api, path, promise, promise_of
 from tests.nodes import a_gpu
 from tests.unit.sharing.settings import GPU_MEM
 from tests.waiting import until
@@ -303,6 +306,26 @@ LIMITED = (
     "health: {rescanSeconds: 60}\n"
     f"sharing: {{memory: {{resources: [{{name: {GPU_MEM}, isolation: hami-core, compute: requested}}]}}}}\n"
 )
+
+
+async def test_whether_limits_are_in_effect_is_written_into_pods(
+    server: ApiServer, kubelet: EmbeddedKubelet, short_path: Path
+) -> None:
+    """Under an isolation, what the looks at the usage find out of each container is in an annotation of its pod."""
+    often = MEMORY.replace("rescanSeconds: 60", "rescanSeconds: 1")
+    settings = often.replace("gpu-mem}", "gpu-mem, isolation: hami-core}")
+    async with followed(server, kubelet, short_path, 8, settings=settings) as node:
+        uuid = node.cards.inventory.cards[0].uuid
+        node.cards.samples = (GpuUsage(uuid, unknown="no host PIDs"),)
+        pod = a_pod("one", 3)
+        await node.admit(pod, {"c0": {0: 3}})
+        for sample, effect in (
+            (node.cards.samples, unknown("no host PIDs")),
+            ((GpuUsage(uuid, processes=()),), unknown("no process of the container uses the GPU")),
+        ):
+            node.cards.samples = sample
+            expected = write_limits({"c0": {uuid: effect}})
+            await until(partial(node.has, pod, LIMITS, expected))
 
 
 class InOrder(Random):

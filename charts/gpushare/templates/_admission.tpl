@@ -97,7 +97,7 @@ spec:
 
 {{/* CEL: whether only gpushare writes the annotation `key`. */}}
 {{- define "gpushare.ownAnnotation" -}}
-key.matches('^(gpushare/(promise|allocation)$|scheduler[.]framework[.]gpushare[.]allocation$|ALIYUN_COM_GPU_MEM_)')
+key.matches('^(gpushare/(promise|allocation|limits)$|scheduler[.]framework[.]gpushare[.]allocation$|ALIYUN_COM_GPU_MEM_)')
 {{- end }}
 
 {{/*

@@ -25,6 +25,7 @@ from gpushare_plugin.ledger.annotations import (
     ALIYUN_ASSIGNED,
     ALIYUN_INDEX,
     ALLOCATION,
+    LIMITS,
     MOST_CHARACTERS,
 )
 from gpushare_plugin.ledger.pod import Pod
@@ -38,7 +39,7 @@ CONSEQUENCE = "promises of a scheduler extender are not followed"
 REMEDY = "grant list and watch of pods, and patch of pods/status (in the chart: cluster.followPods)"
 """The consequence of unknown pods, and the remedy for a missing right, for the log."""
 
-_WRITTEN = (ALLOCATION, ALIYUN_INDEX, ALIYUN_ASSIGNED, ACK_ALLOCATION)
+_WRITTEN = (ALLOCATION, LIMITS, ALIYUN_INDEX, ALIYUN_ASSIGNED, ACK_ALLOCATION)
 
 
 class Patience:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpushare_plugin.base.published import Published, changes
 from gpushare_plugin.core.holding import Unknown
+from gpushare_plugin.core.in_effect import Effect
 from gpushare_plugin.core.resource import Resource, UnitsOf
+from gpushare_plugin.core.usage import Usage
 from gpushare_plugin.kubelet.allocations.reader import HoldingsReader
-from gpushare_plugin.ledger.annotations import holding_annotations
+from gpushare_plugin.ledger.annotations import LIMITS, Effects, holding_annotations, write_limits
 from gpushare_plugin.ledger.pod import Comparison, Pod, Share, Shares, drift
 from gpushare_plugin.node.news.news import News, PodDrifted
 from gpushare_plugin.node.pods.matching import Held, compared
@@ -50,15 +52,17 @@ class PromiseReconciler:
         self._drifted: Mapping[tuple[str, str], Comparison] = {}
         self.annotations: Published[PodAnnotations] = Published({})
         """The annotations with the real holdings of pods."""
+        self.effects: Published[Mapping[str, Effects]] = Published({})
+        """Whether limits are in effect, by the UID of the pod, as the looks at the usage find out."""
         self.excess: Excess = {}
         """The units held beyond the promises at the newest look."""
 
     async def run(self, resources: Callable[[], Iterable[Resource]]) -> None:
-        """Look after every allocation and every change of the pods, and at intervals; runs until cancelled.
+        """Look after every allocation and every change of pods and limits, and at intervals; runs until cancelled.
 
         `resources` returns the resources offered by the node now.
         """
-        async for _ in changes(self.steering.given, self.watched.changed, every=LOOK_EVERY):
+        async for _ in changes(self.steering.given, self.watched.changed, self.effects, every=LOOK_EVERY):
             await asyncio.sleep(PAUSE)
             await self.learn()
             self.publish(resources())
@@ -71,6 +75,15 @@ class PromiseReconciler:
         if not isinstance(holdings, Unknown):
             self.steering.learn({each.slot: each.ids for each in holdings}, asked_at)
 
+    def learn_effects(self, usage: Usage) -> None:
+        """Take in whether limits are in effect; while the holdings of containers are unknown, nothing changes."""
+        found: defaultdict[str, defaultdict[str, dict[str, Effect]]] = defaultdict(lambda: defaultdict(dict))
+        for each in usage.containers:
+            if each.effect is not None and each.uid:
+                found[each.uid][each.container][each.gpu] = each.effect
+        if usage.held is not None and found != self.effects.value:
+            self.effects.publish(found)
+
     def publish(self, resources: Iterable[Resource]) -> None:
         """Publish the holdings of pods, and the pods with units of other GPUs than the promised GPUs."""
         offered = {resource.name: resource for resource in resources}
@@ -78,9 +91,17 @@ class PromiseReconciler:
         pods = [pod for pod in self.watched.in_order if not pod.ended]
         shares = _shares(self.steering.shown, offered)
         self.annotations.publish(
-            {pod.uid: holding_annotations(shares[pod.uid], pod.request, indexes) for pod in pods if pod.uid in shares}
+            {
+                pod.uid: holding_annotations(shares[pod.uid], pod.request, indexes) | self._limits(pod.uid)
+                for pod in pods
+                if pod.uid in shares
+            }
         )
         self._compare(pods, offered.values())
+
+    def _limits(self, uid: str) -> dict[str, str]:
+        effects = self.effects.value.get(uid)
+        return {LIMITS: write_limits(effects)} if effects else {}
 
     def _compare(self, pods: Sequence[Pod], resources: Iterable[Resource]) -> None:
         excess: dict[str, UnitsOf] = {}

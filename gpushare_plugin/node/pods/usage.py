@@ -90,14 +90,17 @@ class UsageTracker:
         snapshot: Callable[[], Snapshot],
         config: Callable[[], Config],
         container_ids: Callable[[], ContainerIds] = dict,
+        found: Callable[[Usage], None] = lambda _: None,
     ) -> None:
-        """Look at intervals until cancelled.
+        """Look at intervals until cancelled, and call `found` with the usage after each look.
 
         `snapshot` returns the current node, `config` the config in effect, and `container_ids` the known IDs of
         containers.
         """
         while True:
             await self.look(snapshot(), config().overuse, container_ids())
+            if self._usage is not None:
+                found(self._usage)
             await asyncio.sleep(max(LEAST_PAUSE, min(LOOK_EVERY, config().health.rescan_seconds)))
 
     async def look(self, snapshot: Snapshot, overuse: Overuse, container_ids: ContainerIds) -> None:

@@ -201,6 +201,11 @@ def _placed(explained: Explanation) -> Iterator[str]:
     if not explained.granted:
         yield ""
         yield f"Node {explained.node} offers none of these resources now."
+    indexes = {gpu: index for each in explained.granted for gpu, index in each.indexes.items()}
+    for limit in explained.limits:
+        who = f"container {limit.container}" if limit.container else "its containers"
+        gpu = f"GPU{indexes[limit.gpu]}" if limit.gpu in indexes else limit.gpu
+        yield f"Limit of {who} on {gpu}: {limit.effect}"
     for each in explained.granted:
         yield ""
         yield Headed(f"{each.resource}: {each.amount} {each.unit}")

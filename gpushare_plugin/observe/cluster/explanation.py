@@ -9,9 +9,12 @@ from gpushare_plugin.base.version import __version__
 from gpushare_plugin.core.policies import DEFAULT_POLICY
 from gpushare_plugin.ledger.annotations import (
     ALLOCATION,
+    LIMITS,
     PROMISE,
     AnnotationError,
+    Effects,
     read_allocation,
+    read_limits,
     read_promise,
 )
 from gpushare_plugin.ledger.cluster import ClusterAccount
@@ -163,6 +166,17 @@ class Granted(Part, frozen=True, kw_only=True):
 State = Literal["pending", "placed", "ended", "not ours"]
 
 
+class ContainerLimit(Part, frozen=True, kw_only=True):
+    """Whether the limit of a container on a GPU is in effect."""
+
+    container: str
+    """The name of the container; empty for all containers of the pod together."""
+    gpu: str
+    """The UUID of the GPU."""
+    effect: str
+    """The effect in words: the state, and the reason or the delay."""
+
+
 class Explanation(Part, frozen=True, kw_only=True):
     """The whole output of `gpushare explain`."""
 
@@ -214,6 +228,8 @@ class Explanation(Part, frozen=True, kw_only=True):
     """Why the promise cannot be read."""
     extender_problem: str | None = None
     """A sentence on the missing scheduler extender, if a waiting pod needs an extender."""
+    limits: tuple[ContainerLimit, ...] = ()
+    """Whether the limits of the containers of a bound pod are in effect, by the annotation of the node's daemon."""
 
 
 def explain(account: ClusterAccount, pod: Pod, told: Told) -> Explanation:
@@ -380,13 +396,27 @@ def _placed(account: NodeAccount, pod: Pod, told: Told) -> dict[str, object]:
     update = _promise(told)
     if PROMISE in told.annotations:
         update |= _policy(pod.request.policy, account.node, told)
+    unread = []
     if ALLOCATION in told.annotations:
         try:
             read_allocation(told.annotations[ALLOCATION])
         except AnnotationError as error:
-            update["ignored"] = (*pod.request.ignored, str(error))
+            unread.append(str(error))
+    if LIMITS in told.annotations:
+        try:
+            update["limits"] = tuple(_limits(read_limits(told.annotations[LIMITS])))
+        except AnnotationError as error:
+            unread.append(str(error))
+    if unread:
+        update["ignored"] = (*pod.request.ignored, *unread)
     update["granted"] = tuple(_granted(account, pod, name) for name in pod.request.amounts if name in account.resources)
     return update
+
+
+def _limits(effects: Effects) -> Iterator[ContainerLimit]:
+    for container, gpus in effects.items():
+        for gpu, effect in gpus.items():
+            yield ContainerLimit(container=container, gpu=gpu, effect=effect.words)
 
 
 def _promise(told: Told) -> dict[str, object]:

@@ -4,12 +4,15 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from gpushare_plugin.core.in_effect import IN_EFFECT
 from gpushare_plugin.ledger.annotations import (
+    LIMITS,
     annotated_shares,
     holding_annotations,
     pod_request,
     promise_annotations,
     write_allocation,
+    write_limits,
 )
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.node import GPU_CORES, GPU_MEMORY, Node, recorded_node
@@ -136,4 +139,5 @@ def by_the_extender() -> dict[str, str]:
 
 def by_the_daemon() -> dict[str, str]:
     """Return each annotation that the daemon of a node writes on a pod."""
-    return holding_annotations((Share("main", GPU_MEMORY, uuid(0), 2),), memory(2), {uuid(0): 0})
+    held = holding_annotations((Share("main", GPU_MEMORY, uuid(0), 2),), memory(2), {uuid(0): 0})
+    return held | {LIMITS: write_limits({"main": {uuid(0): IN_EFFECT}})}

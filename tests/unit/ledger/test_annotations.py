@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare_plugin.core.in_effect import IN_EFFECT, Effect, not_in_effect
 from gpushare_plugin.ledger.annotations import (
     ACK_ALLOCATION,
     ALIYUN_INDEX,
@@ -17,8 +18,10 @@ from gpushare_plugin.ledger.annotations import (
     annotated_shares,
     promise_annotations,
     read_allocation,
+    read_limits,
     read_promise,
     write_allocation,
+    write_limits,
 )
 from gpushare_plugin.ledger.node import GPU_MEMORY
 from gpushare_plugin.ledger.pod import Share
@@ -138,6 +141,33 @@ def test_an_unreadable_annotation_is_an_error(text: str, problem: str) -> None:
     with pytest.raises(AnnotationError, match=f"annotation {PROMISE}: .*{problem}"):
         read_promise(text)
     assert annotated_shares({ALLOCATION: text, PROMISE: text}, memory(4), "node") == (None, None, None)
+
+
+def test_effects_of_limits_that_are_written_can_be_read() -> None:
+    """Each container has what was found on each GPU; a long reason is cut, since a tenant has a part in it."""
+    late, broken = Effect("in effect since", seconds=3.4), not_in_effect("x" * 1000)
+    written = write_limits({"main": {"GPU-a": IN_EFFECT, "GPU-b": late}, "": {"GPU-a": broken}})
+    assert read_limits(written) == {
+        "main": {"GPU-a": IN_EFFECT, "GPU-b": Effect("in effect since", seconds=3)},
+        "": {"GPU-a": not_in_effect("x" * 256)},
+    }
+    assert json.loads(written)["containers"]["main"]["GPU-a"] == {"state": "in effect"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[",
+        '{"version":2,"containers":{}}',
+        '{"version":1,"containers":{"main":{"GPU-a":{"state":"fine"}}}}',
+        '{"version":1,"containers":{"main":{"GPU-a":7}}}',
+        "x" * 70_000,
+    ],
+)
+def test_effects_of_limits_that_cannot_be_read_are_an_error(text: str) -> None:
+    """The error names the annotation."""
+    with pytest.raises(AnnotationError, match="annotation gpushare/limits: "):
+        read_limits(text)
 
 
 def test_a_promise_for_another_node_says_nothing() -> None:

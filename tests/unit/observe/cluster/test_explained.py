@@ -7,6 +7,8 @@ from textwrap import dedent
 import pytest
 
 from gpushare_plugin.base.structs import replace
+from gpushare_plugin.core.in_effect import IN_EFFECT, not_in_effect
+from gpushare_plugin.ledger.annotations import write_limits
 from gpushare_plugin.ledger.node import unreadable_node
 from gpushare_plugin.ledger.node_record import ResourceRecord
 from gpushare_plugin.ledger.pod import Pod
@@ -277,6 +279,23 @@ def test_annotations_of_a_placed_pod_that_cannot_be_read_are_named() -> None:
     assert "Promise: cannot be read, so it does not count: annotation gpushare/promise" in said
     assert "Not understood, and ignored: annotation gpushare/allocation" in said
     assert "bound without" not in said
+
+
+def test_a_placed_pod_is_told_whether_its_limits_are_in_effect() -> None:
+    """Each container has a line for each GPU, by what the node's daemon wrote; what cannot be read is named."""
+    cluster = full()
+    found = cluster.pod("c", 1, "gpu-1", on=0)
+    effects = {"main": {uuid(0, "gpu-1"): IN_EFFECT, "GPU-x": not_in_effect("it escaped")}, "": {"GPU-x": IN_EFFECT}}
+    said = text(explained(cluster, found, Told({"gpushare/limits": write_limits(effects)})))
+    for line in (
+        "Limit of container main on GPU0: in effect",
+        "Limit of container main on GPU-x: not in effect: it escaped",
+        "Limit of its containers on GPU-x: in effect",
+    ):
+        assert line in said.splitlines()
+    unread = text(explained(cluster, found, Told({"gpushare/limits": "no", "gpushare/allocation": "no"})))
+    assert "Not understood, and ignored: annotation gpushare/limits" in unread
+    assert "Not understood, and ignored: annotation gpushare/allocation" in unread
 
 
 def test_a_placed_pod_is_told_why_it_is_there() -> None:
