@@ -185,7 +185,8 @@ async def test_another_protocol_waits_for_clients(
     mps: FakeMps, root: MpsRoot, before: MpsProtocol, after: MpsProtocol
 ) -> None:
     """A daemon with clients is not replaced; the GPUs are not served meanwhile, and the status says why."""
-    want(root, protocol=before)
+    namespaces = (ONE,) if before == 3 else ()
+    want(root, *namespaces, protocol=before)
     async with supervising(root) as supervised:
         await supervised.serves(*GPUS)
         first = mps.pid(root.pipe)
@@ -196,6 +197,7 @@ async def test_another_protocol_waits_for_clients(
                 UUIDS[0], "must restart to change its protocol, which waits for 1 process that uses it"
             )
             assert mps.pid(root.pipe) == first
+            assert before != 3 or set(limits(mps, root)) == {"c_one"}  # a container may start a program yet
         await until(lambda: supervised.status().in_force.protocol == after)
         await supervised.serves(*GPUS)
         assert mps.pid(root.pipe) != first
