@@ -49,6 +49,11 @@ def thousandths(quantity: str) -> int:
     return min(ceil(amount * 1000), LARGEST_AMOUNT * 1000)
 
 
+def amount(quantity: str) -> Fraction:
+    """Return the exact number of a Kubernetes quantity; raises QuantityError for text that is no quantity from 0 up."""
+    return _exact(quantity, "a quantity such as 2, 250m or 1.5Gi")
+
+
 def _exact(quantity: str | int, expected: str) -> Fraction:
     """Return the exact number of a quantity; raises QuantityError."""
     match = _QUANTITY.fullmatch(str(quantity)[:80])

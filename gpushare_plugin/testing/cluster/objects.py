@@ -136,7 +136,7 @@ class Store:
         """
         where = collection(path)
         stored = self._stored(where, name)
-        return self._put(where, stored, _merged(stored.found, merge))
+        return self._put(where, stored, merged(stored.found, merge))
 
     def change(self, path: str, name: str, decide: Callable[[Object], Object]) -> Object:
         """Patch an object by what `decide` returns for what it is now; what that raises leaves no trace."""
@@ -276,13 +276,13 @@ def _invalid(where: Collection, found: Object, why: str) -> InvalidError:
     return InvalidError(f'{where.type_meta["kind"]} "{found["metadata"]["name"]}" is invalid: {why}')
 
 
-def _merged(found: Object, merge: Object) -> Object:
+def merged(found: Object, merge: Object) -> Object:
     """Apply a JSON merge patch (RFC 7386); what is not changed is shared."""
-    merged = {key: value for key, value in found.items() if key not in merge or merge[key] is not None}
+    result = {key: value for key, value in found.items() if key not in merge or merge[key] is not None}
     for key, value in merge.items():
         if isinstance(value, dict):
-            before = merged.get(key)
-            merged[key] = _merged(before if isinstance(before, dict) else {}, value)
+            before = result.get(key)
+            result[key] = merged(before if isinstance(before, dict) else {}, value)
         elif value is not None:
-            merged[key] = value
-    return merged
+            result[key] = value
+    return result

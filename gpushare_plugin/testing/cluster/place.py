@@ -31,6 +31,7 @@ KINDS = {
     "replicasets": "ReplicaSet",
     "replicationcontrollers": "ReplicationController",
     "resourceclaims": "ResourceClaim",
+    "resourceclaimtemplates": "ResourceClaimTemplate",
     "resourceslices": "ResourceSlice",
     "secrets": "Secret",
     "services": "Service",

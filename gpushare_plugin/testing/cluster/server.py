@@ -11,6 +11,7 @@ from types import TracebackType
 
 from aiohttp import web
 
+from gpushare_plugin.testing.cluster.dra.strategy import DraObjects
 from gpushare_plugin.testing.cluster.errors import NotFoundError
 from gpushare_plugin.testing.cluster.objects import Store
 from gpushare_plugin.testing.cluster.place import Place
@@ -67,7 +68,7 @@ class ApiServer(Running):
     given), `delayed` (events before which requests for a resource are not carried out, and not at all once the
     `timeout` that they name has passed) and what `watches` has make it misbehave. In namespaces that are `terminating`
     nothing is created. `tls` is what it proves who it is with, from the next start on, None for plain HTTP. With
-    `anonymous`, requests without a token are answered, too.
+    `anonymous`, requests without a token are answered, too. `dra` has the feature gates for `resource.k8s.io`.
     """
 
     def __init__(self, permissions: Collection[Permission] | None = None, store: Store | None = None) -> None:
@@ -90,7 +91,8 @@ class ApiServer(Running):
         self._port_held: socket.socket | None = None
         self._listener: socket.socket
         self._runner: web.AppRunner | None = None
-        self._verbs = Verbs(self.store)
+        self.dra = DraObjects(self.store, self._permitted)
+        self._verbs = Verbs(self.store, self.dra)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -208,10 +210,12 @@ class ApiServer(Running):
         return (scheme.lower(), token) == ("bearer", _TOKEN) or (not scheme and self.anonymous)
 
     def _allowed(self, asked: Asked) -> bool:
+        return self._permitted(asked.verb, asked.resource, asked.namespace, asked.name, asked.group)
+
+    def _permitted(self, verb: str, resource: str, namespace: str | None, name: str | None, group: str) -> bool:
         if self.permissions is None:
             return True
-        request = (asked.verb, asked.resource, asked.namespace, asked.name, asked.group)
-        needed = {each for each in self.permissions if each.allows(*request)}
+        needed = {each for each in self.permissions if each.allows(verb, resource, namespace, name, group)}
         self.used |= needed
         return bool(needed)
 

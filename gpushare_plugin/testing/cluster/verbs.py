@@ -7,6 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
+from gpushare_plugin.testing.cluster.dra.strategy import GROUP, DraObjects
 from gpushare_plugin.testing.cluster.errors import (
     STATUS,
     ApiError,
@@ -48,9 +49,10 @@ def status(code: int, message: str, headers: dict[str, str] | None = None, reaso
 class Verbs:
     """Answers all verbs but watches."""
 
-    def __init__(self, store: Store) -> None:
-        """Read and change the objects of `store`."""
+    def __init__(self, store: Store, dra: DraObjects) -> None:
+        """Read and change the objects of `store`; `dra` does so for those of `resource.k8s.io`."""
         self._store = store
+        self._dra = dra
         self._pages = Pages(store)
 
     async def answer(self, request: web.Request, verb: str, place: Place) -> web.Response:
@@ -76,7 +78,8 @@ class Verbs:
             return 200, self._delete(path, place, body)
         if verb == "patch" and request.content_type == "application/apply-patch+yaml":
             return 200, self._applied(request, path, place, body)
-        return self._written(request, verb, path, place, body)
+        written = self._written_dra if place.collection.group == GROUP else self._written
+        return written(request, verb, place, body)
 
     def _one(self, path: str, place: Place) -> Object:
         found = self._store.find(path, place.name)
@@ -96,7 +99,8 @@ class Verbs:
             self._delete(within.path, replace(place, collection=within, name=metadata["name"]), {})
         return {**STATUS, "status": "Success", "code": 200}
 
-    def _written(self, request: web.Request, verb: str, path: str, place: Place, body: Object) -> tuple[int, Object]:
+    def _written(self, request: web.Request, verb: str, place: Place, body: Object) -> tuple[int, Object]:
+        path = place.collection.path
         match verb, place.subresource:
             case "create", "":
                 return 201, self._store.create(path, body)
@@ -116,6 +120,13 @@ class Verbs:
                 found = self._one(path, place)
                 refuse_another_uid(place.collection, found, (body.get("metadata") or {}).get("uid"))
                 return 200, self._store.patch(path, place.name, _with_conditions(found, body))
+        raise UnsupportedError(f"{verb} of {place} as {request.content_type} is not served here")
+
+    def _written_dra(self, request: web.Request, verb: str, place: Place, body: Object) -> tuple[int, Object]:
+        if verb == "create":
+            return 201, self._dra.create(place, body)
+        if verb == "update" or request.content_type == "application/merge-patch+json":
+            return 200, self._dra.change(verb, place, body)
         raise UnsupportedError(f"{verb} of {place} as {request.content_type} is not served here")
 
     def _applied(self, request: web.Request, path: str, place: Place, body: Object) -> Object:
