@@ -24,6 +24,7 @@ Config = Mapping[str, Any]
 Found = TypeVar("Found")
 
 _CONFIG, _MPS = "config.yaml", "mps"
+_USUAL_PROTOCOL = 2
 _READY_WITHIN = 100.0
 """Seconds that a node may take until all units can be allocated."""
 _LOOK_EVERY = 0.2
@@ -163,15 +164,15 @@ async def until(look: Callable[[], Awaitable[tuple[bool, Found]]], seconds: floa
 
 @contextlib.asynccontextmanager
 async def node(
-    machine: Machine, sharing: Config | None, units: Mapping[str, int], *, mps: bool = False
+    machine: Machine, sharing: Config | None, units: Mapping[str, int], *, mps: bool = False, protocol: int = 2
 ) -> AsyncIterator[Node]:
     """Run a node whose config has this `sharing`, None for no config, once `units` (resource: units) can be allocated.
 
-    Raises NodeError where the node does not come up.
+    `protocol` is that of MPS. Raises NodeError where the node does not come up.
     """
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="gs-") as name:
         folder = Path(name)
-        _prepare(folder, sharing)
+        _prepare(folder, sharing, protocol)
         async with contextlib.AsyncExitStack() as stack:
             kubelet = await stack.enter_async_context(EmbeddedKubelet(folder))
             made = Node(machine, kubelet, folder)
@@ -190,10 +191,11 @@ async def node(
             yield made
 
 
-def _prepare(folder: Path, sharing: Config | None) -> None:
+def _prepare(folder: Path, sharing: Config | None, protocol: int) -> None:
     folder.chmod(0o755)  # for programs of other users
     if sharing is not None:
-        config = {"version": "v1", "flags": {"mpsRoot": str(folder / _MPS)}, "sharing": sharing, "health": _OFTEN}
+        flags = {"mpsRoot": str(folder / _MPS), **({"mpsProtocol": protocol} if protocol != _USUAL_PROTOCOL else {})}
+        config = {"version": "v1", "flags": flags, "sharing": sharing, "health": _OFTEN}
         (folder / _CONFIG).write_text(json.dumps(config))
     (folder / _MPS / "shm").mkdir(parents=True)
     (folder / "agent").mkdir()

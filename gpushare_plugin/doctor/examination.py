@@ -187,7 +187,7 @@ def _lines_of_files(facts: Facts, runtime: RuntimeFacts, host: HostRoot) -> Iter
         facts.cdi, needs, facts.toolkit, facts.driver, runtime.nvidia, facts.plugins.ours is True, names
     )
     yield from cdi.judge_cdi(look)
-    yield from mps.judge_mps(facts.mps, needs)
+    yield from mps.judge_mps(facts.mps, needs, facts.driver.kernel)
     yield from driver_limits.judge_driver_limits(
         driver_limits.LimitLook(look, facts.cgroups, facts.accounting, facts.nvml, facts.limit_agent)
     )

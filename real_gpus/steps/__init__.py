@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from gpushare_plugin.core.driver_limits import FIRST_DRIVER, has_driver_limits
 from gpushare_plugin.observe.node.report import GpuReport
 from real_gpus.containers import why_no_mounts
 from real_gpus.findings import Finding
@@ -71,11 +72,17 @@ class Subject(NamedTuple):
         others = len(self.gpus) - 1
         return {**shared, WHOLE: others} if others else shared
 
-    def by_memory(self, isolation: Literal["none", "mps"]) -> AbstractAsyncContextManager[Node]:
-        """Run a node that shares the GPU by memory in GiB; raises NodeError where the node does not come up."""
+    def by_memory(
+        self, isolation: Literal["none", "mps"], protocol: Literal[2, 3] = 2
+    ) -> AbstractAsyncContextManager[Node]:
+        """Run a node that shares the GPU by memory in GiB, with a protocol of MPS.
+
+        Raises NodeError where the node does not come up.
+        """
         entry = {"name": MEMORY, "devices": [self.gpu.index], "isolation": isolation}
         sharing = {"memory": {"resources": [entry]}}
-        return node(self.machine, sharing, self.units({MEMORY: self.gib}), mps=isolation == "mps")
+        units = self.units({MEMORY: self.gib})
+        return node(self.machine, sharing, units, mps=isolation == "mps", protocol=protocol)
 
 
 Lacks = Callable[[Subject], str | None]
@@ -124,6 +131,19 @@ def no_mps(subject: Subject) -> str | None:
 def no_mps_usage(subject: Subject) -> str | None:
     """Return why it cannot be known here which container uses a GPU under MPS."""
     return no_mps(subject) or subject.machine.cgroups.why_none
+
+
+def no_namespaces(subject: Subject) -> str | None:
+    """Return why no program can use MPS by protocol 3 here."""
+    driver = subject.machine.driver
+    if not has_driver_limits(driver):
+        return f"MPS of driver {driver} has no protocol 3, which drivers have from {FIRST_DRIVER} on: expected absent"
+    return no_mps(subject)
+
+
+def no_namespaces_for_users(subject: Subject) -> str | None:
+    """Return why no program of another user can use MPS by protocol 3 here."""
+    return no_namespaces(subject) or no_mps_users(subject)
 
 
 def no_mps_users(subject: Subject) -> str | None:

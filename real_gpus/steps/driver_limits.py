@@ -17,13 +17,10 @@ from real_gpus.limited import NONE, REFUSED, SET, LimitedCgroup
 from real_gpus.limits_hook import run_hook, why_no_hook
 from real_gpus.node import until
 from real_gpus.steps import MEMORY, MIB_PER_UNIT, Subject, no_cuda, no_mps
+from real_gpus.steps.mps import BEYOND_MIB, OVERHEAD_MIB
 from real_gpus.steps.shared import said
 
 _CALL = "nvmlDeviceSetMemoryLimits_v1"
-_OVERHEAD_MIB = 1024
-"""At most so much of a limit a program cannot allocate: its context and its code."""
-_BEYOND_MIB = 2048
-"""MiB beyond a limit that a program tries to take."""
 _FREED_WITHIN = 10.0
 """Seconds for the driver to free the memory of a program that has ended."""
 _LIST, _VISIBLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_VISIBLE_DEVICES"
@@ -78,9 +75,9 @@ async def memory(subject: Subject) -> AsyncIterator[Finding]:
         yield equal("memory that CUDA tells a program, MiB", limit, look["total_mib"])
         told = await program.ask("ask_nvml")
         yield measured("memory that NVML tells a program, MiB", told.get("total_mib", told.get("error")))
-        filled = await program.must("fill", mib=limit + _BEYOND_MIB, keep=True)
+        filled = await program.must("fill", mib=limit + BEYOND_MIB, keep=True)
         statement = f"memory that a program gets before {filled['refusal'] or 'a refusal'}"
-        yield between(statement, limit - _OVERHEAD_MIB, filled["mib"], limit, "MiB")
+        yield between(statement, limit - OVERHEAD_MIB, filled["mib"], limit, "MiB")
         used = (await made.read())[1]
         yield between("memory that the driver says the cgroup uses", filled["mib"], used, limit, "MiB")
         await program.end()
@@ -102,9 +99,9 @@ async def _freed(made: LimitedCgroup) -> int:
 
 async def _gets_more(who: str, program: Program, limit: int) -> Finding:
     """Return whether a program gets all that it asks for beyond `limit` MiB."""
-    filled = await program.ask("fill", mib=limit + _BEYOND_MIB)
+    filled = await program.ask("fill", mib=limit + BEYOND_MIB)
     await program.end()
-    return equal(f"{who} gets more than {limit} MiB", limit + _BEYOND_MIB, filled.get("mib"))
+    return equal(f"{who} gets more than {limit} MiB", limit + BEYOND_MIB, filled.get("mib"))
 
 
 async def processes(subject: Subject) -> AsyncIterator[Finding]:
@@ -116,12 +113,12 @@ async def processes(subject: Subject) -> AsyncIterator[Finding]:
         kept = (await first.must("fill", mib=limit // 2, keep=True))["mib"]
         rest = (await second.must("fill", mib=limit, keep=True))["mib"]
         statement = f"memory that a second program of the cgroup gets, after the first took {kept} MiB"
-        yield between(statement, max(0, limit - kept - 2 * _OVERHEAD_MIB), rest, limit - kept, "MiB")
+        yield between(statement, max(0, limit - kept - 2 * OVERHEAD_MIB), rest, limit - kept, "MiB")
         yield equal("a lower limit than the use", REFUSED, await made.set(limit // 2))
         yield equal("the limit after that, MiB", str(limit), (await made.read())[0])
-        yield equal("a higher limit", SET, await made.set(limit + _BEYOND_MIB))
-        more = (await second.must("fill", mib=_BEYOND_MIB))["mib"]
-        yield between("memory that the second program gets more", _BEYOND_MIB - _OVERHEAD_MIB, more, _BEYOND_MIB, "MiB")
+        yield equal("a higher limit", SET, await made.set(limit + BEYOND_MIB))
+        more = (await second.must("fill", mib=BEYOND_MIB))["mib"]
+        yield between("memory that the second program gets more", BEYOND_MIB - OVERHEAD_MIB, more, BEYOND_MIB, "MiB")
 
 
 async def uncounted(subject: Subject) -> AsyncIterator[Finding]:
@@ -130,8 +127,8 @@ async def uncounted(subject: Subject) -> AsyncIterator[Finding]:
     async with _cgroup(subject) as made, _cgroup(subject) as other:
         yield equal(f"a limit of {limit} MiB", SET, await made.set(limit))
         program = await made.programs.start()
-        managed = await program.ask("manage", mib=limit + _BEYOND_MIB)
-        yield measured(f"a program that takes {limit + _BEYOND_MIB} MiB of managed memory", said(managed))
+        managed = await program.ask("manage", mib=limit + BEYOND_MIB)
+        yield measured(f"a program that takes {limit + BEYOND_MIB} MiB of managed memory", said(managed))
         exporter = await other.programs.start()
         exported = await exporter.ask("export", mib=limit)
         imported = await program.ask("import_", handle=exported.get("handle", ""))
@@ -151,8 +148,8 @@ async def above(subject: Subject) -> AsyncIterator[Finding]:
         program = await made.programs.start()
         look = await program.must("look")
         yield measured("memory that CUDA tells a program of its container, MiB", look["total_mib"])
-        filled = await program.must("fill", mib=limit + _BEYOND_MIB)
-        yield between("memory that the program gets", limit - _OVERHEAD_MIB, filled["mib"], limit, "MiB")
+        filled = await program.must("fill", mib=limit + BEYOND_MIB)
+        yield between("memory that the program gets", limit - OVERHEAD_MIB, filled["mib"], limit, "MiB")
         await program.end()
         yield equal("removing the limit", SET, await made.remove(pod))
         await made.set(limit)
@@ -186,8 +183,8 @@ async def hook(subject: Subject) -> AsyncIterator[Finding]:
                 yield measured(statement, found)
                 continue
             yield equal(statement, str(limit), found)
-            filled = await program.must("fill", mib=limit + _BEYOND_MIB)
-            yield between("memory that a program gets then", limit - _OVERHEAD_MIB, filled["mib"], limit, "MiB")
+            filled = await program.must("fill", mib=limit + BEYOND_MIB)
+            yield between("memory that a program gets then", limit - OVERHEAD_MIB, filled["mib"], limit, "MiB")
 
 
 async def under_mps(subject: Subject) -> AsyncIterator[Finding]:
@@ -213,8 +210,8 @@ async def _tried(subject: Subject, programs: RunningContainer, limit: int) -> As
     }
     for what, changes in tried.items():
         program = await programs.start(changes)
-        filled = await program.ask("fill", mib=limit + _BEYOND_MIB)
+        filled = await program.ask("fill", mib=limit + BEYOND_MIB)
         found = filled.get("error") or f"{filled['mib']} MiB"
-        held = "error" not in filled and limit - _OVERHEAD_MIB <= filled["mib"] <= limit
+        held = "error" not in filled and limit - OVERHEAD_MIB <= filled["mib"] <= limit
         yield check(f"a program that {what}", expected=f"at most {limit} MiB", found=found, holds=held)
         await program.end()

@@ -6,6 +6,7 @@ import signal
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Literal
 
 from gpushare_plugin.mps.control import Control
 from real_gpus.containers import Answer, Program, ProgramEndedError, RunningContainer
@@ -14,9 +15,9 @@ from real_gpus.node import Node, node
 from real_gpus.steps import MEMORY, MIB_PER_UNIT, SHARED, USER, WHOLE, Subject
 from real_gpus.steps.shared import events, rates, refused, said, used
 
-_OVERHEAD_MIB = 1024
+OVERHEAD_MIB = 1024
 """At most so much of its limit a program cannot allocate: its context and its code."""
-_BEYOND_MIB = 2048
+BEYOND_MIB = 2048
 """MiB beyond its limit that a program tries to take."""
 _LEAST_NOMINAL = 8
 """The least nominal size in GB whose eighth is a slice."""
@@ -38,12 +39,12 @@ _LIMIT, _PIPE, _PERCENTAGE = (
 
 async def limits(subject: Subject) -> AsyncIterator[Finding]:
     """Give a quarter and a half of the GPU to two containers under MPS."""
-    all_ = await _multiprocessors(subject)
+    all_ = await multiprocessors(subject)
     async with subject.by_memory("mps") as made:
         parts = {"smallest": 1, "quarter": subject.gib // 4, "half": subject.gib // 2}
         containers = {name: await made.start(name, {MEMORY: count}) for name, count in parts.items()}
         for name, container in containers.items():
-            async for finding in _limited(name, container, parts[name] * MIB_PER_UNIT, all_):
+            async for finding in limited(name, container, parts[name] * MIB_PER_UNIT, all_):
                 yield finding
         yield await refused(made, subject.gib - sum(parts.values()) + 1)
         programs = [await containers[name].start() for name in ("quarter", "half")]
@@ -51,7 +52,7 @@ async def limits(subject: Subject) -> AsyncIterator[Finding]:
             yield finding
 
 
-async def _multiprocessors(subject: Subject) -> int:
+async def multiprocessors(subject: Subject) -> int:
     """Return the multiprocessors of the GPU; to be asked before MPS has the GPU."""
     with tempfile.TemporaryDirectory() as folder:
         outside = RunningContainer.of_no_pod(subject.gpu.uuid, Path(folder), subject.machine.gpus)
@@ -62,7 +63,7 @@ async def _multiprocessors(subject: Subject) -> int:
     return int(found["multiprocessors"])
 
 
-async def _limited(name: str, container: RunningContainer, limit: int, all_: int) -> AsyncIterator[Finding]:
+async def limited(name: str, container: RunningContainer, limit: int, all_: int) -> AsyncIterator[Finding]:
     """Return how much a program gets of a GPU with `all_` multiprocessors, whose limit of memory is `limit` MiB."""
     program = await container.start()
     look = await program.ask("look")
@@ -78,9 +79,9 @@ async def _limited(name: str, container: RunningContainer, limit: int, all_: int
     else:
         yield between(statement, most - _ROUNDED, look["worked"], most, "multiprocessors")
     yield measured(f"{name}: multiprocessors that CUDA tells a program", look["multiprocessors"])
-    filled = await program.ask("fill", mib=limit + _BEYOND_MIB)
+    filled = await program.ask("fill", mib=limit + BEYOND_MIB)
     statement = f"{name}: memory that a program gets before {filled.get('refusal') or 'a refusal'}"
-    yield between(statement, limit - _OVERHEAD_MIB, filled.get("mib", 0), limit, "MiB")
+    yield between(statement, limit - OVERHEAD_MIB, filled.get("mib", 0), limit, "MiB")
     await program.end()
 
 
@@ -90,7 +91,7 @@ async def slices(subject: Subject) -> AsyncIterator[Finding]:
     if nominal < _LEAST_NOMINAL:
         yield skipped("slices", f"the GPU has a nominal size of {nominal}gb, and an eighth is less than 1gb")
         return
-    all_ = await _multiprocessors(subject)
+    all_ = await multiprocessors(subject)
     sizes = {nominal // 8: 2, nominal // 4: 1}
     entry = {
         "slices": [{"size": f"{size}gb", "count": count} for size, count in sizes.items()],
@@ -101,18 +102,18 @@ async def slices(subject: Subject) -> AsyncIterator[Finding]:
         for size in sizes:
             name = f"slice-{size}gb"
             container = await made.start(name, {f"nvidia.com/gpu-{size}gb": 1})
-            async for finding in _limited(name, container, subject.memory_mib * size // nominal, all_):
+            async for finding in limited(name, container, subject.memory_mib * size // nominal, all_):
                 yield finding
 
 
 async def replicas(subject: Subject) -> AsyncIterator[Finding]:
     """Share the GPU in four replicas under MPS, whose limits are the defaults of the control daemon."""
-    all_ = await _multiprocessors(subject)
+    all_ = await multiprocessors(subject)
     sharing = {"mps": {"resources": [{"name": WHOLE, "devices": [subject.gpu.index], "replicas": 4, "rename": SHARED}]}}
     async with node(subject.machine, sharing, subject.units({SHARED: 4}), mps=True) as made:
         container = await made.start("replica", {SHARED: 1})
         limit = subject.memory_mib // 4
-        async for finding in _limited("replica", container, limit, all_):
+        async for finding in limited("replica", container, limit, all_):
             yield finding
         async for finding in _escapes(container, limit, _lifted(subject, limit)):
             yield finding
@@ -124,15 +125,15 @@ async def escapes(subject: Subject) -> AsyncIterator[Finding]:
         container = await made.start("eighth", {MEMORY: subject.share})
         limit = subject.share * MIB_PER_UNIT
         first = await container.start()
-        kept = await first.ask("fill", mib=limit + _BEYOND_MIB, keep=True)
+        kept = await first.ask("fill", mib=limit + BEYOND_MIB, keep=True)
         yield measured("MiB that a first process of the container keeps", kept.get("mib"))
         async for finding in _escapes(container, limit, {"is a second process": {}, **_lifted(subject, limit)}):
             yield finding
         await first.end()
         program = await container.start()
-        managed = await program.ask("manage", mib=limit + _BEYOND_MIB)
+        managed = await program.ask("manage", mib=limit + BEYOND_MIB)
         yield measured(
-            f"a program that takes {limit + _BEYOND_MIB} MiB of managed memory, limit {limit} MiB", said(managed)
+            f"a program that takes {limit + BEYOND_MIB} MiB of managed memory, limit {limit} MiB", said(managed)
         )
 
 
@@ -146,15 +147,15 @@ async def usage(subject: Subject) -> AsyncIterator[Finding]:
         yield await used(made, "second", second, subject.share * MIB_PER_UNIT // 2)
 
 
-async def users(subject: Subject) -> AsyncIterator[Finding]:
+async def users(subject: Subject, protocol: Literal[2, 3] = 2) -> AsyncIterator[Finding]:
     """Let programs of two users use MPS at once, as pods with different `runAsUser` do."""
-    async with subject.by_memory("mps") as made:
+    async with subject.by_memory("mps", protocol) as made:
         first = await (await made.start("root", {MEMORY: subject.share})).start()
         yield measured("a program of root", said(await first.ask("look")))
         container = await made.start("user", {MEMORY: subject.share})
         second = await container.start(user=USER)
         most = subject.share * MIB_PER_UNIT
-        await second.order("fill", mib=most + _BEYOND_MIB)
+        await second.order("fill", mib=most + BEYOND_MIB)
         try:
             async with asyncio.timeout(_SOON):
                 answer = await second.answer("fill")
@@ -163,7 +164,7 @@ async def users(subject: Subject) -> AsyncIterator[Finding]:
             await first.end()
             answer = await second.answer("fill")
         statement = f"memory that the program of user {USER} gets before {answer.get('refusal') or 'a refusal'}"
-        yield between(statement, most - _OVERHEAD_MIB, answer.get("mib", 0), most, "MiB")
+        yield between(statement, most - OVERHEAD_MIB, answer.get("mib", 0), most, "MiB")
 
 
 def _lifted(subject: Subject, limit: int) -> Mapping[str, Mapping[str, str | None]]:
@@ -189,7 +190,7 @@ async def _escapes(
         if "error" in look:
             yield measured(f"a program that {what}", f"fails: {look['error']}")
             continue
-        filled = await program.ask("fill", mib=limit + _BEYOND_MIB)
+        filled = await program.ask("fill", mib=limit + BEYOND_MIB)
         escaped = "gets more than its limit" if filled.get("mib", 0) > limit else "is limited"
         found = f"{escaped}: {filled.get('mib')} MiB, limit {limit} MiB; {look['worked']} multiprocessors"
         yield measured(f"a program that {what}", found)

@@ -4,7 +4,9 @@
  *
  * Under MPS (CUDA_MPS_PIPE_DIRECTORY has a socket `control`) a process has the limits of its own environment, and none of
  * memory if the list names a GPU that it does not see: so it was measured on an H100 with driver 580.159.04. The default
- * limits of the control daemon, and other processes on the GPU, do not count here.
+ * limits of the control daemon, and other processes on the GPU, do not count here. With FAKE_CUDA_CLIENT a process is a
+ * client of the stand-in for MPS instead, as client.py of gpushare_plugin.testing.mps_programs, and has the limits that
+ * it is told.
  *
  * Where FAKE_CUDA_DRIVER names the socket of driver.py, that part of the stand-in decides what a process gets by the driver
  * limits of its cgroup: one line is asked, and one number is the answer.
@@ -73,7 +75,36 @@ static int under_mps(void) {
     return access(path, F_OK) == 0;
 }
 
+static char told[1 << 16];
+
+/* The number after a text in what the stand-in for MPS told; `otherwise` without such a number. */
+static double told_of(const char *text, double otherwise) {
+    const char *found = strstr(told, text);
+    double number;
+    return found != NULL && sscanf(found + strlen(text), "\": %lf", &number) == 1 ? number : otherwise;
+}
+
+/* Becomes a client of the stand-in for MPS until the end of the process. */
+static void become_client(void) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char hello[4096], devices[2048] = "";
+    const char *list = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"), *percent = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+    int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (getenv("FAKE_CUDA_CLIENT") == NULL || !under_mps())
+        return;
+    for (int i = 0; i < count; i++)
+        snprintf(devices + strlen(devices), sizeof devices - strlen(devices), "%s\"%s\"", i ? "," : "", gpus[i].text);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/control", getenv("CUDA_MPS_PIPE_DIRECTORY"));
+    snprintf(hello, sizeof hello,
+             "CLIENT {\"pid\": %d, \"command\": \"cuda\", \"devices\": [%s], \"memory\": \"%s\", \"threads\": \"%s\"}",
+             getpid(), devices, list ? list : "", percent ? percent : "");
+    if (connect(connection, (struct sockaddr *)&address, sizeof address) == 0 && send(connection, hello, strlen(hello), 0) > 0)
+        recv(connection, told, sizeof told - 1, 0);
+}
+
 static uint64_t limit(void) {
+    if (*told)
+        return (uint64_t)told_of(gpus[0].text, (double)gpus[0].mib);
     const char *list = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
     uint64_t own = gpus[0].mib, mib;
     char name[64];
@@ -92,6 +123,8 @@ static uint64_t limit(void) {
 static int multiprocessors(void) {
     const char *percent = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
     int all = gpus[0].multiprocessors;
+    if (*told)
+        return (int)(all * told_of("threads", 100) / 100);
     return under_mps() && percent != NULL ? all * atoi(percent) / 100 : all;
 }
 
@@ -111,6 +144,7 @@ EXPORT int cuInit(unsigned flags) {
     }
     free(described);
     find_driver();
+    become_client();
     return count > 0 ? SUCCESS : NO_DEVICE;
 }
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.schema.isolations import is_always_driver, is_always_mps
 from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.core.namespaces import MpsProtocol
 from gpushare_plugin.kubelet.paths import DEFAULT_POD_RESOURCES_SOCKET
 
 CONFIG = "config"
@@ -30,6 +31,8 @@ class ConfigNeeds(Struct, frozen=True):
     """`flags.mpsRoot`."""
     mps: bool = False
     """Whether the config shares GPUs by MPS."""
+    mps_protocol: MpsProtocol = 2
+    """`flags.mpsProtocol`."""
     driver_limits: bool = False
     """Whether an entry of the config names the limits of the driver as isolation."""
     only_driver_limits: bool = False
@@ -82,6 +85,7 @@ def needs_of(config: Config, file: str | None, pod_resources_socket: Path) -> Co
         driver_root=config.flags.nvidia_driver_root,
         mps_root=config.flags.mps_root,
         mps=bool(sharing.mps) or any(map(is_always_mps, sharing.isolations)),
+        mps_protocol=config.flags.mps_protocol,
         driver_limits=sharing.includes_driver,
         only_driver_limits=any(map(is_always_driver, sharing.isolations)),
         burst=sharing.bursts,

@@ -8,6 +8,8 @@ README); NVIDIA's device plugin keeps the pipes of its own MPS daemon in `<root>
 from collections.abc import Iterator
 
 from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.core.driver_limits import FIRST_DRIVER, has_driver_limits
+from gpushare_plugin.core.namespaces import WITH_NAMESPACES
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot, locked
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
@@ -62,8 +64,8 @@ def _pipes_of_others(host: HostRoot, root: str) -> Iterator[str]:
             yield place
 
 
-def judge_mps(facts: MpsFacts, needs: ConfigNeeds) -> Iterator[Diagnosis]:
-    """Yield the lines about MPS."""
+def judge_mps(facts: MpsFacts, needs: ConfigNeeds, driver: str) -> Iterator[Diagnosis]:
+    """Yield the lines about MPS; `driver` is the version of the kernel module, empty without one."""
     others = f"another MPS control daemon has its pipes in {', '.join(facts.of_others)}" if facts.of_others else ""
     if not needs.mps:
         yield right(SUBJECT, f"not used by the config{others and f'; {others}'}")
@@ -73,6 +75,13 @@ def judge_mps(facts: MpsFacts, needs: ConfigNeeds) -> Iterator[Diagnosis]:
             f"{others}, and a GPU can have one only",
             "turn MPS off in the other plugin (sharing.mps of NVIDIA's device plugin), or end that daemon with "
             "`echo quit | CUDA_MPS_PIPE_DIRECTORY=<that directory> nvidia-cuda-mps-control`",
+        )
+    elif needs.mps_protocol == WITH_NAMESPACES and driver and not has_driver_limits(driver):
+        yield wrong(
+            SUBJECT,
+            f"MPS of driver {driver} has no protocol 3, which the config names (mpsProtocol); drivers from "
+            f"{FIRST_DRIVER} on have it",
+            f"upgrade the driver of the node to {FIRST_DRIVER} or newer, or set flags.mpsProtocol to 2 in the config",
         )
     elif not facts.control and not facts.agent:
         yield wrong(
@@ -92,4 +101,5 @@ def judge_mps(facts: MpsFacts, needs: ConfigNeeds) -> Iterator[Diagnosis]:
             "see the log of the pod of `gpushare mps` on this node",
         )
     else:
-        yield right(SUBJECT, f"gpushare mps serves in {needs.mps_root}")
+        by = f", by protocol {needs.mps_protocol}" if needs.mps_protocol == WITH_NAMESPACES else ""
+        yield right(SUBJECT, f"gpushare mps serves in {needs.mps_root}{by}")

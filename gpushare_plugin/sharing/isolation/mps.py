@@ -16,7 +16,7 @@ from gpushare_plugin.base.text import some_of
 from gpushare_plugin.config.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.config.schema.sections import Compute
 from gpushare_plugin.config.unreported_memory import NO_SIZE
-from gpushare_plugin.core.driver_limits import LimitRule
+from gpushare_plugin.core.driver_limits import FIRST_DRIVER, LimitRule, has_driver_limits
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.grant import AllocatedGpu, Allocation, Grant, Mount
 from gpushare_plugin.core.namespaces import SERVER, WITH_NAMESPACES, ContainerNamespace, MpsProtocol, namespace_name
@@ -32,8 +32,6 @@ _COMPUTE_LIMIT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 _MOST_CLIENTS_BEFORE_VOLTA = 16
 _VOLTA = (7, 0)
 _OLDEST = (3, 5)
-_FIRST_WITH_NAMESPACES = 615
-"""The first driver with protocol 3, by NVIDIA's "Multi-Process Service" for release 615."""
 
 
 class UnderMps(Struct, frozen=True):
@@ -230,12 +228,11 @@ def needs(isolated: Iterable[tuple[Isolation, Sequence[Gpu]]]) -> MpsNeeds:
 
 def why_not_protocol(protocol: MpsProtocol, driver_version: str) -> str | None:
     """Return why a driver cannot run MPS with a protocol, None where the driver can, or its version is unknown."""
-    major = driver_version.partition(".")[0]
-    if protocol != WITH_NAMESPACES or not major.isdecimal() or int(major) >= _FIRST_WITH_NAMESPACES:
+    if protocol != WITH_NAMESPACES or not driver_version or has_driver_limits(driver_version):
         return None
     return (
         f"{protocol} found, but this node has driver {driver_version}, and MPS has protocol {protocol} from driver "
-        f"{_FIRST_WITH_NAMESPACES} on; set 2, or install a newer driver"
+        f"{FIRST_DRIVER} on; set 2, or install a newer driver"
     )
 
 

@@ -18,6 +18,7 @@ from gpushare_plugin.doctor.subjects.plugins import judge_plugins, read_plugins
 from gpushare_plugin.gpus.exchange import write_message
 from gpushare_plugin.mps.exchange import MpsRoot, MpsStatus
 from gpushare_plugin.testing.hosts import (
+    DRIVER_LIMITS,
     GPUS,
     K3S,
     KUBEADM_CONTAINERD_1_7,
@@ -382,7 +383,7 @@ def test_mps_that_serves_is_right_wherever_the_driver_is(short_path: Path) -> No
         root = MpsRoot(folder / "run/nvidia/mps")
         with lock(root.lock):
             write_message(root.status, MpsStatus())
-            (line,) = judge_mps(read_mps(host, MPS, DriverFacts()), MPS)
+            (line,) = judge_mps(read_mps(host, MPS, DriverFacts()), MPS, "")
     assert line.judgement == "right"
 
 
@@ -541,12 +542,12 @@ def served(short_path: Path) -> Iterator[Path]:
 def test_what_gpushare_itself_does_is_seen(served: Path) -> None:
     """The locks of the daemon and of `gpushare mps` show that both run."""
     host = HostRoot(served)
-    (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS)
+    (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS, "")
     assert (line.judgement, line.found) == ("right", "gpushare mps serves in /run/nvidia/mps")
     ours, _ = judge_plugins(read_plugins(host), "NODE")
     assert ours.judgement == "right"
     write_message(MpsRoot(served / "run/nvidia/mps").status, MpsStatus(trouble="wanted.json cannot be read"))
-    (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS)
+    (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS, "")
     assert (line.judgement, "wanted.json cannot be read" in line.found) == ("wrong", True)
 
 
@@ -566,3 +567,14 @@ def test_management_devices_do_not_count_as_gpus(short_path: Path) -> None:
     for needs in (ENVVAR, MOUNTS):
         _, report = examined(OPERATOR_25_10, short_path / needs.strategies[0], needs)
         assert f"needs management.nvidia.com/gpu={GPUS[0].uuid}" in found(report, "CDI specifications")
+
+
+def test_protocol_3_of_mps_needs_a_driver_that_has_it(short_path: Path) -> None:
+    """A node with an older driver cannot serve the config; one from 615 on lacks only `gpushare mps`."""
+    needs = ConfigNeeds(mps=True, mps_protocol=3)
+    _, old = examined(KUBEADM_CONTAINERD_2, short_path / "old", needs)
+    (line,) = wrong_lines(old)
+    assert line.found.startswith("MPS of driver 580.95.05 has no protocol 3")
+    assert "set flags.mpsProtocol to 2" in (line.remedy or "")
+    _, new = examined(DRIVER_LIMITS, short_path / "new", needs)
+    assert [line.found for line in wrong_lines(new)] == ["nothing serves MPS in /run/nvidia/mps"]
