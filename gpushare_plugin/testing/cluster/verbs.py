@@ -159,7 +159,7 @@ class Verbs:
         """Delete an object: a pod that is bound ends first, and is deleted by its kubelet or with no grace."""
         found = self._one(path, place)
         _refuse_another(found, body.get("preconditions") or {}, place)
-        bound = bool((found.get("spec") or {}).get("nodeName"))
+        bound = place.collection.resource == "pods" and (found.get("spec") or {}).get("nodeName")
         if bound and body.get("gracePeriodSeconds") != 0:
             now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             return self._store.patch(path, place.name, {"metadata": {"deletionTimestamp": now}})

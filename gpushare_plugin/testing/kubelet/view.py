@@ -49,6 +49,11 @@ class KubeletView:
         return tuple(self._journal.driver_registrations)
 
     @property
+    def is_registering(self) -> bool:
+        """Whether a DRA driver is being registered or unregistered."""
+        return self._dra is not None and self._dra.is_registering
+
+    @property
     def connected_drivers(self) -> frozenset[str]:
         """The DRA drivers that can be called."""
         return self._dra.drivers.connected() if self._dra else frozenset()

@@ -69,6 +69,11 @@ class DraManager:
             asyncio.create_task(self.claims.run(self._clock), name="claims of vanished pods"),
         ]
 
+    @property
+    def is_registering(self) -> bool:
+        """Whether a driver is being registered or unregistered."""
+        return self._registrations.busy
+
     def allocated_resources(self, pod: Pod, container: Container) -> dict[str, dict[str, str]]:
         """Show the health of a container's devices, by `claim:<name>[/<request>]` and the name of the resource."""
         shown: dict[str, dict[str, str]] = {}

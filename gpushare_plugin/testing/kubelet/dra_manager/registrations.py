@@ -61,6 +61,11 @@ class Registrations:
         self._operations: dict[Path, asyncio.Task[None]] = {}
         self._failed: dict[Path, Failed] = {}
 
+    @property
+    def busy(self) -> bool:
+        """Whether a plugin is being registered or unregistered."""
+        return bool(self._operations)
+
     async def run(self) -> None:
         """Compare again and again."""
         try:

@@ -76,6 +76,11 @@ class Driver(RegistrationServicer, DRAPluginServicer, DRAResourceHealthServicer)
 
     async def start(self) -> None:
         """Serve, and register once a kubelet looks."""
+        await self.serve()
+        await self.register()
+
+    async def serve(self) -> None:
+        """Serve at the endpoint."""
         self._plugin = grpc.aio.server()
         add_DRAPluginServicer_to_server(self, self._plugin)
         add_v1beta1_to_server(_V1beta1(self), self._plugin)  # type: ignore[arg-type] # by its methods alone
@@ -83,7 +88,6 @@ class Driver(RegistrationServicer, DRAPluginServicer, DRAResourceHealthServicer)
         self.socket.parent.mkdir(parents=True, exist_ok=True)
         self._plugin.add_insecure_port(f"unix:{self.socket}")
         await self._plugin.start()
-        await self.register()
 
     async def register(self) -> None:
         """Make the socket in the registry."""
@@ -100,6 +104,10 @@ class Driver(RegistrationServicer, DRAPluginServicer, DRAResourceHealthServicer)
     async def stop(self) -> None:
         """Vanish, with both sockets."""
         await self.leave_registry()
+        await self.stop_serving()
+
+    async def stop_serving(self) -> None:
+        """Leave the endpoint, and the socket in the registry where it is."""
         await self._plugin.stop(None)
 
     async def GetInfo(self, _request: InfoRequest, _context: Context) -> PluginInfo:  # noqa: N802 - on the wire

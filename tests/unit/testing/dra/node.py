@@ -12,6 +12,7 @@ from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import ClaimUse, Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.kubelet.dra_manager import Dra, NodeApi
 from tests.unit.testing.dra.driver import DRIVER, Driver
+from tests.waiting import until
 
 NODE = "gpu-1"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
@@ -36,6 +37,10 @@ class DraNode:
         await self.kubelet.wait_for(
             lambda kubelet: len(driver.statuses) > before and driver.name in kubelet.connected_drivers
         )
+
+    async def until_asked(self, verb: str, status: int, times: int) -> None:
+        """Wait until requests of a verb were answered with a status so many times."""
+        await until(lambda: sum((each.verb, each.status) == (verb, status) for each in self.server.asked) >= times)
 
     def pod(self, *names: str, name: str = "pod", claims: Sequence[ClaimUse] | None = None) -> Pod:
         """Make a pod of one container that uses these claims, which are allocated and reserved for the pod."""
