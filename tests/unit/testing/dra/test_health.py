@@ -12,7 +12,7 @@ from gpushare_plugin.testing.kubelet import Pod
 from tests.unit.testing.dra.node import DraNode, dra_node
 
 
-def report(health: HealthStatus, timeout: int = 0) -> NodeWatchResourcesResponse:
+def report(health: HealthStatus.ValueType, timeout: int = 0) -> NodeWatchResourcesResponse:
     """Report on the only device."""
     device = DeviceIdentifier(pool_name="node", device_name="gpu-0")
     return NodeWatchResourcesResponse(
