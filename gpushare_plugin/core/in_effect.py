@@ -60,6 +60,11 @@ def worst(effects: Iterable[Effect]) -> Effect:
     return min(effects, key=lambda each: _GRAVITY.index(each.state))
 
 
+def worst_state(states: Iterable[State]) -> State:
+    """Return the gravest state."""
+    return min(states, key=_GRAVITY.index)
+
+
 def together(by_driver: Effect | None, others: Sequence[Effect]) -> Effect:
     """Return the effect of several isolations of one container; `by_driver` is None without limits by the driver.
 

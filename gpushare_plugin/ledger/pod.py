@@ -112,7 +112,10 @@ class Pod(Struct, frozen=True, gc=False):
     needs: Needs = NOT_READ
     """What the pod needs of a node; read by programs that judge nodes."""
     written: Pairs = ()
-    """The annotations written by the node's daemon, with the API server's values; read by the daemon only."""
+    """The annotations written by the node's daemon, with the API server's values: all for the daemon.
+
+    Programs that show the cluster to people have `gpushare/limits` only, and all other programs none.
+    """
     container_ids: Pairs = ()
     """The container runtime's IDs of the containers, by name; read by the node's daemon only."""
 

@@ -5,12 +5,14 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from http import HTTPStatus
 from typing import Generic, TypeVar
 
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.policies import DEFAULT_POLICY
 from gpushare_plugin.kube.client import NODES, PODS, Client, ClusterError, Timing, decoded
 from gpushare_plugin.kube.nodes import judged_node
 from gpushare_plugin.kube.objects import ApiNode, ApiPod, Kept, ListMetadata
 from gpushare_plugin.kube.pods import asks, pod_of
 from gpushare_plugin.kube.whole_cluster.following import ClusterFollower, Objects
+from gpushare_plugin.ledger.annotations import LIMITS, MOST_CHARACTERS
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.node import Node
 from gpushare_plugin.ledger.pod import Pod
@@ -75,7 +77,7 @@ class Overview:
         """Take in a new or changed Pod, and ignore a Pod without a request for extended resources."""
         if not asks(found):
             return
-        pod = pod_of(found)
+        pod = _shown(found)
         self.account.put_pod(pod)
         if pod.schedulable and pod.waits_for_slices and pod.slices:
             self.waiting[pod.uid] = pod
@@ -86,6 +88,12 @@ class Overview:
         """Forget a Pod."""
         self.account.remove_pod(uid)
         self.waiting.pop(uid, None)
+
+
+def _shown(found: ApiPod) -> Pod:
+    """Return a pod with what the node's daemon wrote about its limits; too long a text stays too long."""
+    pod, limits = pod_of(found), found.metadata.annotations.get(LIMITS)
+    return pod if limits is None else replace(pod, written=((LIMITS, limits[: MOST_CHARACTERS + 1]),))
 
 
 OverviewT = TypeVar("OverviewT", bound=Overview)

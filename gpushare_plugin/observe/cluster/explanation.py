@@ -12,9 +12,7 @@ from gpushare_plugin.ledger.annotations import (
     LIMITS,
     PROMISE,
     AnnotationError,
-    Effects,
     read_allocation,
-    read_limits,
     read_promise,
 )
 from gpushare_plugin.ledger.cluster import ClusterAccount
@@ -25,6 +23,7 @@ from gpushare_plugin.ledger.refusal import Shortage
 from gpushare_plugin.ledger.request import ANY_GPU, PodRequest, Wishes
 from gpushare_plugin.ledger.verdicts import Fit, Misfit, NodeMisfit
 from gpushare_plugin.ledger.victims import VictimCandidates
+from gpushare_plugin.observe.cluster.limits import ContainerLimit, container_limits
 from gpushare_plugin.observe.cluster.report import CORDONS_NOT_READ, unit_name
 from gpushare_plugin.observe.parts import Part
 from gpushare_plugin.slices.slice import slice_of
@@ -164,17 +163,6 @@ class Granted(Part, frozen=True, kw_only=True):
 
 
 State = Literal["pending", "placed", "ended", "not ours"]
-
-
-class ContainerLimit(Part, frozen=True, kw_only=True):
-    """Whether the limit of a container on a GPU is in effect."""
-
-    container: str
-    """The name of the container; empty for all containers of the pod together."""
-    gpu: str
-    """The UUID of the GPU."""
-    effect: str
-    """The effect in words: the state, and the reason or the delay."""
 
 
 class Explanation(Part, frozen=True, kw_only=True):
@@ -404,19 +392,13 @@ def _placed(account: NodeAccount, pod: Pod, told: Told) -> dict[str, object]:
             unread.append(str(error))
     if LIMITS in told.annotations:
         try:
-            update["limits"] = tuple(_limits(read_limits(told.annotations[LIMITS])))
+            update["limits"] = tuple(container_limits(told.annotations[LIMITS]))
         except AnnotationError as error:
             unread.append(str(error))
     if unread:
         update["ignored"] = (*pod.request.ignored, *unread)
     update["granted"] = tuple(_granted(account, pod, name) for name in pod.request.amounts if name in account.resources)
     return update
-
-
-def _limits(effects: Effects) -> Iterator[ContainerLimit]:
-    for container, gpus in effects.items():
-        for gpu, effect in gpus.items():
-            yield ContainerLimit(container=container, gpu=gpu, effect=effect.words)
 
 
 def _promise(told: Told) -> dict[str, object]:

@@ -7,10 +7,12 @@ from typing import Literal
 
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.base.version import __version__
+from gpushare_plugin.ledger.annotations import LIMITS, AnnotationError
 from gpushare_plugin.ledger.node import GPU_MEMORY, OfferedResource
 from gpushare_plugin.ledger.node_record import GpuRecord
 from gpushare_plugin.ledger.occupancy import NodeAccount, Placed, ResourceAccount
 from gpushare_plugin.ledger.pod import Drift, Pod
+from gpushare_plugin.observe.cluster.limits import ContainerLimit, container_limits
 from gpushare_plugin.observe.parts import Part
 from gpushare_plugin.partition.conversion import partition_node_of
 from gpushare_plugin.partition.nodes import PartitionNode
@@ -47,6 +49,8 @@ class PodUse(Part, frozen=True, kw_only=True):
     """
     drift: bool = False
     """Whether the pod holds more units of the GPU than promised, and all pods together do, too."""
+    limits: tuple[ContainerLimit, ...] = ()
+    """Whether the limits of the pod's containers on the GPU are in effect; empty without a readable annotation."""
 
 
 class GpuUse(Part, frozen=True, kw_only=True):
@@ -372,7 +376,18 @@ def _use(holding: Placed, *, confirms: bool, drift: bool) -> PodUse:
         units=holding.units,
         state="allocated" if allocated else "promised",
         drift=drift,
+        limits=tuple(each for each in _limits(holding.pod) if each.gpu == holding.gpu),
     )
+
+
+def _limits(pod: Pod) -> Iterable[ContainerLimit]:
+    """Return whether the limits of a pod are in effect, on all GPUs; empty without a readable annotation."""
+    if (text := dict(pod.written).get(LIMITS)) is None:
+        return ()
+    try:
+        return tuple(container_limits(text))
+    except AnnotationError:
+        return ()
 
 
 def unit_name(offer: OfferedResource) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from gpushare_plugin.base.text import some_of
+from gpushare_plugin.core.in_effect import worst_state
 from gpushare_plugin.ledger.node import GPU_MEMORY
 from gpushare_plugin.observe.cluster.columns import Headed, Style, Table
 from gpushare_plugin.observe.cluster.report import (
@@ -165,6 +166,8 @@ def _details(node: NodeUse, use: ResourceUse, style: Style) -> Iterator[str]:
         columns.append(("PENDING(Allocated)", [str(_units(uses, None)) for uses in pods.values()]))
     if any(state != "allocated" for uses in pods.values() for state in _pod_states(uses)):
         columns.append(("STATE", [", ".join(_pod_states(uses)) for uses in pods.values()]))
+    if any(use.limits for uses in pods.values() for _, use in uses):
+        columns.append(("LIMITS", [_limits(uses) for uses in pods.values()]))
     rows = [
         [name, namespace, *(str(_units(uses, index)) for index in indexes), *(cells[number] for _, cells in columns)]
         for number, ((namespace, name), uses) in enumerate(pods.items())
@@ -201,6 +204,12 @@ def _pod_states(uses: _Uses) -> list[str]:
     return [*sorted(found), *(["drift"] if any(use.drift for _, use in uses) else [])]
 
 
+def _limits(uses: _Uses) -> str:
+    """Return whether all limits of a pod are in effect: the gravest state; `-` where the node does not say."""
+    found = [limit.state for _, use in uses for limit in use.limits]
+    return worst_state(found) if found else "-"
+
+
 def states(node: NodeUse, use: ResourceUse) -> Iterator[str]:
     """Yield each problem of a node and a resource of the node, in a few words."""
     yield from _node_states(node)
@@ -227,12 +236,14 @@ def gpu_states(gpu: GpuUse) -> list[str]:
         found.append("over capacity")
     if gpu.drifted:
         found.append("drift")
+    if any(limit.state == "not in effect" for each in gpu.pods for limit in each.limits):
+        found.append("limit not in effect")
     return found
 
 
 def _remarks(report: ClusterReport, most: int | None) -> Iterator[str]:
     """Yield a sentence for each problem of the nodes, at most `most`; None for all."""
-    remarks = [remark for node in report.nodes for remark in _of_node(node)]
+    remarks = list(dict.fromkeys(remark for node in report.nodes for remark in _of_node(node)))
     without_record = any(use.gpus for node in report.nodes if not node.recorded for use in node.resources)
     if remarks or without_record:
         yield ""
@@ -267,6 +278,10 @@ def _of_gpu(gpu: GpuUse, use: ResourceUse) -> Iterator[str]:
     for each in gpu.pods:
         if each.drift:
             yield f"{name}: drift: {each.namespace}/{each.pod} was promised other units of {use.resource}"
+        for limit in each.limits:
+            if limit.state == "not in effect":
+                of = f"container {limit.container}" if limit.container else "the containers"
+                yield f"{name}: the limit of {of} of {each.namespace}/{each.pod} is {limit.effect}"
 
 
 def bar(used: int, total: int) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from gpushare_plugin.kube.client import NODES, Client, ClusterError
 from gpushare_plugin.kube.whole_cluster.overview import ATTEMPTS, PAGE, Overview, follow, read
+from gpushare_plugin.ledger.annotations import LIMITS, MOST_CHARACTERS
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.unit.kube.cluster import QUICK
@@ -67,3 +68,19 @@ async def test_a_server_that_has_too_much_to_do_is_asked_again(server: ApiServer
         server.refusals.append(Refusal(429, headers={"Retry-After": "0"}))
         with pytest.raises(ClusterError, match="429"):
             await read(client, empty=Overview)
+
+
+async def test_a_pod_has_what_its_daemon_wrote_about_limits_and_nothing_else(tmp_path: Path) -> None:
+    """Other annotations are not kept as text; a text longer than any of the daemon is cut, and stays too long."""
+    async with ApiServer() as server, Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
+        server.store.create(NODES, {"metadata": {"name": "gpu-1"}})
+        texts = {"limited": {LIMITS: "text", "other": "text"}, "long": {LIMITS: "x" * 2 * MOST_CHARACTERS}, "plain": {}}
+        for name, annotations in texts.items():
+            made = pod(name, "gpu-1")
+            server.store.create(PODS, {**made, "metadata": {**made["metadata"], "annotations": annotations}})
+        account = (await read(client, empty=Overview)).account.account_of("gpu-1")
+    assert {each.name: dict(each.written) for each in account.pods} == {
+        "limited": {LIMITS: "text"},
+        "long": {LIMITS: "x" * (MOST_CHARACTERS + 1)},
+        "plain": {},
+    }

@@ -62,12 +62,13 @@ class Cluster:
         *,
         on: int | None = None,
         promise: int | None = None,
+        **fields: object,
     ) -> Pod:
         """Bind a pod to a node, `on` the GPU that its daemon says, and `promise` the one it was promised."""
         asked, texts = memory(units), dict[str, str]()
         if promise is not None:
             texts |= promised(asked, self.account.account_of(node).node, uuid(promise, node))
-        made = pod(asked, node, name, on=None if on is None else uuid(on, node), annotations=texts)
+        made = pod(asked, node, name, on=None if on is None else uuid(on, node), annotations=texts, **fields)
         self.account.put_pod(made)
         return made
 

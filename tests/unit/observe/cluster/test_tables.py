@@ -6,13 +6,15 @@ from textwrap import dedent
 
 import pytest
 
-from gpushare_plugin.ledger.annotations import ALIYUN_INDEX
+from gpushare_plugin.core.in_effect import IN_EFFECT, Effect, not_in_effect, unknown
+from gpushare_plugin.ledger.annotations import ALIYUN_INDEX, LIMITS, write_limits
 from gpushare_plugin.ledger.node_record import ResourceRecord
+from gpushare_plugin.ledger.pod import Pairs
 from gpushare_plugin.observe.cluster.columns import Style, Table
 from gpushare_plugin.observe.cluster.report import CORDONS_NOT_READ, ClusterReport
 from gpushare_plugin.observe.cluster.tables import bar, details, summary, wide
 from gpushare_plugin.observe.parts import encode
-from tests.unit.ledger.objects import memory, pod
+from tests.unit.ledger.objects import memory, pod, uuid
 from tests.unit.observe.cluster.clusters import Cluster, gpu, recorded
 
 Show = Callable[[ClusterReport, Style], Iterator[str]]
@@ -69,6 +71,68 @@ def test_details_have_a_block_for_each_node_and_a_row_for_each_pod() -> None:
 
         Allocated/Total GPU Memory(GiB) In Cluster:  9/45 (20%)
         """)
+
+
+def limited(**effects: Effect) -> Pairs:
+    """Return what the daemon of gpu-1 writes into a pod on GPU 0 whose containers have limits."""
+    gpu_0 = uuid(0, "gpu-1")
+    return ((LIMITS, write_limits({container: {gpu_0: effect} for container, effect in effects.items()})),)
+
+
+def with_limits() -> Cluster:
+    """Return a node that writes whether limits are in effect into all pods but one."""
+    cluster = Cluster()
+    cluster.node("gpu-1", recorded(gpu("gpu-1", 0), gpu("gpu-1", 1)))
+    cluster.pod("held", 1, "gpu-1", on=0, written=limited(main=IN_EFFECT))
+    cluster.pod("late", 1, "gpu-1", on=0, written=limited(main=Effect("in effect since", seconds=4)))
+    cluster.pod("dark", 1, "gpu-1", on=0, written=limited(main=IN_EFFECT, side=unknown("no answer")))
+    cluster.pod("loose", 1, "gpu-1", on=0, written=limited(side=unknown("no"), main=not_in_effect("it escaped")))
+    cluster.pod("silent", 1, "gpu-1", on=0)
+    cluster.pod("broken", 1, "gpu-1", on=0, written=((LIMITS, "no"),))
+    cluster.pod("elsewhere", 1, "gpu-1", on=1, written=limited(main=not_in_effect("it is of another GPU")))
+    return cluster
+
+
+def test_details_say_whether_limits_are_in_effect() -> None:
+    """The worst state of the containers of a pod on its GPUs; nothing is said of a pod of which nothing is written."""
+    said = shown(with_limits(), details).splitlines()
+    rows = [line.split(maxsplit=4) for line in said[said.index("") + 1 :][:8]]
+    assert [(row[0], row[-1]) for row in rows] == [
+        ("NAME", "LIMITS"),
+        ("held", "in effect"),
+        ("late", "in effect since"),
+        ("dark", "unknown"),
+        ("loose", "not in effect"),
+        ("silent", "-"),
+        ("broken", "-"),
+        ("elsewhere", "-"),
+    ]
+
+
+@pytest.mark.parametrize("show", [summary, wide, details])
+def test_a_limit_that_is_not_in_effect_is_a_problem_of_its_gpu(show: Show) -> None:
+    """Each view has it as a state of the GPU, and says below which container it is, and why."""
+    said = shown(with_limits(), show)
+    assert "limit not in effect" in said
+    last = "gpu-1: GPU0: the limit of container main of default/loose is not in effect: it escaped"
+    assert [line for line in said.splitlines() if line.startswith("gpu-1: ")] == [last]
+
+
+def test_limits_of_all_containers_together_are_said_to_be_theirs() -> None:
+    """Where the containers of a pod cannot be told apart, none of them is named."""
+    cluster = Cluster()
+    cluster.node("gpu-1", recorded(gpu("gpu-1", 0)))
+    cluster.pod("a", 1, "gpu-1", on=0, written=limited(**{"": not_in_effect("it escaped")}))
+    assert "GPU0: the limit of the containers of default/a is not in effect: it escaped\n" in shown(cluster)
+
+
+def test_json_has_the_limits_of_each_pod_on_each_gpu() -> None:
+    """The state for programs, and words for people."""
+    pods = json.loads(encode(with_limits().report))["nodes"][0]["resources"][0]["gpus"][0]["pods"]
+    limits = {each["pod"]: each["limits"] for each in pods}
+    late = {"container": "main", "gpu": uuid(0, "gpu-1"), "state": "in effect since"}
+    assert limits["late"] == [{**late, "effect": "in effect since 4 s after the start of the container"}]
+    assert limits["silent"] == limits["broken"] == []
 
 
 def troubled() -> Cluster:
@@ -255,11 +319,12 @@ def test_json_has_all_that_the_tables_have() -> None:
     first, second = data["nodes"]
     assert (first["ready"], first["cordoned"], first["notOffered"][0]["index"]) == (False, False, 3)
     assert second["resources"][0]["unplaced"] == [
-        {"namespace": "default", "pod": "nowhere", "units": 2, "state": "unplaced", "drift": False}
+        {"namespace": "default", "pod": "nowhere", "units": 2, "state": "unplaced", "drift": False, "limits": []}
     ]
     over = second["resources"][0]["gpus"][1]
     assert (over["allocated"], over["units"], over["over"], over["free"]) == (17, 15, 2, 0)
-    assert over["pods"][0] == {"namespace": "default", "pod": "moved", "units": 5, "state": "allocated", "drift": True}
+    moved = {"namespace": "default", "pod": "moved", "units": 5, "state": "allocated", "drift": True, "limits": []}
+    assert over["pods"][0] == moved
 
 
 def test_a_table_without_rows_shows_its_headers() -> None:
