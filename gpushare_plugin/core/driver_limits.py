@@ -6,6 +6,7 @@ soft limit is borrowed.
 """
 
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 
 from gpushare_plugin.base.memory import MIB
@@ -17,6 +18,9 @@ _MAJOR = re.compile(r"(\d{1,5})\.", re.ASCII)
 
 LIMITS_HOOK = "apply-cuda-memory-limits"
 """The hook of NVIDIA's container toolkit that sets limits (NVIDIA/nvidia-container-toolkit, cmd/nvidia-cdi-hook)."""
+
+REQUEST_VARIABLE, LIMIT_VARIABLE = "NVIDIA_GPU_MEMORY_REQUEST", "NVIDIA_GPU_MEMORY_LIMIT"
+"""The variables of a container with the soft and the hard limit that the hook sets, both in whole MiB."""
 
 
 def has_driver_limits(driver_version: str) -> bool:
@@ -41,6 +45,11 @@ class MemoryLimit(Struct, frozen=True):
             return f"{hard} and a soft limit of {_amount(self.soft)}"
         return "no limit" if self.hard is None else hard
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables from which the hook sets these limits: both, since a version of the hook needs both."""
+        return {REQUEST_VARIABLE: str(self.soft // MIB), LIMIT_VARIABLE: str((self.hard or 0) // MIB)}
+
 
 def _amount(size: int) -> str:
     return f"{size} bytes" if size % MIB else f"{size // MIB} MiB"
@@ -48,6 +57,12 @@ def _amount(size: int) -> str:
 
 NO_LIMIT = MemoryLimit()
 """The limits of a cgroup that nobody limits; the driver also takes these values to remove a limit."""
+
+
+def given_limit(variables: Mapping[str, str]) -> MemoryLimit | None:
+    """Return the limits that a container was given as `variables`; None where it was given none."""
+    soft, hard = variables.get(REQUEST_VARIABLE, ""), variables.get(LIMIT_VARIABLE, "")
+    return MemoryLimit(int(hard) * MIB, int(soft) * MIB) if soft.isdecimal() and hard.isdecimal() else None
 
 
 class LimitRule(Struct, frozen=True):

@@ -33,7 +33,7 @@ LIST = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 """The variable with the memory limits of an MPS client, as a list of GPUs and limits."""
 _MPS_PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 _HAMI_PERCENTAGE = "CUDA_DEVICE_SM_LIMIT"
-_OF_HAMI = (*("CUDA_DEVICE_MEMORY_", "CUDA_DISABLE_CONTROL", "CUDA_TASK_PRIORITY", "GPU_CORE_UTILIZATION_POLICY"),)
+_OF_HAMI = ("CUDA_DEVICE_MEMORY_", "CUDA_DISABLE_CONTROL", "CUDA_TASK_PRIORITY", "GPU_CORE_UTILIZATION_POLICY")
 
 Escapes = Callable[[Sequence[str], Variables, Variables], Iterator[str]]
 """Yields the escapes of a process, in words that follow "process 1 has".

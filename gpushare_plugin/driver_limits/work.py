@@ -117,8 +117,6 @@ def _leave(limits: MemoryLimits, uuid: str, cgroup: Path) -> bool:
     """Remove the limits of an ended container whose cgroup still exists; return whether the container has ended."""
     try:
         ended = "populated 0" in (cgroup / "cgroup.events").read_text().splitlines()
-    except FileNotFoundError:
-        return not cgroup.exists()
     except OSError:
         return not cgroup.exists()
     if ended:

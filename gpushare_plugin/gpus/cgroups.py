@@ -26,8 +26,8 @@ from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.gpus.containers import CONTAINER_ID, POD_UID, uid_of_pod
 
 _KUBEPODS = "kubepods"
-_MEMORY_CONTROLLERS = frozenset({"dmem", "misc"})
-"""The controllers by which the driver finds the cgroup of a process."""
+MEMORY_CONTROLLERS = frozenset({"dmem", "misc"})
+"""The controllers by which the driver limits memory, and finds the cgroup of a process."""
 _QOS_CLASSES = ("burstable", "besteffort")
 _POD_UID, _CONTAINER_ID = re.compile(POD_UID), re.compile(CONTAINER_ID)
 _SCOPES = ("cri-containerd-{}.scope", "crio-{}.scope", "docker-{}.scope")
@@ -49,8 +49,8 @@ def counted_above(cgroup: Path) -> Path | None:
     Also None where nothing is known of the controllers.
     """
     levels = []
-    while (controllers := _controllers(cgroup)) is not None:
-        levels.append((cgroup, bool(_MEMORY_CONTROLLERS.intersection(controllers))))
+    while (controllers := controllers_of(cgroup)) is not None:
+        levels.append((cgroup, bool(MEMORY_CONTROLLERS.intersection(controllers))))
         cgroup = cgroup.parent
     counting = (each for each, counts in levels if counts)
     if not levels or levels[0][1]:
@@ -58,7 +58,8 @@ def counted_above(cgroup: Path) -> Path | None:
     return next(counting, None)
 
 
-def _controllers(cgroup: Path) -> list[str] | None:
+def controllers_of(cgroup: Path) -> list[str] | None:
+    """Return the controllers of a cgroup of version 2; None for another directory."""
     try:
         return (cgroup / "cgroup.controllers").read_text().split()
     except (OSError, UnicodeDecodeError):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pynvml
 
 from gpushare_plugin.base.errors import NoGpuLibraryError
-from gpushare_plugin.core.driver_limits import NO_LIMIT, MemoryLimit
+from gpushare_plugin.core.driver_limits import FIRST_DRIVER, NO_LIMIT, MemoryLimit
 from gpushare_plugin.gpus.cgroups import counted_above
 from gpushare_plugin.gpus.memory_limits import (
     LimitError,
@@ -152,7 +152,7 @@ def _call(name: str, uuid: str, argument: ctypes.Structure, what: str) -> int:
 def _error(code: int, what: str, cgroup: Path) -> LimitError:
     said = f"{what}: {pynvml.NVMLError(code)}."
     if code == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
-        return NoLimitFunctionError(f"{said} Drivers from 615 on have memory limits: upgrade the driver")
+        return NoLimitFunctionError(f"{said} Drivers from {FIRST_DRIVER} on have memory limits: upgrade the driver")
     if code in _NO_ANSWER:
         return NoLimitAnswerError(
             f"{said} Either no limit was set for this cgroup, or the driver limits no memory here: that takes a "

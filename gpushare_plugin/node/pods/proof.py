@@ -3,9 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import Struct, replace
-from gpushare_plugin.core.driver_limits import MemoryLimit
+from gpushare_plugin.core.driver_limits import MemoryLimit, given_limit
 from gpushare_plugin.core.escapes import Variables, driver_escapes, is_watched
 from gpushare_plugin.core.in_effect import (
     DriverAnswer,
@@ -129,7 +128,8 @@ def _judged(usage: ContainerUsage, isolations: Sequence[str], node: Usage, facts
 def _driven(usage: ContainerUsage, answer: DriverAnswer, facts: _Evidence) -> Effect:
     """Return the effect of a limit by the driver: by the present rule, or by what the container was given."""
     given = facts.granted.get(usage.uid, {}).get(usage.container, {})
-    promised = [MemoryLimit(usage.limit, usage.guaranteed), *_given_limit(given)]
+    earlier = given_limit(given)  # by a rule that may have been another one
+    promised = [MemoryLimit(usage.limit, usage.guaranteed), *([] if earlier is None else [earlier])]
     others = any(who.gpu == usage.gpu and each.limit is not None for who, each in facts.driver.items())
     found = by_driver(promised, answer, others=others)
     return found if found.state != "not in effect" else _explained(found, usage, given, facts)
@@ -140,13 +140,6 @@ def _explained(found: Effect, usage: ContainerUsage, given: Variables, facts: _E
     environments = (facts.processes[each.pid].environment for each in usage.members if each.pid in facts.processes)
     ways = next((way for each in environments if each and (way := list(driver_escapes((), given, each)))), [])
     return not_in_effect(f"{found.reason}; a process has {' and '.join(ways)}") if ways else found
-
-
-def _given_limit(given: Variables) -> Iterable[MemoryLimit]:
-    """Yield the limits for which a container was given variables, by a rule that may have been another one."""
-    soft, hard = given.get("NVIDIA_GPU_MEMORY_REQUEST", ""), given.get("NVIDIA_GPU_MEMORY_LIMIT", "")
-    if soft.isdecimal() and hard.isdecimal():
-        yield MemoryLimit(int(hard) * MIB, int(soft) * MIB)
 
 
 def _by_processes(isolation: str, usage: ContainerUsage, node: Usage, facts: _Evidence) -> Effect:

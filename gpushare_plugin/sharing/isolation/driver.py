@@ -68,9 +68,7 @@ class LimitVariables(Struct, frozen=True):
         """
         limits = {self.rule.limit(part.mib, part.gpu.memory_mib) for part in share.gpus}
         if len(limits) == 1:
-            (limit,) = limits
-            grant.environment["NVIDIA_GPU_MEMORY_REQUEST"] = str(limit.soft // MIB)
-            grant.environment["NVIDIA_GPU_MEMORY_LIMIT"] = str((limit.hard or 0) // MIB)
+            grant.environment |= limits.pop().variables
         elif not self.agent:
             found = ", ".join(
                 f"{(each.hard or 0) // MIB} MiB" for each in sorted(limits, key=lambda each: each.hard or 0)
