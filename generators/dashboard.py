@@ -140,6 +140,11 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("Errors by XID", f"gpushare_gpu_xid_errors_total{{{_OF}}}", _GPU + " XID {{xid}}"),
         Panel("Processes", f"gpushare_gpu_processes{{{_OF}}}", _GPU),
         Panel("Processes out of place", f"gpushare_gpu_foreign_processes{{{_OF}}}", _GPU),
+        Panel(
+            "Containers by whether their limit is in effect",
+            f"gpushare_gpu_container_limits{{{_OF}}} > 0",
+            _GPU + " {{state}}",
+        ),
         Panel("Waits for pods to end", f"gpushare_gpu_waiting{{{_OF}}}", _GPU, most=1),
     ),
     "Pods": (

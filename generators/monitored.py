@@ -34,7 +34,7 @@ SECONDS = 90
 
 _GIB, _CARDS, _CARD_GIB = 1 << 30, 2, 40
 _SHARING: Mapping[str, Any] = {
-    "node-a": {"memory": {"resources": [{"name": MEMORY}]}},
+    "node-a": {"memory": {"resources": [{"name": MEMORY, "isolation": "hami-core"}]}},
     "node-b": {"timeSlicing": {"resources": [{"name": REPLICAS, "replicas": 4}]}},
 }
 _PODS = "/api/v1/namespaces/team/pods"

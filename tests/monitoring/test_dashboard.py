@@ -13,6 +13,7 @@ from generators.dashboard import ROWS, Panel, dashboard
 from generators.dashboard_picture import series_name
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.gpu import FailedGpu, Inventory
+from gpushare_plugin.core.in_effect import not_in_effect
 from gpushare_plugin.core.resource import Durations, Standing
 from gpushare_plugin.core.snapshot import ConfigStanding
 from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Process, Stowaway, Usage
@@ -61,6 +62,7 @@ def standing(scrape: int) -> Standing:
 def shared(scrape: int) -> View:
     """Return a node of two GPUs by memory; one is in use, also by who should not, and one is faulty."""
     trainer = ContainerUsage("team", "trainer", "main", "uid", FIRST, GPU_MEM, 16, 16 * GIB, 20 * GIB, 0.5, 1)
+    trainer = replace(trainer, effect=not_in_effect("it escaped"))
     usage = Usage(
         (
             GpuUsage(FIRST, 40 * GIB, 30 * GIB, 0.75, (Process(3), Process(7)), stowaways=(Stowaway(FIRST, 7),)),
@@ -76,6 +78,7 @@ def shared(scrape: int) -> View:
         standings={GPU_MEM: standing(scrape)},
         config=ConfigStanding("config.yaml", 1.0),
         usage=usage,
+        isolations={FIRST: "hami-core", SECOND: "hami-core"},
     )
     errors = {"server": 2 * scrape, "conflict": 0}
     return View(made, container_metrics=True, xids={(SECOND, "79"): 2}, api_errors=errors)
@@ -175,6 +178,7 @@ EXPECTED: dict[tuple[str, str], Figures] = {
     ("GPUs", "Errors by XID"): {f"{GPU_1} XID 79": 2},
     ("GPUs", "Processes"): {GPU_0: 2, GPU_1: 0},
     ("GPUs", "Processes out of place"): {GPU_0: 1, GPU_1: 0, WHOLE: 0, PART: 0},
+    ("GPUs", "Containers by whether their limit is in effect"): {f"{GPU_0} not_in_effect": 1},
     ("GPUs", "Waits for pods to end"): {
         GPU_0: 1,
         **dict.fromkeys((GPU_1, WHOLE, PART, "mig GPU 0:1", "unobserved GPU 0"), 0),

@@ -102,7 +102,8 @@ async def scraped(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scr
         folder, address = tmp_path_factory.mktemp("extender"), f"127.0.0.1:{probes}"
         extending = await stack.enter_async_context(extender(server, folder, probe_address=address))
         ask_extender = partial(extending.comes_to_fit, a_pod(server, "one", 2), "n0")
-        daemon = await stack.enter_async_context(target(kubelet, simulated(), container_metrics=True, sharing=memory()))
+        limited = memory(isolation="hami-core")
+        daemon = await stack.enter_async_context(target(kubelet, simulated(), container_metrics=True, sharing=limited))
         await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8})
         await kubelet.admit(pod(3))
         await ask_extender()
