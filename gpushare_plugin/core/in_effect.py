@@ -7,6 +7,7 @@ its start: these isolations are no security boundary, and neither is a proof of 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
+from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.core.driver_limits import MemoryLimit
 from gpushare_plugin.core.escapes import LIST, Escapes, Variables, hami_escapes, mps_escapes, namespace_escapes
@@ -122,6 +123,19 @@ class PromisedLimit(Struct, frozen=True):
     """The UUIDs of all GPUs of the container."""
     grants: tuple[Variables, ...] = ()
     """The watched variables that each container of the pod was given; empty where unknown."""
+    memory: int | None = None
+    """The most bytes that a process may use of any of these GPUs; None where unknown."""
+    namespaces: frozenset[str] = frozenset()
+    """The namespaces of MPS protocol 3 by the units of the container, or of the pod; empty where unknown."""
+
+
+class ClientNamespace(Struct, frozen=True):
+    """The namespace of MPS protocol 3 that a client uses; a namespace also holds the percentage of threads."""
+
+    name: str
+    """The name."""
+    memory: int | None = None
+    """The limit of memory in bytes that the MPS control daemon tells; None without a limit."""
 
 
 class ProcessFacts(Struct, frozen=True):
@@ -141,8 +155,8 @@ class ProcessFacts(Struct, frozen=True):
     """Why it is unknown whether the process is a client, for people."""
     doubt: str | None = None
     """Why the limits that MPS itself holds may not limit the client, for people; None without a doubt."""
-    namespaced: bool = False
-    """Whether the client uses a namespace of MPS protocol 3, which holds its percentage of threads."""
+    namespace: ClientNamespace | None = None
+    """The namespace that the client uses; None under MPS protocol 2."""
     over: bool = False
     """Whether the process alone uses clearly more memory than the limit."""
 
@@ -162,12 +176,27 @@ def _under_mps(promise: PromisedLimit, process: ProcessFacts) -> Effect:
         return _escaped(process, "uses more memory than the limit, which is for each process")
     if process.client is False:
         return _escaped(process, "is not a client of MPS")
-    found = _by_environment(promise, process, namespace_escapes if process.namespaced else mps_escapes)
+    if process.namespace is not None and (way := _other_namespace(promise, process.namespace)):
+        return _escaped(process, way)
+    found = _by_environment(promise, process, namespace_escapes if process.namespace else mps_escapes)
     if found.state == "in effect" and process.client is None:
         return _not_known(process, process.unlisted)
     if found.state == "in effect" and process.doubt and not any(LIST in grant for grant in promise.grants):
         return _escaped(process, f"may have another limit: {process.doubt}")
     return found
+
+
+def _other_namespace(promise: PromisedLimit, used: ClientNamespace) -> str | None:
+    """Return how the namespace of a client differs from the one promised, None if the limits are not wider."""
+    if promise.namespaces and used.name not in promise.namespaces:
+        own = " or ".join(sorted(promise.namespaces))
+        return f"uses the MPS namespace {used.name}, which has the limits of others, instead of {own}"
+    if promise.memory is not None and used.memory is not None and used.memory > promise.memory:
+        return (
+            f"uses the MPS namespace {used.name}, where MPS allows {used.memory // MIB} MiB of each GPU, instead of "
+            f"{promise.memory // MIB} MiB"
+        )
+    return None
 
 
 def _with_library(promise: PromisedLimit, process: ProcessFacts) -> Effect:

@@ -1,6 +1,6 @@
 """Tests of `gpushare_plugin.node.pods.proof`: an embedded kubelet, real processes, and made-up looks at GPUs."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.core.driver_limits import DriverLimits, MemoryLimit
 from gpushare_plugin.core.grant import Recipient
 from gpushare_plugin.core.in_effect import IN_EFFECT, Effect
+from gpushare_plugin.core.namespaces import namespace_name
 from gpushare_plugin.core.resource import Resource, UnitsOf
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.usage import Process
@@ -17,11 +18,11 @@ from gpushare_plugin.kubelet.device_plugin.steering import Unsteered
 from gpushare_plugin.mps.exchange import ListedClient, MpsStatus
 from gpushare_plugin.node.news.news import LimitInEffect, LimitNotInEffect
 from gpushare_plugin.testing.cgroups import CgroupTree, Kubepods
-from gpushare_plugin.testing.kubelet import EmbeddedKubelet
+from gpushare_plugin.testing.kubelet import EmbeddedKubelet, Pod
 from tests.node.proven import GIB, a_pod, proven
 from tests.shown import ShownProcesses
 from tests.snapshots import snapshot
-from tests.unit.sharing.settings import memory
+from tests.unit.sharing.settings import GPU_MEM, memory
 
 LIST, PIPE, VISIBLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_VISIBLE_DEVICES"
 TRAP = f"has a {LIST} that names a GPU which it does not see by {VISIBLE}, so CUDA drops all limits"
@@ -48,6 +49,17 @@ class OnBothGpus(Unsteered):
 def client(process: Process, doubt: str | None = None) -> ListedClient:
     """Return a process as the MPS control daemon lists it."""
     return ListedClient(pid=process.pid, server="17", doubt=doubt)
+
+
+async def with_namespace(kubelet: EmbeddedKubelet, pod: Pod) -> tuple[Mapping[str, str], str]:
+    """Start a pod, and return what its only container was given, and the namespace of its units."""
+    (started,) = (await kubelet.admit(pod)).containers.values()
+    return started.environment, namespace_name(started.device_ids[GPU_MEM])
+
+
+def in_namespace(process: Process, name: str, memory_limit_mib: int = 3072) -> ListedClient:
+    """Return a process as the MPS control daemon lists it in a namespace of protocol 3."""
+    return ListedClient(pid=process.pid, server="gpushare", namespace=name, memory_limit_mib=memory_limit_mib)
 
 
 async def test_a_client_with_what_it_was_given_is_limited(kubelet: EmbeddedKubelet, shown: ShownProcesses) -> None:
@@ -116,12 +128,29 @@ async def test_a_namespace_holds_but_for_a_deliberate_list(
     """With MPS protocol 3, a worker that narrows its GPUs is limited; a list that it made itself is found."""
     async with proven(kubelet, shown, NAMESPACES, OnBothGpus()) as node:
         pod = a_pod(6)
-        given = await node.admit(pod)
+        given, own = await with_namespace(kubelet, pod)
         assert LIST not in given
         worker = node.start(pod, {**given, **changes})
-        node.list_clients(client(worker).model_copy(update={"namespace": "c_1", "memory_limit_mib": 3072}))
+        node.list_clients(in_namespace(worker, own))
         effect = await node.look(worker)
         assert effect == (Effect("not in effect", f"process {worker.pid} {words}") if words else IN_EFFECT)
+
+
+async def test_a_client_in_another_namespace_is_found(kubelet: EmbeddedKubelet, shown: ShownProcesses) -> None:
+    """With MPS protocol 3, a process has to use the namespace of its container, with no more than was promised."""
+    async with proven(kubelet, shown, NAMESPACES, OnBothGpus()) as node:
+        pod = a_pod(6)
+        given, own = await with_namespace(kubelet, pod)
+        process = node.start(pod, given)
+        uses = f"process {process.pid} uses the MPS namespace"
+        node.list_clients(in_namespace(process, "c_other"))
+        words = f"{uses} c_other, which has the limits of others, instead of {own}"
+        assert await node.look(process) == Effect("not in effect", words)
+        node.list_clients(in_namespace(process, own, 4096))
+        words = f"{uses} {own}, where MPS allows 4096 MiB of each GPU, instead of 3072 MiB"
+        assert await node.look(process) == Effect("not in effect", words)
+        node.list_clients(in_namespace(process, own))
+        assert await node.look(process) == IN_EFFECT
 
 
 async def test_a_process_that_is_no_client_is_found(kubelet: EmbeddedKubelet, shown: ShownProcesses) -> None:

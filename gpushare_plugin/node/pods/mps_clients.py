@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
+from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import replace
-from gpushare_plugin.core.in_effect import ProcessFacts
+from gpushare_plugin.core.in_effect import ClientNamespace, ProcessFacts
 from gpushare_plugin.core.usage import Process
 from gpushare_plugin.mps.exchange import ListedClient, MpsStatus
 
@@ -39,7 +40,7 @@ class ClientWatch:
         if status.clients is None or status.clients_asked_at is None:
             return replace(facts, unlisted=_NO_ANSWER)
         if (client := _client(status.clients, process.pid)) is not None:
-            return replace(facts, client=True, doubt=client.doubt, namespaced=client.namespace is not None)
+            return replace(facts, client=True, doubt=client.doubt, namespace=_namespace(client))
         if status.clients_asked_at <= self._first_seen.get((process.pid, process.owner.pod_uid), float("inf")):
             return replace(facts, unlisted=_NOT_ASKED)
         if process.mps_client:
@@ -47,6 +48,13 @@ class ClientWatch:
         if any(not each.pid for each in status.clients):
             return replace(facts, unlisted=_NAMELESS)
         return replace(facts, client=False)
+
+
+def _namespace(client: ListedClient) -> ClientNamespace | None:
+    if client.namespace is None:
+        return None
+    mib = client.memory_limit_mib
+    return ClientNamespace(client.namespace, None if mib is None else mib * MIB)
 
 
 def _client(clients: Iterable[ListedClient], pid: int) -> ListedClient | None:

@@ -1,5 +1,6 @@
 """Finds out at each look whether the limits of containers are in effect: gathers the facts that `in_effect` judges."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from gpushare_plugin.core.in_effect import (
     together,
     unknown,
 )
+from gpushare_plugin.core.namespaces import namespace_name
 from gpushare_plugin.core.overuse import Overuser, overuser
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.usage import TOLERANCE, ContainerUsage, Process, Usage
@@ -38,6 +40,8 @@ class _Evidence(Struct, frozen=True):
 
     granted: Granted
     """What containers were given."""
+    namespaces: Mapping[tuple[str, str], frozenset[str]]
+    """The MPS namespaces by the units of containers, by the UID of the pod and the container."""
     processes: Mapping[int, ProcessFacts]
     """The facts about processes, by number."""
     driver: Mapping[Overuser, DriverAnswer]
@@ -79,7 +83,10 @@ class Proof:
             return usage
         asked = [(each, limited[overuser(each)]) for each in usage.containers if overuser(each) in limited]
         facts = _Evidence(
-            await self._holdings.granted(is_watched), await self._processes(asked, seen_at), await self._driver(asked)
+            await self._holdings.granted(is_watched),
+            await self._namespaces(),
+            await self._processes(asked, seen_at),
+            await self._driver(asked),
         )
         found = {overuser(each): _judged(each, names, usage, facts) for each, names in asked}
         return replace(usage, containers=tuple(found.get(overuser(each), each) for each in usage.containers))
@@ -97,6 +104,15 @@ class Proof:
             pid: self._clients.add(found, processes[pid][0], status) if "mps" in processes[pid][1] else found
             for pid, found in facts.items()
         }
+
+    async def _namespaces(self) -> Mapping[tuple[str, str], frozenset[str]]:
+        """Return the MPS namespaces by the units of containers; empty unless MPS has clients with namespaces."""
+        if all(each.namespace is None for each in self._mps().clients or ()):
+            return {}
+        found: defaultdict[tuple[str, str], frozenset[str]] = defaultdict(frozenset)
+        for holding in await self._holdings.recorded() or ():
+            found[holding.uid, holding.container] |= {namespace_name(holding.ids)}
+        return found
 
     async def _driver(self, asked: Iterable[tuple[ContainerUsage, Sequence[str]]]) -> Mapping[Overuser, DriverAnswer]:
         """Return what the driver answers about the containers that the driver is to limit."""
@@ -153,13 +169,26 @@ def _by_processes(isolation: str, usage: ContainerUsage, node: Usage, facts: _Ev
     found = [replace(known[each.pid], over=_is_over(each, usage)) for each in usage.members if each.pid in known]
     if usage.members and not found:
         return unknown("the processes of the container began or ended during the look")
-    grants = tuple(facts.granted.get(usage.uid, {}).values())
-    return of_processes(PromisedLimit(isolation, _gpus(usage, node), grants), found)
+    return of_processes(_promised(isolation, usage, node, facts), found)
 
 
-def _gpus(usage: ContainerUsage, node: Usage) -> tuple[str, ...]:
-    """Return the UUIDs of all GPUs of a container, in the order of the GPUs."""
-    return tuple(each.gpu for each in node.containers if (each.uid, each.container) == (usage.uid, usage.container))
+def _promised(isolation: str, usage: ContainerUsage, node: Usage, facts: _Evidence) -> PromisedLimit:
+    """Return what a container was promised on all its GPUs, in the order of the GPUs."""
+    parts = [each for each in node.containers if (each.uid, each.container) == (usage.uid, usage.container)]
+    limits = [each.limit for each in parts if each.limit is not None]
+    names = [
+        each
+        for (uid, container), each in facts.namespaces.items()
+        if uid == usage.uid and usage.container in {"", container}
+    ]
+    return PromisedLimit(
+        isolation,
+        tuple(each.gpu for each in parts),
+        tuple(facts.granted.get(usage.uid, {}).values()),
+        # A namespace has one limit for all GPUs: that of the largest share.
+        max(limits) if len(limits) == len(parts) else None,
+        frozenset().union(*names),
+    )
 
 
 def _is_over(process: Process, usage: ContainerUsage) -> bool:

@@ -8,6 +8,7 @@ from gpushare_plugin.core.breaches import Breaches
 from gpushare_plugin.core.driver_limits import NO_LIMIT, MemoryLimit
 from gpushare_plugin.core.in_effect import (
     IN_EFFECT,
+    ClientNamespace,
     DriverAnswer,
     Effect,
     ProcessFacts,
@@ -28,6 +29,7 @@ PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 THREADS = {**DEFAULT, PERCENTAGE: "25"}
 HAMI = {"CUDA_DEVICE_MEMORY_LIMIT_0": "4096m"}
 CLIENT = ProcessFacts(7, OWN, client=True)
+OWN_NAMESPACE = ClientNamespace("c_own", 4096 * MIB)
 LIBRARY = ProcessFacts(7, HAMI, library=True)
 
 
@@ -59,10 +61,10 @@ def judged(isolation: str, grant: dict[str, str], *processes: ProcessFacts) -> E
         ),
         (DEFAULT, {"environment": DEFAULT, "doubt": "limits were changed"}, "not in effect", "limits were changed"),
         (THREADS, {"environment": {**THREADS, PERCENTAGE: "100"}}, "not in effect", f"another {PERCENTAGE} than"),
-        (THREADS, {"environment": {**THREADS, PERCENTAGE: "100"}, "namespaced": True}, "in effect", ""),
+        (THREADS, {"environment": {**THREADS, PERCENTAGE: "100"}, "namespace": OWN_NAMESPACE}, "in effect", ""),
         (
             THREADS,
-            {"environment": {**THREADS, LIST: "0=1G,1=1G"}, "namespaced": True},
+            {"environment": {**THREADS, LIST: "0=1G,1=1G"}, "namespace": OWN_NAMESPACE},
             "not in effect",
             "names a GPU which it does not see",
         ),
@@ -112,6 +114,35 @@ def test_a_process_has_to_fit_one_container_of_its_pod() -> None:
     promise = PromisedLimit("mps", ("GPU-1",), (small, large))
     assert of_processes(promise, [replace(CLIENT, environment=large), CLIENT]) == IN_EFFECT
     assert of_processes(promise, [replace(CLIENT, environment={**OWN, LIST: "0=80G"})]).state == "not in effect"
+
+
+@pytest.mark.parametrize(
+    ("used", "own", "words"),
+    [
+        (OWN_NAMESPACE, {"c_own"}, ""),
+        (OWN_NAMESPACE, {"c_own", "c_side"}, ""),
+        (OWN_NAMESPACE, set(), ""),
+        (ClientNamespace("c_own", 2048 * MIB), {"c_own"}, ""),
+        (ClientNamespace("c_own"), {"c_own"}, ""),
+        (
+            ClientNamespace("c_own", 6144 * MIB),
+            {"c_own"},
+            "process 7 uses the MPS namespace c_own, where MPS allows 6144 MiB of each GPU, instead of 4096 MiB",
+        ),
+        (
+            ClientNamespace("c_big", 4096 * MIB),
+            {"c_own", "c_side"},
+            "process 7 uses the MPS namespace c_big, which has the limits of others, instead of c_own or c_side",
+        ),
+    ],
+)
+def test_a_client_has_to_use_its_namespace_with_no_more_than_promised(
+    used: ClientNamespace, own: set[str], words: str
+) -> None:
+    """A lower limit still holds. Without the units of the container, its namespace is unknown, and any will do."""
+    promise = PromisedLimit("mps", ("GPU-1",), (DEFAULT,), 4096 * MIB, frozenset(own))
+    found = of_processes(promise, [replace(CLIENT, environment=DEFAULT, namespace=used)])
+    assert found == (not_in_effect(words) if words else IN_EFFECT)
 
 
 TWO, FOUR = MemoryLimit(2048 * MIB), MemoryLimit(4096 * MIB)
