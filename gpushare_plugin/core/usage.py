@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import Struct
-from gpushare_plugin.core.in_effect import Effect
+from gpushare_plugin.core.effect import Effect
 
 TOLERANCE = 512 * MIB
 """Bytes by which a container may exceed its limit: the CUDA context of a process takes some hundreds of MiB."""

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from gpushare_plugin.base.errors import GpushareError
-from gpushare_plugin.core.in_effect import Effect
+from gpushare_plugin.core.effect import Effect
 from gpushare_plugin.core.policies import POLICIES
 from gpushare_plugin.ledger.node import GPU_COUNT, GPU_MEMORY, MOST_GPUS, Node
 from gpushare_plugin.ledger.pod import Share, Shares

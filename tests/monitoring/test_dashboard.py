@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from generators.dashboard import ROWS, Panel, dashboard
 from generators.dashboard_picture import series_name
 from gpushare_plugin.base.structs import replace
+from gpushare_plugin.core.effect import not_in_effect
 from gpushare_plugin.core.gpu import FailedGpu, Inventory
-from gpushare_plugin.core.in_effect import not_in_effect
 from gpushare_plugin.core.resource import Durations, Standing
 from gpushare_plugin.core.snapshot import ConfigStanding
 from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Process, Stowaway, Usage

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.config.schema.sections import Overuse
-from gpushare_plugin.core.in_effect import Effect
+from gpushare_plugin.core.effect import Effect
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Owner, Process
 from gpushare_plugin.gpus import containers

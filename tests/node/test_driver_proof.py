@@ -6,7 +6,7 @@ import pytest
 
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.core.driver_limits import NO_LIMIT, DriverLimits, MemoryLimit
-from gpushare_plugin.core.in_effect import IN_EFFECT, Effect
+from gpushare_plugin.core.effect import IN_EFFECT, Effect
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.gpus.nvml.gpus import NvmlSource
 from gpushare_plugin.gpus.nvml.memory_limits import NvmlMemoryLimits

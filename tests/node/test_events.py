@@ -14,8 +14,8 @@ from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.directives import SCHEDULE
 from gpushare_plugin.config.sources.choice import Configs
+from gpushare_plugin.core.effect import IN_EFFECT, not_in_effect
 from gpushare_plugin.core.gpu import FailedGpu
-from gpushare_plugin.core.in_effect import IN_EFFECT, not_in_effect
 from gpushare_plugin.core.usage import ContainerUsage, Stowaway
 from gpushare_plugin.kube.client import NODES
 from gpushare_plugin.kube.events.event import Event, of_node, of_pod

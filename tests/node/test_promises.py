@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpushare_plugin.config.schema.names import CORES
-from gpushare_plugin.core.in_effect import unknown
+from gpushare_plugin.core.effect import unknown
 from gpushare_plugin.core.usage import GpuUsage
 from gpushare_plugin.kube.names import FIELD_MANAGER
 from gpushare_plugin.ledger.annotations import ALIYUN_ASSIGNED, ALIYUN_INDEX, ALLOCATION, LIMITS, PROMISE, write_limits

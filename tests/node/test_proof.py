@@ -7,8 +7,8 @@ import pytest
 
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.core.driver_limits import DriverLimits, MemoryLimit
+from gpushare_plugin.core.effect import IN_EFFECT, Effect
 from gpushare_plugin.core.grant import Recipient
-from gpushare_plugin.core.in_effect import IN_EFFECT, Effect
 from gpushare_plugin.core.namespaces import namespace_name
 from gpushare_plugin.core.resource import Resource, UnitsOf
 from gpushare_plugin.core.snapshot import Snapshot

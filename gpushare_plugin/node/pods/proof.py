@@ -6,18 +6,9 @@ from pathlib import Path
 
 from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.core.driver_limits import MemoryLimit, given_limit
+from gpushare_plugin.core.effect import Effect, not_in_effect, unknown
 from gpushare_plugin.core.escapes import Variables, driver_escapes, is_watched
-from gpushare_plugin.core.in_effect import (
-    DriverAnswer,
-    Effect,
-    ProcessFacts,
-    PromisedLimit,
-    by_driver,
-    not_in_effect,
-    of_processes,
-    together,
-    unknown,
-)
+from gpushare_plugin.core.in_effect import DriverAnswer, ProcessFacts, PromisedLimit, by_driver, of_processes, together
 from gpushare_plugin.core.namespaces import namespace_name
 from gpushare_plugin.core.overuse import Overuser, overuser
 from gpushare_plugin.core.snapshot import Snapshot

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpushare_plugin.base.published import Published, changes
+from gpushare_plugin.core.effect import Effect
 from gpushare_plugin.core.holding import Unknown
-from gpushare_plugin.core.in_effect import Effect
 from gpushare_plugin.core.resource import Resource, UnitsOf
 from gpushare_plugin.core.usage import Usage
 from gpushare_plugin.kubelet.allocations.reader import HoldingsReader

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gpushare_plugin.core.in_effect import State
+from gpushare_plugin.core.effect import State
 from gpushare_plugin.ledger.annotations import read_limits
 from gpushare_plugin.observe.parts import Part
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from gpushare_plugin.base.text import some_of
-from gpushare_plugin.core.in_effect import worst_state
+from gpushare_plugin.core.effect import worst_state
 from gpushare_plugin.ledger.node import GPU_MEMORY
 from gpushare_plugin.observe.cluster.columns import Headed, Style, Table
 from gpushare_plugin.observe.cluster.report import (

@@ -6,8 +6,8 @@ from typing import get_args
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.base.version import __version__
+from gpushare_plugin.core.effect import State, state_label
 from gpushare_plugin.core.gpu import Gpu
-from gpushare_plugin.core.in_effect import State, state_label
 from gpushare_plugin.core.snapshot import Cause, Snapshot
 from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Usage
 from gpushare_plugin.observe.metrics.metric import Metric, Sample, single

@@ -11,9 +11,9 @@ from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.base.version import __version__
+from gpushare_plugin.core.effect import Effect
 from gpushare_plugin.core.gpu import FailedGpu, Gpu, MigInstance, gpu_label
 from gpushare_plugin.core.holding import Unknown
-from gpushare_plugin.core.in_effect import Effect
 from gpushare_plugin.core.snapshot import SharingMode, Snapshot
 from gpushare_plugin.core.usage import GpuUsage, Stowaway, Usage
 from gpushare_plugin.observe.parts import Part

@@ -6,20 +6,15 @@ from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.breaches import Breaches
 from gpushare_plugin.core.driver_limits import NO_LIMIT, MemoryLimit
+from gpushare_plugin.core.effect import IN_EFFECT, Effect, State, not_in_effect, unknown, worst
 from gpushare_plugin.core.in_effect import (
-    IN_EFFECT,
     ClientNamespace,
     DriverAnswer,
-    Effect,
     ProcessFacts,
     PromisedLimit,
-    State,
     by_driver,
-    not_in_effect,
     of_processes,
     together,
-    unknown,
-    worst,
 )
 from gpushare_plugin.core.usage import ContainerUsage
 

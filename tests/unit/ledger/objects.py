@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from gpushare_plugin.core.in_effect import IN_EFFECT
+from gpushare_plugin.core.effect import IN_EFFECT
 from gpushare_plugin.ledger.annotations import (
     LIMITS,
     annotated_shares,

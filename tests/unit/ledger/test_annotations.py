@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.core.in_effect import IN_EFFECT, Effect, not_in_effect
+from gpushare_plugin.core.effect import IN_EFFECT, Effect, not_in_effect
 from gpushare_plugin.ledger.annotations import (
     ACK_ALLOCATION,
     ALIYUN_INDEX,

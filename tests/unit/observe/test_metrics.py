@@ -23,9 +23,9 @@ from gpushare_plugin import __version__
 from gpushare_plugin.base.errors import NoGpuLibraryError
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.sources.choice import Configs
+from gpushare_plugin.core.effect import IN_EFFECT, Effect, not_in_effect, unknown
 from gpushare_plugin.core.gpu import FailedGpu
 from gpushare_plugin.core.health import GpuEvent
-from gpushare_plugin.core.in_effect import IN_EFFECT, Effect, not_in_effect, unknown
 from gpushare_plugin.core.resource import Standing
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Owner, Process, Usage

@@ -7,7 +7,7 @@ from textwrap import dedent
 import pytest
 
 from gpushare_plugin.base.structs import replace
-from gpushare_plugin.core.in_effect import IN_EFFECT, not_in_effect
+from gpushare_plugin.core.effect import IN_EFFECT, not_in_effect
 from gpushare_plugin.ledger.annotations import write_limits
 from gpushare_plugin.ledger.node import unreadable_node
 from gpushare_plugin.ledger.node_record import ResourceRecord

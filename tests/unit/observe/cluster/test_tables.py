@@ -6,7 +6,7 @@ from textwrap import dedent
 
 import pytest
 
-from gpushare_plugin.core.in_effect import IN_EFFECT, Effect, not_in_effect, unknown
+from gpushare_plugin.core.effect import IN_EFFECT, Effect, not_in_effect, unknown
 from gpushare_plugin.ledger.annotations import ALIYUN_INDEX, LIMITS, write_limits
 from gpushare_plugin.ledger.node_record import ResourceRecord
 from gpushare_plugin.ledger.pod import Pairs

@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from gpushare_plugin.base.structs import replace
+from gpushare_plugin.core.effect import IN_EFFECT, Effect, not_in_effect, unknown
 from gpushare_plugin.core.gpu import FailedGpu, Inventory
 from gpushare_plugin.core.holding import Holding, Unknown
-from gpushare_plugin.core.in_effect import IN_EFFECT, Effect, not_in_effect, unknown
 from gpushare_plugin.core.resource import Resource, Standing, Units
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Process, Stowaway, Usage
