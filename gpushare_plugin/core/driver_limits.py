@@ -120,4 +120,7 @@ class DriverLimits(Struct, frozen=True):
         return f"{self.hook}, and {_NO_AGENT}" if self.hook else ""
 
 
-_NO_AGENT = "no agent sets limits here (gpushare driver-limits; chart: driverLimits.enabled)"
+_NO_AGENT = (
+    "no agent sets limits here (start gpushare driver-limits, and give gpushare run --driver-limits-agent=true; chart: "
+    "driverLimits.enabled)"
+)

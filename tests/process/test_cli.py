@@ -215,7 +215,7 @@ class TestCheckConfig:
         done = await gpushare("check-config", config, environment=node.environment)
         assert done.status == 1
         assert "sharing.memory.resources[0].isolation: found driver, but NVIDIA's driver" in done.output
-        assert "which drivers from 615 on do; or let other isolations follow for such nodes" in done.output
+        assert "which drivers from 615 on do; mend that, or let other isolations follow for such nodes" in done.output
 
     async def test_the_effective_settings_are_shown_on_request(self, node: FakeNvml, tmp_path: Path) -> None:
         """They alone go to standard output, so that they can go into a file."""

@@ -20,9 +20,14 @@ def wrong_value(error: ErrorDetails) -> str:
         case "missing":
             return f"missing; allowed: {_kind(error['loc']).allowed}"
     found, kind = error["input"], _kind(error["loc"])
-    if isinstance(found, str) and kind.bare in {bool, int, float}:
+    if isinstance(found, str) and (kind.bare in {bool, int, float} or found in _numbers(kind)):
         return wrong(found, f"{kind.allowed}, without quotes")
     return wrong(found, kind.allowed, nearest(found, map(str, kind.words)) if isinstance(found, str) else None)
+
+
+def _numbers(kind: Kind) -> set[str]:
+    """Return the spelling of the numbers among the allowed words, which are numbers only without quotes."""
+    return {str(word) for word in kind.words if isinstance(word, int)}
 
 
 def unknown_key(key: str, section: type[Section]) -> str:

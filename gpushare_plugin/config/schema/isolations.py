@@ -38,6 +38,9 @@ def parse_isolation(value: object, names: tuple[_Name, ...]) -> tuple[_Name, ...
 
     Raises ValueError for other values, for a name given twice, and for a name that no node would come to.
     """
+    if isinstance(value, str) and len(meant := value.replace(",", " ").split()) > 1 and set(meant).issubset(names):
+        allowed = isolation_allowed(names)
+        raise ValueError(f'found "{value}"; did you mean the list [{", ".join(meant)}]? Allowed: {allowed}')
     given = (value,) if isinstance(value, str) else value
     if not isinstance(given, (list, tuple)) or not given:
         raise ValueError(wrong(value, isolation_allowed(names)))

@@ -30,9 +30,14 @@ def printable(name: str) -> str:
 def nearest(word: str, right: Iterable[str], cutoff: float = 0.7) -> str | None:
     """Return the entry of `right` most similar to `word`; None if no entry is similar.
 
-    Case, dashes, dots and underscores do not count: `mig-strategy` is `migStrategy`.
+    Case, dashes, dots and underscores do not count: `mig-strategy` is `migStrategy`. The same words around a plus sign
+    in another order are the nearest: `mps+driver` is `driver+mps`.
     """
-    spellings = {_bare(candidate): candidate for candidate in reversed(list(right))}
+    right = list(right)
+    for candidate in right:
+        if "+" in word and sorted(word.split("+")) == sorted(candidate.split("+")):
+            return candidate
+    spellings = {_bare(candidate): candidate for candidate in reversed(right)}
     matches = difflib.get_close_matches(_bare(word[:LONGEST]), spellings, n=1, cutoff=cutoff)
     return spellings[matches[0]] if matches else None
 

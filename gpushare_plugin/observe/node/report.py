@@ -219,7 +219,15 @@ def chosen_isolations(choices: Mapping[str, tuple[str, Sequence[str]]]) -> Itera
     for label, (name, reasons) in choices.items():
         gpus.setdefault((name, *reasons), []).append(label)
     for words, labels in gpus.items():
-        yield f"GPU {', '.join(labels)}: isolation {', not '.join(words)}"
+        yield f"GPU {', '.join(labels)}: isolation {', not '.join((words[0], *_by_reason(words[1:])))}"
+
+
+def _by_reason(reasons: Sequence[str]) -> Iterator[str]:
+    """Return each reason once, after the names of all isolations that were not chosen for that reason."""
+    names: dict[str, list[str]] = {}
+    for name, _, reason in (each.partition(": ") for each in reasons):
+        names.setdefault(reason, []).append(name)
+    return (f"{' or '.join(named)}: {reason}" for reason, named in names.items())
 
 
 def decode(text: bytes) -> NodeReport:

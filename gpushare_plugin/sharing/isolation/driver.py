@@ -113,17 +113,18 @@ class DriverIsolation(Struct, Isolation, frozen=True):
 
     def check(self, shared: SharedGpus, findings: Findings) -> None:
         """Find what the node lacks, and the GPUs on which the driver limits nothing."""
-        self.check_node(shared, findings)
+        self.check_node(shared, findings, "driver", "[driver, none]")
         for gpu in shared.containers:
             if reason := _unlimited(gpu):
                 findings.problem((*shared.path, "devices"), f"{gpu.description} {reason}: leave it out of devices")
 
-    def check_node(self, shared: SharedGpus, findings: Findings) -> None:
-        """Find what the node lacks."""
+    def check_node(self, shared: SharedGpus, findings: Findings, found: str, instead: str) -> None:
+        """Find what the node lacks for the isolation `found`; `instead` is a list that other nodes accept."""
         if shared.containers and (reason := self.node.why_not(self.rule)):
             findings.problem(
                 (*shared.path, "isolation"),
-                f"found driver, but {reason}; or let other isolations follow for such nodes, as in [driver, none]",
+                f"found {found}, but {reason}; mend that, or let other isolations follow for such nodes, as in "
+                f"{instead}",
             )
 
 

@@ -45,5 +45,5 @@ class DriverAndMpsIsolation(MpsIsolation, frozen=True):
 
     def check(self, shared: SharedGpus, findings: Findings) -> None:
         """Find what the node lacks; GPUs on which the driver limits nothing are among those that MPS cannot share."""
-        self.driver.check_node(shared, findings)
+        self.driver.check_node(shared, findings, "driver with MPS", "[driver+mps, mps]")
         super().check(shared, findings)

@@ -91,9 +91,19 @@ def test_a_single_isolation_that_the_node_lacks_is_a_problem_of_the_config() -> 
     """No pod is promised a limit that nothing enforces; the message has the reason and a remedy."""
     (found,) = problems(decided(memory(isolation="driver"), OLD))
     assert found == (
-        f"isolation: found driver, but {OLD.missing}; or let other isolations follow for such nodes, as in "
-        "[driver, none]"
+        f"isolation: found driver, but {OLD.missing}; mend that, or let other isolations follow for such nodes, "
+        "as in [driver, none]"
     )
+
+
+@pytest.mark.parametrize(
+    "sharing", [memory(isolation="driver+mps"), {"mps": {"resources": [{**REPLICAS, "isolation": "driver"}]}}]
+)
+def test_the_remedy_with_mps_is_a_list_that_the_config_accepts(sharing: object) -> None:
+    """`sharing.mps` has no `none`: there, and beside MPS, the example of a list ends with mps."""
+    (found,) = problems(decided(sharing, OLD))
+    assert found.startswith(f"isolation: found driver with MPS, but {OLD.missing}; mend that, or ")
+    assert found.endswith("as in [driver+mps, mps]")
 
 
 def test_a_list_without_any_isolation_of_the_node_is_a_problem_with_every_reason() -> None:
