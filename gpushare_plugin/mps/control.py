@@ -198,22 +198,19 @@ class Control:
         """
         limits = limits_of(devices, settings)
         await self._set(limits)
-        for command, found in (await self._differing(limits)).items():
-            # Not for limits of a server: the server may have ended since.
-            if command.startswith("set_default_"):
-                raise ControlError(f"the MPS control daemon did not apply {command!r}: the limit is {found!r}")
+        await self._check(limits)
 
     async def restore(self, devices: Sequence[str], settings: MpsSettings) -> dict[str, str]:
         """Set the limits of `settings` again, because any process with access to the socket can change limits.
 
-        Returns the answers that differed from `settings`, by the command for the limit. Raises ControlError.
+        Each limit is read and set on one connection: another process can change the limit before or after that, when
+        this or the next answer shows the change, and never in between. Answers have whole GB only, and can hide a
+        changed limit: all limits are set in any case. Returns the answers that differed from `settings`, by the command
+        for the limit. Raises ControlError.
         """
         limits = limits_of(devices, settings)
-        if found := await self._differing(limits):
-            await self.limit(devices, settings)
-        else:
-            # Answers have whole GB only, and can hide a changed limit: set all limits in any case.
-            await self._set(limits)
+        if found := await self._differing(limits, set_again=True):
+            await self._check(limits)
         return found
 
     async def quit(self, daemon: MpsProcess) -> None:
@@ -236,14 +233,25 @@ class Control:
         for server in (None, *await self._servers()):
             await self.ask("\n".join(limit.command(server) for limit in limits))
 
-    async def _differing(self, limits: Sequence[MpsLimit]) -> dict[str, str]:
-        """Return the answers that differ from the desired limits, by the command that sets the limit."""
+    async def _check(self, limits: Sequence[MpsLimit]) -> None:
+        """Make sure that the defaults are set; a server may have ended since. Raises ControlError."""
+        for command, found in (await self._differing(limits)).items():
+            if command.startswith("set_default_"):
+                raise ControlError(f"the MPS control daemon did not apply {command!r}: the limit is {found!r}")
+
+    async def _differing(self, limits: Sequence[MpsLimit], *, set_again: bool = False) -> dict[str, str]:
+        """Return the answers that differ from the desired limits, by the command that sets the limit.
+
+        `set_again`: set each limit once it is read, before any other connection is served.
+        """
         found = {}
         for server in (None, *await self._servers()):
             for limit in limits:
-                answer = await self.ask(limit.question(server))
+                question, command = limit.question(server), limit.command(server)
+                said = await self.ask(f"{question}\n{command}" if set_again else question)
+                answer = said.partition("\n")[0].strip()  # to set a percentage has an answer, too
                 if not limit.is_set_by(answer):
-                    found[limit.command(server)] = answer
+                    found[command] = answer
         return found
 
     async def _run(

@@ -252,6 +252,30 @@ async def test_limits_that_others_change_are_restored(mps: FakeMps, root: MpsRoo
     )
 
 
+async def test_a_limit_is_read_and_set_before_anybody_else_is_heard(
+    mps: FakeMps, root: MpsRoot, control: Control
+) -> None:
+    """No connection of another process comes between: whoever changes a limit before is seen, whoever after, later."""
+    await control.start(UUIDS[:1])
+    server = mps.start_server(root.pipe)
+    settings = MpsSettings(gpus=(MpsGpu(uuid=UUIDS[0], memory_limit_mib=10240),), active_thread_percentage=25)
+    await control.limit(UUIDS[:1], settings)
+    told = (root.log / "control.log").read_text()
+    assert await control.restore(UUIDS[:1], settings) == {}
+    said = (root.log / "control.log").read_text().removeprefix(told)
+    of_one = [
+        [each.rpartition("Cmd:")[2] for each in part.splitlines() if "Cmd:" in each] for part in said.split("NEW UI")
+    ]
+    for name in (
+        "default_device_pinned_mem_limit 0",
+        "default_active_thread_percentage",
+        f"device_pinned_mem_limit {server} 0",
+        f"active_thread_percentage {server}",
+    ):
+        value = "10240M" if "mem_limit" in name else "25"
+        assert [f"get_{name}", f"set_{name} {value}", "get_default_active_thread_percentage"] in of_one
+
+
 async def test_clients_of_all_servers_are_counted(mps: FakeMps, root: MpsRoot, control: Control) -> None:
     """All clients of all servers count, also those of whom the daemon knows no number (another PID namespace)."""
     await control.start(UUIDS[:1])
