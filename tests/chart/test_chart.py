@@ -842,6 +842,16 @@ def test_processes_are_seen_on_request_only() -> None:
     assert "CONTAINER_METRICS" not in environment()
 
 
+def test_the_drivers_count_is_enough_to_evict() -> None:
+    """Where the driver limits memory and containers are known by their IDs, evictions need no processes of the node."""
+    resources = [{"name": "aliyun.com/gpu-mem", "isolation": ["driver", "none"]}]
+    by_driver = {"config": {"map": {"default": {"version": "v1", "sharing": {"memory": {"resources": resources}}}}}}
+    values = {**by_driver, "usage": {"evict": True}, "cluster": {"followPods": True}}
+    assert "hostPID" not in pod(values)
+    assert "known only where the driver limits memory" in templates(values)["NOTES.txt"]
+    assert "known only where the driver limits memory" not in templates(by_driver)["NOTES.txt"]
+
+
 def test_processes_are_examined_on_request_only() -> None:
     """`usage.readProcesses` alone lets the daemon read environments: host processes and SYS_PTRACE, beside others."""
     examining = {"usage": {"readProcesses": True}}

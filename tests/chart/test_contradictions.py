@@ -169,7 +169,17 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "evictions of nobody": (
         {"usage": {"evict": True}},
-        "usage.evict is true, but usage.hostPID is false, so it would not be known which pod uses too much",
+        (
+            "usage.evict is true, but usage.hostPID is false, so it would not be known which pod uses too much: set "
+            "both to true, or both to false; with cluster.followPods, a config with isolation driver is enough, too"
+        ),
+    ),
+    "evictions by the driver's count of nobody": (
+        {"config": {"map": {"default": memory_by("driver")}}, "usage": {"evict": True}},
+        (
+            "usage.evict is true, but usage.hostPID and cluster.followPods are false, so it would not be known which "
+            "pod uses too much, although the driver counts what each container uses: set cluster.enabled and "
+        ),
     ),
     "evictions without the right": (
         {"config": {"map": {"default": {"version": "v1", "overuse": {"action": "evict"}}}}},

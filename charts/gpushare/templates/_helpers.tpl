@@ -482,6 +482,11 @@ Everything is set by environment variables, not by arguments, so that a command 
 {{- if or .Values.usage.hostPID .Values.usage.readProcesses }}yes{{ end }}
 {{- end }}
 
+{{/* Whether the driver itself counts what containers use, because it limits their memory: "yes" or nothing. */}}
+{{- define "gpushare.driverCounts" -}}
+{{- if or (include "gpushare.namesDriver" .) (.Values.driverLimits | default dict).enabled }}yes{{ end }}
+{{- end }}
+
 {{/*
 The driver shows MIG instances only with SYS_ADMIN, which Kubernetes does not grant together with allowPrivilegeEscalation: false. The kernel
 shows the environment of processes that have capabilities only with SYS_PTRACE.
