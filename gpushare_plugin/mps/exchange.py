@@ -7,7 +7,7 @@
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -21,6 +21,9 @@ _LONGEST_SOCKET_NAME = "control_privileged"
 
 MOST_CLIENTS = 1024
 """The most clients in the status: MPS serves 48 clients on a GPU."""
+
+_LARGEST_FILE = 1 << 20
+"""The size limit of a file in bytes: MOST_CLIENTS clients with their doubts, and as many namespaces."""
 
 
 def is_uuid(text: str) -> bool:
@@ -96,6 +99,8 @@ class MpsNamespace(BaseModel):
 class MpsSettings(Message):
     """The GPUs under MPS, desired or in effect, and the limits of processes."""
 
+    largest: ClassVar[int] = _LARGEST_FILE
+
     gpus: tuple[MpsGpu, ...] = ()
     """The GPUs, each with its memory limit."""
     active_thread_percentage: Annotated[int, Field(ge=1, le=100)] | None = None
@@ -145,6 +150,8 @@ class ListedClient(BaseModel):
 
 class MpsStatus(AgentStatus):
     """The GPUs served by `gpushare mps`, its clients, and the reasons for GPUs not served as desired."""
+
+    largest: ClassVar[int] = _LARGEST_FILE
 
     in_force: MpsSettings = MpsSettings()
     """The GPUs under MPS, and the limits in effect."""

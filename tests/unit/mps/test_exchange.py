@@ -7,8 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.gpus.exchange import LARGEST_FILE, ExchangeError, read_message, write_message
-from gpushare_plugin.mps.exchange import MpsGpu, MpsRoot, MpsSettings, is_uuid
+from gpushare_plugin.gpus.exchange import ExchangeError, read_message, write_message
+from gpushare_plugin.mps.exchange import (
+    MOST_CLIENTS,
+    ListedClient,
+    MpsGpu,
+    MpsNamespace,
+    MpsRoot,
+    MpsSettings,
+    MpsStatus,
+    is_uuid,
+)
 from tests.unit.mps.roots import UUIDS
 
 NAMESPACE = '{"name": "c_1", "memory_limit_mib": 1}'
@@ -35,6 +44,20 @@ def test_a_file_is_replaced_whole(root: MpsRoot) -> None:
     assert read_message(root.wanted, MpsSettings) == MpsSettings()
     assert [path.name for path in root.path.glob("*wanted*")] == ["wanted.json"]
     assert not list(root.path.glob(".*"))
+
+
+def test_a_node_full_of_containers_fits(root: MpsRoot) -> None:
+    """Otherwise no GPU would count as served: as many namespaces and clients as are told, each client with a doubt."""
+    names = [f"c_{number:016x}" for number in range(MOST_CLIENTS)]
+    namespaces = tuple(MpsNamespace(name=name, memory_limit_mib=1 << 20) for name in names)
+    doubt = "it uses the namespace default of the MPS server gpushare, which has no limit"
+    clients = tuple(ListedClient(pid=1 << 22, server="gpushare", namespace=name, doubt=doubt) for name in names)
+    settings = SETTINGS.model_copy(update={"protocol": 3, "namespaces": namespaces})
+    status = MpsStatus(in_force=settings, clients=clients, clients_asked_at=1.0)
+    write_message(root.wanted, settings)
+    write_message(root.status, status)
+    assert read_message(root.wanted, MpsSettings) == settings
+    assert read_message(root.status, MpsStatus) == status
 
 
 def test_a_missing_file_is_no_error(root: MpsRoot) -> None:
@@ -64,7 +87,7 @@ def test_keys_of_a_later_version_are_passed_over(root: MpsRoot) -> None:
         ('{"namespaces": [{"name": "c_1"}]}', "memory_limit_mib"),
         ('{"namespaces": [{"name": "../c_1", "memory_limit_mib": 1}]}', "name"),
         (f'{{"namespaces": [{NAMESPACE}, {NAMESPACE}]}}', "more than once"),
-        (" " * (LARGEST_FILE + 1), "which gpushare never writes"),
+        (" " * (MpsSettings.largest + 1), "which gpushare never writes"),
     ],
 )
 def test_any_other_content_is_an_error_with_words(root: MpsRoot, content: str, words: str) -> None:
