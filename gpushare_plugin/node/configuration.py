@@ -1,7 +1,6 @@
 """The config in effect, the rejected config, and the reloads of the config."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -224,8 +223,12 @@ class Configuration:
         if self._host.facts == self._facts:
             return
         self._facts, before = self._host.facts, self.plan.notices
-        with contextlib.suppress(ConfigError):  # a config that does not fit the GPUs: told already
+        try:
             self._accepted = accept(self._accepted.loaded, inventory, self._cut, self._facts)
+        except ConfigError as error:
+            # For example, what set driver limits is gone; GPUs stay shared as before.
+            self._news.publish(ConfigDoesNotFitGpus(error.lines))
+        else:
             self._news.warn(notice for notice in self.plan.notices if notice not in before)
             self._tell_names()
 

@@ -6,6 +6,7 @@ from gpushare_plugin.base.errors import ConfigError
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.driver_limits import DriverLimits, LimitRule
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
+from tests.logs import logged
 from tests.node.living import living
 from tests.nodes import Cards, a_gpu, a_node
 from tests.unit.sharing.settings import GPU_MEM, memory
@@ -79,3 +80,14 @@ async def test_the_next_isolation_of_the_list_follows_when_the_host_changes(kube
         await life.healthy({GPU_MEM: 8})
         assert life.node.snapshot.value.driver_limits == {}
         assert await limits(kubelet, a_pod("free")) == {}
+
+
+async def test_a_config_that_the_host_cannot_serve_any_more_is_told(kubelet: EmbeddedKubelet) -> None:
+    """Nothing else would say it before the first container without its limit; pods keep their units."""
+    gpus = cards(DriverLimits())
+    with logged() as told:
+        async with living(kubelet, gpus, sharing=memory(isolation="driver")) as life:
+            await life.healthy({GPU_MEM: 8})
+            gpus.inventory = replace(gpus.inventory, driver_limits=OLD)
+            await until(lambda: any(OLD.missing in str(each.get("problem")) for each in told))
+            assert life.node.snapshot.value.isolations == {FIRST: "driver"}
