@@ -183,6 +183,7 @@ EVERYTHING: dict[str, Any] = {
         **WORKLOAD,
         "enabled": True,
         "root": "/data/mps",
+        "protocol": 3,
         "sharedMemory": "512MiB",
         "nodeSelector": {"team": "gpu"},
         "affinity": {"podAntiAffinity": {}},

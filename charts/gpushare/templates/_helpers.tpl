@@ -409,6 +409,10 @@ Everything is set by environment variables, not by arguments, so that a command 
 {{- if .Values.mps.enabled }}
 - name: MPS_ROOT
   value: {{ .Values.mps.root | quote }}
+{{- with .Values.mps.protocol }}
+- name: MPS_PROTOCOL
+  value: {{ . | quote }}
+{{- end }}
 {{- end }}
 {{- if include "gpushare.standsBy" . }}
 - name: STAND_BY

@@ -263,7 +263,7 @@ that it is for.
 {{- define "gpushare.environment.doctor" -}}
 {{- $kept := list }}
 {{- range include "gpushare.environment.node-daemon" . | fromYamlArray }}
-{{- if has .name (list "CONFIG_DIRECTORY" "DEFAULT_CONFIG" "FALLBACK_STRATEGIES" "MPS_ROOT" "DEVICE_LIST_STRATEGY" "DEVICE_ID_STRATEGY" "NVIDIA_DRIVER_ROOT" "CDI_KIND") }}
+{{- if has .name (list "CONFIG_DIRECTORY" "DEFAULT_CONFIG" "FALLBACK_STRATEGIES" "MPS_ROOT" "MPS_PROTOCOL" "DEVICE_LIST_STRATEGY" "DEVICE_ID_STRATEGY" "NVIDIA_DRIVER_ROOT" "CDI_KIND") }}
 {{- $kept = append $kept . }}
 {{- end }}
 {{- end }}
