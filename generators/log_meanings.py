@@ -43,6 +43,8 @@ EVENTS = {
     "gpu_cordoned": "The annotation or the ConfigMap that `reason` names cordons the GPU. New pods do not get it; running pods continue.",
     "gpu_uncordoned": "The GPU is no longer cordoned. New pods get it if it is healthy.",
     "gpu_not_served_by_mps": "MPS does not serve the GPU yet, or no longer. Its units are Unhealthy. See the log of `gpushare mps`.",
+    "gpu_not_limited": "Only `gpushare driver-limits` can set driver limits on the GPU, and it does not run or reports that it cannot. Its units are Unhealthy. See the log of `gpushare driver-limits`.",
+    "gpu_limited": "Driver limits can be set on the GPU again, or are no longer wanted there.",
     "gpu_served_by_mps": "MPS serves the GPU again, or it is no longer shared through MPS.",
     "gpu_waiting": "The GPU is not shared as configured yet, because pods hold units of the previous mode. It changes when they end.",
     "gpu_mode_changed": "A GPU that waited for pods is shared as configured now.",

@@ -43,7 +43,7 @@ def run_node_daemon(configs: Configs, directory: Path, options: Mapping[str, Any
             mig_root=options["mig_root"],
             cdi_spec_dirs=() if options["simulate"] else options["cdi_spec_dirs"],
             cgroup_root=options["cgroup_root"],
-            driver_limits_agent=options["driver_limits_agent"],
+            driver_limits_root=options["driver_limits_root"] if options["driver_limits_agent"] else None,
             stand_by=options["stand_by"],
         )
         run_daemon(run(daemon), log)

@@ -106,6 +106,13 @@ driver_limits_agent_option = option(
     type=click.BOOL,
     default=False,
 )
+driver_limits_root_option = option(
+    "--driver-limits-root",
+    "Directory of the driver limits that are wanted and set, shared by `gpushare run` and `gpushare driver-limits`.",
+    metavar="DIRECTORY",
+    type=A_PATH,
+    default=Path("/run/gpushare/driver-limits"),
+)
 container_driver_root_option = option(
     "--container-driver-root",
     "Where the driver root of the host is mounted in this container.",

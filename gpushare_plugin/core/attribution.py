@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import Struct, replace
-from gpushare_plugin.core.driver_limits import MemoryLimit
+from gpushare_plugin.core.driver_limits import NO_LIMIT, MemoryLimit
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.holding import Holding
 from gpushare_plugin.core.resource import Resource
@@ -58,6 +58,13 @@ def attribute(samples: Iterable[GpuUsage], snapshot: Snapshot, holdings: Sequenc
 # ---------------------------------------------------------------------- holdings of containers
 
 
+def driver_limits(snapshot: Snapshot, holdings: Iterable[Holding]) -> Iterator[tuple[Holding, str, MemoryLimit]]:
+    """Yield every container with each GPU that the container holds, by UUID, and the driver limits promised there."""
+    for share in _shares(snapshot, holdings):
+        limited = share.gpu in snapshot.driver_limits
+        yield share.holder, share.gpu, MemoryLimit(share.memory, share.guaranteed) if limited else NO_LIMIT
+
+
 def _shares(snapshot: Snapshot, holdings: Iterable[Holding]) -> Iterator[ContainerShare]:
     """Yield a share per container and GPU, over all resources but compute: units of compute go with units of memory."""
     resources = {resource.name: resource for resource in snapshot.resources}
@@ -70,7 +77,8 @@ def _shares(snapshot: Snapshot, holdings: Iterable[Holding]) -> Iterator[Contain
         for gpu, units in by_gpu.items():
             limit = _limit(snapshot, resources.get(holding.resource), gpu, units)
             share = ContainerShare(holding, gpu, holding.resource, len(units), limit.hard, limit.soft)
-            parts[holding.namespace, holding.pod, holding.container, gpu].append(share)
+            pod = (holding.namespace, holding.pod) if holding.pod else ("", holding.uid)
+            parts[*pod, holding.container, gpu].append(share)
     return map(_together, parts.values())
 
 

@@ -22,8 +22,8 @@ SharingMode = Literal["memory", "time-slicing", "mps", "exclusive"]
 MigStrategy = Literal["none", "single", "mixed"]
 """The strategy for MIG instances in the config, as in NVIDIA's device plugin (`flags.migStrategy`)."""
 
-Cause = Literal["fault", "mps", "cordon"]
-"""Why the units of a GPU cannot be allocated: the GPU has a fault, is not served by MPS, or is cordoned."""
+Cause = Literal["fault", "mps", "cordon", "limits"]
+"""Why the units of a GPU cannot be allocated: a fault, no service by MPS, a cordon, or no way to set driver limits."""
 
 
 class ConfigStanding(Struct, frozen=True):
@@ -83,6 +83,8 @@ class Snapshot(Struct, frozen=True):
     """The use of the GPUs by containers and other processes; None before the first look."""
     unserved: Mapping[str, str] = field(default_factory=dict)
     """The GPUs without service by MPS, by UUID, with the reason; `unhealthy` has these GPUs, too."""
+    unlimited: Mapping[str, str] = field(default_factory=dict)
+    """The GPUs on which no driver limits can be set, by UUID, with the reason; `unhealthy` has these GPUs, too."""
     config: ConfigStanding | None = None
     """The standing of the config in effect; None before a config is in effect."""
     partitioning: SliceKind | None = None
@@ -108,9 +110,11 @@ class Snapshot(Struct, frozen=True):
         """Return why the units of a GPU cannot be allocated; an empty set for a GPU that can be allocated."""
         uuid = gpu.uuid
         found: dict[Cause, bool] = {
-            "fault": uuid in self.unhealthy and self.unhealthy[uuid] != self.unserved.get(uuid),
+            "fault": uuid in self.unhealthy
+            and self.unhealthy[uuid] not in {self.unserved.get(uuid), self.unlimited.get(uuid)},
             "mps": uuid in self.unserved,
             "cordon": uuid in self.cordoned,
+            "limits": uuid in self.unlimited,
         }
         return frozenset(cause for cause, applies in found.items() if applies)
 

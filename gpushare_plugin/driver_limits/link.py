@@ -44,6 +44,14 @@ class DriverLimitsLink:
         self.view = DriverLimitsView()
         """What the last look found."""
 
+    def ordered_before(self) -> LimitOrder:
+        """Return the last order, even of an earlier process; an empty order if none can be read."""
+        try:
+            return read_message(self._root.wanted, LimitOrder) or LimitOrder()
+        except ExchangeError as error:
+            _log.warning("driver_limits_file_unreadable", reason=str(error))
+            return LimitOrder()
+
     def order(self, order: LimitOrder) -> None:
         """Order limits; `view` tells at once on which GPUs limits cannot be set.
 

@@ -14,6 +14,7 @@ from gpushare_plugin.config.loading.load import NO_FILE, Loaded
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.config.unreported_memory import sized
 from gpushare_plugin.core.device_nodes import CONTROL_DEVICES
+from gpushare_plugin.core.driver_limits import DriverLimits
 from gpushare_plugin.core.gpu import Gpu, Inventory
 from gpushare_plugin.core.resource import Resource, Units
 from gpushare_plugin.core.snapshot import ConfigStanding
@@ -123,6 +124,11 @@ class Configuration:
     def config(self) -> Config:
         """The config in effect."""
         return self._accepted.config
+
+    @property
+    def driver_limits(self) -> DriverLimits | None:
+        """The means of the host to set driver limits; None where no config needed a look."""
+        return self._facts.driver_limits
 
     @property
     def partitioning(self) -> SliceKind | None:

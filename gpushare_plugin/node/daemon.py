@@ -112,8 +112,8 @@ class Daemon(Struct, frozen=True):
     """The directories of CDI specifications, of which a later one counts more; none for simulated GPUs."""
     cgroup_root: Path = CGROUP_ROOT
     """Where the host's tree of cgroups is mounted."""
-    driver_limits_agent: bool = False
-    """Whether `gpushare driver-limits` is to run beside the daemon, and sets driver limits."""
+    driver_limits_root: Path | None = None
+    """The directory shared with `gpushare driver-limits`, which sets driver limits; None where that is not to run."""
     clock: Callable[[], float] = time.monotonic
     """Measures, in seconds, how long units have been retired."""
     ask_every: float = ASK_KUBELET_EVERY
@@ -157,7 +157,9 @@ class NodeDaemon:
         self._news = News(NewsLog(daemon.clock).log, self._xids.count, *subscribers)
         self._api_errors: Mapping[str, int] = {}
         self._recent = RecentAllocations()
-        self._host = Host(daemon.cdi_spec_dirs, cgroup_root=daemon.cgroup_root, limits_agent=daemon.driver_limits_agent)
+        self._host = Host(
+            daemon.cdi_spec_dirs, cgroup_root=daemon.cgroup_root, limits_agent=daemon.driver_limits_root is not None
+        )
         self._directory = PluginDirectory(daemon.directory)
         self._succession = Succession(self._directory)
         self.status = DaemonStatus(QuietLister(daemon.directory, daemon.pod_resources, self._recent), self._view)
@@ -272,6 +274,7 @@ class NodeDaemon:
                     daemon.clock,
                     host=self._host,
                     mig_root=daemon.mig_root,
+                    driver_limits_root=daemon.driver_limits_root,
                     ask_every=daemon.ask_every,
                 )
                 if (steering := pods.steering if pods is not None else None) is not None:
@@ -297,6 +300,8 @@ class NodeDaemon:
                 spawn("MPS", node.mps.watch)
                 spawn("MPS namespaces", node.track_namespaces)
                 spawn("MIG", node.follow_mig)
+                watched = pods.watched if pods is not None else None
+                spawn("driver limits", partial(node.limits.run, watched, reader, node.snapshot))
                 spawn("usage", partial(self._follow_usage, source, node, cluster, reader, pods))
                 spawn(
                     "own socket",
@@ -343,7 +348,8 @@ class NodeDaemon:
         # In a thread: registration with the kubelet must not wait for this import.
         track, prove = await asyncio.to_thread(_usage_tracker)
         evict = cluster.evict if cluster is not None else _refuse_eviction
-        proof = prove(reader, source, lambda: node.mps.status, cgroup_root=self._daemon.cgroup_root)
+        late, cgroup_root = node.limits.late, self._daemon.cgroup_root
+        proof = prove(reader, source, lambda: node.mps.status, late=late, cgroup_root=cgroup_root)
         tracker = track(source, reader, proof, self._news, evict, self._daemon.clock)
         # After a failure, this method runs again, with another tracker.
         if isinstance(self.status.phase, Serving):

@@ -41,6 +41,7 @@ from gpushare_plugin.node.gpus.state import Gpus
 from gpushare_plugin.node.gpus.withdrawals import NodeWithdrawals
 from gpushare_plugin.node.news.news import News
 from gpushare_plugin.node.offer import NodeOffer
+from gpushare_plugin.node.pods.limits import NodeLimits
 from gpushare_plugin.node.sessions import Sessions
 from gpushare_plugin.sharing.cut import PresentUnits, few_slices, unsuitable
 from gpushare_plugin.sharing.snapshot import limit_rules, planned_snapshot
@@ -81,6 +82,8 @@ class Outside(Struct, frozen=True):
     """The host beside the GPUs."""
     mig_root: Path = DEFAULT_ROOT
     """The directory shared with `gpushare mig`."""
+    driver_limits_root: Path | None = None
+    """The directory shared with `gpushare driver-limits`; None where that is not to run."""
     ask_every: float = ASK_KUBELET_EVERY
     """Seconds between questions to the kubelet about holdings, while units are retired."""
     asked_for: Callable[[], AbstractSet[str]] = frozenset
@@ -113,6 +116,9 @@ class ServedNode:
             before_start=self._before_start if flags.mps_protocol == WITH_NAMESPACES else None,
         )
         self._mig = NodeMig(MigRoot(outside.mig_root), self._looks, outside.clock)
+        follows_pods = outside.steering is not None
+        self.limits = NodeLimits(outside.driver_limits_root, self.apply, news, follows_pods=follows_pods)
+        """The driver limits of containers, as ordered from `gpushare driver-limits`."""
         self.withdrawals = NodeWithdrawals(outside.clock, outside.asked_for)
         """The withdrawn slices, and the slices for the Node to show."""
         self._slices = NodeSlices(self._mig, self.withdrawals, news)
@@ -293,7 +299,9 @@ class ServedNode:
         else:
             self._mig.release()
         self._mps.want(plan, self._offer.modes_in_use, inventory)
-        unhealthy = self._mig.unsafe(inventory) | self._gpus.cordons | self._mps.unserved | self._gpus.faults
+        self.limits.want(limit_rules(self._offer.modes_in_use), self._configuration.driver_limits)
+        unserved = {**self.limits.unlimited, **self._mps.unserved}
+        unhealthy = self._mig.unsafe(inventory) | self._gpus.cordons | unserved | self._gpus.faults
         now = {"unhealthy": unhealthy, "withdrawn": self.withdrawals.ids}
         resources = {name: replace(each, **now) for name, each in self._offer.resources.items()}
         self._sessions.serve(resources)
@@ -313,7 +321,9 @@ class ServedNode:
         self.snapshot.publish(self._snapshot())
 
     def _snapshot(self) -> Snapshot:
-        return snapshot(self._configuration, self._gpus, self._offer, self._mps, self._slices, self._mig)
+        found = snapshot(self._configuration, self._gpus, self._offer, self._mps, self._slices, self._mig)
+        unlimited = self.limits.unlimited
+        return replace(found, unlimited=unlimited, unhealthy={**unlimited, **found.unhealthy}) if unlimited else found
 
 
 def snapshot(  # noqa: PLR0913, PLR0917 - every part of a node

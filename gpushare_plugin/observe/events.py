@@ -114,6 +114,21 @@ MPS_NOT_SERVING = EventKind(
     "Where `gpushare mps` does not run, start it (chart: `mps.enabled`). If it runs, see its log on the node.",
 )
 MPS_SERVING = EventKind("MpsServing", "Normal", "Node", "ServeMps", "MPS no longer prevents that new pods get a GPU.")
+DRIVER_LIMITS_NOT_SET = EventKind(
+    "DriverLimitsNotSet",
+    "Warning",
+    "Node",
+    "SetDriverLimits",
+    "No driver limits can be set on a GPU, so new pods do not get it. Shortly after a start this is normal.",
+    "Where `gpushare driver-limits` does not run, start it (chart: `driverLimits.enabled`). If it runs, see its log.",
+)
+DRIVER_LIMITS_SET = EventKind(
+    "DriverLimitsSet",
+    "Normal",
+    "Node",
+    "SetDriverLimits",
+    "Driver limits no longer prevent that new pods get a GPU.",
+)
 ALLOCATION_REFUSED = EventKind(
     "AllocationRefused",
     "Warning",
@@ -210,6 +225,8 @@ OF_DAEMON = (
     SHARING_MODE_CHANGED,
     MPS_NOT_SERVING,
     MPS_SERVING,
+    DRIVER_LIMITS_NOT_SET,
+    DRIVER_LIMITS_SET,
     ALLOCATION_REFUSED,
     GPU_MEMORY_EXCEEDED,
     GPU_MEMORY_WITHIN_LIMIT,

@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.sources.choice import Configs
+from gpushare_plugin.core.driver_limits import DriverLimits
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.ledger.annotations import ALLOCATION, PROMISE, read_allocation
 from gpushare_plugin.ledger.pod import Share
@@ -94,6 +96,7 @@ class FollowedNode:
         self.kubelet = kubelet
         self.settings = MEMORY
         self.cards = Cards(nodes_of(*memory_gib))
+        self.limits_root: Path | None = None
         self._folder = folder
         self._task: asyncio.Task[None] | None = None
 
@@ -108,6 +111,7 @@ class FollowedNode:
             self.kubelet.plugin_directory,
             self.kubelet.pod_resources_socket,
             membership=app.Membership(NODE, kubeconfig, follow_pods=True),
+            driver_limits_root=self.limits_root,
             clock=time.monotonic,
         )
         self._root = app.NodeDaemon(daemon)
@@ -187,12 +191,20 @@ def gpus_of(admitted: AdmittedPod, container: str = "c0", resource: str = GPU_ME
 
 @asynccontextmanager
 async def followed(
-    server: ApiServer, kubelet: EmbeddedKubelet, folder: Path, *memory_gib: int, settings: str = MEMORY
+    server: ApiServer,
+    kubelet: EmbeddedKubelet,
+    folder: Path,
+    *memory_gib: int,
+    settings: str = MEMORY,
+    limits_root: Path | None = None,
 ) -> AsyncIterator[FollowedNode]:
-    """Run a node of GPUs of so many GiB."""
+    """Run a node of GPUs of so many GiB; with `limits_root`, `gpushare driver-limits` is to run there."""
     a_node(server)
     node = FollowedNode(server, kubelet, folder, *memory_gib)
     node.settings = settings
+    if limits_root is not None:
+        node.limits_root = limits_root
+        node.cards.inventory = replace(node.cards.inventory, driver_limits=DriverLimits(hook="there is no hook"))
     await node.start()
     try:
         yield node

@@ -75,6 +75,12 @@ TOLD: list[tuple[NewsItem, str, str]] = [
     (news.GpuRecovered(UUID), "GpuHealthy", f"{UUID}: healthy again"),
     (news.GpuCordoned(UUID, "cordoned by x"), "GpuCordoned", f"{UUID}: cordoned by x"),
     (news.GpuUncordoned(UUID), "GpuUncordoned", f"{UUID}: no longer cordoned"),
+    (news.GpuNotLimited(UUID, "x"), "DriverLimitsNotSet", f"{UUID}: cannot be allocated: x"),
+    (
+        news.GpuLimited(UUID),
+        "DriverLimitsSet",
+        f"{UUID}: driver limits no longer prevent that it is allocated",
+    ),
     (news.GpuNotServedByMps(UUID, "x"), "MpsNotServing", f"{UUID}: cannot be allocated because of MPS: x"),
     (news.GpuServedByMps(UUID), "MpsServing", f"{UUID}: MPS no longer prevents that it is allocated"),
     (news.GpuWaiting(UUID, "x"), "SharingModePending", f"{UUID}: not shared as configured yet: x"),

@@ -80,6 +80,14 @@ class NewsEvents:
         self._of_gpu(kinds.MPS_SERVING, item.uuid, "MPS no longer prevents that it is allocated")
 
     @publish.register
+    def _(self, item: news.GpuNotLimited) -> None:
+        self._of_gpu(kinds.DRIVER_LIMITS_NOT_SET, item.uuid, f"cannot be allocated: {item.reason}")
+
+    @publish.register
+    def _(self, item: news.GpuLimited) -> None:
+        self._of_gpu(kinds.DRIVER_LIMITS_SET, item.uuid, "driver limits no longer prevent that it is allocated")
+
+    @publish.register
     def _(self, item: news.GpuWaiting) -> None:
         self._of_gpu(kinds.SHARING_MODE_PENDING, item.uuid, f"not shared as configured yet: {item.reason}")
 

@@ -111,6 +111,14 @@ class NewsLog:
         _log.info("gpu_served_by_mps", uuid=item.uuid)
 
     @log.register
+    def _(self, item: news.GpuNotLimited) -> None:
+        _log.warning("gpu_not_limited", uuid=item.uuid, reason=item.reason)
+
+    @log.register
+    def _(self, item: news.GpuLimited) -> None:
+        _log.info("gpu_limited", uuid=item.uuid)
+
+    @log.register
     def _(self, item: news.GpuWaiting) -> None:
         _log.info("gpu_waiting", uuid=item.uuid, reason=item.reason)
 

@@ -112,6 +112,22 @@ class GpuServedByMps(Struct, frozen=True):
     """The UUID of the GPU."""
 
 
+class GpuNotLimited(Struct, frozen=True):
+    """A GPU cannot be allocated, because no driver limits can be set there."""
+
+    uuid: str
+    """The UUID of the GPU."""
+    reason: str
+    """Why limits cannot be set, for people."""
+
+
+class GpuLimited(Struct, frozen=True):
+    """Driver limits no longer prevent the allocation of a GPU."""
+
+    uuid: str
+    """The UUID of the GPU."""
+
+
 class GpuWaiting(Struct, frozen=True):
     """A GPU is not shared by the config yet, because pods hold, or may hold, units of the previous mode."""
 
@@ -314,6 +330,8 @@ NewsItem = (
     | GpuUncordoned
     | GpuNotServedByMps
     | GpuServedByMps
+    | GpuNotLimited
+    | GpuLimited
     | GpuWaiting
     | GpuModeChanged
     | ResourceRetired

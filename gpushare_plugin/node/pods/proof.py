@@ -37,28 +37,33 @@ class _Evidence(Struct, frozen=True):
     """The facts about processes, by number."""
     driver: Mapping[Overuser, DriverAnswer]
     """The answers of the driver about containers."""
+    late: Callable[[str, str], float]
+    """How late an agent set the limits of a container."""
 
 
 class Proof:
     """Compares the limits that containers were promised with what is in effect."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what the evidence comes from
         self,
         holdings: HoldingsReader,
         source: GpuSource,
         mps: Callable[[], MpsStatus],
         *,
+        late: Callable[[str, str], float] = lambda _container_id, _uuid: 0.0,
         cgroup_root: Path = CGROUP_ROOT,
         procfs: Path = PROCFS,
     ) -> None:
         """Read from `holdings` what containers were given, and from `source` the limits that the driver reports.
 
-        `mps` returns the status of `gpushare mps`. The host's cgroups are mounted at `cgroup_root`, and the kernel
-        shows processes in `procfs`.
+        `mps` returns the status of `gpushare mps`, and `late` the seconds that a container, by its ID, ran on the GPU
+        with this UUID before `gpushare driver-limits` set its limits. The host's cgroups are mounted at `cgroup_root`,
+        and the kernel shows processes in `procfs`.
         """
         self._holdings = holdings
         self._source = source
         self._mps = mps
+        self._late = late
         self._cgroup_root = cgroup_root
         self._examiner = Examiner(procfs)
         self._clients = ClientWatch()
@@ -78,6 +83,7 @@ class Proof:
             await self._namespaces(),
             await self._processes(asked, seen_at),
             await self._driver(asked),
+            self._late,
         )
         found = {overuser(each): _judged(each, names, usage, facts) for each, names in asked}
         return replace(usage, containers=tuple(found.get(overuser(each), each) for each in usage.containers))
@@ -138,7 +144,7 @@ def _driven(usage: ContainerUsage, answer: DriverAnswer, facts: _Evidence) -> Ef
     earlier = given_limit(given)  # by a rule that may have been another one
     promised = [MemoryLimit(usage.limit, usage.guaranteed), *([] if earlier is None else [earlier])]
     others = any(who.gpu == usage.gpu and each.limit is not None for who, each in facts.driver.items())
-    found = by_driver(promised, answer, others=others)
+    found = by_driver(promised, answer, others=others, late=facts.late(usage.container_id, usage.gpu))
     return found if found.state != "not in effect" else _explained(found, usage, given, facts)
 
 

@@ -151,6 +151,7 @@ METRICS: tuple[Metric[View], ...] = (
             for gpu in view.gpus
             for causes in [view.snapshot.causes(gpu)]
             for cause in get_args(Cause)
+            if cause != "limits" or gpu.uuid in view.snapshot.driver_limits
         ],
     ),
     Metric(

@@ -7,26 +7,19 @@ import click
 
 from gpushare_plugin.cli.daemons import daemon_log, run_daemon
 from gpushare_plugin.cli.options import (
-    A_PATH,
     cgroup_root_option,
     container_driver_root_option,
+    driver_limits_root_option,
     log_format_option,
     log_level_option,
-    option,
 )
-from gpushare_plugin.driver_limits.exchange import DEFAULT_ROOT, DriverLimitsRoot
+from gpushare_plugin.driver_limits.exchange import DriverLimitsRoot
 from gpushare_plugin.driver_limits.service import run
 from gpushare_plugin.gpus.nvml.memory_limits import NvmlMemoryLimits
 
 
 @click.command("driver-limits", short_help="Set driver limits for containers until SIGTERM.")
-@option(
-    "--driver-limits-root",
-    "Directory of the wanted limits and of what is set, shared with `gpushare run`.",
-    metavar="DIRECTORY",
-    type=A_PATH,
-    default=DEFAULT_ROOT,
-)
+@driver_limits_root_option
 @cgroup_root_option
 @container_driver_root_option
 @log_format_option

@@ -13,6 +13,7 @@ from gpushare_plugin.cli.options import (
     cgroup_root_option,
     device_plugin_path_option,
     driver_limits_agent_option,
+    driver_limits_root_option,
     kubeconfig_option,
     log_format_option,
     log_level_option,
@@ -116,6 +117,7 @@ from gpushare_plugin.mig.exchange import DEFAULT_ROOT
 @cdi_spec_dirs_option
 @cgroup_root_option
 @driver_limits_agent_option
+@driver_limits_root_option
 @option(
     "--stand-by",
     "Where another gpushare serves this node, get ready, wait until the other gpushare ends, and take over. Without "

@@ -1,0 +1,152 @@
+"""The driver limits of the containers of this node: orders them from `gpushare driver-limits`, where that is to run."""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpushare_plugin.base.memory import MIB
+from gpushare_plugin.base.published import Published, changes
+from gpushare_plugin.core.attribution import driver_limits
+from gpushare_plugin.core.driver_limits import DriverLimits, LimitRule
+from gpushare_plugin.core.holding import Holdings, Unknown
+from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.gpus.containers import CONTAINER_ID, POD_UID
+from gpushare_plugin.kubelet.allocations.reader import HoldingsReader
+from gpushare_plugin.ledger.pod import Pod
+from gpushare_plugin.node.news.news import GpuLimited, GpuNotLimited, News
+from gpushare_plugin.node.pods.steering import Watched
+
+if TYPE_CHECKING:
+    from gpushare_plugin.driver_limits.exchange import WantedContainer
+    from gpushare_plugin.driver_limits.link import DriverLimitsLink
+
+LOOK_EVERY = 1.0
+"""Seconds between looks at the holdings of pods while nothing changes: the kubelet tells nobody of an allocation."""
+PAUSE = 0.1
+"""The fewest seconds between two looks."""
+
+_UNFOLLOWED = (
+    "gpushare run does not know the containers of this node, because it does not follow the pods: set --follow-pods "
+    "(in the chart: cluster.followPods)"
+)
+_UID, _ID = re.compile(POD_UID), re.compile(CONTAINER_ID)
+
+
+class NodeLimits:
+    """Orders the driver limits of all containers, and knows the GPUs on which none can be set.
+
+    Without an agent, and while no config names the driver as an isolation, nothing is written, read or imported.
+    """
+
+    def __init__(self, root: Path | None, changed: Callable[[], None], news: News, *, follows_pods: bool) -> None:
+        """Exchange files with the agent in `root`, None without an agent; call `changed` when the agent reports.
+
+        `follows_pods` is whether `run` gets the pods of a watch.
+        """
+        self._root = root
+        self._changed = changed
+        self._news = news
+        self._follows_pods = follows_pods
+        self._wanted = asyncio.Event()
+        self._link: DriverLimitsLink | None = None
+        self._containers: tuple[WantedContainer, ...] = ()
+        self._uuids: tuple[str, ...] = ()
+        self._by_agent_alone = False
+        self._published: frozenset[tuple[str, str]] = frozenset()
+
+    def late(self, container_id: str, uuid: str) -> float:
+        """Return the seconds that a container ran before the agent set its limits on a GPU; 0 where the agent did not.
+
+        `uuid` is the UUID of the GPU.
+        """
+        found = self._link.view.limits.get((container_id, uuid)) if self._link is not None else None
+        return found.late or 0.0 if found is not None else 0.0
+
+    @property
+    def unlimited(self) -> Mapping[str, str]:
+        """The reasons why GPUs cannot be allocated, by UUID: only the agent can set limits there, and cannot."""
+        if self._link is None or not self._by_agent_alone:
+            return {}
+        unable = self._link.view.unable if self._follows_pods else dict.fromkeys(self._uuids, _UNFOLLOWED)
+        return {uuid: f"no driver limits can be set: {reason}" for uuid, reason in unable.items()}
+
+    def want(self, rules: Mapping[str, LimitRule], means: DriverLimits | None) -> None:
+        """Want limits on the GPUs with these rules, by UUID; `means` are those of the host."""
+        if self._root is None or not (rules or self._link):
+            return
+        self._uuids = tuple(sorted(rules))
+        self._by_agent_alone = means is not None and bool(means.hook)
+        self._order(self._root)
+        self._wanted.set()
+        self._publish()
+
+    def _order(self, root: Path) -> None:
+        from gpushare_plugin.driver_limits.exchange import DriverLimitsRoot, LimitOrder  # noqa: PLC0415 - see the class
+        from gpushare_plugin.driver_limits.link import DriverLimitsLink  # noqa: PLC0415 - as above
+
+        if self._link is None:
+            self._link = DriverLimitsLink(DriverLimitsRoot(root), self._changed)
+            # Until the holdings of pods are known, the containers of an earlier daemon keep their limits.
+            self._containers = self._link.ordered_before().containers
+        self._link.order(LimitOrder(gpus=self._uuids, containers=self._containers))
+
+    def _publish(self) -> None:
+        """Publish the GPUs on which limits cannot be set, and those on which limits can be set again."""
+        before, self._published = self._published, frozenset(self.unlimited.items())
+        for uuid, reason in sorted(self._published - before):
+            self._news.publish(GpuNotLimited(uuid, reason))
+        for uuid in sorted({uuid for uuid, _ in before} - self.unlimited.keys()):
+            self._news.publish(GpuLimited(uuid))
+
+    # ------------------------------------------------------------------ background tasks
+
+    async def run(self, watched: Watched | None, reader: HoldingsReader, node: Published[Snapshot]) -> None:
+        """Follow the agent, and order the limits of containers as soon as the watched pods show their IDs.
+
+        Runs until cancelled. `watched` is None where pods are not followed.
+        """
+        await self._wanted.wait()
+        async with asyncio.TaskGroup() as tasks:
+            if self._link is not None:
+                tasks.create_task(self._link.watch(), name="agent of driver limits")
+            if watched is not None:
+                tasks.create_task(self._follow(watched, reader, node), name="limits of containers")
+
+    async def _follow(self, watched: Watched, reader: HoldingsReader, node: Published[Snapshot]) -> None:
+        before: tuple[object, object, object] = (None, None, None)
+        async for _ in changes(watched.changed, node, every=LOOK_EVERY):
+            pods, snapshot = watched.in_order, node.value
+            holdings = await reader.with_uids({(pod.namespace, pod.name): pod.uid for pod in pods})
+            same = holdings == before[0] and pods is before[1] and snapshot is before[2]
+            if self._root is not None and not isinstance(holdings, Unknown) and not same:
+                before = holdings, pods, snapshot
+                self._containers = tuple(_containers(snapshot, holdings, pods, self._containers))
+                self._order(self._root)
+            await asyncio.sleep(PAUSE)
+
+
+def _containers(
+    snapshot: Snapshot, holdings: Holdings, pods: Iterable[Pod], before: "Iterable[WantedContainer]"
+) -> "Iterable[WantedContainer]":
+    """Return the containers with known IDs that hold cards, each with its limits; MIG instances have no limits.
+
+    A container keeps the limits that it had `before`: another rule counts for containers that start later.
+    """
+    from gpushare_plugin.driver_limits.exchange import WantedContainer, WantedLimit  # noqa: PLC0415 - see the class
+
+    kept = {(each.container_id, gpu.uuid): gpu for each in before for gpu in each.gpus if gpu.hard_mib is not None}
+    cards = {gpu.uuid for gpu in snapshot.inventory.cards}
+    ids = {(pod.uid, container): id_ for pod in pods for container, id_ in pod.container_ids}
+    wanted: dict[str, dict[str, WantedLimit]] = {}
+    uids: dict[str, str] = {}
+    for holder, gpu, limit in driver_limits(snapshot, holdings):
+        id_ = ids.get((holder.uid, holder.container), "")
+        if gpu in cards and _UID.fullmatch(holder.uid) and _ID.fullmatch(id_):
+            hard = None if limit.hard is None else limit.hard // MIB
+            new = WantedLimit(uuid=gpu, hard_mib=hard, soft_mib=limit.soft // MIB)
+            wanted.setdefault(id_, {})[gpu] = new if hard is None else kept.get((id_, gpu), new)
+            uids[id_] = holder.uid
+    for id_, gpus in sorted(wanted.items()):
+        yield WantedContainer(pod_uid=uids[id_], container_id=id_, gpus=tuple(gpus[uuid] for uuid in sorted(gpus)))

@@ -1,0 +1,90 @@
+"""Tests of the driver limits that the daemon orders for containers, with an agent in the hands of the test."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare_plugin.base.files.lock import lock
+from gpushare_plugin.driver_limits.exchange import DriverLimitsRoot, DriverLimitsStatus, GpuStatus, LimitOrder
+from gpushare_plugin.gpus.exchange import read_message, write_message
+from gpushare_plugin.testing.cluster import ApiServer
+from gpushare_plugin.testing.kubelet import EmbeddedKubelet, Pod
+from tests.node.promises import FollowedNode, a_pod, followed, in_api, path
+from tests.nodes import a_gpu
+from tests.unit.driver_limits.conftest import container_id
+from tests.waiting import until
+
+DRIVER = "sharing: {memory: {resources: [{name: aliyun.com/gpu-mem, isolation: driver}]}}\n"
+MORE = f"driverLimits: {{additionalMemory: 512MiB}}\n{DRIVER}"
+
+
+@pytest.fixture
+def root(short_path: Path) -> Iterator[DriverLimitsRoot]:
+    """Return the root of an agent that has proven that both GPUs take limits."""
+    root = DriverLimitsRoot(short_path / "driver-limits")
+    root.path.mkdir()
+    gpus = tuple(GpuStatus(uuid=a_gpu(index).uuid, proven=True) for index in range(2))
+    write_message(root.status, DriverLimitsStatus(gpus=gpus))
+    with lock(root.lock):
+        yield root
+
+
+@pytest.fixture
+async def node(kubelet: EmbeddedKubelet, short_path: Path, root: DriverLimitsRoot) -> AsyncIterator[FollowedNode]:
+    """Run a node of two GPUs of 8 GiB whose driver limits memory."""
+    async with (
+        ApiServer() as server,
+        followed(server, kubelet, short_path, 8, 8, settings=DRIVER, limits_root=root.path) as node,
+    ):
+        yield node
+
+
+def shown(pod: Pod, *numbers: int) -> dict[str, Any]:
+    """Return a pod as the API server has it; the IDs of its containers, init containers first, have these numbers."""
+    names = [each.name for each in (*pod.init_containers, *pod.containers)]
+    statuses = [
+        {"name": name, "containerID": f"containerd://{container_id(number)}"}
+        for name, number in zip(names, numbers, strict=True)
+    ]
+    split = len(pod.init_containers)
+    status = {"initContainerStatuses": statuses[:split], "containerStatuses": statuses[split:]}
+    return in_api(pod) | {"status": {"phase": "Running", **status}}
+
+
+def ordered(root: DriverLimitsRoot) -> dict[str, list[int | None]]:
+    """Return the ordered hard limits in MiB, by the ID of the container."""
+    order = read_message(root.wanted, LimitOrder) or LimitOrder()
+    return {each.container_id: [gpu.hard_mib for gpu in each.gpus] for each in order.containers}
+
+
+async def test_each_container_of_a_pod_has_limits_of_its_own(node: FollowedNode, root: DriverLimitsRoot) -> None:
+    """Init containers count, too; a pod that is gone is no longer ordered."""
+    pod = a_pod("pod", 2, 3, init=(1,))
+    node.server.store.create(path(pod), shown(pod, 1, 2, 3))
+    await node.kubelet.admit(pod)
+    expected = {container_id(1): [1024], container_id(2): [2048], container_id(3): [3072]}
+    await until(lambda: ordered(root) == expected, lambda: f"{ordered(root)}")
+    node.server.store.delete(path(pod), pod.name)
+    node.kubelet.delete(pod)
+    await until(lambda: ordered(root) == {}, lambda: f"{ordered(root)}")
+
+
+async def test_another_rule_counts_for_containers_that_start_later(node: FollowedNode, root: DriverLimitsRoot) -> None:
+    """A container keeps the limits of its start, over a restart of the daemon, too; a restarted one has new limits."""
+    pod = a_pod("pod", 2)
+    node.server.store.create(path(pod), shown(pod, 1))
+    await node.kubelet.admit(pod)
+    await until(lambda: ordered(root) == {container_id(1): [2048]}, lambda: f"{ordered(root)}")
+    await node.stop()
+    node.settings = MORE
+    await node.start()
+    later = a_pod("later", 2)
+    node.server.store.create(path(later), shown(later, 2))
+    await node.kubelet.admit(later)
+    expected = {container_id(1): [2048], container_id(2): [2560]}
+    await until(lambda: ordered(root) == expected, lambda: f"{ordered(root)}")
+    node.server.store.replace(path(pod), shown(pod, 3))
+    expected = {container_id(3): [2560], container_id(2): [2560]}
+    await until(lambda: ordered(root) == expected, lambda: f"{ordered(root)}")
