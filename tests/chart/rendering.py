@@ -23,6 +23,7 @@ GOLDEN = Path(__file__).parent / "golden"
 STATIC_VALUES: dict[str, dict[str, Any]] = {
     "gpushare.yaml": {},
     "gpushare-mps.yaml": {"mps": {"enabled": True}},
+    "gpushare-driver-limits.yaml": {"cluster": {"followPods": True}, "driverLimits": {"enabled": True}},
     "gpushare-extender.yaml": {"scheduler": {"enabled": True, "service": {"nodePort": 32766}}},
     "gpushare-scheduler.yaml": {
         "scheduler": {"enabled": True, "kubeScheduler": {"enabled": True, "image": {"tag": "v1.36.2"}}}

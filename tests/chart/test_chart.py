@@ -208,6 +208,18 @@ EVERYTHING: dict[str, Any] = {
             "securityContext": {"privileged": True},
         },
     },
+    "driverLimits": {
+        **WORKLOAD,
+        "enabled": True,
+        "readCgroups": True,
+        "root": "/data/driver-limits",
+        "nodeSelector": {"team": "gpu"},
+        "affinity": {"podAntiAffinity": {}},
+        "livenessProbe": PROBE,
+        "readinessProbe": PROBE,
+        "resources": {"limits": {"memory": "1Gi"}},
+        "securityContext": {"privileged": True},
+    },
     "kubeletRootDir": "/data/kubelet/",
     "httpPort": 9400,
     "livenessProbe": PROBE,
@@ -314,7 +326,7 @@ def test_the_chart_makes_only_the_daemon_and_its_rights_by_default() -> None:
     rest = [*["PodMonitor"] * 3, "PrometheusRule", *rights, *local, "RuntimeClass", *["Service"] * 3]
     rest += ["ServiceAccount", *["ServiceMonitor"] * 3]
     parts = [*extender, "Secret", *scheduler, *["DaemonSet"] * 2, *["NetworkPolicy"] * 3, *partitioner]
-    assert kinds(EVERYTHING) == ["ConfigMap", "DaemonSet", "ConfigMap", "Job", *parts, *bounds, *rest]
+    assert kinds(EVERYTHING) == ["ConfigMap", "DaemonSet", "ConfigMap", "Job", "DaemonSet", *parts, *bounds, *rest]
     assert kinds({"simulate": GPUS}) == ["DaemonSet", *rights, "ServiceAccount", "ConfigMap"]
     assert kinds({"cluster": {"enabled": False}}) == ["DaemonSet", "ServiceAccount"]
     made = of_hooks(objects())
@@ -356,7 +368,7 @@ def test_static_manifest_needs_no_helm(name: str) -> None:
 
 def test_every_program_is_in_a_static_manifest() -> None:
     """Whoever has no Helm can run all parts, each with the daemon that works with it."""
-    daemons = {"node-daemon", "mps", "mig"}
+    daemons = {"node-daemon", "mps", "mig", "driver-limits"}
     found = {name: components(yaml.safe_load_all((STATIC / name).read_text())) for name in STATIC_VALUES}
     assert set().union(*found.values()) == {*daemons, "extender", "kube-scheduler", "partitioner"}
     assert all("node-daemon" in each for each in found.values())
@@ -427,7 +439,7 @@ def test_settings_not_given_are_left_to_the_file() -> None:
     assert "FAIL_ON_INIT_ERROR" not in environment({"failOnInitError": None})
 
 
-@pytest.mark.parametrize("part", ["node-daemon", "mps", "mig"])
+@pytest.mark.parametrize("part", ["node-daemon", "mps", "mig", "driver-limits"])
 def test_command_knows_what_it_is_given(part: str) -> None:
     """Every argument and variable of a container is one that its command has."""
     command = container(EVERYTHING, part)["args"][0]
@@ -460,9 +472,8 @@ NO_VALUE = {
     "--device-plugin-path": "the host's directory is mounted where the default is",
     "--pod-resources-socket": "the host's directory is mounted where the default is",
     "--kubelet-socket": "the host's directory is mounted where the default is",
+    "--cgroup-root": "the host's cgroups are mounted where the default is",
     "--kubeconfig": "a pod has a service account",
-    "--cgroup-root": "the host's tree is mounted where the default is",
-    "--driver-limits-agent": "for a node whose agent the chart does not run",
     "--replace-silent": "ends programs of pods: for a person who has looked at them",
     "--nvidia-ctk-path": "without effect",
     "--imex-channel-ids": "without effect",
@@ -473,8 +484,11 @@ NO_VALUE = {
 }
 """Options of daemons that have no value of the chart, with the reason."""
 
+DAEMON_PARTS = [("run", "node-daemon"), *((part, part) for part in ("mps", "mig", "driver-limits"))]
+"""The command of each program on nodes with GPUs, and its component."""
 
-@pytest.mark.parametrize(("command", "part"), [("run", "node-daemon"), ("mps", "mps"), ("mig", "mig")])
+
+@pytest.mark.parametrize(("command", "part"), DAEMON_PARTS)
 def test_every_option_of_a_daemon_can_be_given(command: str, part: str) -> None:
     """What a daemon can be told on the command line it can be told by a value of the chart, or there is a reason."""
     given = set(environment(EVERYTHING, part))
@@ -581,6 +595,7 @@ def test_the_daemon_has_no_capability_and_no_needless_token() -> None:
     assert security["readOnlyRootFilesystem"] is True
     assert "privileged" not in security
     values = {**EVERYTHING, "mps": {"enabled": False}, "partitioning": {}, "extraVolumeMounts": []}
+    values["driverLimits"] = {"enabled": False, "readCgroups": True}
     writable = [mount["mountPath"] for mount in container(values)["volumeMounts"] if not mount.get("readOnly")]
     assert writable == ["/var/lib/kubelet/device-plugins", "/var/run/cdi"]
     without = container(values | {"deviceListStrategy": "envvar"})["volumeMounts"]
@@ -978,11 +993,52 @@ def test_the_daemon_has_mig_instances_made_where_both_are_on() -> None:
     assert "/run/gpushare/mig" not in host_paths(only_mps)
 
 
+LIMITING = {"cluster": {"followPods": True}, "driverLimits": {"enabled": True}}
+
+
+def test_driver_limits_have_pods_of_their_own() -> None:
+    """The DaemonSet has the host's cgroups, writable, and only the rights that calls take: no token, no processes."""
+    assert not [each for each in objects() if each["metadata"]["name"].endswith("-driver-limits")]
+    spec = pod(LIMITING, "driver-limits")
+    assert "hostPID" not in spec
+    assert "hostNetwork" not in spec
+    assert spec["automountServiceAccountToken"] is False
+    assert container(LIMITING, "driver-limits")["args"] == ["driver-limits"]
+    assert container(LIMITING, "driver-limits")["securityContext"] == {
+        "runAsUser": 0,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]},
+    }
+    assert host_paths(LIMITING, "driver-limits") == {
+        "/run/gpushare/driver-limits": "/run/gpushare/driver-limits",
+        "/sys/fs/cgroup": "/sys/fs/cgroup",
+    }
+    (cgroups,) = _cgroup_mounts(LIMITING, "driver-limits")
+    assert not cgroups.get("readOnly")
+
+
+def test_the_daemon_sees_cgroups_only_with_driver_limits() -> None:
+    """By default a daemon has no new mount and no new variable; with driver limits the mount is read-only."""
+    assert not _cgroup_mounts({}, "node-daemon")
+    assert "DRIVER_LIMITS_AGENT" not in environment()
+    assert environment(LIMITING)["DRIVER_LIMITS_AGENT"] == "true"
+    assert environment(LIMITING)["DRIVER_LIMITS_ROOT"] == "/run/gpushare/driver-limits"
+    for values in (LIMITING, {"driverLimits": {"readCgroups": True}}):
+        (cgroups,) = _cgroup_mounts(values, "node-daemon")
+        assert cgroups["readOnly"] is True
+    assert "DRIVER_LIMITS_AGENT" not in environment({"driverLimits": {"readCgroups": True}})
+    assert container(LIMITING)["securityContext"] == container()["securityContext"]
+
+
+def _cgroup_mounts(values: dict[str, Any], part: str) -> list[dict[str, Any]]:
+    return [each for each in container(values, part)["volumeMounts"] if each["name"] == "host-cgroups"]
+
+
 def test_mps_and_mig_find_the_driver_where_the_daemon_does() -> None:
     """MPS and MIG find a driver in a container where the daemon does."""
-    both = {"mps": {"enabled": True}, "partitioning": {"enabled": True, "mig": {"enabled": True}}}
+    both = {"mps": {"enabled": True}, "partitioning": {"enabled": True, "mig": {"enabled": True}}, **LIMITING}
     values = {**both, "nvidiaDriverRoot": "/run/nvidia/driver"}
-    for part in ("node-daemon", "mps", "mig"):
+    for part in ("node-daemon", "mps", "mig", "driver-limits"):
         mounted = host_paths(values, part)
         assert mounted[environment(values, part)["CONTAINER_DRIVER_ROOT"]] == "/run/nvidia/driver"
 

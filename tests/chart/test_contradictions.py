@@ -140,6 +140,26 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "Kubernetes rejects together: remove privileged, or set allowPrivilegeEscalation to true"
         ),
     ),
+    "driver limits without pods": (
+        {"driverLimits": {"enabled": True}},
+        (
+            "driverLimits.enabled is true, but the daemons do not follow the pods of their nodes, from which they know "
+            "the IDs of containers, so no container would be limited: set cluster.enabled and cluster.followPods to "
+            "true, or driverLimits.enabled to false"
+        ),
+    ),
+    "driver limits of simulated GPUs": (
+        {"simulate": GPUS, "cluster": {"followPods": True}, "driverLimits": {"enabled": True}},
+        "simulate and driverLimits.enabled are both set, but no driver limits simulated GPUs: remove simulate, or",
+    ),
+    "driver limits in the directory of MPS": (
+        {
+            "cluster": {"followPods": True},
+            "mps": {"enabled": True},
+            "driverLimits": {"enabled": True, "root": "/var/run/nvidia/mps"},
+        },
+        "driverLimits.root is /var/run/nvidia/mps and mps.root is /run/nvidia/mps, but each overwrites files of the",
+    ),
     "MPS privilege without escalation": (
         {"mps": {"enabled": True, "securityContext": {"allowPrivilegeEscalation": False}}},
         "mps.securityContext.privileged is true and mps.securityContext.allowPrivilegeEscalation is false",

@@ -12,6 +12,7 @@ PLACES: dict[str, list[str]] = {
     "node-daemon": [],
     "mps": ["mps"],
     "mig": ["partitioning", "mig"],
+    "driver-limits": ["driverLimits"],
     "extender": ["scheduler"],
     "kube-scheduler": ["scheduler", "kubeScheduler"],
     "partitioner": ["partitioning"],
@@ -22,7 +23,9 @@ PLACES: dict[str, list[str]] = {
 """Component -> where the values of the program are."""
 
 ALL: dict[str, Any] = {
+    "cluster": {"followPods": True},
     "doctor": {"nodes": ["node-a"]},
+    "driverLimits": {"enabled": True},
     "mps": {"enabled": True},
     "partitioning": {"enabled": True, "mig": {"enabled": True}},
     "scheduler": {"enabled": True, "kubeScheduler": {"enabled": True}},
@@ -90,7 +93,7 @@ def test_labels_at_the_top_are_those_of_all_pods_and_annotations_those_of_nodes_
         metadata = template(workload)["metadata"]
         first = "mine" if component == "mps" else "1"
         assert metadata["labels"].items() >= {"a": first, "b": "2"}.items(), component
-        annotated = component in {"node-daemon", "mps", "mig"}
+        annotated = component in {"node-daemon", "mps", "mig", "driver-limits"}
         assert ({"a": first, "b": "2"}.items() <= metadata.get("annotations", {}).items()) is annotated, component
 
 

@@ -380,6 +380,12 @@ Everything is set by environment variables, not by arguments, so that a command 
   value: "true"
 {{- end }}
 {{- end }}
+{{- if (.Values.driverLimits | default dict).enabled }}
+- name: DRIVER_LIMITS_AGENT
+  value: "true"
+- name: DRIVER_LIMITS_ROOT
+  value: {{ .Values.driverLimits.root | quote }}
+{{- end }}
 {{- if .Values.usage.containerMetrics }}
 - name: CONTAINER_METRICS
   value: "true"
@@ -463,6 +469,27 @@ Everything is set by environment variables, not by arguments, so that a command 
 - name: NVIDIA_MIG_MONITOR_DEVICES
   value: all
 {{- end }}
+{{- end }}
+
+{{/* Whether the daemons see the cgroups of their nodes, to read the limits of containers: "yes" or nothing. */}}
+{{- define "gpushare.readsCgroups" -}}
+{{- if or (.Values.driverLimits | default dict).enabled (.Values.driverLimits | default dict).readCgroups }}yes{{ end }}
+{{- end }}
+
+{{/* The volume of the files that the daemon and gpushare driver-limits exchange. */}}
+{{- define "gpushare.driverLimitsVolume" -}}
+- name: driver-limits-root
+  hostPath:
+    path: {{ .Values.driverLimits.root | quote }}
+    type: DirectoryOrCreate
+{{- end }}
+
+{{/* The volume of the host's cgroups of version 2. The driver finds a cgroup by its path, which is the same on the host. */}}
+{{- define "gpushare.cgroupsVolume" -}}
+- name: host-cgroups
+  hostPath:
+    path: /sys/fs/cgroup
+    type: Directory
 {{- end }}
 
 {{/* Whether MIG instances are offered, by a value, by any of the named configs or on request: "yes" or nothing. */}}

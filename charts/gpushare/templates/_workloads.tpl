@@ -1,6 +1,6 @@
 {{/*
-The programs that the chart runs, called by the component in their labels: node-daemon, mps, mig, extender, kube-scheduler,
-partitioner, cleanup, doctor and test. Values about a program have the same names for all of them. Most templates take (list $ $component).
+The programs that the chart runs, called by the component in their labels: node-daemon, mps, mig, driver-limits, extender,
+kube-scheduler, partitioner, cleanup, doctor and test. Values about a program have the same names for all of them. Most templates take (list $ $component).
 */}}
 
 {{/* Where the values of a program are, such as partitioning.mig. Those of the daemon are at the top. */}}
@@ -9,6 +9,7 @@ partitioner, cleanup, doctor and test. Values about a program have the same name
   "node-daemon" ""
   "mps" "mps"
   "mig" "partitioning.mig"
+  "driver-limits" "driverLimits"
   "extender" "scheduler"
   "kube-scheduler" "scheduler.kubeScheduler"
   "partitioner" "partitioning"
@@ -68,7 +69,7 @@ the values are for the programs on nodes with GPUs, labels there for all.
 labels:
   {{- merge $labels ($.Values.podLabels | default dict) ($.Values.commonLabels | default dict) | toYaml | nindent 2 }}
 {{- $annotations := include "gpushare.beside" (list $ $component "podAnnotations" (last .)) | fromYaml }}
-{{- if has $component (list "mps" "mig") }}
+{{- if has $component (list "mps" "mig" "driver-limits") }}
 {{- $annotations = merge $annotations ($.Values.podAnnotations | default dict) }}
 {{- end }}
 {{- with $annotations }}
@@ -131,7 +132,7 @@ Of the chart's, only what NVIDIA's runtime gives the container can be set otherw
 {{- $ := first . }}
 {{- $section := include "gpushare.section" . | fromJson }}
 {{- $placement := "gpushare.clusterFields" }}
-{{- if has (last .) (list "node-daemon" "mps" "mig" "test") }}
+{{- if has (last .) (list "node-daemon" "mps" "mig" "driver-limits" "test") }}
 {{- $placement = "gpushare.nodeFields" }}
 {{- else if eq (last .) "cleanup" }}
 {{- $placement = "gpushare.cleanupFields" }}
@@ -170,7 +171,7 @@ Of the chart's, only what NVIDIA's runtime gives the container can be set otherw
 {{- define "gpushare.nodeFields" -}}
 {{- $ := first . }}
 {{- $program := dict }}
-{{- if has (last .) (list "mps" "mig") }}
+{{- if has (last .) (list "mps" "mig" "driver-limits") }}
 {{- $program = include "gpushare.section" . | fromJson }}
 {{- end }}
 {{- $selector := $program.nodeSelector | default dict }}

@@ -150,7 +150,7 @@ def _key_of_values(root: PlacedValue) -> PlacedValue | None:
 
 
 def _enables(key: str, node: PlacedValue) -> bool:
-    return key in {"gfd", "mps"} and node.child("enabled") is not None
+    return key in {"driverLimits", "gfd", "mps"} and node.child("enabled") is not None
 
 
 def _simulated_gpus(root: PlacedValue) -> PlacedValue | None:
