@@ -102,8 +102,7 @@ class FollowedNode:
 
     async def start(self) -> None:
         """Start the daemon, and wait until it is registered."""
-        file = self._folder / "config.yaml"
-        file.write_text(f"flags: {{mpsRoot: {self._folder / 'mps'}}}\n{self.settings}")
+        file = self._write_config()
         kubeconfig = self.server.kubeconfig(self._folder / "kubeconfig")
         daemon = app.Daemon(
             Configs(file=file),
@@ -117,6 +116,20 @@ class FollowedNode:
         self._root = app.NodeDaemon(daemon)
         self._task = asyncio.create_task(self._root.run())
         await self.kubelet.wait_for(lambda seen: any(seen.allocatable().values()))
+
+    def _write_config(self) -> Path:
+        file = self._folder / "config.yaml"
+        file.write_text(f"flags: {{mpsRoot: {self._folder / 'mps'}}}\n{self.settings}")
+        return file
+
+    async def configure(self, settings: str) -> None:
+        """Put other settings in effect, and wait until the GPUs that pods hold wait for them."""
+        self.settings = settings
+        self._write_config()
+        phase = self.status.phase
+        assert isinstance(phase, Serving)
+        phase.reloads.request()
+        await until(lambda: phase.snapshot.waiting)
 
     async def stop(self) -> None:
         """Stop the daemon, and wait until the kubelet knows."""

@@ -1,14 +1,18 @@
 """Tests of the driver limits that the daemon orders for containers, with an agent in the hands of the test."""
 
 from collections.abc import AsyncIterator, Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpushare_plugin.base.files.lock import lock
+from gpushare_plugin.core.driver_limits import DriverLimits, LimitRule
 from gpushare_plugin.driver_limits.exchange import DriverLimitsRoot, DriverLimitsStatus, GpuStatus, LimitOrder
 from gpushare_plugin.gpus.exchange import read_message, write_message
+from gpushare_plugin.node.news.news import News
+from gpushare_plugin.node.pods.limits import NodeLimits
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet, Pod
 from tests.node.promises import FollowedNode, a_pod, followed, in_api, path
@@ -17,6 +21,8 @@ from tests.unit.driver_limits.conftest import container_id
 from tests.waiting import until
 
 DRIVER = "sharing: {memory: {resources: [{name: aliyun.com/gpu-mem, isolation: driver}]}}\n"
+REPLICAS = "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4, isolation: driver}]}}\n"
+UNLIMITED = REPLICAS.replace(", isolation: driver", "")
 MORE = f"driverLimits: {{additionalMemory: 512MiB}}\n{DRIVER}"
 
 
@@ -88,3 +94,32 @@ async def test_another_rule_counts_for_containers_that_start_later(node: Followe
     node.server.store.replace(path(pod), shown(pod, 3))
     expected = {container_id(3): [2560], container_id(2): [2560]}
     await until(lambda: ordered(root) == expected, lambda: f"{ordered(root)}")
+
+
+async def test_a_config_without_limits_takes_no_limit_from_containers_that_run(
+    kubelet: EmbeddedKubelet, short_path: Path, root: DriverLimitsRoot
+) -> None:
+    """While a GPU waits to leave the driver's limits, its containers keep theirs."""
+    async with (
+        ApiServer() as server,
+        followed(server, kubelet, short_path, 8, 8, settings=REPLICAS, limits_root=root.path) as node,
+    ):
+        pods = [a_pod(name, 1, resource="nvidia.com/gpu") for name in ("first", "second")]
+        for number, pod in enumerate(pods, start=1):
+            server.store.create(path(pod), shown(pod, number))
+            await kubelet.admit(pod)
+        expected = {container_id(number): [2048] for number in (1, 2)}
+        await until(lambda: ordered(root) == expected, lambda: f"{ordered(root)}")
+        await node.configure(UNLIMITED)
+        server.store.delete(path(pods[1]), "second")
+        kubelet.delete(pods[1])
+        await until(lambda: container_id(2) not in ordered(root), lambda: f"{ordered(root)}")
+        assert ordered(root) == {container_id(1): [2048]}
+
+
+def test_a_burst_needs_the_agent_beside_the_hook(tmp_path: Path) -> None:
+    """Only the agent takes back a soft limit: GPUs with a burst cannot be allocated while no agent runs."""
+    for rule, unlimited in ((LimitRule(), set()), (LimitRule(burst=Fraction(2)), {a_gpu(0).uuid})):
+        limits = NodeLimits(tmp_path, lambda: None, News(), follows_pods=True)
+        limits.want({a_gpu(0).uuid: rule}, DriverLimits())
+        assert set(limits.unlimited) == unlimited

@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING
 
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.published import Published, changes
-from gpushare_plugin.core.attribution import driver_limits
-from gpushare_plugin.core.driver_limits import DriverLimits, LimitRule
+from gpushare_plugin.core.driver_limits import DriverLimits, LimitRule, given_limit
 from gpushare_plugin.core.holding import Holdings, Unknown
 from gpushare_plugin.core.snapshot import Snapshot
-from gpushare_plugin.gpus.containers import CONTAINER_ID, POD_UID
 from gpushare_plugin.kubelet.allocations.reader import HoldingsReader
-from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.node.news.news import GpuLimited, GpuNotLimited, News
-from gpushare_plugin.node.pods.steering import Watched
 
 if TYPE_CHECKING:
     from gpushare_plugin.driver_limits.exchange import WantedContainer
     from gpushare_plugin.driver_limits.link import DriverLimitsLink
+    from gpushare_plugin.kubelet.allocations.checkpoint import Granted
+    from gpushare_plugin.ledger.pod import Pod
+    from gpushare_plugin.node.pods.steering import Watched
 
 LOOK_EVERY = 1.0
 """Seconds between looks at the holdings of pods while nothing changes: the kubelet tells nobody of an allocation."""
@@ -31,7 +30,6 @@ _UNFOLLOWED = (
     "gpushare run does not know the containers of this node, because it does not follow the pods: set --follow-pods "
     "(in the chart: cluster.followPods)"
 )
-_UID, _ID = re.compile(POD_UID), re.compile(CONTAINER_ID)
 
 
 class NodeLimits:
@@ -77,7 +75,9 @@ class NodeLimits:
         if self._root is None or not (rules or self._link):
             return
         self._uuids = tuple(sorted(rules))
-        self._by_agent_alone = means is not None and bool(means.hook)
+        # Only the agent takes a soft limit back, which the end of a container leaves behind.
+        bursts = any(rule.bursts for rule in rules.values())
+        self._by_agent_alone = means is not None and (bool(means.hook) or bursts)
         self._order(self._root)
         self._wanted.set()
         self._publish()
@@ -102,7 +102,7 @@ class NodeLimits:
 
     # ------------------------------------------------------------------ background tasks
 
-    async def run(self, watched: Watched | None, reader: HoldingsReader, node: Published[Snapshot]) -> None:
+    async def run(self, watched: "Watched | None", reader: HoldingsReader, node: Published[Snapshot]) -> None:
         """Follow the agent, and order the limits of containers as soon as the watched pods show their IDs.
 
         Runs until cancelled. `watched` is None where pods are not followed.
@@ -114,7 +114,7 @@ class NodeLimits:
             if watched is not None:
                 tasks.create_task(self._follow(watched, reader, node), name="limits of containers")
 
-    async def _follow(self, watched: Watched, reader: HoldingsReader, node: Published[Snapshot]) -> None:
+    async def _follow(self, watched: "Watched", reader: HoldingsReader, node: Published[Snapshot]) -> None:
         before: tuple[object, object, object] = (None, None, None)
         async for _ in changes(watched.changed, node, every=LOOK_EVERY):
             pods, snapshot = watched.in_order, node.value
@@ -122,31 +122,51 @@ class NodeLimits:
             same = holdings == before[0] and pods is before[1] and snapshot is before[2]
             if self._root is not None and not isinstance(holdings, Unknown) and not same:
                 before = holdings, pods, snapshot
-                self._containers = tuple(_containers(snapshot, holdings, pods, self._containers))
+                granted = await _granted(reader)
+                self._containers = tuple(_containers(snapshot, holdings, pods, granted, self._containers))
+                unlimited = self.unlimited
                 self._order(self._root)
+                if self.unlimited != unlimited:
+                    self._changed()
             await asyncio.sleep(PAUSE)
 
 
+async def _granted(reader: HoldingsReader) -> "Granted":
+    """Return the variables that containers were given and that matter for limits."""
+    from gpushare_plugin.core.escapes import is_watched  # noqa: PLC0415 - see the class
+
+    return await reader.granted(is_watched)
+
+
 def _containers(
-    snapshot: Snapshot, holdings: Holdings, pods: Iterable[Pod], before: "Iterable[WantedContainer]"
+    snapshot: Snapshot,
+    holdings: Holdings,
+    pods: "Iterable[Pod]",
+    granted: "Granted",
+    before: "Iterable[WantedContainer]",
 ) -> "Iterable[WantedContainer]":
     """Return the containers with known IDs that hold cards, each with its limits; MIG instances have no limits.
 
-    A container keeps the limits that it had `before`: another rule counts for containers that start later.
+    A container keeps the limits that it had `before`, or was `granted` by its variables: another rule, also a config
+    without limits, counts for containers that start later.
     """
+    from gpushare_plugin.core.attribution import driver_limits  # noqa: PLC0415 - see the class
     from gpushare_plugin.driver_limits.exchange import WantedContainer, WantedLimit  # noqa: PLC0415 - see the class
+    from gpushare_plugin.gpus.containers import CONTAINER_ID, POD_UID  # noqa: PLC0415 - see the class
 
     kept = {(each.container_id, gpu.uuid): gpu for each in before for gpu in each.gpus if gpu.hard_mib is not None}
     cards = {gpu.uuid for gpu in snapshot.inventory.cards}
     ids = {(pod.uid, container): id_ for pod in pods for container, id_ in pod.container_ids}
     wanted: dict[str, dict[str, WantedLimit]] = {}
     uids: dict[str, str] = {}
-    for holder, gpu, limit in driver_limits(snapshot, holdings):
+    for holder, gpu, by_rule in driver_limits(snapshot, holdings):
         id_ = ids.get((holder.uid, holder.container), "")
-        if gpu in cards and _UID.fullmatch(holder.uid) and _ID.fullmatch(id_):
+        if gpu in cards and re.fullmatch(POD_UID, holder.uid) and re.fullmatch(CONTAINER_ID, id_):
+            given = None if by_rule.hard else given_limit(granted.get(holder.uid, {}).get(holder.container, {}))
+            limit = given or by_rule
             hard = None if limit.hard is None else limit.hard // MIB
             new = WantedLimit(uuid=gpu, hard_mib=hard, soft_mib=limit.soft // MIB)
-            wanted.setdefault(id_, {})[gpu] = new if hard is None else kept.get((id_, gpu), new)
+            wanted.setdefault(id_, {})[gpu] = kept.get((id_, gpu), new)
             uids[id_] = holder.uid
     for id_, gpus in sorted(wanted.items()):
         yield WantedContainer(pod_uid=uids[id_], container_id=id_, gpus=tuple(gpus[uuid] for uuid in sorted(gpus)))
