@@ -5,6 +5,7 @@ have no version, and `NVML_DEVICE_MEMORY_LIMIT_MAX`. pynvml has neither function
 """
 
 import ctypes
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -64,6 +65,7 @@ class NvmlMemoryLimits:
     def __init__(self, driver_root: Path, sysfs: Path = SYSFS, procfs: Path = PROCFS) -> None:
         """Look for the library below `driver_root` first; read the kernel's list of cards from `sysfs` and `procfs`."""
         self._library = NvmlLibrary(driver_root, sysfs, procfs)
+        self._opening = threading.Lock()
 
     def read(self, uuid: str, cgroup: Path) -> LimitReading:
         """Return the limits of a cgroup on a GPU; raises LimitError."""
@@ -82,7 +84,8 @@ class NvmlMemoryLimits:
 
     def _open(self, uuid: str, cgroup: Path) -> None:
         try:
-            self._library.open()
+            with self._opening:  # each GPU may have a thread
+                self._library.open()
         except NoGpuLibraryError as error:
             raise LimitError(f"{_what(uuid, cgroup)}: {error}") from error
 

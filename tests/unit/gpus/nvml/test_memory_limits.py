@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,16 @@ def test_limits_that_were_set_are_read_back_for_this_gpu_alone(limits: NvmlMemor
     for uuid, other in ((UUIDS[1], cgroup), (UUIDS[0], cgroup.parent)):
         with pytest.raises(NoLimitAnswerError, match="Either no limit was set"):
             limits.read(uuid, other)
+
+
+def test_threads_that_begin_together_initialise_nvml_once(
+    describe: Node, limits: NvmlMemoryLimits, cgroup: Path
+) -> None:
+    """The agent has a thread for each GPU, and after two initialisations NVML never lists other cards."""
+    node = describe([FakeGpu(uuid=uuid) for uuid in UUIDS], driver_version=DRIVER_WITH_LIMITS, init_delay_ms=200)
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda uuid: limits.set(uuid, cgroup, ONE), UUIDS))
+    assert node.calls()["nvmlInitWithFlags"] == 1
 
 
 @pytest.mark.parametrize("driver", ["570.86.15", "610.43.02"])
