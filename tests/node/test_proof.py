@@ -294,16 +294,17 @@ async def test_what_is_missing_is_said(kubelet: EmbeddedKubelet, shown: ShownPro
 
 
 @pytest.mark.parametrize("isolation", ["driver", "driver+mps"])
+@pytest.mark.parametrize("trick", [{LIST: "0=1G,1=1G"}, {VISIBLE: "1"}])
 @pytest.mark.parametrize("hard", [2048, 6144])
-async def test_a_program_that_drops_its_list_keeps_a_limit_by_the_driver(
-    kubelet: EmbeddedKubelet, shown: ShownProcesses, tmp_path: Path, isolation: str, hard: int
+async def test_a_program_that_drops_its_list_keeps_a_limit_by_the_driver(  # noqa: PLR0913, PLR0917 - all the cases
+    kubelet: EmbeddedKubelet, shown: ShownProcesses, tmp_path: Path, isolation: str, trick: dict[str, str], hard: int
 ) -> None:
-    """A deliberate list drops no limit of the driver; variables by which a hook set another limit are named."""
+    """A deliberate list, or fewer visible GPUs, drop no limit of the driver; a hook's other limit is named."""
     made = snapshot(memory(isolation=isolation), 8192, 8192, driver_limits=DriverLimits(agent=True))
     kubepods = Kubepods(CgroupTree(tmp_path / "cgroup"))
     async with proven(kubelet, shown, made, cgroups=tmp_path / "cgroup") as node:
         pod = a_pod()
-        process = node.start(pod, {**await node.admit(pod), LIST: "0=1G,1=1G", "NVIDIA_GPU_MEMORY_LIMIT": str(hard)})
+        process = node.start(pod, {**await node.admit(pod), **trick, "NVIDIA_GPU_MEMORY_LIMIT": str(hard)})
         node.container_ids = {("default", "pod", "main"): process.owner.container_id}
         asked = made.inventory.gpus[0].uuid, kubepods.container(pod.uid, process.owner.container_id)
         node.cards.limits[asked] = LimitReading(MemoryLimit(hard * MIB), GIB)
