@@ -152,6 +152,7 @@ class TestUsage:
             "CDI_SPEC_DIRS",
             "CGROUP_ROOT",
             "DRIVER_LIMITS_AGENT",
+            "DRIVER_LIMITS_ROOT",
             "LOG_FORMAT",
             "LOG_LEVEL",
             "KUBELET_SOCKET",

@@ -66,9 +66,14 @@ class _Mig:
 
 
 def _mode(mode: object) -> object:
-    """Return a mode as plain values, in the order of its fields."""
-    found = msgspec.to_builtins(mode)
-    return list(found.values()) if isinstance(found, dict) else found
+    """Return a mode as plain values, in the order of its fields, without those that have their default value.
+
+    So a recorded mode stays true when modes get another field.
+    """
+    if not isinstance(mode, msgspec.Struct):
+        return mode
+    found = ((each.default, getattr(mode, each.name)) for each in msgspec.structs.fields(mode))
+    return [msgspec.to_builtins(value) for default, value in found if value != default]
 
 
 def _tuples(profile: Json) -> Json:
