@@ -1,0 +1,86 @@
+"""An allocated ResourceClaim, as far as one DRA driver on one node is concerned.
+
+Source: `ResourceClaim` in kubernetes, staging/src/k8s.io/api/resource/v1/types.go (1.36).
+"""
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from gpushare_plugin.base.errors import GpushareError
+from gpushare_plugin.base.structs import Struct, field
+
+
+class ClaimId(NamedTuple):
+    """Which ResourceClaim is meant: all that the kubelet tells of a claim."""
+
+    namespace: str
+    """The namespace."""
+    name: str
+    """The name."""
+    uid: str
+    """The UID, which a claim of the same name made later does not have."""
+
+    @property
+    def label(self) -> str:
+        """The name for people: `namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+
+class AllocatedDevice(Struct, frozen=True):
+    """What a claim was allocated of one device of this driver and node."""
+
+    request: str
+    """The name of the request in the claim; `request/alternative` where the request has alternatives."""
+    pool: str
+    """The name of the pool."""
+    device: str
+    """The name of the device."""
+    share_id: str | None = None
+    """The ID of the share of a shared device; None for a device that is not shared."""
+    consumed: Mapping[str, int] = field(default_factory=dict)
+    """What the share takes of every capacity of the device: bytes, percent, or shares."""
+    admin_access: bool = False
+    """Whether the claim gets the device for administration, beside all other claims."""
+
+
+class ClaimUser(NamedTuple):
+    """A pod that a claim is reserved for."""
+
+    name: str
+    """The name of the pod."""
+    uid: str
+    """The UID of the pod."""
+
+
+class AllocatedClaim(Struct, frozen=True):
+    """A claim as the scheduler allocated the claim."""
+
+    id: ClaimId
+    """Which claim."""
+    devices: tuple[AllocatedDevice, ...]
+    """The devices of this driver, in the order of the allocation."""
+    users: tuple[ClaimUser, ...] = ()
+    """The pods that the claim is reserved for."""
+
+
+RefusalReason = Literal[
+    "not-found",
+    "other-claim",
+    "not-allocated",
+    "unknown-device",
+    "other-way",
+    "no-room",
+    "cannot-limit",
+    "api",
+    "files",
+]
+"""Why a claim is not prepared, as metrics count the reasons."""
+
+
+class ClaimRefusedError(GpushareError):
+    """A claim is not prepared; the message names the claim, the cause and the remedy, and a pod shows the message."""
+
+    def __init__(self, reason: RefusalReason, message: str) -> None:
+        """Refuse for `reason`, with `message` for people."""
+        super().__init__(message)
+        self.reason: RefusalReason = reason
