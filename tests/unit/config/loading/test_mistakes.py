@@ -84,15 +84,20 @@ UUID = "b1028956-cfa2-0990-bf4a-5da9abb51763"
         ("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, isolation: mps}]}}", '1:73: sharing.timeSlicing.resources[0].isolation: found "mps", which is not time slicing: use sharing.mps; allowed: none, hami-core, driver'),
         ("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, isolation: hami_core}]}}", 'found "hami_core"; did you mean "hami-core"? Allowed: none, hami-core, driver, or a list of them in order'),
         (MEMORY % "isolation: MPS", 'found "MPS"; did you mean "mps"? Allowed: none, mps, hami-core, driver, driver+mps, or a list of them in order'),
-        (MEMORY % "isolation: [driver, MPS]", 'sharing.memory.resources[0].isolation: found "MPS"; did you mean "mps"? Allowed: none, mps'),
+        (MEMORY % "isolation: [driver, MPS]", '1:79: sharing.memory.resources[0].isolation[1]: found "MPS"; did you mean "mps"? Allowed: none, mps, hami-core, driver, driver+mps'),
+        (MEMORY % "isolation: [driver, msp]", '1:79: sharing.memory.resources[0].isolation[1]: found "msp"; did you mean "mps"?'),
+        (MEMORY % "isolation: [hami, none]", '1:71: sharing.memory.resources[0].isolation[0]: found "hami"; did you mean "hami-core"?'),
+        (MEMORY % "isolation: [driver, 3]", "1:79: sharing.memory.resources[0].isolation[1]: found 3; allowed: none, mps"),
+        (MEMORY % "isolation: [[driver]]", "1:71: sharing.memory.resources[0].isolation[0]: found a list; allowed: none, mps"),
+        ("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, isolation: [driver, mps]}]}}", '1:82: sharing.timeSlicing.resources[0].isolation[1]: found "mps", which is not time slicing'),
         (MEMORY % "isolation: mps+driver", 'found "mps+driver"; did you mean "driver+mps"?'),
         (MEMORY % "isolation: 'driver, none'", 'found "driver, none"; did you mean the list [driver, none]? Allowed: none, mps, hami-core, driver, driver+mps, or a list of them in order'),
         (MEMORY % "isolation: 'driver, nothing'", 'found "driver, nothing"; allowed: none, mps'),
         ('flags: {mpsProtocol: "3"}', '1:22: flags.mpsProtocol: found "3"; allowed: 2, 3, without quotes'),
         ("flags: {mpsProtocol: v3}", 'flags.mpsProtocol: found "v3"; allowed: 2, 3'),
         (MEMORY % "isolation: []", "found an empty list; allowed: none, mps, hami-core, driver, driver+mps, or a list of them in order"),
-        (MEMORY % "isolation: [driver, driver]", 'found "driver" twice; an isolation is listed once'),
-        (MEMORY % "isolation: [none, driver]", 'found "driver" after "none", which every node counts as having, so that "driver" is never chosen; put "none" at the end'),
+        (MEMORY % "isolation: [driver, driver]", '1:79: sharing.memory.resources[0].isolation[1]: found "driver" twice; an isolation is listed once'),
+        (MEMORY % "isolation: [none, driver]", '1:77: sharing.memory.resources[0].isolation[1]: found "driver" after "none", which every node counts as having, so that "driver" is never chosen; put "none" at the end'),
         (MEMORY % "isolation: [hami-core, none]", 'found "none" after "hami-core"'),
         ("sharing: {mps: {resources: [{name: gpu, replicas: 2, isolation: none}]}}", 'found "none"; allowed: mps, driver, driver+mps, or a list of them in order'),
         (MEMORY % "isolation: driver, burst: 1", "found 1; allowed: a number more than 1, or a size such as 20GiB"),
@@ -163,6 +168,7 @@ MANY = 2000
             "sharing: {memory: {resources: [" + ", ".join(["{nam: aliyun.com/gpu-mem}"] * MANY) + "]}}",
             MANY - 1,
         ),  # 99 of the first 100 names are taken
+        (MEMORY % f"isolation: [{', '.join(['driver'] * MANY)}]", 1),  # no item is read then
         ("".join(f"flags{number}: 1\n" * 2 for number in range(MANY)), 1),  # no more is read then
     ],
 )
