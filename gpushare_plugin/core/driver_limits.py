@@ -90,12 +90,21 @@ class LimitRule(Struct, frozen=True):
 
     def most_mib(self, share_mib: int, gpu_mib: int) -> int:
         """Return the hard limit in MiB; the arguments are those of `limit`."""
-        share = self._guaranteed_mib(share_mib, gpu_mib)
-        most = max(share, int(share * (self.burst or 1)), self.burst_mib or 0)
-        return min(most, gpu_mib)
+        return min(self._wanted_mib(self._guaranteed_mib(share_mib, gpu_mib)), gpu_mib)
+
+    def exceeds(self, share_mib: int, gpu_mib: int) -> bool:
+        """Return whether the rule makes a hard limit above the memory of the GPU; the arguments are those of `limit`.
+
+        The limit is then the memory of the GPU, so that nothing is limited.
+        """
+        return self._wanted_mib(share_mib + self.added_mib) > gpu_mib
 
     def _guaranteed_mib(self, share_mib: int, gpu_mib: int) -> int:
         return min(share_mib + self.added_mib, gpu_mib)
+
+    def _wanted_mib(self, guaranteed_mib: int) -> int:
+        """Return the hard limit in MiB for a guaranteed part, whatever memory the GPU has."""
+        return max(guaranteed_mib, int(guaranteed_mib * (self.burst or 1)), self.burst_mib or 0)
 
 
 class DriverLimits(Struct, frozen=True):

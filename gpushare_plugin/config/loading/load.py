@@ -1,17 +1,18 @@
 """Loads a config: the file, overridden by options and environment variables, checked as a whole, with notices."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path as FilePath
 
-from gpushare_plugin.base.errors import MOST_PROBLEMS, Problem
+from gpushare_plugin.base.errors import MOST_PROBLEMS, Path, Problem
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.loading.mistakes import Mistakes, Override
 from gpushare_plugin.config.loading.recognition import not_a_config
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.isolations import limits_compute
-from gpushare_plugin.config.schema.places import Finding, PlacedValue, SettingPlaces, SourcePlace
+from gpushare_plugin.config.schema.places import Finding, PlacedValue, SettingPlaces, SourcePlace, spelled
 from gpushare_plugin.config.schema.sections import Config, PluginFlags
+from gpushare_plugin.core.namespaces import WITH_NAMESPACES
 
 __all__ = ["Loaded", "Override", "dump", "load", "validated"]
 
@@ -91,11 +92,15 @@ def validated(root: PlacedValue, findings: Sequence[Finding], overrides: Sequenc
     config = mistakes.config(overrides)
     if config is None:
         return Loaded(None, tuple(mistakes.findings), (), SettingPlaces(root), mistakes.left_out)
-    return Loaded(EffectiveConfig(config), (), tuple(notices(config)), SettingPlaces(root))
+    found = tuple(notices(config, [override.path for override in overrides]))
+    return Loaded(EffectiveConfig(config), (), found, SettingPlaces(root))
 
 
-def notices(config: Config) -> Iterator[str]:
-    """Yield a notice for each setting that is accepted and has no effect."""
+def notices(config: Config, overridden: Collection[Path] = ()) -> Iterator[str]:
+    """Yield a notice for each setting that is accepted and has no effect.
+
+    An `overridden` protocol of MPS is that of all configs, also of those without MPS.
+    """
     if config.flags.gfd is not None:
         yield "flags.gfd belongs to GPU feature discovery and has no effect here"
     if config.flags.use_node_feature_api is not None:
@@ -111,6 +116,12 @@ def notices(config: Config) -> Iterator[str]:
             yield f'sharing.memory.resources[{index}].compute has no effect: isolation is "{isolation}"'
     if config.driver_limits is not None and not config.sharing.includes_driver:
         yield "driverLimits has no effect: no entry of sharing has driver as isolation"
+    protocol = ("flags", "mpsProtocol")
+    if config.flags.mps_protocol == WITH_NAMESPACES and not config.sharing.includes_mps and protocol not in overridden:
+        yield (
+            f"{spelled(protocol)} has no effect, unless a label of the node asks for MPS: no entry of sharing has mps "
+            "or driver+mps as isolation"
+        )
     plugin = config.flags.plugin
     if plugin.nvidia_ctk_path != PluginFlags.model_fields["nvidia_ctk_path"].default and not plugin.uses_cdi:
         yield "flags.plugin.nvidiaCTKPath has no effect: flags.plugin.deviceListStrategy names no CDI devices"

@@ -105,6 +105,11 @@ def includes_driver(isolation: Iterable[str]) -> bool:
     return not _BY_DRIVER.isdisjoint(isolation)
 
 
+def includes_mps(isolation: Iterable[str]) -> bool:
+    """Return whether one of these isolations needs MPS."""
+    return not _BY_MPS.isdisjoint(isolation)
+
+
 def is_always_driver(isolation: Iterable[str]) -> bool:
     """Return whether the driver limits memory with each of these isolations."""
     return _BY_DRIVER.issuperset(isolation)

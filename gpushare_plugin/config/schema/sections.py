@@ -27,6 +27,7 @@ from gpushare_plugin.config.schema.isolations import (
     MpsIsolationName,
     TimeSlicedIsolationName,
     includes_driver,
+    includes_mps,
     isolation_allowed,
     isolation_schema,
     limits_compute,
@@ -61,6 +62,7 @@ from gpushare_plugin.config.schema.values import (
     SliceCompute,
     Xid,
     Xids,
+    parse_added_memory,
     parse_burst,
     parse_card_memory,
     parse_compute,
@@ -261,6 +263,13 @@ CardMemory = Annotated[
     MemoryUnit, Allowed(MemoryUnit.allowed, MEMORY_UNIT_SCHEMA), PlainValidator(parse_card_memory), PlainSerializer(str)
 ]
 """The usable memory of a card."""
+AddedMemory = Annotated[
+    MemoryUnit,
+    Allowed(MemoryUnit.allowed, MEMORY_UNIT_SCHEMA),
+    PlainValidator(parse_added_memory),
+    PlainSerializer(str),
+]
+"""Memory that is added to each share."""
 DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
 _STRATEGY_SCHEMA: JsonSchema = {"enum": [*get_args(DeviceListStrategy)]}
 
@@ -684,6 +693,11 @@ class Sharing(Section):
         return tuple(entry.isolation or ("mps",) for entry in self._entries)
 
     @property
+    def includes_mps(self) -> bool:
+        """Whether an entry shares GPUs through MPS, at least on some nodes."""
+        return any(map(includes_mps, self.isolations))
+
+    @property
     def bursts(self) -> bool:
         """Whether an entry lets its shares use more memory while that is free."""
         return any(entry.burst is not None for entry in self._entries)
@@ -738,7 +752,7 @@ class HamiCore(_Optional):
 class DriverLimitSettings(_Optional):
     """`driverLimits`: the limits of memory that NVIDIA's driver enforces."""
 
-    additional_memory: CardMemory | None = Field(
+    additional_memory: AddedMemory | None = Field(
         default=None,
         description="Memory that is added to the limit of each share, for the CUDA contexts of its processes, which "
         "count for the limit. Default: none.",

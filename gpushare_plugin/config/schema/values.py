@@ -11,7 +11,7 @@ from pydantic import PlainValidator, TypeAdapter
 
 from gpushare_plugin.base.memory import MIB_PER_GIB
 from gpushare_plugin.base.structs import Struct
-from gpushare_plugin.config.schema.spelling import nearest, wrong
+from gpushare_plugin.config.schema.spelling import nearest, shown, wrong
 from gpushare_plugin.core.gpu import MOST_MEMORY_MIB
 from gpushare_plugin.slices.slice import SIZE, Slice
 
@@ -71,6 +71,15 @@ def parse_card_memory(value: object) -> MemoryUnit:
         return memory
     raise ValueError(wrong(value, f"at most {MemoryUnit(MOST_MEMORY_MIB)}"))
 
+
+def parse_added_memory(value: object) -> MemoryUnit:
+    """Read memory to add, such as `512MiB`; raise ValueError for other values, and say for nothing what to write."""
+    if _NOTHING.fullmatch(str(value)):
+        raise ValueError(f"found {shown(value)}; to add nothing, leave this key out. Allowed: {MemoryUnit.allowed}")
+    return parse_card_memory(value)
+
+
+_NOTHING = re.compile(r"\s*0+(\.0+)?\s*[a-z%]*\s*", re.ASCII | re.IGNORECASE)
 
 Burst = MemoryUnit | int | float
 """How far a share may use free memory of its GPU: up to a size, or up to a multiple of the share, more than 1."""

@@ -9,16 +9,17 @@ MIG mode); NVIDIA/open-gpu-kernel-modules 615.71.09, src/nvidia/src/kernel/mem_m
 their own, such as GB10, are skipped: an inference from the source, not seen on a card).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import ClassVar
 
 from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import Struct
-from gpushare_plugin.config.findings import Findings
+from gpushare_plugin.base.text import some_of
+from gpushare_plugin.config.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.config.schema.sections import Burst, Config
-from gpushare_plugin.config.schema.values import MemoryUnit
+from gpushare_plugin.config.schema.values import MemoryUnit, plain_burst
 from gpushare_plugin.config.unreported_memory import NO_SIZE
 from gpushare_plugin.core.driver_limits import DriverLimits, LimitRule
 from gpushare_plugin.core.gpu import Gpu
@@ -117,6 +118,7 @@ class DriverIsolation(Struct, Isolation, frozen=True):
         for gpu in shared.containers:
             if reason := _unlimited(gpu):
                 findings.problem((*shared.path, "devices"), f"{gpu.description} {reason}: leave it out of devices")
+        self.warn(shared, findings)
 
     def check_node(self, shared: SharedGpus, findings: Findings, found: str, instead: str) -> None:
         """Find what the node lacks for the isolation `found`; `instead` is a list that other nodes accept."""
@@ -126,6 +128,33 @@ class DriverIsolation(Struct, Isolation, frozen=True):
                 f"found {found}, but {reason}; mend that, or let other isolations follow for such nodes, as in "
                 f"{instead}",
             )
+
+    def warn(self, shared: SharedGpus, findings: Findings) -> None:
+        """Warn of GPUs on which each container has the memory of the GPU as limit, so that nothing is limited."""
+        without_burst = LimitRule(self.rule.added_mib)
+        by_addition = [gpu for gpu in shared.containers if self._exceeds(without_burst, gpu)]
+        by_burst = [gpu for gpu in shared.containers if self._exceeds(self.rule, gpu) and gpu not in by_addition]
+        if by_addition:
+            findings.notice(
+                f"{shared.title}: driverLimits.additionalMemory is {MemoryUnit(self.rule.added_mib)}, which makes the "
+                f"limit of each container as large as {_sizes(by_addition)}, so nothing is limited there; set less, "
+                "such as 512MiB"
+            )
+        if by_burst and self.limits.burst is not None:
+            findings.notice(
+                f"{shared.title}: burst is {plain_burst(self.limits.burst)}, which lets each container use more than "
+                f"{_sizes(by_burst)}, so nothing is limited there; set a smaller burst, unless that is meant"
+            )
+
+    def _exceeds(self, rule: LimitRule, gpu: Gpu) -> bool:
+        """Return whether by `rule` even the smallest known share of `gpu` has more memory than the GPU."""
+        smallest = gpu.memory_mib // self.limits.equal_parts if self.limits.equal_parts else 1
+        return not _unlimited(gpu) and rule.exceeds(smallest, gpu.memory_mib)
+
+
+def _sizes(gpus: Sequence[Gpu]) -> str:
+    """Return the first of `gpus` in words, each with its memory."""
+    return some_of([f"GPU {gpu.label} ({gpu.memory_mib} MiB)" for gpu in gpus], GPUS_TO_NAME)
 
 
 def driver_isolation(config: Config, limits: Limits, node: DriverLimits | None) -> DriverIsolation:

@@ -47,3 +47,4 @@ class DriverAndMpsIsolation(MpsIsolation, frozen=True):
         """Find what the node lacks; GPUs on which the driver limits nothing are among those that MPS cannot share."""
         self.driver.check_node(shared, findings, "driver with MPS", "[driver+mps, mps]")
         super().check(shared, findings)
+        self.driver.warn(shared, findings)

@@ -89,6 +89,58 @@ def test_mps_does_not_take_back_what_the_driver_allows() -> None:
     assert [each.memory_limit_mib for each in found.mps.gpus.values()] == [10240 + 512]
 
 
+BOTH = a_node(40960, 81920)
+EVERYTHING = a_node(40960)
+
+
+@pytest.mark.parametrize(
+    ("node", "sharing", "added", "notice"),
+    [
+        (
+            EVERYTHING,
+            memory(isolation="driver"),
+            "40GiB",
+            "makes the limit of each container as large as GPU 0 (40960 MiB), so nothing is limited there; set less",
+        ),
+        (EVERYTHING, memory(isolation="driver"), "40959MiB", None),
+        (
+            BOTH,
+            memory(isolation="driver+mps", burst="60GiB"),
+            None,
+            "burst is 60GiB, which lets each container use more than GPU 0 (40960 MiB), so nothing is limited there;",
+        ),
+        (BOTH, memory(isolation="driver", burst="90GiB"), None, "GPU 0 (40960 MiB), GPU 1 (81920 MiB), so nothing"),
+        (BOTH, memory(isolation="driver", burst="40GiB"), None, None),
+        (BOTH, memory(isolation="driver", burst=100), None, None),
+        (
+            EVERYTHING,
+            time_slicing({"name": "nvidia.com/gpu", "replicas": 4, "isolation": "driver", "burst": 4.5}),
+            None,
+            "burst is 4.5, which lets each container use more than GPU 0 (40960 MiB)",
+        ),
+        (
+            EVERYTHING,
+            time_slicing({"name": "nvidia.com/gpu", "replicas": 4, "isolation": "driver", "burst": 4}),
+            None,
+            None,
+        ),
+        (EVERYTHING, memory(isolation="driver", burst="50GiB"), "40GiB", "driverLimits.additionalMemory is 40GiB"),
+        (EVERYTHING, memory(isolation=["none"]), "40GiB", None),
+    ],
+)
+def test_limits_as_large_as_the_gpu_are_told(
+    node: Inventory, sharing: object, added: str | None, notice: str | None
+) -> None:
+    """No limit is above the memory of the GPU, so one that would be limits nothing, which is rarely meant."""
+    extra: dict[str, Any] = {"driverLimits": {"additionalMemory": added}} if added else {}
+    config = settings(sharing=sharing, **extra)
+    found = plan(EffectiveConfig(config), node, driver_limits=DriverLimits(agent=True))
+    assert found.problems == ()
+    told = [each for each in found.notices if "nothing is limited" in each]
+    assert len(told) == (1 if notice else 0)
+    assert all(notice in each for each in told if notice)
+
+
 def wanted(sharing: object, *, agent: bool = True, **sections: object) -> WantedOffer:
     """Return what a node of one GPU should list."""
     found = plan(

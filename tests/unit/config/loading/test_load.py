@@ -460,15 +460,28 @@ def test_a_missing_file_is_an_error_of_its_own(tmp_path: Path) -> None:
 def test_settings_that_change_nothing_are_named(load_text: Load) -> None:
     """NVIDIA's files stay as they are; what of them is not served is said."""
     loaded = load_text("""
-flags: {useNodeFeatureAPI: true, gfd: {oneshot: true}}
+flags: {mpsProtocol: 3, useNodeFeatureAPI: true, gfd: {oneshot: true}}
 resources: {mig: [{pattern: "*", name: small}]}
+driverLimits: {additionalMemory: 1GiB}
 sharing: {mps: {}, memory: {resources: [{name: a.io/m, compute: unlimited}]}}
 """)
     config(loaded)
     memory = "sharing.memory.resources[0].compute"
-    for key in ("flags.gfd", "flags.useNodeFeatureAPI", "resources.migs", "sharing.mps", memory):
+    flags = ("flags.gfd", "flags.useNodeFeatureAPI", "flags.mpsProtocol")
+    for key in (*flags, "driverLimits", "resources.migs", "sharing.mps", memory):
         assert any(key in notice for notice in loaded.notices)
     assert load_text("flags: {migStrategy: mixed}\nresources: {migs: [{pattern: '*', name: small}]}").notices == ()
+
+
+def test_a_protocol_of_mps_without_mps_is_named_where_the_file_sets_it(load_text: Load) -> None:
+    """One option or variable is for all configs of a cluster, also for those without MPS; a file is for itself."""
+    without, name = "sharing: {memory: {resources: [{name: a.io/m, isolation: [driver, none]}]}}", "flags.mpsProtocol"
+    (notice,) = load_text(f"flags: {{mpsProtocol: 3}}\n{without}").notices
+    assert notice.startswith(f"{name} has no effect, unless a label of the node asks for MPS")
+    assert load_text(without, Override(("flags", "mpsProtocol"), 3, "MPS_PROTOCOL (environment)")).notices == ()
+    for isolation in ("mps", "driver+mps", "[driver, mps, none]"):
+        text = f"flags: {{mpsProtocol: 3}}\n{without.replace('[driver, none]', isolation)}"
+        assert load_text(text).notices == ()
 
 
 @pytest.mark.parametrize(
