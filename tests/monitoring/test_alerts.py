@@ -68,6 +68,7 @@ CASES = [
     gauge("GpuFaulty", "gpushare_gpu_unhealthy", {**GPU, "reason": "fault"}, "1", 5),
     gauge("GpuUnresponsive", "gpushare_gpus_unresponsive", NODE, "2", 5),
     gauge("GpuNotServedByMps", "gpushare_gpu_unhealthy", {**GPU, "reason": "mps"}, "1", 10),
+    gauge("GpuDriverLimitsNotSet", "gpushare_gpu_unhealthy", {**GPU, "reason": "limits"}, "1", 10),
     gauge("GpuWaiting", "gpushare_gpu_waiting", GPU, "1", 60),
     gauge("GpuOverused", "gpushare_gpu_containers_over_limit", GPU, "1", 10),
     gauge("GpuForeignProcess", "gpushare_gpu_foreign_processes", GPU, "3", 10),
@@ -381,7 +382,7 @@ def test_an_alert_that_does_not_exist_is_no_silent_mistake(place: str) -> None:
     """A misspelt name is rejected with the names that there are."""
     value = {"customRules": {"for": "1m"}, "disabled": True}[place]
     with pytest.raises(
-        helm_python.HelmError, match=rf"{place} names GpuFalty, but .* name one of GpuFaulty, GpuForeign"
+        helm_python.HelmError, match=rf"{place} names GpuFalty, but .* name one of .*GpuFaulty, GpuForeign"
     ):
         of_chart(**{place: {"GpuFalty": value}})
 
