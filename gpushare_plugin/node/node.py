@@ -299,7 +299,8 @@ class ServedNode:
         else:
             self._mig.release()
         self._mps.want(plan, self._offer.modes_in_use, inventory)
-        self.limits.want(limit_rules(self._offer.modes_in_use), self._configuration.driver_limits)
+        means, promised = self._configuration.driver_limits, limit_rules(plan.modes)
+        self.limits.want(limit_rules(self._offer.modes_in_use), means, promised.keys())
         unserved = {**self.limits.unlimited, **self._mps.unserved}
         unhealthy = self._mig.unsafe(inventory) | self._gpus.cordons | unserved | self._gpus.faults
         now = {"unhealthy": unhealthy, "withdrawn": self.withdrawals.ids}

@@ -120,7 +120,8 @@ DRIVER_LIMITS_NOT_SET = EventKind(
     "Node",
     "SetDriverLimits",
     "No driver limits can be set on a GPU, so new pods do not get it. Shortly after a start this is normal.",
-    "Where `gpushare driver-limits` does not run, start it (chart: `driverLimits.enabled`). If it runs, see its log.",
+    "See the reason in the message. Where `gpushare driver-limits` does not run, start it (chart: "
+    "`driverLimits.enabled`). If it runs, see its log.",
 )
 DRIVER_LIMITS_SET = EventKind(
     "DriverLimitsSet",

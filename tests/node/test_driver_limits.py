@@ -75,6 +75,7 @@ async def test_the_next_isolation_of_the_list_follows_when_the_host_changes(kube
         assert snapshot.isolation_reasons == {FIRST: (f"driver: {OLD.missing}",)}
         assert snapshot.driver_limits == {FIRST: LimitRule()}, "the pod that holds the GPU still has its limit"
         assert snapshot.waiting.keys() == {FIRST}
+        assert snapshot.unlimited == {}, "the GPU waits, and no pod is promised a limit"
         await life.healthy({})
         kubelet.delete(limited)
         await life.healthy({GPU_MEM: 8})
@@ -82,12 +83,29 @@ async def test_the_next_isolation_of_the_list_follows_when_the_host_changes(kube
         assert await limits(kubelet, a_pod("free")) == {}
 
 
-async def test_a_config_that_the_host_cannot_serve_any_more_is_told(kubelet: EmbeddedKubelet) -> None:
-    """Nothing else would say it before the first container without its limit; pods keep their units."""
-    gpus = cards(DriverLimits())
+@pytest.mark.parametrize("means", [OLD, DriverLimits(hook="no hook is in the CDI specification of GPU 0")])
+async def test_no_pod_gets_a_gpu_after_the_host_has_lost_the_means_to_limit(
+    kubelet: EmbeddedKubelet, means: DriverLimits
+) -> None:
+    """An older driver, or a CDI specification without the hook: the log says which, and what to do.
+
+    Pods keep their units, and the GPU can be allocated again once the means are back.
+    """
+    gpus, lost = cards(DriverLimits()), means.missing or means.hook
     with logged() as told:
         async with living(kubelet, gpus, sharing=memory(isolation="driver")) as life:
             await life.healthy({GPU_MEM: 8})
-            gpus.inventory = replace(gpus.inventory, driver_limits=OLD)
-            await until(lambda: any(OLD.missing in str(each.get("problem")) for each in told))
-            assert life.node.snapshot.value.isolations == {FIRST: "driver"}
+            holder = a_pod("holder")
+            await kubelet.admit(holder)
+            gpus.inventory = replace(gpus.inventory, driver_limits=means)
+            await life.healthy({})
+            await until(lambda: any(lost in str(each.get("problem")) for each in told))
+            (reason,) = (each["reason"] for each in told if each["event"] == "gpu_not_limited")
+            assert reason.startswith(f"no driver limits can be set: {lost}")
+            assert reason.endswith("mend that, or let another isolation follow in the config, as in [driver, none]")
+            snapshot = life.node.snapshot.value
+            assert (snapshot.isolations, snapshot.unlimited) == ({FIRST: "driver"}, {FIRST: reason})
+            assert snapshot.causes(a_gpu(0)) == {"limits"}
+            gpus.inventory = replace(gpus.inventory, driver_limits=DriverLimits())
+            await life.healthy({GPU_MEM: 8})
+            assert any(each["event"] == "gpu_limited" for each in told)

@@ -121,5 +121,5 @@ def test_a_burst_needs_the_agent_beside_the_hook(tmp_path: Path) -> None:
     """Only the agent takes back a soft limit: GPUs with a burst cannot be allocated while no agent runs."""
     for rule, unlimited in ((LimitRule(), set()), (LimitRule(burst=Fraction(2)), {a_gpu(0).uuid})):
         limits = NodeLimits(tmp_path, lambda: None, News(), follows_pods=True)
-        limits.want({a_gpu(0).uuid: rule}, DriverLimits())
+        limits.want({a_gpu(0).uuid: rule}, DriverLimits(agent=True), [a_gpu(0).uuid])
         assert set(limits.unlimited) == unlimited

@@ -1,8 +1,12 @@
-"""The driver limits of the containers of this node: orders them from `gpushare driver-limits`, where that is to run."""
+"""The driver limits of the containers of this node: orders them from `gpushare driver-limits`, where that is to run.
+
+Where neither the agent nor a hook can set limits any more, such as after a change of the driver, units of the GPUs
+cannot be allocated: no pod is promised a limit that nothing sets.
+"""
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +34,7 @@ _UNFOLLOWED = (
     "gpushare run does not know the containers of this node, because it does not follow the pods: set --follow-pods "
     "(in the chart: cluster.followPods)"
 )
+_REMEDY = "mend that, or let another isolation follow in the config, as in [driver, none]"
 
 
 class NodeLimits:
@@ -52,6 +57,8 @@ class NodeLimits:
         self._containers: tuple[WantedContainer, ...] = ()
         self._uuids: tuple[str, ...] = ()
         self._by_agent_alone = False
+        self._offered: frozenset[str] = frozenset()
+        self._lost: Mapping[str, str] = {}
         self._published: frozenset[tuple[str, str]] = frozenset()
 
     def late(self, container_id: str, uuid: str) -> float:
@@ -64,23 +71,39 @@ class NodeLimits:
 
     @property
     def unlimited(self) -> Mapping[str, str]:
-        """The reasons why GPUs cannot be allocated, by UUID: only the agent can set limits there, and cannot."""
+        """The reasons why GPUs cannot be allocated, by UUID.
+
+        The host has lost its means to limit memory, or only the agent can set limits there, and cannot.
+        """
+        reasons = {**self._unable, **self._lost}
+        return {uuid: f"no driver limits can be set: {reasons[uuid]}" for uuid in self._offered & reasons.keys()}
+
+    @property
+    def _unable(self) -> Mapping[str, str]:
         if self._link is None or not self._by_agent_alone:
             return {}
-        unable = self._link.view.unable if self._follows_pods else dict.fromkeys(self._uuids, _UNFOLLOWED)
-        return {uuid: f"no driver limits can be set: {reason}" for uuid, reason in unable.items()}
+        return self._link.view.unable if self._follows_pods else dict.fromkeys(self._uuids, _UNFOLLOWED)
 
-    def want(self, rules: Mapping[str, LimitRule], means: DriverLimits | None) -> None:
-        """Want limits on the GPUs with these rules, by UUID; `means` are those of the host."""
-        if self._root is None or not (rules or self._link):
-            return
+    def want(self, rules: Mapping[str, LimitRule], means: DriverLimits | None, offered: Collection[str]) -> None:
+        """Want limits on the GPUs with these rules, by UUID; `means` are those of the host.
+
+        `offered` are the UUIDs of the GPUs on which pods are promised limits: other GPUs with a rule only wait for pods
+        that have limits.
+        """
+        self._offered = frozenset(offered)
+        reasons = {} if means is None else {uuid: means.why_not(rule) for uuid, rule in rules.items()}
+        self._lost = {uuid: f"{reason}; {_REMEDY}" for uuid, reason in reasons.items() if reason}
+        if self._root is not None and (rules or self._link):
+            self._order_by(self._root, rules, means)
+        self._publish()
+
+    def _order_by(self, root: Path, rules: Mapping[str, LimitRule], means: DriverLimits | None) -> None:
         self._uuids = tuple(sorted(rules))
         # Only the agent takes a soft limit back, which the end of a container leaves behind.
         bursts = any(rule.bursts for rule in rules.values())
         self._by_agent_alone = means is not None and (bool(means.hook) or bursts)
-        self._order(self._root)
+        self._order(root)
         self._wanted.set()
-        self._publish()
 
     def _order(self, root: Path) -> None:
         from gpushare_plugin.driver_limits.exchange import DriverLimitsRoot, LimitOrder  # noqa: PLC0415 - see the class
