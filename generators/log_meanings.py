@@ -125,6 +125,7 @@ EVENTS = {
     "driver_limits_desired_changed": "`gpushare run` wants the driver to limit containers on these GPUs.",
     "driver_limits_desired_unreadable": "What `gpushare run` wants cannot be read. Limits stay as they are. See `reason`.",
     "driver_limits_file_unreadable": "The status of an earlier `gpushare driver-limits` cannot be read, so it is not known how late earlier limits were set. See `reason`.",
+    "driver_limits_no_cgroups": "`gpushare driver-limits` does not find the cgroups of pods, so it can limit none. It looks again every second; do what `reason` says.",
     "driver_limits_proven": "A limit was set on the GPU and read back: the driver limits memory there.",
     "driver_limits_impossible": "No limit can be set on the GPU. Where no hook of NVIDIA's toolkit sets limits, its units are Unhealthy. It is retried; do what `reason` says.",
     "driver_limit_set": "The limits of the container on the GPU are in effect, `seconds` after the container started; memory that it had taken before may not count.",

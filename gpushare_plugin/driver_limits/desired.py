@@ -35,7 +35,10 @@ class DesiredLimits:
         if order == self.order:
             return
         if found is None:
-            reason = "gpushare run has not written what it wants yet; it needs the same --driver-limits-root"
+            reason = (
+                "gpushare run has not ordered limits yet, which it does with --driver-limits-agent=true, the same "
+                "--driver-limits-root, and a config that has driver as an isolation"
+            )
             _log.info("driver_limits_waiting", path=str(self._file), reason=reason)
         elif self.order is None or order.gpus != self.order.gpus:
             _log.info("driver_limits_desired_changed", gpus=list(order.gpus))

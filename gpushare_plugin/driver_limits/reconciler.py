@@ -23,7 +23,7 @@ from gpushare_plugin.driver_limits.exchange import (
 )
 from gpushare_plugin.driver_limits.gpu import NO_CGROUP, GpuLimits, LimitsPace
 from gpushare_plugin.driver_limits.work import Job, work
-from gpushare_plugin.gpus.cgroups import Kubepods
+from gpushare_plugin.gpus.cgroups import Kubepods, why_no_tree
 from gpushare_plugin.gpus.exchange import ExchangeError, StatusFile, read_message
 from gpushare_plugin.gpus.memory_limits import MemoryLimits
 from gpushare_plugin.gpus.source import in_thread
@@ -89,7 +89,7 @@ class LimitsReconciler:
         self._desired.read()
         if (order := self._desired.order) is not None:
             kubepods, cgroups = await in_thread(partial(_find, order, self._cgroup_root), "cgroups")
-            self._trouble = None if kubepods.tops or not order.gpus else _no_pods(self._cgroup_root)
+            self._trouble = self._look_for_pods(order, kubepods)
             self._want(order, cgroups)
             for uuid, gpu in self._gpus.items():
                 if uuid not in self._calls:
@@ -100,6 +100,18 @@ class LimitsReconciler:
             self._publish(order.gpus, tuple(self._containers(order)))
         else:
             self._publish((), self._before)
+
+    def _look_for_pods(self, order: LimitOrder, kubepods: Kubepods) -> str | None:
+        """Return why no limits can be set without the cgroups of pods; None with them, or while none are wanted.
+
+        A root that is no tree of cgroups is told at once: also when limits are only wanted later.
+        """
+        reason = why_no_tree(self._cgroup_root)
+        if not reason and order.gpus and not kubepods.tops:
+            reason = _no_pods(self._cgroup_root)
+        if self._changes.is_new("cgroups", reason or None) and reason:
+            _log.warning("driver_limits_no_cgroups", reason=reason)
+        return reason if reason and order.gpus else None
 
     def _want(self, order: LimitOrder, cgroups: Mapping[str, Path | None]) -> None:
         wanted: defaultdict[str, dict[str, MemoryLimit]] = defaultdict(dict)

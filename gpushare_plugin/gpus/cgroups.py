@@ -66,6 +66,21 @@ def controllers_of(cgroup: Path) -> list[str] | None:
         return None
 
 
+def why_no_tree(root: Path) -> str:
+    """Return why `root` is no tree of cgroups of version 2, and what to change, for people; empty if it is one."""
+    if controllers_of(root) is not None:
+        return ""
+    if not root.exists():
+        return (
+            f"there is no {root}, where the host's tree of cgroups of version 2 is expected; mount the tree there "
+            "(chart: driverLimits.enabled, or driverLimits.readCgroups), or name with --cgroup-root where it is mounted"
+        )
+    return (
+        f"{root} is no tree of cgroups of version 2, which driver limits need; boot the node with version 2 "
+        "(systemd.unified_cgroup_hierarchy=1), or name its tree with --cgroup-root"
+    )
+
+
 class Kubepods(Struct, frozen=True):
     """The cgroups that contain all pods of the node: one, or several after a change of the kubelet's settings."""
 

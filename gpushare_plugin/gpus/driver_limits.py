@@ -19,7 +19,7 @@ from gpushare_plugin.core.cdi import CdiDevices
 from gpushare_plugin.core.driver_limits import FIRST_DRIVER, LIMITS_HOOK, DriverLimits, has_driver_limits
 from gpushare_plugin.core.gpu import Gpu, Inventory
 from gpushare_plugin.gpus.accounting import OFF, PARAMETER, PARAMETERS, SETTING, running_mode
-from gpushare_plugin.gpus.cgroups import MEMORY_CONTROLLERS, controllers_of
+from gpushare_plugin.gpus.cgroups import MEMORY_CONTROLLERS, controllers_of, why_no_tree
 from gpushare_plugin.sharing.ways.cdi import CdiNames
 
 
@@ -65,13 +65,10 @@ def _turned_off(procfs: Path) -> str:
 
 
 def _missing_cgroups(root: Path) -> str:
-    if (controllers := controllers_of(root)) is None:
-        return (
-            f"{root} is no tree of cgroups of version 2, which driver limits need; boot the node with version 2 "
-            "(systemd.unified_cgroup_hierarchy=1), or name its tree with --cgroup-root"
-        )
+    if reason := why_no_tree(root):
+        return reason
     is_root = not (root / "cgroup.events").exists()  # a container sees only what its own cgroup has
-    if is_root and MEMORY_CONTROLLERS.isdisjoint(controllers):
+    if is_root and MEMORY_CONTROLLERS.isdisjoint(controllers_of(root) or ()):
         return (
             "the kernel has neither of the cgroup controllers dmem and misc, by which the driver limits memory; boot a "
             "kernel with CONFIG_CGROUP_DMEM or CONFIG_CGROUP_MISC"

@@ -145,6 +145,30 @@ async def test_a_kill_leaves_limits_to_the_next(fake: FakeNvml, root: DriverLimi
         assert await second.stop() == 0
 
 
+async def test_a_wrong_root_of_cgroups_is_told_at_once(
+    fake: FakeNvml, root: DriverLimitsRoot, kubepods: Kubepods
+) -> None:
+    """The log says what to change before a limit is wanted; no limit is wanted before gpushare run has what it needs.
+
+    Nothing has to start again once the tree is there.
+    """
+    nowhere = kubepods.cgroups.root / "nothing"
+    async with limiting(fake, root, nowhere) as daemon:
+        waits = await daemon.logged("driver_limits_waiting", path=str(root.wanted))
+        for needed in ("--driver-limits-agent=true", "the same --driver-limits-root", "driver as an isolation"):
+            assert needed in waits["reason"]
+        told = await daemon.logged("driver_limits_no_cgroups")
+        assert told["reason"].startswith(f"there is no {nowhere}, where the host's tree of cgroups of version 2 is")
+        assert "name with --cgroup-root where it is mounted" in told["reason"]
+        await daemon.until(root.ready.exists, "nothing is wanted")
+        order(root)
+        await daemon.until(lambda: status(root).trouble == told["reason"], "it is reported once limits are wanted")
+        nowhere.symlink_to(kubepods.cgroups.root)
+        kubepods.container(pod_uid(1), ID)
+        await daemon.until(lambda: status(root).trouble is None, "the tree is found")
+        assert len(daemon.events("driver_limits_no_cgroups")) == 1
+
+
 async def test_a_second_process_is_refused(fake: FakeNvml, root: DriverLimitsRoot, kubepods: Kubepods) -> None:
     """The second process says which process has the root and ends; the first goes on."""
     async with limiting(fake, root, kubepods.cgroups.root) as first:

@@ -100,6 +100,17 @@ def test_cgroups_of_version_1_are_not_enough(tmp_path: Path) -> None:
     assert f"{tmp_path / 'v1'} is no tree of cgroups of version 2" in limits.missing
 
 
+def test_a_tree_of_cgroups_that_is_not_there_is_told(tmp_path: Path) -> None:
+    """The message says where was looked, and that a mount is missing rather than a version of cgroups."""
+    limits = found(Host("driver-limits", tmp_path), cgroups=tmp_path / "nothing")
+    assert limits is not None
+    assert limits.missing == (
+        f"there is no {tmp_path / 'nothing'}, where the host's tree of cgroups of version 2 is expected; mount the "
+        "tree there (chart: driverLimits.enabled, or driverLimits.readCgroups), or name with --cgroup-root where it "
+        "is mounted"
+    )
+
+
 @pytest.mark.parametrize(
     ("controllers", "missing"), [(["dmem"], False), (["misc", "cpu"], False), (["cpu", "memory"], True)]
 )
