@@ -21,7 +21,10 @@ from real_gpus.steps import (
     Step,
     Subject,
     discovery,
+    doctor,
     driver_limits,
+    effects,
+    isolation_lists,
     mps,
     namespaces,
     no_cuda,
@@ -39,6 +42,10 @@ from real_gpus.steps import (
 STEPS: Mapping[str, Step] = {
     "discovery": Step("GPUs as nvidia-smi shows them", discovery.discovery),
     "units": Step("Units without a config", discovery.units),
+    "doctor": Step("gpushare doctor", doctor.doctor),
+    "isolation-lists": Step(
+        "Lists of isolations on a driver without driver limits", isolation_lists.look, isolation_lists.has_limits
+    ),
     "memory": Step("Memory without isolation", shared.memory, no_cuda),
     "usage": Step("Who uses how much", shared.usage, no_usage),
     "turns": Step("Time slicing", shared.turns, no_cuda),
@@ -47,6 +54,10 @@ STEPS: Mapping[str, Step] = {
     "mps-slices": Step("MPS: slices", mps.slices, no_mps),
     "mps-replicas": Step("MPS: replicas", mps.replicas, no_mps),
     "mps-escapes": Step("MPS: what programs can do about their limits", mps.escapes, no_mps),
+    "mps-effects": Step("MPS: what the daemon says of limits", effects.limits, effects.no_effects),
+    "mps-replicas-effects": Step(
+        "MPS: what the daemon says of limits of replicas", effects.replicas, effects.no_effects
+    ),
     "mps-usage": Step("MPS: who uses how much", mps.usage, no_mps_usage),
     "mps-users": Step("MPS: programs of two users", mps.users, no_mps_users),
     "mps-fault": Step("MPS: a fault", mps.fault, no_mps),

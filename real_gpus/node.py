@@ -84,6 +84,11 @@ class Node:
         return made
 
     @property
+    def config(self) -> Path:
+        """The config of the daemon; not there where the daemon runs without one."""
+        return self.folder / _CONFIG
+
+    @property
     def mps(self) -> MpsRoot:
         """The MPS root."""
         return MpsRoot(self.folder / _MPS)
@@ -124,23 +129,23 @@ class Node:
             lambda gpu: next((each for each in gpu.foreign_processes if each.pid == pid), None), lambda _: True
         )
 
-    async def use(self, container: str, known: Callable[[Use], bool]) -> Use | None:
+    async def use(self, container: str, known: Callable[[Use], bool], within: float = _SEEN_WITHIN) -> Use | None:
         """Wait until the daemon reports a use of `container` that is `known`; return the last reported use."""
         return await self._reported(
-            lambda gpu: next((each for each in gpu.uses or () if each.container == container), None), known
+            lambda gpu: next((each for each in gpu.uses or () if each.container == container), None), known, within
         )
 
     async def _reported(
-        self, find: Callable[[GpuReport], Found | None], known: Callable[[Found], bool]
+        self, find: Callable[[GpuReport], Found | None], known: Callable[[Found], bool], within: float = _SEEN_WITHIN
     ) -> Found | None:
-        """Wait until `find` finds on a GPU what is `known`; return what was found last."""
+        """Wait until `find` finds on a GPU what is `known`, at most `within` seconds; return what was found last."""
 
         async def look() -> tuple[bool, Found | None]:
             report = await asyncio.to_thread(self.report)
             found = next((each for gpu in (report.gpus if report else ()) if (each := find(gpu)) is not None), None)
             return found is not None and known(found), found
 
-        return await until(look, _SEEN_WITHIN)
+        return await until(look, within)
 
     def events(self, name: str) -> Iterator[Mapping[str, Any]]:
         """Yield the events `name` in the logs of the daemon and of `gpushare mps` since all units can be allocated."""
@@ -150,6 +155,18 @@ class Node:
                     entry = json.loads(line)
                     if entry.get("event") == name and entry["timestamp"] > self.ready_at:
                         yield entry
+
+
+async def gpushare(*arguments: str | Path) -> tuple[int, str]:
+    """Run a command of gpushare on this machine; return the exit status and the output, without one the errors."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gpushare_plugin", *map(str, arguments)),
+        env=clean_environment(),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    printed, errors = await process.communicate()
+    return process.returncode or 0, (printed or errors).decode(errors="replace")
 
 
 async def until(look: Callable[[], Awaitable[tuple[bool, Found]]], seconds: float) -> Found:

@@ -13,7 +13,10 @@ from gpushare_plugin.core.driver_limits import FIRST_DRIVER, has_driver_limits
 from gpushare_plugin.observe.node.report import GpuReport
 from real_gpus.containers import why_no_mounts
 from real_gpus.findings import Finding
-from real_gpus.node import Machine, Node, node
+from real_gpus.node import Config, Machine, Node, node
+
+Isolation = Literal["none", "mps"] | tuple[str, ...]
+"""The value of `isolation` in a config: a name, or a list in the order of preference."""
 
 MEMORY = "aliyun.com/gpu-mem"
 """The resource of memory in GiB."""
@@ -72,17 +75,18 @@ class Subject(NamedTuple):
         others = len(self.gpus) - 1
         return {**shared, WHOLE: others} if others else shared
 
-    def by_memory(
-        self, isolation: Literal["none", "mps"], protocol: Literal[2, 3] = 2
-    ) -> AbstractAsyncContextManager[Node]:
+    def sharing_by_memory(self, isolation: Isolation) -> Config:
+        """Return the section `sharing` of a config that shares the GPU by memory in GiB."""
+        entry = {"name": MEMORY, "devices": [self.gpu.index], "isolation": isolation}
+        return {"memory": {"resources": [entry]}}
+
+    def by_memory(self, isolation: Isolation, protocol: Literal[2, 3] = 2) -> AbstractAsyncContextManager[Node]:
         """Run a node that shares the GPU by memory in GiB, with a protocol of MPS.
 
         Raises NodeError where the node does not come up.
         """
-        entry = {"name": MEMORY, "devices": [self.gpu.index], "isolation": isolation}
-        sharing = {"memory": {"resources": [entry]}}
-        units = self.units({MEMORY: self.gib})
-        return node(self.machine, sharing, units, mps=isolation == "mps", protocol=protocol)
+        sharing, units = self.sharing_by_memory(isolation), self.units({MEMORY: self.gib})
+        return node(self.machine, sharing, units, mps="mps" in isolation, protocol=protocol)
 
 
 Lacks = Callable[[Subject], str | None]

@@ -11,7 +11,17 @@ from real_gpus.findings import Finding, check, equal, measured, skipped
 from real_gpus.node import node
 from real_gpus.steps import MEMORY, MIB_PER_UNIT, WHOLE, Subject, shares_memory
 
-_FIELDS = ("index", "uuid", "name", "pci.bus_id", "compute_cap", "memory.total", "memory.reserved", "mig.mode.current")
+_FIELDS = (
+    "index",
+    "uuid",
+    "name",
+    "pci.bus_id",
+    "compute_cap",
+    "memory.total",
+    "memory.reserved",
+    "mig.mode.current",
+    "driver_version",
+)
 _AS_SHOWN, _NOT_SHOWN = "as nvidia-smi shows it", "[N/A]"
 _AT_REST = 20.0
 """Seconds in which the daemon at rest is watched."""
@@ -32,6 +42,7 @@ async def discovery(subject: Subject) -> AsyncIterator[Finding]:
         yield skipped("every GPU as nvidia-smi shows the GPU", f"nvidia-smi says: {said.decode().strip()}")
         return
     yield equal("number of GPUs", len(rows), len(subject.gpus))
+    yield equal("version of the driver", ", ".join(sorted({row[-1] for row in rows})), subject.machine.driver)
     for row, gpu in zip(rows, subject.gpus, strict=False):
         shown = dict(zip(_FIELDS, row, strict=True))
         for finding in _compared(shown, gpu):

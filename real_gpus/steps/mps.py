@@ -23,14 +23,14 @@ _LEAST_NOMINAL = 8
 """The least nominal size in GB whose eighth is a slice."""
 _ROUNDED = 4
 """At most so many multiprocessors fewer than its percentage a program gets: they come in groups."""
-_FEWEST = 8
+FEWEST = 8
 """So many multiprocessors a program got at least, whatever its percentage (H100, driver 580)."""
 _SOON = 15.0
 """Seconds within which something is expected, and for which a program computes that is ended meanwhile."""
 _KILLS = 3
 """How often each way to end a program is tried."""
 _TERMINATE = "terminate_client and SIGKILL"
-_LIMIT, _PIPE, _PERCENTAGE = (
+_LIMIT, _PIPE, PERCENTAGE = (
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
     "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
@@ -71,10 +71,10 @@ async def limited(name: str, container: RunningContainer, limit: int, all_: int)
         yield check(f"{name}: a program", expected="works", found=look["error"], holds=False)
         return
     yield measured(f"{name}: memory that CUDA tells a program, MiB", look["total_mib"])
-    percent = int(container.environment.get(_PERCENTAGE, "100"))
+    percent = int(container.environment.get(PERCENTAGE, "100"))
     most = all_ * percent // 100
     statement = f"{name}: part of the GPU that computes, limit {percent} %"
-    if most < _FEWEST:
+    if most < FEWEST:
         yield measured(statement, f"{look['worked']} multiprocessors")
     else:
         yield between(statement, most - _ROUNDED, look["worked"], most, "multiprocessors")
@@ -115,7 +115,7 @@ async def replicas(subject: Subject) -> AsyncIterator[Finding]:
         limit = subject.memory_mib // 4
         async for finding in limited("replica", container, limit, all_):
             yield finding
-        async for finding in _escapes(container, limit, _lifted(subject, limit)):
+        async for finding in _escapes(container, limit, lifted(subject, limit)):
             yield finding
 
 
@@ -127,7 +127,7 @@ async def escapes(subject: Subject) -> AsyncIterator[Finding]:
         first = await container.start()
         kept = await first.ask("fill", mib=limit + BEYOND_MIB, keep=True)
         yield measured("MiB that a first process of the container keeps", kept.get("mib"))
-        async for finding in _escapes(container, limit, {"is a second process": {}, **_lifted(subject, limit)}):
+        async for finding in _escapes(container, limit, {"is a second process": {}, **lifted(subject, limit)}):
             yield finding
         await first.end()
         program = await container.start()
@@ -167,7 +167,7 @@ async def users(subject: Subject, protocol: Literal[2, 3] = 2) -> AsyncIterator[
         yield between(statement, most - OVERHEAD_MIB, answer.get("mib", 0), most, "MiB")
 
 
-def _lifted(subject: Subject, limit: int) -> Mapping[str, Mapping[str, str | None]]:
+def lifted(subject: Subject, limit: int) -> Mapping[str, Mapping[str, str | None]]:
     """Return what a program can try to get more than `limit` MiB, by its name in words."""
     own, absent = subject.gpu.uuid, "GPU-00000000-0000-0000-0000-000000000000"
     return {
@@ -175,8 +175,8 @@ def _lifted(subject: Subject, limit: int) -> Mapping[str, Mapping[str, str | Non
         "doubles its limit of memory": {_LIMIT: f"0={2 * limit}M"},
         "names a GPU that it does not see": {_LIMIT: f"0={limit}M,1={limit}M"},
         "names a GPU that it does not see, by UUID": {_LIMIT: f"{own}={limit}M,{absent}={limit}M"},
-        "removes its limit of compute": {_PERCENTAGE: None},
-        "raises its limit of compute": {_PERCENTAGE: "100"},
+        "removes its limit of compute": {PERCENTAGE: None},
+        "raises its limit of compute": {PERCENTAGE: "100"},
         "leaves MPS": {_PIPE: None},
     }
 

@@ -69,6 +69,8 @@ async def usage(subject: Subject) -> AsyncIterator[Finding]:
         over = use is not None and use.over_limit
         statement = "the daemon says that the container exceeds its limit"
         yield check(statement, expected="yes", found="yes" if over else "no", holds=over)
+        effect = "no use" if use is None else use.limit_effect.words if use.limit_effect else "nothing"
+        yield equal("what the daemon says of a limit that nothing enforces", "nothing", effect)
         outside = await made.start_outside(subject.gpu.uuid)
         await outside.ask("hold", mib=held)
         found = await made.foreign(outside.pid)

@@ -1,10 +1,14 @@
-"""A stand-in for the driver under the stand-in for CUDA: the memory that programs take counts for their cgroups."""
+"""A stand-in for the driver under the stand-in for CUDA: the memory that programs take counts for their cgroups.
+
+NVML shows the programs and their memory.
+"""
 
 import itertools
 import socket
 import socketserver
 import struct
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +17,7 @@ from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.gpus.memory_limits import LimitError
 from gpushare_plugin.gpus.nvml.memory_limits import NvmlMemoryLimits
 from gpushare_plugin.testing.cgroups import processes_of
-from gpushare_plugin.testing.nvml import FakeNvml
+from gpushare_plugin.testing.nvml import FakeNvml, FakeProcess
 from gpushare_plugin.testing.nvml.memory import Allocation
 
 _PEER = struct.Struct("3i")
@@ -29,6 +33,7 @@ class Driver:
         self._limits = NvmlMemoryLimits(cgroups / "nowhere")
         self._ids = itertools.count()
         self._taken: dict[int, Allocation] = {}
+        self._used: Counter[tuple[str, int]] = Counter()
         self._lock = threading.Lock()
 
     def serve(self, connection: socket.socket) -> None:
@@ -41,11 +46,21 @@ class Driver:
                 what, uuid, number = line.split()
                 with self._lock:
                     answer = self._answer(what, uuid, int(number), cgroup, held)
+                    if what == "take" and answer != _REFUSED:
+                        self._show(uuid, pid, int(number) // MIB)
                 lines.write(f"{answer}\n")
                 lines.flush()
         with self._lock:
             for each in held:
                 self._taken[each].free()
+
+    def _show(self, uuid: str, pid: int, mib: int) -> None:
+        """Let NVML show that the process `pid` uses `mib` more; what a program gives back still counts here."""
+        self._used[uuid, pid] += mib
+        self._nvml.leave(uuid)
+        for (used, user), amount in self._used.items():
+            if used == uuid:
+                self._nvml.use(uuid, FakeProcess(user, amount))
 
     def _processes(self) -> Iterator[Path]:
         return self._cgroups.rglob("cgroup.procs")

@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.testing.nvml import FakeGpu, FakeProcess
+from gpushare_plugin.doctor.examination import DoctorReport
+from gpushare_plugin.doctor.node.diagnosis import right, wrong
+from gpushare_plugin.testing.nvml import DRIVER_WITH_LIMITS, FakeGpu, FakeProcess
 from real_gpus.containers import Cgroups
+from real_gpus.findings import Verdict
+from real_gpus.node import Machine as NodeMachine
+from real_gpus.steps import Subject, doctor, isolation_lists
 from tests.real_gpus.machine import GPU, Machine, machine
 
 
@@ -75,6 +80,59 @@ def test_steps_that_a_machine_cannot_show_are_skipped_with_the_reason(tmp_path: 
     absent = "driver 570.86.15 has no driver limits, which drivers have from 615 on: expected absent"
     assert f"skipped: the whole step: {absent}" in done.stdout
     assert "holds: nvmlDeviceSetMemoryLimits_v1 in the library of driver 570.86.15: False" in done.stdout
+
+
+def test_gpus_and_driver_are_compared_with_what_nvidia_smi_shows(place: Machine) -> None:
+    """Another version of the driver than NVML tells is found out, and all else holds."""
+    shown = Path(place.environment["PATH"].partition(":")[0], "nvidia-smi")
+    gpu = f"0, ${{FAKE_CUDA%%,*}}, {GPU.name}, 00000000:07:00.0, 9.0, 81559, 480, Disabled, 560.1"
+    shown.write_text(f'#!/bin/sh\necho "{gpu}"\n')
+    shown.chmod(0o755)
+    done = place.run("--only", "discovery")
+    assert done.stdout.count("DOES NOT HOLD") == 1, done.stdout
+    assert "DOES NOT HOLD: version of the driver: 570.86.15, expected 560.1" in done.stdout
+
+
+def test_doctor_is_run_and_its_lines_are_told(place: Machine) -> None:
+    """Without a card on the PCI bus, doctor has no line about NVML with which another step could be compared."""
+    done = place.run("--only", "doctor")
+    assert done.returncode == 0, done.stdout
+    assert "holds: the exit status of gpushare doctor: 0" in done.stdout
+    assert "measured: config: right: the node is judged by " in done.stdout
+    assert "holds: control groups: doctor says what the other steps see: right" in done.stdout
+    assert "skipped: NVML: doctor says what the other steps see: not looked at" in done.stdout
+
+
+def test_lines_of_doctor_that_contradict_other_steps_do_not_hold() -> None:
+    """A line that is wrong, that says something else, or that is missing contradicts; names are not told."""
+    lines = (
+        wrong("NVML", "GPU-0d41a773-8818-50c9-972e-fed9bf7583e8 does not answer", "reboot the node"),
+        right("NVML", "driver 580.1; GPUs: 0 H100"),
+        right("driver (kernel)", "570.2"),
+        right("control groups", "version 2, controllers cpu"),
+    )
+    seen = {"NVML": "driver 580.1", "driver (kernel)": "580.1", "control groups": "version 2", "MPS": "serves"}
+    found = list(doctor.compared(DoctorReport(right=3, wrong=1, not_looked_at=0, lines=lines), seen))
+    assert "0d41a773" not in str(found)
+    assert [each.verdict for each in found[: len(lines)]] == [Verdict.MEASURED] * 4
+    assert [each.verdict for each in found[len(lines) :]] == [
+        Verdict.FAILS,
+        Verdict.FAILS,
+        Verdict.HOLDS,
+        Verdict.FAILS,
+    ]
+
+
+@pytest.mark.usefixtures("needs_mounts")
+def test_a_list_of_isolations_is_taken_up_to_what_an_older_driver_has(place: Machine) -> None:
+    """`driver` alone is refused, and a list says why not the first; a newer driver has other steps for that."""
+    done = place.run("--only", "isolation-lists")
+    assert done.returncode == 0, done.stdout
+    assert "holds: check-config, isolation driver alone: exit status: 1" in done.stdout
+    assert "holds: run, isolation [driver, none]: chosen: none" in done.stdout
+    assert "holds: run, isolation [driver, mps]: chosen: mps" in done.stdout
+    newer = Subject(NodeMachine([], Cgroups(), DRIVER_WITH_LIMITS, may_change=False), [])
+    assert isolation_lists.has_limits(newer) == "driver 615.71.09 has driver limits, which other steps look at"
 
 
 def test_a_run_leaves_the_settings_of_the_gpus_as_they_were(place: Machine) -> None:
