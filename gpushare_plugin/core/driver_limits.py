@@ -83,28 +83,26 @@ class LimitRule(Struct, frozen=True):
     def limit(self, share_mib: int, gpu_mib: int) -> MemoryLimit:
         """Return the limits of a container with `share_mib` MiB of a GPU of `gpu_mib` MiB, both usable memory.
 
-        The driver refuses limits above the memory of the GPU.
+        The driver refuses limits above the memory of the GPU. With a burst, the share alone is guaranteed: the shares
+        of a GPU together are never more than its memory, while the hard limits can be.
         """
-        soft = self._guaranteed_mib(share_mib, gpu_mib) if self.bursts else 0
-        return MemoryLimit(self.most_mib(share_mib, gpu_mib) * MIB, soft * MIB)
+        return MemoryLimit(self.most_mib(share_mib, gpu_mib) * MIB, share_mib * MIB if self.bursts else 0)
 
     def most_mib(self, share_mib: int, gpu_mib: int) -> int:
         """Return the hard limit in MiB; the arguments are those of `limit`."""
-        return min(self._wanted_mib(self._guaranteed_mib(share_mib, gpu_mib)), gpu_mib)
+        return min(self._wanted_mib(share_mib), gpu_mib)
 
     def exceeds(self, share_mib: int, gpu_mib: int) -> bool:
         """Return whether the rule makes a hard limit above the memory of the GPU; the arguments are those of `limit`.
 
         The limit is then the memory of the GPU, so that nothing is limited.
         """
-        return self._wanted_mib(share_mib + self.added_mib) > gpu_mib
+        return self._wanted_mib(share_mib) > gpu_mib
 
-    def _guaranteed_mib(self, share_mib: int, gpu_mib: int) -> int:
-        return min(share_mib + self.added_mib, gpu_mib)
-
-    def _wanted_mib(self, guaranteed_mib: int) -> int:
-        """Return the hard limit in MiB for a guaranteed part, whatever memory the GPU has."""
-        return max(guaranteed_mib, int(guaranteed_mib * (self.burst or 1)), self.burst_mib or 0)
+    def _wanted_mib(self, share_mib: int) -> int:
+        """Return the hard limit in MiB for a share, whatever memory the GPU has."""
+        share = share_mib + self.added_mib
+        return max(share, int(share * (self.burst or 1)), self.burst_mib or 0)
 
 
 class DriverLimits(Struct, frozen=True):

@@ -22,6 +22,7 @@ GPU_MIB = 40960
         (LimitRule(burst_mib=8192), 1024, MemoryLimit(8192 * MIB, 1024 * MIB)),
         (LimitRule(burst_mib=8192), 10240, MemoryLimit(10240 * MIB, 10240 * MIB)),
         (LimitRule(burst=Fraction(4)), 20480, MemoryLimit(GPU_MIB * MIB, 20480 * MIB)),
+        (LimitRule(512, Fraction(2)), 1024, MemoryLimit(3072 * MIB, 1024 * MIB)),
     ],
 )
 def test_limits_follow_the_share(rule: LimitRule, share_mib: int, expected: MemoryLimit) -> None:
@@ -40,6 +41,17 @@ def test_the_driver_accepts_every_limit(added: int, burst: Fraction | None, size
     limit = LimitRule(added, burst, size).limit(share, GPU_MIB)
     assert limit.hard is not None
     assert max(limit.soft, share * MIB) <= limit.hard <= GPU_MIB * MIB
+
+
+@given(
+    added=st.integers(0, 2048),
+    burst=st.fractions(1, 8),
+    shares=st.lists(st.integers(1, GPU_MIB // 4), min_size=1, max_size=4),
+)
+def test_what_a_gpu_guarantees_is_never_more_than_it_has(added: int, burst: Fraction, shares: list[int]) -> None:
+    """Containers can borrow the same memory, so hard limits can add up to more; the soft limits are the shares."""
+    limits = [LimitRule(added, burst).limit(share, GPU_MIB) for share in shares]
+    assert sum(each.soft for each in limits) == sum(shares) * MIB <= GPU_MIB * MIB
 
 
 @pytest.mark.parametrize(

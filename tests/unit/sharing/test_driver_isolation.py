@@ -82,7 +82,7 @@ def test_mps_does_not_take_back_what_the_driver_allows() -> None:
     more: dict[str, Any] = {"driverLimits": {"additionalMemory": "512MiB"}}
     resource = resource_of(a_node(40960), memory(isolation="driver+mps", burst=2), agent=True, **more)
     environment = resource.allocate(list(resource.units)[:4]).environment
-    assert (environment[SOFT], environment[HARD]) == (str(4096 + 512), str(2 * (4096 + 512)))
+    assert (environment[SOFT], environment[HARD]) == ("4096", str(2 * (4096 + 512)))
     assert environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"0={2 * (4096 + 512)}M"
     replicas = {"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4, "isolation": "driver"}]}}
     found = plan(EffectiveConfig(settings(sharing=replicas, **more)), a_node(40960), driver_limits=DriverLimits())
@@ -184,4 +184,4 @@ def test_another_rule_changes_no_share_and_waits_for_nobody() -> None:
     assert waiting == ()
     resource = offer.resources[GPU_MEM]
     assert (len(resource.units), resource.retired) == (8, {})
-    assert limits(resource.allocate([one])) == ("1536", "3072")
+    assert limits(resource.allocate([one])) == ("1024", "3072")
