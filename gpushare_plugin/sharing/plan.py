@@ -104,7 +104,8 @@ def _assembled(node: NodeFacts, ways: Iterable[MakeWay], describe: Callable[[Pat
         entry.choice = choose(entry.isolations, shared, findings)
     needs = mps.needs((entry.isolation, entry.gpus) for entry in entries)
     if reason := mps.why_not_protocol(needs.protocol, node.inventory.driver_version):
-        findings.problem(("flags", "mpsProtocol"), reason)
+        found = f"{needs.protocol} found, but {reason}; set 2, or install a newer driver"
+        findings.problem(("flags", "mpsProtocol"), found)
     unclaimed = {gpu: name for gpu, name in _left(node).items() if gpu.uuid not in selection.owners}
     resources = tuple(_resources(made, unclaimed, findings))
     cdi, gpus = CdiNames(node.config.flags, node.injection.cdi_devices), _gpus(resources)

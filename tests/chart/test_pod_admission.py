@@ -11,7 +11,7 @@ from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.core.escapes import OWN_NAMES, OWN_PREFIXES
 from gpushare_plugin.core.grant import AllocatedGpu, Allocation, Grant
 from gpushare_plugin.ledger import annotations as names
-from gpushare_plugin.sharing.isolation.layer import Limits, isolate
+from gpushare_plugin.sharing.isolation.layer import Limits, NodeMeans, isolate
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
 from tests.chart.admission import AdmissionRequest, Policy
 from tests.chart.rendering import objects, templates
@@ -98,7 +98,7 @@ def test_variables_that_gpushare_sets_cannot_be_set_by_pods(variable: str) -> No
 @pytest.mark.parametrize("name", ISOLATIONS)
 def test_no_pod_sets_the_limits_of_an_isolation(name: IsolationName) -> None:
     """Each variable by which an isolation limits a container is one that the pod cannot set itself."""
-    isolation, share = ISOLATIONS[name](Config(), Limits(), None), AllocatedGpu(a_gpu(0), 1, 4, 1024)
+    isolation, share = ISOLATIONS[name](Config(), Limits(), NodeMeans()), AllocatedGpu(a_gpu(0), 1, 4, 1024)
     limits = {*isolate(Grant(), Allocation("r", (share,), frozenset({"id"})), isolation.layers).environment}
     limits |= {variable} if (variable := isolation.compute_variable(share.gpu)) else set()
     free = [each for each in sorted(limits) if not created(pod(container(**{each: "1"})))]

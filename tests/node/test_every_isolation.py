@@ -6,7 +6,7 @@ from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.schema.isolations import IsolationName
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.core.driver_limits import DriverLimits
-from gpushare_plugin.sharing.isolation.layer import Limits
+from gpushare_plugin.sharing.isolation.layer import Limits, NodeMeans
 from gpushare_plugin.sharing.isolation.mps import UnderMps
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
@@ -34,5 +34,5 @@ async def test_units_are_healthy_only_where_nothing_is_missing(kubelet: Embedded
 @pytest.mark.parametrize("name", ISOLATIONS)
 def test_a_daemon_is_needed_in_a_mode_of_its_own(name: IsolationName) -> None:
     """A GPU goes to and from MPS only when no pod holds it, and the mode says what MPS has to serve."""
-    mode = ISOLATIONS[name](Config(), Limits(), None).mode(a_gpu(0))
+    mode = ISOLATIONS[name](Config(), Limits(), NodeMeans()).mode(a_gpu(0))
     assert isinstance(mode, UnderMps) is (name not in DAEMONLESS)

@@ -23,7 +23,7 @@ from gpushare_plugin.testing.mps import FakeClient, FakeMps
 from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
 from tests.node.starting import start, start_again
 from tests.node.test_mps_node import BY_MEMORY, BY_REPLICAS, GPU, GPU_MEM, MpsNode
-from tests.process.daemon import Daemon
+from tests.process.daemon import Daemon, gpushare
 from tests.waiting import until
 
 CARD = FakeGpu(memory_mib=16384, reserved_mib=0)
@@ -247,6 +247,21 @@ async def test_a_driver_without_the_protocol_is_told(node: NamespacesNode, kubel
             assert "3 found, but this node has driver 580.95.05, and MPS has protocol 3 from driver 615 on" in str(
                 plugin
             )
+
+
+async def test_a_list_goes_on_where_the_driver_lacks_the_protocol(
+    node: NamespacesNode, kubelet: EmbeddedKubelet
+) -> None:
+    """With `[mps, none]`, the GPUs of such a node are shared without isolation, and `gpushare list` says why."""
+    node.share("{memory: {resources: [{name: aliyun.com/gpu-mem, isolation: [mps, none]}]}}")
+    with FakeNvml([CARD], driver_version="580.95.05") as old:
+        node.environment |= old.environment
+        async with node.plugin(kubelet) as plugin:
+            await plugin.advertises(kubelet, {GPU_MEM: 16})
+            assert "CUDA_MPS_PIPE_DIRECTORY" not in (await one(kubelet, GPU_MEM, 4)).environment
+            listed = await gpushare("list", "--device-plugin-path", kubelet.plugin_directory)
+            why = "isolation none, not mps: this node has driver 580.95.05, and MPS has protocol 3 from driver 615 on"
+            assert why in listed.output
 
 
 async def test_another_protocol_waits_for_pods(node: NamespacesNode, kubelet: EmbeddedKubelet) -> None:

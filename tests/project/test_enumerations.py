@@ -25,7 +25,7 @@ from gpushare_plugin.core.policies import (
     ReplicaPolicyName,
 )
 from gpushare_plugin.core.snapshot import SharingMode
-from gpushare_plugin.sharing.isolation.layer import Isolation, Limits
+from gpushare_plugin.sharing.isolation.layer import Isolation, Limits, NodeMeans
 from gpushare_plugin.sharing.isolation.mps import UnderMps
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
 from gpushare_plugin.sharing.ways.table import WAYS
@@ -39,7 +39,7 @@ CHART = ROOT / "charts/gpushare"
 NVIDIAS = {"version", "flags", "resources", "sharing", "imex"}
 """The sections of a config that NVIDIA's plugin has, too."""
 
-MADE: dict[str, Isolation] = {name: make(Config(), Limits(), None) for name, make in ISOLATIONS.items()}
+MADE: dict[str, Isolation] = {name: make(Config(), Limits(), NodeMeans()) for name, make in ISOLATIONS.items()}
 ENFORCING = {name: each for name, each in MADE.items() if each.layers}
 """The isolations that enforce something: all but `none`."""
 COMPUTING = {name: each for name, each in MADE.items() if each.compute_variable(a_gpu(0)) is not None}

@@ -11,6 +11,7 @@ from gpushare_plugin.base.errors import Path
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.findings import Findings
 from gpushare_plugin.config.schema.sections import Burst, Compute
+from gpushare_plugin.core.driver_limits import DriverLimits
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.grant import Allocation, Grant
 
@@ -67,6 +68,15 @@ class SharedGpus(Struct, frozen=True):
     """The number of containers that could share each GPU at a time."""
     key: str = ""
     """The key of the entry that sets the number of containers; empty if a container can count for several."""
+
+
+class NodeMeans(Struct, frozen=True):
+    """The means of a node to isolate containers, beside the GPUs of the node."""
+
+    driver_version: str = ""
+    """The version of NVIDIA's driver; empty where unknown."""
+    driver_limits: DriverLimits | None = None
+    """The means to set driver limits; None where nobody looked."""
 
 
 class Isolation:

@@ -150,6 +150,8 @@ class MpsIsolation(Struct, Isolation, frozen=True):
     """The limits of the entry."""
     protocol: MpsProtocol
     """The protocol of the daemon."""
+    driver_version: str
+    """The version of the node's driver; empty where unknown."""
 
     @property
     def limits_several_gpus(self) -> bool:
@@ -178,7 +180,9 @@ class MpsIsolation(Struct, Isolation, frozen=True):
         return _COMPUTE_LIMIT if enforces_limits(gpu) else None
 
     def why_not(self, gpus: Iterable[Gpu]) -> str:
-        """Return which GPU MPS cannot share, and why; empty if MPS can share all GPUs."""
+        """Return why the driver cannot run MPS, or which GPU MPS cannot share, and why; empty if MPS can share all."""
+        if reason := why_not_protocol(self.protocol, self.driver_version):
+            return reason
         return next((f"{gpu.description} {reason}" for gpu in gpus if (reason := why_not(gpu))), "")
 
     def check(self, shared: SharedGpus, findings: Findings) -> None:
@@ -230,10 +234,7 @@ def why_not_protocol(protocol: MpsProtocol, driver_version: str) -> str | None:
     """Return why a driver cannot run MPS with a protocol, None where the driver can, or its version is unknown."""
     if protocol != WITH_NAMESPACES or not driver_version or has_driver_limits(driver_version):
         return None
-    return (
-        f"{protocol} found, but this node has driver {driver_version}, and MPS has protocol {protocol} from driver "
-        f"{FIRST_DRIVER} on; set 2, or install a newer driver"
-    )
+    return f"this node has driver {driver_version}, and MPS has protocol {protocol} from driver {FIRST_DRIVER} on"
 
 
 def why_not(gpu: Gpu) -> str | None:

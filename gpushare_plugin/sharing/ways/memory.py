@@ -74,7 +74,7 @@ class MemoryWay:
                 settings.isolation,
                 self._node.config,
                 Limits(settings.compute, burst=settings.burst),
-                self._node.driver_limits,
+                self._node.means,
             ),
             containers=lambda gpu: gpu.memory_mib // settings.unit.mib,
         )

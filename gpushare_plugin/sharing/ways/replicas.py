@@ -64,7 +64,7 @@ class ReplicasWay:
             for index, settings in enumerate(section.resources):
                 path = ("sharing", "timeSlicing", "resources", index)
                 limits = Limits("unlimited", settings.replicas, settings.burst)
-                named = isolations(settings.isolation, self._node.config, limits, self._node.driver_limits)
+                named = isolations(settings.isolation, self._node.config, limits, self._node.means)
                 yield self._replication(path, section, settings, named, refuse_several=False)
 
     def _under_mps(self) -> Iterator[_Replication]:
@@ -72,7 +72,7 @@ class ReplicasWay:
             for index, settings in enumerate(section.resources):
                 path = ("sharing", "mps", "resources", index)
                 limits = Limits(equal_parts=settings.replicas, burst=settings.burst)
-                named = isolations_under_mps(settings.isolation, self._node.config, limits, self._node.driver_limits)
+                named = isolations_under_mps(settings.isolation, self._node.config, limits, self._node.means)
                 yield self._replication(path, section, settings, named, refuse_several=True)
 
     def _replication(

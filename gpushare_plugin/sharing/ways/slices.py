@@ -57,7 +57,7 @@ class SlicesWay:
                 settings.isolation,
                 self._node.config,
                 Limits(_compute(settings), burst=settings.burst),
-                self._node.driver_limits,
+                self._node.means,
             ),
             containers=lambda _gpu: sum(each.count for each in settings.slices),
             key="slices",
@@ -75,7 +75,7 @@ class SlicesWay:
             name="partitioned",
             devices=AllDevices(),
             candidates=tuple(gpu for gpu in cards if not why_not(gpu)),
-            isolations=isolations_under_mps(None, self._node.config, Limits(), self._node.driver_limits),
+            isolations=isolations_under_mps(None, self._node.config, Limits(), self._node.means),
             containers=lambda gpu: sum(map(len, self._node.cut.get(gpu.uuid, {}).values())),
         )
         return _CutEntry(entry, lambda gpu: self._node.cut.get(gpu.uuid, {}))

@@ -12,7 +12,7 @@ from gpushare_plugin.core.driver_limits import DriverLimits
 from gpushare_plugin.core.gpu import Gpu, Inventory
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.sharing.isolation.choice import Choice
-from gpushare_plugin.sharing.isolation.layer import Isolation
+from gpushare_plugin.sharing.isolation.layer import Isolation, NodeMeans
 from gpushare_plugin.sharing.ways.injection import Injection
 from gpushare_plugin.slices.slice import Slice
 
@@ -37,6 +37,11 @@ class NodeFacts(Struct, frozen=True):
     """The slices of each GPU of a partitioned node, by UUID; under MIG, the offered GPUs, without slices."""
     driver_limits: DriverLimits | None = None
     """The means of the node to set driver limits; None where nobody looked."""
+
+    @property
+    def means(self) -> NodeMeans:
+        """The means of the node to isolate containers."""
+        return NodeMeans(self.inventory.driver_version, self.driver_limits)
 
     @property
     def config(self) -> Config:

@@ -140,6 +140,30 @@ def test_a_node_that_can_have_no_driver_limits_falls_back_to_mps_alone() -> None
     assert (found.isolations, found.isolation_reasons) == ({FIRST: "mps"}, {FIRST: (f"driver+mps: {OLD.missing}",)})
 
 
+@pytest.mark.parametrize(
+    ("listed", "driver", "chosen"),
+    [
+        (["mps", "none"], "580.95.05", "none"),
+        (["mps", "none"], "615.71.09", "mps"),
+        (["mps", "none"], "", "mps"),
+        (["mps", "hami-core"], "580.95.05", "hami-core"),
+        (["driver+mps", "mps", "none"], "580.95.05", "none"),
+    ],
+)
+def test_mps_is_passed_over_where_the_driver_lacks_its_protocol(listed: list[str], driver: str, chosen: str) -> None:
+    """With `mpsProtocol: 3`, a list goes on after `mps` on a node with a driver before 615, and the reason says why."""
+    config, node = (
+        settings(sharing=memory(isolation=listed), flags={"mpsProtocol": 3}),
+        replace(NODE, driver_version=driver),
+    )
+    found = plan(EffectiveConfig(config), node, driver_limits=OLD)
+    assert problems(found) == []
+    assert found.isolations == {FIRST: chosen}
+    reason = f"mps: this node has driver {driver}, and MPS has protocol 3 from driver 615 on"
+    assert (reason in found.isolation_reasons[FIRST]) is (chosen != "mps")
+    assert planned_snapshot(config, node, found).needs_mps is (chosen == "mps")
+
+
 @pytest.mark.parametrize(("node", "needed"), [(HOOK, False), (OLD, True)])
 def test_mps_is_needed_only_where_it_is_chosen(node: DriverLimits, needed: bool) -> None:  # noqa: FBT001 - a case
     """`gpushare mps` runs on the nodes where an entry shares through it, also while no GPU answers."""
