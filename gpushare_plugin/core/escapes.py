@@ -7,7 +7,7 @@ the process does not see lifts all limits of memory: measured with driver 615 an
 documentation of NVIDIA Dynamo; seen with driver 580.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 Variables = Mapping[str, str]
 """Watched environment variables by name."""
@@ -55,13 +55,25 @@ def mps_escapes(gpus: Sequence[str], given: Variables, found: Variables) -> Iter
 
 
 def namespace_escapes(gpus: Sequence[str], given: Variables, found: Variables) -> Iterator[str]:
-    """Yield the escapes of a client in a namespace of MPS protocol 3, which holds the percentage; see `Escapes`."""
+    """Yield the escapes of a client whose percentage MPS itself holds; see `Escapes`.
+
+    That is a client in a namespace of protocol 3, or one whose percentage is the default of the MPS control daemon.
+    """
     yield from _chosen(given, found)
     yield from _changed(_PIPE, given, found)
     if names_unseen_gpu(found.get(LIST, ""), gpus, found.get(VISIBLE_DEVICES)):
         yield f"a {LIST} that names a GPU which it does not see by {VISIBLE_DEVICES}, so CUDA drops all limits"
     elif LIST in given:  # otherwise the limit is MPS' own, and a list of the process can only lower the limit
         yield from _changed(LIST, given, found)
+
+
+def holds_threads(default: int | None, grants: Iterable[Variables]) -> bool:
+    """Return whether MPS holds clients to the granted percentage by its default, whatever variables they set.
+
+    Seen with driver 580: a client that removes or raises its percentage gets the default of the MPS control daemon.
+    """
+    percentages = [_percent(grant[_MPS_PERCENTAGE]) for grant in grants if _MPS_PERCENTAGE in grant]
+    return default is not None and all(default <= each for each in percentages)
 
 
 def driver_escapes(gpus: Sequence[str], given: Variables, found: Variables) -> Iterator[str]:  # noqa: ARG001 - see Escapes

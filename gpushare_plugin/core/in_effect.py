@@ -10,7 +10,15 @@ from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.core.driver_limits import MemoryLimit
 from gpushare_plugin.core.effect import IN_EFFECT, Effect, not_in_effect, unknown, worst
-from gpushare_plugin.core.escapes import LIST, Escapes, Variables, hami_escapes, mps_escapes, namespace_escapes
+from gpushare_plugin.core.escapes import (
+    LIST,
+    Escapes,
+    Variables,
+    hami_escapes,
+    holds_threads,
+    mps_escapes,
+    namespace_escapes,
+)
 
 
 def together(by_driver: Effect | None, others: Sequence[Effect]) -> Effect:
@@ -74,6 +82,8 @@ class PromisedLimit(Struct, frozen=True):
     """The most bytes that a process may use of any of these GPUs; None where unknown."""
     namespaces: frozenset[str] = frozenset()
     """The namespaces of MPS protocol 3 by the units of the container, or of the pod; empty where unknown."""
+    threads: int | None = None
+    """The percentage of threads to which MPS itself holds every client; None without one, and where unknown."""
 
 
 class ClientNamespace(Struct, frozen=True):
@@ -125,7 +135,8 @@ def _under_mps(promise: PromisedLimit, process: ProcessFacts) -> Effect:
         return _escaped(process, "is not a client of MPS")
     if process.namespace is not None and (way := _other_namespace(promise, process.namespace)):
         return _escaped(process, way)
-    found = _by_environment(promise, process, namespace_escapes if process.namespace else mps_escapes)
+    held = process.namespace is not None or holds_threads(promise.threads, promise.grants)
+    found = _by_environment(promise, process, namespace_escapes if held else mps_escapes)
     if found.state == "in effect" and process.client is None:
         return _not_known(process, process.unlisted)
     if found.state == "in effect" and process.doubt and not any(LIST in grant for grant in promise.grants):

@@ -39,6 +39,8 @@ class _Evidence(Struct, frozen=True):
     """The answers of the driver about containers."""
     late: Callable[[str, str], float]
     """How late an agent set the limits of a container."""
+    threads: int | None = None
+    """The percentage of threads to which MPS holds every client; None without such a limit."""
 
 
 class Proof:
@@ -84,6 +86,7 @@ class Proof:
             await self._processes(asked, seen_at),
             await self._driver(asked),
             self._late,
+            self._mps().in_force.active_thread_percentage,
         )
         found = {overuser(each): _judged(each, names, usage, facts) for each, names in asked}
         return replace(usage, containers=tuple(found.get(overuser(each), each) for each in usage.containers))
@@ -185,6 +188,7 @@ def _promised(isolation: str, usage: ContainerUsage, node: Usage, facts: _Eviden
         # A namespace has one limit for all GPUs: that of the largest share.
         max(limits) if len(limits) == len(parts) else None,
         frozenset().union(*names),
+        facts.threads,
     )
 
 

@@ -73,6 +73,25 @@ def test_limits_by_mps(grant: dict[str, str], changes: dict[str, object], state:
 
 
 @pytest.mark.parametrize(
+    ("threads", "changes", "state"),
+    [
+        (25, {PERCENTAGE: "100"}, "in effect"),
+        (25, {PERCENTAGE: None}, "in effect"),
+        (25, {PERCENTAGE: "100", LIST: "0=1G,1=1G"}, "not in effect"),
+        (50, {PERCENTAGE: "100"}, "not in effect"),
+        (None, {PERCENTAGE: "100"}, "not in effect"),
+    ],
+)
+def test_mps_holds_clients_to_its_own_percentage(
+    threads: int | None, changes: dict[str, str | None], state: State
+) -> None:
+    """Whatever percentage a client sets, it gets no more than the default of the MPS control daemon."""
+    found = {name: value for name, value in {**THREADS, **changes}.items() if value is not None}
+    promise = PromisedLimit("mps", ("GPU-1",), (THREADS,), threads=threads)
+    assert of_processes(promise, [replace(CLIENT, environment=found)]).state == state
+
+
+@pytest.mark.parametrize(
     ("changes", "state", "words"),
     [
         ({}, "in effect", ""),
