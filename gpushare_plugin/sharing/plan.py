@@ -10,15 +10,17 @@ from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.findings import Findings, TooManyProblemsError
 from gpushare_plugin.config.schema.places import spelled
-from gpushare_plugin.config.schema.sections import AllDevices, DeviceCount, DeviceList
+from gpushare_plugin.config.schema.sections import AllDevices, DeviceCount, DeviceList, Dra
 from gpushare_plugin.config.schema.spelling import shown
 from gpushare_plugin.config.unreported_memory import NO_SIZE, remedy, sized
 from gpushare_plugin.core.cdi import CdiDevices
+from gpushare_plugin.core.claimed_gpu import ClaimedGpu
 from gpushare_plugin.core.device_nodes import CONTROL_DEVICES
 from gpushare_plugin.core.driver_limits import DriverLimits
 from gpushare_plugin.core.gpu import FailedGpu, Gpu, Inventory
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.core.unit import short_uuids
+from gpushare_plugin.sharing import by_claim
 from gpushare_plugin.sharing.isolation import mps
 from gpushare_plugin.sharing.isolation.choice import choose
 from gpushare_plugin.sharing.isolation.layer import Mode, SharedGpus
@@ -27,14 +29,19 @@ from gpushare_plugin.sharing.ways.cdi import CdiNames
 from gpushare_plugin.sharing.ways.injection import Injection
 from gpushare_plugin.sharing.ways.mig import offered
 from gpushare_plugin.sharing.ways.table import WAYS
-from gpushare_plugin.sharing.ways.way import Entry, MakeWay, NodeFacts, SliceNumbers, Way
+from gpushare_plugin.sharing.ways.way import Entry, MakeWay, NodeFacts, SliceNumbers, Unsuitable, Way
+
+_IN_MIG_MODE = Unsuitable(
+    "is in MIG mode and is not offered itself",
+    'Name its MIG instances in devices, such as "0:0", and set flags.migStrategy to single or mixed',
+)
 
 
 class Plan(Struct, frozen=True):
     """The resources that a node will advertise, with everything needed to share the GPUs."""
 
     resources: tuple[Resource, ...] = ()
-    """The resources to advertise."""
+    """The resources to advertise to the kubelet, without units of the GPUs that are given by claim."""
     problems: tuple[Problem, ...] = ()
     """The problems of the config; with any problem, the node must not advertise the resources."""
     notices: tuple[str, ...] = ()
@@ -51,6 +58,8 @@ class Plan(Struct, frozen=True):
     """Whether an entry shares GPUs through MPS, perhaps none of the present GPUs."""
     cdi_names: Mapping[str, str] = field(default_factory=dict)
     """The CDI devices that stand for the offered GPUs, by UUID; empty where containers get no CDI devices."""
+    by_claim: Mapping[str, ClaimedGpu] = field(default_factory=dict)
+    """The GPUs that are given by claim, by UUID, in order of place."""
 
 
 def plan(  # noqa: PLR0913 - all that a plan depends on
@@ -110,17 +119,46 @@ def _assembled(node: NodeFacts, ways: Iterable[MakeWay], describe: Callable[[Pat
     resources = tuple(_resources(made, unclaimed, findings))
     cdi, gpus = CdiNames(node.config.flags, node.injection.cdi_devices), _gpus(resources)
     findings.notices += cdi.notices(gpus)
+    isolation_of = {gpu.uuid: entry.isolation for entry in entries for gpu in entry.gpus}
+    claimed: dict[str, ClaimedGpu] = {}
+    if (dra := node.config.dra) is not None:
+        for gpu in _given_by_claim(node, dra, gpus, describe, findings):
+            isolation = isolation_of.get(gpu.uuid)
+            claimed[gpu.uuid] = by_claim.claimed(gpu, resources, isolation, node.injection, dra)
     return Plan(
-        resources,
+        by_claim.without(resources, claimed.keys()) if claimed else resources,
         tuple(findings.problems),
         tuple(findings.notices),
         needs,
         dict(_modes(entries)),
-        {gpu.uuid: entry.isolation.name for entry in entries for gpu in entry.gpus},
+        {uuid: isolation.name for uuid, isolation in isolation_of.items()},
         {gpu.uuid: entry.choice.passed_over for entry in entries if len(entry.isolations) > 1 for gpu in entry.gpus},
         any(isinstance(entry.isolation, mps.MpsIsolation) for entry in entries),
         cdi.by_gpu(gpus),
+        claimed,
     )
+
+
+def _given_by_claim(
+    node: NodeFacts, settings: Dra, gpus: Sequence[Gpu], describe: Callable[[Path], str], findings: Findings
+) -> Sequence[Gpu]:
+    """Return those of the offered `gpus` that are given by claim, sorted by place."""
+    if node.effective.partitioning:
+        findings.notice(
+            "dra has no effect: the GPUs of this node are divided as its annotations want, and are not given by claim"
+        )
+        return ()
+    entry = Entry(
+        path=("dra",),
+        name=settings.driver,
+        devices=settings.devices,
+        candidates=tuple(gpus),
+        isolations=(),
+        containers=lambda _gpu: 1,
+        unsuitable={card: _IN_MIG_MODE for card in node.inventory.cards if card.mig_enabled and card not in gpus},
+    )
+    _Selection(node.inventory.failed, describe, findings).select([entry])
+    return [gpu for gpu in gpus if gpu in entry.gpus]
 
 
 def _gpus(resources: Iterable[Resource]) -> Sequence[Gpu]:

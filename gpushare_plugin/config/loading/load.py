@@ -122,6 +122,12 @@ def notices(config: Config, overridden: Collection[Path] = ()) -> Iterator[str]:
             f"{spelled(protocol)} has no effect, unless a label of the node asks for MPS: no entry of sharing has mps "
             "or driver+mps as isolation"
         )
+    yield from _by_claim(config)
     plugin = config.flags.plugin
     if plugin.nvidia_ctk_path != PluginFlags.model_fields["nvidia_ctk_path"].default and not plugin.uses_cdi:
         yield "flags.plugin.nvidiaCTKPath has no effect: flags.plugin.deviceListStrategy names no CDI devices"
+
+
+def _by_claim(config: Config) -> Iterator[str]:
+    if config.dra is not None and config.dra.default is not None and config.sharing.memory is None:
+        yield "dra.default has no effect: sharing.memory shares no GPU"

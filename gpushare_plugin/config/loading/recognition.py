@@ -145,12 +145,12 @@ def _key_of_values(root: PlacedValue) -> PlacedValue | None:
     section, config = root.section or {}, root.child("config")
     if config or section.keys() & {"version", "sharing"}:
         return config
-    # A config has `flags.gfd` and `sharing.mps`, but no key `enabled` there.
+    # A config has `dra`, `flags.gfd` and `sharing.mps`, but no key `enabled` there.
     return next((node for key, node in section.items() if key in HELM_KEYS or _enables(key, node)), None)
 
 
 def _enables(key: str, node: PlacedValue) -> bool:
-    return key in {"driverLimits", "gfd", "mps"} and node.child("enabled") is not None
+    return key in {"dra", "driverLimits", "gfd", "mps"} and node.child("enabled") is not None
 
 
 def _simulated_gpus(root: PlacedValue) -> PlacedValue | None:

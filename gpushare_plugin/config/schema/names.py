@@ -1,4 +1,4 @@
-"""Names of extended resources: which names the API server and the kubelet accept, and which names are misspelt."""
+"""Names of extended resources and of DRA drivers: which names Kubernetes accepts, and which names are misspelt."""
 
 import re
 from collections.abc import Collection
@@ -42,12 +42,27 @@ _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-
 _DOMAIN_LENGTH = 253 - len("requests.")
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _NAME_LENGTH = 63
+_FORBIDDEN_IN_DOMAIN = re.compile(r"[^-a-z0-9.]+")
 _FORBIDDEN = re.compile(r"[^-A-Za-z0-9_.]+")
 
 PATTERN = f"{_DOMAIN.pattern}/{_NAME.pattern}"
 """A pattern that matches every valid name, and also some invalid names."""
 PATTERN_WITHOUT_DOMAIN = f"({_DOMAIN.pattern}/)?{_NAME.pattern}"
 """Like `PATTERN`, with an optional domain."""
+
+DRA_DRIVER = "gpu.gpushare.io"
+"""The default name of the DRA driver."""
+
+NVIDIA_DRA_DRIVER = "gpu.nvidia.com"
+"""The name of NVIDIA's DRA driver for GPUs (kubernetes-sigs/dra-driver-nvidia-gpu)."""
+
+DRA_DRIVER_ALLOWED = f"a name of up to 63 lower-case letters, digits, dashes and dots, such as {DRA_DRIVER}"
+"""The allowed names of a DRA driver, in words."""
+
+DRA_DRIVER_PATTERN = _DOMAIN.pattern
+"""A pattern that matches every valid name of a DRA driver, and also names that are too long."""
+
+_DRA_DRIVER_LENGTH = 63
 
 _MIG = re.compile(r"nvidia\.com/mig-(\d+c\.)?\d+g\.\d+gb([-.][-a-z0-9.]*[a-z0-9])?")
 
@@ -69,6 +84,27 @@ def extended_resource(name: str) -> str:
     if fault is None:
         return name
     raise ValueError(f"{wrong(name, ALLOWED, _meant(name))} ({fault})")
+
+
+def dra_driver(name: str) -> str:
+    """Return `name` if the API server would accept `name` as the name of a DRA driver.
+
+    Follows `ValidateDriverName` of Kubernetes 1.36 (pkg/apis/resource/validation). Raises ValueError with the nearest
+    right name, and for the name of NVIDIA's DRA driver, whose sockets and ResourceSlices are not ours.
+    """
+    if name == NVIDIA_DRA_DRIVER:
+        raise ValueError(
+            f'found "{name}", the name of NVIDIA\'s DRA driver: two DRA drivers of one name take sockets and '
+            f"ResourceSlices from each other; take another name, such as {DRA_DRIVER}"
+        )
+    if _is_dra_driver(name):
+        return name
+    meant = _FORBIDDEN_IN_DOMAIN.sub("-", name.lower()).strip("-.")[:_DRA_DRIVER_LENGTH].rstrip("-.")
+    raise ValueError(wrong(name, DRA_DRIVER_ALLOWED, meant if _is_dra_driver(meant) else None))
+
+
+def _is_dra_driver(name: str) -> bool:
+    return len(name) <= _DRA_DRIVER_LENGTH and bool(_DOMAIN.fullmatch(name))
 
 
 def with_nvidia_domain(name: str) -> str:

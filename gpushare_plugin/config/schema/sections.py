@@ -91,6 +91,7 @@ __all__ = [
     "DeviceCount",
     "DeviceList",
     "Devices",
+    "Dra",
     "DriverLimitSettings",
     "FeatureDiscoveryFlags",
     "Flags",
@@ -759,6 +760,24 @@ class DriverLimitSettings(_Optional):
     )
 
 
+class Dra(Section):
+    """`dra`: the GPUs that pods get by ResourceClaims, through a DRA driver, and not through the device plugin."""
+
+    driver: Annotated[
+        str, Allowed(names.DRA_DRIVER_ALLOWED, text_like(names.DRA_DRIVER_PATTERN)), AfterValidator(names.dra_driver)
+    ] = Field(default=names.DRA_DRIVER, description="Name of the DRA driver, the same on all nodes of a cluster.")
+    default: CardMemory | None = Field(
+        default=None,
+        description="Memory that a claim gets of a GPU shared by memory if the claim asks for no size, rounded up to "
+        "units. Default: all of it.",
+    )
+    devices: ChosenDevices = Field(
+        default=AllDevices(),
+        description="GPUs that are given by claim; the device plugin offers the other GPUs. How each GPU is shared is "
+        "in `sharing`.",
+    )
+
+
 class Health(Section):
     """`health`: the errors that make a GPU unhealthy, and the conditions under which a GPU is healthy again."""
 
@@ -830,6 +849,9 @@ class Config(_Optional):
     hami_core: HamiCore = Field(default_factory=HamiCore, description="Location of the HAMi-core library.")
     driver_limits: DriverLimitSettings | None = Field(
         default=None, description="The limits of memory that NVIDIA's driver enforces."
+    )
+    dra: Dra | None = Field(
+        default=None, description="GPUs that pods get by ResourceClaims. Default: all through the device plugin."
     )
     overuse: Overuse = Field(
         default_factory=Overuse, description="What happens to pods that use more memory than they hold."
