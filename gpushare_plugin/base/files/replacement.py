@@ -6,9 +6,22 @@ from pathlib import Path
 
 def replace_file(file: Path, content: str) -> None:
     """Replace `file`, readable by everybody, so that no reader sees half of `content`; raises OSError."""
-    new = file.with_name(f".{file.name}.new")
+    new = _new(file)
     new.unlink(missing_ok=True)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     with os.fdopen(descriptor, "w") as stream:
         stream.write(content)
     new.rename(file)
+
+
+def remove_file(file: Path) -> None:
+    """Remove `file`, and what a process left that ended while replacing the file; raises OSError.
+
+    A missing file is no error.
+    """
+    for each in (_new(file), file):
+        each.unlink(missing_ok=True)
+
+
+def _new(file: Path) -> Path:
+    return file.with_name(f".{file.name}.new")

@@ -28,7 +28,7 @@ def own_file(directory: Path) -> Path:
 def own_trouble(directory: Path, inventory: Inventory, roots: Roots) -> str:
     """Return why a daemon could not write a specification into `directory`, for people; empty where a daemon can."""
     try:
-        _need(directory)
+        need(directory)
         if generator(roots) is None:
             smallest_spec(inventory, roots)
     except (OSError, DriverFilesError) as error:
@@ -36,8 +36,8 @@ def own_trouble(directory: Path, inventory: Inventory, roots: Roots) -> str:
     return ""
 
 
-def _need(directory: Path) -> None:
-    """Raise OSError where `directory` is missing."""
+def need(directory: Path) -> None:
+    """Raise FileNotFoundError where the directory of CDI specifications is missing."""
     if not directory.is_dir():
         raise FileNotFoundError(f"{directory} does not exist here; mount the directory of the host, as the chart does")
 
@@ -73,7 +73,7 @@ class OwnSpec:
         if not inventory.gpus or (ours and true) or by_another:
             return
         try:
-            _need(self.file.parent)
+            need(self.file.parent)
             made_by, document = self._made(inventory, roots)
             with self._writing:
                 if self._closed:  # while a program made the specification

@@ -1,0 +1,221 @@
+"""Prepares claims for the kubelet: what a claim was promised counts, and is given, or is refused in words.
+
+The order is: check, record, CDI file, record as done, answer. A daemon that ends anywhere in between leaves a claim
+that counts, and that the kubelet has prepared or given back by the next daemon.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+import structlog
+
+from gpushare_plugin.base.published import Published
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.base.text import in_words
+from gpushare_plugin.claims.claim import AllocatedClaim, ClaimId, ClaimRefusedError
+from gpushare_plugin.claims.prepared import PreparedClaim, PreparedDevice
+from gpushare_plugin.core.grant import Grant
+from gpushare_plugin.node.claims.cdi_files import CdiFiles, described, qualified_name, specification
+from gpushare_plugin.node.claims.records import ClaimRecordError, ClaimRecords, uid_is_usable
+
+_log = structlog.get_logger()
+
+WAIT_FOR_ROOM = 10.0
+"""Seconds that a claim waits for memory that another claim still holds; the kubelet waits 45 s for an answer."""
+LOOK_EVERY = 0.25
+"""Seconds between looks for room while a claim waits: another daemon may have given a claim back."""
+
+
+class GivenGpus(Protocol):
+    """The GPUs that are given by claim now, and what a claim gets of a GPU."""
+
+    def devices(self, claim: AllocatedClaim) -> tuple[PreparedDevice, ...]:
+        """Return what counts of a claim, without CDI devices; raises ClaimRefusedError."""
+        ...
+
+    def check(self, claim: PreparedClaim, others: Iterable[PreparedClaim]) -> None:
+        """Raise ClaimRefusedError, with the reason `no-room`, where a claim does not fit beside `others`."""
+        ...
+
+    def grants(self, claim: AllocatedClaim) -> Mapping[str, Grant]:
+        """Return what the container of each request gets; raises ClaimRefusedError."""
+        ...
+
+
+Allocated = Callable[[ClaimId], Awaitable[AllocatedClaim]]
+"""Returns a claim as the scheduler allocated the claim; raises ClaimRefusedError."""
+
+
+class Preparation:
+    """Prepares claims and gives them back; `prepared` has all claims that are prepared, or about to be."""
+
+    def __init__(  # noqa: PLR0913 - the parts of a DRA driver
+        self,
+        driver: str,
+        records: ClaimRecords,
+        files: CdiFiles,
+        allocated: Allocated,
+        given: GivenGpus,
+        *,
+        wait_for_room: float = WAIT_FOR_ROOM,
+    ) -> None:
+        """Prepare claims of the DRA driver `driver`, as far as the GPUs that are `given` have room.
+
+        `wait_for_room` is in seconds.
+        """
+        self._driver = driver
+        self._records = records
+        self._files = files
+        self._allocated = allocated
+        self._given = given
+        self._wait_for_room = wait_for_room
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self.prepared: Published[tuple[PreparedClaim, ...]] = Published(())
+        """The claims that are prepared, or about to be."""
+        self.refusals: Counter[str] = Counter()
+        """How often claims were refused, by reason."""
+
+    async def look(self) -> None:
+        """Look at the records, which another daemon may have changed; raises ClaimRecordError."""
+        async with self._records.exclusive():
+            pass
+        self._publish()
+
+    # ------------------------------------------------------------------ what the kubelet asks for
+
+    async def prepare(self, ids: Sequence[ClaimId]) -> Mapping[str, tuple[PreparedDevice, ...] | str]:
+        """Return the devices of each claim, or why a claim is not prepared, by UID."""
+        answers = await asyncio.gather(*map(self._answer, ids))
+        return {each.uid: answer for each, answer in zip(ids, answers, strict=True)}
+
+    async def unprepare(self, ids: Sequence[ClaimId]) -> Mapping[str, str]:
+        """Forget claims that no pod uses; return why a claim is not forgotten, by UID, empty for success.
+
+        A claim that is not known is forgotten already.
+        """
+        answers = await asyncio.gather(*(self.forget(each.uid) for each in ids))
+        return {each.uid: answer for each, answer in zip(ids, answers, strict=True)}
+
+    async def forget(self, uid: str) -> str:
+        """Remove what there is of a claim; return why that is not possible, empty for success."""
+        if not uid_is_usable(uid):
+            return ""
+        try:
+            async with self._turn(uid), self._records.exclusive():
+                known = self._records.claims.get(uid)
+                if uid not in self._newer:
+                    self._files.remove(uid)
+                self._records.remove(uid)
+        except (ClaimRecordError, OSError) as error:
+            return in_words(error)
+        if known is not None:
+            _log.info("claim_unprepared", claim=known.claim.id.label, uid=uid)
+        self._publish()
+        return ""
+
+    # ------------------------------------------------------------------ one claim
+
+    async def _answer(self, id_: ClaimId) -> tuple[PreparedDevice, ...] | str:
+        try:
+            async with self._turn(id_.uid):
+                return await self._prepared(id_)
+        except ClaimRefusedError as error:
+            reason, message = error.reason, str(error)
+        except (ClaimRecordError, OSError) as error:
+            reason, message = "files", f"claim {id_.label}: {in_words(error)}"
+        self.refusals[reason] += 1
+        _log.warning("claim_refused", claim=id_.label, uid=id_.uid, kind=reason, reason=message)
+        return message
+
+    async def _prepared(self, id_: ClaimId) -> tuple[PreparedDevice, ...]:
+        """Return the devices of a claim, which is prepared unless it was; raises the errors of a refusal."""
+        if not uid_is_usable(id_.uid):
+            raise ClaimRefusedError("not-found", f"claim {id_.label}: {id_.uid!r} is not the UID of a claim")
+        async with self._records.exclusive():
+            if (before := self._before(id_)) is not None:
+                return before
+        claim = await self._allocated(id_)
+        devices = await self._once_there_is_room(claim)
+        self._publish()
+        _log.info(
+            "claim_prepared",
+            claim=id_.label,
+            uid=id_.uid,
+            devices=[f"{each.request}: {each.device}" for each in devices],
+        )
+        return devices
+
+    def _before(self, id_: ClaimId) -> tuple[PreparedDevice, ...] | None:
+        """Return the devices of a claim that was prepared, with its CDI file; None for any other claim."""
+        if id_.uid in self._newer:
+            unreadable = self._records.unreadable[id_.uid]
+            raise ClaimRefusedError("files", f"claim {id_.label}: {unreadable.path} {unreadable.reason}")
+        record = self._records.claims.get(id_.uid)
+        if record is None or not record.claim.done:
+            return None
+        self._files.keep(id_.uid, record.cdi)
+        return record.claim.devices
+
+    async def _once_there_is_room(self, claim: AllocatedClaim) -> tuple[PreparedDevice, ...]:
+        """Prepare a claim, once no other claim holds what was promised; raises ClaimRefusedError after a while."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + self._wait_for_room
+        while True:
+            changed = self.prepared.replaced
+            try:
+                async with self._records.exclusive():
+                    before = self._before(claim.id)
+                    return self._record(claim) if before is None else before
+            except ClaimRefusedError as error:
+                if error.reason != "no-room" or clock() >= until:
+                    raise
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY):
+                    await changed.wait()
+
+    def _record(self, claim: AllocatedClaim) -> tuple[PreparedDevice, ...]:
+        """Check a claim, and write its record and its CDI file; the record exists before the file, and outlives it."""
+        uid = claim.id.uid
+        begun = PreparedClaim(claim.id, self._given.devices(claim), done=False)
+        self._given.check(begun, (each.claim for other, each in self._records.claims.items() if other != uid))
+        grants = self._given.grants(claim)
+        document = specification(self._driver, uid, grants)
+        devices = self._with_cdi(uid, begun.devices, grants, described(document))
+        begun = replace(begun, devices=devices)
+        self._records.write(begun, document)
+        self._files.keep(uid, document)
+        self._records.write(replace(begun, done=True), document)
+        return devices
+
+    def _with_cdi(
+        self, uid: str, devices: Iterable[PreparedDevice], grants: Mapping[str, Grant], own: frozenset[str]
+    ) -> tuple[PreparedDevice, ...]:
+        """Return devices with the CDI devices of their requests; the first device of a request has all of them."""
+        names = {request: _cards(grant) for request, grant in grants.items()}
+        for request, cards in names.items():
+            if (name := qualified_name(self._driver, uid, request)) in own:
+                cards.insert(0, name)
+        return tuple(replace(each, cdi_devices=tuple(names.pop(each.request, ()))) for each in devices)
+
+    @property
+    def _newer(self) -> frozenset[str]:
+        return frozenset(uid for uid, each in self._records.unreadable.items() if each.newer)
+
+    def _turn(self, uid: str) -> asyncio.Lock:
+        """Return the lock of a claim: the kubelet may call again before an earlier call of the claim has ended."""
+        return self._turns.setdefault(uid, asyncio.Lock())
+
+    def _publish(self) -> None:
+        claims = tuple(each.claim for each in self._records.claims.values())
+        if claims != self.prepared.value:
+            self.prepared.publish(claims)
+
+
+def _cards(grant: Grant) -> list[str]:
+    """Return the CDI devices of the cards. The kubelet passes the annotations of a device plugin, and no others."""
+    annotated = (name for value in grant.annotations.values() for name in value.split(",") if name)
+    return list(dict.fromkeys([*grant.cdi_devices, *annotated]))

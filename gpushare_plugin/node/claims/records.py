@@ -1,0 +1,226 @@
+"""The records of prepared claims: a small file for each claim, below the directory of the DRA driver.
+
+A claim that was prepared gets the same answer again, whatever happened to the daemon in between. Two daemons can serve
+claims side by side during a rolling update: a lock on a file makes each change of one daemon complete before the next.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import structlog
+
+from gpushare_plugin.base.errors import GpushareError
+from gpushare_plugin.base.files.lock import Lock, LockedError, lock
+from gpushare_plugin.base.files.regular_file import read_regular
+from gpushare_plugin.base.files.replacement import remove_file, replace_file
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.text import in_words
+from gpushare_plugin.claims.prepared import PreparedClaim
+
+_log = structlog.get_logger()
+
+VERSION = 1
+"""The version of the meaning of a record."""
+LARGEST_RECORD = 1 << 18
+"""The size limit of a record in bytes; a claim has at most 32 devices."""
+LOCK_WITHIN = 5.0
+"""Seconds that a change waits for the change of another daemon, which takes milliseconds."""
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""The file with the ID of this boot of the node (Linux, random(4))."""
+
+_UID = re.compile(r"[0-9A-Za-z]([0-9A-Za-z-]{0,61}[0-9A-Za-z])?")
+
+
+class ClaimRecordError(GpushareError):
+    """A record, or the directory of records, cannot be used; the message gives path, reason and remedy."""
+
+
+class ClaimRecord(Struct, frozen=True):
+    """What is remembered of a claim."""
+
+    claim: PreparedClaim
+    """The claim with its devices, as the kubelet is answered."""
+    cdi: dict[str, Any] | None = None
+    """The CDI specification of the claim; None where containers of the claim get nothing but their cards."""
+    boot: str = ""
+    """The ID of the boot of the node in which the claim was prepared."""
+    version: int = VERSION
+    """The version of the meaning."""
+
+
+class _RecordVersion(Struct):
+    version: int
+
+
+class UnreadableRecord(Struct, frozen=True):
+    """A record of a claim that this daemon cannot read."""
+
+    path: Path
+    """The file."""
+    reason: str
+    """What is wrong, and the remedy, for people."""
+    newer: bool = False
+    """Whether a newer version of gpushare wrote the record: then the file stays as the file is."""
+
+
+def uid_is_usable(uid: str) -> bool:
+    """Return whether `uid` can be the name of a file, as every UID of Kubernetes can."""
+    return _UID.fullmatch(uid) is not None
+
+
+def boot_id() -> str:
+    """Return the ID of this boot of the node; raises OSError."""
+    return BOOT_ID.read_text().strip()
+
+
+class ClaimRecords:
+    """The records of the claims that are prepared in this boot of the node, as all daemons of the node see them.
+
+    After a reboot no container runs, and the kubelet has every claim prepared again: records of earlier boots go.
+    """
+
+    def __init__(self, directory: Path, boot: str) -> None:
+        """Keep a file for each claim in `directory`; `boot` is the ID of this boot of the node."""
+        self.directory = directory
+        self._boot = boot
+        self._writer = uuid4().hex
+        self._records: dict[str, ClaimRecord] = {}
+        self._unreadable: dict[str, UnreadableRecord] = {}
+
+    @property
+    def claims(self) -> Mapping[str, ClaimRecord]:
+        """The records by the UID of the claim, as of the last change or look."""
+        return self._records
+
+    @property
+    def unreadable(self) -> Mapping[str, UnreadableRecord]:
+        """The records that cannot be read, by the UID of the claim."""
+        return self._unreadable
+
+    @asynccontextmanager
+    async def exclusive(self) -> AsyncIterator[None]:
+        """Look at the records, and keep all other daemons from changes until the block ends; raises ClaimRecordError.
+
+        The block must not wait for anything: other daemons wait for the block.
+        """
+        held = await self._locked()
+        with held:
+            try:
+                self._look()
+            except OSError as error:
+                raise self._unusable(error) from error
+            yield
+
+    def write(self, claim: PreparedClaim, cdi: dict[str, Any] | None) -> ClaimRecord:
+        """Record a claim, in place of an earlier record of the claim; only inside `exclusive`; raises OSError."""
+        uid, record = claim.id.uid, ClaimRecord(claim, cdi, self._boot)
+        replace_file(self._file(uid), msgspec.json.format(msgspec.json.encode(record), indent=1).decode())
+        self._records[uid] = record
+        self._unreadable.pop(uid, None)
+        return record
+
+    def remove(self, uid: str) -> None:
+        """Remove the record of a claim, if there is one; only inside `exclusive`; raises OSError.
+
+        A record of a newer version stays for the newer version.
+        """
+        if (unreadable := self._unreadable.get(uid)) is not None and unreadable.newer:
+            return
+        remove_file(self._file(uid))
+        self._records.pop(uid, None)
+        self._unreadable.pop(uid, None)
+
+    async def _locked(self) -> Lock:
+        wait, holder = 0.001, ""
+        try:
+            async with asyncio.timeout(LOCK_WITHIN):
+                while True:
+                    try:
+                        self.directory.mkdir(parents=True, exist_ok=True)
+                        return lock(self.directory / "lock")
+                    except LockedError as error:
+                        holder = error.holder
+                        await asyncio.sleep(wait := min(2 * wait, 0.1))
+        except TimeoutError:
+            raise ClaimRecordError(
+                f"another daemon of gpushare{holder} has kept the records of claims in {self.directory} for "
+                f"{LOCK_WITHIN:g} s; the kubelet tries again. If that lasts, end the other daemon"
+            ) from None
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> ClaimRecordError:
+        return ClaimRecordError(
+            f"the records of claims in {self.directory} cannot be used: {in_words(error)}; check that the directory of "
+            "the kubelet is mounted at the same path, writable and not full"
+        )
+
+    def _look(self) -> None:
+        """Read all records, unless this process made the last change; raises OSError."""
+        last_writer = self.directory / "writer"
+        with suppress(FileNotFoundError):
+            if read_regular(last_writer, 64).decode(errors="replace") == self._writer:
+                return
+        for leftover in self.directory.glob(".*.new"):  # of a daemon that ended while it wrote
+            leftover.unlink(missing_ok=True)
+        self._read_all()
+        replace_file(last_writer, self._writer)
+
+    def _read_all(self) -> None:
+        told = {record.path for record in self._unreadable.values()}
+        self._records, self._unreadable = {}, {}
+        for file in sorted(self.directory.glob("*.json")):
+            uid = file.name.removesuffix(".json")
+            try:
+                record = _decoded(file, uid)
+            except ClaimRecordError as error:
+                newer = isinstance(error, _NewerError)
+                if uid_is_usable(uid):
+                    self._unreadable[uid] = UnreadableRecord(file, str(error), newer)
+                if file not in told:
+                    _log.error("claim_record_unreadable", path=str(file), reason=str(error))
+                continue
+            if record.boot == self._boot:
+                self._records[uid] = record
+            else:
+                file.unlink(missing_ok=True)
+
+    def _file(self, uid: str) -> Path:
+        return self.directory / f"{uid}.json"
+
+
+class _NewerError(ClaimRecordError):
+    """A newer version of gpushare wrote the record."""
+
+
+def _decoded(file: Path, uid: str) -> ClaimRecord:
+    """Return the record in `file`; raises ClaimRecordError."""
+    remedy = "end the pods that use the claim, then remove the file"
+    try:
+        content = read_regular(file, LARGEST_RECORD + 1)
+    except OSError as error:
+        raise ClaimRecordError(f"cannot be read: {in_words(error)}; {remedy}") from error
+    if len(content) > LARGEST_RECORD:
+        raise ClaimRecordError(f"has more than {LARGEST_RECORD} bytes, which gpushare never writes; {remedy}")
+    try:
+        version = msgspec.json.decode(content, type=_RecordVersion).version
+        if version > VERSION:
+            raise _NewerError(
+                f"was written by a newer version of gpushare (record version {version}, this one reads up to "
+                f"{VERSION}) and is left alone; go back to the newer version, or end the pods that use the claim"
+            )
+        record = msgspec.json.decode(content, type=ClaimRecord)
+    except msgspec.MsgspecError as error:
+        raise ClaimRecordError(f"is damaged, or not a record of gpushare ({error}); {remedy}") from error
+    if record.claim.id.uid != uid or not uid_is_usable(uid):
+        raise ClaimRecordError(
+            f"is the record of the claim with UID {record.claim.id.uid}, under another name; {remedy}"
+        )
+    return record

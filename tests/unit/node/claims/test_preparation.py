@@ -1,0 +1,179 @@
+"""Claims are prepared once, counted, refused in words, and survive a daemon that is killed anywhere."""
+
+import asyncio
+import json
+from collections.abc import MutableMapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from gpushare_plugin.node.claims import records
+from gpushare_plugin.testing.runtime.edits import UnresolvableDeviceError, edits_of
+from tests.unit.node.claims.claims import DRIVER, GPU, Claims, claim_id, share
+from tests.unit.node.claims.killed import killed_before
+from tests.waiting import until
+
+FIRST, SECOND = claim_id("first"), claim_id("second")
+
+
+async def test_a_prepared_claim_has_its_limit_in_a_real_cdi_file(tmp_path: Path) -> None:
+    """The runtime finds the limit of the claim under the name in the answer, beside the name of the card."""
+    claims = Claims(tmp_path, share("first", 10))
+    answer = (await claims.daemon().prepare([FIRST]))[FIRST.uid]
+    assert not isinstance(answer, str)
+    (device,) = answer
+    assert device.cdi_devices == (f"{DRIVER}/claim={FIRST.uid}-gpu", f"nvidia.com/gpu={GPU}")
+    edits = edits_of(device.cdi_devices[:1], [claims.cdi])
+    assert edits.environment == {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=10240M"}
+
+
+async def test_a_repeated_call_gives_the_same_answer_and_brings_the_cdi_file_back(tmp_path: Path) -> None:
+    """The API server is not asked again, also by a daemon that was restarted; a CDI file that vanished is written."""
+    claims = Claims(tmp_path, share("first", 10))
+    first = await claims.daemon().prepare([FIRST])
+    before = {file: file.read_bytes() for file in claims.cdi.iterdir()}
+    for file in before:
+        file.unlink()
+    assert await claims.daemon().prepare([FIRST]) == first
+    assert {file: file.read_bytes() for file in claims.cdi.iterdir()} == before
+    assert len(claims.asked) == 1
+
+
+async def test_after_a_reboot_a_claim_is_prepared_as_new_under_the_same_names(tmp_path: Path) -> None:
+    """Nothing of an earlier boot counts; the kubelet, which keeps the old answer, gets the same names."""
+    claims = Claims(tmp_path, share("first", 70), share("second", 70))
+    first = await claims.daemon().prepare([FIRST])
+    for file in claims.cdi.iterdir():
+        file.unlink()
+    rebooted = claims.daemon("another boot")
+    assert await rebooted.prepare([FIRST]) == first
+    assert len(claims.asked) == 2
+    rebooted = claims.daemon("a third boot")
+    assert not isinstance((await rebooted.prepare([SECOND]))[SECOND.uid], str)
+    assert {each.id for each in rebooted.prepared.value} == {SECOND}
+
+
+async def test_memory_that_was_promised_twice_waits_for_its_holder(tmp_path: Path) -> None:
+    """A claim waits until another daemon has given the memory back, and is refused with names after a while."""
+    claims = Claims(tmp_path, share("first", 70), share("second", 70))
+    one, other = claims.daemon(), claims.daemon()
+    await one.prepare([FIRST])
+    waiting = asyncio.create_task(other.prepare([SECOND]))
+    await until(lambda: len(claims.asked) == 2)
+    assert await one.unprepare([FIRST]) == {FIRST.uid: ""}
+    assert not isinstance((await waiting)[SECOND.uid], str)
+    impatient = claims.daemon(wait_for_room=0)
+    refused = (await impatient.prepare([FIRST]))[FIRST.uid]
+    assert isinstance(refused, str)
+    assert "default/second" in refused
+    assert impatient.refusals == {"no-room": 1}
+
+
+async def test_one_bad_claim_of_a_call_spoils_no_other(tmp_path: Path) -> None:
+    """Each claim of a call has its own answer; what is not known is forgotten already."""
+    claims = Claims(tmp_path, share("first", 10))
+    daemon = claims.daemon()
+    answers = await daemon.prepare([FIRST, SECOND, SECOND._replace(uid="../../etc")])
+    assert answers[SECOND.uid] == "claim default/second does not exist"
+    assert "is not the UID of a claim" in str(answers["../../etc"])
+    assert await daemon.unprepare([SECOND, SECOND._replace(uid="../../etc")]) == {SECOND.uid: "", "../../etc": ""}
+    assert {each.id for each in daemon.prepared.value} == {FIRST}
+
+
+async def test_nothing_is_left_over_of_a_claim_that_is_given_back(tmp_path: Path) -> None:
+    """The record and the CDI file go, also where another daemon prepared the claim."""
+    claims = Claims(tmp_path, share("first", 10))
+    daemon = claims.daemon()
+    await daemon.prepare([FIRST])
+    assert len(claims.files) == 2
+    await claims.daemon().unprepare([FIRST])
+    assert claims.files == set()
+    await daemon.look()
+    assert daemon.prepared.value == ()
+
+
+async def test_a_torn_record_costs_one_claim_and_is_named(tmp_path: Path, log: list[MutableMapping[str, Any]]) -> None:
+    """Other claims are served; the claim of the torn record is prepared as new."""
+    claims = Claims(tmp_path, share("first", 10), share("second", 10))
+    first = await claims.daemon().prepare([FIRST])
+    await claims.daemon().prepare([SECOND])
+    file = claims.records / f"{FIRST.uid}.json"
+    file.write_text(file.read_text()[:100])
+    (claims.records / "notes.json").write_text("{}")
+    daemon = claims.daemon()
+    await daemon.look()
+    assert {each.id for each in daemon.prepared.value} == {SECOND}
+    told = {each["path"] for each in log if each["event"] == "claim_record_unreadable"}
+    assert told == {str(file), str(claims.records / "notes.json")}
+    assert await daemon.prepare([FIRST]) == first
+
+
+async def test_a_record_of_a_newer_version_is_left_alone_and_named(tmp_path: Path) -> None:
+    """The claim is refused, and given back without a change of the files, which the newer version needs."""
+    claims = Claims(tmp_path, share("first", 10))
+    await claims.daemon().prepare([FIRST])
+    file = claims.records / f"{FIRST.uid}.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"version": records.VERSION + 1}))
+    before, daemon = claims.files, claims.daemon("another boot")
+    refused = (await daemon.prepare([FIRST]))[FIRST.uid]
+    assert isinstance(refused, str)
+    assert str(file) in refused
+    assert "newer version" in refused
+    assert await daemon.unprepare([FIRST]) == {FIRST.uid: ""}
+    assert claims.files == before
+
+
+async def test_files_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+    """Without the directory of CDI the claim is refused, and prepared once the directory is there."""
+    claims = Claims(tmp_path, share("first", 10))
+    claims.cdi.rmdir()
+    daemon = claims.daemon()
+    refused = (await daemon.prepare([FIRST]))[FIRST.uid]
+    assert isinstance(refused, str)
+    assert str(claims.cdi) in refused
+    claims.cdi.mkdir()
+    assert not isinstance((await daemon.prepare([FIRST]))[FIRST.uid], str)
+
+
+def test_killed_before_any_line_of_prepare(tmp_path: Path) -> None:
+    """The next daemon gives the same answer, or gives the claim back, and nothing is left over."""
+    whole = Claims(_folder(tmp_path, "whole"), share("first", 10))
+    expected = asyncio.run(whole.daemon().prepare([FIRST]))
+    for line in count(1):
+        again = Claims(_folder(tmp_path, f"again{line}"), share("first", 10))
+        back = Claims(_folder(tmp_path, f"back{line}"), share("first", 10))
+        killed = killed_before(line, lambda again=again: again.daemon().prepare([FIRST]))  # type: ignore[misc]
+        assert asyncio.run(again.daemon().prepare([FIRST])) == expected
+        assert again.files == whole.files
+        killed_before(line, lambda back=back: back.daemon().prepare([FIRST]))  # type: ignore[misc]
+        assert asyncio.run(back.daemon().unprepare([FIRST])) == {FIRST.uid: ""}
+        assert back.files == set()
+        if not killed:
+            break
+
+
+def test_killed_before_any_line_of_unprepare(tmp_path: Path) -> None:
+    """The claim counts until the call is repeated, or its container finds its CDI file; then nothing is left over."""
+    for line in count(1):
+        claims = Claims(_folder(tmp_path, f"at{line}"), share("first", 10))
+        answer = asyncio.run(claims.daemon().prepare([FIRST]))[FIRST.uid]
+        killed = killed_before(line, lambda claims=claims: claims.daemon().unprepare([FIRST]))  # type: ignore[misc]
+        daemon = claims.daemon()
+        asyncio.run(daemon.look())
+        try:
+            assert not isinstance(answer, str)
+            edits_of(answer[0].cdi_devices[:1], [claims.cdi])
+        except UnresolvableDeviceError:
+            pass
+        else:
+            assert daemon.prepared.value
+        assert asyncio.run(daemon.unprepare([FIRST])) == {FIRST.uid: ""}
+        assert claims.files == set()
+        if not killed:
+            break
+
+
+def _folder(parent: Path, name: str) -> Path:
+    folder = parent / name
+    folder.mkdir()
+    return folder
