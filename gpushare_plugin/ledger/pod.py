@@ -118,11 +118,18 @@ class Pod(Struct, frozen=True, gc=False):
     """
     container_ids: Pairs = ()
     """The container runtime's IDs of the containers, by name; read by the node's daemon only."""
+    static_uid: str = ""
+    """The UID of the static pod that this pod mirrors; empty for other pods, and read by the node's daemon only."""
 
     @property
     def label(self) -> str:
         """The name of the pod in messages."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def uid_on_node(self) -> str:
+        """The UID by which the kubelet runs the pod: in the kubelet's checkpoint, and in the name of its cgroup."""
+        return self.static_uid or self.uid
 
     @property
     def holds_on(self) -> str | None:

@@ -1,5 +1,6 @@
 """Tests of the driver limits that the daemon orders for containers, with an agent in the hands of the test."""
 
+import dataclasses
 from collections.abc import AsyncIterator, Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -75,6 +76,19 @@ async def test_each_container_of_a_pod_has_limits_of_its_own(node: FollowedNode,
     node.server.store.delete(path(pod), pod.name)
     node.kubelet.delete(pod)
     await until(lambda: ordered(root) == {}, lambda: f"{ordered(root)}")
+
+
+async def test_containers_of_a_static_pod_have_limits(node: FollowedNode, root: DriverLimitsRoot) -> None:
+    """The kubelet runs a static pod by a UID of its own, which names the cgroup; the API server has a mirror pod."""
+    pod, uid = a_pod("static", 2), "8f6a44fc62e8cb075753c843896568ca"
+    mirror = shown(pod, 1)
+    mirror["metadata"]["annotations"] = {"kubernetes.io/config.mirror": uid, "kubernetes.io/config.source": "file"}
+    node.server.store.create(path(pod), mirror)
+    await node.kubelet.admit(dataclasses.replace(pod, uid=uid))
+    await until(lambda: ordered(root) == {container_id(1): [2048]}, lambda: f"{ordered(root)}")
+    order = read_message(root.wanted, LimitOrder)
+    assert order is not None
+    assert [each.pod_uid for each in order.containers] == [uid]
 
 
 async def test_another_rule_counts_for_containers_that_start_later(node: FollowedNode, root: DriverLimitsRoot) -> None:

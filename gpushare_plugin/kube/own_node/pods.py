@@ -41,6 +41,14 @@ REMEDY = "grant list and watch of pods, and patch of pods/status (in the chart: 
 
 _WRITTEN = (ALLOCATION, LIMITS, ALIYUN_INDEX, ALIYUN_ASSIGNED, ACK_ALLOCATION)
 
+_MIRROR = "kubernetes.io/config.mirror"
+"""The annotation of a mirror pod, with the UID of the static pod.
+
+Source: Kubernetes, pkg/kubelet/config/common.go (`kubernetes.io/config.hash` is the UID of a static pod) and
+pkg/kubelet/pod/mirror_client.go (the mirror pod has the same value in this annotation).
+"""
+_LONGEST_UID = 64
+
 
 class Patience:
     """Waits after refusals by RBAC: longer each time, and short again after `ASK_AGAIN` seconds without a refusal.
@@ -171,4 +179,5 @@ def _own(found: ApiPod) -> Pod:
     statuses = (*found.status.init_container_statuses, *found.status.container_statuses)
     # `<runtime>://<ID>`
     ids = tuple((status.name, id_) for status in statuses if (id_ := status.container_id.rpartition("://")[2]))
-    return replace(pod_of(found), written=written, container_ids=ids)
+    static_uid = annotations.get(_MIRROR, "")[:_LONGEST_UID]
+    return replace(pod_of(found), written=written, container_ids=ids, static_uid=static_uid)

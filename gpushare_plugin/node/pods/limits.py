@@ -141,7 +141,7 @@ class NodeLimits:
         before: tuple[object, object, object] = (None, None, None)
         async for _ in changes(watched.changed, node, every=LOOK_EVERY):
             pods, snapshot = watched.in_order, node.value
-            holdings = await reader.with_uids({(pod.namespace, pod.name): pod.uid for pod in pods})
+            holdings = await reader.with_uids({(pod.namespace, pod.name): pod.uid_on_node for pod in pods})
             same = holdings == before[0] and pods is before[1] and snapshot is before[2]
             if self._root is not None and not isinstance(holdings, Unknown) and not same:
                 before = holdings, pods, snapshot
@@ -179,7 +179,7 @@ def _containers(
 
     kept = {(each.container_id, gpu.uuid): gpu for each in before for gpu in each.gpus if gpu.hard_mib is not None}
     cards = {gpu.uuid for gpu in snapshot.inventory.cards}
-    ids = {(pod.uid, container): id_ for pod in pods for container, id_ in pod.container_ids}
+    ids = {(pod.uid_on_node, container): id_ for pod in pods for container, id_ in pod.container_ids}
     wanted: dict[str, dict[str, WantedLimit]] = {}
     uids: dict[str, str] = {}
     for holder, gpu, by_rule in driver_limits(snapshot, holdings):
