@@ -71,6 +71,7 @@ generate: .venv/.developer
 	$(BIN)/python -m generators.protobuf --write
 	$(BIN)/python -m generators.command_line
 	$(BIN)/python -m generators.isolation_table
+	$(BIN)/python -m generators.simulation_page
 	$(BIN)/python -m generators.metrics_table
 	$(BIN)/python -m generators.events_table
 	$(BIN)/python -m generators.alerts_page

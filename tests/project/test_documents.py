@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import fields
 
-from generators import alerts_page, command_line, dashboard, dashboard_picture, events_table, metrics_table
+from generators import (
+    alerts_page,
+    command_line,
+    dashboard,
+    dashboard_picture,
+    events_table,
+    metrics_table,
+    simulation_page,
+)
 from generators.dashboard import Panel
 from generators.dashboard_picture import Line
 from generators.pictures import pictures
@@ -22,6 +30,11 @@ PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 def test_the_command_line_page_is_not_stale() -> None:
     """The page says what the commands say; `make generate` writes it."""
     assert command_line.PAGE.read_text() == command_line.page(), "run make generate"
+
+
+def test_the_keys_of_simulated_gpus_are_not_stale() -> None:
+    """The page has every key of the file, as the file is read; `make generate` writes it."""
+    assert simulation_page.PAGE.read_text() == simulation_page.page(), "run make generate"
 
 
 def test_the_table_of_metrics_is_not_stale() -> None:

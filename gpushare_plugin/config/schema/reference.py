@@ -6,13 +6,16 @@ from pydantic.fields import FieldInfo
 
 from gpushare_plugin.config.schema.fields import Kind, keys, sections
 from gpushare_plugin.config.schema.places import spelled
-from gpushare_plugin.config.schema.sections import Section
+from gpushare_plugin.config.schema.sections import Config, Section
 
 
-def reference() -> str:
-    """Return the tables in Markdown: a table per kind of section, in the order of the schema."""
+def reference(root: type[Section] = Config) -> str:
+    """Return the tables of a file in Markdown: a table per kind of section, in the order of the schema.
+
+    `root` is the section of the whole file.
+    """
     places: dict[type[Section], list[str]] = {}
-    for path, section in sections():
+    for path, section in sections((), root):
         place = spelled(path).replace("[0]", "[]")
         places.setdefault(section, []).append(f"`{place}`" if place else "Top level")
     return "\n\n".join(_table(section, ", ".join(where)) for section, where in places.items()) + "\n"
