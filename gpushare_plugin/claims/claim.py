@@ -71,6 +71,7 @@ RefusalReason = Literal[
     "other-way",
     "no-room",
     "cannot-limit",
+    "parameters",
     "api",
     "files",
 ]

@@ -1,0 +1,62 @@
+"""Devices of a node in the form of the API, with quantities as Kubernetes writes them.
+
+The canonical form of quantities: kubernetes, staging/src/k8s.io/apimachinery/pkg/api/resource/quantity.go.
+"""
+
+from gpushare_plugin.claims.device import Attribute, Capacity, CapacityUnit, Device, SemanticVersion
+from gpushare_plugin.kube.dra.objects import ApiAttribute, ApiCapacity, ApiDevice, ApiPolicy, ApiRange, ApiTaint
+
+_SUFFIXES = {"bytes": (1024, ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")), "number": (1000, ("", "k", "M", "G", "T", "P"))}
+
+
+def api_device(device: Device) -> ApiDevice:
+    """Return a device as the API has devices."""
+    return ApiDevice(
+        name=device.name,
+        attributes={name: _attribute(value) for name, value in device.attributes.items()},
+        capacity={name: _capacity(each, shared=device.shared) for name, each in device.capacities.items()},
+        taints=tuple(ApiTaint(key=each.key, value=each.value, effect=each.effect) for each in device.taints),
+        allow_multiple_allocations=device.shared or None,
+    )
+
+
+def quantity(amount: int, unit: CapacityUnit) -> str:
+    """Return an amount, in bytes or as a number, as a quantity in its canonical form: `80Gi`, not `81920Mi`."""
+    base, suffixes = _SUFFIXES[unit]
+    power = 0
+    while amount and amount % base == 0 and power + 1 < len(suffixes):
+        amount //= base
+        power += 1
+    return f"{amount}{suffixes[power]}"
+
+
+def _attribute(value: Attribute) -> ApiAttribute:
+    match value:
+        case SemanticVersion(text=text):
+            return ApiAttribute(version=text)
+        case bool():
+            return ApiAttribute(flag=value)
+        case int():
+            return ApiAttribute(number=value)
+        case _:
+            return ApiAttribute(string=value)
+
+
+def _capacity(capacity: Capacity, *, shared: bool) -> ApiCapacity:
+    policy = _policy(capacity) if shared and capacity.default is not None else None
+    return ApiCapacity(value=quantity(capacity.amount, capacity.unit), request_policy=policy)
+
+
+def _policy(capacity: Capacity) -> ApiPolicy:
+    values, limits = capacity.values, None
+    if not values and capacity.least is not None and capacity.step is not None:
+        if capacity.least + capacity.step > capacity.amount:
+            values = (capacity.least,)  # the API server refuses a range without room for a step
+        else:
+            least, step = (quantity(each, capacity.unit) for each in (capacity.least, capacity.step))
+            limits = ApiRange(min=least, step=step)
+    return ApiPolicy(
+        default=quantity(capacity.default or 0, capacity.unit),
+        valid_values=tuple(quantity(each, capacity.unit) for each in values),
+        valid_range=limits,
+    )
