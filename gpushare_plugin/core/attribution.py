@@ -13,7 +13,6 @@ from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.core.driver_limits import NO_LIMIT, MemoryLimit
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.holding import Holding
-from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.unit import Unit
 from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Owner, Process, Stowaway, Usage
@@ -49,10 +48,15 @@ def attribute(samples: Iterable[GpuUsage], snapshot: Snapshot, holdings: Sequenc
     found = [_Attribution(sample, gpus[sample.uuid], shares, holdings) for sample in samples if sample.uuid in gpus]
     offered = {uuid for resource in snapshot.resources for uuid in resource.gpus} | {share.gpu for share in shares}
     return Usage(
-        gpus=tuple(each.gpu_usage(offered, snapshot.under_mps) for each in found),
+        gpus=tuple(each.gpu_usage(offered, snapshot.under_mps | _leaving_mps(snapshot)) for each in found),
         containers=tuple(_containers(shares, found, gpus)),
         held=None if holdings is None else _held(snapshot, holdings),
     )
+
+
+def _leaving_mps(snapshot: Snapshot) -> frozenset[str]:
+    """Return the GPUs of which containers use MPS, by UUID; also those that the config shares in another way now."""
+    return frozenset(uuid for uuid, name in snapshot.isolations_in_use.items() if "mps" in name.split("+"))
 
 
 # ---------------------------------------------------------------------- holdings of containers
@@ -67,7 +71,6 @@ def driver_limits(snapshot: Snapshot, holdings: Iterable[Holding]) -> Iterator[t
 
 def _shares(snapshot: Snapshot, holdings: Iterable[Holding]) -> Iterator[ContainerShare]:
     """Yield a share per container and GPU, over all resources but compute: units of compute go with units of memory."""
-    resources = {resource.name: resource for resource in snapshot.resources}
     parts: defaultdict[tuple[str, str, str, str], list[ContainerShare]] = defaultdict(list)
     for holding, held in snapshot.held_units(holdings):
         by_gpu: defaultdict[str, list[Unit]] = defaultdict(list)
@@ -75,7 +78,7 @@ def _shares(snapshot: Snapshot, holdings: Iterable[Holding]) -> Iterator[Contain
             if unit.form.kind != "cores":
                 by_gpu[unit.gpu].append(unit)
         for gpu, units in by_gpu.items():
-            limit = _limit(snapshot, resources.get(holding.resource), gpu, units)
+            limit = _limit(snapshot, gpu, units)
             share = ContainerShare(holding, gpu, holding.resource, len(units), limit.hard, limit.soft)
             pod = (holding.namespace, holding.pod) if holding.pod else ("", holding.uid)
             parts[*pod, holding.container, gpu].append(share)
@@ -93,25 +96,23 @@ def _held(snapshot: Snapshot, holdings: Iterable[Holding]) -> Counter[tuple[str,
     )
 
 
-def _limit(snapshot: Snapshot, resource: Resource | None, uuid: str, units: Sequence[Unit]) -> MemoryLimit:
+def _limit(snapshot: Snapshot, uuid: str, units: Sequence[Unit]) -> MemoryLimit:
     """Return the limits of a container with the units `units` of a GPU."""
     gpu = next(gpu for gpu in snapshot.inventory.gpus if gpu.uuid == uuid)
     if any(unit.form.kind == "whole" for unit in units):
         return MemoryLimit(gpu.memory_mib * MIB or None)
     rule = snapshot.driver_limits.get(uuid)
-    if (share := _share_mib(snapshot, resource, gpu, units)) is None or rule is None:
+    if (share := _share_mib(snapshot, uuid, units)) is None or rule is None:
         return MemoryLimit(None if share is None else share * MIB)
     return rule.limit(share, gpu.memory_mib)
 
 
-def _share_mib(snapshot: Snapshot, resource: Resource | None, gpu: Gpu, units: Sequence[Unit]) -> int | None:
-    """Return the share of a container with the units `units` of `gpu` in MiB, None where shares have no size."""
+def _share_mib(snapshot: Snapshot, uuid: str, units: Sequence[Unit]) -> int | None:
+    """Return the share of a container with the units `units` of a GPU in MiB, None where shares have no size."""
     if all(unit.mib for unit in units):
         return sum(unit.mib for unit in units)
     # Replicas: with an isolation, a container has one part of the memory, however many replicas the container holds.
-    parts = resource.units_of.get(gpu.uuid) if resource else None
-    limited = snapshot.isolations.get(gpu.uuid, "none") != "none"
-    return gpu.memory_mib // parts if parts and limited else None
+    return snapshot.equal_shares_mib.get(uuid)
 
 
 def _together(shares: Sequence[ContainerShare]) -> ContainerShare:

@@ -53,9 +53,16 @@ class Snapshot(Struct, frozen=True):
     under_mps: frozenset[str] = frozenset()
     """The UUIDs of the GPUs that are shared through MPS."""
     isolations: Mapping[str, str] = field(default_factory=dict)
-    """The names of the isolations of shared GPUs, by UUID."""
+    """The names of the isolations of shared GPUs by the config, by UUID."""
     isolation_reasons: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Why the isolations before the chosen one were not chosen, by UUID; only for GPUs whose entry names several."""
+    isolations_in_use: Mapping[str, str] = field(default_factory=dict)
+    """The names of the isolations that limit containers now, by UUID; without GPUs that no isolation limits.
+
+    While a GPU waits to change its mode, the isolation is that of the containers that hold the GPU.
+    """
+    equal_shares_mib: Mapping[str, int] = field(default_factory=dict)
+    """The share of each container in MiB on GPUs that an isolation in use divides into equal parts, by UUID."""
     driver_limits: Mapping[str, LimitRule] = field(default_factory=dict)
     """The rules of the GPUs on which containers have driver limits, by UUID.
 

@@ -333,10 +333,9 @@ def snapshot(  # noqa: PLR0913, PLR0917 - every part of a node
     """Return the current state of the node."""
     partitioning = configuration.partitioning
     notices = slices.notices(partitioning)
-    planned = planned_snapshot(configuration.config, gpus.inventory, configuration.plan)
+    planned = planned_snapshot(configuration.config, gpus.inventory, configuration.plan, offer.modes_in_use)
     return replace(
         planned,
-        driver_limits=limit_rules(offer.modes_in_use),
         needs_mps=planned.needs_mps or partitioning == "mps" or mps.in_use,
         resources=tuple(offer.resources.values()),
         unhealthy=mps.unserved | gpus.faults,

@@ -78,7 +78,7 @@ def shared(scrape: int) -> View:
         standings={GPU_MEM: standing(scrape)},
         config=ConfigStanding("config.yaml", 1.0),
         usage=usage,
-        isolations={FIRST: "hami-core", SECOND: "hami-core"},
+        isolations_in_use={FIRST: "hami-core", SECOND: "hami-core"},
     )
     errors = {"server": 2 * scrape, "conflict": 0}
     return View(made, container_metrics=True, xids={(SECOND, "79"): 2}, api_errors=errors)

@@ -126,7 +126,7 @@ class Proof:
 
 def _isolations(snapshot: Snapshot, usage: ContainerUsage) -> Sequence[str]:
     """Return the names of the isolations that together limit a container; none without a limit."""
-    name = "none" if usage.limit is None else snapshot.isolations.get(usage.gpu, "none")
+    name = "none" if usage.limit is None else snapshot.isolations_in_use.get(usage.gpu, "none")
     return [] if name == "none" else name.split("+")
 
 

@@ -73,7 +73,7 @@ class View(Struct, frozen=True):
         """For every GPU with limits and every state: the labels, and the number of containers in this state."""
         for gpu in self.gpus:
             holders = self.holders(gpu)
-            if holders is not None and self.snapshot.isolations.get(gpu.uuid, "none") != "none":
+            if holders is not None and gpu.uuid in self.snapshot.isolations_in_use:
                 found = [each.effect.state for each in holders if each.effect is not None]
                 yield from (((*names_of(gpu), state_label(state)), found.count(state)) for state in get_args(State))
 

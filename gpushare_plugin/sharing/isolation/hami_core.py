@@ -14,7 +14,7 @@ from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.schema.sections import Compute
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.grant import Allocation, Grant, Mount
-from gpushare_plugin.sharing.isolation.layer import Isolation, Layers, Limits, Mode, percentage
+from gpushare_plugin.sharing.isolation.layer import IsolatedMode, Isolation, Layers, Limits, percentage
 
 LIBRARY_DIRECTORY = "/usr/local/vgpu"
 """The directory of the library in a container, as in the `ld.so.preload` file that HAMi installs."""
@@ -43,6 +43,22 @@ class PreloadedHamiCore(Struct, frozen=True):
         grant.environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = _cache(share.ids)
 
 
+class WithHamiCore(IsolatedMode, frozen=True):
+    """The mode of a GPU whose containers have the library."""
+
+    equal_parts: int | None = None
+    """The number of equal parts of the GPU; None if each container has its own share."""
+
+    @property
+    def isolation(self) -> str:
+        """The name of the isolation."""
+        return HamiCoreIsolation.name
+
+    def equal_share_mib(self, gpu_mib: int) -> int | None:
+        """Return the share of each container."""
+        return gpu_mib // self.equal_parts if self.equal_parts else None
+
+
 class HamiCoreIsolation(Struct, Isolation, frozen=True):
     """The isolation of an entry with `isolation: hami-core`."""
 
@@ -58,9 +74,9 @@ class HamiCoreIsolation(Struct, Isolation, frozen=True):
         """The layer with the library and its limits."""
         return (PreloadedHamiCore(self.directory, self.limits.compute),)
 
-    def mode(self, gpu: Gpu) -> Mode:  # noqa: ARG002 - all GPUs have the same mode
-        """Return the mode, with the part of each container if all parts are equal."""
-        return f"hami-core, 1/{self.limits.equal_parts}" if self.limits.equal_parts else "hami-core"
+    def mode(self, gpu: Gpu) -> WithHamiCore:  # noqa: ARG002 - all GPUs have the same mode
+        """Return the mode, with the parts of the GPU if all are equal."""
+        return WithHamiCore(self.limits.equal_parts)
 
     def compute_variable(self, gpu: Gpu) -> str:  # noqa: ARG002 - all GPUs have the same variable
         """Return the variable of the compute limit, which the library reads."""

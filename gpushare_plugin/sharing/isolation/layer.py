@@ -39,6 +39,19 @@ Mode = Hashable
 """A value that differs between ways to share a GPU by equal units, such as the limit under MPS; None by default."""
 
 
+class IsolatedMode(Struct, frozen=True):
+    """The mode of a GPU whose containers an isolation limits."""
+
+    @property
+    def isolation(self) -> str:
+        """The name of the isolation."""
+        raise NotImplementedError
+
+    def equal_share_mib(self, gpu_mib: int) -> int | None:
+        """Return the share of each container in MiB on a GPU of `gpu_mib` MiB; None if each has a share of its own."""
+        raise NotImplementedError
+
+
 class Limits(Struct, frozen=True):
     """The limits that an entry of the config sets for its containers."""
 

@@ -21,7 +21,15 @@ from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.grant import AllocatedGpu, Allocation, Grant, Mount
 from gpushare_plugin.core.namespaces import SERVER, WITH_NAMESPACES, ContainerNamespace, MpsProtocol, namespace_name
 from gpushare_plugin.sharing.isolation.driver import UnderDriver
-from gpushare_plugin.sharing.isolation.layer import Isolation, Layer, Layers, Limits, SharedGpus, percentage
+from gpushare_plugin.sharing.isolation.layer import (
+    IsolatedMode,
+    Isolation,
+    Layer,
+    Layers,
+    Limits,
+    SharedGpus,
+    percentage,
+)
 from gpushare_plugin.slices.memory import MOST_MPS_CLIENTS, MemoryRoom
 
 PIPE_DIRECTORY = "/mps/pipe"
@@ -34,7 +42,7 @@ _VOLTA = (7, 0)
 _OLDEST = (3, 5)
 
 
-class UnderMps(Struct, frozen=True):
+class UnderMps(IsolatedMode, frozen=True):
     """The mode of a GPU under MPS.
 
     Another limit is another mode: replicas held by pods keep the size by the old limit.
@@ -46,6 +54,15 @@ class UnderMps(Struct, frozen=True):
     """The mode of the driver limits beside MPS, None without driver limits."""
     protocol: MpsProtocol = 2
     """The protocol of the MPS control daemon; containers of one protocol do not find a daemon of the other."""
+
+    @property
+    def isolation(self) -> str:
+        """The name of the isolation, or of both where the driver limits memory, too."""
+        return MpsIsolation.name if self.driver is None else f"{self.driver.isolation}+{MpsIsolation.name}"
+
+    def equal_share_mib(self, gpu_mib: int) -> int | None:
+        """Return the share of each container, before the rule of driver limits is applied."""
+        return self.memory_limit_mib if self.driver is None else self.driver.equal_share_mib(gpu_mib)
 
 
 class MpsNeeds(Struct, frozen=True):

@@ -221,6 +221,8 @@ class TestStowaways:
         under_mps, time_sliced = snapshot(memory(isolation="mps"), 8192), snapshot(time_slicing(REPLICAS), 8192)
         assert attribute([on(under_mps, server)], under_mps, []).stowaways == ()
         assert len(attribute([on(time_sliced, server)], time_sliced, []).stowaways) == 1
+        leaving = replace(time_sliced, isolations_in_use=under_mps.isolations_in_use)
+        assert attribute([on(leaving, server)], leaving, []).stowaways == ()
 
     def test_a_gpu_that_is_not_offered_has_no_stowaways(self) -> None:
         """A GPU that gpushare leaves to others is theirs."""

@@ -522,7 +522,7 @@ def test_containers_are_counted_by_whether_their_limit_is_in_effect() -> None:
         containers=tuple(replace(using(number), effect=effect) for number, effect in enumerate(found)),
         held={(GPU_MEM, FIRST): 6},
     )
-    made = Snapshot(inventory=TWO, resources=planned(TWO).resources, usage=usage, isolations={FIRST: "mps"})
+    made = Snapshot(inventory=TWO, resources=planned(TWO).resources, usage=usage, isolations_in_use={FIRST: "mps"})
     seen = on_page(View(made, container_metrics=True))
     assert seen["gpushare_gpu_container_limits"] == {
         ("0", state, FIRST): count
@@ -530,7 +530,7 @@ def test_containers_are_counted_by_whether_their_limit_is_in_effect() -> None:
     }
     gauges = seen["gpushare_container_limit_in_effect"]
     assert {labels[3]: value for labels, value in gauges.items()} == {"pod-0": 1, "pod-1": 1, "pod-2": 1, "pod-3": 0}
-    assert on_page(View(replace(made, isolations={})))["gpushare_gpu_container_limits"] == {}
+    assert on_page(View(replace(made, isolations_in_use={})))["gpushare_gpu_container_limits"] == {}
 
 
 def test_containers_have_metrics_only_if_asked_for() -> None:

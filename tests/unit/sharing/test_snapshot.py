@@ -2,13 +2,15 @@
 
 import pytest
 
+from gpushare_plugin.config.effective import EffectiveConfig
+from gpushare_plugin.core.driver_limits import DriverLimits
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.holding import Unknown
 from gpushare_plugin.ledger.node_record import record
-from gpushare_plugin.sharing.plan import Plan
+from gpushare_plugin.sharing.plan import Plan, plan
 from gpushare_plugin.sharing.snapshot import planned_snapshot
 from tests.nodes import a_mig_node, a_node
-from tests.unit.sharing.settings import memory, planned, settings
+from tests.unit.sharing.settings import memory, planned, settings, time_slicing
 
 
 def test_a_snapshot_has_the_config_as_plain_values() -> None:
@@ -23,6 +25,35 @@ def test_a_snapshot_has_the_config_as_plain_values() -> None:
     assert (made.mig_strategy, made.needs_mps) == ("mixed", True)
     assert made.unshared_names == {"nvidia.com/gpu", "example.com/gpu", "nvidia.com/mig-1g.5gb"}
     assert made.under_mps == {inventory.cards[1].uuid}
+
+
+REPLICAS: dict[str, object] = {"name": "nvidia.com/gpu", "replicas": 4}
+
+
+@pytest.mark.parametrize(
+    ("sharing", "isolation", "share"),
+    [
+        (memory(), None, None),
+        (memory(isolation="driver"), "driver", None),
+        (time_slicing(REPLICAS), None, None),
+        (time_slicing({**REPLICAS, "isolation": "hami-core"}), "hami-core", 2048),
+        (time_slicing({**REPLICAS, "isolation": "driver"}), "driver", 2048),
+        ({"mps": {"resources": [REPLICAS]}}, "mps", 2048),
+        ({"mps": {"resources": [{**REPLICAS, "isolation": "driver"}]}}, "driver+mps", 2048),
+        ({"mps": {"sizes": [{"slices": [{"size": "2gb"}]}]}}, "mps", None),
+    ],
+)
+def test_containers_that_hold_a_gpu_have_the_limits_of_the_mode_in_use(
+    sharing: dict[str, object], isolation: str | None, share: int | None
+) -> None:
+    """Whatever the config says now: the isolation by which containers hold the GPU, and the share of each replica."""
+    node, means = a_node(8192), DriverLimits(agent=True)
+    sections = {"sharing": sharing, "driverLimits": {"additionalMemory": "512MiB"}}
+    held = plan(EffectiveConfig(settings(**sections)), node, driver_limits=means)
+    made = planned_snapshot(settings(), node, planned(node), held.modes)
+    uuid = node.cards[0].uuid
+    assert (made.isolations_in_use.get(uuid), made.equal_shares_mib.get(uuid)) == (isolation, share)
+    assert made.isolations == {}
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from gpushare_plugin.node.news.news import News
 from gpushare_plugin.node.offer import NodeOffer
 from gpushare_plugin.sharing.cut import PresentUnits
 from gpushare_plugin.sharing.instances import Division, divided
+from gpushare_plugin.sharing.isolation.hami_core import WithHamiCore
 from gpushare_plugin.sharing.plan import plan
 from gpushare_plugin.sharing.ways.way import SliceNumbers
 from gpushare_plugin.slices.mig import MigProfile, MigRoom
@@ -70,6 +71,8 @@ def _mode(mode: object) -> object:
 
     So a recorded mode stays true when modes get another field.
     """
+    if isinstance(mode, WithHamiCore):
+        return mode.isolation if mode.equal_parts is None else f"{mode.isolation}, 1/{mode.equal_parts}"
     if not isinstance(mode, msgspec.Struct):
         return mode
     found = ((each.default, getattr(mode, each.name)) for each in msgspec.structs.fields(mode))
