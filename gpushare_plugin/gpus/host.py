@@ -12,6 +12,8 @@ from gpushare_plugin.gpus.cdi.host import HostCdi
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 """Where the host's tree of cgroups usually is."""
+PROCFS = Path("/proc")
+"""Where the kernel shows the processes of the node."""
 
 
 class HostFacts(Struct, frozen=True):

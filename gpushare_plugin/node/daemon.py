@@ -25,7 +25,7 @@ from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.recent import RecentAllocations
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.gpus.exchange import refuse_one_directory
-from gpushare_plugin.gpus.host import CGROUP_ROOT, NO_FACTS, Host, HostFacts
+from gpushare_plugin.gpus.host import CGROUP_ROOT, NO_FACTS, PROCFS, Host, HostFacts
 from gpushare_plugin.gpus.source import GpuSource, in_thread
 from gpushare_plugin.kubelet.allocations.pod_resources import healthy_devices
 from gpushare_plugin.kubelet.allocations.quiet import QuietLister
@@ -112,6 +112,8 @@ class Daemon(Struct, frozen=True):
     """The directories of CDI specifications, of which a later one counts more; none for simulated GPUs."""
     cgroup_root: Path = CGROUP_ROOT
     """Where the host's tree of cgroups is mounted."""
+    procfs: Path = PROCFS
+    """Where the kernel shows the processes of the node."""
     driver_limits_root: Path | None = None
     """The directory shared with `gpushare driver-limits`, which sets driver limits; None where that is not to run."""
     clock: Callable[[], float] = time.monotonic
@@ -348,8 +350,10 @@ class NodeDaemon:
         # In a thread: registration with the kubelet must not wait for this import.
         track, prove = await asyncio.to_thread(_usage_tracker)
         evict = cluster.evict if cluster is not None else _refuse_eviction
-        late, cgroup_root = node.limits.late, self._daemon.cgroup_root
-        proof = prove(reader, source, lambda: node.mps.status, late=late, cgroup_root=cgroup_root)
+        late, daemon = node.limits.late, self._daemon
+        proof = prove(
+            reader, source, lambda: node.mps.status, late=late, cgroup_root=daemon.cgroup_root, procfs=daemon.procfs
+        )
         tracker = track(source, reader, proof, self._news, evict, self._daemon.clock)
         # After a failure, this method runs again, with another tracker.
         if isinstance(self.status.phase, Serving):

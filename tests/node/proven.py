@@ -16,8 +16,9 @@ from gpushare_plugin.kubelet.allocations.reader import HoldingsReader
 from gpushare_plugin.kubelet.device_plugin.steering import Steering
 from gpushare_plugin.mps.exchange import ListedClient, MpsStatus
 from gpushare_plugin.node.news.news import News, NewsItem
+from gpushare_plugin.node.pods.init_containers import ContainerIds
 from gpushare_plugin.node.pods.proof import Proof
-from gpushare_plugin.node.pods.usage import ContainerIds, UsageTracker
+from gpushare_plugin.node.pods.usage import UsageTracker
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.nodes import Cards
 from tests.shown import ShownProcesses

@@ -18,7 +18,7 @@ from gpushare_plugin.kubelet.device_plugin.steering import Unsteered
 from gpushare_plugin.mps.exchange import ListedClient, MpsStatus
 from gpushare_plugin.node.news.news import LimitInEffect, LimitNotInEffect
 from gpushare_plugin.testing.cgroups import CgroupTree, Kubepods
-from gpushare_plugin.testing.kubelet import EmbeddedKubelet, Pod
+from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.node.proven import GIB, a_pod, proven
 from tests.shown import ShownProcesses
 from tests.snapshots import snapshot
@@ -151,6 +151,29 @@ async def test_a_client_in_another_namespace_is_found(kubelet: EmbeddedKubelet, 
         assert await node.look(process) == Effect("not in effect", words)
         node.list_clients(in_namespace(process, own))
         assert await node.look(process) == IN_EFFECT
+
+
+async def test_an_init_container_uses_a_namespace_of_its_own(kubelet: EmbeddedKubelet, shown: ShownProcesses) -> None:
+    """With MPS protocol 3, an init container may have more than the container that waits for it.
+
+    Without the API server, nobody knows which of the two a process is in. With the ID of the init container, its own
+    share and its own namespace count.
+    """
+    async with proven(kubelet, shown, NAMESPACES) as node:
+        pod = Pod("pod", [Container("main", {GPU_MEM: 2})], [Container("init", {GPU_MEM: 4})])
+        started = (await kubelet.admit(pod)).containers["init"]
+        process, own = node.start(pod, started.environment), namespace_name(started.device_ids[GPU_MEM])
+        node.list_clients(in_namespace(process, own, 4096))
+        assert await node.look(process) == IN_EFFECT
+        node.container_ids = {("default", "pod", "init"): process.owner.container_id}
+        assert await node.look(process) == IN_EFFECT
+        assert [(each.container, each.units, each.limit) for each in await node.usages()] == [("init", 4, 4 * GIB)]
+        node.list_clients(in_namespace(process, own, 5120))
+        effect = await node.look(process)
+        assert effect is not None
+        assert (effect.state, "instead of 4096 MiB" in effect.reason) == ("not in effect", True)
+        node.container_ids |= {("default", "pod", "main"): "f" * 64}
+        assert [(each.container, each.units, each.limit) for each in await node.usages()] == [("main", 2, 2 * GIB)]
 
 
 async def test_a_process_that_is_no_client_is_found(kubelet: EmbeddedKubelet, shown: ShownProcesses) -> None:

@@ -15,15 +15,12 @@ from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.usage import TOLERANCE, ContainerUsage, Process, Usage
 from gpushare_plugin.gpus import containers
 from gpushare_plugin.gpus.examined import Examiner
-from gpushare_plugin.gpus.host import CGROUP_ROOT
+from gpushare_plugin.gpus.host import CGROUP_ROOT, PROCFS
 from gpushare_plugin.gpus.source import GpuSource, in_thread
 from gpushare_plugin.kubelet.allocations.checkpoint import Granted
 from gpushare_plugin.kubelet.allocations.reader import HoldingsReader
 from gpushare_plugin.mps.exchange import MpsStatus
 from gpushare_plugin.node.pods.mps_clients import ClientWatch
-
-PROCFS = Path("/proc")
-"""Where the kernel shows the processes of the node."""
 
 
 class _Evidence(Struct, frozen=True):
@@ -179,14 +176,15 @@ def _promised(isolation: str, usage: ContainerUsage, node: Usage, facts: _Eviden
     names = [
         each
         for (uid, container), each in facts.namespaces.items()
-        if uid == usage.uid and usage.container in {"", container}
+        # Without its ID it is not known whether the container runs, or an init container for which the container waits.
+        if uid == usage.uid and (not usage.container_id or usage.container in {"", container})
     ]
     return PromisedLimit(
         isolation,
         tuple(each.gpu for each in parts),
         tuple(facts.granted.get(usage.uid, {}).values()),
         # A namespace has one limit for all GPUs: that of the largest share.
-        max(limits) if len(limits) == len(parts) else None,
+        max(limits) if len(limits) == len(parts) and len(names) < 2 else None,  # noqa: PLR2004 - of one container
         frozenset().union(*names),
         facts.threads,
     )

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import structlog
 
@@ -31,6 +31,7 @@ from gpushare_plugin.node.news.news import (
     UsageUnknown,
 )
 from gpushare_plugin.node.pods.evictions import Evict, Evictions
+from gpushare_plugin.node.pods.init_containers import ContainerIds, with_init_containers
 from gpushare_plugin.node.pods.proof import Proof
 
 _log = structlog.get_logger()
@@ -42,9 +43,6 @@ LEAST_PAUSE = 1.0
 
 MOST_STOWAWAYS = 64
 """The most published stowaways at a time; a program can start any number of processes."""
-
-ContainerIds = Mapping[tuple[str, str, str], str]
-"""The IDs of containers, by namespace, name of the pod and name of the container."""
 
 
 class UsageTracker:
@@ -114,6 +112,8 @@ class UsageTracker:
         looked_at = self._clock()
         # Holdings are read after the GPUs: a process seen on a GPU had got its units before.
         holdings = _with_ids(await self._holdings.read(), container_ids)
+        if holdings is not None:
+            holdings = await with_init_containers(holdings, samples, container_ids, self._holdings.recorded)
         usage = await self._proof.of(attribute(samples, snapshot, holdings), snapshot, seen_at)
         self._usage, self._looked_at = self._lasting(usage), looked_at
         self._publish(self._usage, samples)
