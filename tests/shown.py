@@ -39,13 +39,16 @@ class ShownProcesses:
         self.show(child.pid, owner)
         return child.pid
 
-    def show(self, pid: int, owner: Owner) -> None:
-        """Show a process of this machine as one of a container."""
+    def show(self, pid: int, owner: Owner, environment: Mapping[str, str] | None = None) -> None:
+        """Show a process of this machine as one of a container, perhaps with the `environment` that it has there."""
         folder = self.procfs / str(pid)
         folder.mkdir(parents=True)
         for name in ("stat", "environ", "maps"):
             (folder / name).symlink_to(f"/proc/{pid}/{name}")
         (folder / "cgroup").write_text(f"0::/kubepods/pod{owner.pod_uid}/{owner.container_id}\n")
+        if environment is not None:
+            (folder / "environ").unlink()
+            (folder / "environ").write_text("".join(f"{name}={value}\0" for name, value in environment.items()))
 
     def end(self) -> None:
         """End all processes."""

@@ -9,12 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from gpushare_plugin.base.structs import replace
+from gpushare_plugin.config.schema.sections import Overuse
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.core.driver_limits import DriverLimits
 from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.core.usage import ContainerUsage
+from gpushare_plugin.gpus.host import CGROUP_ROOT, PROCFS
 from gpushare_plugin.ledger.annotations import ALLOCATION, PROMISE, read_allocation
 from gpushare_plugin.ledger.pod import Share
 from gpushare_plugin.node import daemon as app
+from gpushare_plugin.node.pods.init_containers import ContainerIds
+from gpushare_plugin.node.pods.usage import UsageTracker
 from gpushare_plugin.node.status import DaemonStatus, Serving
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod
@@ -96,7 +101,11 @@ class FollowedNode:
         self.kubelet = kubelet
         self.settings = MEMORY
         self.cards = Cards(nodes_of(*memory_gib))
+        self.flags = ""
         self.limits_root: Path | None = None
+        self.cdi_spec_dirs: tuple[Path, ...] = ()
+        self.cgroup_root = CGROUP_ROOT
+        self.procfs = PROCFS
         self._folder = folder
         self._task: asyncio.Task[None] | None = None
 
@@ -111,6 +120,9 @@ class FollowedNode:
             self.kubelet.pod_resources_socket,
             membership=app.Membership(NODE, kubeconfig, follow_pods=True),
             driver_limits_root=self.limits_root,
+            cdi_spec_dirs=self.cdi_spec_dirs,
+            cgroup_root=self.cgroup_root,
+            procfs=self.procfs,
             clock=time.monotonic,
         )
         self._root = app.NodeDaemon(daemon)
@@ -119,7 +131,7 @@ class FollowedNode:
 
     def _write_config(self) -> Path:
         file = self._folder / "config.yaml"
-        file.write_text(f"flags: {{mpsRoot: {self._folder / 'mps'}}}\n{self.settings}")
+        file.write_text(f"flags: {{mpsRoot: {self._folder / 'mps'}{self.flags}}}\n{self.settings}")
         return file
 
     async def configure(self, settings: str) -> None:
@@ -137,6 +149,21 @@ class FollowedNode:
             self._task.cancel()
             await asyncio.wait([self._task])
             await gone(self.kubelet)
+
+    async def usages(self, ids: ContainerIds) -> tuple[ContainerUsage, ...]:
+        """Let the daemon look at the GPUs now, where containers have these IDs; return what containers use."""
+        phase = self.status.phase
+        assert isinstance(phase, Serving)
+
+        def loaded() -> UsageTracker | None:
+            found = self.status.phase
+            return found.usage if isinstance(found, Serving) else None
+
+        tracker = await until(loaded)
+        assert tracker is not None
+        await tracker.look(phase.snapshot, Overuse(), ids)
+        assert tracker.usage is not None
+        return tracker.usage.containers
 
     @property
     def status(self) -> DaemonStatus:

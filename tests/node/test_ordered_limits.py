@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpushare_plugin.base.files.lock import lock
+from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.core.driver_limits import DriverLimits, LimitRule
 from gpushare_plugin.driver_limits.exchange import DriverLimitsRoot, DriverLimitsStatus, GpuStatus, LimitOrder
 from gpushare_plugin.gpus.exchange import read_message, write_message
@@ -113,7 +114,7 @@ async def test_another_rule_counts_for_containers_that_start_later(node: Followe
 async def test_a_config_without_limits_takes_no_limit_from_containers_that_run(
     kubelet: EmbeddedKubelet, short_path: Path, root: DriverLimitsRoot
 ) -> None:
-    """While a GPU waits to leave the driver's limits, its containers keep theirs."""
+    """While a GPU waits to leave the driver's limits, its containers keep theirs, and the proof and usage know them."""
     async with (
         ApiServer() as server,
         followed(server, kubelet, short_path, 8, 8, settings=REPLICAS, limits_root=root.path) as node,
@@ -125,6 +126,8 @@ async def test_a_config_without_limits_takes_no_limit_from_containers_that_run(
         expected = {container_id(number): [2048] for number in (1, 2)}
         await until(lambda: ordered(root) == expected, lambda: f"{ordered(root)}")
         await node.configure(UNLIMITED)
+        found = await until(lambda: node.usages({}))  # the kubelet's record counts once it stays the same
+        assert [(each.limit, each.effect is not None) for each in found] == [(2048 * MIB, True)] * 2
         server.store.delete(path(pods[1]), "second")
         kubelet.delete(pods[1])
         await until(lambda: container_id(2) not in ordered(root), lambda: f"{ordered(root)}")

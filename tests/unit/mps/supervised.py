@@ -81,11 +81,16 @@ class Supervised:
 
 @contextlib.asynccontextmanager
 async def supervising(
-    root: MpsRoot, modes: Modes | None = None, patience: float = 10.0, *, replace_silent: bool = False
+    root: MpsRoot,
+    modes: Modes | None = None,
+    patience: float = 10.0,
+    *,
+    ask: float = PACE.ask,
+    replace_silent: bool = False,
 ) -> AsyncIterator[Supervised]:
-    """Keep the daemon of `root`, and end in good order."""
+    """Keep the daemon of `root`, ask it every `ask` seconds for its clients, and end in good order."""
     supervised = Supervised(root, modes or Modes())
-    pace = replace(PACE, patience=patience)
+    pace = replace(PACE, patience=patience, ask=ask)
     running = asyncio.create_task(serve(root, supervised.modes, pace=pace, replace_silent=replace_silent))
     try:
         yield supervised
