@@ -31,10 +31,9 @@ Mib = Annotated[int, Field(ge=0)]
 class DriverLimitsRoot(SharedDirectory, frozen=True):
     """The root of driver limits, the directory shared by `gpushare run` and `gpushare driver-limits`."""
 
-    @property
-    def lock(self) -> Path:
-        """The lock file of `gpushare driver-limits`, locked while the process lives."""
-        return self.path / "gpushare-driver-limits.lock"
+    program: ClassVar[str] = "gpushare driver-limits"
+    title: ClassVar[str] = "root of driver limits"
+    started_by: ClassVar[str] = "driverLimits.enabled"
 
 
 class _LimitOnGpu(MessagePart):

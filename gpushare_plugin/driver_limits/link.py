@@ -5,11 +5,9 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from gpushare_plugin.base.files.lock import is_locked
-from gpushare_plugin.base.reported import Reported
 from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.driver_limits.exchange import DriverLimitsRoot, DriverLimitsStatus, LimitOrder, LimitStatus
-from gpushare_plugin.gpus.exchange import ExchangeError, read_message, write_message
+from gpushare_plugin.gpus.exchange import AgentFiles, ExchangeError, read_message
 
 _log = structlog.get_logger()
 
@@ -36,11 +34,10 @@ class DriverLimitsLink:
         Nothing is ordered before the first call of `order`; until then, the order of an earlier process counts.
         """
         self._root = root
+        self._files = AgentFiles(root, DriverLimitsStatus)
         self._changed = changed
         self._every = every
         self._order: LimitOrder | None = None
-        self._trouble: str | None = None
-        self._changes = Reported()
         self.view = DriverLimitsView()
         """What the last look found."""
 
@@ -52,15 +49,17 @@ class DriverLimitsLink:
             _log.warning("driver_limits_file_unreadable", reason=str(error))
             return LimitOrder()
 
-    def order(self, order: LimitOrder) -> None:
-        """Order limits; `view` tells at once on which GPUs limits cannot be set.
+    def order(self, order: LimitOrder) -> bool:
+        """Order limits; return whether the GPUs on which limits cannot be set have changed: `view` tells at once.
 
         After a failed write, `watch` tries again later; meanwhile `view` has the reason.
         """
-        if order != self._order or self._trouble is not None:
-            self._order = order
-            self._write(order)
-            self.view = self._look(order)
+        if order == self._order and self._files.trouble is None:
+            return False
+        self._order = order
+        self._write(order)
+        before, self.view = self.view, self._look(order)
+        return self.view.unable != before.unable
 
     async def watch(self) -> None:
         """Keep `view` up to date until cancelled."""
@@ -68,39 +67,22 @@ class DriverLimitsLink:
             await asyncio.sleep(self._every)
             if self._order is None:
                 continue
-            if self._trouble is not None:
+            if self._files.trouble is not None:
                 self._write(self._order)
-            view = self._look(self._order)
-            if view != self.view:
-                self.view = view
+            before, self.view = self.view, self._look(self._order)
+            if self.view != before:
                 self._changed()
 
     def _write(self, order: LimitOrder) -> None:
         try:
-            self._root.path.mkdir(parents=True, exist_ok=True)
-            write_message(self._root.wanted, order)
-        except (OSError, ExchangeError) as error:
-            self._trouble = f"what is wanted cannot be written for gpushare driver-limits: {error}"
-            if self._changes.is_new("wanted", self._trouble):
-                _log.error("driver_limits_desired_not_written", reason=self._trouble)
-        else:
-            self._trouble = None
-            self._changes.is_new("wanted", None)
+            self._files.write(order)
+        except ExchangeError as error:
+            _log.error("driver_limits_desired_not_written", reason=str(error))
 
     def _look(self, order: LimitOrder) -> DriverLimitsView:
-        status, trouble = None, self._trouble
-        try:
-            if is_locked(self._root.lock):
-                status = read_message(self._root.status, DriverLimitsStatus)
-                trouble = trouble or (status.trouble if status is not None else None)
-            else:
-                trouble = trouble or (
-                    "gpushare driver-limits does not run on this node, or uses another root than "
-                    f"{self._root.path}; in the chart, driverLimits.enabled: true starts it"
-                )
-        except (OSError, ExchangeError) as error:
-            trouble = trouble or f"the status of gpushare driver-limits cannot be read: {error}"
-        status = status or DriverLimitsStatus()
+        seen = self._files.look()
+        status = seen.status or DriverLimitsStatus()
+        trouble = seen.trouble or status.trouble
         known = {gpu.uuid: gpu.reason or (None if gpu.proven else _NOT_PROVEN) for gpu in status.gpus}
         reasons = {uuid: trouble or known.get(uuid, _NOT_PROVEN) for uuid in order.gpus}
         return DriverLimitsView(

@@ -13,7 +13,6 @@ import structlog
 
 from gpushare_plugin.base.reported import Reported
 from gpushare_plugin.core.driver_limits import MemoryLimit
-from gpushare_plugin.driver_limits.desired import DesiredLimits
 from gpushare_plugin.driver_limits.exchange import (
     DriverLimitsRoot,
     DriverLimitsStatus,
@@ -24,7 +23,7 @@ from gpushare_plugin.driver_limits.exchange import (
 from gpushare_plugin.driver_limits.gpu import NO_CGROUP, GpuLimits, LimitsPace
 from gpushare_plugin.driver_limits.work import Job, work
 from gpushare_plugin.gpus.cgroups import Kubepods, why_no_tree
-from gpushare_plugin.gpus.exchange import ExchangeError, StatusFile, read_message
+from gpushare_plugin.gpus.exchange import DesiredFile, ExchangeError, StatusFile, read_message
 from gpushare_plugin.gpus.memory_limits import MemoryLimits
 from gpushare_plugin.gpus.source import in_thread
 
@@ -44,7 +43,7 @@ class LimitsReconciler:
         self._limits = limits
         self._cgroup_root = cgroup_root
         self._pace = pace or LimitsPace()
-        self._desired = DesiredLimits(root.wanted)
+        self._desired = DesiredFile(root.wanted, LimitOrder)
         self._file = StatusFile(root)
         self._gpus: dict[str, GpuLimits] = {}
         self._calls: dict[str, asyncio.Task[None]] = {}
@@ -86,8 +85,9 @@ class LimitsReconciler:
     # ------------------------------------------------------------------ one look
 
     async def _step(self) -> None:
-        self._desired.read()
-        if (order := self._desired.order) is not None:
+        self._read()
+        if self._desired.known:
+            order = self._desired.message
             kubepods, cgroups = await in_thread(partial(_find, order, self._cgroup_root), "cgroups")
             self._trouble = self._look_for_pods(order, kubepods)
             self._want(order, cgroups)
@@ -112,6 +112,26 @@ class LimitsReconciler:
         if self._changes.is_new("cgroups", reason or None) and reason:
             _log.warning("driver_limits_no_cgroups", reason=reason)
         return reason if reason and order.gpus else None
+
+    def _read(self) -> None:
+        """Read the order, and log changes of the GPUs."""
+        desired = self._desired
+        try:
+            desired.read()
+        except ExchangeError as error:
+            _log.error("driver_limits_desired_unreadable", reason=str(error))
+            return
+        gpus = None if desired.missing else list(desired.message.gpus)
+        if not self._changes.is_new("desired", (gpus,)):
+            return
+        if gpus is None:
+            reason = (
+                "gpushare run has not ordered limits yet, which it does with --driver-limits-agent=true, the same "
+                "--driver-limits-root, and a config that has driver as an isolation"
+            )
+            _log.info("driver_limits_waiting", path=str(desired.file), reason=reason)
+        else:
+            _log.info("driver_limits_desired_changed", gpus=gpus)
 
     def _want(self, order: LimitOrder, cgroups: Mapping[str, Path | None]) -> None:
         wanted: defaultdict[str, dict[str, MemoryLimit]] = defaultdict(dict)

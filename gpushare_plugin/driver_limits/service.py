@@ -8,7 +8,7 @@ from gpushare_plugin.base.signals.ending import until_stopped
 from gpushare_plugin.driver_limits.exchange import DriverLimitsRoot
 from gpushare_plugin.driver_limits.gpu import LimitsPace
 from gpushare_plugin.driver_limits.reconciler import LimitsReconciler
-from gpushare_plugin.gpus.exchange import ExchangeError, take
+from gpushare_plugin.gpus.exchange import take
 from gpushare_plugin.gpus.memory_limits import MemoryLimits
 
 
@@ -26,12 +26,7 @@ async def serve(
 ) -> None:
     """Do the work of `run` until cancelled."""
     pace = pace or LimitsPace()
-    with take(root, root.lock, "gpushare driver-limits", "root of driver limits"):
-        try:
-            root.ready.unlink(missing_ok=True)
-            root.path.chmod(0o755)
-        except OSError as error:
-            raise ExchangeError(f"the root of driver limits {root.path} cannot be used: {error}") from error
+    with take(root, root.ready):
         reconciler = LimitsReconciler(root, limits, cgroup_root, pace)
         alive = asyncio.create_task(show_alive(root.alive, pace.ask), name="liveness")
         try:

@@ -8,12 +8,12 @@ and a change of meaning needs another `version`.
 from contextlib import AbstractContextManager, ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gpushare_plugin.base.errors import GpushareError
-from gpushare_plugin.base.files.lock import LockedError, lock
+from gpushare_plugin.base.files.lock import LockedError, is_locked, lock
 from gpushare_plugin.base.files.regular_file import read_regular
 from gpushare_plugin.base.files.replacement import replace_file
 from gpushare_plugin.base.structs import Struct
@@ -39,6 +39,13 @@ class AlreadyRunningError(GpushareError):
 class SharedDirectory(Struct, frozen=True):
     """A directory of the host in which `gpushare run` and another daemon exchange files."""
 
+    program: ClassVar[str]
+    """The command of the other daemon, such as `gpushare mig`."""
+    title: ClassVar[str]
+    """The name of the directory in messages."""
+    started_by: ClassVar[str]
+    """The value of the chart that starts the other daemon."""
+
     path: Path
     """The path of the directory."""
 
@@ -58,6 +65,11 @@ class SharedDirectory(Struct, frozen=True):
         return self.path / "ready"
 
     @property
+    def lock(self) -> Path:
+        """The lock file of the other daemon, locked while the process lives."""
+        return self.path / f"{self.program.replace(' ', '-')}.lock"
+
+    @property
     def only(self) -> Path:
         """The lock file of the directory, locked while any program except `gpushare run` uses the directory."""
         return self.path / "gpushare.lock"
@@ -68,8 +80,8 @@ class SharedDirectory(Struct, frozen=True):
         return self.path / "alive"
 
 
-def take(directory: SharedDirectory, lock_file: Path, program: str, what: str) -> AbstractContextManager[object]:
-    """Create the directory if needed, and take its locks for `program`; `what` is the directory's name in messages.
+def take(directory: SharedDirectory, *earlier: Path) -> AbstractContextManager[object]:
+    """Create the directory of a daemon if needed, take its locks, and remove the files of `earlier` processes.
 
     The locks last until the context ends. Raises AlreadyRunningError, and ExchangeError where the directory cannot be
     used.
@@ -77,24 +89,30 @@ def take(directory: SharedDirectory, lock_file: Path, program: str, what: str) -
     with ExitStack() as locks:
         try:
             directory.path.mkdir(parents=True, exist_ok=True)
-            locks.enter_context(lock(lock_file))
-        except LockedError as error:
-            raise AlreadyRunningError(
-                f"another {program}{error.holder} uses {directory.path}; only one can run for each {what}: "
-                "stop it first"
-            ) from None
+            _take_locks(directory, locks)
+            for file in earlier:
+                file.unlink(missing_ok=True)
+            directory.path.chmod(0o755)  # whatever the umask
         except OSError as error:
-            raise ExchangeError(f"the {what} {directory.path} cannot be used: {error}") from error
-        try:
-            # The second lock is the same for all programs and for all paths to the directory.
-            locks.enter_context(lock(directory.only))
-        except LockedError as error:
-            raise AlreadyRunningError(
-                f"another program of gpushare{error.holder} uses {directory.path}, and {_ONE_DIRECTORY}"
-            ) from None
-        except OSError as error:
-            raise ExchangeError(f"the {what} {directory.path} cannot be used: {error}") from error
+            raise ExchangeError(f"the {directory.title} {directory.path} cannot be used: {error}") from error
         return locks.pop_all()
+
+
+def _take_locks(directory: SharedDirectory, locks: ExitStack) -> None:
+    try:
+        locks.enter_context(lock(directory.lock))
+    except LockedError as error:
+        raise AlreadyRunningError(
+            f"another {directory.program}{error.holder} uses {directory.path}; only one can run for each "
+            f"{directory.title}: stop it first"
+        ) from None
+    try:
+        # The second lock is the same for all programs and for all paths to the directory.
+        locks.enter_context(lock(directory.only))
+    except LockedError as error:
+        raise AlreadyRunningError(
+            f"another program of gpushare{error.holder} uses {directory.path}, and {_ONE_DIRECTORY}"
+        ) from None
 
 
 def refuse_one_directory(one: SharedDirectory, other: SharedDirectory) -> None:
@@ -146,6 +164,7 @@ class AgentStatus(Message):
 
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
+AnyStatus = TypeVar("AnyStatus", bound=AgentStatus)
 
 
 def read_message(file: Path, kind: type[AnyMessage]) -> AnyMessage | None:
@@ -207,3 +226,84 @@ class StatusFile:
         for file in (self._directory.status, self._directory.ready):
             file.unlink(missing_ok=True)
         self._written = None
+
+
+class DesiredFile(Generic[AnyMessage]):
+    """Reads what `gpushare run` desires again and again; an unreadable file leaves the desired state unchanged."""
+
+    def __init__(self, file: Path, kind: type[AnyMessage]) -> None:
+        """Read messages of this `kind` from `file`; a missing file is the same as an empty message."""
+        self.file = file
+        """The path of the file."""
+        self._kind = kind
+        self.message = kind()
+        """The desired state by the last successful look; an empty message before."""
+        self.known = False
+        """Whether a look has succeeded; a look that finds no file is one, too."""
+        self.missing = False
+        """Whether the last successful look found no file."""
+        self.problem: str | None = None
+        """Why the file could not be read at the last look; None after a successful look."""
+
+    def read(self) -> bool:
+        """Read the file; return whether the desired state has changed.
+
+        Raises ExchangeError for a problem that the look before did not have.
+        """
+        try:
+            found = read_message(self.file, self._kind)
+        except ExchangeError as error:
+            before, self.problem = self.problem, str(error)
+            if self.problem != before:
+                raise
+            return False
+        self.problem, self.known, self.missing = None, True, found is None
+        message_before, self.message = self.message, found or self._kind()
+        return self.message != message_before
+
+
+class SeenAgent(Struct, Generic[AnyStatus], frozen=True):
+    """What `gpushare run` sees of another daemon at one moment."""
+
+    status: AnyStatus | None = None
+    """The status; None while the daemon does not run, or without a readable status."""
+    runs: bool | None = None
+    """Whether the daemon runs; None where that cannot be read."""
+    trouble: str | None = None
+    """Why the daemon does not do what is wanted, whatever its status; None without a problem."""
+
+
+class AgentFiles(Generic[AnyStatus]):
+    """Writes for another daemon what `gpushare run` wants, and reads the status of the daemon."""
+
+    def __init__(self, directory: SharedDirectory, kind: type[AnyStatus]) -> None:
+        """Exchange files in `directory`; the status is of this `kind`."""
+        self._directory = directory
+        self._kind = kind
+        self.trouble: str | None = None
+        """Why the last message could not be written; None after a success."""
+
+    def write(self, wanted: Message) -> None:
+        """Write what is wanted. Raises ExchangeError for a problem that the write before did not have."""
+        before, self.trouble = self.trouble, None
+        try:
+            self._directory.path.mkdir(parents=True, exist_ok=True)
+            write_message(self._directory.wanted, wanted)
+        except (OSError, ExchangeError) as error:
+            self.trouble = f"what is wanted cannot be written for {self._directory.program}: {error}"
+            if self.trouble != before:
+                raise ExchangeError(self.trouble) from error
+
+    def look(self) -> SeenAgent[AnyStatus]:
+        """Return what is to be seen of the daemon now."""
+        directory = self._directory
+        try:
+            if is_locked(directory.lock):
+                return SeenAgent(read_message(directory.status, self._kind), runs=True, trouble=self.trouble)
+        except (OSError, ExchangeError) as error:
+            return SeenAgent(trouble=self.trouble or f"the status of {directory.program} cannot be read: {error}")
+        absent = (
+            f"{directory.program} does not run on this node, or uses another {directory.title} than {directory.path}; "
+            f"in the chart, {directory.started_by}: true starts it"
+        )
+        return SeenAgent(runs=False, trouble=self.trouble or absent)

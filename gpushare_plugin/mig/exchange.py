@@ -11,7 +11,7 @@ instance, even if listed as `removable`, and `removable` lists only existing ins
 """
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -25,10 +25,9 @@ DEFAULT_ROOT = Path("/run/gpushare/mig")
 class MigRoot(SharedDirectory, frozen=True):
     """The MIG root, the directory shared by `gpushare run` and `gpushare mig`."""
 
-    @property
-    def lock(self) -> Path:
-        """The lock file of `gpushare mig`, locked while the process lives."""
-        return self.path / "gpushare-mig.lock"
+    program: ClassVar[str] = "gpushare mig"
+    title: ClassVar[str] = "MIG root"
+    started_by: ClassVar[str] = "partitioning.mig.enabled"
 
 
 def _place(text: str) -> str:

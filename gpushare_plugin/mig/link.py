@@ -8,10 +8,8 @@ from collections.abc import Sequence
 
 import structlog
 
-from gpushare_plugin.base.files.lock import is_locked
-from gpushare_plugin.base.reported import Reported
 from gpushare_plugin.base.structs import Struct
-from gpushare_plugin.gpus.exchange import ExchangeError, read_message, write_message
+from gpushare_plugin.gpus.exchange import AgentFiles, ExchangeError, read_message
 from gpushare_plugin.mig.exchange import MigOrder, MigRoot, MigStatus, WantedCard
 
 _log = structlog.get_logger()
@@ -33,10 +31,8 @@ class MigLink:
 
     def __init__(self, root: MigRoot) -> None:
         """Continue from the order of an earlier daemon; an unreadable order may have named any instance removable."""
-        self._root = root
-        self._changes = Reported()
+        self._files = AgentFiles(root, MigStatus)
         self._written: MigOrder | None = None
-        self._trouble: str | None = None
         self._known = True
         self._orders: dict[int, frozenset[str]] = {}
         self._revision = 0
@@ -64,41 +60,26 @@ class MigLink:
         """Write an order for these cards if anything changed; after a failed write, the next call tries again."""
         gpus = tuple(gpus)
         first = not self._known and not self._orders
-        if not first and self._trouble is None and gpus == (self._written.gpus if self._written else ()):
+        if not first and self._files.trouble is None and gpus == (self._written.gpus if self._written else ()):
             return
         self._revision += 1
         order = MigOrder(revision=self._revision, gpus=gpus)
         # Remember the order before the write: even after a failed write, the file may have the order.
         self._orders[self._revision] = _removable(order)
         try:
-            self._root.path.mkdir(parents=True, exist_ok=True)
-            write_message(self._root.wanted, order)
-        except (OSError, ExchangeError) as error:
-            self._trouble = f"what is wanted cannot be written for gpushare mig: {error}"
-            if self._changes.is_new("wanted", self._trouble):
-                _log.error("mig_desired_not_written", reason=self._trouble)
-        else:
-            self._written, self._trouble = order, None
-            self._changes.is_new("wanted", None)
+            self._files.write(order)
+        except ExchangeError as error:
+            _log.error("mig_desired_not_written", reason=str(error))
+        if self._files.trouble is None:
+            self._written = order
 
     def look(self) -> MigView:
         """Return the current state of `gpushare mig`."""
-        status, confirmed, trouble = None, -1, self._trouble
-        newest = self._revision if trouble is None else -1
-        try:
-            if is_locked(self._root.lock):
-                status = read_message(self._root.status, MigStatus)
-                confirmed = status.revision if status is not None and status.revision == newest else -1
-                trouble = trouble or (status.trouble if status is not None else None)
-            else:
-                confirmed = newest
-                trouble = trouble or (
-                    f"gpushare mig does not run on this node, or uses another MIG root than {self._root.path}; in the "
-                    "chart, partitioning.mig.enabled: true starts it"
-                )
-        except (OSError, ExchangeError) as error:
-            trouble = trouble or f"the status of gpushare mig cannot be read: {error}"
-        return MigView(status, confirmed, trouble)
+        seen = self._files.look()
+        status = seen.status
+        newest = self._revision if self._files.trouble is None else -1
+        has_read = seen.runs is False or (status is not None and status.revision == newest)
+        return MigView(status, newest if has_read else -1, seen.trouble or (status.trouble if status else None))
 
     def confirm(self, view: MigView) -> None:
         """Forget the orders older than the order confirmed by `view`: they no longer have any effect."""

@@ -10,11 +10,10 @@ from gpushare_plugin.base.backoff import Backoff
 from gpushare_plugin.base.errors import DriverChangedError
 from gpushare_plugin.base.reported import Reported
 from gpushare_plugin.base.structs import Struct, asdict
-from gpushare_plugin.gpus.exchange import ExchangeError, StatusFile
+from gpushare_plugin.gpus.exchange import DesiredFile, ExchangeError, StatusFile
 from gpushare_plugin.gpus.mig_driver import MigCard, MigDriver, MigError
 from gpushare_plugin.gpus.source import in_thread
 from gpushare_plugin.mig import exchange
-from gpushare_plugin.mig.desired import DesiredLayouts
 from gpushare_plugin.mig.exchange import CardStatus, MigOrder, MigRoot, MigStatus, WantedCard
 from gpushare_plugin.mig.work import Outcome, divide
 
@@ -60,7 +59,7 @@ class Reconciler:
         """Divide the cards with `driver`; no other reconciler may use `root`."""
         self._driver = driver
         self._pace = pace or MigPace()
-        self._desired = DesiredLayouts(root.wanted)
+        self._desired = DesiredFile(root.wanted, MigOrder)
         self._file = StatusFile(root)
         self._cards: dict[str, _CardAttempts] = {}
         self._found: tuple[str, ...] = ()
@@ -85,8 +84,9 @@ class Reconciler:
         self._file.withdraw()
 
     async def _step(self) -> None:
-        self._desired.read()
-        if (order := self._desired.order) is not None:
+        self._read()
+        if self._desired.known:
+            order = self._desired.message
             await self._list(order)
             wanted = {each.uuid: each for each in order.gpus}
             # First of all, publish the new revision: `gpushare run` waits for the end of older orders.
@@ -96,10 +96,26 @@ class Reconciler:
                     continue
                 await self._attempt(uuid, card, wanted.get(uuid))
                 self._publish(order)
-                if self._desired.read():
+                if self._read():
                     break
         else:
             self._publish(MigOrder())
+
+    def _read(self) -> bool:
+        """Read the order; return whether the order has changed."""
+        desired = self._desired
+        try:
+            changed = desired.read()
+        except ExchangeError as error:
+            _log.error("mig_desired_unreadable", reason=str(error))
+            return False
+        if self._changes.is_new("missing order", desired.missing) and desired.missing:
+            reason = "gpushare run has not written what it wants yet; it needs the same --mig-root"
+            _log.info("mig_waiting", path=str(desired.file), reason=reason)
+        elif changed:
+            order = desired.message
+            _log.info("mig_desired_changed", gpus=[gpu.uuid for gpu in order.gpus], version=order.revision)
+        return changed
 
     async def _list(self, order: MigOrder) -> None:
         """Update the list of cards: ask the driver every `ask` seconds, and at once after a failure."""

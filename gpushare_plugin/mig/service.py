@@ -4,7 +4,7 @@ import asyncio
 
 from gpushare_plugin.base.files.liveness import show_alive
 from gpushare_plugin.base.signals.ending import until_stopped
-from gpushare_plugin.gpus.exchange import ExchangeError, take
+from gpushare_plugin.gpus.exchange import take
 from gpushare_plugin.gpus.mig_driver import MigDriver
 from gpushare_plugin.mig.exchange import MigRoot
 from gpushare_plugin.mig.reconciler import MigPace, Reconciler
@@ -22,13 +22,7 @@ async def run(root: MigRoot, driver: MigDriver) -> None:
 async def serve(root: MigRoot, driver: MigDriver, pace: MigPace | None = None) -> None:
     """Do the work of `run` until cancelled."""
     pace = pace or MigPace()
-    with take(root, root.lock, "gpushare mig", "MIG root"):
-        try:
-            for file in (root.status, root.ready):
-                file.unlink(missing_ok=True)  # the status of an earlier run may be outdated
-            root.path.chmod(0o755)
-        except OSError as error:
-            raise ExchangeError(f"the MIG root {root.path} cannot be used: {error}") from error
+    with take(root, root.status, root.ready):  # the status of an earlier run may be outdated
         reconciler = Reconciler(root, driver, pace)
         alive = asyncio.create_task(show_alive(root.alive, pace.ask), name="liveness")
         try:

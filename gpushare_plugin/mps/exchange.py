@@ -34,15 +34,14 @@ def is_uuid(text: str) -> bool:
 class MpsRoot(SharedDirectory, frozen=True):
     """The MPS root directory, `flags.mpsRoot`, at the same path for both processes and for all containers."""
 
+    program: ClassVar[str] = "gpushare mps"
+    title: ClassVar[str] = "MPS root"
+    started_by: ClassVar[str] = "mps.enabled"
+
     @property
     def modes(self) -> Path:
         """The file with the compute modes of the GPUs before MPS."""
         return self.path / "modes.json"
-
-    @property
-    def lock(self) -> Path:
-        """The lock file of `gpushare mps`, locked while the process lives."""
-        return self.path / "gpushare-mps.lock"
 
     @property
     def pipe(self) -> Path:

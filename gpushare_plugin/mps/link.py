@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from gpushare_plugin.base.files.lock import is_locked
 from gpushare_plugin.base.reported import Reported
 from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.core.namespaces import MpsProtocol
-from gpushare_plugin.gpus.exchange import ExchangeError, read_message, write_message
+from gpushare_plugin.gpus.exchange import AgentFiles, ExchangeError, read_message
 from gpushare_plugin.mps.exchange import MpsGpu, MpsNamespace, MpsRoot, MpsSettings, MpsStatus, RememberedModes
 
 _log = structlog.get_logger()
@@ -37,11 +36,11 @@ class MpsLink:
         Nothing is desired before the first call of `want`; until then, the settings of an earlier process count.
         """
         self._root = root
+        self._files = AgentFiles(root, MpsStatus)
         self._changed = changed
         self._every = every
         self._wanted = MpsSettings()
         self._asked = asyncio.Event()
-        self._trouble: str | None = None
         self._changes = Reported()
         self.view = MpsView()
         """The difference found by the last read."""
@@ -76,7 +75,7 @@ class MpsLink:
             await asyncio.sleep(self._every)
             self._write()
             view = self._look()
-            if not self._wanted.gpus and not view.lingering and self._trouble is None:
+            if not self._wanted.gpus and not view.lingering and self._files.trouble is None:
                 self._asked.clear()
             if view != self.view:
                 self.view = view
@@ -100,15 +99,10 @@ class MpsLink:
     def _write(self) -> None:
         """Write the desired settings unless already written; a node that never had MPS gets no file."""
         try:
-            if self._written() != self._wanted:
-                self._root.path.mkdir(parents=True, exist_ok=True)
-                write_message(self._root.wanted, self._wanted)
-        except (OSError, ExchangeError) as error:
-            if self._trouble is None:
-                _log.error("mps_desired_not_written", reason=str(error))
-            self._trouble = f"the desired settings cannot be written for gpushare mps: {error}"
-        else:
-            self._trouble = None
+            if self._files.trouble is not None or self._written() != self._wanted:
+                self._files.write(self._wanted)
+        except ExchangeError as error:
+            _log.error("mps_desired_not_written", reason=str(error))
 
     def _written(self) -> MpsSettings | None:
         try:
@@ -127,19 +121,9 @@ class MpsLink:
 
     def _status(self) -> tuple[MpsStatus, str | None]:
         """Return the status of `gpushare mps`, and why nothing is served, whatever the status; None without trouble."""
-        status, trouble = MpsStatus(), self._trouble
-        try:
-            kept = is_locked(self._root.lock)
-            status = (read_message(self._root.status, MpsStatus) if kept else None) or status
-            if not kept:
-                trouble = (
-                    f"gpushare mps does not run on this node, or uses another MPS root than {self._root.path}; in the "
-                    "chart, mps.enabled: true starts it"
-                )
-        except (OSError, ExchangeError) as error:
-            trouble = f"the status of gpushare mps cannot be read: {error}"
-        self.status = status
-        return status, trouble
+        seen = self._files.look()
+        self.status = seen.status or MpsStatus()
+        return self.status, seen.trouble
 
     def _exclusive(self) -> frozenset[str]:
         """Return the GPUs whose compute mode is still to be restored."""

@@ -53,9 +53,7 @@ async def serve(  # noqa: PLR0913 - the parameters of run, and the pace for test
     If this process itself fails, the MPS daemon keeps running for the next `gpushare mps`.
     """
     root.refuse_long_path()
-    with take(root, root.lock, "gpushare mps", "MPS root"):
-        for file in (root.status, root.ready):
-            file.unlink(missing_ok=True)  # files of an earlier run: this run serves nothing yet
+    with take(root, root.status, root.ready):  # files of an earlier run: this run serves nothing yet
         _make_directories(root)
         if shared_memory is not None:
             _bound_memory(root, shared_memory)
@@ -76,9 +74,9 @@ async def serve(  # noqa: PLR0913 - the parameters of run, and the pace for test
 
 
 def _make_directories(root: MpsRoot) -> None:
-    """Make the directories of the root with modes for servers and clients of every user, whatever the umask."""
+    """Make the directories in the root with modes for servers and clients of every user, whatever the umask."""
     try:
-        for directory, mode in ((root.path, 0o755), (root.pipe, 0o755), (root.log, 0o755), (root.shm, 0o1777)):
+        for directory, mode in ((root.pipe, 0o755), (root.log, 0o755), (root.shm, 0o1777)):
             directory.mkdir(exist_ok=True)
             directory.chmod(mode)
     except OSError as error:

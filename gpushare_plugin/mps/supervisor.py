@@ -12,15 +12,18 @@ from collections.abc import Mapping
 import structlog
 
 from gpushare_plugin.base.backoff import Backoff
+from gpushare_plugin.base.reported import Reported
 from gpushare_plugin.base.structs import Struct
-from gpushare_plugin.gpus.exchange import ExchangeError, StatusFile
+from gpushare_plugin.gpus.exchange import DesiredFile, ExchangeError, StatusFile
 from gpushare_plugin.mps.control import Control, ControlError
-from gpushare_plugin.mps.desired import DesiredSettings
 from gpushare_plugin.mps.exchange import MpsRoot, MpsSettings, MpsStatus
 from gpushare_plugin.mps.lifecycle import Lifecycle, RunningDaemon
 from gpushare_plugin.mps.modes import ExclusiveModes
 
 _log = structlog.get_logger()
+
+_WITHOUT_FILE = "gpushare run has not written desired settings yet; it needs the same --mps-root"
+_WITHOUT_GPUS = "no config of this node shares a GPU through MPS"
 
 
 class StatusReport:
@@ -35,7 +38,7 @@ class StatusReport:
 
     def publish(
         self,
-        desired: DesiredSettings,
+        desired: DesiredFile[MpsSettings],
         daemon: RunningDaemon | None,
         refused: Mapping[str, str],
         reason: str | None,
@@ -50,10 +53,10 @@ class StatusReport:
             clients = daemon.clients
             known = {"clients": clients.found, "clients_asked_at": clients.asked_at}
             status = status.model_copy(update={"in_force": daemon.limits.in_force, **known})
-        for gpu in desired.settings.gpus:
+        for gpu in desired.message.gpus:
             if gpu.uuid in refused:
                 status.not_served[gpu.uuid] = refused[gpu.uuid]
-            elif status.why_not(gpu, desired.settings) is not None:
+            elif status.why_not(gpu, desired.message) is not None:
                 status.not_served[gpu.uuid] = reason or "the MPS control daemon does not serve it yet"
         try:
             self._file.write(status, ready=not status.not_served and status.trouble is None)
@@ -142,7 +145,8 @@ class Supervisor:
         """
         self._modes = modes
         self._pace = pace or MpsPace()
-        self._desired = DesiredSettings(root.wanted)
+        self._desired = DesiredFile(root.wanted, MpsSettings)
+        self._changes = Reported()
         self._life = Lifecycle(root.pipe, control, self._pace.ask, replace_silent=replace_silent)
         self._attempts = Attempts(self._pace.steady)
         self._report = StatusReport(root)
@@ -166,7 +170,7 @@ class Supervisor:
         await self._modes.release(keep=())
 
     async def _step(self) -> None:
-        if self._desired.read():
+        if self._read():
             self._modes_at = 0.0
             self._attempts.at_once()
         if (ended := self._life.refresh()) is not None:
@@ -176,23 +180,45 @@ class Supervisor:
             await self._approach()
         self._publish()
 
+    def _read(self) -> bool:
+        """Read the desired settings; return whether the settings have changed."""
+        desired = self._desired
+        try:
+            changed = desired.read()
+        except ExchangeError as error:
+            _log.error("mps_desired_unreadable", reason=str(error))
+            return False
+        settings = desired.message
+        idle = _WITHOUT_FILE if desired.missing else None if settings.gpus else _WITHOUT_GPUS
+        # An idle process without a log line looks broken.
+        if self._changes.is_new("idle", idle) and idle is not None:
+            _log.info("mps_waiting", path=str(desired.file), reason=idle)
+        if changed:
+            _log.info(
+                "mps_desired_changed",
+                gpus=[gpu.uuid for gpu in settings.gpus],
+                memory_limits_mib=[gpu.memory_limit_mib for gpu in settings.gpus],
+                active_thread_percentage=settings.active_thread_percentage,
+            )
+        return changed
+
     async def _approach(self) -> None:
         await self._claim_modes()
         if self._attempts.due:
             try:
-                waiting = await self._correct(self._desired.settings.without(self._refused))
+                waiting = await self._correct(self._desired.message.without(self._refused))
             except ControlError as error:
                 self._life.ask_soon()
                 # A running daemon may recover at any moment, and the GPUs of the daemon wait for the recovery.
                 self._attempts.failed(str(error), at_most=self._pace.ask if self._life.daemon else None)
             else:
                 self._attempts.succeeded(waiting)
-        await self._modes.release(keep={*self._desired.settings.uuids, *self._life.devices})
+        await self._modes.release(keep={*self._desired.message.uuids, *self._life.devices})
 
     async def _claim_modes(self) -> None:
         if self._now() < self._modes_at:
             return
-        refused = await self._modes.claim(gpu.uuid for gpu in self._desired.settings.gpus)
+        refused = await self._modes.claim(gpu.uuid for gpu in self._desired.message.gpus)
         for uuid, reason in refused.items() - self._refused.items():
             _log.error("mps_gpu_rejected", uuid=uuid, reason=reason)
         self._refused = refused

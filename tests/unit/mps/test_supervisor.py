@@ -3,13 +3,12 @@
 import os
 import signal
 from asyncio import to_thread
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from gpushare_plugin.gpus.compute_modes import ComputeMode
-from gpushare_plugin.gpus.exchange import write_message
 from gpushare_plugin.mps.control import Control
-from gpushare_plugin.mps.desired import DesiredSettings
 from gpushare_plugin.mps.exchange import ListedClient, MpsGpu, MpsRoot, MpsSettings
 from gpushare_plugin.mps.processes import servers
 from gpushare_plugin.testing.mps import FakeMps
@@ -75,19 +74,30 @@ async def test_a_node_that_wants_no_mps_has_no_daemon(mps: FakeMps, root: MpsRoo
 
 
 async def test_a_supervisor_logs_what_it_waits_for(root: MpsRoot) -> None:
-    """The reasons are logged once each."""
+    """The reasons are logged once each, also where the file cannot be read in between."""
     with logged() as events:
-        desired = DesiredSettings(root.wanted)
-        for gpus in (None, None, (), (), (ONE,), ()):
-            if gpus is not None:
-                write_message(root.wanted, MpsSettings(gpus=gpus))
-            desired.read()
-    waiting = [event["reason"] for event in events if event["event"] == "mps_waiting"]
+        async with supervising(root) as supervised:
+            await until(lambda: len(_waiting(events)) == 1)
+            supervised.want()
+            await until(lambda: len(_waiting(events)) == 2)
+            root.wanted.write_text("garbage")
+            await until(lambda: root.status.exists() and supervised.status().trouble is not None)
+            supervised.want()
+            await until(lambda: supervised.status().trouble is None)
+            supervised.want(ONE)
+            await until(lambda: "mps_desired_changed" in [event["event"] for event in events])
+            supervised.want()
+            await until(lambda: len(_waiting(events)) == 3)
     without_gpus = "no config of this node shares a GPU through MPS"
-    assert waiting == [
+    assert _waiting(events) == [
         "gpushare run has not written desired settings yet; it needs the same --mps-root",
         *[without_gpus] * 2,
     ]
+    assert len([event for event in events if event["event"] == "mps_desired_unreadable"]) == 1
+
+
+def _waiting(events: Sequence[Mapping[str, object]]) -> list[object]:
+    return [event["reason"] for event in events if event["event"] == "mps_waiting"]
 
 
 async def test_a_crash_of_the_daemon_is_told_and_mended(mps: FakeMps, root: MpsRoot) -> None:
