@@ -22,8 +22,8 @@ from gpushare_plugin.mps.exchange import MpsRoot, MpsSettings, MpsStatus
 from gpushare_plugin.slices.slice import named_slice
 from gpushare_plugin.slices.wanted import WANTED_SLICES, decode
 from gpushare_plugin.testing.cluster import ApiServer
-from gpushare_plugin.testing.cluster.place import collection
-from gpushare_plugin.testing.cluster.selectors import Selector
+from gpushare_plugin.testing.cluster.store.place import collection
+from gpushare_plugin.testing.cluster.store.selectors import Selector
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"

@@ -25,7 +25,7 @@ from gpushare_plugin.gpus.nvml.gpus import NvmlSource
 from gpushare_plugin.gpus.nvml.memory_limits import NvmlMemoryLimits
 from gpushare_plugin.gpus.source import Asked
 from gpushare_plugin.mps.exchange import MpsRoot
-from gpushare_plugin.testing.cgroups import CgroupTree, Kubepods
+from gpushare_plugin.testing.cgroups import CgroupTree, PodCgroups
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.hosts import GPUS, specification
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet, Pod, StartedContainer
@@ -128,7 +128,7 @@ class Machine:
         for index, gpu in enumerate(GPUS):
             described = described.replace(gpu.uuid, a_gpu(index).uuid)
         (self.spec_dir / "nvidia.json").write_text(described)
-        mode, pods = ("cdi" if self.way.hook else "legacy"), Kubepods(self.cgroups)
+        mode, pods = ("cdi" if self.way.hook else "legacy"), PodCgroups(self.cgroups)
         self.runtime = Runtime(self.folder, pods, self.nvml, mode=mode, cdi=[self.spec_dir])  # type: ignore[arg-type] # a mode
         self.library = self.folder / "libvgpu.so"
         self.library.write_bytes(b"library")

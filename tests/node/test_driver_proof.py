@@ -11,7 +11,7 @@ from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.gpus.nvml.gpus import NvmlSource
 from gpushare_plugin.gpus.nvml.memory_limits import NvmlMemoryLimits
 from gpushare_plugin.node.news.news import LimitInEffect, LimitNotInEffect
-from gpushare_plugin.testing.cgroups import CgroupTree, Kubepods
+from gpushare_plugin.testing.cgroups import CgroupTree, PodCgroups
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.nvml import DRIVER_WITH_LIMITS, FakeGpu, FakeNvml
 from tests.node.proven import ProvenNode, proven
@@ -36,7 +36,7 @@ class LimitedNode:
         regions = nvml.regions if backend == "dmem" else None
         controllers = ("cpu", "memory", "pids", *(("dmem",) if backend == "dmem" else ("misc",)))
         self.tree = CgroupTree(folder / "cgroup", controllers, regions)
-        self.kubepods = Kubepods(self.tree)
+        self.kubepods = PodCgroups(self.tree)
         self.limits = NvmlMemoryLimits(folder, folder, folder)
         self.source = NvmlSource(folder, folder, folder)  # whose processes are unknown, as without hostPID
         self.inventory = self.source.read()

@@ -14,7 +14,7 @@ from gpushare_plugin.core.grant import Grant, Recipient
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.gpus.cdi.reading import SpecReader
 from gpushare_plugin.sharing.plan import plan
-from gpushare_plugin.testing.cgroups import CgroupTree, Kubepods
+from gpushare_plugin.testing.cgroups import CgroupTree, PodCgroups
 from gpushare_plugin.testing.hosts import GPUS, specification
 from gpushare_plugin.testing.kubelet import Container, Mount, Pod, StartedContainer
 from gpushare_plugin.testing.nvml import DRIVER_WITH_LIMITS, FakeNvml, LimitBackend
@@ -55,7 +55,7 @@ class Machine:
         self.spec_dir.mkdir()
         (self.spec_dir / "nvidia.json").write_text(specification(driver=DRIVER_WITH_LIMITS, limits=True))
         self.nvml, self.mode = nvml, mode
-        self.runtime = Runtime(folder, Kubepods(self.cgroups), nvml, hook=hook, mode=mode, cdi=[self.spec_dir])
+        self.runtime = Runtime(folder, PodCgroups(self.cgroups), nvml, hook=hook, mode=mode, cdi=[self.spec_dir])
 
     def resource(self, **sections: object) -> Resource:
         """Return the one resource of a config."""

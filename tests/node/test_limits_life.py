@@ -17,7 +17,7 @@ from gpushare_plugin.driver_limits.service import serve
 from gpushare_plugin.gpus.exchange import write_message
 from gpushare_plugin.gpus.memory_limits import NoLimitAnswerError
 from gpushare_plugin.gpus.nvml.memory_limits import NvmlMemoryLimits
-from gpushare_plugin.testing.cgroups import CgroupTree, Driver, Kubepods
+from gpushare_plugin.testing.cgroups import CgroupTree, Driver, PodCgroups
 from gpushare_plugin.testing.hosts import GPUS
 from gpushare_plugin.testing.kubelet import Container, Pod, StartedContainer
 from gpushare_plugin.testing.nvml import DRIVER_WITH_LIMITS, FakeNvml, LimitBackend
@@ -43,7 +43,7 @@ class Life:
         self.nvml = nvml
         self.cgroups = CgroupTree(folder / "cgroup", controllers, nvml.regions, reuses_addresses=True)
         self.cgroups.make("kubepods.slice" if driver == "systemd" else "kubepods")
-        self.runtime = Runtime(folder, Kubepods(self.cgroups, driver), nvml, mode="jit-cdi")
+        self.runtime = Runtime(folder, PodCgroups(self.cgroups, driver), nvml, mode="jit-cdi")
         self.root = DriverLimitsRoot(folder / "driver-limits")
         self.root.path.mkdir()
         self.limits = NvmlMemoryLimits(folder / "driver-root", folder / "sys", folder / "proc")

@@ -17,7 +17,7 @@ from gpushare_plugin.gpus.memory_limits import LimitReading
 from gpushare_plugin.kubelet.device_plugin.steering import Unsteered
 from gpushare_plugin.mps.exchange import ListedClient, MpsStatus
 from gpushare_plugin.node.news.news import LimitInEffect, LimitNotInEffect
-from gpushare_plugin.testing.cgroups import CgroupTree, Kubepods
+from gpushare_plugin.testing.cgroups import CgroupTree, PodCgroups
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.node.proven import GIB, a_pod, proven
 from tests.shown import ShownProcesses
@@ -324,7 +324,7 @@ async def test_a_program_that_drops_its_list_keeps_a_limit_by_the_driver(  # noq
 ) -> None:
     """A deliberate list, or fewer visible GPUs, drop no limit of the driver; a hook's other limit is named."""
     made = snapshot(memory(isolation=isolation), 8192, 8192, driver_limits=DriverLimits(agent=True))
-    kubepods = Kubepods(CgroupTree(tmp_path / "cgroup"))
+    kubepods = PodCgroups(CgroupTree(tmp_path / "cgroup"))
     async with proven(kubelet, shown, made, cgroups=tmp_path / "cgroup") as node:
         pod = a_pod()
         process = node.start(pod, {**await node.admit(pod), **trick, "NVIDIA_GPU_MEMORY_LIMIT": str(hard)})

@@ -15,7 +15,7 @@ from gpushare_plugin.driver_limits.exchange import DriverLimitsRoot, DriverLimit
 from gpushare_plugin.gpus.exchange import read_message, write_message
 from gpushare_plugin.gpus.memory_limits import NoLimitAnswerError
 from gpushare_plugin.gpus.nvml.memory_limits import NvmlMemoryLimits
-from gpushare_plugin.testing.cgroups import CgroupTree, Kubepods, real_cgroups
+from gpushare_plugin.testing.cgroups import CgroupTree, PodCgroups, real_cgroups
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.nvml import DRIVER_WITH_LIMITS, FakeGpu, FakeNvml
@@ -63,9 +63,9 @@ def root(short_path: Path) -> DriverLimitsRoot:
 
 
 @pytest.fixture
-def kubepods(short_path: Path) -> Kubepods:
+def kubepods(short_path: Path) -> PodCgroups:
     """Describe the cgroups of the node."""
-    return Kubepods(CgroupTree(short_path / "cgroup"))
+    return PodCgroups(CgroupTree(short_path / "cgroup"))
 
 
 @contextlib.asynccontextmanager
@@ -88,7 +88,7 @@ def status(root: DriverLimitsRoot) -> DriverLimitsStatus:
 
 
 async def test_limits_are_set_and_stay_after_sigterm(
-    fake: FakeNvml, root: DriverLimitsRoot, kubepods: Kubepods, limit_of: LimitOf
+    fake: FakeNvml, root: DriverLimitsRoot, kubepods: PodCgroups, limit_of: LimitOf
 ) -> None:
     """The environment names the directories, too; the end leaves no limit half set and no probe file."""
     cgroup = kubepods.container(pod_uid(1), ID)
@@ -114,7 +114,7 @@ async def test_limits_of_cgroups_of_this_machine(fake: FakeNvml, root: DriverLim
     with real_cgroups() as cgroups:
         if cgroups is None:
             pytest.skip("cgroups of version 2 cannot be made here")
-        kubepods = Kubepods(cgroups, driver="cgroupfs")
+        kubepods = PodCgroups(cgroups, driver="cgroupfs")
         first = kubepods.container(pod_uid(1), ID)
         order(root, 1)
         async with limiting(fake, root, cgroups.root) as daemon:
@@ -128,7 +128,7 @@ async def test_limits_of_cgroups_of_this_machine(fake: FakeNvml, root: DriverLim
             assert await daemon.stop() == 0
 
 
-async def test_a_kill_leaves_limits_to_the_next(fake: FakeNvml, root: DriverLimitsRoot, kubepods: Kubepods) -> None:
+async def test_a_kill_leaves_limits_to_the_next(fake: FakeNvml, root: DriverLimitsRoot, kubepods: PodCgroups) -> None:
     """After SIGKILL the next process takes over, and still knows how late the limit was set."""
     kubepods.container(pod_uid(1), ID)
     order(root, 1)
@@ -146,7 +146,7 @@ async def test_a_kill_leaves_limits_to_the_next(fake: FakeNvml, root: DriverLimi
 
 
 async def test_a_wrong_root_of_cgroups_is_told_at_once(
-    fake: FakeNvml, root: DriverLimitsRoot, kubepods: Kubepods
+    fake: FakeNvml, root: DriverLimitsRoot, kubepods: PodCgroups
 ) -> None:
     """The log says what to change before a limit is wanted; no limit is wanted before gpushare run has what it needs.
 
@@ -169,7 +169,7 @@ async def test_a_wrong_root_of_cgroups_is_told_at_once(
         assert len(daemon.events("driver_limits_no_cgroups")) == 1
 
 
-async def test_a_second_process_is_refused(fake: FakeNvml, root: DriverLimitsRoot, kubepods: Kubepods) -> None:
+async def test_a_second_process_is_refused(fake: FakeNvml, root: DriverLimitsRoot, kubepods: PodCgroups) -> None:
     """The second process says which process has the root and ends; the first goes on."""
     async with limiting(fake, root, kubepods.cgroups.root) as first:
         await first.until(root.status.exists, "it works")
@@ -181,7 +181,7 @@ async def test_a_second_process_is_refused(fake: FakeNvml, root: DriverLimitsRoo
 
 
 async def test_a_driver_that_hangs_does_not_hold_up_the_end(
-    fake: FakeNvml, root: DriverLimitsRoot, kubepods: Kubepods
+    fake: FakeNvml, root: DriverLimitsRoot, kubepods: PodCgroups
 ) -> None:
     """A call that never returns is reported for its GPU, and SIGTERM ends the process within its grace period."""
     kubepods.container(pod_uid(1), ID)
@@ -233,7 +233,7 @@ async def test_a_container_of_the_node_is_limited_as_soon_as_it_is_shown(  # noq
     fake: FakeNvml,
     short_path: Path,
     root: DriverLimitsRoot,
-    kubepods: Kubepods,
+    kubepods: PodCgroups,
     limit_of: LimitOf,
 ) -> None:
     """Without a hook, units can be allocated while the agent proves that it sets limits, and no longer when it ends.
@@ -263,7 +263,7 @@ async def test_a_container_of_the_node_is_limited_as_soon_as_it_is_shown(  # noq
 
 
 async def test_an_agent_without_followed_pods_limits_nothing(
-    kubelet: EmbeddedKubelet, fake: FakeNvml, short_path: Path, root: DriverLimitsRoot, kubepods: Kubepods
+    kubelet: EmbeddedKubelet, fake: FakeNvml, short_path: Path, root: DriverLimitsRoot, kubepods: PodCgroups
 ) -> None:
     """The IDs of containers come from followed pods; without those no pod is promised a limit, and the log says so."""
     kubepods.container(pod_uid(9), container_id(9))

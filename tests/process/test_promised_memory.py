@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.testing.cgroups import CgroupTree, Kubepods
+from gpushare_plugin.testing.cgroups import CgroupTree, PodCgroups
 from gpushare_plugin.testing.hosts import GPUS, specification
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.nvml import DRIVER_WITH_LIMITS, FakeNvml, LimitBackend
@@ -39,7 +39,7 @@ class Node:
             *("--cgroup-root", cgroups.root),
             *("--cdi-spec-dirs", specs),
         )
-        self.runtime = Runtime(folder, Kubepods(cgroups), nvml, cdi=[specs])
+        self.runtime = Runtime(folder, PodCgroups(cgroups), nvml, cdi=[specs])
 
     def room(self, container: RunningContainer) -> int:
         """Return the MiB that a container can allocate of the one card that it has a limit on."""

@@ -18,7 +18,7 @@ from gpushare_plugin.gpus.memory_limits import LimitError
 from gpushare_plugin.gpus.nvml.memory_limits import NvmlMemoryLimits
 from gpushare_plugin.testing.cgroups import processes_of
 from gpushare_plugin.testing.nvml import FakeNvml, FakeProcess
-from gpushare_plugin.testing.nvml.memory import Allocation
+from gpushare_plugin.testing.nvml.memory import HeldMemory
 
 _PEER = struct.Struct("3i")
 _REFUSED = -1
@@ -32,7 +32,7 @@ class Driver:
         self._nvml, self._cgroups = nvml, cgroups
         self._limits = NvmlMemoryLimits(cgroups / "nowhere")
         self._ids = itertools.count()
-        self._taken: dict[int, Allocation] = {}
+        self._taken: dict[int, HeldMemory] = {}
         self._used: Counter[tuple[str, int]] = Counter()
         self._lock = threading.Lock()
 

@@ -1,6 +1,6 @@
 """Cgroups for tests: described by files, or of the machine where that can be; and the cgroups of pods in them."""
 
-from gpushare_plugin.testing.cgroups.kubepods import Driver, Kubepods, Prefix, Qos
+from gpushare_plugin.testing.cgroups.kubepods import Driver, PodCgroups, Prefix, Qos
 from gpushare_plugin.testing.cgroups.tree import (
     Cgroups,
     CgroupTree,
@@ -15,7 +15,7 @@ __all__ = [
     "CgroupTree",
     "Cgroups",
     "Driver",
-    "Kubepods",
+    "PodCgroups",
     "Prefix",
     "Qos",
     "RealCgroups",

@@ -20,7 +20,7 @@ Prefix = Literal["cri-containerd", "crio", "docker"]
 """How a runtime begins the names of scopes with the systemd driver."""
 
 
-class Kubepods(Struct, frozen=True):
+class PodCgroups(Struct, frozen=True):
     """The cgroups of a node's pods."""
 
     cgroups: Cgroups

@@ -5,8 +5,8 @@ few forms (see `expressions`), `allocationMode: All`, shared counters, slices th
 conditions, extended resources, and the choice of a node.
 """
 
-from gpushare_plugin.testing.claims.allocator import Allocator
+from gpushare_plugin.testing.claims.allocator import ClaimAllocator
 from gpushare_plugin.testing.claims.errors import AllocationError, SelectorError
 from gpushare_plugin.testing.claims.scheduler import ClaimScheduler
 
-__all__ = ["AllocationError", "Allocator", "ClaimScheduler", "SelectorError"]
+__all__ = ["AllocationError", "ClaimAllocator", "ClaimScheduler", "SelectorError"]

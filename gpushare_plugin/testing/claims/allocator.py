@@ -9,21 +9,21 @@ from gpushare_plugin.ledger.quantity import amount
 from gpushare_plugin.testing.claims import expressions
 from gpushare_plugin.testing.claims.capacity import Consumed, canonical, consumption
 from gpushare_plugin.testing.claims.errors import AllocationError
-from gpushare_plugin.testing.claims.pools import DeviceId, Object, Offered, offered
+from gpushare_plugin.testing.claims.pools import DeviceId, Object, OfferedDevice, offered
 
 Selects = Callable[[str, str, Object], bool]
 """Whether an expression selects a device of a driver."""
 
 
 @dataclass(slots=True)
-class Usage:
+class ClaimedDevices:
     """What claims have: whole devices, and of shared ones how much of each capacity."""
 
     whole: set[DeviceId] = field(default_factory=set)
     consumed: dict[DeviceId, Consumed] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, claims: Iterable[Object]) -> "Usage":
+    def of(cls, claims: Iterable[Object]) -> "ClaimedDevices":
         """Add up the allocations of claims; access for admins does not count."""
         usage = cls()
         for claim in claims:
@@ -48,7 +48,7 @@ class Usage:
         """Count a share no more."""
         self.add(key, {name: -each for name, each in share.items()})
 
-    def fits(self, found: Offered, share: Consumed) -> bool:
+    def fits(self, found: OfferedDevice, share: Consumed) -> bool:
         """Return whether a device has room for a share."""
         there = self.consumed.get(found.id, {}) if found.shared else {}
         capacities = found.device.get("capacity") or {}
@@ -56,16 +56,16 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenDevice:
     """A device for a request, by the full name of the request, and what is consumed of a shared one."""
 
     request: str
     part: Object
-    found: Offered
+    found: OfferedDevice
     share: Consumed
 
 
-class Allocator:
+class ClaimAllocator:
     """Allocates one claim on one node, as the structured allocator does for its first fit.
 
     `classes` are DeviceClasses by name; `selects` evaluates CEL, by default the few forms in `expressions`.
@@ -81,7 +81,7 @@ class Allocator:
     ) -> None:
         """Take ResourceSlices, and the claims whose allocations count."""
         self._offered = offered(slices, node)
-        self._usage = Usage.of(allocated)
+        self._usage = ClaimedDevices.of(allocated)
         self._classes = classes
         self._node = node
         self._selects = selects
@@ -89,7 +89,7 @@ class Allocator:
     def allocate(self, claim: Object) -> Object:
         """Return `status.allocation` for a claim; raises AllocationError and SelectorError."""
         devices = claim["spec"].get("devices") or {}
-        chosen: list[Choice] = []
+        chosen: list[ChosenDevice] = []
         if not self._fill(devices.get("requests") or [], devices.get("constraints") or [], chosen):
             raise AllocationError("cannot allocate all claims")
         terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [self._node]}]}]
@@ -97,7 +97,7 @@ class Allocator:
         config = {"config": found} if (found := self._config(devices.get("config") or [], chosen)) else {}
         return {"devices": results | config, "nodeSelector": {"nodeSelectorTerms": terms}}
 
-    def _fill(self, requests: Sequence[Object], constraints: Sequence[Object], chosen: list[Choice]) -> bool:
+    def _fill(self, requests: Sequence[Object], constraints: Sequence[Object], chosen: list[ChosenDevice]) -> bool:
         """Choose for the first request, in the order of its alternatives, and then for the others."""
         if not requests:
             return True
@@ -119,7 +119,7 @@ class Allocator:
         count: int,
         first: int,
         constraints: Sequence[Object],
-        chosen: list[Choice],
+        chosen: list[ChosenDevice],
         rest: Callable[[], bool],
     ) -> bool:
         """Choose `count` different devices from position `first` on, and then what comes after them."""
@@ -135,7 +135,9 @@ class Allocator:
             self._release(chosen)
         return False
 
-    def _candidate(self, name: str, part: Object, found: Offered, chosen: Sequence[Choice]) -> Choice | None:
+    def _candidate(
+        self, name: str, part: Object, found: OfferedDevice, chosen: Sequence[ChosenDevice]
+    ) -> ChosenDevice | None:
         """Return the choice of a device, None where it does not fit."""
         share = consumption((part.get("capacity") or {}).get("requests") or {}, found.device.get("capacity") or {})
         if share is None or not self._selected(part, found):
@@ -145,30 +147,30 @@ class Allocator:
             return None
         if (not admin and found.id in self._usage.whole) or not self._usage.fits(found, share):
             return None
-        return Choice(name, part, found, share) if _tolerated(part, found) else None
+        return ChosenDevice(name, part, found, share) if _tolerated(part, found) else None
 
-    def _selected(self, part: Object, found: Offered) -> bool:
+    def _selected(self, part: Object, found: OfferedDevice) -> bool:
         class_of = self._classes.get(part["deviceClassName"])
         if class_of is None:
             raise AllocationError(f"device class {part['deviceClassName']} does not exist")
         selectors = [*(class_of["spec"].get("selectors") or ()), *(part.get("selectors") or ())]
         return all(self._selects(each["cel"]["expression"], found.id[0], found.device) for each in selectors)
 
-    def _hold(self, choice: Choice, chosen: list[Choice]) -> None:
+    def _hold(self, choice: ChosenDevice, chosen: list[ChosenDevice]) -> None:
         chosen.append(choice)
         if choice.found.shared:
             self._usage.add(choice.found.id, choice.share)
         elif not choice.part.get("adminAccess"):
             self._usage.whole.add(choice.found.id)
 
-    def _release(self, chosen: list[Choice]) -> None:
+    def _release(self, chosen: list[ChosenDevice]) -> None:
         choice = chosen.pop()
         if choice.found.shared:
             self._usage.remove(choice.found.id, choice.share)
         elif not choice.part.get("adminAccess"):
             self._usage.whole.discard(choice.found.id)
 
-    def _config(self, of_claim: Iterable[Object], chosen: Sequence[Choice]) -> list[Object]:
+    def _config(self, of_claim: Iterable[Object], chosen: Sequence[ChosenDevice]) -> list[Object]:
         """Return configs of classes, once each, before those of the claim."""
         found: list[Object] = []
         for name in dict.fromkeys(each.part["deviceClassName"] for each in chosen):
@@ -185,7 +187,7 @@ def _alternatives(request: Object) -> Iterator[tuple[str, Object]]:
         yield f"{request['name']}/{each['name']}", each
 
 
-def _together(chosen: Sequence[Choice], constraints: Iterable[Object]) -> bool:
+def _together(chosen: Sequence[ChosenDevice], constraints: Iterable[Object]) -> bool:
     """Return whether choices meet `matchAttribute` and `distinctAttribute`."""
     for constraint in constraints:
         requests = constraint.get("requests") or ()
@@ -198,14 +200,14 @@ def _together(chosen: Sequence[Choice], constraints: Iterable[Object]) -> bool:
     return True
 
 
-def _attribute(found: Offered, name: str) -> object:
+def _attribute(found: OfferedDevice, name: str) -> object:
     known = found.device.get("attributes") or {}
     domain, _, identifier = name.partition("/")
     value = known.get(name) or (known.get(identifier) if domain == found.id[0] else None)
     return next(iter(value.values())) if value else None
 
 
-def _tolerated(part: Object, found: Offered) -> bool:
+def _tolerated(part: Object, found: OfferedDevice) -> bool:
     tolerations = part.get("tolerations") or ()
     return all(
         taint["effect"] == "None"
@@ -219,7 +221,7 @@ def _tolerated(part: Object, found: Offered) -> bool:
     )
 
 
-def _result(choice: Choice) -> Object:
+def _result(choice: ChosenDevice) -> Object:
     driver, pool, device = choice.found.id
     result: Object = {"request": choice.request, "driver": driver, "pool": pool, "device": device}
     if choice.part.get("adminAccess"):

@@ -10,7 +10,7 @@ DeviceId = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class OfferedDevice:
     """A device of a ResourceSlice."""
 
     id: DeviceId
@@ -22,7 +22,7 @@ class Offered:
         return self.device.get("allowMultipleAllocations") is True
 
 
-def offered(slices: Iterable[Object], node: str) -> list[Offered]:
+def offered(slices: Iterable[Object], node: str) -> list[OfferedDevice]:
     """Return the devices of complete pools: by driver and pool, then the name of the slice, then their position.
 
     Of a pool, the slices of the highest generation count; where some of them are missing, the pool is not used, and
@@ -35,14 +35,14 @@ def offered(slices: Iterable[Object], node: str) -> list[Offered]:
     return [found for key in sorted(pools) for found in _devices(key, pools[key])]
 
 
-def _devices(key: tuple[str, str], slices: list[Object]) -> list[Offered]:
+def _devices(key: tuple[str, str], slices: list[Object]) -> list[OfferedDevice]:
     newest = max(_generation(each) for each in slices)
     current = sorted(
         (each for each in slices if _generation(each) == newest), key=lambda each: each["metadata"]["name"]
     )
     if len(current) != current[0]["spec"]["pool"]["resourceSliceCount"]:
         return []
-    found = [Offered((*key, each["name"]), each) for one in current for each in one["spec"].get("devices") or ()]
+    found = [OfferedDevice((*key, each["name"]), each) for one in current for each in one["spec"].get("devices") or ()]
     return found if len({each.id for each in found}) == len(found) else []
 
 

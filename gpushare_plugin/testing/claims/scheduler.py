@@ -4,9 +4,9 @@ from copy import deepcopy
 from typing import Any
 
 from gpushare_plugin.testing.claims import expressions
-from gpushare_plugin.testing.claims.allocator import Allocator, Selects
+from gpushare_plugin.testing.claims.allocator import ClaimAllocator, Selects
 from gpushare_plugin.testing.cluster import Store
-from gpushare_plugin.testing.kubelet.pods import Pod
+from gpushare_plugin.testing.kubelet.shared.pods import Pod
 
 Object = dict[str, Any]
 
@@ -62,7 +62,7 @@ class ClaimScheduler:
                 status = {"reservedFor": left} if left else {"reservedFor": None, "allocation": None, "devices": None}
                 self._store.patch(_claims(pod.namespace), name, {"status": status})
 
-    def _allocator(self, claims: list[Object]) -> Allocator:
+    def _allocator(self, claims: list[Object]) -> ClaimAllocator:
         classes = {each["metadata"]["name"]: each for each in self._store.find(f"{API}/deviceclasses")}
         slices = self._store.find(f"{API}/resourceslices")
-        return Allocator(slices, claims, classes, self._node, self._selects)
+        return ClaimAllocator(slices, claims, classes, self._node, self._selects)

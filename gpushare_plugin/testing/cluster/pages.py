@@ -4,10 +4,10 @@ import base64
 import json
 from collections.abc import Iterable, Mapping
 
-from gpushare_plugin.testing.cluster.errors import BadRequestError, ExpiredError
-from gpushare_plugin.testing.cluster.objects import Store
-from gpushare_plugin.testing.cluster.place import Collection
-from gpushare_plugin.testing.cluster.selectors import Selector
+from gpushare_plugin.testing.cluster.store.errors import BadRequestError, ExpiredError
+from gpushare_plugin.testing.cluster.store.objects import Store
+from gpushare_plugin.testing.cluster.store.place import Collection
+from gpushare_plugin.testing.cluster.store.selectors import Selector
 
 _EXPIRED = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "

@@ -12,11 +12,11 @@ from types import TracebackType
 from aiohttp import web
 
 from gpushare_plugin.testing.cluster.dra.strategy import DraObjects
-from gpushare_plugin.testing.cluster.errors import NotFoundError
-from gpushare_plugin.testing.cluster.objects import Store
-from gpushare_plugin.testing.cluster.place import Place
 from gpushare_plugin.testing.cluster.rbac import Permission
-from gpushare_plugin.testing.cluster.selectors import Selector
+from gpushare_plugin.testing.cluster.store.errors import NotFoundError
+from gpushare_plugin.testing.cluster.store.objects import Store
+from gpushare_plugin.testing.cluster.store.place import Place
+from gpushare_plugin.testing.cluster.store.selectors import Selector
 from gpushare_plugin.testing.cluster.verbs import LARGEST_REQUEST, Verbs, status, verb_of
 from gpushare_plugin.testing.cluster.watches import Watches, problem_of
 from gpushare_plugin.testing.running import Running

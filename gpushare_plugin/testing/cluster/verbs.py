@@ -8,7 +8,8 @@ from typing import Any
 from aiohttp import web
 
 from gpushare_plugin.testing.cluster.dra.strategy import GROUP, DraObjects
-from gpushare_plugin.testing.cluster.errors import (
+from gpushare_plugin.testing.cluster.pages import Pages
+from gpushare_plugin.testing.cluster.store.errors import (
     STATUS,
     ApiError,
     BadRequestError,
@@ -18,10 +19,9 @@ from gpushare_plugin.testing.cluster.errors import (
     TooManyRequestsError,
     UnsupportedError,
 )
-from gpushare_plugin.testing.cluster.objects import Store, refuse_another_uid
-from gpushare_plugin.testing.cluster.pages import Pages
-from gpushare_plugin.testing.cluster.place import Place, collection
-from gpushare_plugin.testing.cluster.selectors import Selector
+from gpushare_plugin.testing.cluster.store.objects import Store, refuse_another_uid
+from gpushare_plugin.testing.cluster.store.place import Place, collection
+from gpushare_plugin.testing.cluster.store.selectors import Selector
 
 Object = dict[str, Any]
 

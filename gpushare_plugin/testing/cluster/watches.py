@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from gpushare_plugin.testing.cluster.errors import STATUS
-from gpushare_plugin.testing.cluster.objects import Store
-from gpushare_plugin.testing.cluster.place import Collection
-from gpushare_plugin.testing.cluster.selectors import Selector
+from gpushare_plugin.testing.cluster.store.errors import STATUS
+from gpushare_plugin.testing.cluster.store.objects import Store
+from gpushare_plugin.testing.cluster.store.place import Collection
+from gpushare_plugin.testing.cluster.store.selectors import Selector
 
 
 @dataclass(slots=True)

@@ -5,15 +5,15 @@ What the DRA manager needs is in `dra_manager`, which imports the client of the 
 
 from gpushare_plugin.testing.kubelet.device_manager.manager import Device
 from gpushare_plugin.testing.kubelet.embedded import EmbeddedKubelet
-from gpushare_plugin.testing.kubelet.errors import (
+from gpushare_plugin.testing.kubelet.shared.errors import (
     AdmissionError,
     ContainerStartError,
     KubeletCrashError,
     PrepareError,
     UnprepareError,
 )
-from gpushare_plugin.testing.kubelet.journal import Disconnection, DriverRegistration, Registration
-from gpushare_plugin.testing.kubelet.pods import (
+from gpushare_plugin.testing.kubelet.shared.journal import Disconnection, DriverRegistration, Registration
+from gpushare_plugin.testing.kubelet.shared.pods import (
     AdmittedPod,
     ClaimUse,
     Container,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.testing.kubelet.device_manager.allocator import Allocator
-from gpushare_plugin.testing.kubelet.errors import (
+from gpushare_plugin.testing.kubelet.shared.errors import (
     AdmissionError,
     ContainerStartError,
     DeviceManagerError,
@@ -15,7 +15,7 @@ from gpushare_plugin.testing.kubelet.errors import (
     PrepareError,
     UnprepareError,
 )
-from gpushare_plugin.testing.kubelet.pods import AdmittedPod, Pod, StartedContainer
+from gpushare_plugin.testing.kubelet.shared.pods import AdmittedPod, Pod, StartedContainer
 
 if TYPE_CHECKING:
     from gpushare_plugin.testing.kubelet.dra_manager.manager import ClaimManager

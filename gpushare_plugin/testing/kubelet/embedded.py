@@ -14,10 +14,10 @@ from gpushare_plugin.testing.kubelet.device_manager.allocator import Allocator
 from gpushare_plugin.testing.kubelet.device_manager.checkpoint import NAME as CHECKPOINT_NAME
 from gpushare_plugin.testing.kubelet.device_manager.manager import DeviceManager
 from gpushare_plugin.testing.kubelet.device_manager.registry import Registry
-from gpushare_plugin.testing.kubelet.journal import Journal
 from gpushare_plugin.testing.kubelet.pod_resources import PodResourcesLister
-from gpushare_plugin.testing.kubelet.pods import AdmittedPod, Pod, StartedContainer
 from gpushare_plugin.testing.kubelet.services import Services
+from gpushare_plugin.testing.kubelet.shared.journal import Journal
+from gpushare_plugin.testing.kubelet.shared.pods import AdmittedPod, Pod, StartedContainer
 from gpushare_plugin.testing.kubelet.view import KubeletView
 from gpushare_plugin.testing.running import Running
 

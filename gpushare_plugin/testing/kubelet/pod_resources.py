@@ -19,8 +19,8 @@ from gpushare_plugin.kubelet.api.podresources_pb2 import (
     PodResources,
 )
 from gpushare_plugin.testing.kubelet.device_manager.manager import DeviceManager
-from gpushare_plugin.testing.kubelet.journal import Journal
-from gpushare_plugin.testing.kubelet.pods import Container, Pod
+from gpushare_plugin.testing.kubelet.shared.journal import Journal
+from gpushare_plugin.testing.kubelet.shared.pods import Container, Pod
 
 if TYPE_CHECKING:
     from gpushare_plugin.testing.kubelet.dra_manager.claims import ClaimInfo

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Self
 
 from gpushare_plugin.testing.kubelet.admission import NodePods
 from gpushare_plugin.testing.kubelet.device_manager.manager import Device, DeviceManager
-from gpushare_plugin.testing.kubelet.journal import Disconnection, DriverRegistration, Journal, Registration
-from gpushare_plugin.testing.kubelet.pods import Pod
+from gpushare_plugin.testing.kubelet.shared.journal import Disconnection, DriverRegistration, Journal, Registration
+from gpushare_plugin.testing.kubelet.shared.pods import Pod
 from gpushare_plugin.testing.running import PATIENCE
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ _MIB = {"K": 1 / 1024, "M": 1, "G": 1024}
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class ConnectedClient:
     """A process that uses MPS, as it describes itself when it connects."""
 
     pid: int
@@ -36,7 +36,7 @@ class Effective(TypedDict):
     threads: float
 
 
-def effective(client: Client, memory_mib: Mapping[str, int | None], threads: float) -> Effective:
+def effective(client: ConnectedClient, memory_mib: Mapping[str, int | None], threads: float) -> Effective:
     """Return what a client gets, with limits of its server or namespace by GPU, and its own ones."""
     own = _own(client)
     memory = (
@@ -54,7 +54,7 @@ def amount_mib(text: str) -> int:
     return int(int(found[1]) * _MIB[found[2]])
 
 
-def _own(client: Client) -> dict[str, int] | None:
+def _own(client: ConnectedClient) -> dict[str, int] | None:
     """Return the limits of a process by GPU; None where its list names a GPU that it does not see."""
     limits = {}
     for entry in filter(None, client.memory.split(",")):

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpushare_plugin.testing.mps_programs.clients import Client, Effective, effective
+from gpushare_plugin.testing.mps_programs.clients import ConnectedClient, Effective, effective
 from gpushare_plugin.testing.mps_programs.wire import (
     CLIENT_HELLO,
     DEVICES_VARIABLE,
@@ -40,7 +40,7 @@ _MIB_PER_GIB = 1024
 
 
 @dataclass(slots=True)
-class Limits:
+class ServerLimits:
     """Limits of the clients of one server, or the defaults for new ones: MiB by ordinal, and percent of the threads."""
 
     memory_mib: dict[int, int] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Server:
     """A server that runs, and who uses it."""
 
     process: subprocess.Popen[bytes]
-    limits: Limits
+    limits: ServerLimits
     clients: list[int] = field(default_factory=list)
 
 
@@ -69,7 +69,7 @@ class Daemon:
         self._until = until
         self._quit_at: float | None = None
         self._prompt: socket.socket | None = None
-        self._connected: dict[socket.socket, Client] = {}
+        self._connected: dict[socket.socket, ConnectedClient] = {}
         self._listener = listen(pipe / SOCKET)
         self._privileged = listen(pipe / PRIVILEGED_SOCKET)
         (pipe / LOG_PIPE).unlink(missing_ok=True)
@@ -104,7 +104,7 @@ class Daemon:
         with contextlib.suppress(OSError):
             message = connection.recv(LARGEST_MESSAGE)
             if message.startswith(CLIENT_HELLO):
-                client = Client(**json.loads(message.removeprefix(CLIENT_HELLO)))
+                client = ConnectedClient(**json.loads(message.removeprefix(CLIENT_HELLO)))
                 found = self._join(listener, client)
                 connection.sendall(json.dumps(found).encode())
                 self._connected[connection] = client
@@ -157,11 +157,11 @@ class Daemon:
         """Return the sockets for clients, apart from the first one."""
         return []
 
-    def _join(self, listener: socket.socket, client: Client) -> Effective:
+    def _join(self, listener: socket.socket, client: ConnectedClient) -> Effective:
         """Let a client use the server behind a socket; return its limits."""
         raise NotImplementedError
 
-    def _part(self, client: Client) -> None:
+    def _part(self, client: ConnectedClient) -> None:
         """Let a client leave its server."""
         raise NotImplementedError
 
@@ -183,11 +183,11 @@ class LegacyDaemon(Daemon):
 
     def __init__(self, pipe: Path, log: Path, until: float) -> None:
         """Have no servers yet."""
-        self._defaults = Limits()
+        self._defaults = ServerLimits()
         self._servers: dict[int, Server] = {}
         super().__init__(pipe, log, until)
 
-    def _join(self, listener: socket.socket, client: Client) -> Effective:  # noqa: ARG002 - there is one socket
+    def _join(self, listener: socket.socket, client: ConnectedClient) -> Effective:  # noqa: ARG002 - there is one socket
         """Start a server for the first client; a server's limits are those of its GPUs, by number."""
         if not self._living():
             self._do_start_server("-uid", "0")
@@ -197,7 +197,7 @@ class LegacyDaemon(Daemon):
         limits = {uuid: server.limits.memory_mib.get(numbers.get(uuid, -1)) for uuid in client.devices}
         return effective(client, limits, server.limits.threads)
 
-    def _part(self, client: Client) -> None:
+    def _part(self, client: ConnectedClient) -> None:
         for server in self._servers.values():
             if client.pid in server.clients:
                 server.clients.remove(client.pid)
@@ -225,7 +225,7 @@ class LegacyDaemon(Daemon):
 
     def _do_start_server(self, _option: str, user: str) -> str:
         process = subprocess.Popen([SERVER_PROGRAM])  # noqa: S603 - the stand-in itself, from PATH
-        limits = Limits(dict(self._defaults.memory_mib), self._defaults.threads)
+        limits = ServerLimits(dict(self._defaults.memory_mib), self._defaults.threads)
         self._servers[process.pid] = Server(process, limits)
         self._note(f"Starting new server {process.pid} for user {user}")
         return ""
@@ -282,7 +282,7 @@ class LegacyDaemon(Daemon):
     def _clients(self) -> int:
         return sum(len(self._servers[pid].clients) for pid in self._living())
 
-    def _limit_memory(self, limits: Limits, device: str, limit: str) -> str:
+    def _limit_memory(self, limits: ServerLimits, device: str, limit: str) -> str:
         ordinal, amount = int(device), int(limit[:-1]) * (_MIB_PER_GIB if limit[-1] == "G" else 1)
         if ordinal < len(self._devices) and amount:
             limits.memory_mib[ordinal] = amount
@@ -296,13 +296,13 @@ class LegacyDaemon(Daemon):
             server.process.wait()
 
 
-def _limit_threads(limits: Limits, percentage: str) -> str:
+def _limit_threads(limits: ServerLimits, percentage: str) -> str:
     if 0 < float(percentage) <= _MOST_PERCENT:
         limits.threads = float(percentage)
     return str(limits.threads)
 
 
-def _told(limits: Limits, device: str) -> str:
+def _told(limits: ServerLimits, device: str) -> str:
     amount = limits.memory_mib.get(int(device))
     if amount is None:
         return ""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpushare_plugin.testing.mps_programs.clients import Client, Effective, amount_mib, effective
+from gpushare_plugin.testing.mps_programs.clients import ConnectedClient, Effective, amount_mib, effective
 from gpushare_plugin.testing.mps_programs.daemon import Daemon, listen
 from gpushare_plugin.testing.mps_programs.wire import SERVER_PROGRAM, SOCKET, behaviour, home
 
@@ -31,7 +31,7 @@ class _RefusedError(Exception):
 
 
 @dataclass(slots=True)
-class Namespace:
+class ServerNamespace:
     """A namespace: its limits on each GPU, its socket, and its clients."""
 
     directory: Path
@@ -39,7 +39,7 @@ class Namespace:
     memory_mib: int | None = None
     threads: float | None = None
     priority: int = 0
-    clients: list[Client] = field(default_factory=list)
+    clients: list[ConnectedClient] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -49,10 +49,10 @@ class NamedServer:
     process: subprocess.Popen[bytes]
     directory: Path
     door: socket.socket
-    namespaces: dict[str, Namespace] = field(default_factory=dict)
+    namespaces: dict[str, ServerNamespace] = field(default_factory=dict)
 
     @property
-    def clients(self) -> list[tuple[str, Client]]:
+    def clients(self) -> list[tuple[str, ConnectedClient]]:
         """The clients, each with the name of the namespace."""
         return [(name, each) for name, namespace in self.namespaces.items() for each in namespace.clients]
 
@@ -73,7 +73,7 @@ class NamespaceDaemon(Daemon):
             doors += [server.door, *(each.door for each in server.namespaces.values())]
         return doors
 
-    def _join(self, listener: socket.socket, client: Client) -> Effective:
+    def _join(self, listener: socket.socket, client: ConnectedClient) -> Effective:
         """Let a client use the namespace of its socket: of a server, the default one [N]; of the daemon, no limit.
 
         A namespace without limits has none, whatever those of the server are, and a namespace may exceed them [D]: the
@@ -86,7 +86,7 @@ class NamespaceDaemon(Daemon):
         memory: dict[str, int | None] = dict.fromkeys(client.devices, found.memory_mib)  # on each GPU [D]
         return effective(client, memory, 100.0 if found.threads is None else found.threads)
 
-    def _behind(self, listener: socket.socket) -> Namespace | None:
+    def _behind(self, listener: socket.socket) -> ServerNamespace | None:
         for server in self._servers.values():
             if listener is server.door:
                 return server.namespaces[_DEFAULT]
@@ -95,7 +95,7 @@ class NamespaceDaemon(Daemon):
                     return each
         return None
 
-    def _part(self, client: Client) -> None:
+    def _part(self, client: ConnectedClient) -> None:
         for server in self._servers.values():
             for namespace in server.namespaces.values():
                 if client in namespace.clients:
@@ -247,7 +247,7 @@ class NamespaceDaemon(Daemon):
             raise _RefusedError(f"server {name} not found")
         return self._servers[name]
 
-    def _namespace(self, name: str, server: str) -> Namespace:
+    def _namespace(self, name: str, server: str) -> ServerNamespace:
         if name not in (namespaces := self._server(server).namespaces):
             raise _RefusedError(f"namespace {name} not found")
         return namespaces[name]
@@ -256,9 +256,9 @@ class NamespaceDaemon(Daemon):
         """Each namespace has a socket of its own, in a folder of its server's [N]."""
         directory = server.directory / name
         directory.mkdir()
-        server.namespaces[name] = Namespace(directory, listen(directory / SOCKET))
+        server.namespaces[name] = ServerNamespace(directory, listen(directory / SOCKET))
 
-    def _limit(self, namespace: Namespace, **limits: str) -> str:
+    def _limit(self, namespace: ServerNamespace, **limits: str) -> str:
         """At least one option is required; a percentage is 1 to 100, a priority 0 or 1 [I]."""
         if not limits or limits.keys() - {"pinned_memory_limit", "active_thread_percentage", "client_priority"}:
             raise _RefusedError(f"options {sorted(limits)} are not limits")
@@ -277,7 +277,7 @@ def _refuse_name(name: str) -> None:
         raise _RefusedError(f"invalid name {name!r}")
 
 
-def _told(namespace: Namespace) -> tuple[str, str]:
+def _told(namespace: ServerNamespace) -> tuple[str, str]:
     """Return the limits as the list has them: 20G, 30.00 [D]. No document says how 3000M is told."""
     mib = namespace.memory_mib
     whole = mib is not None and (mib % _MIB_PER_GIB == 0 or behaviour(home(), "whole gb") is not None)
@@ -311,7 +311,7 @@ def _end(server: NamedServer) -> None:
     server.directory.rmdir()
 
 
-def _close(namespace: Namespace) -> None:
+def _close(namespace: ServerNamespace) -> None:
     namespace.door.close()
     (namespace.directory / SOCKET).unlink()
     namespace.directory.rmdir()

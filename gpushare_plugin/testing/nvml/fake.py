@@ -14,7 +14,7 @@ from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.core.driver_limits import has_driver_limits
 from gpushare_plugin.testing.nvml.building import build
 from gpushare_plugin.testing.nvml.description import check_function, complete, describe
-from gpushare_plugin.testing.nvml.memory import Account, Allocation, DriverTable, KernelFiles, Memory, forget
+from gpushare_plugin.testing.nvml.memory import Account, ChargedMemory, DriverTable, HeldMemory, KernelFiles, forget
 from gpushare_plugin.testing.nvml.node import (
     ALL_FUNCTIONS,
     EventType,
@@ -88,7 +88,7 @@ class FakeNvml:
         self._directory = tempfile.TemporaryDirectory(prefix="fake-nvml-")
         self.path = Path(self._directory.name, "node")
         self.procfs = Path(self._directory.name, "proc")
-        self._memory = Memory(self._account())
+        self._memory = ChargedMemory(self._account())
         self._write()
 
     def __enter__(self) -> Self:
@@ -188,7 +188,7 @@ class FakeNvml:
         """The memory of each card under its name in the kernel's controller dmem, in bytes."""
         return {f"nvidia/{_kernel_address(gpu.pci_bus_id)}/vidmem": gpu.memory_mib * MIB for gpu in self.gpus}
 
-    def allocate(self, gpu: int, cgroup: Path | None, mib: int, *, managed: bool = False) -> Allocation | None:
+    def allocate(self, gpu: int, cgroup: Path | None, mib: int, *, managed: bool = False) -> HeldMemory | None:
         """Allocate memory of a card as a process in `cgroup`, and return the memory, or None where the driver refuses.
 
         The driver does not charge a process whose cgroup it cannot find (None), nor any process on a card in MIG mode.

@@ -30,7 +30,7 @@ class Charge(Protocol):
 
 
 @dataclass(eq=False)
-class Allocation:
+class HeldMemory:
     """Memory of a card that a process has; it is in use until each process that has it has freed it."""
 
     gpu: int
@@ -62,18 +62,18 @@ class Account(Protocol):
         ...
 
 
-class Memory:
+class ChargedMemory:
     """The memory of all cards of a node."""
 
     def __init__(self, account: Account | None) -> None:
         """Charge allocations to cgroups by `account`; None for a driver that charges nothing."""
         self._account = account
-        self._allocations: list[Allocation] = []
+        self._allocations: list[HeldMemory] = []
 
-    def allocate(self, gpu: int, cgroup: Path | None, mib: int, most: int, *, managed: bool) -> Allocation | None:
+    def allocate(self, gpu: int, cgroup: Path | None, mib: int, most: int, *, managed: bool) -> HeldMemory | None:
         """Allocate memory of a card that has `most` MiB for all; see `FakeNvml.allocate`."""
         if managed:
-            return Allocation(gpu, mib, ())  # [M]: only the memory of the host counts
+            return HeldMemory(gpu, mib, ())  # [M]: only the memory of the host counts
         if self.used_mib(gpu) + mib > most:
             return None
         charges: Sequence[Charge] | None = ()
@@ -81,7 +81,7 @@ class Memory:
             charges = self._account.charge(gpu, cgroup, mib * MIB)
         if charges is None:
             return None
-        self._allocations.append(Allocation(gpu, mib, charges))
+        self._allocations.append(HeldMemory(gpu, mib, charges))
         return self._allocations[-1]
 
     def used_mib(self, gpu: int) -> int:

@@ -30,7 +30,7 @@ class HookError(Exception):
     """The hook fails, and with it the creation of the container."""
 
 
-class _Limits(ctypes.Structure):
+class _SetMemoryLimits(ctypes.Structure):
     _fields_ = (("path", ctypes.c_char_p), ("soft", ctypes.c_ulonglong), ("hard", ctypes.c_ulonglong))
 
 
@@ -119,7 +119,7 @@ def _set(library: ctypes.CDLL, uuid: str, cgroup: Path, soft: int, hard: int) ->
         raise HookError(f"failed to get GPU device handle with uuid {uuid}: {code}")
     if not hasattr(library, "nvmlDeviceSetMemoryLimits_v1"):
         raise HookError("symbol lookup error: undefined symbol: nvmlDeviceSetMemoryLimits_v1")
-    limits = _Limits(bytes(cgroup), soft, hard)
+    limits = _SetMemoryLimits(bytes(cgroup), soft, hard)
     if code := library.nvmlDeviceSetMemoryLimits_v1(handle, ctypes.byref(limits)):
         raise HookError(f'failed to set memory limits for gpu "{uuid}": {code}')
 

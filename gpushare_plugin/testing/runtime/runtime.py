@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Literal
 
 from gpushare_plugin.base.errors import GpushareError
-from gpushare_plugin.testing.cgroups import Kubepods, Qos
+from gpushare_plugin.testing.cgroups import PodCgroups, Qos
 from gpushare_plugin.testing.kubelet import Pod, StartedContainer
 from gpushare_plugin.testing.nvml import FakeNvml
-from gpushare_plugin.testing.nvml.memory import Allocation
+from gpushare_plugin.testing.nvml.memory import HeldMemory
 from gpushare_plugin.testing.runtime.edits import Document, edits_of
 
 Mode = Literal["cdi", "jit-cdi", "legacy"]
@@ -73,7 +73,7 @@ class RunningContainer:
     """The directory of the cgroup of the process."""
     environment: Mapping[str, str]
     """The environment of the process."""
-    allocations: list[Allocation] = field(default_factory=list)
+    allocations: list[HeldMemory] = field(default_factory=list)
     """The memory that the process has."""
 
 
@@ -83,7 +83,7 @@ class Runtime:
     def __init__(  # noqa: PLR0913 - the parts of a node
         self,
         folder: Path,
-        pods: Kubepods,
+        pods: PodCgroups,
         nvml: FakeNvml,
         *,
         hook: HookVersion = HookVersion.LENIENT,
@@ -135,7 +135,7 @@ class Runtime:
         self.containers[container_id] = container
         return container
 
-    def allocate(self, container: RunningContainer, gpu: int, mib: int, *, managed: bool = False) -> Allocation | None:
+    def allocate(self, container: RunningContainer, gpu: int, mib: int, *, managed: bool = False) -> HeldMemory | None:
         """Let a process of a container allocate memory of a card; None where the driver refuses."""
         got = self._nvml.allocate(gpu, container.cgroup, mib, managed=managed)
         container.allocations += [got] if got else []

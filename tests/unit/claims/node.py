@@ -17,7 +17,7 @@ from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.grant import Grant
 from gpushare_plugin.ledger.quantity import amount
 from gpushare_plugin.sharing.plan import Plan
-from gpushare_plugin.testing.claims import Allocator
+from gpushare_plugin.testing.claims import ClaimAllocator
 from gpushare_plugin.testing.cluster.dra.slices import problems
 from tests.nodes import a_gpu, a_node
 from tests.unit.sharing.settings import planned
@@ -82,7 +82,7 @@ class ClaimNode:
         spec = {"devices": {"requests": [_request(place, each) for place, each in enumerate(requests)]}}
         claim: Object = {"metadata": {"name": name, "namespace": "default", "uid": f"uid-{number}"}, "spec": spec}
         classes: dict[str, Object] = {CLASS: {"spec": {}}}
-        allocator = Allocator([self.resource_slice], self.claims.values(), classes, NODE, lambda *_: True)
+        allocator = ClaimAllocator([self.resource_slice], self.claims.values(), classes, NODE, lambda *_: True)
         self.claims[name] = {**claim, "status": {"allocation": allocator.allocate(claim)}}
         return self.allocated(self.claims[name])
 

@@ -14,7 +14,7 @@ from gpushare_plugin.driver_limits.exchange import (
 )
 from gpushare_plugin.gpus.exchange import read_message, write_message
 from gpushare_plugin.gpus.nvml.memory_limits import NvmlMemoryLimits
-from gpushare_plugin.testing.cgroups import Cgroups, CgroupTree, Kubepods
+from gpushare_plugin.testing.cgroups import Cgroups, CgroupTree, PodCgroups
 from gpushare_plugin.testing.nvml import DRIVER_WITH_LIMITS, FakeGpu, FakeNvml
 from gpushare_plugin.testing.nvml.node import LimitBackend
 from tests.unit.gpus.conftest import Node, describe
@@ -47,7 +47,7 @@ class NodeWithLimits:
         """Exchange files in `root`."""
         self.fake = fake
         self.cgroups = cgroups
-        self.kubepods = Kubepods(cgroups)
+        self.kubepods = PodCgroups(cgroups)
         self.root = DriverLimitsRoot(root)
         self.limits = limits
 

@@ -14,9 +14,9 @@ from gpushare_plugin.kube.client import NODES, Client, Timing
 from gpushare_plugin.kube.collection import Collection, Gone, Listed, Put, follow_object
 from gpushare_plugin.kube.objects import ApiNode, ApiPod
 from gpushare_plugin.testing.cluster import ApiServer, Permission
-from gpushare_plugin.testing.cluster.place import collection
-from gpushare_plugin.testing.cluster.selectors import Selector
 from gpushare_plugin.testing.cluster.server import Refusal
+from gpushare_plugin.testing.cluster.store.place import collection
+from gpushare_plugin.testing.cluster.store.selectors import Selector
 from tests.logs import logged
 from tests.unit.kube.cluster import NODE, QUICK, a_node, annotate
 from tests.unit.kube.pods import ALL_PODS, PODS, a_pod, pod

@@ -15,9 +15,9 @@ from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION, GpuRecord, NodeR
 from gpushare_plugin.slices.mig import MigProfile
 from gpushare_plugin.slices.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster import ApiServer
-from gpushare_plugin.testing.cluster.objects import ANNOTATIONS_LIMIT
 from gpushare_plugin.testing.cluster.rbac import Permission
 from gpushare_plugin.testing.cluster.server import Refusal
+from gpushare_plugin.testing.cluster.store.objects import ANNOTATIONS_LIMIT
 from tests.unit.partitioner.partitioners import (
     PODS,
     ROOM,

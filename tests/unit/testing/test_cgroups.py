@@ -9,7 +9,7 @@ from gpushare_plugin.gpus.cgroups import container_cgroup
 from gpushare_plugin.testing.cgroups import (
     CgroupTree,
     Driver,
-    Kubepods,
+    PodCgroups,
     Prefix,
     Qos,
     controllers_of,
@@ -36,7 +36,7 @@ def test_the_cgroup_of_a_container_is_where_gpushare_looks_for_it(
     tmp_path: Path, above: str, driver: Driver, prefix: Prefix, inner: str
 ) -> None:
     """Under the names of each driver and runtime, in each QoS class, below any `--cgroup-root`."""
-    pods = Kubepods(CgroupTree(tmp_path), driver, above, prefix, inner)
+    pods = PodCgroups(CgroupTree(tmp_path), driver, above, prefix, inner)
     classes: tuple[Qos, ...] = ("guaranteed", "burstable", "besteffort")
     for qos in classes:
         made = pods.container(UID, ID, qos)
@@ -50,10 +50,10 @@ def test_names_are_those_of_a_kubelet_with_containerd(tmp_path: Path) -> None:
     """Slices nest by their names; the runtime is told slice, prefix and name, or the path with the other driver."""
     tree = CgroupTree(tmp_path)
     pod = f"kubepods-burstable-pod{UID.replace('-', '_')}.slice"
-    slices = Kubepods(tree)
+    slices = PodCgroups(tree)
     assert str(slices.path(UID, ID)) == f"kubepods.slice/kubepods-burstable.slice/{pod}/cri-containerd-{ID}.scope"
     assert slices.runtime_path(UID, ID) == f"{pod}:cri-containerd:{ID}"
-    paths = Kubepods(tree, "cgroupfs")
+    paths = PodCgroups(tree, "cgroupfs")
     assert str(paths.path(UID, ID, "guaranteed")) == f"kubepods/pod{UID}/{ID}"
     assert paths.runtime_path(UID, ID, "guaranteed") == f"/kubepods/pod{UID}/{ID}"
 
@@ -102,7 +102,7 @@ def test_cgroups_of_the_machine_are_gone_at_the_end() -> None:
     with real_cgroups() as cgroups:
         if cgroups is None:
             pytest.skip("no cgroups of version 2 that can be written")
-        made = Kubepods(cgroups).container(UID, ID)
+        made = PodCgroups(cgroups).container(UID, ID)
         assert (made / "cgroup.procs").exists()
         assert container_cgroup(cgroups.root, UID, ID) == made
         with pytest.raises(ValueError, match="misc"):

@@ -11,7 +11,7 @@ import pytest
 
 from gpushare_plugin.kube.client import Client, ClusterError
 from gpushare_plugin.testing.cluster import ApiServer, Permission, Store, granted
-from gpushare_plugin.testing.cluster.errors import ConflictError, InvalidError, NotFoundError
+from gpushare_plugin.testing.cluster.store.errors import ConflictError, InvalidError, NotFoundError
 from tests.waiting import PATIENCE
 
 NODES, NAME = "/api/v1/nodes", "node"

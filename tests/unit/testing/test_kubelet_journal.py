@@ -1,10 +1,10 @@
-"""Tests of `gpushare_plugin.testing.kubelet.journal`: no state that is waited for is missed."""
+"""Tests of `gpushare_plugin.testing.kubelet.shared.journal`: no state that is waited for is missed."""
 
 import asyncio
 
 import pytest
 
-from gpushare_plugin.testing.kubelet.journal import Journal
+from gpushare_plugin.testing.kubelet.shared.journal import Journal
 
 
 async def waiting(journal: Journal, seen: list[int], wanted: int) -> asyncio.Task[None]:

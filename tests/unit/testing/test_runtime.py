@@ -10,7 +10,7 @@ from gpushare_plugin.core.driver_limits import NO_LIMIT, MemoryLimit
 from gpushare_plugin.gpus.cgroups import container_cgroup
 from gpushare_plugin.gpus.containers import look_up, now
 from gpushare_plugin.gpus.nvml.memory_limits import NvmlMemoryLimits
-from gpushare_plugin.testing.cgroups import CgroupTree, Kubepods, RealCgroups, real_cgroups
+from gpushare_plugin.testing.cgroups import CgroupTree, PodCgroups, RealCgroups, real_cgroups
 from gpushare_plugin.testing.hosts import GPUS, specification
 from gpushare_plugin.testing.kubelet import Container, Mount, Pod, StartedContainer
 from gpushare_plugin.testing.nvml import DRIVER_WITH_LIMITS, FakeGpu, FakeNvml, LimitBackend
@@ -38,7 +38,7 @@ Prepare = Callable[..., "Bench"]
 class Bench:
     """A node whose runtime starts containers of one pod."""
 
-    def __init__(self, nvml: FakeNvml, pods: Kubepods, runtime: Runtime) -> None:
+    def __init__(self, nvml: FakeNvml, pods: PodCgroups, runtime: Runtime) -> None:
         """Begin without containers."""
         self.nvml, self.pods, self.runtime = nvml, pods, runtime
         self.pod = Pod("pod", [Container("main")])
@@ -68,7 +68,7 @@ def prepare(describe: Node, tmp_path: Path) -> Prepare:
         hook: HookVersion = HookVersion.LENIENT,
         backend: LimitBackend = "misc",
         *,
-        pods: Callable[[CgroupTree], Kubepods] = Kubepods,
+        pods: Callable[[CgroupTree], PodCgroups] = PodCgroups,
         mode: Mode = "cdi",
         driver: str = DRIVER_WITH_LIMITS,
         root: str = "",
@@ -179,7 +179,7 @@ def test_a_driver_root_without_the_library_blocks_a_container(prepare: Prepare, 
 
 def test_cgroups_of_version_1_block_a_container_with_the_variables_alone(prepare: Prepare) -> None:
     """Their root has no list of controllers."""
-    bench = prepare(pods=lambda tree: Kubepods(RealCgroups(tree.root / "version-1")))
+    bench = prepare(pods=lambda tree: PodCgroups(RealCgroups(tree.root / "version-1")))
     with pytest.raises(ContainerError, match="only supported in cgroup v2"):
         bench.start(BOTH)
     assert bench.start({}) == ALL
@@ -202,14 +202,14 @@ def test_a_specification_that_cannot_be_read_blocks_or_is_passed_over(prepare: P
 @pytest.mark.parametrize(
     "pods",
     [
-        lambda tree: Kubepods(tree, "cgroupfs"),
-        lambda tree: Kubepods(tree, above="kubelet"),
-        lambda tree: Kubepods(tree, prefix="crio", inner="container"),
+        lambda tree: PodCgroups(tree, "cgroupfs"),
+        lambda tree: PodCgroups(tree, above="kubelet"),
+        lambda tree: PodCgroups(tree, prefix="crio", inner="container"),
     ],
     ids=["cgroupfs", "nested", "crun"],
 )
 def test_the_limit_is_on_the_cgroup_of_the_process(
-    prepare: Prepare, hook: HookVersion, pods: Callable[[CgroupTree], Kubepods]
+    prepare: Prepare, hook: HookVersion, pods: Callable[[CgroupTree], PodCgroups]
 ) -> None:
     """Whatever driver and runtime call it; the draft alone looks into the specification, and knows systemd's form."""
     bench = prepare(hook, pods=pods)
@@ -291,7 +291,7 @@ def on_the_machine(describe: Node, tmp_path: Path) -> Iterator[Bench]:
     with real_cgroups() as cgroups:
         if cgroups is None:
             pytest.skip("no cgroups of version 2 that can be written")
-        pods = Kubepods(cgroups)
+        pods = PodCgroups(cgroups)
         nvml = describe([FakeGpu(uuid=gpu.uuid) for gpu in GPUS], driver_version=DRIVER_WITH_LIMITS)
         (tmp_path / "nvidia.json").write_text(specification(limits=True))
         yield Bench(nvml, pods, Runtime(tmp_path / "run", pods, nvml, cdi=[tmp_path]))

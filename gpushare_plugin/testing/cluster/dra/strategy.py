@@ -7,9 +7,9 @@ from uuid import uuid4
 
 from gpushare_plugin.testing.cluster.dra import claims, slices
 from gpushare_plugin.testing.cluster.dra.gates import Gates
-from gpushare_plugin.testing.cluster.errors import InvalidError, NotFoundError
-from gpushare_plugin.testing.cluster.objects import Store, merged
-from gpushare_plugin.testing.cluster.place import Place
+from gpushare_plugin.testing.cluster.store.errors import InvalidError, NotFoundError
+from gpushare_plugin.testing.cluster.store.objects import Store, merged
+from gpushare_plugin.testing.cluster.store.place import Place
 
 Object = dict[str, Any]
 

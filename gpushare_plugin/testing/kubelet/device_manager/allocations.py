@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpushare_plugin.kubelet.api.deviceplugin_pb2 import ContainerAllocateResponse
-from gpushare_plugin.testing.kubelet.pods import Container, DeviceNode, Mount, StartedContainer
+from gpushare_plugin.testing.kubelet.shared.pods import Container, DeviceNode, Mount, StartedContainer
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from gpushare_plugin.kubelet.api.deviceplugin_pb2 import AllocateResponse, Conta
 from gpushare_plugin.testing.kubelet.device_manager.allocations import Allocation, Entry, merged
 from gpushare_plugin.testing.kubelet.device_manager.manager import DeviceManager
 from gpushare_plugin.testing.kubelet.device_manager.selection import Selection, by_affinity
-from gpushare_plugin.testing.kubelet.errors import DeviceManagerError, KubeletCrashError
-from gpushare_plugin.testing.kubelet.pods import Container, Pod, StartedContainer
+from gpushare_plugin.testing.kubelet.shared.errors import DeviceManagerError, KubeletCrashError
+from gpushare_plugin.testing.kubelet.shared.pods import Container, Pod, StartedContainer
 
 NO_NUMA_NODE = -1
 

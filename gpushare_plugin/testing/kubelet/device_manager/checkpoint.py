@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from gpushare_plugin.kubelet.api.deviceplugin_pb2 import ContainerAllocateResponse
 from gpushare_plugin.testing.kubelet.device_manager.allocations import Allocation, Entry
-from gpushare_plugin.testing.kubelet.errors import DeviceManagerError
+from gpushare_plugin.testing.kubelet.shared.errors import DeviceManagerError
 
 NAME = "kubelet_internal_checkpoint"
 

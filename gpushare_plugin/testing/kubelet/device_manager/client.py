@@ -19,8 +19,8 @@ from gpushare_plugin.kubelet.api.deviceplugin_pb2 import (
     PreStartContainerRequest,
 )
 from gpushare_plugin.kubelet.api.deviceplugin_pb2_grpc import DevicePluginStub
-from gpushare_plugin.testing.kubelet.calling import OWN_CONNECTION, answered
-from gpushare_plugin.testing.kubelet.errors import DeviceManagerError, PluginCallError
+from gpushare_plugin.testing.kubelet.shared.calling import OWN_CONNECTION, answered
+from gpushare_plugin.testing.kubelet.shared.errors import DeviceManagerError, PluginCallError
 
 RECEIVE_LIMIT = 4 * 1024 * 1024
 """Bytes of the largest message the kubelet takes: what gRPC for Go allows when nothing else is said."""

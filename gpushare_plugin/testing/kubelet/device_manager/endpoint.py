@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from gpushare_plugin.kubelet.api.deviceplugin_pb2 import DevicePluginOptions
 from gpushare_plugin.testing.kubelet.device_manager.client import PluginClient
-from gpushare_plugin.testing.kubelet.errors import DeviceManagerError
+from gpushare_plugin.testing.kubelet.shared.errors import DeviceManagerError
 
 GRACE_SECONDS = 300.0
 """How long a resource outlives its plugin."""

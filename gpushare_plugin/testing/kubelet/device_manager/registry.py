@@ -11,8 +11,8 @@ from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc
 from gpushare_plugin.kubelet.api.deviceplugin_pb2 import Empty, RegisterRequest
 from gpushare_plugin.testing.kubelet.device_manager.client import PluginClient
 from gpushare_plugin.testing.kubelet.device_manager.manager import DeviceManager
-from gpushare_plugin.testing.kubelet.errors import DeviceManagerError
-from gpushare_plugin.testing.kubelet.journal import Disconnection, Journal, Registration
+from gpushare_plugin.testing.kubelet.shared.errors import DeviceManagerError
+from gpushare_plugin.testing.kubelet.shared.journal import Disconnection, Journal, Registration
 
 VERSION = "v1beta1"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from gpushare_plugin.testing.kubelet.errors import DraError
+from gpushare_plugin.testing.kubelet.shared.errors import DraError
 
 NAME = "dra_manager_state"
 """The file below the kubelet's root; its form is the embedded kubelet's own: a driver has nothing to read in it."""

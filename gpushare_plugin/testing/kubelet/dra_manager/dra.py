@@ -9,13 +9,13 @@ from gpushare_plugin.testing.clock import Clock, RunningClock
 from gpushare_plugin.testing.kubelet.dra_manager.claims import NAME, ClaimCache
 from gpushare_plugin.testing.kubelet.dra_manager.driver import V1, V1BETA1
 from gpushare_plugin.testing.kubelet.dra_manager.drivers import Drivers
-from gpushare_plugin.testing.kubelet.dra_manager.health import Health
+from gpushare_plugin.testing.kubelet.dra_manager.health import DriverHealth
 from gpushare_plugin.testing.kubelet.dra_manager.manager import ClaimManager
 from gpushare_plugin.testing.kubelet.dra_manager.node_api import NodeApi
 from gpushare_plugin.testing.kubelet.dra_manager.registrations import Registrations
 from gpushare_plugin.testing.kubelet.dra_manager.wipes import SliceWipes
-from gpushare_plugin.testing.kubelet.journal import Journal
-from gpushare_plugin.testing.kubelet.pods import Container, Pod
+from gpushare_plugin.testing.kubelet.shared.journal import Journal
+from gpushare_plugin.testing.kubelet.shared.pods import Container, Pod
 
 REGISTRY = "plugins_registry"
 """The directory below the kubelet's root in which plugins register."""
@@ -52,7 +52,7 @@ class DraManager:
         self._clock = dra.clock
         self._registry = directory / REGISTRY
         self._wipes = SliceWipes(dra.api, dra.clock)
-        self.health = Health(dra.clock, journal.changed)
+        self.health = DriverHealth(dra.clock, journal.changed)
         self.drivers = Drivers(self._wipes, self.health if dra.health else None, dra.clock, journal, known=dra.services)
         self._registrations = Registrations(self._registry, self.drivers, dra.clock, journal)
         self.claims = ClaimManager(

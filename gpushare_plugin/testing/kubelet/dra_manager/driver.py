@@ -13,8 +13,8 @@ from gpushare_plugin.kubelet.api.dra_health_pb2_grpc import DRAResourceHealthStu
 from gpushare_plugin.kubelet.api.dra_v1_pb2_grpc import DRAPluginStub
 from gpushare_plugin.kubelet.api.dra_v1beta1_pb2_grpc import DRAPluginStub as DRAPluginV1beta1Stub
 from gpushare_plugin.testing.clock import Clock, within
-from gpushare_plugin.testing.kubelet.calling import OWN_CONNECTION, Answer, answered
-from gpushare_plugin.testing.kubelet.errors import PluginCallError
+from gpushare_plugin.testing.kubelet.shared.calling import OWN_CONNECTION, Answer, answered
+from gpushare_plugin.testing.kubelet.shared.errors import PluginCallError
 
 CALL_SECONDS = 45.0
 """How long a call may take (kubernetes: pkg/kubelet/cm/dra/plugin/dra_plugin.go, defaultClientCallTimeout)."""

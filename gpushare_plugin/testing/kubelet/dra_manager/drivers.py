@@ -5,17 +5,17 @@ from collections.abc import Sequence
 
 from gpushare_plugin.testing.clock import Clock
 from gpushare_plugin.testing.kubelet.dra_manager.driver import DriverConnection
-from gpushare_plugin.testing.kubelet.dra_manager.health import Health
+from gpushare_plugin.testing.kubelet.dra_manager.health import DriverHealth
 from gpushare_plugin.testing.kubelet.dra_manager.wipes import SliceWipes
-from gpushare_plugin.testing.kubelet.errors import DraError
-from gpushare_plugin.testing.kubelet.journal import Journal
+from gpushare_plugin.testing.kubelet.shared.errors import DraError
+from gpushare_plugin.testing.kubelet.shared.journal import Journal
 
 
 class Drivers:
     """Which instance of which driver is to be called (kubernetes: cm/dra/plugin/dra_plugin_manager.go)."""
 
     def __init__(
-        self, wipes: SliceWipes, health: Health | None, clock: Clock, journal: Journal, known: Sequence[str]
+        self, wipes: SliceWipes, health: DriverHealth | None, clock: Clock, journal: Journal, known: Sequence[str]
     ) -> None:
         """Start without any; `known` are the services that this kubelet knows, `health` is None where a gate is off."""
         self._wipes = wipes

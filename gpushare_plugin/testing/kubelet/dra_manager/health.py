@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpushare_plugin.kubelet.api.dra_health_pb2 import DeviceHealth, HealthStatus, NodeWatchResourcesResponse
 from gpushare_plugin.testing.clock import Clock
 from gpushare_plugin.testing.kubelet.dra_manager.driver import DriverConnection
-from gpushare_plugin.testing.kubelet.errors import PluginCallError
+from gpushare_plugin.testing.kubelet.shared.errors import PluginCallError
 
 RETRY_SECONDS = 5.0
 """The wait until a stream that ended is tried again (kubernetes: dra_plugin_manager.go, add)."""
@@ -26,7 +26,7 @@ Device = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class ReportedHealth:
     """The health of a device: `health` in Kubernetes' word, the time of the report, and how long it is believed."""
 
     health: str
@@ -35,14 +35,14 @@ class Reported:
     timeout: float
 
 
-class Health:
+class DriverHealth:
     """What is known of the health of each device of each driver."""
 
     def __init__(self, clock: Clock, changed: Callable[[], None]) -> None:
         """Start without any knowledge; `changed` is called after each report."""
         self._clock = clock
         self._changed = changed
-        self._devices: dict[str, dict[Device, Reported]] = {}
+        self._devices: dict[str, dict[Device, ReportedHealth]] = {}
         self._streams: dict[DriverConnection, asyncio.Task[None]] = {}
 
     def of(self, driver: str, pool: str, device: str) -> tuple[str, str]:
@@ -86,10 +86,10 @@ class Health:
             devices[each.device.pool_name, each.device.device_name] = self._reported(each)
         self._changed()
 
-    def _reported(self, each: DeviceHealth) -> Reported:
+    def _reported(self, each: DeviceHealth) -> ReportedHealth:
         message = each.message
         if len(message.encode()) > LONGEST_MESSAGE:
             message = message.encode()[: LONGEST_MESSAGE - 3].decode(errors="ignore") + "..."
         timeout = float(each.health_check_timeout_seconds)
         health = _WORDS.get(each.health, UNKNOWN)
-        return Reported(health, message, self._clock(), timeout if timeout > 0 else TIMEOUT_SECONDS)
+        return ReportedHealth(health, message, self._clock(), timeout if timeout > 0 else TIMEOUT_SECONDS)

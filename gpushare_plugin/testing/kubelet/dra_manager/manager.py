@@ -10,8 +10,8 @@ from gpushare_plugin.testing.kubelet.dra_manager.claims import ClaimCache, Claim
 from gpushare_plugin.testing.kubelet.dra_manager.driver import DriverConnection
 from gpushare_plugin.testing.kubelet.dra_manager.drivers import Drivers
 from gpushare_plugin.testing.kubelet.dra_manager.node_api import NodeApi
-from gpushare_plugin.testing.kubelet.errors import DraError, PluginCallError
-from gpushare_plugin.testing.kubelet.pods import Container, Pod
+from gpushare_plugin.testing.kubelet.shared.errors import DraError, PluginCallError
+from gpushare_plugin.testing.kubelet.shared.pods import Container, Pod
 
 RECONCILE_SECONDS = 60.0
 """kubernetes: pkg/kubelet/cm/dra/manager.go, defaultReconcilePeriod."""
@@ -19,7 +19,7 @@ RECONCILE_SECONDS = 60.0
 log = logging.getLogger(__name__)
 
 
-class Answered(Protocol):
+class ClaimAnswer(Protocol):
     """What both answers of a driver have for each claim."""
 
     @property
@@ -198,7 +198,7 @@ def _devices(result: NodePrepareResourceResponse) -> list[PreparedDevice]:
     ]
 
 
-def _check(method: str, asked: Mapping[str, ClaimInfo], uid: str, result: Answered) -> None:
+def _check(method: str, asked: Mapping[str, ClaimInfo], uid: str, result: ClaimAnswer) -> None:
     if uid not in asked:
         raise DraError(f"{method} returned result for unknown claim UID {uid}")
     if result.error:

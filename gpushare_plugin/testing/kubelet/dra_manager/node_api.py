@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpushare_plugin.kube.client import Client, ClusterError, decoded
-from gpushare_plugin.testing.kubelet.errors import DraError
+from gpushare_plugin.testing.kubelet.shared.errors import DraError
 
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims"
 """The path of the ResourceClaims of a namespace."""

@@ -10,10 +10,10 @@ import grpc
 from gpushare_plugin.kubelet.api.pluginregistration_pb2 import InfoRequest, PluginInfo, RegistrationStatus
 from gpushare_plugin.kubelet.api.pluginregistration_pb2_grpc import RegistrationStub
 from gpushare_plugin.testing.clock import Clock, within
-from gpushare_plugin.testing.kubelet.calling import OWN_CONNECTION, answered
 from gpushare_plugin.testing.kubelet.dra_manager.drivers import Drivers
-from gpushare_plugin.testing.kubelet.errors import DraError, PluginCallError
-from gpushare_plugin.testing.kubelet.journal import DriverRegistration, Journal
+from gpushare_plugin.testing.kubelet.shared.calling import OWN_CONNECTION, answered
+from gpushare_plugin.testing.kubelet.shared.errors import DraError, PluginCallError
+from gpushare_plugin.testing.kubelet.shared.journal import DriverRegistration, Journal
 
 LOOP_SECONDS = 1.0
 """kubernetes: plugin_manager.go, loopSleepDuration."""

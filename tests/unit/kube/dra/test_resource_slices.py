@@ -15,9 +15,9 @@ from gpushare_plugin.kube.client import Client, Object
 from gpushare_plugin.kube.dra.resource_slices import ResourceSlices
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.dra.gates import Gates
-from gpushare_plugin.testing.cluster.place import collection
-from gpushare_plugin.testing.cluster.selectors import Selector
 from gpushare_plugin.testing.cluster.server import Refusal
+from gpushare_plugin.testing.cluster.store.place import collection
+from gpushare_plugin.testing.cluster.store.selectors import Selector
 from tests.unit.kube.cluster import QUICK
 from tests.unit.kube.dra.gpus import DRIVER, FAULT, NODE, NODES, RESOURCE_SLICES, devices, names, node, shared, whole
 from tests.waiting import until

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpushare_plugin.testing.claims import AllocationError, Allocator, ClaimScheduler, SelectorError
+from gpushare_plugin.testing.claims import AllocationError, ClaimAllocator, ClaimScheduler, SelectorError
 from gpushare_plugin.testing.cluster import Store
 from gpushare_plugin.testing.kubelet import Container, Pod
 
@@ -50,7 +50,7 @@ def claim(*requests: Object, name: str = "claim", **more: Any) -> Object:
 
 def allocated(slices: list[Object], wanted: Object, *others: Object) -> list[Object]:
     """Return the results for a claim beside others."""
-    allocation = Allocator(slices, others, CLASSES, NODE).allocate(wanted)
+    allocation = ClaimAllocator(slices, others, CLASSES, NODE).allocate(wanted)
     return list(allocation["devices"]["results"])
 
 
@@ -210,7 +210,9 @@ def test_configs_of_the_class_come_before_those_of_the_claim() -> None:
     """Each of a class once; allocator_incubating.go."""
     opaque = {"opaque": {"driver": DRIVER, "parameters": {"a": 1}}}
     classes = {"gpu": {"spec": {"config": [opaque]}}}
-    allocation = Allocator([slice_of(shared())], [], classes, NODE).allocate(claim(request("1Gi"), config=[opaque]))
+    allocation = ClaimAllocator([slice_of(shared())], [], classes, NODE).allocate(
+        claim(request("1Gi"), config=[opaque])
+    )
     assert [each["source"] for each in allocation["devices"]["config"]] == ["FromClass", "FromClaim"]
 
 

@@ -16,8 +16,8 @@ from itertools import product
 from uuid import uuid4
 
 from gpushare_plugin.base.published import Published
-from gpushare_plugin.testing.cluster.errors import ConflictError, ExistsError, InvalidError, NotFoundError
-from gpushare_plugin.testing.cluster.managed_fields import (
+from gpushare_plugin.testing.cluster.store.errors import ConflictError, ExistsError, InvalidError, NotFoundError
+from gpushare_plugin.testing.cluster.store.managed_fields import (
     Field,
     Managers,
     Object,
@@ -26,8 +26,8 @@ from gpushare_plugin.testing.cluster.managed_fields import (
     section,
     value_of,
 )
-from gpushare_plugin.testing.cluster.place import Collection, Key, collection
-from gpushare_plugin.testing.cluster.selectors import Selectable, Selector
+from gpushare_plugin.testing.cluster.store.place import Collection, Key, collection
+from gpushare_plugin.testing.cluster.store.selectors import Selectable, Selector
 
 ANNOTATIONS_LIMIT = 256 * 1024
 """Bytes that all annotations of an object have together, keys included (apimachinery: TotalAnnotationSizeLimitB)."""

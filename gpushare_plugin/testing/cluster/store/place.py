@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import unquote
 
-from gpushare_plugin.testing.cluster.errors import NotFoundError
+from gpushare_plugin.testing.cluster.store.errors import NotFoundError
 
 Key = tuple[str, str]
 """Namespace, empty for objects that have none, and name."""

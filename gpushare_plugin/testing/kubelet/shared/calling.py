@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import grpc
 
-from gpushare_plugin.testing.kubelet.errors import PluginCallError
+from gpushare_plugin.testing.kubelet.shared.errors import PluginCallError
 
 Answer = TypeVar("Answer")
 

@@ -7,7 +7,7 @@ from gpushare_plugin.base.errors import GpushareError
 if TYPE_CHECKING:
     import grpc
 
-    from gpushare_plugin.testing.kubelet.pods import Pod
+    from gpushare_plugin.testing.kubelet.shared.pods import Pod
 
 
 class DeviceManagerError(GpushareError):
