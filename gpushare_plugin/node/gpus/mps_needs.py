@@ -47,6 +47,7 @@ class NodeMps:
         self._waiting: dict[str, str] = {}
         self._namespaces: dict[str, ContainerNamespace] = {}
         self._starting: Counter[str] = Counter()
+        self._following = asyncio.Lock()
         self._published: frozenset[tuple[str, str]] = frozenset()
         self.has_namespaces = asyncio.Event()
         """Set while containers need namespaces, or may need some."""
@@ -111,12 +112,14 @@ class NodeMps:
 
         Holdings that cannot be read change nothing.
         """
-        held = await self._holdings()
-        if held is None or not self.has_namespaces.is_set():
-            return
-        starting = {name: each for name, each in self._namespaces.items() if self._starting[name]}
-        self._namespaces = starting | namespaces(held, resources, self._modes, self._namespaces)
-        self._request()
+        # One at a time: an older record, read slowly, would take the namespaces away that a newer record has.
+        async with self._following:
+            held = await self._holdings()
+            if held is None or not self.has_namespaces.is_set():
+                return
+            starting = {name: each for name, each in self._namespaces.items() if self._starting[name]}
+            self._namespaces = starting | namespaces(held, resources, self._modes, self._namespaces)
+            self._request()
 
     async def before_start(self, resource: Resource, ids: Collection[str], resources: Mapping[str, Resource]) -> None:
         """Wait until the container with the units `ids` of `resource` has its namespace, at most START_WITHIN seconds.

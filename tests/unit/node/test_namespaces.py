@@ -1,12 +1,18 @@
 """Tests of `gpushare_plugin.node.gpus.namespaces`: which MPS namespaces containers need, by what they hold."""
 
+import asyncio
 from collections.abc import Iterable
+from pathlib import Path
 
 from gpushare_plugin.config.schema.names import CORES
-from gpushare_plugin.core.holding import Holding
+from gpushare_plugin.core.holding import Holding, Holdings
 from gpushare_plugin.core.namespaces import ContainerNamespace, namespace_name
 from gpushare_plugin.core.resource import Resource
+from gpushare_plugin.gpus.exchange import read_message
+from gpushare_plugin.mps.exchange import MpsRoot, MpsSettings
+from gpushare_plugin.node.gpus.mps_needs import NodeMps
 from gpushare_plugin.node.gpus.namespaces import namespaces
+from gpushare_plugin.node.news.news import News
 from gpushare_plugin.sharing.isolation.mps import UnderMps
 from tests.nodes import a_node
 from tests.unit.sharing.settings import GPU_MEM, memory, planned
@@ -72,3 +78,31 @@ def test_replicas_of_before_have_the_limit_of_their_mode() -> None:
     assert namespaces((one,), replicas, BOTH, {}) == expected((one.ids, 10240, 25))
     assert namespaces((one,), {}, {FIRST: UnderMps(20480, protocol=3)}, {}) == expected((one.ids, 20480, None))
     assert namespaces((one,), {}, BOTH, {}) == {}
+
+
+async def test_an_older_record_takes_no_namespace_away(tmp_path: Path) -> None:
+    """However slowly it is read: the container that only a newer record has keeps its namespace."""
+    plan = planned(NODE, sharing=memory(isolation="mps"), flags={"mpsProtocol": 3})
+    offered = {each.name: each for each in plan.resources}
+    one, two = held(offered[GPU_MEM], 4), held(offered[GPU_MEM], 10, "other")
+    records: list[Holdings] = [(one,), (one, two)]
+    slow = asyncio.Event()
+
+    async def recorded() -> Holdings:
+        record = records.pop(0)
+        if len(record) == 1:
+            await slow.wait()
+        return record
+
+    root = MpsRoot(tmp_path / "mps")
+    mps = NodeMps(root, lambda: None, News(), recorded)
+    mps.want(plan, dict(BOTH), NODE)
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(2):
+            tasks.create_task(mps.follow(offered))
+        for _ in range(20):
+            await asyncio.sleep(0)  # all that does not wait for the slow record goes on
+        slow.set()
+    wanted = read_message(root.wanted, MpsSettings)
+    assert wanted is not None
+    assert {each.name for each in wanted.namespaces} == {namespace_name(one.ids), namespace_name(two.ids)}
