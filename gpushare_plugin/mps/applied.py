@@ -1,47 +1,20 @@
 """The limits of one running daemon, set and set again: what is the same for every protocol, and protocol 2."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Protocol
 
 import structlog
 
 from gpushare_plugin.mps.control import Control
-from gpushare_plugin.mps.exchange import ListedClient, MpsGpu, MpsSettings, is_uuid
+from gpushare_plugin.mps.exchange import ListedClient, MpsSettings, served_gpus
 from gpushare_plugin.mps.processes import MpsProcess
 
 _log = structlog.get_logger()
 
 
-class Applied(Protocol):
+class Applied(ABC):
     """Keeps the limits of one running daemon as desired."""
-
-    @property
-    def in_force(self) -> MpsSettings:
-        """The GPUs of the daemon and the limits in force; empty until limits have been set."""
-        ...
-
-    changed: Mapping[str, str]
-    """The limits that another process had changed, as found by the last check, by the name of the limit."""
-
-    async def apply(self, desired: MpsSettings) -> bool:
-        """Bring the limits to `desired`, unless that is for another protocol; return whether the limits were set.
-
-        Raises ControlError.
-        """
-        ...
-
-    async def probe(self) -> None:
-        """Make sure that the daemon answers; raises ControlError."""
-        ...
-
-    async def clients(self) -> tuple[ListedClient, ...]:
-        """Return the processes that use the daemon's servers; raises ControlError."""
-        ...
-
-
-class AppliedLimits:
-    """The limits of one running daemon with protocol 2."""
 
     def __init__(self, control: Control, process: MpsProcess, every: float) -> None:
         """Set the limits of `process`, the daemon behind `control`, again every `every` seconds."""
@@ -52,12 +25,31 @@ class AppliedLimits:
         self._look_at = 0.0
         self._in_force: MpsSettings | None = None
         self.changed: Mapping[str, str] = {}
-        """The limits that another process had changed, as found by the last check, by the command for the limit."""
+        """The limits that another process had changed, as found by the last check, by the name of the limit."""
 
     @property
     def in_force(self) -> MpsSettings:
         """The GPUs of the daemon and the limits in force; empty until limits have been set."""
         return self._in_force or MpsSettings()
+
+    @abstractmethod
+    async def apply(self, desired: MpsSettings) -> bool:
+        """Bring the limits to `desired`, unless that is for another protocol; return whether the limits were set.
+
+        Raises ControlError.
+        """
+
+    @abstractmethod
+    async def probe(self) -> None:
+        """Make sure that the daemon answers; raises ControlError."""
+
+    @abstractmethod
+    async def clients(self) -> tuple[ListedClient, ...]:
+        """Return the processes that use the daemon's servers; raises ControlError."""
+
+
+class AppliedLimits(Applied):
+    """The limits of one running daemon with protocol 2; a limit has the name of its command."""
 
     async def apply(self, desired: MpsSettings) -> bool:
         """Set the limits of the daemon's GPUs; GPUs outside `desired` keep their limits. Raises ControlError.
@@ -68,10 +60,8 @@ class AppliedLimits:
         if desired.protocol != self._process.protocol:
             return False
         devices = self._process.devices
-        known = {gpu.uuid: gpu for gpu in (*self.in_force.gpus, *desired.gpus)}
         settings = MpsSettings(
-            # A daemon of an earlier run may have GPUs with unknown limits.
-            gpus=tuple(known.get(uuid) or MpsGpu(uuid=uuid) for uuid in devices if is_uuid(uuid)),
+            gpus=served_gpus(devices, *self.in_force.gpus, *desired.gpus),
             active_thread_percentage=desired.active_thread_percentage,
         )
         if settings != self._in_force:

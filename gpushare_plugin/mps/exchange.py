@@ -82,6 +82,15 @@ class MpsGpu(BaseModel):
     """The memory that each process may use at most, in MiB; None for no limit."""
 
 
+def served_gpus(devices: Iterable[str], *known: MpsGpu) -> tuple[MpsGpu, ...]:
+    """Return the GPUs among the `devices` of a control daemon, as the last of `known` describes each of them.
+
+    The limits of other GPUs are unknown: a daemon of an earlier run may have some.
+    """
+    by_uuid = {gpu.uuid: gpu for gpu in known}
+    return tuple(by_uuid.get(uuid) or MpsGpu(uuid=uuid) for uuid in devices if is_uuid(uuid))
+
+
 class MpsNamespace(BaseModel):
     """A namespace of the MPS server: the limits of the processes of one container, on each GPU of the container."""
 

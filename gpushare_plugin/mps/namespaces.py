@@ -11,7 +11,6 @@ Nothing of this was seen on a card by gpushare. No document says which commands 
 exactly amounts are told. Therefore what a command should have changed is read afterwards, and set again at intervals.
 """
 
-import asyncio
 import contextlib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,8 +20,9 @@ import structlog
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.core.namespaces import SERVER, WITH_NAMESPACES
+from gpushare_plugin.mps.applied import Applied
 from gpushare_plugin.mps.control import Control, ControlError
-from gpushare_plugin.mps.exchange import ListedClient, MpsGpu, MpsNamespace, MpsSettings, is_uuid
+from gpushare_plugin.mps.exchange import ListedClient, MpsNamespace, MpsSettings, served_gpus
 from gpushare_plugin.mps.processes import MpsProcess, process_of
 
 _log = structlog.get_logger()
@@ -71,28 +71,19 @@ class _ToldLimits(Struct, frozen=True):
             return False
 
 
-class AppliedNamespaces:
-    """The server and the namespaces of one running daemon with protocol 3."""
+class AppliedNamespaces(Applied):
+    """The server and the namespaces of one running daemon with protocol 3; limits have the names of namespaces.
+
+    Nothing is in force until there is a server.
+    """
 
     def __init__(self, control: Control, process: MpsProcess, every: float) -> None:
         """Set the limits of `process`, the daemon behind `control`, again every `every` seconds."""
-        self._control = control
-        self._process = process
-        self._every = every
-        self._now = asyncio.get_running_loop().time
-        self._look_at = 0.0
+        super().__init__(control, process, every)
         self._carried_out: MpsSettings | None = None
-        self._in_force: MpsSettings | None = None
         self._server: MpsProcess | None = None
         self._turn = 0
         self._told: Mapping[str, _ToldLimits] = {}
-        self.changed: Mapping[str, str] = {}
-        """The limits that another process had changed, as found by the last check, by the name of the namespace."""
-
-    @property
-    def in_force(self) -> MpsSettings:
-        """The GPUs of the daemon and the namespaces in force; empty until there is a server."""
-        return self._in_force or MpsSettings()
 
     async def apply(self, desired: MpsSettings) -> bool:
         """Make the server and the namespaces of `desired`, and delete the others; raises ControlError.
@@ -112,9 +103,8 @@ class AppliedNamespaces:
         found = await self._limits()
         refused = await self._set(desired.namespaces, found, again=again)
         await self._delete(found.keys() - {_DEFAULT, *(each.name for each in desired.namespaces)})
-        gpus = {gpu.uuid: gpu for gpu in desired.gpus}
         self._in_force = MpsSettings(
-            gpus=tuple(gpus.get(uuid) or MpsGpu(uuid=uuid) for uuid in self._process.devices if is_uuid(uuid)),
+            gpus=served_gpus(self._process.devices, *desired.gpus),
             protocol=WITH_NAMESPACES,
             namespaces=tuple(each for each in desired.namespaces if each.name not in refused),
             revision=desired.revision,

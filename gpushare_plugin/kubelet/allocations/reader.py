@@ -211,15 +211,17 @@ class HoldingsReader:
         self._read, self.complete = (written, now, holdings), True
         return holdings
 
-    async def granted(self, wanted: Callable[[str], bool]) -> Granted:
-        """Return the environment variables with `wanted` names that containers were given, by the UID of the pod.
+    async def granted(self) -> Granted:
+        """Return the variables that containers were given and that matter for limits, by the UID of the pod.
 
         Nothing where the kubelet's checkpoint cannot be read. The checkpoint is read again only after a write.
         """
+        from gpushare_plugin.core.escapes import is_watched  # noqa: PLC0415 - most nodes have no limits to watch
+
         written = identity(self._directory / CHECKPOINT)
         if written is None or written != self._granted[0]:
             try:
-                self._granted = written, await asyncio.to_thread(read_granted, self._directory, wanted)
+                self._granted = written, await asyncio.to_thread(read_granted, self._directory, is_watched)
             except CheckpointError as error:
                 self._log_unread("checkpoint_unreadable", str(error))
                 self._granted = None, {}

@@ -105,7 +105,8 @@ class NodeLimits:
         self._order(root)
         self._wanted.set()
 
-    def _order(self, root: Path) -> None:
+    def _order(self, root: Path) -> bool:
+        """Order the limits; return whether the GPUs on which limits cannot be set have changed."""
         from gpushare_plugin.driver_limits.exchange import DriverLimitsRoot, LimitOrder  # noqa: PLC0415 - see the class
         from gpushare_plugin.driver_limits.link import DriverLimitsLink  # noqa: PLC0415 - as above
 
@@ -113,7 +114,7 @@ class NodeLimits:
             self._link = DriverLimitsLink(DriverLimitsRoot(root), self._changed)
             # Until the holdings of pods are known, the containers of an earlier daemon keep their limits.
             self._containers = self._link.ordered_before().containers
-        self._link.order(LimitOrder(gpus=self._uuids, containers=self._containers))
+        return self._link.order(LimitOrder(gpus=self._uuids, containers=self._containers))
 
     def _publish(self) -> None:
         """Publish the GPUs on which limits cannot be set, and those on which limits can be set again."""
@@ -145,20 +146,11 @@ class NodeLimits:
             same = holdings == before[0] and pods is before[1] and snapshot is before[2]
             if self._root is not None and not isinstance(holdings, Unknown) and not same:
                 before = holdings, pods, snapshot
-                granted = await _granted(reader)
+                granted = await reader.granted()
                 self._containers = tuple(_containers(snapshot, holdings, pods, granted, self._containers))
-                unlimited = self.unlimited
-                self._order(self._root)
-                if self.unlimited != unlimited:
+                if self._order(self._root):
                     self._changed()
             await asyncio.sleep(PAUSE)
-
-
-async def _granted(reader: HoldingsReader) -> "Granted":
-    """Return the variables that containers were given and that matter for limits."""
-    from gpushare_plugin.core.escapes import is_watched  # noqa: PLC0415 - see the class
-
-    return await reader.granted(is_watched)
 
 
 def _containers(

@@ -7,7 +7,7 @@ from pathlib import Path
 from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.core.driver_limits import MemoryLimit, given_limit
 from gpushare_plugin.core.effect import Effect, not_in_effect, unknown
-from gpushare_plugin.core.escapes import Variables, driver_escapes, is_watched
+from gpushare_plugin.core.escapes import Variables, driver_escapes
 from gpushare_plugin.core.in_effect import DriverAnswer, ProcessFacts, PromisedLimit, by_driver, of_processes, together
 from gpushare_plugin.core.namespaces import namespace_name
 from gpushare_plugin.core.overuse import Overuser, overuser
@@ -78,7 +78,7 @@ class Proof:
             return usage
         asked = [(each, limited[overuser(each)]) for each in usage.containers if overuser(each) in limited]
         facts = _Evidence(
-            await self._holdings.granted(is_watched),
+            await self._holdings.granted(),
             await self._namespaces(),
             await self._processes(asked, seen_at),
             await self._driver(asked),

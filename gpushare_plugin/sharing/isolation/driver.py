@@ -116,17 +116,24 @@ class DriverIsolation(Struct, Isolation, frozen=True):
         """The mode of every GPU."""
         return UnderDriver(self.rule, self.limits.equal_parts)
 
+    def why_not_on(self, gpu: Gpu) -> str:
+        """Return why the driver does not limit memory of `gpu`; empty if it does."""
+        if gpu.mig:
+            return "is a MIG instance, and the driver limits the memory of whole GPUs only"
+        if gpu.mig_enabled:
+            return "is in MIG mode, in which the driver limits no memory"
+        if not gpu.total_mib:
+            return f"{'' if gpu.memory_mib else f'{NO_SIZE}, and '}has no memory of its own that the driver could limit"
+        return ""
+
     def why_not(self, gpus: Iterable[Gpu]) -> str:
         """Return why the driver of this node cannot limit containers on `gpus`; empty if it can."""
-        reasons = (f"{gpu.description} {reason}" for gpu in gpus if (reason := _unlimited(gpu)))
-        return self.node.why_not(self.rule) or next(reasons, "")
+        return self.node.why_not(self.rule) or super().why_not(gpus)
 
     def check(self, shared: SharedGpus, findings: Findings) -> None:
         """Find what the node lacks, and the GPUs on which the driver limits nothing."""
         self.check_node(shared, findings, "driver", "[driver, none]")
-        for gpu in shared.containers:
-            if reason := _unlimited(gpu):
-                findings.problem((*shared.path, "devices"), f"{gpu.description} {reason}: leave it out of devices")
+        super().check(shared, findings)
         self.warn(shared, findings)
 
     def check_node(self, shared: SharedGpus, findings: Findings, found: str, instead: str) -> None:
@@ -158,7 +165,7 @@ class DriverIsolation(Struct, Isolation, frozen=True):
     def _exceeds(self, rule: LimitRule, gpu: Gpu) -> bool:
         """Return whether by `rule` even the smallest known share of `gpu` has more memory than the GPU."""
         smallest = gpu.memory_mib // self.limits.equal_parts if self.limits.equal_parts else 1
-        return not _unlimited(gpu) and rule.exceeds(smallest, gpu.memory_mib)
+        return not self.why_not_on(gpu) and rule.exceeds(smallest, gpu.memory_mib)
 
 
 def _sizes(gpus: Sequence[Gpu]) -> str:
@@ -178,14 +185,3 @@ def limit_rule(added_mib: int, burst: Burst | None) -> LimitRule:
     if isinstance(burst, MemoryUnit):
         return LimitRule(added_mib, burst_mib=burst.mib)
     return LimitRule(added_mib, None if burst is None else Fraction(str(burst)))
-
-
-def _unlimited(gpu: Gpu) -> str:
-    """Return why the driver does not limit memory of `gpu`; empty if it does."""
-    if gpu.mig:
-        return "is a MIG instance, and the driver limits the memory of whole GPUs only"
-    if gpu.mig_enabled:
-        return "is in MIG mode, in which the driver limits no memory"
-    if not gpu.total_mib:
-        return f"{'' if gpu.memory_mib else f'{NO_SIZE}, and '}has no memory of its own that the driver could limit"
-    return ""

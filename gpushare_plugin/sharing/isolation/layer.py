@@ -116,12 +116,22 @@ class Isolation:
         """Return the variable that limits a container to a percentage of the compute of `gpu`, None without limits."""
         return None
 
-    def why_not(self, gpus: Iterable[Gpu]) -> str:  # noqa: ARG002 - for isolations that need something of the node
-        """Return why this node cannot isolate containers on `gpus`, for people; empty if the node can."""
+    def why_not_on(self, gpu: Gpu) -> str:  # noqa: ARG002 - for isolations that need something of GPUs
+        """Return why containers on `gpu` cannot be isolated, in words that follow the GPU; empty if they can."""
         return ""
+
+    def why_not(self, gpus: Iterable[Gpu]) -> str:
+        """Return why this node cannot isolate containers on `gpus`, for people; empty if the node can."""
+        return next((f"{gpu.description} {reason}" for gpu in gpus if (reason := self.why_not_on(gpu))), "")
 
     def check(self, shared: SharedGpus, findings: Findings) -> None:
         """Add problems to `findings` if the `shared` GPUs cannot be isolated, and warnings for people."""
+        for gpu in shared.containers:
+            if reason := self.why_not_on(gpu):
+                remedy = (
+                    "leave it out of devices, or disable MIG on it" if gpu.mig_enabled else "leave it out of devices"
+                )
+                findings.problem((*shared.path, "devices"), f"{gpu.description} {reason}: {remedy}")
 
 
 def percentage(compute: Compute, share: Allocation) -> int | None:

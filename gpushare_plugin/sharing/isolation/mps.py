@@ -196,26 +196,25 @@ class MpsIsolation(Struct, Isolation, frozen=True):
         """Return the variable of the compute limit, None for GPUs without limits under MPS."""
         return _COMPUTE_LIMIT if enforces_limits(gpu) else None
 
+    def why_not_on(self, gpu: Gpu) -> str:
+        """Return why MPS cannot share `gpu`; empty if MPS can."""
+        return why_not(gpu)
+
     def why_not(self, gpus: Iterable[Gpu]) -> str:
         """Return why the driver cannot run MPS, or which GPU MPS cannot share, and why; empty if MPS can share all."""
-        if reason := why_not_protocol(self.protocol, self.driver_version):
-            return reason
-        return next((f"{gpu.description} {reason}" for gpu in gpus if (reason := why_not(gpu))), "")
+        return why_not_protocol(self.protocol, self.driver_version) or super().why_not(gpus)
 
     def check(self, shared: SharedGpus, findings: Findings) -> None:
         """Find the GPUs that MPS cannot share, the GPUs with too many clients, and the GPUs without limits."""
+        super().check(shared, findings)
         crowded, unlimited = [], []
         too_many: dict[tuple[str, int, int], list[str]] = {}
         for gpu, clients in shared.containers.items():
-            if reason := why_not(gpu):
-                remedy = (
-                    "leave it out of devices, or disable MIG on it" if gpu.mig_enabled else "leave it out of devices"
-                )
-                findings.problem((*shared.path, "devices"), f"{gpu.description} {reason}: {remedy}")
-            elif clients > (most := room_of(gpu).most) and shared.key:
-                too_many.setdefault((shared.key, clients, most), []).append(gpu.description)
-            elif clients > most:
-                crowded.append(f"GPU {gpu.label} ({most})")
+            if not why_not(gpu) and clients > (most := room_of(gpu).most):
+                if shared.key:
+                    too_many.setdefault((shared.key, clients, most), []).append(gpu.description)
+                else:
+                    crowded.append(f"GPU {gpu.label} ({most})")
             if not enforces_limits(gpu):
                 unlimited.append(gpu.label)
         for (key, clients, most), gpus in too_many.items():
@@ -254,8 +253,8 @@ def why_not_protocol(protocol: MpsProtocol, driver_version: str) -> str | None:
     return f"this node has driver {driver_version}, and MPS has protocol {protocol} from driver {FIRST_DRIVER} on"
 
 
-def why_not(gpu: Gpu) -> str | None:
-    """Return the reason why MPS cannot share `gpu`, None if MPS can share the GPU."""
+def why_not(gpu: Gpu) -> str:
+    """Return the reason why MPS cannot share `gpu`; empty if MPS can share the GPU."""
     if gpu.mig_enabled:
         return "is in MIG mode, and MPS shares whole GPUs only"
     if not gpu.memory_mib:
@@ -265,7 +264,7 @@ def why_not(gpu: Gpu) -> str | None:
     if gpu.compute_capability < _OLDEST:
         found, least = (".".join(map(str, version)) for version in (gpu.compute_capability, _OLDEST))
         return f"has compute capability {found}, and MPS takes {least} or more"
-    return None
+    return ""
 
 
 def room_of(gpu: Gpu) -> MemoryRoom:

@@ -73,6 +73,19 @@ def test_the_view_says_how_limits_stand_and_why_not(root: DriverLimitsRoot) -> N
         assert "cannot be read" in (link.view.trouble or "")
 
 
+def test_an_order_tells_whether_other_gpus_can_be_limited(root: DriverLimitsRoot) -> None:
+    """So that the offer follows at once; how the limits of containers stand changes no offer."""
+    link = DriverLimitsLink(root, lambda: None)
+    root.path.mkdir(parents=True)
+    with lock(root.lock):
+        report(root, GpuStatus(uuid=GPU, proven=True))
+        assert not link.order(LimitOrder(gpus=(GPU,)))
+        assert not link.order(LimitOrder(gpus=(GPU,), containers=(wanted(1, 2048),)))
+        assert link.order(ORDER)
+        assert not link.order(ORDER)
+    assert link.order(LimitOrder(gpus=(GPU,)))
+
+
 async def test_changes_are_noticed(root: DriverLimitsRoot) -> None:
     """Each change of the status calls back once, so that the offer follows."""
     changed: list[None] = []
