@@ -5,11 +5,14 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import click
 
 from gpushare_plugin.base.text import visible_json
-from gpushare_plugin.observe.cluster.columns import Style
+
+if TYPE_CHECKING:
+    from gpushare_plugin.observe.cluster.columns import Style
 
 STANDARD_STREAMS = (0, 1, 2)
 """The descriptors of standard input, output and error."""
@@ -33,8 +36,10 @@ def open_missing_streams() -> None:
         sys.stderr = os.fdopen(os.dup(2), "w")
 
 
-def output_style() -> Style:
+def output_style() -> "Style":
     """Return the style of standard output: lines in a pipe have any length, and neither bold text nor bars."""
+    from gpushare_plugin.observe.cluster.columns import Style  # noqa: PLC0415 - a daemon shows nothing
+
     if not sys.stdout.isatty():
         return Style()
     bars = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
@@ -48,8 +53,10 @@ def write_utf8() -> None:
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
-def show(lines: Iterable[str], style: Style | None = None, *, error: bool = False) -> None:
+def show(lines: Iterable[str], style: "Style | None" = None, *, error: bool = False) -> None:
     """Print `lines`, to standard error with `error`; characters that would break a line are escaped."""
+    from gpushare_plugin.observe.cluster.columns import Style  # noqa: PLC0415 - as above
+
     style = style or Style()
     click.echo("\n".join(map(style.shown, lines)), err=error)
 

@@ -138,22 +138,21 @@ def _same(one: Path, other: Path) -> bool:
         return False  # a missing directory is not mounted
 
 
-class Message(BaseModel):
-    """The content of a file of the exchange."""
+class MessagePart(BaseModel):
+    """A part of a message, such as what a file says of one GPU."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+    # Most nodes use few of the models: each is built when it is first used, not when the daemon starts.
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", defer_build=True)
+
+
+class Message(MessagePart):
+    """The content of a file of the exchange."""
 
     largest: ClassVar[int] = LARGEST_FILE
     """The size limit of the file in bytes."""
 
     version: Literal[1] = 1
     """The version of the meaning of the content; a reader rejects any other version."""
-
-
-class MessagePart(BaseModel):
-    """A part of a message, such as what a file says of one GPU."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
 
 class AgentStatus(Message):

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from gpushare_plugin.base.files.socket_path import why_too_long
 from gpushare_plugin.core.namespaces import SERVER, MpsProtocol
-from gpushare_plugin.gpus.exchange import UUID, AgentStatus, ExchangeError, Message, SharedDirectory, Uuid
+from gpushare_plugin.gpus.exchange import UUID, AgentStatus, ExchangeError, Message, MessagePart, SharedDirectory, Uuid
 
 _LONGEST_SOCKET_NAME = "control_privileged"
 """The longest name of a socket of nvidia-cuda-mps-control (seen with version 535)."""
@@ -71,10 +71,8 @@ class MpsRoot(SharedDirectory, frozen=True):
             raise ExchangeError(f"{reason}: choose a shorter one")
 
 
-class MpsGpu(BaseModel):
+class MpsGpu(MessagePart):
     """A GPU under MPS."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
     uuid: Uuid
     """The UUID of the GPU."""
@@ -91,10 +89,8 @@ def served_gpus(devices: Iterable[str], *known: MpsGpu) -> tuple[MpsGpu, ...]:
     return tuple(by_uuid.get(uuid) or MpsGpu(uuid=uuid) for uuid in devices if is_uuid(uuid))
 
 
-class MpsNamespace(BaseModel):
+class MpsNamespace(MessagePart):
     """A namespace of the MPS server: the limits of the processes of one container, on each GPU of the container."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
     name: Annotated[str, Field(pattern="^[a-z0-9_]{1,64}$")]
     """The name, made from the IDs of the container's units."""
@@ -139,10 +135,8 @@ class MpsSettings(Message):
         return self.model_copy(update={"gpus": tuple(gpu for gpu in self.gpus if gpu.uuid not in gone)})
 
 
-class ListedClient(BaseModel):
+class ListedClient(MessagePart):
     """A process that the control daemon lists as a client."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
     pid: Annotated[int, Field(ge=0)]
     """The number of the process in the PID namespace of `gpushare mps`, which is the host's; 0 outside of it."""
