@@ -60,6 +60,10 @@ EVENTS = {
     "claim_prepared": "The claim is prepared: its containers get the `devices`, each with the name of its request.",
     "claim_unprepared": "No pod of this node uses the claim any more. What it held is free.",
     "claim_refused": "The claim is not prepared, and its pod does not start; the pod shows the same `reason`. The kubelet tries again after about a minute.",
+    "gpus_given_by_claim": "The GPUs belong to claims from now on. The device plugin does not offer them.",
+    "gpus_left_claims": "No claim can have these GPUs any more. The device plugin offers them if the configuration says so, or claims get them in another way.",
+    "given_gpus_not_written": "The file that says which GPUs belong to claims cannot be written; `reason` says why. GPUs stay where they are until the file can be written.",
+    "given_gpus_unreadable": "The file that says which GPUs belong to claims cannot be used; `reason` says why. Until their claims end, only GPUs with prepared claims are kept from the device plugin. Remove the file if it is not from gpushare.",
     "claim_record_unreadable": "The file `path`, which should be the record of a prepared claim, cannot be used; `reason` says why, and what to do. Other claims are not affected. Until the file is gone, no GPU goes from claims to the device plugin.",
     # ------------------------------------------------------------------ configuration
     "config_rejected": "The new configuration has a mistake; each mistake is one event. The current configuration stays in effect. Correct `problem`. The same mistakes are not logged again.",

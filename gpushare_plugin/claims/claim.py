@@ -70,6 +70,7 @@ RefusalReason = Literal[
     "unknown-device",
     "other-way",
     "no-room",
+    "not-served",
     "cannot-limit",
     "parameters",
     "api",

@@ -109,6 +109,7 @@ def _counted(request: str, part: _Taken) -> PreparedDevice:
         gpu.way,
         allocated.share_id,
         admin_access=allocated.admin_access,
+        isolation=gpu.isolation,
     )
     if allocated.admin_access:
         return found

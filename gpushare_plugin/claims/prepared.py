@@ -29,6 +29,8 @@ class PreparedDevice(Struct, frozen=True):
     """Whether the claim has the device for administration: then nothing counts."""
     cdi_devices: tuple[str, ...] = ()
     """The fully qualified names of the CDI devices of the container."""
+    isolation: str = "none"
+    """The name of the isolation that keeps the container within its share."""
 
 
 class PreparedClaim(Struct, frozen=True):

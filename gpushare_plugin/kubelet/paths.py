@@ -6,3 +6,5 @@ DEFAULT_PLUGIN_DIRECTORY = Path("/var/lib/kubelet/device-plugins")
 """The plugin directory, with the sockets of the kubelet and of its device plugins."""
 DEFAULT_POD_RESOURCES_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 """The socket of the pod-resources API."""
+GIVEN_BY_CLAIM = "gpushare-given.json"
+"""The file in the directory of a DRA driver that names the GPUs that belong to claims."""

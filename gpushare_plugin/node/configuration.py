@@ -308,7 +308,8 @@ def _left(before: Plan, devices: Iterable[Gpu]) -> Plan:
     """Return a plan without the units of absent GPUs; `devices` are the present GPUs."""
     present = {gpu.uuid: gpu for gpu in devices}
     resources = tuple(replace(resource, units=_units_of(present, resource)) for resource in before.resources)
-    return replace(before, resources=resources)
+    by_claim = {uuid: each for uuid, each in before.by_claim.items() if uuid in present}
+    return replace(before, resources=resources, by_claim=by_claim)
 
 
 def _units_of(present: Mapping[str, Gpu], resource: Resource) -> Units:

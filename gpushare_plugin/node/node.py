@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpushare_plugin.base.published import Published
 from gpushare_plugin.base.structs import Struct, field, replace
@@ -46,6 +47,9 @@ from gpushare_plugin.node.sessions import Sessions
 from gpushare_plugin.sharing.cut import PresentUnits, few_slices, unsuitable
 from gpushare_plugin.sharing.snapshot import limit_rules, planned_snapshot
 from gpushare_plugin.slices.wanted import SliceRequest
+
+if TYPE_CHECKING:
+    from gpushare_plugin.node.claims.hand_over import HandOver
 
 ASK_KUBELET_EVERY = 2.0
 """Seconds between questions to the kubelet about holdings while units are retired; otherwise there are no questions."""
@@ -126,6 +130,7 @@ class ServedNode:
         self._request = SliceRequest()
         self._pods_matter = asyncio.Event()
         self._ask_now = asyncio.Event()
+        self._claims: HandOver | None = None
         self.allocations_known = False
         """Whether the holdings of pods were known once, and the node offers."""
         self.snapshot = Published(self._snapshot())
@@ -152,6 +157,11 @@ class ServedNode:
         return self._sessions.tasks
 
     @property
+    def gives_by_claim(self) -> bool:
+        """Whether the config in effect gives GPUs by claim."""
+        return self.config.dra is not None
+
+    @property
     def mps(self) -> MpsLink:
         """The exchange with `gpushare mps`."""
         return self._mps.link
@@ -163,7 +173,10 @@ class ServedNode:
         held = await self._reader.at_start()
         if isinstance(held, Unknown):
             return
-        self._offer.start(held, self._gpus.inventory, self._mps.modes_before(self._configuration.plan))
+        modes = self._mps.modes_before(self._configuration.plan)
+        self._offer.start(held, self._gpus.inventory, modes)
+        if self._claims is not None:
+            self._claims.resume(modes)
         self._slices.follow(self._request)
         self.allocations_known = True
         self.apply()
@@ -223,6 +236,11 @@ class ServedNode:
         return await self._reader.confirmed(self._clock())
 
     # ------------------------------------------------------------------ what else changes
+
+    def share_with(self, claims: "HandOver") -> None:
+        """Keep GPUs that belong to claims from the device plugin, and the other way round."""
+        self._claims = claims
+        self.apply()
 
     def reload(self, loaded: Loaded) -> None:
         """Put another config in effect, or reject the config and keep the current config."""
@@ -293,7 +311,11 @@ class ServedNode:
             cut = self._slices.cut(kind, inventory, self._units, self._offer.resources, manage=manage_mig)
             self._configuration.cut(cut, inventory)
         plan = self._configuration.plan
+        if self._claims is not None:
+            plan = self._claims.hold_back(plan, inventory.parts)
         self._offer.advance(plan, inventory)
+        if self._claims is not None:
+            self._claims.settle(self._offer.occupied(inventory))
         if kind == "mig":
             self._mig.order(inventory, self._units, manage=manage_mig)
         else:
@@ -308,7 +330,8 @@ class ServedNode:
         self._sessions.serve(resources)
         self.withdrawals.publish(kind, resources)
         pending = self._offer.depends_on_pods or self.withdrawals.ids or self._slices.surplus(kind)
-        if pending or self._mig.waits or self._ask_now.is_set():
+        arriving = self._claims is not None and self._claims.waits_for_pods
+        if pending or arriving or self._mig.waits or self._ask_now.is_set():
             self._pods_matter.set()
         else:
             self._pods_matter.clear()
@@ -323,6 +346,8 @@ class ServedNode:
 
     def _snapshot(self) -> Snapshot:
         found = snapshot(self._configuration, self._gpus, self._offer, self._mps, self._slices, self._mig)
+        if self._claims is not None and (waiting := self._claims.waiting):
+            found = replace(found, waiting={**found.waiting, **waiting})
         unlimited = self.limits.unlimited
         return replace(found, unlimited=unlimited, unhealthy={**unlimited, **found.unhealthy}) if unlimited else found
 

@@ -70,6 +70,12 @@ class NodeOffer:
         held = {unit.id: unit for each in self._held.holdings for unit in each.units(gpus, listed.get)}
         return PresentUnits(offered, retired, held, self._held.asked_at)
 
+    def occupied(self, inventory: Inventory) -> frozenset[str]:
+        """Return the UUIDs of the GPUs with units that are listed, or that pods may hold."""
+        gpus = inventory.numa_nodes
+        listed = (uuid for each in self.resources.values() for uuid in each.gpus)
+        return frozenset((*listed, *(each.first.on(gpus).gpu for each in self._offer.retired)))
+
     def pause(self, most: float) -> float:
         """Return the seconds until an answer of the kubelet can free a retired unit, at most `most`."""
         now = self._clock()

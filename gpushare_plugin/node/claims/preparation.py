@@ -29,6 +29,9 @@ WAIT_FOR_ROOM = 10.0
 LOOK_EVERY = 0.25
 """Seconds between looks for room while a claim waits: another daemon may have given a claim back."""
 
+_PASSING = frozenset({"no-room", "not-served"})
+"""The reasons of refusals that may be gone in a moment."""
+
 
 class GivenGpus(Protocol):
     """The GPUs that are given by claim now, and what a claim gets of a GPU."""
@@ -38,7 +41,7 @@ class GivenGpus(Protocol):
         ...
 
     def check(self, claim: PreparedClaim, others: Iterable[PreparedClaim]) -> None:
-        """Raise ClaimRefusedError, with the reason `no-room`, where a claim does not fit beside `others`."""
+        """Raise ClaimRefusedError where a claim does not fit beside `others`, or cannot have its limits now."""
         ...
 
     def grants(self, claim: AllocatedClaim) -> Mapping[str, Grant]:
@@ -171,7 +174,7 @@ class Preparation:
                     before = self._before(claim.id)
                     return self._record(claim) if before is None else before
             except ClaimRefusedError as error:
-                if error.reason != "no-room" or clock() >= until:
+                if error.reason not in _PASSING or clock() >= until:
                     raise
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY):

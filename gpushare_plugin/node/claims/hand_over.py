@@ -1,0 +1,250 @@
+"""One ledger for the device plugin and claims: a GPU belongs to one of them at a time.
+
+From the device plugin to claims: the units of the GPU are retired, and claims get the GPU when no pod holds a unit.
+From claims to the device plugin: the GPU leaves the ResourceSlices; when no allocated claim names the GPU, none is
+prepared and WITHDRAWN_SECONDS have passed, its units are offered. A claim that arrives before is still prepared. A GPU
+that claims are to share in another way leaves and comes back in the same steps.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+
+import structlog
+
+from gpushare_plugin.base.errors import GpushareError
+from gpushare_plugin.base.published import Published, changes
+from gpushare_plugin.base.structs import Struct, field, replace
+from gpushare_plugin.base.text import in_words, some_of
+from gpushare_plugin.claims.claim import AllocatedClaim
+from gpushare_plugin.claims.prepared import PreparedClaim
+from gpushare_plugin.core.claimed_gpu import ClaimedGpu
+from gpushare_plugin.node.claims.given import ClaimSharing, GivenFile
+from gpushare_plugin.sharing.by_claim import without
+from gpushare_plugin.sharing.isolation.layer import Mode
+from gpushare_plugin.sharing.plan import Plan
+
+_log = structlog.get_logger()
+
+WITHDRAWN_SECONDS = 30.0
+"""Seconds that a GPU is out of the ResourceSlices before its units are offered: a scheduler may know it for a while."""
+LOOK_EVERY = 5.0
+"""Seconds between looks at GPUs that leave the claims."""
+_MOST_CLAIMS = 5
+"""The most claims named in the reason why a GPU waits for claims."""
+
+AllPrepared = Callable[[], Awaitable[Collection[PreparedClaim] | None]]
+"""Returns the prepared claims, None where that is not known."""
+AllAllocated = Callable[[], Awaitable[Iterable[AllocatedClaim]]]
+"""Returns the claims that are allocated devices of this node; raises GpushareError."""
+
+
+class GivenGpu(Struct, frozen=True):
+    """A GPU that belongs to claims."""
+
+    sharing: ClaimSharing
+    """How claims share the GPU."""
+    claimed: ClaimedGpu | None = None
+    """What a claim can get; None if the config, as the daemon found it at its start, says nothing of that."""
+    mode: Mode = None
+    """The mode of the GPU."""
+    leaves: bool = False
+    """Whether no further claim should get the GPU in this way."""
+
+
+class ClaimStanding(Struct, frozen=True):
+    """Who belongs to claims now, published whole."""
+
+    gpus: Mapping[str, GivenGpu] = field(default_factory=dict)
+    """The GPUs that belong to claims, by UUID."""
+
+    @property
+    def offered(self) -> Mapping[str, ClaimedGpu]:
+        """The GPUs that further claims can get, by UUID."""
+        return {uuid: each.claimed for uuid, each in self.gpus.items() if each.claimed is not None and not each.leaves}
+
+    @property
+    def claimed(self) -> Mapping[str, ClaimedGpu]:
+        """The GPUs for which claims are prepared, by UUID: the offered GPUs, and those of which claims may be late."""
+        return {uuid: each.claimed for uuid, each in self.gpus.items() if each.claimed is not None}
+
+
+class HandOver:
+    """Keeps the ledger, in a file before anything follows from a change."""
+
+    def __init__(
+        self, file: GivenFile, prepared: Iterable[PreparedClaim] = (), standing: Published[ClaimStanding] | None = None
+    ) -> None:
+        """Go on with what `file` and the `prepared` claims say of the GPUs that belong to claims."""
+        self._file = file
+        self._wanted: Mapping[str, ClaimedGpu] = {}
+        self._modes: Mapping[str, Mode] = {}
+        self._parts: Mapping[str, str] = {}
+        given = {
+            device.gpu: ClaimSharing(device.way, device.isolation) for claim in prepared for device in claim.devices
+        }
+        self._gpus = {uuid: GivenGpu(sharing, leaves=True) for uuid, sharing in {**given, **file.read()}.items()}
+        self._since: dict[str, float] = {}
+        self.standing = standing or Published(ClaimStanding())
+        """Which GPUs belong to claims."""
+        self._leaving: Mapping[str, str] = {}
+        self._arriving: Mapping[str, str] = {}
+        self._publish()
+
+    @property
+    def waiting(self) -> Mapping[str, str]:
+        """Why GPUs are not shared as configured yet, by UUID."""
+        return {**self._leaving, **self._arriving}
+
+    @property
+    def waits_for_pods(self) -> bool:
+        """Whether claims get GPUs once pods have ended that hold units."""
+        return bool(self._arriving)
+
+    def resume(self, modes: Mapping[str, Mode]) -> None:
+        """Take GPUs to have these modes, which they had before the daemon started, by UUID."""
+        self._gpus = {uuid: replace(each, mode=modes.get(uuid)) for uuid, each in self._gpus.items()}
+
+    # ------------------------------------------------------------------ what the device plugin asks
+
+    def hold_back(self, plan: Plan, parts: Mapping[str, str]) -> Plan:
+        """Return the plan without units of the GPUs that belong to claims, and with their modes.
+
+        `parts` are the cards of MIG instances, by UUID of the instance.
+        """
+        self._wanted, self._modes, self._parts = plan.by_claim, plan.modes, parts
+        for uuid, each in self._gpus.items():
+            self._gpus[uuid] = _followed(each, plan.by_claim.get(uuid), plan.modes.get(uuid))
+        kept = self._overlapping(self._gpus)
+        old = {uuid: each.mode for uuid, each in self._gpus.items() if each.leaves}
+        return replace(plan, resources=without(plan.resources, kept), modes={**plan.modes, **old}) if kept else plan
+
+    def settle(self, occupied: AbstractSet[str]) -> None:
+        """Give the GPUs to claims that the config gives to claims; those that are `occupied` by units have to wait."""
+        taken = self._overlapping(occupied) | self._overlapping(self._gpus)
+        entering = {
+            uuid: GivenGpu(_sharing(claimed), claimed, self._modes.get(uuid))
+            for uuid, claimed in self._wanted.items()
+            if uuid not in taken
+        }
+        if entering and self._write({**self._gpus, **entering}):
+            self._gpus |= entering
+            _log.info("gpus_given_by_claim", gpus=sorted(entering))
+        reason = "is given by claim when its pods end"
+        self._arriving = {uuid: reason for uuid in self._wanted if uuid not in self._gpus}
+        self._publish()
+
+    # ------------------------------------------------------------------ GPUs that leave
+
+    async def run(
+        self,
+        shown: Published[frozenset[str] | None],
+        name_of: Callable[[str], str],
+        prepared: AllPrepared,
+        allocated: AllAllocated,
+        changed: Callable[[], None],
+    ) -> None:
+        """Let GPUs leave when no claim can have them any more; call `changed` after changes. Runs until cancelled.
+
+        `shown` are the names of the devices in the ResourceSlices, and `name_of` returns the name for a UUID.
+        """
+        clock = asyncio.get_running_loop().time
+        async for _ in changes(self.standing, shown, every=LOOK_EVERY):
+            leaving = {uuid: name_of(uuid) for uuid, each in self._gpus.items() if each.leaves}
+            self._note_absent(leaving, shown.value, clock())
+            due, before = [uuid for uuid in leaving if self._is_due(uuid, clock())], self._leaving
+            try:
+                self._leaving = await _reasons(leaving, due, prepared, allocated)
+            except GpushareError as error:
+                unknown = f"belongs to claims, and it is not known which claims there are: {in_words(error)}"
+                self._leaving = dict.fromkeys(leaving, unknown)
+            if self._release(uuid for uuid in due if uuid not in self._leaving) or before != self._leaving:
+                changed()
+
+    def _note_absent(self, leaving: Mapping[str, str], shown: AbstractSet[str] | None, now: float) -> None:
+        """Remember since when GPUs that leave have been out of the ResourceSlices."""
+        absent = {uuid for uuid, name in leaving.items() if shown is not None and name not in shown}
+        self._since = {uuid: self._since.get(uuid, now) for uuid in absent}
+
+    def _is_due(self, uuid: str, now: float) -> bool:
+        return uuid in self._since and now - self._since[uuid] >= WITHDRAWN_SECONDS
+
+    def _release(self, free: Iterable[str]) -> bool:
+        """Let GPUs leave that still leave; return whether any did."""
+        gone = [uuid for uuid in free if uuid in self._gpus and self._gpus[uuid].leaves]
+        if not gone or not self._write({uuid: each for uuid, each in self._gpus.items() if uuid not in gone}):
+            return False
+        for uuid in gone:
+            del self._gpus[uuid]
+        _log.info("gpus_left_claims", gpus=sorted(gone))
+        self._publish()
+        return True
+
+    # ------------------------------------------------------------------ both
+
+    def _overlapping(self, uuids: Iterable[str]) -> set[str]:
+        """Return GPUs with the cards of those that are instances, and the instances of those that are cards."""
+        found = set(uuids)
+        cards = {self._parts[uuid] for uuid in found if uuid in self._parts}
+        return found | cards | {part for part, card in self._parts.items() if card in found}
+
+    def _write(self, gpus: Mapping[str, GivenGpu]) -> bool:
+        try:
+            self._file.write({uuid: each.sharing for uuid, each in gpus.items()})
+        except OSError as error:
+            _log.error("given_gpus_not_written", path=str(self._file.path), reason=in_words(error))
+            return False
+        return True
+
+    def _publish(self) -> None:
+        if self._gpus != self.standing.value.gpus:
+            self.standing.publish(ClaimStanding(dict(self._gpus)))
+
+
+def _sharing(claimed: ClaimedGpu) -> ClaimSharing:
+    return ClaimSharing(claimed.way, claimed.isolation)
+
+
+def _followed(given: GivenGpu, wanted: ClaimedGpu | None, mode: Mode) -> GivenGpu:
+    """Return a GPU of claims after a change of the config."""
+    if wanted is None or given.sharing != _sharing(wanted):
+        return given if given.leaves else replace(given, leaves=True)
+    return GivenGpu(_sharing(wanted), wanted, mode)
+
+
+def _holders(uuid: str, prepared: Iterable[PreparedClaim]) -> list[str]:
+    return sorted(claim.id.label for claim in prepared if any(device.gpu == uuid for device in claim.devices))
+
+
+async def _reasons(
+    leaving: Mapping[str, str], due: Collection[str], prepared: AllPrepared, allocated: AllAllocated
+) -> Mapping[str, str]:
+    """Return why GPUs cannot leave the claims yet, for people, by UUID; `leaving` are the names of their devices.
+
+    GPUs that can leave now are not in the answer; only the `due` GPUs can.
+    """
+    if not leaving:
+        return {}
+    reasons = _held(leaving, await prepared())
+    if any(uuid not in reasons for uuid in due):
+        named = {each.device: claim.id.label for claim in await allocated() for each in claim.devices}
+        # Looked at last: a claim that was prepared while the API server answered is seen.
+        reasons = _held(leaving, await prepared())
+        for uuid, name in leaving.items():
+            if name in named:
+                reasons.setdefault(uuid, f"leaves the claims when claim {named[name]} is not allocated any more")
+    soon = {uuid: "leaves the claims soon" for uuid in leaving if uuid not in due}
+    return {**soon, **reasons}
+
+
+def _held(uuids: Iterable[str], prepared: Iterable[PreparedClaim] | None) -> dict[str, str]:
+    if prepared is None:
+        return dict.fromkeys(
+            uuids, "belongs to claims, and the record of a claim cannot be read; the log names the file"
+        )
+    holders = {uuid: _holders(uuid, prepared) for uuid in uuids}
+    return {
+        uuid: f"leaves the claims when these have ended: {some_of(names, _MOST_CLAIMS)}"
+        for uuid, names in holders.items()
+        if names
+    }
