@@ -218,12 +218,12 @@ class LimitedNode(FollowedNode):
 
     # ------------------------------------------------------------------ containers
 
-    async def run(self, pod: Pod, promised: Promised) -> None:
-        """Run the containers of a pod, which have the units of GPUs that the extender promised, by index.
+    async def run(self, pod: Pod, promised: Promised, annotations: Mapping[str, str] | None = None) -> None:
+        """Run the containers of a pod, which were promised units of GPUs by index, perhaps by `annotations`.
 
         Its init containers come first, and end once their limits are in effect.
         """
-        await self.bind(pod, promised)
+        await self.bind(pod, promised if annotations is None else None, annotations)
         started = await start(self.kubelet, pod)
         for each in pod.in_order():
             program = self._begin(pod, started[each.name], _in_mib(promised[each.name]))

@@ -1,10 +1,16 @@
 """What each isolation promised is in effect, for each kind of container, and after each restart."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from gpushare_plugin.ledger.annotations import promise_annotations
+from gpushare_plugin.ledger.node import recorded_node
+from gpushare_plugin.ledger.node_record import decode, encode
+from gpushare_plugin.ledger.node_record import record as node_record
+from gpushare_plugin.node.status import Serving
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.nvml import DRIVER_WITH_LIMITS, FakeGpu
 from tests.node.limited import GPU_GIB, WAYS, LimitedNode, Machine, limited, machine
@@ -12,6 +18,8 @@ from tests.node.promises import Promised
 from tests.node.test_mps_namespaces import as_on_the_host
 from tests.nodes import a_gpu
 from tests.unit.gpus.conftest import Node, describe
+from tests.unit.kube.cluster import NODE
+from tests.unit.ledger.objects import account, memory
 from tests.unit.sharing.settings import GPU_MEM
 
 __all__ = ["describe"]
@@ -85,10 +93,18 @@ async def test_restarts_leave_each_limit_in_effect(kubelet: EmbeddedKubelet, pre
 
 @pytest.mark.parametrize("prepared", ["mps, protocol 3"], indirect=True)
 async def test_a_promise_of_several_gpus_holds_with_protocol_3(kubelet: EmbeddedKubelet, prepared: Machine) -> None:
-    """The same on each GPU, also for a program that sees one of them; different amounts are refused in words."""
+    """The extender promises the same of each GPU, which holds for a program that sees one of them, too.
+
+    Other promises are refused in words.
+    """
     async with limited(kubelet, prepared) as node:
-        pod = Pod("pod", [container("main", 8)])
-        await node.run(pod, {"main": {0: 4, 1: 4}})
+        assert isinstance(node.status.phase, Serving)
+        record = decode(encode(node_record(node.status.phase.snapshot)))
+        offered, asked = recorded_node(NODE, record), memory(8, gpus="2")
+        place = account(offered).place(asked, NODE)
+        promise = promise_annotations(place, asked, offered, datetime.now(UTC))
+        await node.run(Pod("pod", [container("main", 8)]), {"main": {0: 4, 1: 4}}, promise)
+        await node.holds()
         (program,) = node.programs
         environment = as_on_the_host(program.started)
         for seen in ("0", "1"):
