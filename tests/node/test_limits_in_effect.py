@@ -81,8 +81,7 @@ async def test_restarts_leave_each_limit_in_effect(kubelet: EmbeddedKubelet, pre
     While GPUs wait for their pods to be shared without isolation, the limits are in effect, too.
     """
     async with limited(kubelet, prepared) as node:
-        pod = Pod("pod", [container("main", 4), container("side", 1)])
-        await node.run(pod, {"main": {0: 2, 1: 2}, "side": {1: 1}})
+        await node.run(*PODS[0])
         await node.holds()
         for restart in RESTARTS.values():
             await restart(node)
