@@ -21,6 +21,9 @@ from gpushare_plugin.core.gpu import Gpu, Inventory
 LONGEST_TEXT = 64
 """The most bytes of the text of an attribute."""
 
+UNKNOWN = "Unknown"
+"""The brand or architecture of a GPU of which neither is known."""
+
 _ARCHITECTURES = {3: "Kepler", 5: "Maxwell", 6: "Pascal", 9: "Hopper", 10: "Blackwell", 12: "Blackwell"}
 _TENTHS = 10
 
@@ -112,11 +115,13 @@ def _attributes(claimed: ClaimedGpu, inventory: Inventory) -> Mapping[str, Attri
         "parentUUID": _text(gpu.card),
         "profile": _text(gpu.mig.profile if gpu.mig else ""),
         "productName": _text(gpu.name),
+        "brand": _text(gpu.brand or UNKNOWN),
         "architecture": _architecture(capability),
         "cudaComputeCapability": semantic_version(capability or ()),
         "driverVersion": semantic_version(_numbers(inventory.driver_version)),
         "cudaDriverVersion": semantic_version(inventory.cuda_version),
         "resource.kubernetes.io/pciBusID": _text(_pci_address(gpu)),
+        "resource.kubernetes.io/pcieRoot": _text(gpu.pci_root),
         "way": claimed.way,
         "isolation": claimed.isolation,
     }
@@ -153,8 +158,8 @@ def _architecture(capability: tuple[int, int] | None) -> str:
         case (8, minor):
             return "Ampere" if minor < 9 else "Ada Lovelace"  # noqa: PLR2004 - Ada Lovelace is 8.9
         case (major, _):
-            return _ARCHITECTURES.get(major, "Unknown")
-    return "Unknown"
+            return _ARCHITECTURES.get(major, UNKNOWN)
+    return UNKNOWN
 
 
 def _notices(gpu: ClaimedGpu) -> Iterator[str]:

@@ -99,6 +99,10 @@ class Gpu(Struct, frozen=True):
     """The PCI class, for example 0x030200; None where the host does not tell."""
     mig: MigInstance | None = None
     """The description of a MIG instance; None for a card."""
+    brand: str = ""
+    """The brand of the card in the words of NVIDIA's DRA driver, such as `Nvidia` or `Tesla`; empty where unknown."""
+    pci_root: str = ""
+    """The PCI root complex of the card as the kernel names it, for example `pci0000:00`; empty where unknown."""
 
     @property
     def label(self) -> str:

@@ -26,7 +26,7 @@ from gpushare_plugin.gpus.nvml.initialisation import PROCFS, SYSFS, refuse_misma
 from gpushare_plugin.gpus.nvml.library import NvmlLibrary
 from gpushare_plugin.gpus.nvml.memory import read_memory
 from gpushare_plugin.gpus.nvml.mig import read_capabilities, read_instances
-from gpushare_plugin.gpus.nvml.sysfs import machine, numa_node, pci_class
+from gpushare_plugin.gpus.nvml.sysfs import machine, numa_node, pci_class, pci_root
 from gpushare_plugin.gpus.nvml.unanswered import UNANSWERED, answered
 from gpushare_plugin.gpus.nvml_answers import card_uuid, clashes, shown, usable_mib, why
 from gpushare_plugin.gpus.source import Asked
@@ -47,6 +47,25 @@ _PCI_SCORE = {
     pynvml.NVML_TOPOLOGY_NODE: 20,
     pynvml.NVML_TOPOLOGY_SYSTEM: 10,
 }
+_BRANDS = {
+    1: "Quadro",
+    2: "Tesla",
+    3: "NVS",
+    4: "Grid",
+    5: "GeForce",
+    6: "Titan",
+    7: "NvidiaVApps",
+    8: "NvidiaVPC",
+    9: "NvidiaVCS",
+    10: "NvidiaVWS",
+    11: "NvidiaCloudGaming",
+    12: "QuadroRTX",
+    13: "NvidiaRTX",
+    14: "Nvidia",
+    15: "GeForceRTX",
+    16: "TitanRTX",
+}
+"""The brands by the numbers of nvml.h (`nvmlBrandType_t`), in the words of NVIDIA/go-nvlib, pkg/nvlib/device."""
 _SWITCH = "NVSwitch"
 _LOST = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
 """Errors of a card off the bus, and of a card that needs a reset."""
@@ -200,6 +219,8 @@ class NvmlSource:
                 mig_capable=mig is not None,
                 total_mib=memory.total // MIB if memory else 0,
                 pci_class=pci_class(self._sysfs, bus_id),
+                brand=_BRANDS.get(answered(partial(pynvml.nvmlDeviceGetBrand, handle), 0), ""),
+                pci_root=pci_root(self._sysfs, bus_id),
             )
         except (pynvml.NVMLError, ValueError) as error:
             refuse_mismatch(error)

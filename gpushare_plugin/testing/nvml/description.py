@@ -155,6 +155,7 @@ def _gpu(gpu: FakeGpu) -> Iterator[str]:
     yield f"pci.subsystem_id {gpu.pci_subsystem_id}"
     yield from _numbers(
         minor=gpu.minor or 0,
+        brand=gpu.brand,
         memory=gpu.memory_mib * MIB,
         reserved=gpu.reserved_mib * MIB,
         used=gpu.used_mib * MIB,

@@ -172,6 +172,7 @@ enum compute_mode { COMPUTE_MODES = 4 };
     X(nvmlSystemGetCudaDriverVersion) X(nvmlSystemGetCudaDriverVersion_v2) X(nvmlDeviceGetCount_v2)                    \
     X(nvmlDeviceGetHandleByIndex_v2) X(nvmlDeviceGetHandleByUUID) X(nvmlDeviceGetHandleByPciBusId_v2)                  \
     X(nvmlDeviceGetName) X(nvmlDeviceGetUUID) X(nvmlDeviceGetIndex) X(nvmlDeviceGetMinorNumber)                        \
+    X(nvmlDeviceGetBrand)                                                                                              \
     X(nvmlDeviceGetPciInfo_v3) X(nvmlDeviceGetMemoryInfo) X(nvmlDeviceGetMemoryInfo_v2)                                \
     X(nvmlDeviceGetCudaComputeCapability) X(nvmlDeviceGetComputeMode) X(nvmlDeviceSetComputeMode)                      \
     X(nvmlDeviceGetMigMode) X(nvmlDeviceGetMaxMigDeviceCount) X(nvmlDeviceGetMigDeviceHandleByIndex)                   \
@@ -218,7 +219,7 @@ struct device {
     unsigned compute_mode, utilization_known, utilization;
     /* cards only */
     struct pci_info pci;
-    unsigned minor, compute_major, compute_minor, mig_capable, mig_enabled, nvlink_slots, link_count;
+    unsigned minor, brand, compute_major, compute_minor, mig_capable, mig_enabled, nvlink_slots, link_count;
     unsigned gone, recovery_known, recovery_action, mig_needs_reset, generation;
     u64 events;
     struct profile profiles[PROFILE_COUNT];
@@ -358,7 +359,7 @@ static const struct {
     const char *key;
     size_t offset, size;
 } numbers[] = {
-    NUMBER(memory), NUMBER(reserved), NUMBER(used), NUMBER(compute_mode), NUMBER(minor), NUMBER(compute_major),
+    NUMBER(memory), NUMBER(reserved), NUMBER(used), NUMBER(compute_mode), NUMBER(minor), NUMBER(brand), NUMBER(compute_major),
     NUMBER(compute_minor), NUMBER(mig_capable), NUMBER(mig_enabled), NUMBER(nvlink_slots), NUMBER(events),
     NUMBER(pci.device_id), NUMBER(pci.subsystem_id), NUMBER(gone), NUMBER(recovery_known), NUMBER(recovery_action),
     NUMBER(gpu_instance), NUMBER(compute_instance), NUMBER(profile), NUMBER(utilization_known), NUMBER(utilization),
@@ -1038,6 +1039,7 @@ TEXT_QUERY(nvmlDeviceGetName, ANY, device->name)
 TEXT_QUERY(nvmlDeviceGetUUID, ANY, device->uuid)
 QUERY(nvmlDeviceGetIndex, ANY, unsigned, device->slot ? device->slot - 1 : number_of(device))
 QUERY(nvmlDeviceGetMinorNumber, CARD, unsigned, device->minor)
+QUERY(nvmlDeviceGetBrand, CARD, unsigned, device->brand)
 QUERY(nvmlDeviceGetPciInfo_v3, CARD, struct pci_info, device->pci)
 
 API(nvmlDeviceGetCudaComputeCapability, struct device *device, unsigned *major, unsigned *minor)

@@ -115,20 +115,22 @@ class FakeGpu:
     """One card, an A100 where nothing else is said.
 
     `uuid`, `minor` and `pci_bus_id` follow from the place among the cards where they are left out; they are the same in
-    every run. Memory is in MiB: `memory_mib` is all of it, of which the driver keeps `reserved_mib`. `mig_enabled` is
-    None for a card that does not know MIG mode. `mig_profiles` names a card of `mig_profiles.yaml`, which this one can
-    be divided like through NVML; where it is empty, the card only has the instances that are described. A card of which
-    `mig_needs_reset` is true takes another MIG mode only when it is reset. `switch_links` counts NvLinks to an
-    NVSwitch, `idle_links` those that lead nowhere. `recovery_action` is what the driver says must be done for the card
-    to be well again (0 is nothing; `NVML_GPU_RECOVERY_ACTION_…`), None for a driver that does not say. `utilization` is
-    in percent, None for a card that does not say; `processes` are those that use it. `failures` maps names of NVML
-    functions, or `ALL_FUNCTIONS`, to the error code they answer for this card; an old driver without
-    `nvmlDeviceGetMemoryInfo_v2` answers FUNCTION_NOT_FOUND or NOT_SUPPORTED there.
+    every run. `brand` is a number of nvml.h (`nvmlBrandType_t`), 14 is Nvidia. Memory is in MiB: `memory_mib` is all of
+    it, of which the driver keeps `reserved_mib`. `mig_enabled` is None for a card that does not know MIG mode.
+    `mig_profiles` names a card of `mig_profiles.yaml`, which this one can be divided like through NVML; where it is
+    empty, the card only has the instances that are described. A card of which `mig_needs_reset` is true takes another
+    MIG mode only when it is reset. `switch_links` counts NvLinks to an NVSwitch, `idle_links` those that lead nowhere.
+    `recovery_action` is what the driver says must be done for the card to be well again (0 is nothing;
+    `NVML_GPU_RECOVERY_ACTION_…`), None for a driver that does not say. `utilization` is in percent, None for a card
+    that does not say; `processes` are those that use it. `failures` maps names of NVML functions, or `ALL_FUNCTIONS`,
+    to the error code they answer for this card; an old driver without `nvmlDeviceGetMemoryInfo_v2` answers
+    FUNCTION_NOT_FOUND or NOT_SUPPORTED there.
     """
 
     name: str = "NVIDIA A100-SXM4-40GB"
     uuid: str = ""
     minor: int | None = None
+    brand: int = 14
     pci_bus_id: str = ""
     pci_device_id: int = 0x20B010DE
     pci_subsystem_id: int = 0x134F10DE

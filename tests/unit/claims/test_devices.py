@@ -121,11 +121,13 @@ def test_attributes_have_the_names_of_nvidia() -> None:
         "parentUUID": a_gpu(1).uuid,
         "profile": "",
         "productName": "NVIDIA A100-SXM4-40GB",
+        "brand": "Unknown",
         "architecture": "Ampere",
         "cudaComputeCapability": SemanticVersion("8.0.0"),
         "driverVersion": SemanticVersion("535.161.8"),
         "cudaDriverVersion": SemanticVersion("12.4.0"),
         "resource.kubernetes.io/pciBusID": "0000:02:00.0",
+        "resource.kubernetes.io/pcieRoot": "",
         "way": "memory",
         "isolation": "mps",
     }

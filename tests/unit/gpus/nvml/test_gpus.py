@@ -67,6 +67,7 @@ class TestFacts:
                 FakeGpu(
                     "Tesla T4",
                     minor=5,
+                    brand=2,
                     memory_mib=15360,
                     reserved_mib=450,
                     compute_capability=(7, 5),
@@ -91,6 +92,7 @@ class TestFacts:
                 mig_enabled=False,
                 mig_capable=True,
                 total_mib=40960,
+                brand="Nvidia",
             ),
             Gpu(
                 index=1,
@@ -104,6 +106,7 @@ class TestFacts:
                 mig_enabled=False,
                 total_mib=15360,
                 pci_class=0x030200,
+                brand="Tesla",
             ),
         )
         assert (inventory.failed, inventory.driver_version, inventory.cuda_version) == ((), "550.54.14", (12, 4))
@@ -119,6 +122,21 @@ class TestFacts:
         kernel_knows(tmp_path, "0000:07:00.0", "0", written)
         (gpu,) = source.read().cards
         assert gpu.pci_class == told
+
+    def test_the_root_complex_of_a_card_is_the_kernels(
+        self, describe: Node, source: NvmlSource, tmp_path: Path
+    ) -> None:
+        """Claims bring GPUs and network cards of one root complex together; empty where the kernel shows no link."""
+        describe([FakeGpu(pci_bus_id="00000000:07:00.0"), FakeGpu(pci_bus_id="00000000:08:00.0")])
+        devices = tmp_path / "sys/bus/pci/devices"
+        devices.mkdir(parents=True)
+        (devices / "0000:07:00.0").symlink_to("../../../devices/pci0000:00/0000:00:01.0/0000:07:00.0")
+        assert [gpu.pci_root for gpu in source.read().cards] == ["pci0000:00", ""]
+
+    def test_the_brand_of_a_card_has_the_words_of_nvidia(self, describe: Node, source: NvmlSource) -> None:
+        """A number that is not known yet is no brand."""
+        describe([FakeGpu(), FakeGpu(brand=2), FakeGpu(brand=99)])
+        assert [gpu.brand for gpu in source.read().cards] == ["Nvidia", "Tesla", ""]
 
     def test_the_model_of_the_machine_is_the_firmwares(
         self, describe: Node, source: NvmlSource, tmp_path: Path

@@ -31,6 +31,7 @@ WITHOUT_ANSWER = (ErrorCode.NOT_SUPPORTED, ErrorCode.FUNCTION_NOT_FOUND, ErrorCo
 MEMORY = ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo")
 FACTS: Mapping[tuple[str, ...], Mapping[str, object]] = {
     ("nvmlDeviceGetName",): {"name": ""},
+    ("nvmlDeviceGetBrand",): {"brand": ""},
     ("nvmlDeviceGetPciInfo_v3",): {"pci_bus_id": "", "numa_node": None, "pci_class": None},
     ("nvmlDeviceGetMigMode",): {"mig_capable": False},
     ("nvmlDeviceGetCudaComputeCapability",): {"compute_capability": None},
