@@ -74,6 +74,7 @@ generate: .venv/.developer
 	$(BIN)/python -m generators.simulation_page
 	$(BIN)/python -m generators.metrics_table
 	$(BIN)/python -m generators.events_table
+	$(BIN)/python -m generators.refusals_table
 	$(BIN)/python -m generators.alerts_page
 	$(BIN)/python -m generators.log_events
 	$(BIN)/python -m generators.pictures

@@ -1,10 +1,13 @@
 """The verdicts of `gpushare check-config` on configs, for people and in JSON."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpushare_plugin.base.errors import MOST_PROBLEMS, Problem
+from gpushare_plugin.claims.device import Device
+from gpushare_plugin.claims.devices import NodeDevices, node_devices
+from gpushare_plugin.cli.claim_devices import device_lines
 from gpushare_plugin.config.loading.load import Loaded, nothing_at, validated
 from gpushare_plugin.config.loading.manifests import FoundConfig
 from gpushare_plugin.config.loading.mistakes import Override
@@ -13,6 +16,7 @@ from gpushare_plugin.config.schema.places import Finding, spelled
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.gpus.host import NO_FACTS, HostFacts
+from gpushare_plugin.kube.dra.devices import device_data
 from gpushare_plugin.node.configuration import planned
 from gpushare_plugin.observe.node.report import chosen_isolations
 from gpushare_plugin.sharing.plan import Plan
@@ -28,6 +32,8 @@ class ConfigVerdict:
     """The validated config with its mistakes."""
     plan: Plan | None = None
     """The plan for the GPUs of a node; None without GPUs."""
+    offered: NodeDevices = field(default_factory=NodeDevices)
+    """The devices that the node would offer to claims; none without GPUs."""
 
     @classmethod
     def on(cls, found: FoundConfig, overrides: Sequence[Override]) -> "ConfigVerdict":
@@ -40,7 +46,7 @@ class ConfigVerdict:
         if self.loaded.effective is None:
             return self
         plan = planned(self.loaded, self.loaded.effective, inventory, facts=facts)
-        return ConfigVerdict(self.found, self.loaded, plan)
+        return ConfigVerdict(self.found, self.loaded, plan, node_devices(plan.by_claim, inventory))
 
     @property
     def _problems(self) -> Sequence[Problem | Finding]:
@@ -54,7 +60,9 @@ class ConfigVerdict:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Settings that are accepted without effect, or with an unexpected effect; empty for a config with mistakes."""
-        return () if self._problems else (*self.loaded.notices, *(self.plan.notices if self.plan else ()))
+        if self._problems:
+            return ()
+        return (*self.loaded.notices, *(self.plan.notices if self.plan else ()), *self.offered.notices)
 
     @property
     def warning_lines(self) -> list[str]:
@@ -83,6 +91,21 @@ class ConfigVerdict:
             if uuid in gpus
         }
 
+    @property
+    def devices(self) -> dict[str, Device]:
+        """The devices that claims could get, by the label of the GPU."""
+        gpus = self.plan.by_claim if self.plan else {}
+        return {gpus[device.gpu].gpu.label: device for device in self.offered.devices}
+
+    @property
+    def _driver(self) -> str:
+        dra = self.loaded.config.dra if self.loaded.config else None
+        return dra.driver if dra else ""
+
+    @property
+    def _device_data(self) -> list[dict[str, Any]]:
+        return [device_data(device) for device in self.offered.devices]
+
     def lines(self, gpus: str | None) -> Iterator[str]:
         """Yield the lines of the verdict for people; `gpus` names the GPUs of the check, None without GPUs."""
         if mistakes := self.mistakes:
@@ -94,6 +117,7 @@ class ConfigVerdict:
         for resource in self.resources:
             on = ", ".join(gpu.label for gpu in resource.gpus.values())
             yield f"  {resource.name}: {len(resource.units)} on GPU {on}"
+        yield from (f"  {line}" for line in device_lines(self._driver, self.devices))
         told = {gpu: each for gpu, each in self.isolations.items() if each[1] or includes_driver(each[:1])}
         yield from (f"  {sentence}" for sentence in chosen_isolations(told))
         for label, name in self.cdi_names.items():
@@ -111,6 +135,7 @@ class ConfigVerdict:
             "warnings": list(self.warnings),
             "resources": [_resource(each) for each in self.resources] if self.plan and not problems else None,
             "isolations": _isolations(self.isolations) if self.plan and not problems else None,
+            "devices": self._device_data if self.plan and not problems else None,
             "cdiDevices": self.cdi_names if self.plan and not problems else None,
         }
         if settings:

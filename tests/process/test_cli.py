@@ -362,6 +362,44 @@ sharing:
         page = (root / "docs" / "configuration.md").read_text()
         assert f"$ gpushare {command}\n{done.output}```" in page
 
+    async def test_the_page_about_claims_shows_the_verdict_as_printed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The example of the page about claims is what its command prints in the repository."""
+        root = Path(__file__).parents[2]
+        monkeypatch.chdir(root)
+        command = "check-config examples/configs/claims.yaml --simulate examples/gpus/four-a100.yaml"
+        done = await gpushare(*command.split())
+        assert f"$ gpushare {command}\n{done.output}```" in (root / "docs" / "claims.md").read_text()
+
+    async def test_devices_for_claims_are_printed_as_a_resource_slice_has_them(self, tmp_path: Path) -> None:
+        """In JSON, each device is in the form of the API; without a section `dra` there are none."""
+        gpus = tmp_path / "gpus.yaml"
+        gpus.write_text("gpus: [{memory: 40GiB, count: 2}]")
+        config = "dra: {devices: [0]}\nsharing: {memory: {resources: [{name: aliyun.com/gpu-mem, unit: 2GiB}]}}"
+        done = await gpushare("check-config", "-o", "json", written(tmp_path, config), "--simulate", gpus)
+        (found,) = json.loads(done.output)["configs"]
+        (device,) = found["devices"]
+        policy = {"default": "40Gi", "validRange": {"min": "2Gi", "step": "2Gi"}}
+        assert device["capacity"] == {"memory": {"value": "40Gi", "requestPolicy": policy}}
+        assert device["attributes"]["way"] == {"string": "memory"}
+        assert device["allowMultipleAllocations"]
+        done = await gpushare("check-config", "-o", "json", written(tmp_path, CONFIG), "--simulate", gpus)
+        assert json.loads(done.output)["configs"][0]["devices"] == []
+
+    async def test_changes_for_claims_are_printed(self, tmp_path: Path) -> None:
+        """Only what differs of each device, for all alike GPUs together; a GPU comes, goes or changes."""
+        gpus, new, old = (tmp_path / name for name in ("gpus.yaml", "new.yaml", "old.yaml"))
+        gpus.write_text("gpus: [{memory: 40GiB, count: 4}]")
+        sharing = "sharing: {memory: {resources: [{name: aliyun.com/gpu-mem, devices: [0, 1, 2]}]}}"
+        new.write_text(f"dra: {{default: 8GiB, devices: [0, 1, 3]}}\n{sharing}")
+        old.write_text(f"dra: {{devices: [0, 1, 2]}}\n{sharing}")
+        done = await gpushare("check-config", new, "--against", old, "--simulate", gpus)
+        lines = done.output.splitlines()
+        assert lines[lines.index("# Changes in the GPUs given by claim on this node:") + 1 :] == [
+            "GPU 0, 1: memory 40Gi in steps of 1Gi (40Gi by default) -> memory 40Gi in steps of 1Gi (8Gi by default)",
+            "GPU 2: removed, was shared by memory, isolation none; memory 40Gi in steps of 1Gi (40Gi by default)",
+            "GPU 3: added, whole; memory 40Gi",
+        ]
+
     async def test_a_file_that_changes_nothing_is_told_so(self, node: FakeNvml, tmp_path: Path) -> None:
         """The options and variables of the node hold for both files."""
         config = written(tmp_path, CONFIG)

@@ -15,6 +15,7 @@ from generators import (
     dashboard_picture,
     events_table,
     metrics_table,
+    refusals_table,
     simulation_page,
 )
 from generators.dashboard import Panel
@@ -50,6 +51,11 @@ def test_the_dashboard_is_not_stale() -> None:
 def test_the_table_of_events_is_not_stale() -> None:
     """The page says what can happen, every Event of it; `make generate` writes it."""
     assert events_table.PAGE.read_text() == events_table.page(), "run make generate"
+
+
+def test_the_refusals_of_claims_are_not_stale() -> None:
+    """The page says why claims are not prepared, every reason; `make generate` writes it."""
+    assert refusals_table.PAGE.read_text() == refusals_table.page(), "run make generate"
 
 
 def test_the_alerts_are_not_stale() -> None:

@@ -3,6 +3,10 @@
 The canonical form of quantities: kubernetes, staging/src/k8s.io/apimachinery/pkg/api/resource/quantity.go.
 """
 
+from typing import Any
+
+import msgspec
+
 from gpushare_plugin.claims.device import Attribute, Capacity, CapacityUnit, Device, SemanticVersion
 from gpushare_plugin.kube.dra.objects import ApiAttribute, ApiCapacity, ApiDevice, ApiPolicy, ApiRange, ApiTaint
 
@@ -18,6 +22,12 @@ def api_device(device: Device) -> ApiDevice:
         taints=tuple(ApiTaint(key=each.key, value=each.value, effect=each.effect) for each in device.taints),
         allow_multiple_allocations=device.shared or None,
     )
+
+
+def device_data(device: Device) -> dict[str, Any]:
+    """Return a device as in the JSON of a ResourceSlice."""
+    data: dict[str, Any] = msgspec.to_builtins(api_device(device))
+    return data
 
 
 def quantity(amount: int, unit: CapacityUnit) -> str:
