@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from gpushare_plugin.base.structs import Struct, field
+from gpushare_plugin.core.claimed_gpu import ClaimedGpu
 from gpushare_plugin.core.driver_limits import LimitRule
 from gpushare_plugin.core.gpu import Gpu, Inventory
 from gpushare_plugin.core.holding import Holding, Holdings, Unknown
@@ -68,6 +69,8 @@ class Snapshot(Struct, frozen=True):
 
     While a GPU waits to change its mode, the rule is that of the containers that hold the GPU.
     """
+    by_claim: Mapping[str, ClaimedGpu] = field(default_factory=dict)
+    """The GPUs that are given by claim, by UUID, in order of place."""
     cdi_names: Mapping[str, str] = field(default_factory=dict)
     """The qualified names of the CDI devices that containers get, by UUID; empty where they get no CDI devices."""
     notices: tuple[str, ...] = ()

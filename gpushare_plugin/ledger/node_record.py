@@ -81,6 +81,8 @@ class GpuRecord(_Record, frozen=True, kw_only=True):
     """Whether units can be allocated; false for example for a faulty or cordoned GPU."""
     reason: str | None = None
     """The reason why the GPU is not healthy, is not shared as configured yet, or is `unsuitable`; None without one."""
+    by_claim: Literal[True] | None = None
+    """True for a GPU that pods get by ResourceClaims only, else None."""
     unsuitable: Literal[True] | None = None
     """True for a GPU of a partitioned node that cannot have slices, else None."""
     start: Amount | None = None
@@ -278,6 +280,7 @@ def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:
         memory_mib=gpu.memory_mib,
         healthy=gpu.uuid not in snapshot.excluded,
         reason=snapshot.reasons.get(gpu.uuid),
+        by_claim=True if gpu.uuid in snapshot.by_claim else None,
         unsuitable=True if gpu.uuid in snapshot.unsuitable else None,
         start=gpu.mig.start if gpu.mig and mig else None,
         profiles=room.profiles if room else None,
@@ -287,5 +290,5 @@ def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:
     for resource, units in offers.items():
         offer = {"mode": snapshot.mode(gpu), "resource": resource, "units": len(units), "unit_mib": units[0].mib}
         yield replace(alone, **offer)
-    if not offers and (not gpu.mig or mig):
+    if not offers and (not gpu.mig or mig or alone.by_claim):
         yield alone

@@ -34,6 +34,7 @@ def planned_snapshot(
         isolations_in_use={uuid: mode.isolation for uuid, mode in isolated.items()},
         equal_shares_mib=dict(_equal_shares(isolated, inventory)),
         driver_limits=limit_rules(modes),
+        by_claim=decided.by_claim,
         cdi_names=decided.cdi_names,
         notices=decided.notices,
         mig_strategy=config.flags.mig_strategy,

@@ -130,6 +130,8 @@ class UnofferedGpu(Part, frozen=True, kw_only=True):
     """The product name, empty if not known."""
     reason: str | None = None
     """Why no resource has the GPU; None if the config leaves the GPU out."""
+    by_claim: bool = False
+    """Whether pods get the GPU by ResourceClaims only."""
 
 
 CORDONS_NOT_READ = (
@@ -308,7 +310,13 @@ def node_use(account: NodeAccount, divided: list[PartitionNode]) -> NodeUse:
         recorded=about.recorded,
         resources=tuple(_resource(each, recorded, confirms=about.recorded) for each in accounts),
         not_offered=tuple(
-            UnofferedGpu(index=gpu.index, uuid=gpu.uuid, product=gpu.product or "", reason=gpu.reason)
+            UnofferedGpu(
+                index=gpu.index,
+                uuid=gpu.uuid,
+                product=gpu.product or "",
+                reason=gpu.reason,
+                by_claim=gpu.by_claim is True,
+            )
             for (resource, _), gpu in recorded.items()
             if resource is None
         ),

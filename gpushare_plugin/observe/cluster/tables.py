@@ -118,7 +118,7 @@ def wide(report: ClusterReport, style: Style) -> Iterator[str]:
             _index(gpu.index),
             gpu.product or "-",
             *("-",) * 8,
-            "not offered",
+            "by claim" if gpu.by_claim else "not offered",
             gpu.uuid,
         ]
         for node in report.nodes

@@ -24,7 +24,7 @@ ReportSource = Literal["daemon", "config"]
 _MOST_FOREIGN = 16
 """The most foreign processes in the report of a GPU; a program can start any number of processes."""
 
-_WELL = {"available", "planned", "not offered"}
+_WELL = {"available", "planned", "by claim", "not offered"}
 """States that need no attention."""
 
 
@@ -150,7 +150,7 @@ class GpuReport(Part, frozen=True, kw_only=True):
     state: str = "planned"
     """The state for new pods: available, unavailable (the GPU is unhealthy), cordoned, waiting (for pods to end, until
     the GPU is shared as configured), retired (all units are retired), unregistered (with the kubelet), planned (by the
-    config, without a daemon), or not offered."""
+    config, without a daemon), by claim (pods get the GPU by ResourceClaims only), or not offered."""
     reason: str | None = None
     """The reason why the GPU is not available, or not shared as configured."""
     cordon: str | None = None
@@ -410,6 +410,7 @@ class _NodeReporter:
         states = (
             ("cordoned", gpu.uuid in snapshot.cordoned),
             ("waiting", gpu.uuid in snapshot.waiting),
+            ("by claim", resource is None and gpu.uuid in snapshot.by_claim),
             ("not offered", resource is None),
             ("retired", units == 0),
             ("planned", self._source == "config"),

@@ -29,7 +29,7 @@ from gpushare_plugin.slices.mig import MigProfile
 from gpushare_plugin.slices.slice import SliceKind
 from tests.nodes import a_gpu, a_mig_node, a_node
 from tests.snapshots import snapshot
-from tests.unit.sharing.settings import GPU_MEM
+from tests.unit.sharing.settings import GPU_MEM, planned
 
 
 def test_the_format_of_the_record_does_not_change() -> None:
@@ -268,6 +268,20 @@ def test_a_gpu_that_cannot_be_divided_has_a_reason_and_says_so() -> None:
     first, second = record(Snapshot(inventory, partitioning="mps", unsuitable={a_gpu(0).uuid: reason})).gpus
     assert (first.mode, first.healthy, first.reason, first.unsuitable) == (None, True, reason, True)
     assert (second.reason, second.unsuitable) == (None, None)
+
+
+def test_a_gpu_that_is_given_by_claim_says_so_and_is_not_offered() -> None:
+    """The extender chooses among units, and a GPU given by claim has none; a MIG instance has a record of its own."""
+    node = a_mig_node(("1g.5gb",), None)
+    decided = planned(node, flags={"migStrategy": "mixed"}, dra={})
+    made = record(Snapshot(node, decided.resources, by_claim=decided.by_claim))
+    assert [(gpu.uuid, gpu.by_claim, gpu.resource) for gpu in made.gpus] == [
+        (a_gpu(0).uuid, None, None),
+        (node.instances[0].uuid, True, None),
+        (a_gpu(1).uuid, True, None),
+    ]
+    assert decode(encode(made)) == made
+    assert recorded_node("node", made).offers == {}
 
 
 def test_notices_have_little_room() -> None:

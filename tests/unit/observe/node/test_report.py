@@ -333,6 +333,14 @@ class TestStates:
         standings = {resource.name: Standing(True, 0, {}) for resource in resources}  # noqa: FBT003 - as it is named
         return Snapshot(self.node, resources, standings=standings, holdings=())
 
+    def test_a_gpu_that_is_given_by_claim_is_as_configured(self) -> None:
+        """It has no units, and is told from a GPU that the config leaves out."""
+        decided = planned(self.node, dra={"devices": [0]})
+        snapshot = replace(self.snapshot(decided.resources), by_claim=decided.by_claim)
+        seen = report(snapshot, "daemon")
+        assert [gpu.state for gpu in seen.gpus] == ["by claim", *["available"] * (len(seen.gpus) - 1)]
+        assert seen.as_configured
+
     def test_every_gpu_has_a_state_of_its_own(self, resources: tuple[Resource, ...]) -> None:
         """Faults, cordons and waiting are told apart, and a fault wins where there is one reason to name."""
         snapshot = replace(
