@@ -35,7 +35,7 @@ from gpushare_plugin.kubelet.allocations.checkpoint import (
 from gpushare_plugin.kubelet.allocations.pod_resources import PodResourcesError
 from gpushare_plugin.kubelet.allocations.quiet import QuietLister
 from gpushare_plugin.kubelet.allocations.trust import DELAYS, PodName, Trust, TrustDelays
-from gpushare_plugin.kubelet.device_plugin.directory import Identity, identity
+from gpushare_plugin.kubelet.serving.watched_directory import Identity, identity
 
 _log = structlog.get_logger()
 

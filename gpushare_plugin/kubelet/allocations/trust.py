@@ -7,7 +7,8 @@ from pathlib import Path
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.core.holding import Unknown
 from gpushare_plugin.kubelet.allocations.pod_resources import Listing
-from gpushare_plugin.kubelet.device_plugin.directory import KUBELET_SOCKET, Identity, identity
+from gpushare_plugin.kubelet.device_plugin.directory import KUBELET_SOCKET
+from gpushare_plugin.kubelet.serving.watched_directory import Identity, identity
 
 LOOK_EVERY = 1.0
 """Seconds between looks at the kubelet's sockets."""

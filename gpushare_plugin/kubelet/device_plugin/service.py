@@ -6,7 +6,6 @@ The answers of `ListAndWatch` are made as bytes (`SerialisedDevices`), and all c
 import asyncio
 import functools
 import time
-from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Sized
 from functools import cache
 from itertools import groupby
@@ -22,11 +21,12 @@ from gpushare_plugin.base.text import visible
 from gpushare_plugin.core.grant import Grant
 from gpushare_plugin.core.pairing import Pairing
 from gpushare_plugin.core.recent import RecentAllocations
-from gpushare_plugin.core.resource import Durations, Resource
+from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.core.unit import KUBELET_MESSAGE_LIMIT, Unit
 from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.kubelet.device_plugin.steering import Steering, Unsteered
+from gpushare_plugin.kubelet.serving.calls import Calls
 
 _HEALTHY = "Healthy"
 _UNHEALTHY = "Unhealthy"
@@ -107,32 +107,6 @@ def _all_but_id(health: str, numa_node: int | None) -> str:
     """Return the bytes of a device after the ID, as text."""
     topology = None if numa_node is None else api.TopologyInfo(nodes=[api.NUMANode(ID=numa_node)])
     return api.Device(health=health, topology=topology).SerializeToString().decode("latin-1")
-
-
-BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0, 10.0)
-"""Upper bounds, in seconds, of the groups in which calls are counted; longer calls make a last group."""
-
-
-class Calls:
-    """The answered calls, by name and code of the answer; counting a call takes half a microsecond."""
-
-    def __init__(self) -> None:
-        """Start with no calls."""
-        self._counts: dict[tuple[str, str], list[int]] = {}
-        self._seconds: dict[tuple[str, str], float] = {}
-
-    def count(self, name: str, code: str, seconds: float) -> None:
-        """Count a call with its duration in seconds."""
-        key = name, code
-        if key not in self._counts:
-            self._counts[key], self._seconds[key] = [0] * (len(BUCKETS) + 1), 0.0
-        self._counts[key][bisect_left(BUCKETS, seconds)] += 1
-        self._seconds[key] += seconds
-
-    @property
-    def durations(self) -> Mapping[tuple[str, str], Durations]:
-        """The durations of the calls, by name and code."""
-        return {key: Durations(BUCKETS, tuple(counts), self._seconds[key]) for key, counts in self._counts.items()}
 
 
 _log = structlog.get_logger()

@@ -8,7 +8,7 @@ session; trouble that lasts is a warning (`Troubles`).
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 
 import grpc
 import structlog
@@ -19,10 +19,12 @@ from gpushare_plugin.core.pairing import Pairing
 from gpushare_plugin.core.recent import RecentAllocations
 from gpushare_plugin.core.resource import Resource, Standing
 from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
-from gpushare_plugin.kubelet.device_plugin.directory import KUBELET_SOCKET, Identity, PluginDirectory
+from gpushare_plugin.kubelet.device_plugin.directory import KUBELET_SOCKET, PluginDirectory
 from gpushare_plugin.kubelet.device_plugin.plugin_socket import PluginSocket
 from gpushare_plugin.kubelet.device_plugin.service import BeforeStart, DevicePluginService, Refused
 from gpushare_plugin.kubelet.device_plugin.steering import Steering
+from gpushare_plugin.kubelet.serving.troubles import GRACE, Troubles
+from gpushare_plugin.kubelet.serving.watched_directory import Identity
 
 API_VERSION = "v1beta1"
 """Version of the device-plugin API."""
@@ -79,65 +81,6 @@ class Registrar:
         finally:
             answer.cancel()
         return True
-
-
-GRACE = 3.0
-"""Seconds before a warning of trouble: after the restart of a kubelet, all is well again within a second."""
-
-_Trouble = tuple[str, tuple[tuple[str, str], ...]]
-"""An event of the log, with its facts."""
-
-
-class Troubles:
-    """Warns of trouble not mended at the end of a grace period, and repeats no warning until all is well again.
-
-    The restart of a kubelet needs no attention. A long time without a kubelet must not fill the disk with warnings.
-    """
-
-    def __init__(
-        self, warn: Callable[[str, Mapping[str, str]], None], is_well: Callable[[], bool], grace: float = GRACE
-    ) -> None:
-        """Call `warn` for the trouble of the last `grace` seconds, unless `is_well` returns that all is mended."""
-        self._warn = warn
-        self._is_well = is_well
-        self._grace = grace
-        self._noted: dict[_Trouble, None] = {}
-        self._logged: set[_Trouble] = set()
-        self._judgement: asyncio.TimerHandle | None = None
-
-    @property
-    def events(self) -> Sequence[str]:
-        """The events of new trouble, not yet known to last."""
-        return tuple(event for event, _ in self._noted)
-
-    def note(self, event: str, facts: Mapping[str, str]) -> None:
-        """Warn of the event, with its facts, if the trouble lasts."""
-        trouble = (event, tuple(facts.items()))
-        if trouble in self._logged:
-            return
-        self._noted[trouble] = None
-        if self._judgement is None:
-            self._judge_later()
-
-    def close(self) -> None:
-        """Stop warning."""
-        if self._judgement is not None:
-            self._judgement.cancel()
-
-    def _judge_later(self) -> None:
-        self._judgement = asyncio.get_running_loop().call_later(self._grace, self._judge)
-
-    def _judge(self) -> None:
-        """Warn of the trouble noted since the last look unless all is well; look again until all is well."""
-        self._judgement = None
-        if self._is_well():
-            self._logged.clear()
-        else:
-            for event, facts in self._noted:
-                self._warn(event, dict(facts))
-            self._logged.update(self._noted)
-            self._judge_later()
-        self._noted.clear()
 
 
 _log = structlog.get_logger()

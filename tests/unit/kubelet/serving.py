@@ -14,8 +14,9 @@ from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.kubelet.device_plugin.directory import PluginDirectory
 from gpushare_plugin.kubelet.device_plugin.plugin_socket import SERVER_OPTIONS
 from gpushare_plugin.kubelet.device_plugin.service import BeforeStart, DevicePluginService
-from gpushare_plugin.kubelet.device_plugin.session import GRACE, Session
+from gpushare_plugin.kubelet.device_plugin.session import Session
 from gpushare_plugin.kubelet.device_plugin.steering import Steering, Unsteered
+from gpushare_plugin.kubelet.serving.troubles import GRACE
 from tests.nodes import a_node
 from tests.unit.sharing.settings import memory, only, planned
 

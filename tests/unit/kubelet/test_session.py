@@ -31,12 +31,12 @@ from gpushare_plugin.kubelet.api.deviceplugin_pb2_grpc import (
 from gpushare_plugin.kubelet.device_plugin.directory import (
     KUBELET_SOCKET,
     LOCK_FILE,
-    Identity,
     PluginDirectory,
     refuse_long_path,
 )
 from gpushare_plugin.kubelet.device_plugin.plugin_socket import socket_name
 from gpushare_plugin.kubelet.device_plugin.session import Session
+from gpushare_plugin.kubelet.serving.watched_directory import Identity
 from gpushare_plugin.sharing.ways.injection import Injection
 from gpushare_plugin.sharing.ways.replicas import ReplicaGranter, replica_units
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
