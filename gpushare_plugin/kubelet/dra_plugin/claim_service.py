@@ -26,7 +26,8 @@ class ClaimService(Protocol):
     """Prepares claims for the containers of pods.
 
     Calls for different pods come at the same time, and a claim may come again at any time. The kubelet waits for 45 s
-    for an answer, and tries again after about a minute.
+    for an answer, and tries again after about a minute. Namespaces, names and UIDs have the form of Kubernetes', so
+    they can be a part of paths. A GpushareError of a call counts for each claim of the call.
     """
 
     async def prepare(self, ids: Sequence[ClaimId]) -> Mapping[str, tuple[PreparedDevice, ...] | str]:

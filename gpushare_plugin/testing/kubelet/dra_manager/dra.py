@@ -19,6 +19,8 @@ from gpushare_plugin.testing.kubelet.shared.pods import Container, Pod
 
 REGISTRY = "plugins_registry"
 """The directory below the kubelet's root in which plugins register."""
+PLUGINS = "plugins"
+"""The directory below the kubelet's root in which plugins serve; the kubelet makes both (kubernetes: kubelet.go)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,8 @@ class DraManager:
 
     def start(self) -> None:
         """Delete the ResourceSlices of the node in the background, and look for drivers; raises OSError."""
-        self._registry.mkdir(parents=True, exist_ok=True)
+        for directory in (self._registry, self._registry.with_name(PLUGINS)):
+            directory.mkdir(parents=True, exist_ok=True)
         self._wipes.start()
         self._tasks = [
             asyncio.create_task(self._registrations.run(), name="plugin registrations"),

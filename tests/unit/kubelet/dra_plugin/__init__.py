@@ -1,0 +1,1 @@
+"""Tests of `gpushare_plugin.kubelet.dra_plugin`."""
