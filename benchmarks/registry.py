@@ -7,6 +7,7 @@ from benchmarks.figures import Figure
 from benchmarks.measures import (
     admission,
     allocate,
+    claims,
     device_list,
     extender,
     fault,
@@ -32,6 +33,7 @@ Measure = Callable[[Effort], Awaitable[list[Figure]]]
 MEASURES: Mapping[str, Measure] = {
     "allocate": allocate.measure,
     "preferred": preferred.measure,
+    "claims": claims.measure,
     "retiring": retiring.measure,
     "list": device_list.measure,
     "fault": fault.measure,

@@ -1,6 +1,7 @@
 """Tests of `plugin`, with the DRA manager of an embedded kubelet."""
 
 import asyncio
+import contextlib
 import socket
 from functools import partial
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.claims.claim import ClaimId
-from gpushare_plugin.kubelet.dra_plugin.plugin import DraPlugin
+from gpushare_plugin.kubelet.dra_plugin.plugin import LONGEST_CALLS, DraPlugin
 from gpushare_plugin.testing.kubelet import PrepareError
 from gpushare_plugin.testing.kubelet.view import KubeletView
 from tests.logs import logged
@@ -204,12 +205,28 @@ async def test_no_call_fails_while_one_instance_follows_another(short_path: Path
     older, newer = Claims(during=wait), Claims()
     async with plugin_node(short_path) as its, its.plugin(newer, "new") as second:
         await its.until_registered(second)
-        async with its.plugin(older, "old") as first:
-            await its.until_registered(first)
-            admission = asyncio.create_task(its.node.kubelet.admit(its.node.pod("a", name="a")))
-            await answering.wait()
-            asyncio.get_running_loop().call_later(0.1, answer.set)
+        ending = contextlib.AsyncExitStack()
+        first = await ending.enter_async_context(its.plugin(older, "old"))
+        await its.until_registered(first)
+        admission = asyncio.create_task(its.node.kubelet.admit(its.node.pod("a", name="a")))
+        await answering.wait()
+        ended = asyncio.create_task(ending.aclose())
+        await until(lambda: not first.served)
+        await its.node.clock.skip(2)  # the kubelet looks at its registry
+        answer.set()
         admitted = await admission
+        await ended
         assert admitted.containers["main"].cdi_devices == (cdi_name(its.node.uid("a")),)
         await its.node.kubelet.admit(its.node.pod("b", name="b"))
         assert (len(older.prepared), len(newer.prepared)) == (1, 1)
+
+
+async def test_an_end_does_not_wait_for_reports_of_health(short_path: Path) -> None:
+    """The kubelet reads these without an end; only calls for claims are waited for."""
+    async with plugin_node(short_path) as its:
+        running = contextlib.AsyncExitStack()
+        await its.until_registered(await running.enter_async_context(its.plugin()))
+        await its.node.kubelet.admit(its.node.pod("gpu"))
+        await its.node.kubelet.wait_for(lambda kubelet: kubelet.calls["NodeWatchResources"])
+        async with asyncio.timeout(LONGEST_CALLS / 2):
+            await running.aclose()
