@@ -27,11 +27,14 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class AdmissionRequest:
-    """What somebody wants to write; `resource` may be a part, such as `pods/binding`. `before` is what is there."""
+    """What somebody wants to write; `resource` may be a part, such as `pods/binding`. `before` is what is there.
+
+    The object of a deletion is None.
+    """
 
     resource: str
     operation: str
-    object: Object
+    object: Object | None
     before: Object | None = None
     user: str = "jane"
     extra: Mapping[str, list[str]] = field(default_factory=dict)
@@ -41,7 +44,7 @@ class AdmissionRequest:
         resource, _, subresource = self.resource.partition("/")
         request: dict[str, Any] = {
             "operation": self.operation,
-            "name": self.object["metadata"]["name"],
+            "name": (self.object or self.before or {})["metadata"]["name"],
             "resource": {"group": "", "version": "v1", "resource": resource},
             "userInfo": {"username": self.user},
         }

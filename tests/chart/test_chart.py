@@ -208,6 +208,7 @@ EVERYTHING: dict[str, Any] = {
             "securityContext": {"privileged": True},
         },
     },
+    "dra": {"enabled": True, "driver": "gpus.example.com"},
     "driverLimits": {
         **WORKLOAD,
         "enabled": True,
@@ -325,8 +326,9 @@ def test_the_chart_makes_only_the_daemon_and_its_rights_by_default() -> None:
     bounds += ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"] * 3
     rest = [*["PodMonitor"] * 3, "PrometheusRule", *rights, *local, "RuntimeClass", *["Service"] * 3]
     rest += ["ServiceAccount", *["ServiceMonitor"] * 3]
+    node = ["ConfigMap", "DaemonSet", "ConfigMap"]
     parts = [*extender, "Secret", *scheduler, *["DaemonSet"] * 2, *["NetworkPolicy"] * 3, *partitioner]
-    assert kinds(EVERYTHING) == ["ConfigMap", "DaemonSet", "ConfigMap", "Job", "DaemonSet", *parts, *bounds, *rest]
+    assert kinds(EVERYTHING) == [*node, *["DeviceClass"] * 5, "Job", "DaemonSet", *parts, *bounds, *rest]
     assert kinds({"simulate": GPUS}) == ["DaemonSet", *rights, "ServiceAccount", "ConfigMap"]
     assert kinds({"cluster": {"enabled": False}}) == ["DaemonSet", "ServiceAccount"]
     made = of_hooks(objects())
@@ -528,7 +530,8 @@ def test_objects_are_named_after_release_and_chart() -> None:
     assert daemonset({"nameOverride": "shares"}, "team-a")["metadata"]["name"] == "team-a-shares"
     assert daemonset({"fullnameOverride": "gpu-shares"})["metadata"]["name"] == "gpu-shares"
     long = {"serviceAccount": {"name": ""}, "fullnameOverride": "g" * 70, "runtimeClassName": "n" * 63}
-    longest = objects({**EVERYTHING, **long})
+    # DeviceClasses have the name of the DRA driver, which claims name.
+    longest = [each for each in objects({**EVERYTHING, **long}) if each["kind"] != "DeviceClass"]
     assert {len(each["metadata"]["name"]) for each in longest} == {63}
     assert len({(each["kind"], each["metadata"]["name"]) for each in longest}) == len(longest)
 
@@ -579,7 +582,7 @@ def test_with_a_surge_the_next_daemon_stands_by() -> None:
 
 
 def test_the_daemon_has_no_capability_and_no_needless_token() -> None:
-    """The socket directory, and with CDI the one of specifications, are all that it can write to."""
+    """The directories of sockets, and with CDI the one of specifications, are all that it can write to."""
     spec = pod()
     assert spec["automountServiceAccountToken"] is True
     assert spec["serviceAccountName"] == "gpushare"
@@ -594,11 +597,13 @@ def test_the_daemon_has_no_capability_and_no_needless_token() -> None:
     assert security["allowPrivilegeEscalation"] is False
     assert security["readOnlyRootFilesystem"] is True
     assert "privileged" not in security
+    sockets = ["/data/kubelet/plugins_registry", "/data/kubelet/plugins/gpus.example.com"]
     values = {**EVERYTHING, "mps": {"enabled": False}, "partitioning": {}, "extraVolumeMounts": []}
     values["driverLimits"] = {"enabled": False, "readCgroups": True}
     writable = [mount["mountPath"] for mount in container(values)["volumeMounts"] if not mount.get("readOnly")]
-    assert writable == ["/var/lib/kubelet/device-plugins", "/var/run/cdi"]
-    without = container(values | {"deviceListStrategy": "envvar"})["volumeMounts"]
+    assert writable == ["/var/lib/kubelet/device-plugins", "/var/run/cdi", *sockets]
+    neither = values | {"deviceListStrategy": "envvar", "dra": {"enabled": False, "driver": "d.example.com"}}
+    without = container(neither)["volumeMounts"]
     assert [each["mountPath"] for each in without if not each.get("readOnly")] == ["/var/lib/kubelet/device-plugins"]
 
 

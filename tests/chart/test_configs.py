@@ -22,7 +22,7 @@ MISTAKES: list[tuple[dict[str, Any], str, str]] = [
     (
         {"sharings": {}},
         "at '/config/map/a': additional properties 'sharings' not allowed",
-        "config.map.a has no key sharings; the keys there are driverLimits, flags, ",
+        "config.map.a has no key sharings; the keys there are dra, driverLimits, flags, ",
     ),
     (
         {"sharing": {"memory": {"resources": [{"name": "aliyun.com/gpu-mem", "units": "GiB"}]}}},

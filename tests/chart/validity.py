@@ -78,6 +78,7 @@ _OF_THE_OPERATOR = {"PodMonitor": _POD_MONITOR, "ServiceMonitor": _SERVICE_MONIT
 
 
 _SINCE = {
+    "DeviceClass": (1, 34),
     "ValidatingAdmissionPolicy": (1, 30),
     "ValidatingAdmissionPolicyBinding": (1, 30),
     "MutatingAdmissionPolicy": (1, 36),

@@ -178,6 +178,28 @@ does not look into texts: (list $place $found $schema). Everything else is left 
 {{- if and (contains "cdi-" (include "gpushare.strategies" .)) (not .Values.simulate) }}true{{ end }}
 {{- end }}
 
+{{/* Whether the daemons have a DRA driver: "true" or nothing. Values of an earlier chart have none. */}}
+{{- define "gpushare.dra" -}}
+{{- if (.Values.dra | default dict).enabled }}true{{ end }}
+{{- end }}
+
+{{/* The kubelet's directories of the DRA driver, as mounts: with the same paths as on the host, which the kubelet is told. */}}
+{{- define "gpushare.draPaths" -}}
+{{- $root := trimSuffix "/" .Values.kubeletRootDir }}
+- name: dra-registry
+  path: {{ printf "%s/plugins_registry" $root | quote }}
+  type: Directory
+- name: dra-driver
+  path: {{ printf "%s/plugins/%s" $root .Values.dra.driver | quote }}
+  type: DirectoryOrCreate
+{{- if not (include "gpushare.cdi" .) }}
+# For a file of each claim, which runtimes read.
+- name: cdi-claims
+  path: {{ include "gpushare.cdiSpecDirs" . | fromYamlArray | last | quote }}
+  type: DirectoryOrCreate
+{{- end }}
+{{- end }}
+
 {{/* Whether a config has NVIDIA's driver limit memory of real GPUs, at least on some nodes: "true" or nothing. */}}
 {{- define "gpushare.namesDriver" -}}
 {{- $found := false }}
