@@ -42,6 +42,7 @@ def run_node_daemon(configs: Configs, directory: Path, options: Mapping[str, Any
             partitioning=options["partitioning"],
             mig_root=options["mig_root"],
             cdi_spec_dirs=() if options["simulate"] else options["cdi_spec_dirs"],
+            claim_specs=options["cdi_spec_dirs"][-1],
             cgroup_root=options["cgroup_root"],
             driver_limits_root=options["driver_limits_root"] if options["driver_limits_agent"] else None,
             stand_by=options["stand_by"],

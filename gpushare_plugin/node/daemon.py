@@ -37,6 +37,7 @@ from gpushare_plugin.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_
 from gpushare_plugin.mig.exchange import DEFAULT_ROOT as DEFAULT_MIG_ROOT
 from gpushare_plugin.mig.exchange import MigRoot
 from gpushare_plugin.mps.exchange import MpsRoot
+from gpushare_plugin.node.claims.entrance import ClaimPlaces, Entrance
 from gpushare_plugin.node.configuration import Accepted, Reloads, accept
 from gpushare_plugin.node.gpus import looks
 from gpushare_plugin.node.gpus.events import EventThread
@@ -58,6 +59,10 @@ if TYPE_CHECKING:
 
 
 _log = structlog.get_logger()
+
+
+DEFAULT_CLAIM_SPECS = Path("/var/run/cdi")
+"""The directory of CDI for specifications that programs make for a while."""
 
 
 class Membership(Struct, frozen=True):
@@ -110,6 +115,8 @@ class Daemon(Struct, frozen=True):
     """The directory shared with `gpushare mig`."""
     cdi_spec_dirs: tuple[Path, ...] = ()
     """The directories of CDI specifications, of which a later one counts more; none for simulated GPUs."""
+    claim_specs: Path = DEFAULT_CLAIM_SPECS
+    """The directory for the CDI specifications of claims, which a reboot empties."""
     cgroup_root: Path = CGROUP_ROOT
     """Where the host's tree of cgroups is mounted."""
     procfs: Path = PROCFS
@@ -265,22 +272,10 @@ class NodeDaemon:
             )
             # At the end, what answers the kubelet ends last: a daemon that stands by registers before.
             handing_over = self._succession.handing_over(lambda: self._recent.in_call)
+            claims = Entrance(ClaimPlaces(daemon.directory.parent, daemon.pod_resources, daemon.claim_specs), cluster)
             async with background() as keep, handing_over, background() as spawn:
                 pods = self._pods(cluster, reader)
-                outside = Outside(
-                    source,
-                    directory,
-                    reader,
-                    keep,
-                    self._news,
-                    daemon.clock,
-                    host=self._host,
-                    mig_root=daemon.mig_root,
-                    driver_limits_root=daemon.driver_limits_root,
-                    ask_every=daemon.ask_every,
-                )
-                if (steering := pods.steering if pods is not None else None) is not None:
-                    outside = replace(outside, steering=steering, asked_for=lambda: steering.asked_for)
+                outside = self._outside(source, directory, reader, keep, pods)
                 node = ServedNode(accepted, inventory, outside)
                 events = EventThread(source, node.event)
                 load = partial(self._load, cluster, lambda: node.snapshot.value.inventory)
@@ -293,6 +288,9 @@ class NodeDaemon:
                     # Before the first call of the kubelet, the promises and the holdings of pods must be known.
                     await pods.learn()
                     keep("pods", partial(pods.run, lambda: node.resources))
+                # Before the first offer, the GPUs that belong to claims must be known.
+                await claims.begin(node)
+                keep("claims", partial(claims.serve, node))
                 await node.start()
                 keep("plugin directory", directory.watch)
                 spawn("succession", partial(self._succession.finish, lambda: not phase.missing))
@@ -313,11 +311,34 @@ class NodeDaemon:
                 spawn("reload", reloads.run)
                 if cluster is not None:
                     self._take_part(spawn, cluster, phase, labels)
-                if cluster is not None and pods is not None:
-                    spawn("pod annotations", partial(cluster.publish_pods, pods.annotations))
                 on_signal(signal.SIGHUP, partial(self._reload_on_signal, reloads))
                 events.start()
                 yield phase
+
+    def _outside(
+        self,
+        source: GpuSource,
+        directory: PluginDirectory,
+        reader: HoldingsReader,
+        keep: Spawn,
+        pods: "PromiseReconciler | None",
+    ) -> Outside:
+        daemon, steering = self._daemon, pods.steering if pods is not None else None
+        outside = Outside(
+            source,
+            directory,
+            reader,
+            keep,
+            self._news,
+            daemon.clock,
+            host=self._host,
+            mig_root=daemon.mig_root,
+            driver_limits_root=daemon.driver_limits_root,
+            ask_every=daemon.ask_every,
+        )
+        return (
+            outside if steering is None else replace(outside, steering=steering, asked_for=lambda: steering.asked_for)
+        )
 
     def _take_part(self, spawn: Spawn, cluster: "Member", serving: Serving, labels: Labels) -> None:
         """Follow the requests of the cluster and publish on the Node; the config already follows these `labels`."""
@@ -329,6 +350,8 @@ class NodeDaemon:
             healthy, withdrawals = partial(healthy_devices, self._daemon.pod_resources), node.withdrawals
             spawn("slices", partial(cluster.publish_slices, withdrawals.schedulable, healthy, withdrawals))
         spawn("own Node", partial(cluster.publish_node, node.snapshot))
+        if serving.pods is not None:
+            spawn("pod annotations", partial(cluster.publish_pods, serving.pods.annotations))
 
     def _pods(self, cluster: "Member | None", reader: HoldingsReader) -> "PromiseReconciler | None":
         """Return the part that compares holdings with promises, None where the daemon does not follow pods."""

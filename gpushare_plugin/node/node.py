@@ -15,7 +15,7 @@ from gpushare_plugin.base.published import Published
 from gpushare_plugin.base.structs import Struct, field, replace
 from gpushare_plugin.base.tasks import Spawn
 from gpushare_plugin.config.loading.load import Loaded
-from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.config.schema.sections import Config, Dra
 from gpushare_plugin.config.unreported_memory import sized
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.health import Cordon, GpuEvent
@@ -157,9 +157,9 @@ class ServedNode:
         return self._sessions.tasks
 
     @property
-    def gives_by_claim(self) -> bool:
-        """Whether the config in effect gives GPUs by claim."""
-        return self.config.dra is not None
+    def dra(self) -> Dra | None:
+        """The section of the config in effect that gives GPUs by claim."""
+        return self.config.dra
 
     @property
     def mps(self) -> MpsLink:

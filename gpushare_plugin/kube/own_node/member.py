@@ -57,11 +57,14 @@ class Member:
         `cordon_configmap` says whether to read the ConfigMap for cordoned GPUs, `follow_pods` whether to follow the
         pods of the node. `clock` returns the time of day, in seconds since 1970.
         """
-        self._client = client
-        self._name = node_name
+        self.client = client
+        """The access to the API server."""
+        self.name = node_name
+        """The name of the Node."""
         self._publisher = Publisher(client, node_name, node_labels=node_labels, clock=clock)
         self._condition = ConditionWriter(client, node_name, clock)
-        self._node: Published[Object | None] = Published(None)
+        self.node: Published[Object | None] = Published(None)
+        """The newest Node, None where there is none, or none is known."""
         # A kubelet creates a deleted Node again; until then, the requests of the last Node stay in force.
         self._last_node: Object | None = None
         self._configmap: Published[Object | None] = Published(None)
@@ -75,7 +78,7 @@ class Member:
     @property
     def api_errors(self) -> Mapping[str, int]:
         """The number of failed requests to the API server, by kind."""
-        return self._client.errors
+        return self.client.errors
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -103,22 +106,22 @@ class Member:
         """Follow the own Node; runs until cancelled."""
         consequence = "labels and cordon annotation of this Node are not followed, and nothing is published on it"
         answered = self._answered["node"].set
-        async for node in follow_object(self._client, NODES, self._name, consequence, forbidden=answered):
+        async for node in follow_object(self.client, NODES, self.name, consequence, forbidden=answered):
             if node is None:
-                _log.warning("node_not_found", node=self._name)
+                _log.warning("node_not_found", node=self.name)
             self._last_node = node or self._last_node
-            self._node.publish(node)
+            self.node.publish(node)
             answered()
 
     async def follow_configmap(self) -> None:
         """Follow the ConfigMap for cordoned GPUs until cancelled, or return at once if it is not to be read."""
-        path, name = configmaps(names.CORDON_NAMESPACE), names.cordon_configmap(self._name)
+        path, name = configmaps(names.CORDON_NAMESPACE), names.cordon_configmap(self.name)
         consequence = "changes to the ConfigMap that cordons GPUs are not followed"
         answered = self._answered["configmap"].set
         if not self._reads_configmap:
             answered()
             return
-        async for found in follow_object(self._client, path, name, consequence, forbidden=answered):
+        async for found in follow_object(self.client, path, name, consequence, forbidden=answered):
             self._configmap.publish(found)
             answered()
 
@@ -127,7 +130,7 @@ class Member:
         annotation = metadata(self._last_node, "annotations").get(names.UNHEALTHY_GPUS, "")
         configmap = self._configmap.value
         data = None if configmap is None else configmap.get("data") or {}
-        return cordon(self._name, annotation, data, inventory.cards)
+        return cordon(self.name, annotation, data, inventory.cards)
 
     async def follow_requests(
         self,
@@ -141,7 +144,7 @@ class Member:
         The first change is compared with `labels`. Runs until cancelled.
         """
         # Snapshots matter, too: after a change of the GPUs, an index in a cordon can mean another GPU.
-        async for _ in changes(self._node, self._configmap, snapshots):
+        async for _ in changes(self.node, self._configmap, snapshots):
             set_cordon(self.cordon(snapshots.value.inventory))
             if self.labels != labels:
                 labels = self.labels
@@ -155,30 +158,30 @@ class Member:
 
     async def follow_slices(self, snapshots: Published[Snapshot], request: Callable[[SliceRequest], None]) -> None:
         """Call `request` with the slices requested by the annotations of the Node; runs until cancelled."""
-        async for _ in changes(self._node, snapshots):
+        async for _ in changes(self.node, snapshots):
             request(self.requested_slices(snapshots.value))
 
     async def publish_node(self, snapshots: Published[Snapshot]) -> None:
         """Keep labels, annotation and capacity of the own Node in line with `snapshots`; runs until cancelled."""
-        await self._publisher.publish(self._node, snapshots)
+        await self._publisher.publish(self.node, snapshots)
 
     async def publish_slices(
         self, slices: Published[SchedulableSlices | None], healthy: Healthy, observer: Observer
     ) -> None:
         """Keep slices in the status of the own Node once `healthy` confirms the slices; runs until cancelled."""
-        await SliceStatus(self._client, self._name, healthy, observer).keep(self._node, slices)
+        await SliceStatus(self.client, self.name, healthy, observer).keep(self.node, slices)
 
     async def keep_condition(self, state: Callable[[], State]) -> None:
         """Keep the condition `GpuSharingReady` of the own Node in line with `state`; runs until cancelled."""
-        await self._condition.keep(self._node, state)
+        await self._condition.keep(self.node, state)
 
     async def send_events(self, backlog: Backlog) -> None:
         """Send the Events of the backlog; runs until cancelled."""
-        await EventSender(self._client, Reporter(EVENT_COMPONENT, self._name), EVENT_REMEDY).send(backlog)
+        await EventSender(self.client, Reporter(EVENT_COMPONENT, self.name), EVENT_REMEDY).send(backlog)
 
     async def evict(self, namespace: str, pod: str, uid: str) -> bool:
         """Evict a pod; return False if the pod is already gone. Raises EvictionError."""
-        return await evict(self._client, ObjectIdentity(namespace, pod, uid))
+        return await evict(self.client, ObjectIdentity(namespace, pod, uid))
 
     @property
     def container_ids(self) -> Mapping[tuple[str, str, str], str]:
@@ -191,4 +194,4 @@ class Member:
         `annotations` has the annotations of each pod by the pod's UID. If pods are not followed, return at once.
         """
         if self.pods is not None:
-            await PodWriter(self._client, self.pods).write(annotations)
+            await PodWriter(self.client, self.pods).write(annotations)

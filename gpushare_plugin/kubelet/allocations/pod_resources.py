@@ -8,6 +8,7 @@ longer listed from 1.34 on; before, ended pods are listed without devices.
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -68,6 +69,16 @@ async def healthy_devices(socket: Path) -> IdsByResource:
     )
 
 
+async def cdi_devices_of_claims(socket: Path, driver: str) -> frozenset[str]:
+    """Return the names of the CDI devices that containers have by claims with devices of a DRA driver.
+
+    Raises PodResourcesError in the same cases as `list_pods`.
+    """
+    request = api.ListPodResourcesRequest().SerializeToString()
+    read = partial(_of_claims, driver)
+    return await _asked(socket, "List", request, read, "report which pods have which claims", "a list of pods")
+
+
 async def _asked(  # noqa: PLR0913, PLR0917 - a question, and the words for its failures
     socket: Path, method: str, request: bytes, read: Callable[[bytes], Answer], purpose: str, expected: str
 ) -> Answer:
@@ -101,6 +112,14 @@ def _listing(answer: bytes) -> Listing:
         frozenset((pod.namespace, pod.name) for pod in pods),
         tuple(Holding(*holder, frozenset(ids)) for holder, ids in held.items()),
     )
+
+
+def _of_claims(driver: str, answer: bytes) -> frozenset[str]:
+    """Decode an answer to `List`; raises DecodeError."""
+    pods = api.ListPodResourcesResponse.FromString(answer).pod_resources
+    claims = (each for pod in pods for container in pod.containers for each in container.dynamic_resources)
+    devices = (each for claim in claims for each in claim.claim_resources if each.driver_name == driver)
+    return frozenset(each.name for device in devices for each in device.cdi_devices)
 
 
 def _devices(answer: bytes) -> IdsByResource:

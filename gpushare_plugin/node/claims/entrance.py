@@ -1,0 +1,108 @@
+"""The way into this room: everything else here is imported only where claims have GPUs of the node, or can get some."""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from gpushare_plugin.base.errors import GpushareError
+from gpushare_plugin.base.published import Published
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.config.schema.sections import Dra
+from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.kubelet.paths import GIVEN_BY_CLAIM
+
+if TYPE_CHECKING:
+    from gpushare_plugin.kube.own_node.member import Member
+    from gpushare_plugin.node.claims.hand_over import HandOver
+    from gpushare_plugin.node.claims.service import NodeClaims
+
+_log = structlog.get_logger()
+
+AGAIN_AFTER = 10.0
+"""Seconds between attempts to read the records of claims."""
+
+
+class ClaimPlaces(Struct, frozen=True):
+    """Where the claims of a node have their files and sockets."""
+
+    kubelet_root: Path
+    """The root directory of the kubelet."""
+    pod_resources: Path
+    """The pod-resources socket of the kubelet."""
+    specifications: Path
+    """The directory of CDI specifications that a reboot empties."""
+    instance: str = ""
+    """The UID of the pod of this daemon where daemons serve claims side by side, otherwise empty."""
+
+
+class PluginSide(Protocol):
+    """The side of the device plugin: the GPUs of the node, and which of them the config gives by claim."""
+
+    snapshot: Published[Snapshot]
+    """The newest snapshot of the node."""
+
+    @property
+    def dra(self) -> Dra | None:
+        """The section of the config in effect; None where the config gives no GPU by claim."""
+        ...
+
+    def share_with(self, claims: "HandOver") -> None:
+        """Keep GPUs that belong to claims from the device plugin, and the other way round."""
+        ...
+
+    def apply(self) -> None:
+        """Compute the offer again, because GPUs have left the claims."""
+        ...
+
+
+class Entrance:
+    """Gives GPUs of a node by claim, once there is something to give."""
+
+    def __init__(self, places: ClaimPlaces, cluster: "Member | None") -> None:
+        """Look for claims in these `places`; without a `cluster` no GPU is given by claim."""
+        self._places = places
+        self._cluster = cluster
+        self._claims: NodeClaims | None = None
+        self._told = False
+
+    async def begin(self, node: PluginSide) -> None:
+        """Keep GPUs that belong to claims from the device plugin, as far as the records of claims can be read."""
+        before = self._drivers_before()
+        driver = before[0] if before else node.dra.driver if node.dra is not None else None
+        if driver is None or self._claims is not None:
+            return
+        if self._cluster is None:
+            self._tell("the API server is not used, and claims are read there; set --node-name (NODE_NAME)")
+            return
+        from gpushare_plugin.node.claims.service import NodeClaims  # noqa: PLC0415 - only where there are claims
+
+        try:
+            claims = NodeClaims(driver, self._places, self._cluster)
+            node.share_with(await claims.begin())
+        except (GpushareError, OSError) as error:
+            self._tell(str(error))
+        else:
+            self._claims, self._told = claims, False
+
+    async def serve(self, node: PluginSide) -> None:
+        """Serve claims as soon as the config gives GPUs by claim; runs until cancelled."""
+        while self._claims is None:
+            changed = node.snapshot.replaced
+            await self.begin(node)
+            if self._claims is None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(AGAIN_AFTER if self._told else None):
+                        await changed.wait()
+        await self._claims.run(node)
+
+    def _drivers_before(self) -> list[str]:
+        """Return the names of the DRA drivers for which GPUs still belong to claims."""
+        return sorted(file.parent.name for file in self._places.kubelet_root.glob(f"plugins/*/{GIVEN_BY_CLAIM}"))
+
+    def _tell(self, reason: str) -> None:
+        if not self._told:
+            _log.error("claims_unavailable", reason=reason)
+        self._told = True

@@ -1,0 +1,85 @@
+"""Forgets claims that nobody has any more, and of which no kubelet will tell: the kubelet lost its own record of them.
+
+A kubelet gives a claim back within a minute after the last pod of the claim is gone (kubernetes: pkg/kubelet/cm/dra,
+1.36). What stays longer, is not allocated, and is not in a container by what the kubelet shows, belongs to nobody.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from gpushare_plugin.base.errors import GpushareError
+from gpushare_plugin.base.text import in_words
+from gpushare_plugin.kube.dra.claims import Claims
+from gpushare_plugin.kubelet.allocations.pod_resources import cdi_devices_of_claims
+from gpushare_plugin.node.claims.cdi_files import CdiFiles
+from gpushare_plugin.node.claims.preparation import Preparation
+from gpushare_plugin.node.claims.records import ClaimRecords
+
+_log = structlog.get_logger()
+
+LEFT_SECONDS = 180.0
+"""Seconds for which nobody has a claim before the claim is forgotten."""
+LOOK_AGAIN = 60.0
+"""Seconds between looks while nobody seems to have a claim."""
+LOOK_EVERY = 1800.0
+"""Seconds between looks otherwise: every look lists the claims of the cluster."""
+
+
+class Leftovers:
+    """Looks for claims with a record or a CDI file that nobody has."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what tells of a claim
+        self,
+        driver: str,
+        preparation: Preparation,
+        records: ClaimRecords,
+        files: CdiFiles,
+        claims: Claims,
+        socket: Path,
+    ) -> None:
+        """Compare `records` and `files` with the claims of the cluster and the pod-resources socket of the kubelet."""
+        self._driver = driver
+        self._preparation = preparation
+        self._records = records
+        self._files = files
+        self._claims = claims
+        self._socket = socket
+        self._since: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Look at intervals, until cancelled."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            await self.look(clock)
+            await asyncio.sleep(LOOK_AGAIN if self._since else LOOK_EVERY)
+
+    async def look(self, clock: Callable[[], float]) -> None:
+        """Forget the claims that nobody has had for a while."""
+        kept = self._kept()
+        try:
+            alone = kept - await self._had() if kept else frozenset[str]()
+        except GpushareError as error:
+            _log.debug("claims_not_compared", reason=in_words(error))
+            return
+        now = clock()
+        self._since = {uid: self._since.get(uid, now) for uid in alone}
+        for uid in [uid for uid, since in self._since.items() if now - since >= LEFT_SECONDS]:
+            if not await self._preparation.forget(uid):
+                del self._since[uid]
+                _log.warning("claim_left_over", uid=uid)
+
+    def _kept(self) -> frozenset[str]:
+        """Return the UIDs of the claims with a record or a CDI file, but for records of a newer version."""
+        known = self._records.claims.keys() | self._records.unreadable.keys() | self._files.uids()
+        return frozenset(known - {uid for uid, each in self._records.unreadable.items() if each.newer})
+
+    async def _had(self) -> set[str]:
+        """Return the UIDs of the claims that are allocated here, or that containers have; raises GpushareError."""
+        allocated = {each.id.uid for each in await self._claims.all_allocated()}
+        # By its CDI device, which has the UID in its name, a container shows its claim.
+        names = await cdi_devices_of_claims(self._socket, self._driver)
+        shown = {uid for uid in self._kept() if any(f"={uid}-" in name for name in names)}
+        return allocated | shown

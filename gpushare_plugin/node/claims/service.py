@@ -1,0 +1,121 @@
+"""The claims of a node: builds the parts that give GPUs by claim, and runs the parts beside the device plugin."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import structlog
+
+from gpushare_plugin.base.published import Published, changes
+from gpushare_plugin.base.tasks import background
+from gpushare_plugin.claims.claim import ClaimId
+from gpushare_plugin.claims.device import Device
+from gpushare_plugin.claims.devices import device_name
+from gpushare_plugin.claims.prepared import PreparedClaim, PreparedDevice
+from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.kube.dra.claims import Claims
+from gpushare_plugin.kube.dra.resource_slices import ResourceSlices
+from gpushare_plugin.kube.own_node.member import Member
+from gpushare_plugin.kubelet.dra_plugin.claim_service import DeviceHealth
+from gpushare_plugin.kubelet.dra_plugin.plugin import DraPlugin
+from gpushare_plugin.node.claims.cdi_files import CdiFiles
+from gpushare_plugin.node.claims.entrance import ClaimPlaces, PluginSide
+from gpushare_plugin.node.claims.given import GivenFile
+from gpushare_plugin.node.claims.gpus import ClaimGpus, offered_devices
+from gpushare_plugin.node.claims.hand_over import ClaimStanding, HandOver
+from gpushare_plugin.node.claims.leftovers import Leftovers
+from gpushare_plugin.node.claims.preparation import Preparation
+from gpushare_plugin.node.claims.records import ClaimRecords, boot_id
+from gpushare_plugin.node.claims.statuses import Statuses
+
+_log = structlog.get_logger()
+
+
+class NodeClaims:
+    """The claims of a node, as `kubelet.dra_plugin.claim_service.ClaimService` and beside the device plugin."""
+
+    def __init__(self, driver: str, places: ClaimPlaces, cluster: Member) -> None:
+        """Prepare to give GPUs of a node in its `cluster` by claim, as the DRA driver `driver`.
+
+        Raises GpushareError for a path that is too long for sockets, OSError without the ID of the boot.
+        """
+        self._cluster = cluster
+        directory = places.kubelet_root / "plugins" / driver
+        self._claims = Claims(cluster.client, driver, cluster.name)
+        self._records = ClaimRecords(directory / "claims", boot_id())
+        files = CdiFiles(places.specifications, driver)
+        self._standing = Published(ClaimStanding())
+        self._gpus = ClaimGpus(self._standing)
+        self.preparation = Preparation(driver, self._records, files, self._claims.allocated, self._gpus)
+        """Prepares claims."""
+        self._given = GivenFile(directory)
+        self.plugin = DraPlugin(places.kubelet_root, driver, places.instance, self)
+        """The side of the kubelet."""
+        self.resource_slices = ResourceSlices(cluster.client, driver, cluster.name)
+        """The side of the API server."""
+        self._leftovers = Leftovers(driver, self.preparation, self._records, files, self._claims, places.pod_resources)
+        self._statuses = Statuses(self._claims, self.preparation.prepared)
+        self._wanted: Published[tuple[Device, ...] | None] = Published(None)
+        self.health: Published[tuple[DeviceHealth, ...]] = Published(())
+        """The health of all devices."""
+
+    async def prepare(self, ids: Sequence[ClaimId]) -> Mapping[str, tuple[PreparedDevice, ...] | str]:
+        """Prepare the claims of a pod."""
+        return await self.preparation.prepare(ids)
+
+    async def unprepare(self, ids: Sequence[ClaimId]) -> Mapping[str, str]:
+        """Give claims back."""
+        return await self.preparation.unprepare(ids)
+
+    async def begin(self) -> HandOver:
+        """Read what was prepared before, and return the ledger; raises ClaimRecordError."""
+        await self.preparation.look()
+        self._hand_over = HandOver(self._given, self.preparation.prepared.value, self._standing)
+        return self._hand_over
+
+    async def run(self, node: PluginSide) -> None:
+        """Serve claims until cancelled; only after `begin`."""
+        allocated, shown = self._claims.all_allocated, self.resource_slices.devices
+        async with background() as spawn:
+            spawn("devices", partial(self._follow, node))
+            spawn("DRA plugin", self.plugin.run)
+            spawn("ResourceSlices", self._publish)
+            spawn(
+                "hand-over", partial(self._hand_over.run, shown, device_name, self._all_prepared, allocated, node.apply)
+            )
+            spawn("leftovers", self._leftovers.run)
+            spawn("status of claims", self._statuses.run)
+            await asyncio.Event().wait()
+
+    async def _follow(self, node: PluginSide) -> None:
+        """Keep the devices in line with the GPUs that belong to claims, and with their health."""
+        notices: tuple[str, ...] = ()
+        async for _ in changes(self._standing, node.snapshot, self.preparation.prepared):
+            standing, snapshot = self._standing.value, node.snapshot.value
+            self._gpus.unserved = {**snapshot.unserved, **snapshot.unlimited}
+            found = offered_devices(standing, snapshot, self.preparation.prepared.value)
+            for notice in found.notices:
+                if notice not in notices:
+                    _log.warning("warning", text=notice)
+            notices = found.notices
+            wanted = found.devices if node.dra is not None else None
+            if wanted != self._wanted.value:
+                self._wanted.publish(wanted)
+            health = tuple(self._health(uuid, snapshot) for uuid in standing.claimed)
+            if health != self.health.value:
+                self.health.publish(health)
+
+    def _health(self, uuid: str, snapshot: Snapshot) -> DeviceHealth:
+        reason = snapshot.unhealthy.get(uuid, "")
+        return DeviceHealth(self._cluster.name, device_name(uuid), "Unhealthy" if reason else "Healthy", reason)
+
+    async def _publish(self) -> None:
+        """Publish the devices once the kubelet can have claims prepared."""
+        async for registered in self.plugin.registered.follow():
+            if registered.times:
+                break
+        await self.resource_slices.run(self._wanted, self._cluster.node)
+
+    async def _all_prepared(self) -> Sequence[PreparedClaim] | None:
+        await self.preparation.look()
+        return None if self._records.unreadable else self.preparation.prepared.value

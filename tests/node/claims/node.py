@@ -1,0 +1,135 @@
+"""A node whose GPUs are given by claim: `gpushare run`, an embedded kubelet, an API server and a scheduler."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from gpushare_plugin.kube.client import Client
+from gpushare_plugin.testing.claims import ClaimScheduler
+from gpushare_plugin.testing.cluster import ApiServer
+from gpushare_plugin.testing.kubelet import ClaimUse, Container, EmbeddedKubelet, Pod, PrepareError, StartedContainer
+from gpushare_plugin.testing.kubelet.dra_manager import Dra, NodeApi
+from gpushare_plugin.testing.mps import FakeMps
+from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
+from gpushare_plugin.testing.runtime.edits import edits_of
+from tests.process.daemon import Argument, Daemon, process, running
+from tests.unit.kube.cluster import NODE, a_node
+
+DRIVER = "gpu.gpushare.io"
+API = "/apis/resource.k8s.io/v1"
+SLICES = f"{API}/resourceslices"
+CARD = FakeGpu(memory_mib=81920, reserved_mib=0)
+
+Object = dict[str, Any]
+
+
+class ClaimNode:
+    """The parts of the node."""
+
+    def __init__(self, folder: Path, nvml: FakeNvml, server: ApiServer, kubelet: EmbeddedKubelet) -> None:
+        """Keep everything below `folder`."""
+        self.folder = folder
+        self.nvml = nvml
+        self.server = server
+        self.kubelet = kubelet
+        self.cdi = folder / "cdi"
+        self.file = folder / "config.yaml"
+        self.scheduler = ClaimScheduler(server.store, NODE)
+        self.root = folder / "kubelet"
+        self.environment = dict(nvml.environment)
+        self.flags = f"{{mpsRoot: {folder / 'mps'}}}"
+
+    def configure(self, sharing: str, dra: str | None = "{}") -> None:
+        """Write a config file."""
+        given = f"dra: {dra}\n" if dra is not None else ""
+        self.file.write_text(f"flags: {self.flags}\nsharing: {sharing}\n{given}")
+
+    @asynccontextmanager
+    async def daemon(self, *more: Argument) -> AsyncIterator[Daemon]:
+        """Run `gpushare run`."""
+        arguments = (
+            *("--config-file", self.file, "--pod-resources-socket", self.kubelet.pod_resources_socket),
+            *("--node-name", NODE, "--kubeconfig", self.server.kubeconfig(self.folder / "kubeconfig")),
+            *("--cdi-spec-dirs", self.cdi, "--pod-namespace", "default", "--pod-name", "gpushare"),
+        )
+        async with running(self.kubelet, *arguments, *more, environment=self.environment) as daemon:
+            yield daemon
+
+    @asynccontextmanager
+    async def serving(self, sharing: str, dra: str | None = "{}", *, mps: bool = False) -> AsyncIterator[Daemon]:
+        """Run `gpushare run` for a config, with `gpushare mps` where `mps` is set."""
+        self.configure(sharing, dra)
+        async with AsyncExitStack() as stack:
+            if mps:
+                self.environment |= stack.enter_context(FakeMps()).environment
+                await stack.enter_async_context(
+                    process("mps", "--mps-root", self.folder / "mps", environment=self.environment)
+                )
+            yield await stack.enter_async_context(self.daemon())
+
+    async def refused(self, pod: Pod) -> str:
+        """Return why the claims of a pod are not prepared."""
+        try:
+            await self.kubelet.admit(pod)
+        except PrepareError as error:
+            return str(error)
+        raise AssertionError("the claims were prepared")
+
+    def environment_of(self, started: StartedContainer, pod: Mapping[str, str] | None = None) -> Mapping[str, str]:
+        """Return the variables of the process of a container whose pod sets some variables itself."""
+        edits = edits_of([each for each in started.cdi_devices if each.startswith(DRIVER)], [self.cdi])
+        # The container runtime applies CDI devices to the variables of pod and image (containerd, pkg/cri/opts).
+        return {**started.environment, **(pod or {}), **edits.environment}
+
+    async def devices(self, daemon: Daemon, count: int) -> list[Object]:
+        """Wait until the ResourceSlices have so many devices that pods can get, and return the devices."""
+        await daemon.until(lambda: len(self.free) == count, f"{count} devices without taints in ResourceSlices")
+        return self.free
+
+    @property
+    def free(self) -> list[Object]:
+        """The devices in the ResourceSlices of the node that have no taint."""
+        return [each for each in self.published if not each.get("taints")]
+
+    @property
+    def published(self) -> list[Object]:
+        """The devices in the ResourceSlices of the node."""
+        return [device for each in self.server.store.find(SLICES) for device in each["spec"].get("devices") or ()]
+
+    def pod(self, name: str, capacity: dict[str, str] | None = None, **more: Any) -> Pod:
+        """Make a pod of one container with a claim of the same name, which asks for this `capacity` of a device."""
+        exactly = {"deviceClassName": "gpu", **({"capacity": {"requests": capacity}} if capacity else {}), **more}
+        return self.pod_with(name, [{"name": "gpu", "exactly": exactly}], Container("main", claims=[ClaimUse("gpu")]))
+
+    def pod_with(self, name: str, requests: list[Object], *containers: Container) -> Pod:
+        """Make a pod with a claim of the same name with these requests."""
+        spec = {"devices": {"requests": requests}}
+        claims = f"{API}/namespaces/default/resourceclaims"
+        self.server.store.create(claims, {"metadata": {"name": name}, "spec": spec})
+        return Pod(name, list(containers), claims={"gpu": name})
+
+    def claim(self, pod: Pod) -> Object:
+        """Return the claim of a pod."""
+        (found,) = self.server.store.find(f"{API}/namespaces/default/resourceclaims", pod.claims["gpu"])
+        return found
+
+    @property
+    def left(self) -> set[str]:
+        """The files of claims on the node."""
+        directory = self.root / "plugins" / DRIVER
+        records = (directory / "claims").glob("*.json")
+        return {file.name for file in (*records, *self.cdi.glob("*claim*"))}
+
+
+@asynccontextmanager
+async def claim_node(folder: Path, *cards: FakeGpu) -> AsyncIterator[ClaimNode]:
+    """Run everything but the daemon."""
+    for name in ("cdi", "kubelet", "kubelet/plugins", "kubelet/plugins_registry"):
+        (folder / name).mkdir()
+    with FakeNvml(list(cards) or [CARD]) as nvml:
+        async with ApiServer() as server, Client(server.kubeconfig(folder / "kubelet.conf")) as client:
+            a_node(server)
+            server.store.create(f"{API}/deviceclasses", {"metadata": {"name": "gpu"}, "spec": {}})
+            async with EmbeddedKubelet(folder / "kubelet", dra=Dra(NodeApi(client, NODE))) as kubelet:
+                yield ClaimNode(folder, nvml, server, kubelet)

@@ -1,0 +1,102 @@
+"""Claims while daemon, kubelet, config and GPUs change."""
+
+from pathlib import Path
+
+import pytest
+
+from gpushare_plugin.kube.names import UNHEALTHY_GPUS
+from gpushare_plugin.testing.kubelet import Container, Pod
+from gpushare_plugin.testing.nvml import FakeGpu
+from tests.node.claims.node import CARD, DRIVER, claim_node
+from tests.unit.kube.cluster import annotate
+
+HAMI = "{memory: {resources: [{name: aliyun.com/gpu-mem, isolation: hami-core}]}}"
+GPU_MEM = "aliyun.com/gpu-mem"
+
+
+async def test_a_daemon_that_is_killed_and_starts_again_serves_the_same_claims(short_path: Path) -> None:
+    """No ResourceSlice is written, a prepared claim stays prepared, and is given back to the daemon that came later."""
+    async with claim_node(short_path) as node:
+        pod = node.pod("pod", {"memory": "10Gi"})
+        async with node.serving(HAMI) as daemon:
+            await node.devices(daemon, 1)
+            node.scheduler.schedule(pod)
+            before = (await node.kubelet.admit(pod)).containers["main"]
+            daemon.process.kill()
+            await daemon.ended()
+        asked = len(node.server.asked)
+        async with node.daemon() as daemon:
+            await daemon.logged("dra_plugin_registered")
+            await node.kubelet.wait_for(lambda kubelet: DRIVER in kubelet.connected_drivers)
+            after = await node.kubelet.restart_container(pod, "main")
+            assert node.environment_of(after) == node.environment_of(before)
+            other = node.pod("other", {"memory": "71Gi"})
+            node.scheduler.release(pod)
+            node.scheduler.schedule(other)
+            assert "default/pod" in await node.refused(other)
+            await node.kubelet.end(pod)
+            await node.kubelet.admit(other)
+        verbs = {each.verb for each in node.server.asked[asked:] if each.resource == "resourceslices"}
+        assert verbs <= {"list", "watch", "get"}
+
+
+async def test_resource_slices_are_back_after_the_wipe_of_a_kubelet(short_path: Path) -> None:
+    """A kubelet that starts deletes them, and has claims prepared again with the same answer."""
+    async with claim_node(short_path) as node, node.serving(HAMI) as daemon:
+        await node.devices(daemon, 1)
+        pod = node.pod("pod", {"memory": "10Gi"})
+        node.scheduler.schedule(pod)
+        before = (await node.kubelet.admit(pod)).containers["main"]
+        await node.kubelet.restart()
+        await daemon.logged("dra_plugin_registered", times=2)
+        await node.devices(daemon, 1)
+        await node.kubelet.wait_for(lambda kubelet: DRIVER in kubelet.connected_drivers)
+        after = (await node.kubelet.admit(pod)).containers["main"]
+        assert node.environment_of(after) == node.environment_of(before)
+        await node.kubelet.end(pod)
+        assert node.left == set()
+
+
+async def test_a_cordon_and_a_fault_are_taints_that_go_away(short_path: Path) -> None:
+    """No further claim gets the GPU meanwhile; the kubelet shows the fault at the pods that have the GPU."""
+    async with claim_node(short_path) as node, node.serving(HAMI) as daemon:
+        await node.devices(daemon, 1)
+        pod = node.pod("pod", {"memory": "10Gi"})
+        node.scheduler.schedule(pod)
+        await node.kubelet.admit(pod)
+        annotate(node.server, UNHEALTHY_GPUS, "0")
+        await daemon.until(lambda: not node.free, "the taint of the cordon")
+        assert [each["key"] for each in node.published[0]["taints"]] == ["gpushare/cordoned"]
+        annotate(node.server, UNHEALTHY_GPUS, None)
+        await node.devices(daemon, 1)
+        node.nvml.raise_event(0, data=79)
+        await daemon.until(lambda: not node.free, "the taint of the fault")
+        assert [each["key"] for each in node.published[0]["taints"]] == ["gpushare/fault"]
+        await node.kubelet.wait_for(lambda kubelet: "Unhealthy" in str(kubelet.health(pod, "main")))
+
+
+@pytest.mark.long
+async def test_a_gpu_goes_from_the_device_plugin_to_claims_and_back(short_path: Path) -> None:
+    """The last pod with units has to end first, and on the way back the last claim."""
+    other = FakeGpu(memory_mib=40960, reserved_mib=0)
+    async with claim_node(short_path, CARD, other) as node, node.serving(HAMI, dra=None) as daemon:
+        await daemon.advertises(node.kubelet, {GPU_MEM: 120})
+        pod = Pod("units", [Container("main", {GPU_MEM: 2})])
+        await node.kubelet.admit(pod)
+        node.configure(HAMI, "{}")
+        await daemon.logged("config_changed")
+        await daemon.advertises(node.kubelet, {GPU_MEM: 0})
+        await node.devices(daemon, 1)
+        node.kubelet.delete(pod)
+        await node.devices(daemon, 2)
+        claimed = node.pod("claim", {"memory": "2Gi"})
+        node.scheduler.schedule(claimed)
+        await node.kubelet.admit(claimed)
+        node.configure(HAMI, None)
+        await daemon.until(lambda: not node.published, "no device in ResourceSlices")
+        await daemon.logged("gpus_left_claims")
+        await node.kubelet.wait_for(lambda kubelet: kubelet.allocatable() in ({GPU_MEM: 80}, {GPU_MEM: 40}))
+        await node.kubelet.end(claimed)
+        node.scheduler.release(claimed)
+        await daemon.advertises(node.kubelet, {GPU_MEM: 120})
+        assert node.left == set()
