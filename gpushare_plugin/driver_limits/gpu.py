@@ -161,8 +161,10 @@ class GpuLimits:
         for id_ in report.left & self._leaving.keys():
             self._forget(id_)
         self._take_proof(report)
-        if report.stale is not None:
-            self._take_stale(report.stale)
+        if report.reservations is not None:
+            self._take_stale(report.reservations.stale)
+            # A check that could not compare all cgroups proves nothing: another one follows.
+            self._reserved |= not report.reservations.complete
 
     def _take_one(self, id_: str, each: _Limited, kept: LimitWork) -> None:
         if kept.gone:

@@ -34,6 +34,15 @@ class StaleReservation(Struct, frozen=True):
     """Whether the cgroup was set to reserve the expected bytes."""
 
 
+class ReservationCheck(Struct, frozen=True):
+    """What a check found."""
+
+    stale: tuple[StaleReservation, ...] = ()
+    """The cgroups that reserve more memory than the cgroups below them, each after those below."""
+    complete: bool = True
+    """Whether all cgroups were compared; one may end during the check, or the GPU may not answer."""
+
+
 class Reservations(Struct, frozen=True):
     """A check of the cgroups above containers."""
 
@@ -44,26 +53,31 @@ class Reservations(Struct, frozen=True):
     before: frozenset[StaleReservation] = frozenset()
     """What the last check found. Only what is found twice is repaired: a limit may be set at this moment."""
 
-    def check(self, limits: MemoryLimits, uuid: str) -> tuple[StaleReservation, ...]:
-        """Return the cgroups that reserve too much, each after those below; repair those that the last check found."""
-        return tuple(found for cgroup in self._from_below() if (found := self._checked(limits, uuid, cgroup)))
+    def check(self, limits: MemoryLimits, uuid: str) -> ReservationCheck:
+        """Find the cgroups that reserve too much; repair those that the last check found."""
+        stale: list[StaleReservation] = []
+        complete = True
+        for cgroup in self._from_below():
+            try:
+                stale += self._checked(limits, uuid, cgroup)
+            except LimitError:
+                complete = False
+        return ReservationCheck(tuple(stale), complete)
 
     def _from_below(self) -> Iterator[Path]:
         yield from self.kubepods.above_containers()
         outside = dict.fromkeys(each for top in self.kubepods.tops for each in top.parents)
         yield from (each for each in outside if each != self.root and each.is_relative_to(self.root))
 
-    def _checked(self, limits: MemoryLimits, uuid: str, cgroup: Path) -> StaleReservation | None:
-        """Return a cgroup that reserves too much, None for any other cgroup."""
-        try:
-            found = _compared(limits, uuid, cgroup)
-            if found is None or found not in self.before:
-                return found
+    def _checked(self, limits: MemoryLimits, uuid: str, cgroup: Path) -> Iterator[StaleReservation]:
+        """Yield a cgroup that reserves too much, nothing for any other cgroup; raises LimitError."""
+        found = _compared(limits, uuid, cgroup)
+        if found is not None and found in self.before:
             hard = limits.read(uuid, cgroup).limit.hard
             limits.set(uuid, cgroup, MemoryLimit(hard, found.expected))
-        except LimitError:  # the cgroup was removed, or the GPU does not answer: the next check tries again
-            return None
-        return replace(found, repaired=True)
+            yield replace(found, repaired=True)
+        elif found is not None:
+            yield found
 
 
 def _compared(limits: MemoryLimits, uuid: str, cgroup: Path) -> StaleReservation | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.core.driver_limits import NO_LIMIT, MemoryLimit
-from gpushare_plugin.driver_limits.reservations import Reservations, StaleReservation
+from gpushare_plugin.driver_limits.reservations import ReservationCheck, Reservations
 from gpushare_plugin.gpus.memory_limits import LimitError, MemoryLimits, NoCgroupError, NoLimitAnswerError
 
 
@@ -71,8 +71,8 @@ class Report(Struct, frozen=True):
     """What was done for containers, by the ID of the container."""
     left: frozenset[str] = frozenset()
     """The IDs of the containers that have ended, and need nothing any more."""
-    stale: tuple[StaleReservation, ...] | None = None
-    """The cgroups that reserve more memory than the cgroups below them; None where no check was due."""
+    reservations: ReservationCheck | None = None
+    """What the check of reserved memory found; None where no check was due."""
 
 
 def work(limits: MemoryLimits, job: Job) -> Report:
@@ -81,8 +81,8 @@ def work(limits: MemoryLimits, job: Job) -> Report:
     left = frozenset(id_ for id_, cgroup in job.leave.items() if _leave(limits, job.uuid, cgroup))
     seen = any(each.limit != NO_LIMIT and kept[each.container_id].reason is None for each in job.keep)
     reason = None if seen or not job.prove_in else _prove(limits, job.uuid, job.prove_in)
-    stale = None if job.reservations is None else job.reservations.check(limits, job.uuid)
-    return Report(seen or (bool(job.prove_in) and reason is None), reason, kept, left, stale)
+    checked = None if job.reservations is None else job.reservations.check(limits, job.uuid)
+    return Report(seen or (bool(job.prove_in) and reason is None), reason, kept, left, checked)
 
 
 def _keep(limits: MemoryLimits, uuid: str, wanted: Keep) -> LimitWork:

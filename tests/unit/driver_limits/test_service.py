@@ -326,6 +326,23 @@ async def test_what_an_ended_container_left_reserved_is_given_back(node: NodeWit
 
 
 @pytest.mark.parametrize("backend", ["dmem"])
+async def test_a_check_that_fails_is_made_again(node: NodeWithLimits, backend: LimitBackend) -> None:
+    """No answer about a cgroup, which may be removed at that moment, does not mean that nothing is reserved."""
+    assert backend == "dmem"
+    pod = node.container(1).parent.name
+    node.order(wanted(1, 4096, 1024))
+    async with serving(node):
+        await until(lambda: node.is_set(1))
+        node.fake.fail(0, GET, ErrorCode.UNKNOWN)
+        looks = node.fake.calls()[GET]
+        node.remove(1)
+        node.order()
+        await until(lambda: node.fake.calls()[GET] > looks + 2)
+        node.fake.recover(0, GET)
+        await until(lambda: reserved(node, pod) == [0, 0])
+
+
+@pytest.mark.parametrize("backend", ["dmem"])
 async def test_what_an_agent_that_was_killed_left_reserved_is_given_back(
     node: NodeWithLimits, backend: LimitBackend
 ) -> None:
