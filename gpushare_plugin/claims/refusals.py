@@ -43,6 +43,11 @@ REFUSALS: Mapping[RefusalReason, ClaimRefusal] = {
         "Nothing: the kubelet tries again, and the pod starts once the named claims have ended. Look for containers "
         "that do not end if that takes long.",
     ),
+    "not-served": ClaimRefusal(
+        "Nothing would keep the container within its share now, for example because MPS does not serve the GPU (yet). "
+        "The claim has waited 10 seconds.",
+        "Nothing, if `gpushare mps` has just started: the kubelet tries again. Else see the reason in the message.",
+    ),
     "cannot-limit": ClaimRefusal(
         "The request has several GPUs on which no container can have the limits of its shares, or units that cannot "
         "work together.",
