@@ -138,18 +138,17 @@ def _memory_mib(part: _Taken) -> int:
 
 def _grant(claim: ClaimId, request: str, parts: Sequence[_Taken]) -> Grant:
     parts = sorted(parts, key=lambda part: part.gpu.gpu.place)
-    gpus = tuple(_allocated_gpu(part) for part in parts)
-    title = f"claim {claim.label}, request {request}"
-    first = parts[0]
-    if first.allocated.admin_access:
-        return first.gpu.unlimited.grant(Allocation(title, gpus, frozenset(each.gpu.uuid for each in gpus)))
+    title, first = f"claim {claim.label}, request {request}", parts[0]
     if len(parts) > 1:
         _refuse_without_limits(title, parts)
-    ids = frozenset({f"{claim.uid}/{request}"}) if first.gpu.shared else frozenset(each.gpu.uuid for each in gpus)
+    gpus = tuple(_allocated_gpu(part) for part in parts)
+    whole = first.allocated.admin_access or not first.gpu.shared
+    ids = frozenset(each.gpu.uuid for each in gpus) if whole else frozenset({f"{claim.uid}/{request}"})
+    granter = first.gpu.unlimited if first.allocated.admin_access else _resource(first).granter
     try:
-        grant = _resource(first).granter.grant(Allocation(title, gpus, ids, Recipient(promised=True)))
+        grant = granter.grant(Allocation(title, gpus, ids, Recipient(promised=True)))
     except PlacementError as error:
-        raise ClaimRefusedError("cannot-limit", str(error)) from error
+        raise ClaimRefusedError("cannot-limit", f"{title}: {str(error).removeprefix(f'{title}: ')}") from error
     return _with_compute(grant, parts)
 
 
@@ -174,9 +173,10 @@ def _refuse_without_limits(title: str, parts: Sequence[_Taken]) -> None:
     gpus = [part.gpu for part in parts]
     first = gpus[0]
     labels = ", ".join(gpu.gpu.label for gpu in gpus)
-    if any(part.allocated.admin_access for part in parts):
+    admin = {part.allocated.admin_access for part in parts}
+    if len(admin) > 1:
         _cannot(title, f"GPUs {labels} are partly for administration; use a request for each")
-    if first.way == "whole" and all(gpu.way == "whole" for gpu in gpus):
+    if True in admin or all(gpu.way == "whole" for gpu in gpus):
         return
     if any((gpu.way, gpu.resource.name) != (first.way, first.resource.name) for gpu in gpus):
         _cannot(

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.claims.claim import ClaimRefusedError
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.core.grant import Grant
@@ -204,6 +205,31 @@ def test_access_for_administration_has_no_limits_and_does_not_count() -> None:
     assert node.grants(claim)["gpu"] == Grant({"NVIDIA_VISIBLE_DEVICES": a_gpu(0).uuid})
     (device,) = node.prepared(claim).devices
     assert (device.memory_mib, device.shares, device.percent, device.admin_access) == (0, 0, None, True)
+
+
+def test_several_gpus_for_administration_need_not_be_shared_alike() -> None:
+    """No limit has to hold; a request that is only partly for administration is refused."""
+    node = ClaimNode(a_node(40960, 40960), sharing=memory(isolation="mps", devices=[0]))
+    claim = node.allocate(request(adminAccess=True, count=2))
+    uuids = f"{a_gpu(0).uuid},{a_gpu(1).uuid}"
+    assert node.grants(claim)["gpu"].environment == {"NVIDIA_VISIBLE_DEVICES": uuids}
+    first, second = claim.devices
+    partly = replace(claim, devices=(first, replace(second, admin_access=False)))
+    assert "partly for administration" in refused(node, partly)[1]
+
+
+@pytest.mark.parametrize("admin", [False, True])
+def test_a_gpu_that_cannot_be_passed_to_a_container_is_refused(admin: bool) -> None:  # noqa: FBT001 - the case
+    """For example a MIG instance whose device nodes the driver does not list; the claim comes first."""
+    node = a_mig_node(("1g.5gb",))
+    (instance,) = node.instances
+    assert instance.mig is not None
+    unlisted = replace(node, instances=(replace(instance, mig=replace(instance.mig, capabilities=None)),))
+    flags = {"migStrategy": "mixed", "plugin": {"passDeviceSpecs": True}}
+    claims = ClaimNode(unlisted, flags=flags)
+    reason, message = refused(claims, claims.allocate(request(adminAccess=admin)))
+    assert reason == "cannot-limit"
+    assert message.startswith("claim default/claim-1, request gpu: GPU 0:0 ")
 
 
 def test_an_alternative_is_prepared_as_its_request() -> None:
