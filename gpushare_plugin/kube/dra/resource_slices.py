@@ -5,7 +5,8 @@ connection has been gone for 30 s (kubernetes, pkg/kubelet/cm/dra/plugin, 1.36).
 """
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 
@@ -18,21 +19,15 @@ from gpushare_plugin.claims.device import Device
 from gpushare_plugin.kube.client import Client, ClusterError, Object
 from gpushare_plugin.kube.dra.acceptance import Acceptance
 from gpushare_plugin.kube.dra.objects import RESOURCE_SLICES, ApiResourceSliceSpec
+from gpushare_plugin.kube.dra.pauses import BETWEEN_WRITES, WritePauses
 from gpushare_plugin.kube.dra.pool import Pool, Specs, can_lose, incomplete, is_same
 from gpushare_plugin.kube.dra.seen import SeenResourceSlices
 from gpushare_plugin.kube.dra.writer import ResourceSliceWriter
 
 _log = structlog.get_logger()
 
-BETWEEN_WRITES = 0.1
-"""Seconds between two rounds of writes."""
-LONGEST_BETWEEN_MENDS = 10.0
-"""The longest wait between two rounds of writes while others delete or change ResourceSlices again and again."""
 LOOK_EVERY = 60.0
-"""Seconds between two looks at whether a field that the API server dropped is due to be tried again.
-
-After as many seconds without a deletion or change by others, the wait after the next one is short again.
-"""
+"""Seconds between two looks at whether a field that the API server dropped is due to be tried again."""
 
 CONSEQUENCE = "the scheduler does not see the GPUs that this node offers to claims as they are"
 """The consequence of a failure to write, for the log."""
@@ -52,16 +47,21 @@ _UNREAD = (
 class ResourceSlices:
     """The ResourceSlices of one DRA driver on one node; they stay when `run` ends."""
 
-    def __init__(self, client: Client, driver: str, node_name: str) -> None:
-        """Publish devices of `driver` on the Node `node_name`, in the pool of that name."""
+    def __init__(
+        self, client: Client, driver: str, node_name: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Publish devices of `driver` on the Node `node_name`, in the pool of that name.
+
+        `clock` returns a monotonic time in seconds. Of several daemons on the node, one should publish at a time: those
+        that want different devices mend what the others write, at longer and longer intervals.
+        """
         self._client = client
-        self._clock = asyncio.get_running_loop().time
+        self._clock = clock
         self._pool = Pool(driver, node_name)
         self._seen = SeenResourceSlices(self._pool)
         self._writer = ResourceSliceWriter(client, self._pool, self._seen)
         self._acceptance = Acceptance(self._clock)
-        self._mending = Backoff(first=BETWEEN_WRITES, most=LONGEST_BETWEEN_MENDS)
-        self._mended_at = 0.0
+        self._pauses = WritePauses()
         self._failures = client.timing.backoff()
         self._conflicts = Backoff(first=BETWEEN_WRITES, most=LOOK_EVERY)
         # What was there when all was written.
@@ -105,7 +105,7 @@ class ResourceSlices:
         self._tell(*self._acceptance.trouble)
         if self.written == written:
             return False
-        await asyncio.sleep(self._pause(self.mended - mended))
+        await asyncio.sleep(self._pauses.after(mended=self.mended != mended, now=self._clock()))
         return True
 
     async def _write(self, wanted: Sequence[Device] | None, node: Object | None) -> None:
@@ -156,16 +156,6 @@ class ResourceSlices:
                 raise
             return False
         return self._acceptance.learn_kept(spec, kept)
-
-    def _pause(self, mended: int) -> float:
-        """Return the seconds until the next writes, after so many ResourceSlices were mended."""
-        now = self._clock()
-        if now - self._mended_at >= LOOK_EVERY:
-            self._mending.reset()
-        if not mended:
-            return BETWEEN_WRITES
-        self._mended_at = now
-        return self._mending.next()
 
     async def _wait_out(self, error: ClusterError, changed: asyncio.Event) -> None:
         """Wait after a failure; somebody else's write, which the watch will show, is no trouble unless it repeats."""

@@ -6,7 +6,7 @@ import msgspec
 
 from gpushare_plugin.kube.client import Client, ClusterError, decoded
 from gpushare_plugin.kube.dra.objects import API_VERSION, RESOURCE_SLICES, ApiResourceSlice, ApiResourceSliceSpec
-from gpushare_plugin.kube.dra.pool import Pool, Specs, is_same, with_times
+from gpushare_plugin.kube.dra.pool import Pool, Specs, is_same, lost, with_times
 from gpushare_plugin.kube.dra.seen import SeenResourceSlices
 from gpushare_plugin.kube.names import FIELD_MANAGER
 
@@ -19,14 +19,14 @@ class ResourceSliceWriter:
         self._client = client
         self._pool = pool
         self._seen = seen
-        # By name: the spec that was asked for last, and the spec in the API server's answer.
+        # By name: the spec that was asked for last, and the spec in the API server's answer, unless features were lost.
         self._asked: dict[str, tuple[ApiResourceSliceSpec, ApiResourceSliceSpec]] = {}
         self.written = 0
         """The number of ResourceSlices that were created, changed or deleted."""
 
     @property
     def there(self) -> Specs:
-        """The specs that exist, each as it was asked for where the API server or a webhook has changed it since."""
+        """The specs that exist, each as it was asked for where a webhook has changed something else than features."""
         return {name: self._as_asked(name, each.spec) for name, each in self._seen.by_name.items()}
 
     def is_current(self, name: str, spec: ApiResourceSliceSpec, owner: str) -> bool:
@@ -42,7 +42,9 @@ class ResourceSliceWriter:
         """Create or change a ResourceSlice, and return its spec in the API server's answer; raises ClusterError."""
         found = self._seen.by_name.get(name)
         answer = await (self._create(name, spec, owner) if found is None else self._change(found, spec, owner))
-        self._asked[name] = spec, answer.spec
+        self._asked.pop(name, None)
+        if not lost(spec, answer.spec):
+            self._asked[name] = spec, answer.spec
         self.written += 1
         await self._seen.caught_up(answer.metadata.uid, answer.metadata.resource_version)
         return answer.spec

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+import os
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from gpushare_plugin.base.published import Published
 from gpushare_plugin.claims.device import Device
 from gpushare_plugin.kube.client import Client, Object
 from gpushare_plugin.kube.dra.resource_slices import ResourceSlices
+from gpushare_plugin.testing.claims.pools import offered
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.dra.gates import Gates
 from gpushare_plugin.testing.cluster.server import Refusal
@@ -37,7 +40,8 @@ class Kept:
         self.server = server
         self.nodes: Published[Object | None] = Published(node(server))
         self.wanted: Published[tuple[Device, ...] | None] = Published(None)
-        self.slices = ResourceSlices(client, DRIVER, NODE)
+        self.now = 1000.0
+        self.slices = ResourceSlices(client, DRIVER, NODE, clock=lambda: self.now)
 
     @property
     def specs(self) -> list[dict[str, Any]]:
@@ -151,14 +155,6 @@ async def test_a_change_by_others_is_mended(kept: Kept) -> None:
     assert kept.server.store.find(RESOURCE_SLICES)[0]["metadata"]["labels"] == {"a": "b"}
 
 
-async def test_waits_grow_while_others_write_again_and_again(kept: Kept) -> None:
-    """Two that write against each other write seldom in the end; base/backoff.py doubles."""
-    waits = [kept.slices._pause(mended=1) for _ in range(9)]  # noqa: SLF001 - waiting for them would take a minute
-    assert waits[:3] == [0.1, 0.2, 0.4]
-    assert waits[-1] == 10.0
-    assert kept.slices._pause(mended=0) == 0.1  # noqa: SLF001
-
-
 @pytest.mark.parametrize("version", ["1.34", "1.35"])
 async def test_half_a_gpu_never_becomes_a_gpu_for_one_claim(kept: Kept, version: str) -> None:
     """Where the API server drops the fields of shared devices, the scheduler never sees these devices."""
@@ -169,12 +165,12 @@ async def test_half_a_gpu_never_becomes_a_gpu_for_one_claim(kept: Kept, version:
 
 
 async def test_shared_devices_return_with_the_gate(kept: Kept) -> None:
-    """They are tried again at times, here at the next change after the time has passed."""
+    """They are tried again at times, here with the next change after a minute."""
     kept.server.dra.gates = Gates.of("1.35")
     kept.wanted.publish((shared(),))
     await until(lambda: kept.slices.trouble.value.count("DRAConsumableCapacity"))
     kept.server.dra.gates = Gates.of("1.36")
-    kept.slices._acceptance._again_at = 0.0  # noqa: SLF001 - a minute
+    kept.now += 60
     await kept.offers(shared())
 
 
@@ -282,6 +278,79 @@ class Webhook(Gates):
         super().drop_from_slice(new, old)
         for device in new["spec"].get("devices") or ():
             device["attributes"]["uuid"] = {"string": "hidden"}
+
+
+class Chance:
+    """Draws what happens to ResourceSlices; the same seed draws the same."""
+
+    def __init__(self, kept: Kept, seed: int) -> None:
+        """Draw for `kept`."""
+        self._kept = kept
+        self._random = random.Random(seed)  # noqa: S311 - no secret
+        self._steps = (self._want, self._wipe, self._change, self._turn_gates, self._fail, self._renew_node)
+
+    async def step(self) -> None:
+        """Let one thing happen, and some time pass."""
+        self._random.choice(self._steps)()
+        self._kept.now += self._random.choice((0, 0, 30, 4000))
+        await asyncio.sleep(self._random.choice((0, 0, 0.003, 0.03)))
+
+    def settled_later(self) -> bool:
+        """Return whether all is as it should be after some more time, by which dropped fields are tried again."""
+        self._kept.now += 4000
+        self._kept.nodes.publish(self._kept.nodes.value)
+        return self._kept.settled()
+
+    def _want(self) -> None:
+        wanted = self._random.sample(EVERY_KIND, self._random.randint(0, len(EVERY_KIND)))
+        self._kept.wanted.publish(self._random.choice((tuple(wanted), tuple(wanted), None)))
+
+    def _wipe(self) -> None:
+        for each in self._kept.server.store.find(RESOURCE_SLICES):
+            self._kept.server.store.delete(RESOURCE_SLICES, each["metadata"]["name"])
+
+    def _change(self) -> None:
+        for each in self._kept.server.store.find(RESOURCE_SLICES):
+            self._kept.server.store.patch(RESOURCE_SLICES, each["metadata"]["name"], {"spec": {"devices": []}})
+
+    def _turn_gates(self) -> None:
+        self._kept.server.dra.gates = Gates.of(self._random.choice(("1.35", "1.36")))
+
+    def _fail(self) -> None:
+        verb, status = self._random.choice(("create", "patch", "delete")), self._random.choice((0, 409, 500))
+        done = self._random.random() < 0.5
+        self._kept.server.refusals.append(Refusal(status, verb, times=1, carried_out=done))
+
+    def _renew_node(self) -> None:
+        self._kept.nodes.publish(node(self._kept.server))
+
+
+EVERY_KIND = [shared(0), shared(1), whole(2), whole(3, taints=(FAULT,))]
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("GPUSHARE_RESOURCE_SLICES_SEEDS", "4"))))
+async def test_whatever_happens_the_scheduler_sees_no_gpu_as_it_is_not(kept: Kept, seed: int) -> None:
+    """Wipes, changes by people, gates that are turned, failures with and without effect, Nodes made anew.
+
+    At no time can the scheduler use a shared GPU as a GPU for one claim, or a GPU without its taint. In the end, all
+    that is wanted is there.
+    """
+    chance = Chance(kept, seed)
+    for _ in range(30):
+        await chance.step()
+    kept.server.dra.gates = Gates()
+    kept.server.refusals.clear()
+    kept.wanted.publish(tuple(EVERY_KIND))
+    await until(chance.settled_later)
+    there: dict[str, Any] = {}
+    for kind, change in kept.server.store.since(0, collection(RESOURCE_SLICES), Selector()):
+        found = json.loads(change.body)
+        there[found["metadata"]["name"]] = found
+        if kind == "DELETED":
+            del there[found["metadata"]["name"]]
+        for each in offered(there.values(), NODE):
+            assert each.shared == (each.device["name"] in {"gpu-0", "gpu-1"})
+            assert bool(each.device.get("taints")) == (each.device["name"] == "gpu-3")
 
 
 async def test_what_a_webhook_changes_is_not_written_again(kept: Kept) -> None:
