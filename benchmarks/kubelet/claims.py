@@ -13,8 +13,7 @@ from typing import Self
 import grpc
 
 from gpushare_plugin.base.published import Published
-from gpushare_plugin.claims.claim import ClaimId
-from gpushare_plugin.claims.prepared import PreparedDevice
+from gpushare_plugin.core.prepared_claim import ClaimId, PreparedDevice
 from gpushare_plugin.kubelet.api import dra_v1_pb2 as api
 from gpushare_plugin.kubelet.api import dra_v1_pb2_grpc as rpc
 from gpushare_plugin.kubelet.api import pluginregistration_pb2_grpc as registration_rpc

@@ -10,8 +10,8 @@ from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.claims.capacities import WHOLE_COMPUTE
 from gpushare_plugin.claims.claim import ClaimRefusedError
-from gpushare_plugin.claims.prepared import PreparedClaim, PreparedDevice
 from gpushare_plugin.core.claimed_gpu import ClaimedGpu
+from gpushare_plugin.core.prepared_claim import PreparedClaim, PreparedDevice
 
 _HOLDERS_TO_NAME = 5
 

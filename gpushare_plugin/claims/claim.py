@@ -4,26 +4,11 @@ Source: `ResourceClaim` in kubernetes, staging/src/k8s.io/api/resource/v1/types.
 """
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.structs import Struct, field
-
-
-class ClaimId(NamedTuple):
-    """Which ResourceClaim is meant: all that the kubelet tells of a claim."""
-
-    namespace: str
-    """The namespace."""
-    name: str
-    """The name."""
-    uid: str
-    """The UID, which a claim of the same name made later does not have."""
-
-    @property
-    def label(self) -> str:
-        """The name for people: `namespace/name`."""
-        return f"{self.namespace}/{self.name}"
+from gpushare_plugin.core.prepared_claim import ClaimId, ClaimUser
 
 
 class AllocatedDevice(Struct, frozen=True):
@@ -41,15 +26,6 @@ class AllocatedDevice(Struct, frozen=True):
     """What the share takes of every capacity of the device: bytes, percent, or shares."""
     admin_access: bool = False
     """Whether the claim gets the device for administration, beside all other claims."""
-
-
-class ClaimUser(NamedTuple):
-    """A pod that a claim is reserved for."""
-
-    name: str
-    """The name of the pod."""
-    uid: str
-    """The UID of the pod."""
 
 
 class AllocatedClaim(Struct, frozen=True):

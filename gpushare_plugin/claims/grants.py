@@ -11,11 +11,11 @@ from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.claims.capacities import COMPUTE, MEMORY, SHARES, capacities, part_mib, slices, unit_mib
-from gpushare_plugin.claims.claim import AllocatedClaim, AllocatedDevice, ClaimId, ClaimRefusedError
+from gpushare_plugin.claims.claim import AllocatedClaim, AllocatedDevice, ClaimRefusedError
 from gpushare_plugin.claims.device import Capacity
-from gpushare_plugin.claims.prepared import PreparedDevice
 from gpushare_plugin.core.claimed_gpu import ClaimedGpu
 from gpushare_plugin.core.grant import AllocatedGpu, Allocation, Grant, Recipient
+from gpushare_plugin.core.prepared_claim import ClaimId, PreparedDevice
 from gpushare_plugin.core.resource import Resource
 
 _OTHER_POD = "delete the pod and, if the claim stays, the claim: a new pod is scheduled by what the node offers now"

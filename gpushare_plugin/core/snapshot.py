@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from gpushare_plugin.base.structs import Struct, field
+from gpushare_plugin.core.claim_state import ClaimState
 from gpushare_plugin.core.claimed_gpu import ClaimedGpu
 from gpushare_plugin.core.driver_limits import LimitRule
 from gpushare_plugin.core.gpu import Gpu, Inventory
@@ -95,6 +96,8 @@ class Snapshot(Struct, frozen=True):
     """The GPUs without service by MPS, by UUID, with the reason; `unhealthy` has these GPUs, too."""
     unlimited: Mapping[str, str] = field(default_factory=dict)
     """The GPUs on which no driver limits can be set, by UUID, with the reason; `unhealthy` has these GPUs, too."""
+    claims: ClaimState | None = None
+    """The claims of the node; None on a node that gives no GPU by claim, and gave none that is still held."""
     config: ConfigStanding | None = None
     """The standing of the config in effect; None before a config is in effect."""
     partitioning: SliceKind | None = None

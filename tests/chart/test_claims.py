@@ -14,12 +14,13 @@ import yaml
 
 from gpushare_plugin.base.memory import MIB_PER_GIB
 from gpushare_plugin.base.published import Published
-from gpushare_plugin.claims.claim import AllocatedClaim, ClaimId
+from gpushare_plugin.claims.claim import AllocatedClaim
 from gpushare_plugin.claims.device import Device
 from gpushare_plugin.claims.devices import by_device, node_devices
 from gpushare_plugin.claims.grants import grants, held
 from gpushare_plugin.core.claimed_gpu import ClaimedGpu
 from gpushare_plugin.core.gpu import Inventory
+from gpushare_plugin.core.prepared_claim import ClaimId
 from gpushare_plugin.kube.client import Client, Object
 from gpushare_plugin.kube.dra.claims import Claims
 from gpushare_plugin.kube.dra.resource_slices import ResourceSlices

@@ -11,8 +11,9 @@ import msgspec
 import structlog
 
 from gpushare_plugin.base.text import in_words
-from gpushare_plugin.claims.claim import AllocatedClaim, AllocatedDevice, ClaimId, ClaimRefusedError, ClaimUser
+from gpushare_plugin.claims.claim import AllocatedClaim, AllocatedDevice, ClaimRefusedError
 from gpushare_plugin.claims.status import DeviceStatus
+from gpushare_plugin.core.prepared_claim import ClaimId, ClaimUser
 from gpushare_plugin.kube.client import UNREADABLE, Client, ClusterError, decoded
 from gpushare_plugin.kube.collection import pages
 from gpushare_plugin.kube.dra.device_status import entry, key

@@ -5,8 +5,7 @@ from typing import Literal, Protocol
 
 from gpushare_plugin.base.published import Published
 from gpushare_plugin.base.structs import Struct
-from gpushare_plugin.claims.claim import ClaimId
-from gpushare_plugin.claims.prepared import PreparedDevice
+from gpushare_plugin.core.prepared_claim import ClaimId, PreparedDevice
 
 
 class DeviceHealth(Struct, frozen=True):

@@ -16,8 +16,7 @@ from google.protobuf.message import Message
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.published import Published, changes
 from gpushare_plugin.base.text import visible
-from gpushare_plugin.claims.claim import ClaimId
-from gpushare_plugin.claims.prepared import PreparedDevice
+from gpushare_plugin.core.prepared_claim import ClaimId, PreparedDevice
 from gpushare_plugin.kubelet.api import dra_health_pb2 as health_api
 from gpushare_plugin.kubelet.api import dra_v1_pb2 as api
 from gpushare_plugin.kubelet.dra_plugin.claim_service import ClaimService, DeviceHealth

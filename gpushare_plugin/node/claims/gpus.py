@@ -11,10 +11,10 @@ from gpushare_plugin.claims.claim import AllocatedClaim, AllocatedDevice, ClaimR
 from gpushare_plugin.claims.device import DeviceTaint
 from gpushare_plugin.claims.devices import NodeDevices, by_device, node_devices
 from gpushare_plugin.claims.grants import grants, held
-from gpushare_plugin.claims.prepared import PreparedClaim, PreparedDevice
 from gpushare_plugin.core.claimed_gpu import ClaimedGpu
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.grant import Grant
+from gpushare_plugin.core.prepared_claim import PreparedClaim, PreparedDevice
 from gpushare_plugin.core.snapshot import Cause, Snapshot
 from gpushare_plugin.node.claims.hand_over import ClaimStanding
 

@@ -17,8 +17,8 @@ from gpushare_plugin.base.published import Published, changes
 from gpushare_plugin.base.structs import Struct, field, replace
 from gpushare_plugin.base.text import in_words, some_of
 from gpushare_plugin.claims.claim import AllocatedClaim
-from gpushare_plugin.claims.prepared import PreparedClaim
 from gpushare_plugin.core.claimed_gpu import ClaimedGpu
+from gpushare_plugin.core.prepared_claim import PreparedClaim
 from gpushare_plugin.node.claims.given import ClaimSharing, GivenFile
 from gpushare_plugin.sharing.by_claim import without
 from gpushare_plugin.sharing.isolation.layer import Mode

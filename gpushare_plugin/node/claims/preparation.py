@@ -6,7 +6,7 @@ that counts, and that the kubelet has prepared or given back by the next daemon.
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -16,9 +16,10 @@ import structlog
 from gpushare_plugin.base.published import Published
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.base.text import in_words
-from gpushare_plugin.claims.claim import AllocatedClaim, ClaimId, ClaimRefusedError
-from gpushare_plugin.claims.prepared import PreparedClaim, PreparedDevice
+from gpushare_plugin.claims.claim import AllocatedClaim, ClaimRefusedError
+from gpushare_plugin.core.escapes import is_watched
 from gpushare_plugin.core.grant import Grant
+from gpushare_plugin.core.prepared_claim import ClaimId, PreparedClaim, PreparedDevice
 from gpushare_plugin.node.claims.cdi_files import CdiFiles, described, qualified_name, specification
 from gpushare_plugin.node.claims.records import ClaimRecordError, ClaimRecords, uid_is_usable
 
@@ -183,11 +184,11 @@ class Preparation:
     def _record(self, claim: AllocatedClaim) -> tuple[PreparedDevice, ...]:
         """Check a claim, and write its record and its CDI file; the record exists before the file, and outlives it."""
         uid = claim.id.uid
-        begun = PreparedClaim(claim.id, self._given.devices(claim), done=False)
+        begun = PreparedClaim(claim.id, self._given.devices(claim), done=False, users=claim.users)
         self._given.check(begun, (each.claim for other, each in self._records.claims.items() if other != uid))
         grants = self._given.grants(claim)
         document = specification(self._driver, uid, grants)
-        devices = self._with_cdi(uid, begun.devices, grants, described(document))
+        devices = self._with_cdi(uid, _with_limits(begun.devices, grants), grants, described(document))
         begun = replace(begun, devices=devices)
         self._records.write(begun, document)
         self._files.keep(uid, document)
@@ -216,6 +217,15 @@ class Preparation:
         claims = tuple(each.claim for each in self._records.claims.values())
         if claims != self.prepared.value:
             self.prepared.publish(claims)
+
+
+def _with_limits(devices: Iterable[PreparedDevice], grants: Mapping[str, Grant]) -> Iterator[PreparedDevice]:
+    """Yield devices with what limits the containers of their requests."""
+    for each in devices:
+        grant = grants[each.request]
+        watched = {name: value for name, value in grant.environment.items() if is_watched(name)}
+        namespace = "" if grant.namespace is None else grant.namespace.name
+        yield replace(each, environment=watched, namespace=namespace)
 
 
 def _cards(grant: Grant) -> list[str]:

@@ -21,7 +21,7 @@ from gpushare_plugin.base.files.regular_file import read_regular
 from gpushare_plugin.base.files.replacement import remove_file, replace_file
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import in_words
-from gpushare_plugin.claims.prepared import PreparedClaim
+from gpushare_plugin.core.prepared_claim import PreparedClaim
 
 _log = structlog.get_logger()
 

@@ -8,10 +8,9 @@ import structlog
 
 from gpushare_plugin.base.published import Published, changes
 from gpushare_plugin.base.tasks import background
-from gpushare_plugin.claims.claim import ClaimId
 from gpushare_plugin.claims.device import Device
 from gpushare_plugin.claims.devices import device_name
-from gpushare_plugin.claims.prepared import PreparedClaim, PreparedDevice
+from gpushare_plugin.core.prepared_claim import ClaimId, PreparedClaim, PreparedDevice
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.kube.dra.claims import Claims
 from gpushare_plugin.kube.dra.resource_slices import ResourceSlices

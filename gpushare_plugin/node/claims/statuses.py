@@ -8,8 +8,8 @@ from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.published import Published, changes
 from gpushare_plugin.base.text import in_words
 from gpushare_plugin.claims.claim import ClaimRefusedError
-from gpushare_plugin.claims.prepared import PreparedClaim
 from gpushare_plugin.claims.status import DeviceStatus
+from gpushare_plugin.core.prepared_claim import PreparedClaim
 from gpushare_plugin.kube.dra.claims import Claims
 
 _log = structlog.get_logger()

@@ -7,14 +7,14 @@ from typing import Any
 
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.claims.accounts import check_room
-from gpushare_plugin.claims.claim import AllocatedClaim, AllocatedDevice, ClaimId
+from gpushare_plugin.claims.claim import AllocatedClaim, AllocatedDevice
 from gpushare_plugin.claims.device import Attribute, Capacity, Device, SemanticVersion
 from gpushare_plugin.claims.devices import NodeDevices, by_device, node_devices
 from gpushare_plugin.claims.grants import grants, held
-from gpushare_plugin.claims.prepared import PreparedClaim
 from gpushare_plugin.core.claimed_gpu import ClaimedGpu
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.grant import Grant
+from gpushare_plugin.core.prepared_claim import ClaimId, PreparedClaim
 from gpushare_plugin.ledger.quantity import amount
 from gpushare_plugin.sharing.plan import Plan
 from gpushare_plugin.testing.claims import ClaimAllocator

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.claims.claim import ClaimRefusedError
-from gpushare_plugin.claims.prepared import PreparedClaim
+from gpushare_plugin.core.prepared_claim import PreparedClaim
 from gpushare_plugin.testing.claims import AllocationError
 from tests.nodes import a_gpu
 from tests.unit.claims.node import GIB, ClaimNode, request, share

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from gpushare_plugin.base.structs import replace
-from gpushare_plugin.claims.claim import AllocatedDevice, ClaimId, ClaimRefusedError, ClaimUser
+from gpushare_plugin.claims.claim import AllocatedDevice, ClaimRefusedError
 from gpushare_plugin.claims.status import DeviceStatus
 from gpushare_plugin.core.effect import IN_EFFECT, not_in_effect
+from gpushare_plugin.core.prepared_claim import ClaimId, ClaimUser
 from gpushare_plugin.kube.client import Client, ClusterError
 from gpushare_plugin.kube.dra.claims import Claims
 from gpushare_plugin.testing.cluster import ApiServer, Permission

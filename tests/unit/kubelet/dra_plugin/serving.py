@@ -10,8 +10,7 @@ from typing import Any
 import grpc
 
 from gpushare_plugin.base.published import Published
-from gpushare_plugin.claims.claim import ClaimId
-from gpushare_plugin.claims.prepared import PreparedDevice
+from gpushare_plugin.core.prepared_claim import ClaimId, PreparedDevice
 from gpushare_plugin.kubelet.dra_plugin.claim_service import DeviceHealth
 from gpushare_plugin.kubelet.dra_plugin.plugin import DraPlugin
 from gpushare_plugin.kubelet.dra_plugin.sockets import PLUGINS, REGISTRY

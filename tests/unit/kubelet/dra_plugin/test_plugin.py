@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.claims.claim import ClaimId
+from gpushare_plugin.core.prepared_claim import ClaimId
 from gpushare_plugin.kubelet.dra_plugin.plugin import LONGEST_CALLS, DraPlugin
 from gpushare_plugin.testing.kubelet import PrepareError
 from gpushare_plugin.testing.kubelet.view import KubeletView

@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from gpushare_plugin.base.errors import GpushareError
-from gpushare_plugin.claims.claim import ClaimId
+from gpushare_plugin.core.prepared_claim import ClaimId
 from gpushare_plugin.kubelet.api import dra_v1_pb2 as api
 from gpushare_plugin.kubelet.api.dra_v1_pb2_grpc import DRAPluginStub
 from gpushare_plugin.kubelet.api.pluginregistration_pb2 import InfoRequest

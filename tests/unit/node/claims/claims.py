@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gpushare_plugin.base.structs import Struct
-from gpushare_plugin.claims.claim import AllocatedClaim, AllocatedDevice, ClaimId, ClaimRefusedError
-from gpushare_plugin.claims.prepared import PreparedClaim, PreparedDevice
+from gpushare_plugin.claims.claim import AllocatedClaim, AllocatedDevice, ClaimRefusedError
 from gpushare_plugin.core.grant import Grant, Mount
+from gpushare_plugin.core.prepared_claim import ClaimId, ClaimUser, PreparedClaim, PreparedDevice
 from gpushare_plugin.node.claims.cdi_files import CdiFiles
 from gpushare_plugin.node.claims.preparation import WAIT_FOR_ROOM, Preparation
 from gpushare_plugin.node.claims.records import ClaimRecords
@@ -25,7 +25,8 @@ def claim_id(name: str) -> ClaimId:
 def share(name: str, gib: int) -> AllocatedClaim:
     """Return a claim that is allocated a share of the card."""
     consumed = {"memory": gib * 1024 * MIB}
-    return AllocatedClaim(claim_id(name), (AllocatedDevice("gpu", "node", "gpu-0", f"share-{name}", consumed),))
+    device = AllocatedDevice("gpu", "node", "gpu-0", f"share-{name}", consumed)
+    return AllocatedClaim(claim_id(name), (device,), (ClaimUser(f"pod-{name}", f"uid-{name}"),))
 
 
 class Card(Struct, frozen=True):

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.published import Published
-from gpushare_plugin.claims.claim import AllocatedClaim, AllocatedDevice, ClaimId, ClaimRefusedError, ClaimUser
+from gpushare_plugin.claims.claim import AllocatedClaim, AllocatedDevice, ClaimRefusedError
 from gpushare_plugin.claims.devices import device_name
-from gpushare_plugin.claims.prepared import PreparedClaim, PreparedDevice
 from gpushare_plugin.core.holding import Confirmed, Holding
+from gpushare_plugin.core.prepared_claim import ClaimId, ClaimUser, PreparedClaim, PreparedDevice
 from gpushare_plugin.node.claims.cdi_files import CdiFiles
 from gpushare_plugin.node.claims.given import GivenFile
 from gpushare_plugin.node.claims.gpus import ClaimGpus, offered_devices
@@ -233,7 +233,7 @@ class SimulatedNode:
         if isinstance(answer, str):
             self.done["refused"] += 1
             return
-        assert pod.answer in {None, answer}, (pod, answer)
+        assert pod.answer is None or pod.answer == answer, (pod, answer)
         pod.answer = answer
         self.run(pod)
 

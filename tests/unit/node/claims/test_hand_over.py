@@ -9,7 +9,7 @@ import pytest
 from gpushare_plugin.base.published import Published
 from gpushare_plugin.base.tasks import beside, end
 from gpushare_plugin.claims.claim import AllocatedClaim, AllocatedDevice
-from gpushare_plugin.claims.prepared import PreparedClaim, PreparedDevice
+from gpushare_plugin.core.prepared_claim import PreparedClaim, PreparedDevice
 from gpushare_plugin.node.claims.given import GivenFile
 from gpushare_plugin.node.claims.hand_over import LOOK_EVERY, WITHDRAWN_SECONDS, HandOver
 from gpushare_plugin.sharing.plan import Plan

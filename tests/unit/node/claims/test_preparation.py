@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from gpushare_plugin.core.prepared_claim import ClaimUser
 from gpushare_plugin.node.claims import records
 from gpushare_plugin.testing.runtime.edits import UnresolvableDeviceError, edits_of
 from tests.unit.node.claims.claims import DRIVER, GPU, Claims, claim_id, share
@@ -25,6 +26,17 @@ async def test_a_prepared_claim_has_its_limit_in_a_real_cdi_file(tmp_path: Path)
     assert device.cdi_devices == (f"{DRIVER}/claim={FIRST.uid}-gpu", f"nvidia.com/gpu={GPU}")
     edits = edits_of(device.cdi_devices[:1], [claims.cdi])
     assert edits.environment == {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=10240M"}
+
+
+async def test_a_claim_keeps_its_pods_and_what_limits_them(tmp_path: Path) -> None:
+    """Also a daemon that was restarted knows the pods of the claim and the variables of its CDI file."""
+    claims = Claims(tmp_path, share("first", 10))
+    await claims.daemon().prepare([FIRST])
+    restarted = claims.daemon()
+    await restarted.look()
+    (claim,) = restarted.prepared.value
+    assert claim.users == (ClaimUser("pod-first", "uid-first"),)
+    assert claim.devices[0].environment == {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=10240M"}
 
 
 async def test_a_repeated_call_gives_the_same_answer_and_brings_the_cdi_file_back(tmp_path: Path) -> None:

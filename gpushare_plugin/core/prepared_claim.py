@@ -1,7 +1,37 @@
-"""What claims were prepared with on a node: what counts on each GPU, and what the kubelet is answered."""
+"""What claims were prepared with on a node: what counts on each GPU, what containers got, what the kubelet is answered.
 
-from gpushare_plugin.base.structs import Struct
-from gpushare_plugin.claims.claim import ClaimId
+Source: `ResourceClaim` in kubernetes, staging/src/k8s.io/api/resource/v1/types.go (1.36).
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gpushare_plugin.base.structs import Struct, field
+
+
+class ClaimId(NamedTuple):
+    """Which ResourceClaim is meant: all that the kubelet tells of a claim."""
+
+    namespace: str
+    """The namespace."""
+    name: str
+    """The name."""
+    uid: str
+    """The UID, which a claim of the same name made later does not have."""
+
+    @property
+    def label(self) -> str:
+        """The name for people: `namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+
+class ClaimUser(NamedTuple):
+    """A pod that a claim is reserved for."""
+
+    name: str
+    """The name of the pod."""
+    uid: str
+    """The UID of the pod."""
 
 
 class PreparedDevice(Struct, frozen=True):
@@ -31,6 +61,10 @@ class PreparedDevice(Struct, frozen=True):
     """The fully qualified names of the CDI devices of the container."""
     isolation: str = "none"
     """The name of the isolation that keeps the container within its share."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The variables of the container that matter for its limits, as the CDI specification of the claim sets them."""
+    namespace: str = ""
+    """The MPS namespace of the containers of the request; empty where they have none."""
 
 
 class PreparedClaim(Struct, frozen=True):
@@ -42,3 +76,5 @@ class PreparedClaim(Struct, frozen=True):
     """The devices."""
     done: bool = True
     """Whether everything that the claim needs was written; False if the daemon ended before."""
+    users: tuple[ClaimUser, ...] = ()
+    """The pods for which the claim was reserved when the claim was prepared; pods that came later are not known."""
