@@ -7,7 +7,7 @@ from random import Random
 from gpushare_plugin.kubelet.api.deviceplugin_pb2 import AllocateResponse, ContainerAllocateResponse
 from gpushare_plugin.testing.kubelet.device_manager.allocations import Allocation, Entry, merged
 from gpushare_plugin.testing.kubelet.device_manager.manager import DeviceManager
-from gpushare_plugin.testing.kubelet.device_manager.selection import Selection, by_affinity
+from gpushare_plugin.testing.kubelet.device_manager.selection import DeviceSelection, by_affinity
 from gpushare_plugin.testing.kubelet.shared.errors import DeviceManagerError, KubeletCrashError
 from gpushare_plugin.testing.kubelet.shared.pods import Container, Pod, StartedContainer
 
@@ -93,7 +93,7 @@ class Allocator:
         self._require_healthy(resource, held.ids if held else frozenset())
         if held is not None or wanted == 0:
             return set()
-        selection = Selection(wanted, self._rng, lambda taken: self._mark(resource, taken))
+        selection = DeviceSelection(wanted, self._rng, lambda taken: self._mark(resource, taken))
         if not selection.take(reusable):
             await self._choose_available(resource, selection, container.numa_affinity)
         return selection.chosen
@@ -110,7 +110,9 @@ class Allocator:
                 f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {resource}"
             )
 
-    async def _choose_available(self, resource: str, selection: Selection, affinity: frozenset[int] | None) -> None:
+    async def _choose_available(
+        self, resource: str, selection: DeviceSelection, affinity: frozenset[int] | None
+    ) -> None:
         """Fill `selection` from free devices, those on the NUMA nodes of `affinity` first."""
         available = self._manager.healthy[resource] - self._manager.allocated[resource]
         if len(available) < selection.needed:
@@ -131,7 +133,7 @@ class Allocator:
             if selection.take(devices):
                 return
 
-    async def _prefer(self, resource: str, available: set[str], selection: Selection) -> set[str]:
+    async def _prefer(self, resource: str, available: set[str], selection: DeviceSelection) -> set[str]:
         """Ask the plugin for its preference; empty when it has none. What is chosen counts as available."""
         endpoint = self._manager.endpoints.get(resource)
         if endpoint is None:

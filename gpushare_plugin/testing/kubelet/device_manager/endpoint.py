@@ -11,7 +11,7 @@ GRACE_SECONDS = 300.0
 
 
 @dataclass(slots=True)
-class Endpoint:
+class PluginEndpoint:
     """The plugin in charge of `resource`; after a restart of the kubelet there is no `client` until it registers.
 
     `stopped_at` is the clock's time at which the plugin was lost, None while it is there.

@@ -10,7 +10,7 @@ from gpushare_plugin.kubelet.api.deviceplugin_pb2 import DevicePluginOptions
 from gpushare_plugin.testing.kubelet.device_manager import checkpoint
 from gpushare_plugin.testing.kubelet.device_manager.allocations import Allocations, Entry
 from gpushare_plugin.testing.kubelet.device_manager.client import PluginClient
-from gpushare_plugin.testing.kubelet.device_manager.endpoint import Endpoint
+from gpushare_plugin.testing.kubelet.device_manager.endpoint import PluginEndpoint
 
 HEALTHY = "Healthy"
 
@@ -44,7 +44,7 @@ class DeviceManager:
         self._changed = changed
         self._clock = clock
         self._checkpoint_file = checkpoint_file
-        self.endpoints: dict[str, Endpoint] = {}
+        self.endpoints: dict[str, PluginEndpoint] = {}
         self.devices: dict[str, dict[str, Device]] = {}
         self.healthy: dict[str, set[str]] = {}
         self.unhealthy: dict[str, set[str]] = {}
@@ -66,11 +66,11 @@ class DeviceManager:
         for resource in remembered.registered:
             self.healthy[resource] = set()
             self.unhealthy[resource] = set()
-            self.endpoints[resource] = Endpoint(resource, None, DevicePluginOptions(), self._clock())
+            self.endpoints[resource] = PluginEndpoint(resource, None, DevicePluginOptions(), self._clock())
 
     def connect(self, resource: str, client: PluginClient, options: DevicePluginOptions) -> None:
         """Put `client` in charge of `resource`; its devices stay as they were until its first list."""
-        self.endpoints[resource] = Endpoint(resource, client, options)
+        self.endpoints[resource] = PluginEndpoint(resource, client, options)
         self._changed()
 
     def disconnect(self, resource: str) -> None:

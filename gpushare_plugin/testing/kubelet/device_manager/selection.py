@@ -6,7 +6,7 @@ from random import Random
 from gpushare_plugin.testing.kubelet.device_manager.manager import Device
 
 
-class Selection:
+class DeviceSelection:
     """`size` devices to be chosen for a container, round by round.
 
     `mark` is called with each round's devices, which no other container may take from then on.
