@@ -25,6 +25,7 @@ def run_node_daemon(configs: Configs, directory: Path, options: Mapping[str, Any
             source=partial(gpu_source, options["simulate"], options["container_driver_root"]),
             directory=directory,
             pod_resources=options["pod_resources_socket"],
+            kubelet_root=options["kubelet_root"],
             http_address=_checked(options["http_address"]),
             own_pod=_own_pod(options["pod_namespace"], options["pod_name"]),
             membership=cluster_membership(

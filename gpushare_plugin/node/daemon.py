@@ -93,6 +93,8 @@ class Daemon(Struct, frozen=True):
     """The device plugin directory of the kubelet."""
     pod_resources: Path = DEFAULT_POD_RESOURCES_SOCKET
     """The pod-resources socket of the kubelet."""
+    kubelet_root: Path | None = None
+    """The root directory of the kubelet, None for the parent of `directory`."""
     http_address: str | None = None
     """The address for probes and scrapes, None for no HTTP server."""
     own_pod: PodName | None = None
@@ -272,7 +274,8 @@ class NodeDaemon:
             )
             # At the end, what answers the kubelet ends last: a daemon that stands by registers before.
             handing_over = self._succession.handing_over(lambda: self._recent.in_call)
-            claims = Entrance(ClaimPlaces(daemon.directory.parent, daemon.pod_resources, daemon.claim_specs), cluster)
+            root = daemon.kubelet_root or daemon.directory.parent
+            claims = Entrance(ClaimPlaces(root, daemon.pod_resources, daemon.claim_specs), cluster)
             async with background() as keep, handing_over, background() as spawn:
                 pods = self._pods(cluster, reader)
                 outside = self._outside(source, directory, reader, keep, pods)

@@ -1439,7 +1439,8 @@ def test_example_config_can_be_served(file: Path) -> None:
     decided = decide(loaded, SimulatedSource(EXAMPLES / "gpus/four-a100.yaml").read())
     assert decided.resources
     assert not loaded.notices
-    values = {"config": {"map": {"default": file.read_text()}}, "mps": {"enabled": bool(decided.mps.gpus)}}
+    parts = {"mps": {"enabled": bool(decided.mps.gpus)}, "dra": {"enabled": bool(decided.by_claim)}}
+    values = {"config": {"map": {"default": file.read_text()}}, **parts}
     assert files(values)["default"] == file.read_text()
 
 

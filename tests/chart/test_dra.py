@@ -8,7 +8,7 @@ import pytest
 from gpushare_plugin.testing.cluster import Permission
 from gpushare_plugin.testing.cluster.rbac import granted
 from tests.chart.admission import AdmissionRequest, Policy
-from tests.chart.reading import daemonset
+from tests.chart.reading import daemonset, environment
 from tests.chart.rendering import objects
 
 DRIVER = "gpu.gpushare.io"
@@ -61,6 +61,7 @@ def test_the_kubelet_and_the_daemon_see_the_sockets_at_the_same_path(root: str) 
     for path, kind in (("plugins_registry", "Directory"), (f"plugins/{DRIVER}", "DirectoryOrCreate")):
         assert found[f"{root}/{path}"] == (f"{root}/{path}", kind)
     assert f"{root}/plugins" not in found
+    assert environment({**ON, "kubeletRootDir": root})["KUBELET_ROOT"] == root
 
 
 @pytest.mark.parametrize("strategy", [None, ["cdi-cri"]])
@@ -69,6 +70,7 @@ def test_the_daemon_can_write_cdi_files_of_claims(strategy: list[str] | None) ->
     spec = daemonset({**ON, "deviceListStrategy": strategy})["spec"]["template"]["spec"]
     (found,) = (each for each in spec["containers"][0]["volumeMounts"] if each["mountPath"] == "/var/run/cdi")
     assert "readOnly" not in found
+    assert environment({**ON, "deviceListStrategy": strategy})["CDI_SPEC_DIRS"].endswith("/var/run/cdi")
     assert len({each["name"] for each in spec["volumes"]}) == len(spec["volumes"])
 
 

@@ -408,6 +408,14 @@ Everything is set by environment variables, not by arguments, so that a command 
 - name: DRIVER_LIMITS_ROOT
   value: {{ .Values.driverLimits.root | quote }}
 {{- end }}
+{{- if include "gpushare.dra" . }}
+- name: KUBELET_ROOT
+  value: {{ trimSuffix "/" .Values.kubeletRootDir | quote }}
+{{- if not (include "gpushare.cdi" .) }}
+- name: CDI_SPEC_DIRS
+  value: {{ include "gpushare.cdiSpecDirs" . | fromYamlArray | last | quote }}
+{{- end }}
+{{- end }}
 {{- if .Values.usage.containerMetrics }}
 - name: CONTAINER_METRICS
   value: "true"

@@ -35,6 +35,13 @@ from gpushare_plugin.mig.exchange import DEFAULT_ROOT
 @with_nvidias_options
 @pod_resources_socket_option
 @option(
+    "--kubelet-root",
+    "Root directory of the kubelet, below which DRA drivers have their sockets. Default: the parent of the device "
+    "plugin directory.",
+    metavar="DIRECTORY",
+    type=A_PATH,
+)
+@option(
     "--http-address",
     "Address for /healthz, /readyz and /metrics, such as :8080. Default: no HTTP server.",
     metavar="HOST:PORT",
