@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from gpushare_plugin.base.structs import Struct, field
+from gpushare_plugin.core.namespaces import ContainerNamespace
 
 
 class ClaimId(NamedTuple):
@@ -74,6 +75,8 @@ class PreparedClaim(Struct, frozen=True):
     """Which claim."""
     devices: tuple[PreparedDevice, ...]
     """The devices."""
+    namespaces: tuple[ContainerNamespace, ...] = ()
+    """The namespaces of MPS that the containers of the claim need."""
     done: bool = True
     """Whether everything that the claim needs was written; False if the daemon ended before."""
     users: tuple[ClaimUser, ...] = ()

@@ -205,9 +205,11 @@ class NodeDaemon:
             joined(self._daemon.membership) as cluster,
             background() as spawn,
         ):
+            claims = self._claims(cluster)
+            spawn("DRA plugin", claims.answer)
             waits = self._daemon.stand_by and self._succession.is_needed
             if waits:
-                await self._stand_by(await looking, cluster)
+                await self._stand_by(await looking, cluster, claims)
             if cluster is not None:
                 self._api_errors = cluster.api_errors
                 spawn("node condition", partial(cluster.keep_condition, lambda: self.status.phase.readiness))
@@ -217,13 +219,21 @@ class NodeDaemon:
             found = await (self._look(source, loaded) if waits else looking)
             if isinstance(found, NoGpu):
                 found = await self._wait_for_gpus(source, loaded, found, cluster)
-            async with self.serving(source, found, cluster):
+            async with self.serving(source, found, cluster, claims):
                 await asyncio.Event().wait()
 
-    async def _stand_by(self, found: Inventory | NoGpu, cluster: "Member | None") -> None:
+    def _claims(self, cluster: "Member | None") -> Entrance:
+        daemon = self._daemon
+        root = daemon.kubelet_root or daemon.directory.parent
+        return Entrance(ClaimPlaces(root, daemon.pod_resources, daemon.claim_specs), cluster)
+
+    async def _stand_by(self, found: Inventory | NoGpu, cluster: "Member | None", claims: Entrance) -> None:
         """Wait for the end of the daemon that serves this node; raises ConfigError for a config that cannot be used."""
         if isinstance(found, Inventory):
-            await self._accept(cluster.labels if cluster is not None else {}, found)
+            accepted = await self._accept(cluster.labels if cluster is not None else {}, found)
+            if accepted.config.dra is not None:
+                accepted = await self._with_host(accepted, found)
+                await claims.stand_by(accepted.config.dra, accepted.plan, found.parts)
         # Whoever sees that this daemon is ready may end the other one, which has to know by then that this one waits.
         await self._succession.line_up()
         before, self.status.phase = self.status.phase, StandingBy()
@@ -249,12 +259,18 @@ class NodeDaemon:
 
     @contextlib.asynccontextmanager
     async def serving(
-        self, source: GpuSource, inventory: Inventory, cluster: "Member | None"
+        self,
+        source: GpuSource,
+        inventory: Inventory,
+        cluster: "Member | None",
+        claims: Entrance | None = None,
     ) -> AsyncIterator[Serving]:
         """Serve these GPUs; every task of the node runs in this context and ends with the context.
 
         `cluster` is None without an API server: the node then gets no requests from a cluster and publishes nothing.
+        `claims` answers the kubelet beside this context.
         """
+        claims = claims or self._claims(cluster)
         daemon, labels = self._daemon, cluster.labels if cluster is not None else {}
         accepted = await self._accept(labels, inventory)
         if daemon.partitioning:  # otherwise nothing is exchanged with `gpushare mig`
@@ -274,8 +290,6 @@ class NodeDaemon:
             )
             # At the end, what answers the kubelet ends last: a daemon that stands by registers before.
             handing_over = self._succession.handing_over(lambda: self._recent.in_call)
-            root = daemon.kubelet_root or daemon.directory.parent
-            claims = Entrance(ClaimPlaces(root, daemon.pod_resources, daemon.claim_specs), cluster)
             async with background() as keep, handing_over, background() as spawn:
                 pods = self._pods(cluster, reader)
                 outside = self._outside(source, directory, reader, keep, pods)
@@ -283,7 +297,7 @@ class NodeDaemon:
                 events = EventThread(source, node.event)
                 load = partial(self._load, cluster, lambda: node.snapshot.value.inventory)
                 reloads = Reloads(load, node.reload, node.keep_config, self._news)
-                self.status.phase = phase = Serving(node, reloads, events, pods)
+                self.status.phase = phase = Serving(node, reloads, events, pods, claims=lambda: claims.state)
                 if cluster is not None:
                     node.cordon(cluster.cordon(inventory))
                     node.request_slices(cluster.requested_slices(node.snapshot.value))

@@ -6,7 +6,7 @@ passes the offer to the sessions; the sessions send changed resources to the kub
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from gpushare_plugin.config.unreported_memory import sized
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.health import Cordon, GpuEvent
 from gpushare_plugin.core.holding import Confirmed, Unknown
-from gpushare_plugin.core.namespaces import WITH_NAMESPACES
+from gpushare_plugin.core.namespaces import WITH_NAMESPACES, ContainerNamespace
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.gpus.host import Host
@@ -236,6 +236,14 @@ class ServedNode:
         return await self._reader.confirmed(self._clock())
 
     # ------------------------------------------------------------------ what else changes
+
+    def keep_namespaces(self, namespaces: Iterable[ContainerNamespace]) -> None:
+        """Keep the MPS namespaces that claims need, in place of those of the last call."""
+        self._mps.keep(namespaces)
+
+    async def until_made(self, namespaces: Iterable[ContainerNamespace]) -> str:
+        """Wait a while until MPS namespaces exist; return why one does not exist, empty when all exist."""
+        return await self._mps.until_made(namespaces)
 
     def share_with(self, claims: "HandOver") -> None:
         """Keep GPUs that belong to claims from the device plugin, and the other way round."""

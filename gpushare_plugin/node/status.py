@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 from gpushare_plugin.base.structs import Struct, replace
+from gpushare_plugin.core.claim_state import ClaimState
 from gpushare_plugin.core.holding import Holdings, Unknown
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.kubelet.allocations.pod_resources import PodResourcesError
@@ -118,6 +119,8 @@ class Serving(Struct, frozen=True):
     """Compares holdings with promises; None where the daemon does not follow pods."""
     usage: "UsageTracker | None" = None
     """Looks at the usage of the GPUs; None until the tracker is loaded."""
+    claims: Callable[[], ClaimState | None] = lambda: None
+    """Returns the claims of the node now; None where no GPU is, or was, given by claim."""
 
     @property
     def complaints(self) -> list[str]:
@@ -137,11 +140,12 @@ class Serving(Struct, frozen=True):
 
     @property
     def snapshot(self) -> Snapshot:
-        """The node now, with the standing of resources at the kubelet, units beyond promises, and the usage."""
+        """The node now, with the standing of resources at the kubelet, units beyond promises, claims, and the usage."""
         standings = {name: session.standing for name, session in self.node.sessions.items()}
         excess = self.pods.excess if self.pods is not None else None
         usage = self.usage.usage if self.usage is not None else None
-        return replace(self.node.snapshot.value, standings=standings, excess=excess, usage=usage)
+        claims = self.claims()
+        return replace(self.node.snapshot.value, standings=standings, excess=excess, usage=usage, claims=claims)
 
     @property
     def readiness(self) -> Readiness:

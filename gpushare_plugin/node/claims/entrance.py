@@ -1,6 +1,7 @@
 """The way into this room: everything else here is imported only where claims have GPUs of the node, or can get some."""
 
 import asyncio
+from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -11,8 +12,11 @@ from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.published import Published
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.schema.sections import Dra
+from gpushare_plugin.core.claim_state import ClaimState
+from gpushare_plugin.core.namespaces import ContainerNamespace
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.kubelet.paths import GIVEN_BY_CLAIM
+from gpushare_plugin.sharing.plan import Plan
 
 if TYPE_CHECKING:
     from gpushare_plugin.kube.own_node.member import Member
@@ -57,6 +61,14 @@ class PluginSide(Protocol):
         """Compute the offer again, because GPUs have left the claims."""
         ...
 
+    def keep_namespaces(self, namespaces: Iterable[ContainerNamespace]) -> None:
+        """Keep the MPS namespaces that claims need, in place of those of the last call."""
+        ...
+
+    async def until_made(self, namespaces: Iterable[ContainerNamespace]) -> str:
+        """Wait a while until MPS namespaces exist; return why one does not exist, empty when all exist."""
+        ...
+
 
 class Entrance:
     """Gives GPUs of a node by claim, once there is something to give."""
@@ -66,29 +78,32 @@ class Entrance:
         self._places = places
         self._cluster = cluster
         self._claims: NodeClaims | None = None
+        self._found = asyncio.Event()
         self._told = False
+
+    @property
+    def state(self) -> ClaimState | None:
+        """The claims of the node now; None where no GPU is, or was, given by claim."""
+        return self._claims.state if self._claims is not None else None
+
+    async def stand_by(self, dra: Dra | None, plan: Plan, parts: Mapping[str, str]) -> None:
+        """Prepare claims from now on beside the daemon that serves the node, by the same config with the `plan`."""
+        if dra is not None and (claims := self._made(dra)) is not None:
+            await self._begin(claims, claims.stand_by(plan, parts))
 
     async def begin(self, node: PluginSide) -> None:
         """Keep GPUs that belong to claims from the device plugin, as far as the records of claims can be read."""
-        before = self._drivers_before()
-        driver = before[0] if before else node.dra.driver if node.dra is not None else None
-        if driver is None or self._claims is not None:
-            return
-        if self._cluster is None:
-            self._tell("the API server is not used, and claims are read there; set --node-name (NODE_NAME)")
-            return
-        from gpushare_plugin.node.claims.service import NodeClaims  # noqa: PLC0415 - only where there are claims
+        if (claims := self._claims or self._made(node.dra)) is not None:
+            await self._begin(claims, claims.begin(node))
 
-        try:
-            claims = NodeClaims(driver, self._places, self._cluster)
-            node.share_with(await claims.begin())
-        except (GpushareError, OSError) as error:
-            self._tell(str(error))
-        else:
-            self._claims, self._told = claims, False
+    async def answer(self) -> None:
+        """Answer the kubelet once claims can be prepared; runs until cancelled."""
+        await self._found.wait()
+        if self._claims is not None:
+            await self._claims.plugin.run()
 
     async def serve(self, node: PluginSide) -> None:
-        """Serve claims as soon as the config gives GPUs by claim; runs until cancelled."""
+        """Publish and follow claims as soon as the config gives GPUs by claim; runs until cancelled."""
         while self._claims is None:
             changed = node.snapshot.replaced
             await self.begin(node)
@@ -97,6 +112,32 @@ class Entrance:
                     async with asyncio.timeout(AGAIN_AFTER if self._told else None):
                         await changed.wait()
         await self._claims.run(node)
+
+    def _made(self, dra: Dra | None) -> "NodeClaims | None":
+        """Return what serves claims; None where there are none, or none can be served."""
+        before = self._drivers_before()
+        driver = before[0] if before else dra.driver if dra is not None else None
+        if driver is None:
+            return None
+        if self._cluster is None:
+            self._tell("the API server is not used, and claims are read there; set --node-name (NODE_NAME)")
+            return None
+        from gpushare_plugin.node.claims.service import NodeClaims  # noqa: PLC0415 - only where there are claims
+
+        try:
+            return NodeClaims(driver, self._places, self._cluster)
+        except (GpushareError, OSError) as error:
+            self._tell(str(error))
+            return None
+
+    async def _begin(self, claims: "NodeClaims", beginning: Awaitable[None]) -> None:
+        try:
+            await beginning
+        except GpushareError as error:
+            self._tell(str(error))
+        else:
+            self._claims, self._told = claims, False
+            self._found.set()
 
     def _drivers_before(self) -> list[str]:
         """Return the names of the DRA drivers for which GPUs still belong to claims."""

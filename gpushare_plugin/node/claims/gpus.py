@@ -1,6 +1,6 @@
 """The GPUs that belong to claims, as the preparation of claims asks for them, and as devices with taints."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.published import Published
@@ -14,8 +14,10 @@ from gpushare_plugin.claims.grants import grants, held
 from gpushare_plugin.core.claimed_gpu import ClaimedGpu
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.grant import Grant
+from gpushare_plugin.core.namespaces import ContainerNamespace
 from gpushare_plugin.core.prepared_claim import PreparedClaim, PreparedDevice
 from gpushare_plugin.core.snapshot import Cause, Snapshot
+from gpushare_plugin.node.claims.given import GivenFile
 from gpushare_plugin.node.claims.hand_over import ClaimStanding
 
 TAINTS: Mapping[Cause, str] = {
@@ -27,21 +29,45 @@ TAINTS: Mapping[Cause, str] = {
 """The keys of the taints of a device, by the cause for which further pods do not get its GPU."""
 
 
+UntilMade = Callable[[Sequence[ContainerNamespace]], Awaitable[str]]
+"""Waits a while until namespaces exist with their limits; returns why one does not exist, empty when all do."""
+
+
+async def _unneeded(namespaces: Sequence[ContainerNamespace]) -> str:
+    return "no MPS serves claims" if namespaces else ""
+
+
 class ClaimGpus:
     """The GPUs for which claims are prepared now, as `node.claims.preparation.GivenGpus`."""
 
-    def __init__(self, standing: Published[ClaimStanding]) -> None:
-        """Follow the ledger."""
+    def __init__(self, standing: Published[ClaimStanding], file: GivenFile) -> None:
+        """Follow the ledger, and its `file`, which another daemon of the node may have changed."""
         self._standing = standing
+        self._file = file
+        self.until_made: UntilMade = _unneeded
+        """Waits for namespaces of MPS."""
         self.unserved: Mapping[str, str] = {}
         """Why containers cannot have their limits on a GPU now, by UUID."""
 
     def devices(self, claim: AllocatedClaim) -> tuple[PreparedDevice, ...]:
         """Return what counts of a claim, without CDI devices; raises ClaimRefusedError."""
+        if not self._standing.value.known:
+            raise ClaimRefusedError(
+                "not-served",
+                f"claim {claim.id.label}: gpushare has just started and does not know yet which GPUs belong to claims; "
+                "the kubelet tries again",
+            )
         return held(claim, by_device(self._gpus))
 
     def check(self, claim: PreparedClaim, others: Iterable[PreparedClaim]) -> None:
         """Raise ClaimRefusedError where a claim does not fit beside `others`, or could have no limit now."""
+        given = self._file.read()
+        if gone := [each.device for each in claim.devices if each.gpu not in given]:
+            raise ClaimRefusedError(
+                "unknown-device",
+                f"claim {claim.id.label}: device {gone[0]} went from claims to the device plugin; delete the pod, "
+                "so that a new pod is scheduled by what the node offers now",
+            )
         check_room(claim, others, self._gpus)
         for each in claim.devices:
             if not each.admin_access and (reason := self.unserved.get(each.gpu)):
@@ -52,6 +78,11 @@ class ClaimGpus:
     def grants(self, claim: AllocatedClaim) -> Mapping[str, Grant]:
         """Return what the container of each request gets; raises ClaimRefusedError."""
         return grants(claim, by_device(self._gpus))
+
+    async def ready(self, claim: PreparedClaim) -> None:
+        """Wait until the containers of a claim can start; raises ClaimRefusedError."""
+        if reason := await self.until_made(claim.namespaces):
+            raise ClaimRefusedError("not-served", f"claim {claim.id.label}: {reason}; the kubelet tries again")
 
     @property
     def _gpus(self) -> Mapping[str, ClaimedGpu]:

@@ -9,6 +9,7 @@ that claims are to share in another way leaves and comes back in the same steps.
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import AbstractAsyncContextManager
 
 import structlog
 
@@ -33,8 +34,8 @@ LOOK_EVERY = 5.0
 _MOST_CLAIMS = 5
 """The most claims named in the reason why a GPU waits for claims."""
 
-AllPrepared = Callable[[], Awaitable[Collection[PreparedClaim] | None]]
-"""Returns the prepared claims, None where that is not known."""
+Still = Callable[[], AbstractAsyncContextManager[Collection[PreparedClaim] | None]]
+"""Keeps all daemons of the node from preparing claims; has the prepared claims, None where they are not known."""
 AllAllocated = Callable[[], Awaitable[Iterable[AllocatedClaim]]]
 """Returns the claims that are allocated devices of this node; raises GpushareError."""
 
@@ -57,6 +58,8 @@ class ClaimStanding(Struct, frozen=True):
 
     gpus: Mapping[str, GivenGpu] = field(default_factory=dict)
     """The GPUs that belong to claims, by UUID."""
+    known: bool = False
+    """Whether the config has been compared with the GPUs that belong to claims, since the daemon started."""
 
     @property
     def offered(self) -> Mapping[str, ClaimedGpu]:
@@ -84,6 +87,8 @@ class HandOver:
             device.gpu: ClaimSharing(device.way, device.isolation) for claim in prepared for device in claim.devices
         }
         self._gpus = {uuid: GivenGpu(sharing, leaves=True) for uuid, sharing in {**given, **file.read()}.items()}
+        self._written: Mapping[str, ClaimSharing] | None = None
+        self._known = False
         self._since: dict[str, float] = {}
         self.standing = standing or Published(ClaimStanding())
         """Which GPUs belong to claims."""
@@ -119,6 +124,12 @@ class HandOver:
         old = {uuid: each.mode for uuid, each in self._gpus.items() if each.leaves}
         return replace(plan, resources=without(plan.resources, kept), modes={**plan.modes, **old}) if kept else plan
 
+    def stand_by(self, plan: Plan, parts: Mapping[str, str]) -> None:
+        """Go by the ledger of another daemon of the node, and by the same config."""
+        self.hold_back(plan, parts)
+        self._known = True
+        self._publish()
+
     def settle(self, occupied: AbstractSet[str]) -> None:
         """Give the GPUs to claims that the config gives to claims; those that are `occupied` by units have to wait."""
         taken = self._overlapping(occupied) | self._overlapping(self._gpus)
@@ -127,9 +138,10 @@ class HandOver:
             for uuid, claimed in self._wanted.items()
             if uuid not in taken
         }
-        if entering and self._write({**self._gpus, **entering}):
+        if self._write({**self._gpus, **entering}) and entering:
             self._gpus |= entering
             _log.info("gpus_given_by_claim", gpus=sorted(entering))
+        self._known = True
         reason = "is given by claim when its pods end"
         self._arriving = {uuid: reason for uuid in self._wanted if uuid not in self._gpus}
         self._publish()
@@ -140,7 +152,7 @@ class HandOver:
         self,
         shown: Published[frozenset[str] | None],
         name_of: Callable[[str], str],
-        prepared: AllPrepared,
+        still: Still,
         allocated: AllAllocated,
         changed: Callable[[], None],
     ) -> None:
@@ -154,12 +166,29 @@ class HandOver:
             self._note_absent(leaving, shown.value, clock())
             due, before = [uuid for uuid in leaving if self._is_due(uuid, clock())], self._leaving
             try:
-                self._leaving = await _reasons(leaving, due, prepared, allocated)
+                released = await self._let_go(leaving, due, still, allocated)
             except GpushareError as error:
                 unknown = f"belongs to claims, and it is not known which claims there are: {in_words(error)}"
-                self._leaving = dict.fromkeys(leaving, unknown)
-            if self._release(uuid for uuid in due if uuid not in self._leaving) or before != self._leaving:
+                released, self._leaving = False, dict.fromkeys(leaving, unknown)
+            if released or before != self._leaving:
                 changed()
+
+    async def _let_go(
+        self, leaving: Mapping[str, str], due: Collection[str], still: Still, allocated: AllAllocated
+    ) -> bool:
+        """Let the `due` GPUs leave that no claim can have; return whether any left. `leaving` are names of devices."""
+        if not leaving:
+            self._leaving = {}
+            return False
+        async with still() as prepared:
+            self._leaving = _held(leaving, prepared)
+        named = {}
+        if any(uuid not in self._leaving for uuid in due):
+            named = {each.device: claim.id.label for claim in await allocated() for each in claim.devices}
+        soon = {uuid: "leaves the claims soon" for uuid in leaving if uuid not in due}
+        async with still() as prepared:  # again: a claim may have been prepared while the API server answered
+            self._leaving = {**soon, **_named(leaving, named), **_held(leaving, prepared)}
+            return self._release(uuid for uuid in due if uuid not in self._leaving)
 
     def _note_absent(self, leaving: Mapping[str, str], shown: AbstractSet[str] | None, now: float) -> None:
         """Remember since when GPUs that leave have been out of the ResourceSlices."""
@@ -189,16 +218,21 @@ class HandOver:
         return found | cards | {part for part, card in self._parts.items() if card in found}
 
     def _write(self, gpus: Mapping[str, GivenGpu]) -> bool:
+        """Say in the file which GPUs belong to claims; return whether the file says so."""
+        sharing = {uuid: each.sharing for uuid, each in gpus.items()}
         try:
-            self._file.write({uuid: each.sharing for uuid, each in gpus.items()})
+            if sharing != self._written:
+                self._file.write(sharing)
         except OSError as error:
             _log.error("given_gpus_not_written", path=str(self._file.path), reason=in_words(error))
             return False
+        self._written = sharing
         return True
 
     def _publish(self) -> None:
-        if self._gpus != self.standing.value.gpus:
-            self.standing.publish(ClaimStanding(dict(self._gpus)))
+        found = ClaimStanding(dict(self._gpus), self._known)
+        if found != self.standing.value:
+            self.standing.publish(found)
 
 
 def _sharing(claimed: ClaimedGpu) -> ClaimSharing:
@@ -216,25 +250,13 @@ def _holders(uuid: str, prepared: Iterable[PreparedClaim]) -> list[str]:
     return sorted(claim.id.label for claim in prepared if any(device.gpu == uuid for device in claim.devices))
 
 
-async def _reasons(
-    leaving: Mapping[str, str], due: Collection[str], prepared: AllPrepared, allocated: AllAllocated
-) -> Mapping[str, str]:
-    """Return why GPUs cannot leave the claims yet, for people, by UUID; `leaving` are the names of their devices.
-
-    GPUs that can leave now are not in the answer; only the `due` GPUs can.
-    """
-    if not leaving:
-        return {}
-    reasons = _held(leaving, await prepared())
-    if any(uuid not in reasons for uuid in due):
-        named = {each.device: claim.id.label for claim in await allocated() for each in claim.devices}
-        # Looked at last: a claim that was prepared while the API server answered is seen.
-        reasons = _held(leaving, await prepared())
-        for uuid, name in leaving.items():
-            if name in named:
-                reasons.setdefault(uuid, f"leaves the claims when claim {named[name]} is not allocated any more")
-    soon = {uuid: "leaves the claims soon" for uuid in leaving if uuid not in due}
-    return {**soon, **reasons}
+def _named(leaving: Mapping[str, str], named: Mapping[str, str]) -> dict[str, str]:
+    """Return the reasons of GPUs that allocated claims name; `named` are the claims by device."""
+    return {
+        uuid: f"leaves the claims when claim {named[name]} is not allocated any more"
+        for uuid, name in leaving.items()
+        if name in named
+    }
 
 
 def _held(uuids: Iterable[str], prepared: Iterable[PreparedClaim] | None) -> dict[str, str]:

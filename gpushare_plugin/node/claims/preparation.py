@@ -6,8 +6,8 @@ that counts, and that the kubelet has prepared or given back by the next daemon.
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -49,6 +49,10 @@ class GivenGpus(Protocol):
         """Return what the container of each request gets; raises ClaimRefusedError."""
         ...
 
+    async def ready(self, claim: PreparedClaim) -> None:
+        """Wait until the containers of a claim can start; raises ClaimRefusedError."""
+        ...
+
 
 Allocated = Callable[[ClaimId], Awaitable[AllocatedClaim]]
 """Returns a claim as the scheduler allocated the claim; raises ClaimRefusedError."""
@@ -88,6 +92,16 @@ class Preparation:
         async with self._records.exclusive():
             pass
         self._publish()
+
+    @asynccontextmanager
+    async def still(self) -> AsyncIterator[Sequence[PreparedClaim] | None]:
+        """Keep all daemons from changes until the block ends, which must not wait; raises ClaimRecordError.
+
+        Yields the prepared claims, None where the record of a claim cannot be read.
+        """
+        async with self._records.exclusive():
+            self._publish()
+            yield None if self._records.unreadable else self.prepared.value
 
     # ------------------------------------------------------------------ what the kubelet asks for
 
@@ -143,8 +157,13 @@ class Preparation:
             if (before := self._before(id_)) is not None:
                 return before
         claim = await self._allocated(id_)
-        devices = await self._once_there_is_room(claim)
+        prepared = await self._once_there_is_room(claim)
         self._publish()
+        if not prepared.done:
+            await self._given.ready(prepared)
+            async with self._records.exclusive():
+                self._finish(prepared)
+        devices = prepared.devices
         _log.info(
             "claim_prepared",
             claim=id_.label,
@@ -164,16 +183,21 @@ class Preparation:
         self._files.keep(id_.uid, record.cdi)
         return record.claim.devices
 
-    async def _once_there_is_room(self, claim: AllocatedClaim) -> tuple[PreparedDevice, ...]:
-        """Prepare a claim, once no other claim holds what was promised; raises ClaimRefusedError after a while."""
+    async def _once_there_is_room(self, claim: AllocatedClaim) -> PreparedClaim:
+        """Prepare a claim, once no other claim holds what was promised; raises ClaimRefusedError after a while.
+
+        The claim that is returned is done unless its containers have to wait.
+        """
         clock = asyncio.get_running_loop().time
         until = clock() + self._wait_for_room
         while True:
             changed = self.prepared.replaced
             try:
                 async with self._records.exclusive():
-                    before = self._before(claim.id)
-                    return self._record(claim) if before is None else before
+                    # Another daemon may have prepared the claim meanwhile.
+                    if self._before(claim.id) is not None:
+                        return self._records.claims[claim.id.uid].claim
+                    return self._record(claim)
             except ClaimRefusedError as error:
                 if error.reason not in _PASSING or clock() >= until:
                     raise
@@ -181,7 +205,7 @@ class Preparation:
                 async with asyncio.timeout(LOOK_EVERY):
                     await changed.wait()
 
-    def _record(self, claim: AllocatedClaim) -> tuple[PreparedDevice, ...]:
+    def _record(self, claim: AllocatedClaim) -> PreparedClaim:
         """Check a claim, and write its record and its CDI file; the record exists before the file, and outlives it."""
         uid = claim.id.uid
         begun = PreparedClaim(claim.id, self._given.devices(claim), done=False, users=claim.users)
@@ -189,11 +213,17 @@ class Preparation:
         grants = self._given.grants(claim)
         document = specification(self._driver, uid, grants)
         devices = self._with_cdi(uid, _with_limits(begun.devices, grants), grants, described(document))
-        begun = replace(begun, devices=devices)
+        namespaces = tuple(grant.namespace for grant in grants.values() if grant.namespace is not None)
+        begun = replace(begun, devices=devices, namespaces=namespaces)
         self._records.write(begun, document)
         self._files.keep(uid, document)
-        self._records.write(replace(begun, done=True), document)
-        return devices
+        return begun if namespaces else self._finish(begun)
+
+    def _finish(self, claim: PreparedClaim) -> PreparedClaim:
+        """Record a claim as done, all of whose files exist."""
+        done = replace(claim, done=True)
+        self._records.write(done, self._records.claims[claim.id.uid].cdi)
+        return done
 
     def _with_cdi(
         self, uid: str, devices: Iterable[PreparedDevice], grants: Mapping[str, Grant], own: frozenset[str]

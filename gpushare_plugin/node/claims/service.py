@@ -10,7 +10,8 @@ from gpushare_plugin.base.published import Published, changes
 from gpushare_plugin.base.tasks import background
 from gpushare_plugin.claims.device import Device
 from gpushare_plugin.claims.devices import device_name
-from gpushare_plugin.core.prepared_claim import ClaimId, PreparedClaim, PreparedDevice
+from gpushare_plugin.core.claim_state import ClaimState
+from gpushare_plugin.core.prepared_claim import ClaimId, PreparedDevice
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.kube.dra.claims import Claims
 from gpushare_plugin.kube.dra.resource_slices import ResourceSlices
@@ -26,6 +27,7 @@ from gpushare_plugin.node.claims.leftovers import Leftovers
 from gpushare_plugin.node.claims.preparation import Preparation
 from gpushare_plugin.node.claims.records import ClaimRecords, boot_id
 from gpushare_plugin.node.claims.statuses import Statuses
+from gpushare_plugin.sharing.plan import Plan
 
 _log = structlog.get_logger()
 
@@ -38,16 +40,17 @@ class NodeClaims:
 
         Raises GpushareError for a path that is too long for sockets, OSError without the ID of the boot.
         """
+        self._driver = driver
         self._cluster = cluster
         directory = places.kubelet_root / "plugins" / driver
         self._claims = Claims(cluster.client, driver, cluster.name)
         self._records = ClaimRecords(directory / "claims", boot_id())
         files = CdiFiles(places.specifications, driver)
         self._standing = Published(ClaimStanding())
-        self._gpus = ClaimGpus(self._standing)
+        self._given = GivenFile(directory)
+        self._gpus = ClaimGpus(self._standing, self._given)
         self.preparation = Preparation(driver, self._records, files, self._claims.allocated, self._gpus)
         """Prepares claims."""
-        self._given = GivenFile(directory)
         self.plugin = DraPlugin(places.kubelet_root, driver, places.instance, self)
         """The side of the kubelet."""
         self.resource_slices = ResourceSlices(cluster.client, driver, cluster.name)
@@ -58,6 +61,12 @@ class NodeClaims:
         self.health: Published[tuple[DeviceHealth, ...]] = Published(())
         """The health of all devices."""
 
+    @property
+    def state(self) -> ClaimState:
+        """The claims now, for people."""
+        trouble = self.resource_slices.trouble.value if self._wanted.value is not None else ""
+        return ClaimState(self._driver, self.preparation.prepared.value, trouble)
+
     async def prepare(self, ids: Sequence[ClaimId]) -> Mapping[str, tuple[PreparedDevice, ...] | str]:
         """Prepare the claims of a pod."""
         return await self.preparation.prepare(ids)
@@ -66,22 +75,33 @@ class NodeClaims:
         """Give claims back."""
         return await self.preparation.unprepare(ids)
 
-    async def begin(self) -> HandOver:
-        """Read what was prepared before, and return the ledger; raises ClaimRecordError."""
+    async def begin(self, node: PluginSide) -> None:
+        """Keep what earlier claims have on a node that offers nothing yet; raises ClaimRecordError."""
         await self.preparation.look()
         self._hand_over = HandOver(self._given, self.preparation.prepared.value, self._standing)
-        return self._hand_over
+        self._keep_namespaces(node)
+        self._gpus.until_made = node.until_made
+        node.share_with(self._hand_over)
+
+    async def stand_by(self, plan: Plan, parts: Mapping[str, str]) -> None:
+        """Prepare claims beside another daemon, which keeps the ledger by the same config; raises ClaimRecordError.
+
+        `parts` are the cards of MIG instances, by UUID of the instance.
+        """
+        await self.preparation.look()
+        HandOver(self._given, self.preparation.prepared.value, self._standing).stand_by(plan, parts)
+
+    def _keep_namespaces(self, node: PluginSide) -> None:
+        node.keep_namespaces(each for claim in self.preparation.prepared.value for each in claim.namespaces)
 
     async def run(self, node: PluginSide) -> None:
-        """Serve claims until cancelled; only after `begin`."""
-        allocated, shown = self._claims.all_allocated, self.resource_slices.devices
+        """Publish and follow claims until cancelled; only after `begin`, and beside `plugin.run`."""
+        shown, still, allocated = self.resource_slices.devices, self.preparation.still, self._claims.all_allocated
+        leave = partial(self._hand_over.run, shown, device_name, still, allocated, node.apply)
         async with background() as spawn:
             spawn("devices", partial(self._follow, node))
-            spawn("DRA plugin", self.plugin.run)
             spawn("ResourceSlices", self._publish)
-            spawn(
-                "hand-over", partial(self._hand_over.run, shown, device_name, self._all_prepared, allocated, node.apply)
-            )
+            spawn("hand-over", leave)
             spawn("leftovers", self._leftovers.run)
             spawn("status of claims", self._statuses.run)
             await asyncio.Event().wait()
@@ -91,6 +111,9 @@ class NodeClaims:
         notices: tuple[str, ...] = ()
         async for _ in changes(self._standing, node.snapshot, self.preparation.prepared):
             standing, snapshot = self._standing.value, node.snapshot.value
+            if not standing.known:
+                continue
+            self._keep_namespaces(node)
             self._gpus.unserved = {**snapshot.unserved, **snapshot.unlimited}
             found = offered_devices(standing, snapshot, self.preparation.prepared.value)
             for notice in found.notices:
@@ -114,7 +137,3 @@ class NodeClaims:
             if registered.times:
                 break
         await self.resource_slices.run(self._wanted, self._cluster.node)
-
-    async def _all_prepared(self) -> Sequence[PreparedClaim] | None:
-        await self.preparation.look()
-        return None if self._records.unreadable else self.preparation.prepared.value

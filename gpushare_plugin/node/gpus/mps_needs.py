@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.core.gpu import Inventory
@@ -46,6 +46,7 @@ class NodeMps:
         self._modes: dict[str, UnderMps] = {}
         self._waiting: dict[str, str] = {}
         self._namespaces: dict[str, ContainerNamespace] = {}
+        self._of_claims: dict[str, ContainerNamespace] = {}
         self._starting: Counter[str] = Counter()
         self._following = asyncio.Lock()
         self._published: frozenset[tuple[str, str]] = frozenset()
@@ -60,6 +61,7 @@ class NodeMps:
         self._namespaces = {
             each.name: ContainerNamespace(each.name, each.memory_limit_mib, each.active_thread_percentage)
             for each in before.namespaces
+            if each.name not in self._of_claims
         }
         for gpu in before.gpus:
             mode, now = UnderMps(gpu.memory_limit_mib, protocol=before.protocol), under_mps.get(gpu.uuid)
@@ -93,7 +95,8 @@ class NodeMps:
         before = self._wanted or self._before
         settings = before.model_copy(update=changes)
         with_them = settings.protocol == WITH_NAMESPACES
-        namespaces = tuple(_wanted(self._namespaces[name]) for name in sorted(self._namespaces)) if with_them else ()
+        needed = self._namespaces | self._of_claims
+        namespaces = tuple(_wanted(needed[name]) for name in sorted(needed)) if with_them else ()
         if namespaces != before.namespaces:
             revision = before.revision + 1
             settings = settings.model_copy(update={"namespaces": namespaces, "revision": revision})
@@ -148,6 +151,22 @@ class NodeMps:
                 f"{resource.name}: the MPS namespace {name} of the container does not exist with its limits after "
                 f"{START_WITHIN:g} s: {reason}. The kubelet tries again"
             )
+
+    def keep(self, namespaces: Iterable[ContainerNamespace]) -> None:
+        """Request the namespaces that claims need, in place of those of the last call."""
+        before, self._of_claims = self._of_claims, {each.name: each for each in namespaces}
+        if self._of_claims != before and self._wanted is not None:
+            self._request()
+
+    async def until_made(self, namespaces: Iterable[ContainerNamespace]) -> str:
+        """Wait until namespaces exist with their limits, at most START_WITHIN seconds; return why one does not exist.
+
+        Empty when all exist.
+        """
+        for each in namespaces:
+            if reason := await self.link.until_made(_wanted(each), START_WITHIN):
+                return f"the MPS namespace {each.name} does not exist with its limits: {reason}"
+        return ""
 
     @property
     def in_use(self) -> bool:

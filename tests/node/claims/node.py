@@ -1,5 +1,6 @@
 """A node whose GPUs are given by claim: `gpushare run`, an embedded kubelet, an API server and a scheduler."""
 
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -62,11 +63,16 @@ class ClaimNode:
         self.configure(sharing, dra)
         async with AsyncExitStack() as stack:
             if mps:
-                self.environment |= stack.enter_context(FakeMps()).environment
-                await stack.enter_async_context(
-                    process("mps", "--mps-root", self.folder / "mps", environment=self.environment)
-                )
+                await stack.enter_async_context(self.keeper())
             yield await stack.enter_async_context(self.daemon())
+
+    @asynccontextmanager
+    async def keeper(self) -> AsyncIterator[None]:
+        """Run `gpushare mps`."""
+        with FakeMps() as mps:
+            self.environment |= mps.environment
+            async with process("mps", "--mps-root", self.folder / "mps", environment=self.environment):
+                yield
 
     async def refused(self, pod: Pod) -> str:
         """Return why the claims of a pod are not prepared."""
@@ -81,6 +87,13 @@ class ClaimNode:
         edits = edits_of([each for each in started.cdi_devices if each.startswith(DRIVER)], [self.cdi])
         # The container runtime applies CDI devices to the variables of pod and image (containerd, pkg/cri/opts).
         return {**started.environment, **(pod or {}), **edits.environment}
+
+    def mounts_of(self, started: StartedContainer, path: str) -> list[Path]:
+        """Return what the CDI devices of claims mount at a path of the container."""
+        specs = [json.loads(file.read_text()) for file in self.cdi.glob("*claim_*.json")]
+        devices = {f"{each['kind']}={device['name']}": device for each in specs for device in each["devices"]}
+        mounts = [mount for name in started.cdi_devices for mount in devices[name]["containerEdits"]["mounts"]]
+        return [Path(mount["hostPath"]) for mount in mounts if mount["containerPath"] == path]
 
     async def devices(self, daemon: Daemon, count: int) -> list[Object]:
         """Wait until the ResourceSlices have so many devices that pods can get, and return the devices."""
@@ -123,11 +136,11 @@ class ClaimNode:
 
 
 @asynccontextmanager
-async def claim_node(folder: Path, *cards: FakeGpu) -> AsyncIterator[ClaimNode]:
+async def claim_node(folder: Path, *cards: FakeGpu, driver: str = "570.86.15") -> AsyncIterator[ClaimNode]:
     """Run everything but the daemon."""
     for name in ("cdi", "kubelet", "kubelet/plugins", "kubelet/plugins_registry"):
         (folder / name).mkdir()
-    with FakeNvml(list(cards) or [CARD]) as nvml:
+    with FakeNvml(list(cards) or [CARD], driver_version=driver) as nvml:
         async with ApiServer() as server, Client(server.kubeconfig(folder / "kubelet.conf")) as client:
             a_node(server)
             server.store.create(f"{API}/deviceclasses", {"metadata": {"name": "gpu"}, "spec": {}})

@@ -61,6 +61,9 @@ class Card(Struct, frozen=True):
             for each in claim.devices
         }
 
+    async def ready(self, claim: PreparedClaim) -> None:
+        """Return at once."""
+
 
 class Claims:
     """The claims of a cluster, and the claims of a node in files below a directory."""

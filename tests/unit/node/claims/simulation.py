@@ -7,7 +7,7 @@ import asyncio
 import random
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -18,7 +18,7 @@ from gpushare_plugin.base.published import Published
 from gpushare_plugin.claims.claim import AllocatedClaim, AllocatedDevice, ClaimRefusedError
 from gpushare_plugin.claims.devices import device_name
 from gpushare_plugin.core.holding import Confirmed, Holding
-from gpushare_plugin.core.prepared_claim import ClaimId, ClaimUser, PreparedClaim, PreparedDevice
+from gpushare_plugin.core.prepared_claim import ClaimId, ClaimUser, PreparedDevice
 from gpushare_plugin.node.claims.cdi_files import CdiFiles
 from gpushare_plugin.node.claims.given import GivenFile
 from gpushare_plugin.node.claims.gpus import ClaimGpus, offered_devices
@@ -72,7 +72,7 @@ class SimulatedDaemon:
         self.node = node
         self.records = ClaimRecords(node.directory / "claims", node.boot)
         self.standing = Published(ClaimStanding())
-        gpus = ClaimGpus(self.standing)
+        gpus = ClaimGpus(self.standing, GivenFile(node.directory))
         self.preparation = Preparation(DRIVER, self.records, CdiFiles(node.cdi, DRIVER), node.find, gpus)
         self.offer = NodeOffer(News(), node.clock)
         self.hand_over: HandOver
@@ -84,7 +84,8 @@ class SimulatedDaemon:
         self.hand_over = HandOver(GivenFile(self.node.directory), self.preparation.prepared.value, self.standing)
         self.offer.start(self.node.holdings(), NODE, {})
         self.apply()
-        run = self.hand_over.run(self.node.shown, device_name, self._prepared, self.node.all_allocated, self.apply)
+        still, allocated = self.preparation.still, self.node.all_allocated
+        run = self.hand_over.run(self.node.shown, device_name, still, allocated, self.apply)
         self.tasks = [asyncio.create_task(run), asyncio.create_task(self._ask())]
 
     def apply(self) -> None:
@@ -108,10 +109,6 @@ class SimulatedDaemon:
             await asyncio.sleep(2.0)
             self.offer.update_holdings(Confirmed.of(self.node.holdings(), self.node.clock()))
             self.apply()
-
-    async def _prepared(self) -> Collection[PreparedClaim] | None:
-        await self.preparation.look()
-        return None if self.records.unreadable else self.preparation.prepared.value
 
 
 class SimulatedNode:
@@ -338,7 +335,7 @@ class _Killer:
         name = frame.f_code.co_filename
         ours = "/gpushare_plugin/node/claims/" in name or name.endswith("/replacement.py")
         # The end of a process gives its locks up, which the end of this daemon cannot.
-        return self.line if ours and frame.f_code.co_name not in {"exclusive", "_locked"} else None
+        return self.line if ours and frame.f_code.co_name not in {"exclusive", "still", "_locked"} else None
 
     def line(self, _frame: FrameType, event: str, _argument: Any) -> Callable[..., Any]:
         """Count a line."""

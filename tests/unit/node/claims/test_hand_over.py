@@ -1,7 +1,8 @@
 """A GPU belongs to the device plugin or to claims, and goes from one to the other when nobody can have it twice."""
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -42,9 +43,10 @@ class Cluster:
         self.allocated: tuple[AllocatedClaim, ...] = ()
         self.released = 0
 
-    async def all_prepared(self) -> Collection[PreparedClaim] | None:
-        """Return the prepared claims."""
-        return self.prepared
+    @asynccontextmanager
+    async def still(self) -> AsyncIterator[Collection[PreparedClaim] | None]:
+        """Yield the prepared claims."""
+        yield self.prepared
 
     async def all_allocated(self) -> Iterable[AllocatedClaim]:
         """Return the allocated claims."""
@@ -56,7 +58,7 @@ class Cluster:
         def count() -> None:
             self.released += not hand_over.standing.value.gpus
 
-        await hand_over.run(self.shown, lambda uuid: uuid, self.all_prepared, self.all_allocated, count)
+        await hand_over.run(self.shown, lambda uuid: uuid, self.still, self.all_allocated, count)
 
 
 def holding(uuid: str) -> PreparedClaim:
