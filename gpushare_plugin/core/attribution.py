@@ -3,6 +3,7 @@
 The memory limit of a container is the memory of its memory units or slices, an equal part of the GPU where the
 isolation limits replicas, or all memory of a whole GPU or MIG instance. Where the driver limits memory, the hard limit
 that follows from such a share counts. Time slicing alone sets no limit, nor does a whole GPU whose memory is unknown.
+A container with a claim has the limit of its share, and no limit with access for administration.
 """
 
 from collections import Counter, defaultdict
@@ -13,6 +14,7 @@ from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.core.driver_limits import NO_LIMIT, MemoryLimit
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.holding import Holding
+from gpushare_plugin.core.prepared_claim import PreparedDevice
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.unit import Unit
 from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Owner, Process, Stowaway, Usage
@@ -25,20 +27,22 @@ NO_HOLDINGS = "the kubelet does not show what pods hold"
 
 
 class ContainerShare(Struct, frozen=True):
-    """The units of one GPU held by one container, or by all containers of a pod together."""
+    """What one container, or all containers of a pod together, hold of one GPU."""
 
     holder: Holding
     """A holding of the container, with the names and IDs of pod and container."""
     gpu: str
     """The UUID of the GPU."""
     resource: str
-    """The name of the resource; several names are separated by commas."""
+    """The name of the resource, or of the claim after `claim:`; several names are separated by commas."""
     units: int
-    """The number of units."""
+    """The number of units; by a claim, of devices."""
     memory: int | None
     """The bytes of GPU memory that the container may use, None for no limit."""
     guaranteed: int = 0
     """The bytes that the driver guarantees to the container, where containers may borrow memory."""
+    claimed: tuple[PreparedDevice, ...] = ()
+    """What the container has of the GPU by claims."""
 
 
 def attribute(samples: Iterable[GpuUsage], snapshot: Snapshot, holdings: Sequence[Holding] | None) -> Usage:
@@ -46,7 +50,8 @@ def attribute(samples: Iterable[GpuUsage], snapshot: Snapshot, holdings: Sequenc
     gpus = {gpu.uuid: gpu for gpu in snapshot.inventory.gpus}
     shares = list(_shares(snapshot, holdings or ()))
     found = [_Attribution(sample, gpus[sample.uuid], shares, holdings) for sample in samples if sample.uuid in gpus]
-    offered = {uuid for resource in snapshot.resources for uuid in resource.gpus} | {share.gpu for share in shares}
+    offered = {uuid for resource in snapshot.resources for uuid in resource.gpus} | snapshot.by_claim.keys()
+    offered |= {share.gpu for share in shares}
     return Usage(
         gpus=tuple(each.gpu_usage(offered, snapshot.under_mps | _leaving_mps(snapshot)) for each in found),
         containers=tuple(_containers(shares, found, gpus)),
@@ -72,6 +77,7 @@ def driver_limits(snapshot: Snapshot, holdings: Iterable[Holding]) -> Iterator[t
 def _shares(snapshot: Snapshot, holdings: Iterable[Holding]) -> Iterator[ContainerShare]:
     """Yield a share per container and GPU, over all resources but compute: units of compute go with units of memory."""
     parts: defaultdict[tuple[str, str, str, str], list[ContainerShare]] = defaultdict(list)
+    holdings = tuple(holdings)
     for holding, held in snapshot.held_units(holdings):
         by_gpu: defaultdict[str, list[Unit]] = defaultdict(list)
         for unit in held:
@@ -80,9 +86,38 @@ def _shares(snapshot: Snapshot, holdings: Iterable[Holding]) -> Iterator[Contain
         for gpu, units in by_gpu.items():
             limit = _limit(snapshot, gpu, units)
             share = ContainerShare(holding, gpu, holding.resource, len(units), limit.hard, limit.soft)
-            pod = (holding.namespace, holding.pod) if holding.pod else ("", holding.uid)
-            parts[*pod, holding.container, gpu].append(share)
+            parts[*_pod_of(holding), holding.container, gpu].append(share)
+    for share in _claimed_shares(snapshot, holdings):
+        parts[*_pod_of(share.holder), share.holder.container, share.gpu].append(share)
     return map(_together, parts.values())
+
+
+def _pod_of(holding: Holding) -> tuple[str, str]:
+    return (holding.namespace, holding.pod) if holding.pod else ("", holding.uid)
+
+
+def _claimed_shares(snapshot: Snapshot, holdings: Iterable[Holding]) -> Iterator[ContainerShare]:
+    """Yield what containers hold of GPUs by claims."""
+    if snapshot.claims is None:
+        return
+    gpus = {gpu.uuid: gpu for gpu in snapshot.inventory.gpus}
+    for holding in holdings:
+        by_gpu: defaultdict[str, list[PreparedDevice]] = defaultdict(list)
+        for device in snapshot.claims.held(holding) if holding.claim else ():
+            if device.gpu in gpus:
+                by_gpu[device.gpu].append(device)
+        for uuid, devices in by_gpu.items():
+            limit = _claimed_limit(snapshot, gpus[uuid], devices)
+            about = holding, uuid, holding.resource, len(devices)
+            yield ContainerShare(*about, limit.hard, limit.soft, tuple(devices))
+
+
+def _claimed_limit(snapshot: Snapshot, gpu: Gpu, devices: Sequence[PreparedDevice]) -> MemoryLimit:
+    """Return the limits of a container with `devices` of a GPU, which are shares, or the GPU itself."""
+    share, rule = sum(each.memory_mib for each in devices), snapshot.driver_limits.get(gpu.uuid)
+    if rule is None or not share or any(each.way == "whole" for each in devices):
+        return MemoryLimit(share * MIB or None)
+    return rule.limit(share, gpu.memory_mib)
 
 
 def _held(snapshot: Snapshot, holdings: Iterable[Holding]) -> Counter[tuple[str, str]]:
@@ -118,6 +153,8 @@ def _share_mib(snapshot: Snapshot, uuid: str, units: Sequence[Unit]) -> int | No
 def _together(shares: Sequence[ContainerShare]) -> ContainerShare:
     """Return one share for several shares of the same GPU, by one container or by all containers of a pod."""
     first = shares[0]
+    # Containers of a pod can have one share of a claim together, while no two containers hold a unit.
+    shares = list({(share.resource, share.holder.ids): share for share in shares}.values())
     memories = [share.memory for share in shares if share.memory is not None]
     return ContainerShare(
         first.holder,
@@ -126,6 +163,7 @@ def _together(shares: Sequence[ContainerShare]) -> ContainerShare:
         sum(share.units for share in shares),
         sum(memories) if len(memories) == len(shares) else None,
         sum(share.guaranteed for share in shares),
+        tuple(device for share in shares for device in share.claimed),
     )
 
 
@@ -249,6 +287,7 @@ def _container(share: ContainerShare, processes: Sequence[Process] | None) -> Co
         holder.container_id,
         tuple(processes or ()),
         share.guaranteed,
+        claimed=share.claimed,
     )
 
 

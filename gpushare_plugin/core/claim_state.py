@@ -1,7 +1,10 @@
 """The claims of a node at a moment: which claims are prepared, and whether the API server shows what claims can get."""
 
+from collections.abc import Iterable, Iterator, Mapping
+
 from gpushare_plugin.base.structs import Struct
-from gpushare_plugin.core.prepared_claim import PreparedClaim
+from gpushare_plugin.core.holding import CLAIM, Holding, Holdings, claimed_device_id
+from gpushare_plugin.core.prepared_claim import PreparedClaim, PreparedDevice
 
 
 class ClaimState(Struct, frozen=True):
@@ -13,3 +16,38 @@ class ClaimState(Struct, frozen=True):
     """The claims that are prepared, or about to be."""
     trouble: str = ""
     """Why the ResourceSlices of the node are not in the API server as they should be; empty where they are."""
+
+    def devices(self, claim: PreparedClaim) -> Mapping[str, PreparedDevice]:
+        """Return the devices of a claim by their IDs in holdings."""
+        return {claimed_device_id(self.driver, each.pool, each.device, each.share_id): each for each in claim.devices}
+
+    def held(self, holding: Holding) -> list[PreparedDevice]:
+        """Return the devices of prepared claims that a container holds by a claim."""
+        return [
+            device
+            for claim in self.prepared
+            if (claim.id.namespace, claim.id.name) == (holding.namespace, holding.claim)
+            for id_, device in self.devices(claim).items()
+            if id_ in holding.ids
+        ]
+
+    def holdings(self, shown: Iterable[Holding]) -> Holdings:
+        """Return what pods have of the prepared claims, with the UIDs of pods; `shown` is what the kubelet shows.
+
+        The kubelet does not show which request of a claim a container names: a claim with several requests is held by
+        all containers of the pod together, with an empty name. While the kubelet shows no container with a claim, as
+        while an init container runs, the pods hold the claim for which the claim was reserved.
+        """
+        return tuple(each for claim in self.prepared for each in self._of_claim(claim, shown))
+
+    def _of_claim(self, claim: PreparedClaim, shown: Iterable[Holding]) -> Iterator[Holding]:
+        ids, together = frozenset(self.devices(claim)), len({each.request for each in claim.devices}) > 1
+        uids = {user.name: user.uid for user in claim.users}
+        name = claim.id.namespace, claim.id.name
+        found = [each for each in shown if (each.namespace, each.claim) == name and each.ids & ids]
+        for each in found:
+            known = each._replace(ids=each.ids & ids, uid=each.uid or uids.get(each.pod, ""))
+            yield known._replace(container="", container_id="") if together else known
+        if not found:
+            for user in claim.users:
+                yield Holding(claim.id.namespace, user.name, "", CLAIM + claim.id.name, ids, user.uid)

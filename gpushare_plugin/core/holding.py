@@ -14,6 +14,9 @@ from gpushare_plugin.core.unit import Unit, parse_unit
 ONLY_RECORDED = "a pod that only the kubelet's checkpoint shows"
 """The words for a pod without a name: the unit is an init container's, or the pod is not shown yet or has ended."""
 
+CLAIM = "claim:"
+"""What stands before the name of a claim where units have the name of a resource; as in the status of pods."""
+
 
 class Slot(NamedTuple):
     """One resource of one container: what a request of the container asks for, and what a holding fills."""
@@ -27,7 +30,7 @@ class Slot(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """The units of one resource held by one container."""
+    """The units of one resource, or the devices of one claim, held by one container."""
 
     namespace: str
     """The namespace of the pod; empty where only the checkpoint shows the pod."""
@@ -36,9 +39,9 @@ class Holding(NamedTuple):
     container: str
     """The name of the container; empty where only a device list shows the units."""
     resource: str
-    """The name of the resource."""
+    """The name of the resource; of a claim, the name of the claim after CLAIM."""
     ids: frozenset[str]
-    """The IDs of the units."""
+    """The IDs of the units, or of the devices, see `claimed_device_id`."""
     uid: str = ""
     """The kubelet's UID of the pod; empty where unknown."""
     container_id: str = ""
@@ -48,6 +51,11 @@ class Holding(NamedTuple):
     def slot(self) -> Slot:
         """The slot that the units fill."""
         return Slot(self.uid, self.container, self.resource)
+
+    @property
+    def claim(self) -> str:
+        """The name of the claim, in the namespace of the pod; empty for units."""
+        return self.resource.removeprefix(CLAIM) if self.resource.startswith(CLAIM) else ""
 
     @property
     def only_recorded(self) -> bool:
@@ -107,6 +115,11 @@ class Confirmed(Struct, frozen=True):
     def holders(self, ids: frozenset[str]) -> frozenset[str]:
         """Return the names, for people, of the pods that hold units with IDs in `ids`."""
         return frozenset(each.label for each in self.holdings if not each.ids.isdisjoint(ids))
+
+
+def claimed_device_id(driver: str, pool: str, device: str, share_id: str | None) -> str:
+    """Return the ID of a device, or of a share of a device, that a claim has of a DRA driver."""
+    return "/".join((driver, pool, device, share_id or ""))
 
 
 def combined(shown: Iterable[Holding], recorded: Iterable[Holding]) -> Holdings:

@@ -1,4 +1,4 @@
-"""The usage of a node: of GPUs by processes, and of the containers that hold units.
+"""The usage of a node: of GPUs by processes, and of the containers that hold units or claims.
 
 Memory is in bytes. A utilization is the part of the time in which a GPU computed, from 0 to 1. None stands for an
 unknown value.
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.core.effect import Effect
+from gpushare_plugin.core.prepared_claim import PreparedDevice
 
 TOLERANCE = 512 * MIB
 """Bytes by which a container may exceed its limit: the CUDA context of a process takes some hundreds of MiB."""
@@ -49,7 +50,7 @@ class Process(Struct, frozen=True):
 
 
 class ContainerUsage(Struct, frozen=True):
-    """The units of a GPU that a container holds, and the usage of the GPU by the processes of the container."""
+    """The share of a GPU that a container holds, and the usage of the GPU by the processes of the container."""
 
     namespace: str
     """The namespace of the pod."""
@@ -59,16 +60,16 @@ class ContainerUsage(Struct, frozen=True):
     """The name of the container.
 
     Empty for all containers of the pod together, where several containers hold the GPU and a process cannot be
-    attributed to one of the containers.
+    attributed to one of the containers; also where several requests of a claim are for the containers of the pod.
     """
     uid: str
     """The UID of the pod, as the kubelet has it."""
     gpu: str
     """The UUID of the GPU."""
     resource: str
-    """The name of the resource; several names are separated by commas."""
+    """The name of the resource, or of the claim after `claim:`; several names are separated by commas."""
     units: int
-    """The number of held units."""
+    """The number of held units; by a claim, of devices."""
     limit: int | None = None
     """The most bytes of GPU memory that the container may use; None without a limit, as with time slicing."""
     used: int | None = None
@@ -85,6 +86,8 @@ class ContainerUsage(Struct, frozen=True):
     """The bytes that the driver guarantees to the container, where containers may borrow memory."""
     effect: Effect | None = None
     """Whether the limit is in effect; None without an isolation that limits the container, and before it is known."""
+    claimed: tuple[PreparedDevice, ...] = ()
+    """What the container has of the GPU by claims; empty for units."""
 
     @property
     def label(self) -> str:
@@ -158,7 +161,7 @@ class Usage(Struct, frozen=True):
     gpus: tuple[GpuUsage, ...] = ()
     """The usage of every GPU that answered."""
     containers: tuple[ContainerUsage, ...] = ()
-    """The usage of every container that holds units."""
+    """The usage of every container that holds units or claims."""
     age: float = 0.0
     """Seconds since the look."""
     held: Mapping[tuple[str, str], int] | None = None

@@ -319,7 +319,7 @@ class NodeDaemon:
                 spawn("MIG", node.follow_mig)
                 watched = pods.watched if pods is not None else None
                 spawn("driver limits", partial(node.limits.run, watched, reader, node.snapshot))
-                spawn("usage", partial(self._follow_usage, source, node, cluster, reader, pods))
+                spawn("usage", partial(self._follow_usage, source, node, cluster, reader, phase))
                 spawn(
                     "own socket",
                     partial(serve_document, socket_path(daemon.directory), directory.claim, self.status.report),
@@ -384,7 +384,7 @@ class NodeDaemon:
         node: ServedNode,
         cluster: "Member | None",
         reader: HoldingsReader,
-        pods: "PromiseReconciler | None",
+        phase: Serving,
     ) -> None:
         """Look at the usage of the GPUs at intervals."""
         # In a thread: registration with the kubelet must not wait for this import.
@@ -399,10 +399,10 @@ class NodeDaemon:
         if isinstance(self.status.phase, Serving):
             self.status.phase = replace(self.status.phase, usage=tracker)
         await tracker.run(
-            lambda: node.snapshot.value,
+            lambda: replace(node.snapshot.value, claims=phase.claims()),
             lambda: node.config,
             lambda: cluster.container_ids if cluster is not None else {},
-            pods.learn_effects if pods is not None else lambda _: None,
+            phase.pods.learn_effects if phase.pods is not None else lambda _: None,
         )
 
     async def _accept(self, labels: Labels, inventory: Inventory) -> Accepted:

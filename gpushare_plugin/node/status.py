@@ -217,7 +217,8 @@ class DaemonStatus:
         """Return the holdings of containers shown by pod-resources."""
         try:
             async with asyncio.timeout(KUBELET_TIMEOUT):
-                return (await self._lister.list()).holdings
+                listing = await self._lister.list()
+                return (*listing.holdings, *listing.claims)
         except PodResourcesError as error:
             return Unknown(str(error))
         except TimeoutError:

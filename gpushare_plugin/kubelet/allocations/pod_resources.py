@@ -1,13 +1,15 @@
-"""The kubelet's pod-resources API: the devices allocated to each container, and all devices that can be allocated.
+"""The kubelet's pod-resources API: the devices and claims of each container, and all devices that can be allocated.
 
 The API v1 of Kubernetes 1.25 and later: later versions only add fields, which the decoder skips. Two things differ by
 version (pkg/kubelet/apis/podresources/server_v1.go): sidecars are listed from 1.30 on, and pods that have ended are no
-longer listed from 1.34 on; before, ended pods are listed without devices.
+longer listed from 1.34 on; before, ended pods are listed without devices. Claims are listed from 1.36 on, before only
+where the gate KubeletPodResourcesDynamicResources is on. A container that names a claim is listed with all devices of
+the claim, whatever request the container names (pkg/kubelet/cm/container_manager_linux.go, `GetDynamicResources`).
 """
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -17,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.structs import Struct
-from gpushare_plugin.core.holding import Holding, Holdings
+from gpushare_plugin.core.holding import CLAIM, Holding, Holdings, claimed_device_id
 from gpushare_plugin.kubelet.api import podresources_pb2 as api
 
 _SERVICE = api.DESCRIPTOR.services_by_name["PodResourcesLister"].full_name
@@ -44,6 +46,8 @@ class Listing(Struct, frozen=True):
     """Every active pod, by namespace and name."""
     holdings: Holdings
     """The units held by the pods' containers, without init containers and without pod UIDs."""
+    claims: Holdings = ()
+    """The devices of claims, of all DRA drivers, held by the same containers."""
 
 
 class PodResourcesError(GpushareError):
@@ -111,6 +115,7 @@ def _listing(answer: bytes) -> Listing:
     return Listing(
         frozenset((pod.namespace, pod.name) for pod in pods),
         tuple(Holding(*holder, frozenset(ids)) for holder, ids in held.items()),
+        _claims(pods),
     )
 
 
@@ -120,6 +125,19 @@ def _of_claims(driver: str, answer: bytes) -> frozenset[str]:
     claims = (each for pod in pods for container in pod.containers for each in container.dynamic_resources)
     devices = (each for claim in claims for each in claim.claim_resources if each.driver_name == driver)
     return frozenset(each.name for device in devices for each in device.cdi_devices)
+
+
+def _claims(pods: Iterable[api.PodResources]) -> Holdings:
+    held: dict[tuple[str, str, str, str], set[str]] = defaultdict(set)
+    for pod in pods:
+        for container in pod.containers:
+            for claim in container.dynamic_resources:
+                holder = (pod.namespace, pod.name, container.name, CLAIM + claim.claim_name)
+                held[holder].update(
+                    claimed_device_id(each.driver_name, each.pool_name, each.device_name, each.share_id or None)
+                    for each in claim.claim_resources
+                )
+    return tuple(Holding(*holder, frozenset(ids)) for holder, ids in held.items())
 
 
 def _devices(answer: bytes) -> IdsByResource:

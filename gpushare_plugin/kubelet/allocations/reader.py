@@ -81,6 +81,7 @@ class HoldingsReader:
         self._asked: tuple[Identity | None, float] | None = None
         self._read: tuple[Identity | None, float, Holdings] | None = None
         self._seen: Identity | None = None
+        self._about: object = None
         self._granted: tuple[Identity | None, Granted] = None, {}
         self.complete = False
         """Whether the last answer of `read` has all units allocated before the call."""
@@ -181,19 +182,21 @@ class HoldingsReader:
         found = ((each, uids.get((each.namespace, each.pod))) for each in shown)
         return tuple(each._replace(uid=uid) for each, uid in found if uid)
 
-    async def read(self) -> Holdings | None:
+    async def read(self, about: object = None) -> Holdings | None:
         """Return the holdings of the pods shown by the kubelet; None if the kubelet does not answer.
 
         The holdings are read again when the kubelet has written its checkpoint, which happens at each allocation, and
         also after `READ_EVERY` seconds, because the kubelet writes nothing when a pod ends. A new checkpoint is read as
         soon as it has stayed the same between two calls. A pod without a UID in the checkpoint has an empty UID.
+        Claims, of which the kubelet writes nothing there, are read again when `about` is another object than before.
         """
         # Before anything is read: a checkpoint written during the reading is read the next time.
         written, now = identity(self._directory / CHECKPOINT), self._clock()
         if self._read is not None:
             before, read_at, holdings = self._read
             settled, self._seen = written == self._seen, written
-            if (before == written or not settled) and now - read_at < READ_EVERY:
+            same = about is self._about
+            if same and (before == written or not settled) and now - read_at < READ_EVERY:
                 self.complete = before == written
                 return holdings
         self.complete = False
@@ -208,7 +211,8 @@ class HoldingsReader:
         holdings, held = await asyncio.to_thread(_of_pods, listing.holdings, self._directory)
         if held is not None:
             self.recent.learn(held, since)
-        self._read, self.complete = (written, now, holdings), True
+        holdings = (*holdings, *listing.claims)
+        self._read, self._about, self.complete = (written, now, holdings), about, True
         return holdings
 
     async def granted(self) -> Granted:

@@ -77,9 +77,10 @@ class Proof:
         if not limited:
             return usage
         asked = [(each, limited[overuser(each)]) for each in usage.containers if overuser(each) in limited]
+        claimed = [each for each, _ in asked if each.claimed]
         facts = _Evidence(
-            await self._holdings.granted(),
-            await self._namespaces(),
+            _with_claims(await self._holdings.granted(), claimed),
+            await self._namespaces(claimed),
             await self._processes(asked, seen_at),
             await self._driver(asked),
             self._late,
@@ -102,13 +103,15 @@ class Proof:
             for pid, found in facts.items()
         }
 
-    async def _namespaces(self) -> Mapping[tuple[str, str], frozenset[str]]:
-        """Return the MPS namespaces by the units of containers; empty unless MPS has clients with namespaces."""
+    async def _namespaces(self, claimed: Iterable[ContainerUsage]) -> Mapping[tuple[str, str], frozenset[str]]:
+        """Return the MPS namespaces by the units or claims of containers; empty without clients with namespaces."""
         if all(each.namespace is None for each in self._mps().clients or ()):
             return {}
         found: defaultdict[tuple[str, str], frozenset[str]] = defaultdict(frozenset)
         for holding in await self._holdings.recorded() or ():
             found[holding.uid, holding.container] |= {namespace_name(holding.ids)}
+        for usage in claimed:
+            found[usage.uid, usage.container] |= {each.namespace for each in usage.claimed if each.namespace}
         return found
 
     async def _driver(self, asked: Iterable[tuple[ContainerUsage, Sequence[str]]]) -> Mapping[Overuser, DriverAnswer]:
@@ -119,6 +122,20 @@ class Proof:
         from gpushare_plugin.node.pods.driver_proof import driver_answers  # noqa: PLC0415 - only with driver limits
 
         return await driver_answers(by_the_driver, self._source, self._cgroup_root)
+
+
+def _with_claims(granted: Granted, claimed: Iterable[ContainerUsage]) -> Granted:
+    """Return what containers were given, by units and by claims: of which the CDI specifications have the variables.
+
+    Of containers that are not told apart, each request of their claims is what one of them was given.
+    """
+    found = {uid: dict(containers) for uid, containers in granted.items()}
+    for usage in claimed:
+        given = found.setdefault(usage.uid, {})
+        for each in usage.claimed:
+            container = usage.container or f"request {each.request}"
+            given[container] = {**given.get(container, {}), **each.environment}
+    return found
 
 
 def _isolations(snapshot: Snapshot, usage: ContainerUsage) -> Sequence[str]:

@@ -111,7 +111,9 @@ class UsageTracker:
             return
         looked_at = self._clock()
         # Holdings are read after the GPUs: a process seen on a GPU had got its units before.
-        holdings = _with_ids(await self._holdings.read(), container_ids)
+        prepared = snapshot.claims.prepared if snapshot.claims is not None else None
+        holdings = _with_claims(await self._holdings.read(prepared), snapshot)
+        holdings = _with_ids(holdings, container_ids)
         if holdings is not None:
             holdings = await with_init_containers(holdings, samples, container_ids, self._holdings.recorded)
         usage = await self._proof.of(attribute(samples, snapshot, holdings), snapshot, seen_at)
@@ -171,6 +173,14 @@ class UsageTracker:
             await self._evictions.consider(
                 self._episodes.current.values(), usage.containers, now, overuse.grace_seconds
             )
+
+
+def _with_claims(holdings: Holdings | None, snapshot: Snapshot) -> Holdings | None:
+    """Return holdings with the claims of this node only, and the UIDs of their pods."""
+    if holdings is None:
+        return None
+    claims = snapshot.claims.holdings(holdings) if snapshot.claims is not None else ()
+    return (*(each for each in holdings if not each.claim), *claims)
 
 
 def _with_ids(holdings: Holdings | None, ids: ContainerIds) -> Holdings | None:

@@ -11,11 +11,12 @@ from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.base.version import __version__
+from gpushare_plugin.core.claim_state import ClaimState
 from gpushare_plugin.core.effect import Effect
 from gpushare_plugin.core.gpu import FailedGpu, Gpu, MigInstance, gpu_label
 from gpushare_plugin.core.holding import Unknown
 from gpushare_plugin.core.snapshot import SharingMode, Snapshot
-from gpushare_plugin.core.usage import GpuUsage, Stowaway, Usage
+from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Stowaway, Usage
 from gpushare_plugin.observe.parts import Part
 
 ReportSource = Literal["daemon", "config"]
@@ -49,16 +50,16 @@ class LimitEffect(Part, frozen=True, kw_only=True):
 
 
 class Use(Part, frozen=True, kw_only=True):
-    """The units of one resource on one GPU held by one container, and the container's use of the GPU."""
+    """What one container holds of one GPU by units of one resource, or by a claim, and its use of the GPU."""
 
     namespace: str
     """The namespace of the pod; empty where only the kubelet's checkpoint shows the pod."""
     pod: str
     """The name of the pod; empty where only the kubelet's checkpoint shows the pod."""
     container: str
-    """The name of the container."""
+    """The name of the container; empty for all containers of the pod together, by a claim."""
     units: int
-    """The number of held units."""
+    """The number of held units; by a claim, 1."""
     memory_limit_mib: int | None = None
     """The limit of GPU memory in MiB; None without a limit."""
     memory_used_mib: int | None = None
@@ -69,6 +70,46 @@ class Use(Part, frozen=True, kw_only=True):
     """Whether the container uses more memory than its limit and the tolerance."""
     limit_effect: LimitEffect | None = None
     """Whether the limit is enforced; None without an isolation."""
+
+
+class ClaimedDevice(Part, frozen=True, kw_only=True):
+    """What one request of a prepared ResourceClaim has of one GPU."""
+
+    namespace: str
+    """The namespace of the claim and of its pods."""
+    claim: str
+    """The name of the claim."""
+    claim_uid: str
+    """The UID of the claim."""
+    request: str
+    """The name of the request."""
+    gpu: str
+    """The label of the GPU, see `gpu_label`; the name of the device where the node has the GPU no more."""
+    uuid: str
+    """The UUID of the GPU."""
+    way: str
+    """The way in which the GPU was shared when the claim was prepared."""
+    isolation: str
+    """The isolation that limits the containers."""
+    admin_access: bool = False
+    """Whether the claim has the GPU for administration: without a limit, and counted nowhere."""
+    memory_mib: int | None = None
+    """The memory in MiB that counts against the GPU; None where no memory counts."""
+    shares: int | None = None
+    """The shares that count against the GPU; None where no shares count."""
+    compute_percent: int | None = None
+    """The compute in percent that counts against the GPU; None where no compute was asked for."""
+    state: str = "prepared"
+    """The state: prepared, or not done yet (the kubelet asks again, or gives the claim back)."""
+    pods: tuple[str, ...] = ()
+    """The names of the pods that have the claim, by the kubelet or else by the reservation; empty where unknown."""
+    uses: tuple[Use, ...] = ()
+    """The containers with the claim, as the last look at the usage found them."""
+
+    @property
+    def label(self) -> str:
+        """The name of the claim for people: `namespace/name`."""
+        return f"{self.namespace}/{self.claim}"
 
 
 class ForeignProcess(Part, frozen=True, kw_only=True):
@@ -196,6 +237,10 @@ class NodeReport(Part, frozen=True, kw_only=True):
     """The GPUs, MIG instances after their card, without instances of a card that is offered itself."""
     failed: tuple[FailedGpu, ...] = ()
     """The unresponsive GPUs that are not among `gpus`."""
+    claims: tuple[ClaimedDevice, ...] | None = None
+    """What prepared claims have, claim by claim; None on a node that gives no GPU by claim, and without a daemon."""
+    resource_slices: str | None = None
+    """Why claims cannot get all GPUs that they should: the trouble with the ResourceSlices; None without one."""
     uses_unknown: str | None = None
     """The reason why the holdings of containers are unknown; None where known."""
     problems: tuple[str, ...] = ()
@@ -278,6 +323,8 @@ def report(snapshot: Snapshot, source: ReportSource = "config", problems: Iterab
             # A GPU that responded once is still among the GPUs of the node.
             if card.uuid not in uuids and (card.uuid is not None or _place(card) not in places)
         ),
+        claims=None if snapshot.claims is None else tuple(_claimed(snapshot, snapshot.claims)),
+        resource_slices=snapshot.claims.trouble or None if snapshot.claims is not None else None,
         uses_unknown=(holdings.reason or None) if isinstance(holdings, Unknown) else None,
         problems=tuple(problems),
         notices=snapshot.notices,
@@ -326,14 +373,7 @@ class _NodeReporter:
         for each in self._usage.containers:
             holder = each.gpu, each.namespace, each.pod, each.container
             if holder == (gpu, use.namespace, use.pod, use.container) and resource in each.resource.split(","):
-                return replace(
-                    use,
-                    memory_limit_mib=_mib(each.limit),
-                    memory_used_mib=_mib(each.used),
-                    utilization=each.utilization,
-                    over_limit=each.over,
-                    limit_effect=_effect(each.effect) if each.effect else None,
-                )
+                return _with_measured(use, each)
         return use
 
     def gpus(self) -> Iterator[GpuReport]:
@@ -418,6 +458,49 @@ class _NodeReporter:
             ("unregistered", not (standing and standing.registered)),
         )
         return next((state for state, applies in states if applies), "available")
+
+
+def _with_measured(use: Use, usage: ContainerUsage) -> Use:
+    return replace(
+        use,
+        memory_limit_mib=_mib(usage.limit),
+        memory_used_mib=_mib(usage.used),
+        utilization=usage.utilization,
+        over_limit=usage.over,
+        limit_effect=_effect(usage.effect) if usage.effect else None,
+    )
+
+
+def _claimed(snapshot: Snapshot, claims: ClaimState) -> Iterator[ClaimedDevice]:
+    """Yield what claims have, in the order of the names of claims."""
+    labels = {gpu.uuid: gpu.label for gpu in snapshot.inventory.gpus}
+    shown = claims.holdings(() if isinstance(snapshot.holdings, Unknown) else snapshot.holdings)
+    usages = snapshot.usage.containers if snapshot.usage is not None else ()
+    for claim in sorted(claims.prepared, key=lambda each: each.id):
+        for id_, device in claims.devices(claim).items():
+            name = claim.id.namespace, claim.id.name
+            pods = [each.pod for each in shown if id_ in each.ids and (each.namespace, each.claim) == name]
+            yield ClaimedDevice(
+                namespace=claim.id.namespace,
+                claim=claim.id.name,
+                claim_uid=claim.id.uid,
+                request=device.request,
+                gpu=labels.get(device.gpu, device.device),
+                uuid=device.gpu,
+                way=device.way,
+                isolation=device.isolation,
+                admin_access=device.admin_access,
+                memory_mib=device.memory_mib or None,
+                shares=device.shares or None,
+                compute_percent=device.percent,
+                state="prepared" if claim.done else "not done yet",
+                pods=tuple(dict.fromkeys(pods)),
+                uses=tuple(
+                    _with_measured(Use(namespace=each.namespace, pod=each.pod, container=each.container, units=1), each)
+                    for each in usages
+                    if each.namespace == claim.id.namespace and device in each.claimed
+                ),
+            )
 
 
 def _mib(memory: int | None) -> int | None:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from gpushare_plugin.base.text import visible
 from gpushare_plugin.core.gpu import FailedGpu
-from gpushare_plugin.observe.node.report import GpuReport, NodeReport, chosen_isolations
+from gpushare_plugin.observe.node.report import ClaimedDevice, GpuReport, NodeReport, Use, chosen_isolations
 
 _BAR_CELLS = 10
 _UNLIMITED = 1 << 16
@@ -26,7 +26,7 @@ _Cell = Callable[[_Row], RenderableType]
 
 
 def show(console: Console, node: NodeReport, *, wide: bool = False) -> None:
-    """Print the GPUs, remarks, and the containers that hold units; `wide` has every column."""
+    """Print the GPUs, remarks, the containers that hold units, and claims; `wide` has every column."""
     hidden = print_fitted(console, gpu_tables(node, wide=wide))
     sentences = list(remarks(node))
     if hidden:
@@ -39,6 +39,10 @@ def show(console: Console, node: NodeReport, *, wide: bool = False) -> None:
     if uses:
         console.print()
         print_fitted(console, narrower(headers, uses))
+    headers, claims = claim_rows(node, wide=wide)
+    if claims:
+        console.print()
+        print_fitted(console, narrower(headers, claims))
 
 
 def gpu_tables(node: NodeReport, *, wide: bool = False) -> Iterator[Table]:
@@ -129,6 +133,20 @@ def remarks(node: NodeReport) -> Iterator[str]:
             if gpu.isolation and gpu.isolation_reasons
         }
     )
+    yield from _about_gpus(node)
+    for claim in node.claims or ():
+        yield from _excesses_of(f"GPU {claim.gpu}", claim.uses)
+    if node.resource_slices:
+        yield f"Claims: {node.resource_slices}"
+    for card in node.failed:
+        yield f"GPU {card.label}: unresponsive: {card.reason}"
+    for problem in node.problems:
+        yield f"Not ready: {problem}"
+    for notice in node.notices:
+        yield f"Warning: {notice}"
+
+
+def _about_gpus(node: NodeReport) -> Iterator[str]:
     for uuid in dict.fromkeys(gpu.uuid for gpu in node.gpus):
         reports = [gpu for gpu in node.gpus if gpu.uuid == uuid]
         gpu = reports[0]
@@ -145,26 +163,28 @@ def remarks(node: NodeReport) -> Iterator[str]:
                 units = "1 unit" if one else f"{each.retired} units"
                 yield f"{name}: {units} of {each.resource} retired: no new pod gets {'it' if one else 'them'}"
         yield from _excesses(name, reports)
-    for card in node.failed:
-        yield f"GPU {card.label}: unresponsive: {card.reason}"
-    for problem in node.problems:
-        yield f"Not ready: {problem}"
-    for notice in node.notices:
-        yield f"Warning: {notice}"
 
 
 def _excesses(name: str, reports: Sequence[GpuReport]) -> Iterator[str]:
     """Yield a sentence for every container without or over its memory limit, and for every foreign process."""
-    for use in (use for each in reports for use in each.uses or ()):
-        if use.limit_effect and use.limit_effect.state == "not in effect":
-            holder = f"{use.namespace}/{use.pod} ({use.container})"
-            yield f"{name}: the limit of {holder} is not in effect: {use.limit_effect.reason}"
-    for use in (use for each in reports for use in each.uses or () if use.over_limit):
-        holder = f"{use.namespace}/{use.pod} ({use.container})"
-        yield f"{name}: {holder} uses {use.memory_used_mib} MiB, and may use {use.memory_limit_mib} MiB"
+    yield from _excesses_of(name, [use for each in reports for use in each.uses or ()])
     for process in reports[0].foreign_processes:
         used = "" if process.memory_used_mib is None else f" and uses {process.memory_used_mib} MiB"
         yield f"{name}: process {process.pid} ({process.program}) of {process.whose} holds no units of it{used}"
+
+
+def _excesses_of(name: str, uses: Sequence[Use]) -> Iterator[str]:
+    """Yield a sentence for every container without or over its memory limit on the GPU `name`."""
+    for use in uses:
+        if use.limit_effect and use.limit_effect.state == "not in effect":
+            yield f"{name}: the limit of {_holder(use)} is not in effect: {use.limit_effect.reason}"
+    for use in uses:
+        if use.over_limit:
+            yield f"{name}: {_holder(use)} uses {use.memory_used_mib} MiB, and may use {use.memory_limit_mib} MiB"
+
+
+def _holder(use: Use) -> str:
+    return f"{use.namespace}/{use.pod} ({use.container})" if use.container else f"{use.namespace}/{use.pod}"
 
 
 def use_rows(node: NodeReport, *, wide: bool = False) -> tuple[Sequence[str], list[list[RenderableType]]]:
@@ -185,6 +205,40 @@ def use_rows(node: NodeReport, *, wide: bool = False) -> tuple[Sequence[str], li
     ]
     more = ("LIMIT", "IN USE", "BUSY") if wide else ()
     return (*headers, *more, *(("LIMIT IS",) if proven else ())), rows
+
+
+def claim_rows(node: NodeReport, *, wide: bool = False) -> tuple[Sequence[str], list[list[RenderableType]]]:
+    """Return headers, and a row for what each request of a claim has of each GPU; `wide` adds the use.
+
+    Where an isolation limits containers, there is also whether the limits are enforced.
+    """
+    headers = ("GPU", "NAMESPACE", "CLAIM", "REQUEST", "PODS", "MEMORY", "SHARES", "COMPUTE", "ISOLATION", "STATE")
+    proven = any(use.limit_effect for each in node.claims or () for use in each.uses)
+    rows: list[list[RenderableType]] = [
+        [
+            *(each.gpu, each.namespace, each.claim, each.request, ", ".join(each.pods) or "-"),
+            *(_mib(each.memory_mib), "-" if each.shares is None else str(each.shares)),
+            "-" if each.compute_percent is None else f"{each.compute_percent} %",
+            "admin access" if each.admin_access else each.isolation,
+            each.state,
+            *((_words(use.limit_effect.words if use.limit_effect else "-" for use in each.uses),) if proven else ()),
+            *(_use_of(each) if wide else ()),
+        ]
+        for each in node.claims or ()
+    ]
+    more = ("IN USE", "BUSY", "WAY", "UUID") if wide else ()
+    return (*headers, *(("LIMIT IS",) if proven else ()), *more), rows
+
+
+def _use_of(claim: ClaimedDevice) -> Sequence[str]:
+    used = _words(_mib(use.memory_used_mib) for use in claim.uses)
+    busy = _words(_percent(use.utilization) for use in claim.uses)
+    return used, busy, claim.way, claim.uuid
+
+
+def _words(words: Iterable[str]) -> str:
+    """Return what is known of the containers of a claim, once where they are alike."""
+    return ", ".join(dict.fromkeys(words)) or "-"
 
 
 def bar(used: int, total: int) -> Text:

@@ -19,6 +19,7 @@ from gpushare_plugin.sharing.plan import plan
 from gpushare_plugin.sharing.snapshot import planned_snapshot
 from tests.nodes import a_mig_node, a_node
 from tests.snapshots import snapshot
+from tests.unit.core.claimed import claim, device, shown, with_claims
 from tests.unit.sharing.settings import memory, time_slicing
 from tests.unit.sharing.settings import settings as config_of
 
@@ -284,3 +285,85 @@ def test_every_process_is_counted_once(placed: list[tuple[str | None, int, int]]
     counted = sum(each.used or 0 for each in usage.containers) + sum(each.memory or 0 for each in usage.stowaways)
     assert counted == sum(mib for _, _, mib in placed) * MIB
     assert sum(each.processes or 0 for each in usage.containers) + len(usage.stowaways) == len(placed)
+
+
+class TestClaims:
+    """Containers that have a share of a GPU by a claim."""
+
+    BY_CLAIM: Mapping[str, Any] = {"dra": {}}
+
+    def seen(self, made: Snapshot, holdings: list[Holding], *processes: Process) -> list[ContainerUsage]:
+        """Look at the first GPU, and return who uses the GPU."""
+        assert made.claims is not None
+        usage = attribute([on(made, *processes)], made, made.claims.holdings(holdings))
+        assert usage.stowaways == ()
+        return list(usage.containers)
+
+    @pytest.mark.parametrize(
+        ("share", "limit"),
+        [
+            ({"mib": 2048}, 2 * GIB),
+            ({"mib": 8192, "way": "whole"}, 8 * GIB),
+            ({"mib": 0, "way": "replicas"}, None),
+            ({"mib": 0, "admin_access": True}, None),
+        ],
+        ids=["share", "whole", "time slices", "administration"],
+    )
+    def test_the_limit_of_a_container_is_that_of_its_claim(self, share: dict[str, Any], limit: int | None) -> None:
+        """The memory of the share or of the whole GPU; time slices and access for administration have no limit."""
+        made = snapshot(memory(), 8192, **self.BY_CLAIM)
+        prepared = device(made, **share)
+        made = with_claims(made, claim("mine", prepared, users=("a",)))
+        (container,) = self.seen(made, [shown(made, "a", "mine")], process(1, "a", 300))
+        assert (container.label, container.container, container.uid) == ("default/a", "main", "uid-a")
+        assert (container.resource, container.units, container.claimed) == ("claim:mine", 1, (prepared,))
+        assert (container.limit, container.used) == (limit, 300 * MIB)
+
+    def test_the_hard_limit_of_the_driver_is_the_limit_of_a_share(self) -> None:
+        """With what the config adds, and with burst, as for units."""
+        sections = {"driverLimits": {"additionalMemory": "512MiB"}, **self.BY_CLAIM}
+        config = config_of(sharing=memory(isolation="driver", burst=2), **sections)
+        decided = plan(EffectiveConfig(config), a_node(8192), driver_limits=DriverLimits(agent=True))
+        made = planned_snapshot(config, a_node(8192), decided)
+        made = with_claims(made, claim("mine", device(made, 2048), users=("a",)))
+        (container,) = self.seen(made, [shown(made, "a", "mine")])
+        assert (container.limit, container.guaranteed) == (5 * GIB, 2 * GIB)
+
+    def test_a_pod_that_the_kubelet_does_not_show_is_known_by_the_reservation(self) -> None:
+        """While an init container runs, or where the kubelet shows no claims, the processes are those of the pod."""
+        made = snapshot(memory(), 8192, **self.BY_CLAIM)
+        made = with_claims(made, claim("mine", device(made, 2048), users=("a",)))
+        (container,) = self.seen(made, [], process(1, "a", 300, container="init"))
+        assert (container.label, container.container, container.used) == ("default/a", "", 300 * MIB)
+
+    def test_containers_with_a_request_each_are_known_together(self) -> None:
+        """The kubelet does not show which request a container names: the limit is that of both shares."""
+        made = snapshot(memory(), 8192, **self.BY_CLAIM)
+        shares = device(made, 1024, request="small"), device(made, 2048, request="large")
+        made = with_claims(made, claim("mine", *shares, users=("a",)))
+        holdings = [shown(made, "a", "mine", "one"), shown(made, "a", "mine", "two")]
+        processes = [process(1, "a", 300, container="one"), process(2, "a", 400, container="two")]
+        (container,) = self.seen(made, holdings, *processes)
+        assert (container.container, container.units) == ("", 2)
+        assert (container.limit, container.used) == (3 * GIB, 700 * MIB)
+
+    def test_containers_with_one_share_together_do_not_have_the_share_twice(self) -> None:
+        """Each has the limit of the share; together they have no more."""
+        made = snapshot(memory(), 8192, **self.BY_CLAIM)
+        made = with_claims(made, claim("mine", device(made, 2048), users=("a",)))
+        holdings = [shown(made, "a", "mine", "one"), shown(made, "a", "mine", "two")]
+        both = [process(1, "a", 300, container="one"), process(2, "a", 400, container="two")]
+        assert [(each.container, each.limit) for each in self.seen(made, holdings, *both)] == [
+            ("one", 2 * GIB),
+            ("two", 2 * GIB),
+        ]
+        strange = process(3, "a", 500, container="unknown")
+        (pod,) = self.seen(made, holdings, *both, strange)
+        assert (pod.container, pod.units, pod.limit) == ("", 1, 2 * GIB)
+
+    def test_a_claim_of_another_dra_driver_is_none_of_ours(self) -> None:
+        """Also where the claim has the name and the device of a claim of ours."""
+        made = snapshot(memory(), 8192, **self.BY_CLAIM)
+        made = with_claims(made, claim("mine", device(made, 2048), users=("a",)))
+        foreign = shown(made, "b", "mine")._replace(ids=frozenset({"net.example.com/node/eth0/"}))
+        assert [each.pod for each in self.seen(made, [foreign])] == ["a"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.base.structs import replace
-from gpushare_plugin.core.holding import Holding
+from gpushare_plugin.core.holding import Holding, claimed_device_id
 from gpushare_plugin.kubelet.allocations.pod_resources import PodResourcesError, healthy_devices, list_pods
 from gpushare_plugin.kubelet.api import podresources_pb2 as api
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
@@ -125,3 +125,24 @@ async def test_a_kubelet_that_is_asked_too_often_says_so(short_path: Path) -> No
             assert (await list_pods(kubelet.pod_resources_socket)).holdings == ()
         with pytest.raises(PodResourcesError, match="RESOURCE_EXHAUSTED: rejected by rate limit"):
             await list_pods(kubelet.pod_resources_socket)
+
+
+async def test_a_claim_of_a_container_has_the_devices_of_all_dra_drivers(short_path: Path) -> None:
+    """A share is not another share of the same device, and a device that is listed twice counts once."""
+    devices = [
+        api.ClaimResource(driver_name="gpu.example.com", pool_name="node", device_name="gpu-0", share_id="a"),
+        api.ClaimResource(driver_name="gpu.example.com", pool_name="node", device_name="gpu-0", share_id="a"),
+        api.ClaimResource(driver_name="net.example.com", pool_name="node", device_name="eth0"),
+    ]
+    claims = [api.DynamicResource(claim_name="gpu", claim_namespace="n", claim_resources=devices)]
+    container = api.ContainerResources(name="c", dynamic_resources=claims)
+    async with answering(short_path, api.PodResources(name="p", namespace="n", containers=[container])) as socket:
+        listing = await list_pods(socket)
+    assert listing.holdings == ()
+    ids = frozenset(
+        {
+            claimed_device_id("gpu.example.com", "node", "gpu-0", "a"),
+            claimed_device_id("net.example.com", "node", "eth0", None),
+        }
+    )
+    assert listing.claims == (Holding("n", "p", "c", "claim:gpu", ids),)

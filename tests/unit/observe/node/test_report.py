@@ -18,6 +18,8 @@ from gpushare_plugin.observe.node.report import NodeReport, ReportError, Use, de
 from gpushare_plugin.observe.node.tables import bar, show, usage_tables
 from gpushare_plugin.observe.parts import encode
 from tests.nodes import a_gpu, a_mig_node
+from tests.snapshots import snapshot
+from tests.unit.core.claimed import claim, device, shown, with_claims
 from tests.unit.sharing.settings import GPU_MEM, memory, planned, time_slicing
 
 SHARED_GPU = "nvidia.com/gpu.shared"
@@ -238,6 +240,58 @@ def test_a_limit_that_is_not_in_effect_is_said(
     (row,) = (line for line in text(node, wide=True) if " team " in line)
     assert row.rstrip().endswith(f"  {cell}")
     assert [line for line in text(node) if "limit of" in line] == ([sentence] if sentence else [])
+
+
+class TestClaims:
+    """What prepared claims have of GPUs."""
+
+    def seen(self, effect: Effect | None = None, trouble: str = "") -> NodeReport:
+        """Return the report of a node with a share under MPS that is in use, and a whole GPU that is not done yet."""
+        made = snapshot(memory(isolation="mps"), 8192, 8192, dra={})
+        share, whole = device(made, 2048), device(made, 8192, way="whole", gpu=1)
+        made = with_claims(made, claim("mine", share, users=("a",)), claim("other", whole, done=False))
+        used = ContainerUsage(
+            *("default", "a", "main", "uid-a", share.gpu, "claim:mine", 1, 2 << 30, 1 << 30),
+            claimed=(share,),
+            effect=effect,
+        )
+        assert made.claims is not None
+        return report(
+            replace(
+                made,
+                claims=replace(made.claims, trouble=trouble),
+                holdings=(shown(made, "a", "mine"),),
+                usage=Usage(containers=(used,)),
+            ),
+            "daemon",
+        )
+
+    def test_a_row_says_who_has_what_by_a_claim(self) -> None:
+        """GPU, claim, request, pods, memory, and what keeps the limit; a claim that is not done is said to be so."""
+        lines = text(self.seen(Effect("in effect")))
+        (headers,) = (line.split() for line in lines if "CLAIM" in line)
+        assert headers[:6] == ["GPU", "NAMESPACE", "CLAIM", "REQUEST", "PODS", "MEMORY"]
+        rows = [" ".join(line.split()) for line in lines if " default " in line]
+        assert rows == [
+            "0 default mine gpu a 2048 MiB - - mps prepared in effect",
+            "1 default other gpu - 8192 MiB - - none not done yet -",
+        ]
+
+    def test_a_wide_row_says_what_is_in_use(self) -> None:
+        """The memory in use is that of the containers of the claim."""
+        (row,) = (line for line in text(self.seen(), wide=True) if " mine " in line)
+        assert "1024 MiB" in row
+        assert a_gpu(0).uuid in row
+
+    def test_trouble_is_said_in_sentences(self) -> None:
+        """A limit that is not in effect, and ResourceSlices that are not as they should be."""
+        node = self.seen(not_in_effect("a process escaped"), "the gate is off")
+        assert "GPU 0: the limit of default/a (main) is not in effect: a process escaped" in text(node)
+        assert "Claims: the gate is off" in text(node)
+
+    def test_a_node_without_claims_has_none(self, node: NodeReport) -> None:
+        """Where no GPU is given by claim, the data says that there are no claims to show."""
+        assert data_of(node)["claims"] is None
 
 
 def test_unknown_holdings_are_not_shown_as_zero(resources: tuple[Resource, ...]) -> None:
