@@ -20,6 +20,7 @@ from real_gpus.report import written
 from real_gpus.steps import (
     Step,
     Subject,
+    claims,
     discovery,
     doctor,
     driver_limits,
@@ -63,6 +64,9 @@ STEPS: Mapping[str, Step] = {
     "mps-fault": Step("MPS: a fault", mps.fault, no_mps),
     "mps-kill": Step("MPS: a kill", mps.kill, no_mps),
     "mps-restart": Step("MPS: the end of gpushare mps", mps.restart, no_mps),
+    "claims-mps": Step("Claims: shares under MPS", claims.mps, no_mps),
+    "claims-whole": Step("Claims: a whole GPU", claims.whole, no_cuda),
+    "claims-hand-over": Step("Claims: a GPU between units and claims", claims.hand_over, no_cuda),
     "namespaces": Step("MPS by protocol 3: memory and compute of each container", namespaces.limits, no_namespaces),
     "namespaces-escapes": Step("MPS by protocol 3: what programs can do", namespaces.escapes, no_namespaces),
     "namespaces-users": Step("MPS by protocol 3: programs of two users", namespaces.users, no_namespaces_for_users),

@@ -17,7 +17,7 @@ import psutil
 from gpushare_plugin.mps.exchange import MpsRoot
 from gpushare_plugin.observe.daemon_socket import DaemonSocketError, ask, socket_path
 from gpushare_plugin.observe.node.report import ForeignProcess, GpuReport, NodeReport, Use, decode
-from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
+from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod, StartedContainer
 from real_gpus.containers import Cgroups, Program, RunningContainer, clean_environment, inside
 
 Config = Mapping[str, Any]
@@ -64,6 +64,8 @@ class Node:
     kubelet: EmbeddedKubelet
     folder: Path
     containers: dict[str, RunningContainer] = field(default_factory=dict)
+    pods: dict[str, Pod] = field(default_factory=dict)
+    """The pods, by the name that a pod shares with its container."""
     daemon: psutil.Process = field(init=False)
     """The process of the daemon."""
     agent: asyncio.subprocess.Process | None = None
@@ -75,18 +77,33 @@ class Node:
 
     async def start(self, name: str, limits: Mapping[str, int]) -> RunningContainer:
         """Start a pod of one container, named like the pod; raises AdmissionError where the kubelet refuses."""
-        pod = Pod(name, [Container(name, limits)])
-        admitted = await self.kubelet.admit(pod)
-        folder = self.folder / "containers" / name
-        cgroup = self.machine.cgroups.of(pod.uid)
-        made = RunningContainer(admitted.containers[name], cgroup, folder, self.machine.gpus)
-        self.containers[name] = made
+        pod = self.pods[name] = Pod(name, [Container(name, limits)])
+        return self.running(pod, (await self.kubelet.admit(pod)).containers[name])
+
+    def running(self, pod: Pod, started: StartedContainer) -> RunningContainer:
+        """Return the container of a pod of one container, `started` with what it was given."""
+        folder = self.folder / "containers" / started.name
+        made = RunningContainer(started, self.machine.cgroups.of(pod.uid), folder, self.machine.gpus)
+        self.containers[started.name] = made
         return made
 
     @property
     def config(self) -> Path:
         """The config of the daemon; not there where the daemon runs without one."""
         return self.folder / _CONFIG
+
+    def configure(self, sharing: Config, *, dra: Config | None = None, protocol: int = _USUAL_PROTOCOL) -> None:
+        """Write the config of the daemon, with the section `dra` where GPUs are given by claim.
+
+        `protocol` is that of MPS.
+        """
+        flags = {"mpsRoot": str(self.mps.path), **({"mpsProtocol": protocol} if protocol != _USUAL_PROTOCOL else {})}
+        config = {"version": "v1", "flags": flags, "sharing": sharing, "health": _OFTEN}
+        self.config.write_text(json.dumps({**config, **({"dra": dra} if dra is not None else {})}))
+
+    async def can_allocate(self, units: Mapping[str, int], within: float = _READY_WITHIN) -> None:
+        """Wait until exactly these `units` (resource: units) can be allocated; raises TimeoutError."""
+        await self.kubelet.wait_for(lambda seen: seen.allocatable() == units, within=within)
 
     @property
     def mps(self) -> MpsRoot:
@@ -187,35 +204,48 @@ async def node(
 
     `protocol` is that of MPS. Raises NodeError where the node does not come up.
     """
+    with node_folder() as folder:
+        async with EmbeddedKubelet(folder) as kubelet:
+            made = Node(machine, kubelet, folder)
+            if sharing is not None:
+                made.configure(sharing, protocol=protocol)
+            async with serving(made, lambda: made.can_allocate(units), mps=mps):
+                yield made
+
+
+@contextlib.contextmanager
+def node_folder() -> Iterator[Path]:
+    """Make the folder of a node, which ends with the block."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="gs-") as name:
         folder = Path(name)
-        _prepare(folder, sharing, protocol)
-        async with contextlib.AsyncExitStack() as stack:
-            kubelet = await stack.enter_async_context(EmbeddedKubelet(folder))
-            made = Node(machine, kubelet, folder)
-            if mps:
-                await made.start_agent()
-                stack.push_async_callback(made.end_agent)
-            began = time.monotonic()
-            made.daemon = await stack.enter_async_context(_daemon(folder))
-            stack.push_async_callback(_end_containers, made)
-            try:
-                await kubelet.wait_for(lambda seen: seen.allocatable() == units, within=_READY_WITHIN)
-            except TimeoutError as error:
-                raise NodeError(f"{error}\n{_ends_of_logs(folder)}") from error
-            made.ready_after = time.monotonic() - began
-            made.ready_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-            yield made
+        folder.chmod(0o755)  # for programs of other users
+        (folder / _MPS / "shm").mkdir(parents=True)
+        (folder / "agent").mkdir()
+        yield folder
 
 
-def _prepare(folder: Path, sharing: Config | None, protocol: int) -> None:
-    folder.chmod(0o755)  # for programs of other users
-    if sharing is not None:
-        flags = {"mpsRoot": str(folder / _MPS), **({"mpsProtocol": protocol} if protocol != _USUAL_PROTOCOL else {})}
-        config = {"version": "v1", "flags": flags, "sharing": sharing, "health": _OFTEN}
-        (folder / _CONFIG).write_text(json.dumps(config))
-    (folder / _MPS / "shm").mkdir(parents=True)
-    (folder / "agent").mkdir()
+@contextlib.asynccontextmanager
+async def serving(
+    made: Node, ready: Callable[[], Awaitable[object]], *more: str | Path, mps: bool = False
+) -> AsyncIterator[None]:
+    """Run the daemon of a node, with `more` arguments, once `ready` has returned; and `gpushare mps` before the daemon.
+
+    Raises NodeError where `ready` raises TimeoutError.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        if mps:
+            await made.start_agent()
+            stack.push_async_callback(made.end_agent)
+        began = time.monotonic()
+        made.daemon = await stack.enter_async_context(_daemon(made.folder, more))
+        stack.push_async_callback(_end_containers, made)
+        try:
+            await ready()
+        except TimeoutError as error:
+            raise NodeError(f"{error}\n{_ends_of_logs(made.folder)}") from error
+        made.ready_after = time.monotonic() - began
+        made.ready_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        yield
 
 
 def _ends_of_logs(folder: Path) -> str:
@@ -228,13 +258,14 @@ async def _end_containers(node: Node) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _daemon(folder: Path) -> AsyncIterator[psutil.Process]:
+async def _daemon(folder: Path, more: Sequence[str | Path]) -> AsyncIterator[psutil.Process]:
     config = folder / _CONFIG
     command = [
         *(sys.executable, "-m", "gpushare_plugin", "run"),
         *(("--config-file", str(config)) if config.exists() else ()),
         *("--device-plugin-path", str(folder / "device-plugins")),
         *("--pod-resources-socket", str(folder / "pod-resources" / "kubelet.sock"), "--log-level", "debug"),
+        *map(str, more),
     ]
     with (folder / "run.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(*command, env=clean_environment(), stdout=log, stderr=log)

@@ -30,7 +30,7 @@ _SOON = 15.0
 _KILLS = 3
 """How often each way to end a program is tried."""
 _TERMINATE = "terminate_client and SIGKILL"
-_LIMIT, _PIPE, PERCENTAGE = (
+LIMIT, PIPE, PERCENTAGE = (
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
     "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
@@ -63,8 +63,13 @@ async def multiprocessors(subject: Subject) -> int:
     return int(found["multiprocessors"])
 
 
-async def limited(name: str, container: RunningContainer, limit: int, all_: int) -> AsyncIterator[Finding]:
-    """Return how much a program gets of a GPU with `all_` multiprocessors, whose limit of memory is `limit` MiB."""
+async def limited(
+    name: str, container: RunningContainer, limit: int, all_: int, *, keep: bool = False
+) -> AsyncIterator[Finding]:
+    """Return how much a program gets of a GPU with `all_` multiprocessors, whose limit of memory is `limit` MiB.
+
+    With `keep`, the program runs on, and keeps its memory.
+    """
     program = await container.start()
     look = await program.ask("look")
     if "error" in look:
@@ -79,10 +84,11 @@ async def limited(name: str, container: RunningContainer, limit: int, all_: int)
     else:
         yield between(statement, most - _ROUNDED, look["worked"], most, "multiprocessors")
     yield measured(f"{name}: multiprocessors that CUDA tells a program", look["multiprocessors"])
-    filled = await program.ask("fill", mib=limit + BEYOND_MIB)
+    filled = await program.ask("fill", mib=limit + BEYOND_MIB, keep=keep)
     statement = f"{name}: memory that a program gets before {filled.get('refusal') or 'a refusal'}"
     yield between(statement, limit - OVERHEAD_MIB, filled.get("mib", 0), limit, "MiB")
-    await program.end()
+    if not keep:
+        await program.end()
 
 
 async def slices(subject: Subject) -> AsyncIterator[Finding]:
@@ -171,13 +177,13 @@ def lifted(subject: Subject, limit: int) -> Mapping[str, Mapping[str, str | None
     """Return what a program can try to get more than `limit` MiB, by its name in words."""
     own, absent = subject.gpu.uuid, "GPU-00000000-0000-0000-0000-000000000000"
     return {
-        "removes its limit of memory": {_LIMIT: None},
-        "doubles its limit of memory": {_LIMIT: f"0={2 * limit}M"},
-        "names a GPU that it does not see": {_LIMIT: f"0={limit}M,1={limit}M"},
-        "names a GPU that it does not see, by UUID": {_LIMIT: f"{own}={limit}M,{absent}={limit}M"},
+        "removes its limit of memory": {LIMIT: None},
+        "doubles its limit of memory": {LIMIT: f"0={2 * limit}M"},
+        "names a GPU that it does not see": {LIMIT: f"0={limit}M,1={limit}M"},
+        "names a GPU that it does not see, by UUID": {LIMIT: f"{own}={limit}M,{absent}={limit}M"},
         "removes its limit of compute": {PERCENTAGE: None},
         "raises its limit of compute": {PERCENTAGE: "100"},
-        "leaves MPS": {_PIPE: None},
+        "leaves MPS": {PIPE: None},
     }
 
 

@@ -1,4 +1,4 @@
-"""What CDI devices change in the OCI specification of a container: variables, and the hooks before its process.
+"""What CDI devices change in the OCI specification of a container: variables, mounts, and hooks before its process.
 
 Facts: cncf-tags/container-device-interface, pkg/cdi (container-edits.go: a variable replaces one of the same name;
 cache.go: a later directory counts more, and the edits of a specification count with any of its devices).
@@ -27,6 +27,8 @@ class Edits(Struct):
 
     environment: dict[str, str] = field(default_factory=dict)
     """Variables by name."""
+    mounts: list[Document] = field(default_factory=list)
+    """The mounts, as CDI describes them: `hostPath`, `containerPath` and `options`."""
     hooks: list[Document] = field(default_factory=list)
     """The hooks that run on the host before the process of the container."""
 
@@ -35,6 +37,7 @@ class Edits(Struct):
         for variable in edits.get("env") or ():
             name, _, value = variable.partition("=")
             self.environment[name] = value
+        self.mounts += edits.get("mounts") or ()
         self.hooks += [hook for hook in edits.get("hooks") or () if hook["hookName"] == "createRuntime"]
 
 
