@@ -140,3 +140,15 @@ def test_a_burst_needs_the_agent_beside_the_hook(tmp_path: Path) -> None:
         limits = NodeLimits(tmp_path, lambda: None, News(), follows_pods=True)
         limits.want({a_gpu(0).uuid: rule}, DriverLimits(agent=True), [a_gpu(0).uuid])
         assert set(limits.unlimited) == unlimited
+
+
+def test_a_gpu_given_by_claim_needs_the_hook(tmp_path: Path) -> None:
+    """The agent sets no limits of claims: without a hook, no claim is promised a limit, and units are as ever."""
+    rules = {a_gpu(index).uuid: LimitRule() for index in range(2)}
+    limits = NodeLimits(tmp_path, lambda: None, News(), follows_pods=True)
+    by_agent = DriverLimits(agent=True, hook="no CDI specification has the hook")
+    limits.want(rules, by_agent, rules.keys(), {a_gpu(0).uuid})
+    unknown = "gpushare driver-limits does not set the limits of claims"
+    assert [unknown in limits.unlimited[a_gpu(index).uuid] for index in range(2)] == [True, False]
+    limits.want(rules, DriverLimits(agent=True), rules.keys(), {a_gpu(0).uuid})
+    assert limits.unlimited == {}

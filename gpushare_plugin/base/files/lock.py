@@ -71,8 +71,10 @@ class Lock:
         self.close()
 
 
-def lock(path: Path) -> Lock:
+def lock(path: Path, *, signed: bool = True) -> Lock:
     """Lock the file at `path` for this process; the lock can also be used as a context manager.
+
+    A lock that lasts for milliseconds can do without the signature, which names the holder to people and takes longer.
 
     Raises LockedError when the file is locked already, also by another part of this process. Raises OSError when the
     file can be neither opened for writing nor made (no directory, a read-only directory, a full disk), and for a
@@ -88,7 +90,8 @@ def lock(path: Path) -> Lock:
     except OSError:
         os.close(descriptor)
         raise
-    _sign(descriptor)
+    if signed:
+        _sign(descriptor)
     return Lock(path, descriptor)
 
 

@@ -66,7 +66,7 @@ class CdiFiles:
         if document is None:
             return
         need(self.directory)
-        content, file = json.dumps(document, indent=1), self.file(uid)
+        content, file = json.dumps(document), self.file(uid)
         if _content(file) != content.encode():
             replace_file(file, content)
 

@@ -12,9 +12,9 @@ import structlog
 
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.text import in_words
-from gpushare_plugin.kube.dra.claims import Claims
 from gpushare_plugin.kubelet.allocations.pod_resources import cdi_devices_of_claims
 from gpushare_plugin.node.claims.cdi_files import CdiFiles
+from gpushare_plugin.node.claims.hand_over import AllAllocated
 from gpushare_plugin.node.claims.preparation import Preparation
 from gpushare_plugin.node.claims.records import ClaimRecords
 
@@ -37,15 +37,15 @@ class Leftovers:
         preparation: Preparation,
         records: ClaimRecords,
         files: CdiFiles,
-        claims: Claims,
+        allocated: AllAllocated,
         socket: Path,
     ) -> None:
-        """Compare `records` and `files` with the claims of the cluster and the pod-resources socket of the kubelet."""
+        """Compare `records` and `files` with the allocated claims and the pod-resources socket of the kubelet."""
         self._driver = driver
         self._preparation = preparation
         self._records = records
         self._files = files
-        self._claims = claims
+        self._allocated = allocated
         self._socket = socket
         self._since: dict[str, float] = {}
 
@@ -78,7 +78,7 @@ class Leftovers:
 
     async def _had(self) -> set[str]:
         """Return the UIDs of the claims that are allocated here, or that containers have; raises GpushareError."""
-        allocated = {each.id.uid for each in await self._claims.all_allocated()}
+        allocated = {each.id.uid for each in await self._allocated()}
         # By its CDI device, which has the UID in its name, a container shows its claim.
         names = await cdi_devices_of_claims(self._socket, self._driver)
         shown = {uid for uid in self._kept() if any(f"={uid}-" in name for name in names)}

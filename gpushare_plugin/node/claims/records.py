@@ -138,23 +138,28 @@ class ClaimRecords:
         self._unreadable.pop(uid, None)
 
     async def _locked(self) -> Lock:
-        wait, holder = 0.001, ""
+        wait = 0.001
         try:
             async with asyncio.timeout(LOCK_WITHIN):
                 while True:
                     try:
-                        self.directory.mkdir(parents=True, exist_ok=True)
-                        return lock(self.directory / "lock")
-                    except LockedError as error:
-                        holder = error.holder
+                        return self._lock()
+                    except LockedError:
                         await asyncio.sleep(wait := min(2 * wait, 0.1))
         except TimeoutError:
             raise ClaimRecordError(
-                f"another daemon of gpushare{holder} has kept the records of claims in {self.directory} for "
+                f"another daemon of gpushare has kept the records of claims in {self.directory} for "
                 f"{LOCK_WITHIN:g} s; the kubelet tries again. If that lasts, end the other daemon"
             ) from None
         except OSError as error:
             raise self._unusable(error) from error
+
+    def _lock(self) -> Lock:
+        try:
+            return lock(self.directory / "lock", signed=False)
+        except FileNotFoundError:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            return lock(self.directory / "lock", signed=False)
 
     def _unusable(self, error: OSError) -> ClaimRecordError:
         return ClaimRecordError(

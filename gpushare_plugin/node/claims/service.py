@@ -55,7 +55,9 @@ class NodeClaims:
         """The side of the kubelet."""
         self.resource_slices = ResourceSlices(cluster.client, driver, cluster.name)
         """The side of the API server."""
-        self._leftovers = Leftovers(driver, self.preparation, self._records, files, self._claims, places.pod_resources)
+        self._leftovers = Leftovers(
+            driver, self.preparation, self._records, files, self._claims.all_allocated, places.pod_resources
+        )
         self._statuses = Statuses(self._claims, self.preparation.prepared)
         self._wanted: Published[tuple[Device, ...] | None] = Published(None)
         self.health: Published[tuple[DeviceHealth, ...]] = Published(())

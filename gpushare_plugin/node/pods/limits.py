@@ -7,6 +7,7 @@ cannot be allocated: no pod is promised a limit that nothing sets.
 import asyncio
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,14 +85,23 @@ class NodeLimits:
             return {}
         return self._link.view.unable if self._follows_pods else dict.fromkeys(self._uuids, _UNFOLLOWED)
 
-    def want(self, rules: Mapping[str, LimitRule], means: DriverLimits | None, offered: Collection[str]) -> None:
+    def want(
+        self,
+        rules: Mapping[str, LimitRule],
+        means: DriverLimits | None,
+        offered: Collection[str],
+        by_claim: AbstractSet[str] = frozenset(),
+    ) -> None:
         """Want limits on the GPUs with these rules, by UUID; `means` are those of the host.
 
         `offered` are the UUIDs of the GPUs on which pods are promised limits: other GPUs with a rule only wait for pods
-        that have limits.
+        that have limits. `by_claim` are the GPUs that are given by claim, for whose containers only a hook sets limits.
         """
         self._offered = frozenset(offered)
         reasons = {} if means is None else {uuid: means.why_not(rule) for uuid, rule in rules.items()}
+        if means is not None and means.hook:
+            unknown = f"{means.hook}, and gpushare driver-limits does not set the limits of claims"
+            reasons |= dict.fromkeys(by_claim & rules.keys(), unknown)
         self._lost = {uuid: f"{reason}; {_REMEDY}" for uuid, reason in reasons.items() if reason}
         if self._root is not None and (rules or self._link):
             self._order_by(self._root, rules, means)

@@ -335,7 +335,7 @@ class _Killer:
         name = frame.f_code.co_filename
         ours = "/gpushare_plugin/node/claims/" in name or name.endswith("/replacement.py")
         # The end of a process gives its locks up, which the end of this daemon cannot.
-        return self.line if ours and frame.f_code.co_name not in {"exclusive", "still", "_locked"} else None
+        return self.line if ours and frame.f_code.co_name not in {"exclusive", "still", "_locked", "_lock"} else None
 
     def line(self, _frame: FrameType, event: str, _argument: Any) -> Callable[..., Any]:
         """Count a line."""

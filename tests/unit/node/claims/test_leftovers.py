@@ -1,0 +1,97 @@
+"""Claims that nobody has any more are forgotten, and no claim that somebody may have."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from gpushare_plugin.claims.claim import AllocatedClaim
+from gpushare_plugin.kubelet.api import dra_v1_pb2
+from gpushare_plugin.node.claims.cdi_files import CdiFiles
+from gpushare_plugin.node.claims.leftovers import LEFT_SECONDS, Leftovers
+from gpushare_plugin.node.claims.preparation import Preparation
+from gpushare_plugin.node.claims.records import ClaimRecords
+from tests.unit.node.claims.claims import BOOT, DRIVER, Card, Claims, claim_id, share
+from tests.unit.testing.dra.node import dra_node
+
+FIRST = claim_id("first")
+
+
+class Node:
+    """A daemon that looks for leftovers, with a clock of its own."""
+
+    def __init__(self, folder: Path, socket: Path) -> None:
+        """Know one claim."""
+        folder.mkdir()
+        self.claims = Claims(folder, share("first", 10))
+        self.records, files = ClaimRecords(self.claims.records, BOOT), CdiFiles(self.claims.cdi, DRIVER)
+        self.preparation = Preparation(DRIVER, self.records, files, self.claims.find, Card())
+        self.leftovers = Leftovers(DRIVER, self.preparation, self.records, files, self._allocated, socket)
+        self.now = 0.0
+
+    async def _allocated(self) -> Iterable[AllocatedClaim]:
+        return self.claims.allocated.values()
+
+    async def look(self, after: float) -> None:
+        """Look some seconds later."""
+        self.now += after
+        await self.leftovers.look(lambda: self.now)
+
+
+@pytest.mark.parametrize("left", ["all", "the record", "the CDI file"])
+async def test_what_nobody_has_goes_after_a_while(short_path: Path, left: str) -> None:
+    """A claim that is not allocated, and in no container; whatever there is of it."""
+    async with dra_node(short_path) as kubelet:
+        node = Node(short_path / "node", kubelet.kubelet.pod_resources_socket)
+        await node.preparation.prepare([FIRST])
+        await node.look(10 * LEFT_SECONDS)
+        await node.look(10 * LEFT_SECONDS)
+        assert len(node.claims.files) == 2, "the claim is allocated"
+        node.claims.allocated.clear()
+        if left == "the record":
+            next(node.claims.cdi.iterdir()).unlink()
+        if left == "the CDI file":
+            (node.claims.records / f"{FIRST.uid}.json").unlink()
+            (node.claims.records / "writer").unlink()
+            await node.preparation.look()
+        await node.look(0)
+        await node.look(LEFT_SECONDS - 1)
+        assert node.claims.files
+        await node.look(1)
+        assert node.claims.files == set()
+        assert node.preparation.prepared.value == ()
+
+
+async def test_a_claim_in_a_container_is_kept(short_path: Path) -> None:
+    """A claim that was deallocated by force is in use as long as the kubelet shows the claim in a container."""
+
+    def devices(uid: str) -> list[dra_v1_pb2.Device]:
+        name = f"{DRIVER}/claim={FIRST.uid}-gpu"
+        return [dra_v1_pb2.Device(pool_name="node", device_name=uid, cdi_device_ids=[name])]
+
+    async with dra_node(short_path) as kubelet:
+        kubelet.driver.devices = devices
+        await kubelet.register()
+        pod = kubelet.pod("first")
+        await kubelet.kubelet.admit(pod)
+        node = Node(short_path / "node", kubelet.kubelet.pod_resources_socket)
+        await node.preparation.prepare([FIRST])
+        node.claims.allocated.clear()
+        await node.look(0)
+        await node.look(10 * LEFT_SECONDS)
+        assert len(node.claims.files) == 2
+        await kubelet.kubelet.end(pod)
+        await kubelet.driver.stop()
+        await node.look(0)
+        await node.look(LEFT_SECONDS)
+        assert node.claims.files == set()
+
+
+async def test_without_an_answer_of_the_kubelet_nothing_is_forgotten(short_path: Path) -> None:
+    """A claim may be in a container that nobody shows."""
+    node = Node(short_path / "node", short_path / "no.sock")
+    await node.preparation.prepare([FIRST])
+    node.claims.allocated.clear()
+    await node.look(0)
+    await node.look(10 * LEFT_SECONDS)
+    assert len(node.claims.files) == 2
