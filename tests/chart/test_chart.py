@@ -298,6 +298,8 @@ MATRIX: dict[str, Any] = {
     "default values": {},
     "every value": EVERYTHING,
     **{file.name: yaml_of(file) for file in sorted(EXAMPLE_VALUES.iterdir())},
+    "recommended.yaml with more": yaml_of(EXAMPLE_VALUES / "recommended.yaml")
+    | {"driverLimits": {"enabled": True}, "dra": {"enabled": True}},
 }
 
 
@@ -1036,7 +1038,7 @@ def test_the_daemon_sees_cgroups_only_with_driver_limits() -> None:
 
 
 def _cgroup_mounts(values: dict[str, Any], part: str) -> list[dict[str, Any]]:
-    return [each for each in container(values, part)["volumeMounts"] if each["name"] == "host-cgroups"]
+    return [each for each in container(values, part)["volumeMounts"] if each["mountPath"] == "/sys/fs/cgroup"]
 
 
 def test_mps_and_mig_find_the_driver_where_the_daemon_does() -> None:
@@ -1127,9 +1129,11 @@ def test_simulated_gpus_have_no_cdi_devices() -> None:
 def test_the_daemon_sees_the_cgroups_of_the_host_only_where_a_config_names_the_driver(sharing: dict[str, Any]) -> None:
     """The limits of containers are those of their cgroups, which the daemon only reads; simulated GPUs have none."""
     shared = {"config": {"map": {"default": {"version": "v1", "sharing": sharing}}}, "mps": {"enabled": True}}
-    mounts = {each["name"]: each for each in pod(shared)["containers"][0]["volumeMounts"]}
-    assert mounts["cgroups"] == {"name": "cgroups", "mountPath": "/sys/fs/cgroup", "readOnly": True}
-    assert "/sys/fs/cgroup" in host_paths(shared)
+    for values in (shared, {**shared, **LIMITING}, {**shared, "driverLimits": {"readCgroups": True}}):
+        assert _cgroup_mounts(values, "node-daemon") == [
+            {"name": "host-cgroups", "mountPath": "/sys/fs/cgroup", "readOnly": True}
+        ]
+        assert host_paths(values)["/sys/fs/cgroup"] == "/sys/fs/cgroup"
     for other in ({}, {**shared, "simulate": GPUS, "mps": {}}, {"mps": {"enabled": True}}):
         if other.get("simulate") and "mps" in sharing:
             continue  # simulated GPUs have no MPS

@@ -1,6 +1,7 @@
 """What an API server takes: Kubernetes' own kinds by its schemas, and the kinds of Prometheus' operator by ours."""
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -93,6 +94,39 @@ def check(manifest: dict[str, Any], version: str) -> None:
         jsonschema.validate(manifest, _OF_THE_OPERATOR[manifest["kind"]])
     elif tuple(map(int, version.split(".")[:2])) >= _SINCE.get(manifest["kind"], (1, 0)):
         _validator(manifest["kind"], manifest["apiVersion"], version).validate(manifest)
+    for spec in _pods(manifest):
+        _refuse_repeats(spec)
+
+
+def _pods(found: Any) -> Iterator[dict[str, Any]]:
+    """Yield each specification of a pod in an object."""
+    if isinstance(found, dict):
+        if "containers" in found:
+            yield found
+        found = [*found.values()]
+    if isinstance(found, list):
+        for each in found:
+            yield from _pods(each)
+
+
+def _refuse_repeats(pod: dict[str, Any]) -> None:
+    """Raise where a pod has twice what has to be there once, which no schema says.
+
+    An API server refuses volumes with one name and mounts with one path (ValidateVolumes and ValidateVolumeMounts in
+    pkg/apis/core/validation of kubernetes/kubernetes). It warns of variables and ports (pkg/api/pod/warnings.go), of
+    which server-side apply, that has lists by these keys, keeps one only.
+    """
+    lists = [("volumes", pod.get("volumes", []), ("name",))]
+    for container in [*pod["containers"], *pod.get("initContainers", [])]:
+        lists += [
+            ("volumeMounts", container.get("volumeMounts", []), ("mountPath",)),
+            ("env", container.get("env", []), ("name",)),
+            ("ports", container.get("ports", []), ("containerPort", "protocol")),
+        ]
+    for place, entries, keys in lists:
+        found = [tuple(entry.get(key) for key in keys) for entry in entries]
+        repeated = {each for each in found if found.count(each) > 1}
+        assert not repeated, f"{place} has more than once: {repeated}"
 
 
 @cache

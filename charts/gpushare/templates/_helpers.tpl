@@ -503,7 +503,7 @@ Everything is set by environment variables, not by arguments, so that a command 
 
 {{/* Whether the daemons see the cgroups of their nodes, to read the limits of containers: "yes" or nothing. */}}
 {{- define "gpushare.readsCgroups" -}}
-{{- if or (.Values.driverLimits | default dict).enabled (.Values.driverLimits | default dict).readCgroups }}yes{{ end }}
+{{- if or (include "gpushare.driverCounts" .) (.Values.driverLimits | default dict).readCgroups }}yes{{ end }}
 {{- end }}
 
 {{/* The volume of the files that the daemon and gpushare driver-limits exchange. */}}
