@@ -22,6 +22,7 @@ CHANGING = (
 OF_THE_CLUSTER = {
     "ClusterRole",
     "ClusterRoleBinding",
+    "DeviceClass",
     "MutatingAdmissionPolicy",
     "MutatingAdmissionPolicyBinding",
     "RuntimeClass",

@@ -116,7 +116,7 @@ def _refuse_repeats(pod: dict[str, Any]) -> None:
     pkg/apis/core/validation of kubernetes/kubernetes). It warns of variables and ports (pkg/api/pod/warnings.go), of
     which server-side apply, that has lists by these keys, keeps one only.
     """
-    lists = [("volumes", pod.get("volumes", []), ("name",))]
+    lists: list[tuple[str, Any, tuple[str, ...]]] = [("volumes", pod.get("volumes", []), ("name",))]
     for container in [*pod["containers"], *pod.get("initContainers", [])]:
         lists += [
             ("volumeMounts", container.get("volumeMounts", []), ("mountPath",)),
