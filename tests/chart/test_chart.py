@@ -1015,6 +1015,7 @@ def test_driver_limits_have_pods_of_their_own() -> None:
         "runAsUser": 0,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
     }
     assert host_paths(LIMITING, "driver-limits") == {
         "/run/gpushare/driver-limits": "/run/gpushare/driver-limits",
