@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.core.holding import CLAIM, Holding, Holdings, claimed_device_id
 from gpushare_plugin.core.prepared_claim import PreparedClaim, PreparedDevice
+from gpushare_plugin.core.resource import Durations
 
 
 class ClaimState(Struct, frozen=True):
@@ -16,10 +17,22 @@ class ClaimState(Struct, frozen=True):
     """The claims that are prepared, or about to be."""
     trouble: str = ""
     """Why the ResourceSlices of the node are not in the API server as they should be; empty where they are."""
+    calls: Mapping[tuple[str, str], Durations] = field(default_factory=dict)
+    """The durations of the kubelet's calls for claims, by the name of the call and the gRPC code."""
+    refusals: Mapping[str, int] = field(default_factory=dict)
+    """The number of claims that were refused, by reason; each attempt of the kubelet counts."""
+    slices_written: int = 0
+    """The number of ResourceSlices that were written or deleted."""
+    slices_mended: int = 0
+    """The number of ResourceSlices that others had deleted or changed, and that were written again."""
 
     def devices(self, claim: PreparedClaim) -> Mapping[str, PreparedDevice]:
         """Return the devices of a claim by their IDs in holdings."""
         return {claimed_device_id(self.driver, each.pool, each.device, each.share_id): each for each in claim.devices}
+
+    def on(self, uuid: str) -> Iterator[PreparedDevice]:
+        """Yield what prepared claims have of a GPU, the claims counted that are about to be prepared."""
+        return (device for claim in self.prepared for device in claim.devices if device.gpu == uuid)
 
     def held(self, holding: Holding) -> list[PreparedDevice]:
         """Return the devices of prepared claims that a container holds by a claim."""

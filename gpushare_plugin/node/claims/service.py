@@ -67,7 +67,15 @@ class NodeClaims:
     def state(self) -> ClaimState:
         """The claims now, for people."""
         trouble = self.resource_slices.trouble.value if self._wanted.value is not None else ""
-        return ClaimState(self._driver, self.preparation.prepared.value, trouble)
+        return ClaimState(
+            self._driver,
+            self.preparation.prepared.value,
+            trouble,
+            self.plugin.calls.durations,
+            dict(self.preparation.refusals),
+            self.resource_slices.written,
+            self.resource_slices.mended,
+        )
 
     async def prepare(self, ids: Sequence[ClaimId]) -> Mapping[str, tuple[PreparedDevice, ...] | str]:
         """Prepare the claims of a pod."""

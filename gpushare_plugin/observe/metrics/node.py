@@ -6,8 +6,10 @@ from typing import get_args
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.base.version import __version__
+from gpushare_plugin.claims.claim import RefusalReason
 from gpushare_plugin.core.effect import State, state_label
 from gpushare_plugin.core.gpu import Gpu
+from gpushare_plugin.core.prepared_claim import PreparedDevice
 from gpushare_plugin.core.snapshot import Cause, Snapshot
 from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Usage
 from gpushare_plugin.observe.metrics.metric import Metric, Sample, single
@@ -82,6 +84,21 @@ class View(Struct, frozen=True):
         """The number of errors per XID, with the labels of the GPU."""
         labels = {gpu.uuid: gpu.label for gpu in self.gpus}
         return (((labels.get(uuid, ""), uuid, xid), count) for (uuid, xid), count in self.xids.items())
+
+    @property
+    def claimed(self) -> Iterator[tuple[Gpu, Sequence[PreparedDevice]]]:
+        """Every GPU that claims can get or have, with what prepared claims have of the GPU."""
+        claims = self.snapshot.claims
+        for gpu in self.gpus if claims is not None else ():
+            held = [] if claims is None else list(claims.on(gpu.uuid))
+            if held or gpu.uuid in self.snapshot.by_claim:
+                yield gpu, held
+
+    @property
+    def claim_refusals(self) -> Mapping[str, int]:
+        """The number of refused claims, by reason; of every reason, so that a first refusal is seen as an increase."""
+        claims = self.snapshot.claims
+        return {} if claims is None else dict.fromkeys(get_args(RefusalReason), 0) | dict(claims.refusals)
 
     @property
     def containers(self) -> Iterator[tuple[tuple[str, ...], ContainerUsage]]:
@@ -280,7 +297,7 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_container_units",
-        "Units of a GPU that a container holds; only with --container-metrics, as all metrics of containers.",
+        "Units of a GPU that a container holds, 1 by a claim; only with --container-metrics, as all of containers.",
         _CONTAINER,
         lambda view: [(container, used.units) for container, used in view.containers],
     ),
@@ -377,6 +394,45 @@ METRICS: tuple[Metric[View], ...] = (
             for name, standing in view.snapshot.standings.items()
             for call, count in standing.refusals.items()
         ],
+    ),
+    Metric(
+        "gpushare_gpu_claims_prepared",
+        "Shares of a GPU that prepared ResourceClaims have, access for administration included; only with claims.",
+        _GPU,
+        lambda view: [(names_of(gpu), len(held)) for gpu, held in view.claimed],
+    ),
+    Metric(
+        "gpushare_gpu_claimed_memory_bytes",
+        "Memory of a GPU that counts for prepared ResourceClaims; only with claims.",
+        _GPU,
+        lambda view: [(names_of(gpu), sum(each.memory_mib for each in held) * MIB) for gpu, held in view.claimed],
+    ),
+    Metric(
+        "gpushare_claim_call_duration_seconds",
+        "Calls of the kubelet for ResourceClaims by gRPC method and code, and how long they took.",
+        ("method", "code"),
+        lambda view: list(view.snapshot.claims.calls.items()) if view.snapshot.claims else [],
+    ),
+    Metric(
+        "gpushare_claim_refusals_total",
+        "ResourceClaims that were not prepared, by reason (docs/claims.md); each attempt of the kubelet counts.",
+        ("reason",),
+        lambda view: [((reason,), count) for reason, count in view.claim_refusals.items()],
+    ),
+    single(
+        "gpushare_resource_slices_published",
+        "1 if the API server shows claims the GPUs that they can get, 0 if not (reason: log, gpushare list).",
+        lambda view: not view.snapshot.claims.trouble if view.snapshot.claims else None,
+    ),
+    single(
+        "gpushare_resource_slices_written_total",
+        "Writes of ResourceSlices, deletions included.",
+        lambda view: view.snapshot.claims.slices_written if view.snapshot.claims else None,
+    ),
+    single(
+        "gpushare_resource_slices_mended_total",
+        "ResourceSlices that others had deleted or changed, and that were written again.",
+        lambda view: view.snapshot.claims.slices_mended if view.snapshot.claims else None,
     ),
     Metric(
         "gpushare_api_errors_total",

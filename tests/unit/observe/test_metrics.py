@@ -26,7 +26,7 @@ from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.core.effect import IN_EFFECT, Effect, not_in_effect, unknown
 from gpushare_plugin.core.gpu import FailedGpu
 from gpushare_plugin.core.health import GpuEvent
-from gpushare_plugin.core.resource import Standing
+from gpushare_plugin.core.resource import Durations, Standing
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Owner, Process, Usage
 from gpushare_plugin.node import daemon as app
@@ -42,6 +42,8 @@ from gpushare_plugin.testing.ports import claim_port
 from tests.node.living import QUICK, Life, living
 from tests.nodes import Cards, a_gpu, a_mig_node, a_node
 from tests.process.daemon import answer, running
+from tests.snapshots import snapshot
+from tests.unit.core.claimed import claim, device, with_claims
 from tests.unit.sharing.settings import GPU_MEM, memory, planned, time_slicing
 from tests.waiting import PATIENCE, until
 
@@ -696,3 +698,30 @@ def test_metrics_that_documents_and_alerts_name_are_served() -> None:
     """Each metric that is served is explained there."""
     served = {metric.name for metrics in (METRICS, EXTENDER_METRICS, PARTITIONER_METRICS) for metric in metrics}
     assert set(re.findall(r"\bgpushare_[a-z_]+", PAGE.read_text())) == served
+
+
+def test_claims_are_counted_on_their_gpus() -> None:
+    """A GPU that only claims can get counts without claims, too; reasons for refusals are there before the first."""
+    made = snapshot(memory(), 8192, 8192, dra={})
+    zero, one = (("0", made.inventory.gpus[0].uuid), ("1", made.inventory.gpus[1].uuid))
+    made = with_claims(made, claim("mine", device(made, 2048)), claim("other", device(made, 1024), done=False))
+    assert made.claims is not None
+    calls = {("NodePrepareResources", "OK"): Durations((0.1, 1.0), (2, 0, 0), 0.1)}
+    claims = replace(made.claims, calls=calls, refusals={"no-room": 3}, slices_written=5, slices_mended=1)
+    found = on_page(View(replace(made, claims=claims)))
+    assert found["gpushare_gpu_claims_prepared"] == {zero: 2, one: 0}
+    assert found["gpushare_gpu_claimed_memory_bytes"] == {zero: 3 * GIB, one: 0}
+    refusals = found["gpushare_claim_refusals_total"]
+    assert (refusals["no-room",], refusals["api",]) == (3, 0)
+    assert found["gpushare_claim_call_duration_seconds_count"] == {("OK", "NodePrepareResources"): 2}
+    assert found["gpushare_resource_slices_published"] == {(): 1}
+    assert found["gpushare_resource_slices_written_total"] == {(): 5}
+    assert found["gpushare_resource_slices_mended_total"] == {(): 1}
+    troubled = on_page(View(replace(made, claims=replace(claims, trouble="a gate is off"))))
+    assert troubled["gpushare_resource_slices_published"] == {(): 0}
+
+
+def test_a_node_without_claims_has_no_metrics_of_claims() -> None:
+    """Where no GPU is given by claim, nothing about claims is on the page."""
+    found = on_page(View(snapshot(memory(), 8192)))
+    assert not [name for name, of in found.items() if of and ("claim" in name or "resource_slices" in name)]
