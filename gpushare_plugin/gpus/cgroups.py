@@ -42,6 +42,11 @@ def container_cgroup(root: Path, pod_uid: str, container_id: str) -> Path | None
     return Kubepods.below(root).container(pod_uid, container_id)
 
 
+def pod_runs(root: Path, pod_uid: str) -> bool:
+    """Return whether processes of a pod run; False where no cgroup of the pod is found below `root`, see above."""
+    return Kubepods.below(root).runs(pod_uid)
+
+
 def counted_above(cgroup: Path) -> Path | None:
     """Return the ancestor in which the driver counts the processes of a cgroup; None where in the cgroup itself.
 
@@ -101,6 +106,10 @@ class Kubepods(Struct, frozen=True):
             if found := next((pod / name for name in names if _is_directory(pod / name)), None):
                 return _within(found)
         return None
+
+    def runs(self, pod_uid: str) -> bool:
+        """Return whether processes run in the cgroup of a pod, or below; False where no such cgroup is found."""
+        return _POD_UID.fullmatch(pod_uid) is not None and any(map(_is_populated, self._pods(pod_uid)))
 
     def above_containers(self) -> Iterator[Path]:
         """Yield every cgroup above containers, each after those below: pods, their QoS class, and all pods."""
@@ -168,6 +177,14 @@ def _has_processes(cgroup: Path) -> bool:
         return bool((cgroup / "cgroup.procs").read_bytes())
     except OSError:  # not known
         return True
+
+
+def _is_populated(cgroup: Path) -> bool:
+    """Return whether a process is in a cgroup of version 2 or below (cgroup-v2.rst, "Un-populated Notification")."""
+    try:
+        return "populated 1" in (cgroup / "cgroup.events").read_text().splitlines()
+    except OSError:  # removed meanwhile
+        return False
 
 
 def _is_directory(path: Path) -> bool:

@@ -501,9 +501,9 @@ Everything is set by environment variables, not by arguments, so that a command 
 {{- end }}
 {{- end }}
 
-{{/* Whether the daemons see the cgroups of their nodes, to read the limits of containers: "yes" or nothing. */}}
+{{/* Whether the daemons see the cgroups of their nodes, for the limits of containers and for pods that still run: "yes" or nothing. */}}
 {{- define "gpushare.readsCgroups" -}}
-{{- if or (include "gpushare.driverCounts" .) (.Values.driverLimits | default dict).readCgroups }}yes{{ end }}
+{{- if or (include "gpushare.driverCounts" .) (.Values.driverLimits | default dict).readCgroups (include "gpushare.dra" .) }}yes{{ end }}
 {{- end }}
 
 {{/* The volume of the files that the daemon and gpushare driver-limits exchange. */}}

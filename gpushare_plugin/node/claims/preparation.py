@@ -27,8 +27,10 @@ _log = structlog.get_logger()
 
 WAIT_FOR_ROOM = 10.0
 """Seconds that a claim waits for memory that another claim still holds; the kubelet waits 45 s for an answer."""
+WAIT_FOR_END = 5.0
+"""Seconds that a claim is given back later because processes of its pods still end."""
 LOOK_EVERY = 0.25
-"""Seconds between looks for room while a claim waits: another daemon may have given a claim back."""
+"""Seconds between looks while a claim waits: another daemon may have given a claim back."""
 
 _PASSING = frozenset({"no-room", "not-served"})
 """The reasons of refusals that may be gone in a moment."""
@@ -61,26 +63,31 @@ Allocated = Callable[[ClaimId], Awaitable[AllocatedClaim]]
 class Preparation:
     """Prepares claims and gives them back; `prepared` has all claims that are prepared, or about to be."""
 
-    def __init__(  # noqa: PLR0913 - the parts of a DRA driver
+    def __init__(  # noqa: PLR0913, PLR0917 - the parts of a DRA driver
         self,
         driver: str,
         records: ClaimRecords,
         files: CdiFiles,
         allocated: Allocated,
         given: GivenGpus,
+        pod_runs: Callable[[str], bool],
         *,
         wait_for_room: float = WAIT_FOR_ROOM,
+        wait_for_end: float = WAIT_FOR_END,
     ) -> None:
         """Prepare claims of the DRA driver `driver`, as far as the GPUs that are `given` have room.
 
-        `wait_for_room` is in seconds.
+        `pod_runs` returns whether processes of a pod are known to run, by the UID of the pod. `wait_for_room` and
+        `wait_for_end` are in seconds.
         """
         self._driver = driver
         self._records = records
         self._files = files
         self._allocated = allocated
         self._given = given
+        self._pod_runs = pod_runs
         self._wait_for_room = wait_for_room
+        self._wait_for_end = wait_for_end
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.prepared: Published[tuple[PreparedClaim, ...]] = Published(())
         """The claims that are prepared, or about to be."""
@@ -119,20 +126,40 @@ class Preparation:
         return {each.uid: answer for each, answer in zip(ids, answers, strict=True)}
 
     async def forget(self, uid: str) -> str:
-        """Remove what there is of a claim; return why that is not possible, empty for success."""
+        """Remove what there is of a claim; return why that is not possible, empty for success.
+
+        The kubelet gives back the claims of a pod that was deleted by force within a minute, though containers of the
+        pod still run (pkg/kubelet/cm/dra/manager.go, `reconcileLoop`): what they use counts until they have ended.
+        """
         if not uid_is_usable(uid):
             return ""
+        clock = asyncio.get_running_loop().time
+        until = clock() + self._wait_for_end
         try:
-            async with self._turn(uid), self._records.exclusive():
-                known = self._records.claims.get(uid)
-                if uid not in self._newer:
-                    self._files.remove(uid)
-                self._records.remove(uid)
+            async with self._turn(uid):
+                while running := await self._remove(uid):
+                    if clock() >= until:
+                        return running
+                    await asyncio.sleep(LOOK_EVERY)
         except (ClaimRecordError, OSError) as error:
             return in_words(error)
+        self._publish()
+        return ""
+
+    async def _remove(self, uid: str) -> str:
+        """Remove what there is of a claim, unless its pods still run: then return this for people."""
+        async with self._records.exclusive():
+            known = self._records.claims.get(uid)
+            if known is not None and (running := [each.name for each in known.claim.users if self._pod_runs(each.uid)]):
+                return (
+                    f"claim {known.claim.id.label}: processes of pod {', '.join(running)} still run, and can use the "
+                    "GPU; the claim is given back once they have ended"
+                )
+            if uid not in self._newer:
+                self._files.remove(uid)
+            self._records.remove(uid)
         if known is not None:
             _log.info("claim_unprepared", claim=known.claim.id.label, uid=uid)
-        self._publish()
         return ""
 
     # ------------------------------------------------------------------ one claim

@@ -13,6 +13,7 @@ from gpushare_plugin.claims.devices import device_name
 from gpushare_plugin.core.claim_state import ClaimState
 from gpushare_plugin.core.prepared_claim import ClaimId, PreparedDevice
 from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.gpus.cgroups import pod_runs
 from gpushare_plugin.kube.dra.claims import Claims
 from gpushare_plugin.kube.dra.resource_slices import ResourceSlices
 from gpushare_plugin.kube.own_node.member import Member
@@ -49,7 +50,8 @@ class NodeClaims:
         self._standing = Published(ClaimStanding())
         self._given = GivenFile(directory)
         self._gpus = ClaimGpus(self._standing, self._given)
-        self.preparation = Preparation(driver, self._records, files, self._claims.allocated, self._gpus)
+        runs = partial(pod_runs, places.cgroups)
+        self.preparation = Preparation(driver, self._records, files, self._claims.allocated, self._gpus, runs)
         """Prepares claims."""
         self.plugin = DraPlugin(places.kubelet_root, driver, places.instance, self)
         """The side of the kubelet."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.gpus.cgroups import Kubepods, container_cgroup, counted_above
+from gpushare_plugin.gpus.cgroups import Kubepods, container_cgroup, counted_above, pod_runs
 from gpushare_plugin.gpus.containers import owner
 from gpushare_plugin.testing.cgroups import CgroupTree
 
@@ -55,6 +55,8 @@ def test_each_driver_and_runtime_names_the_cgroup(tmp_path: Path, path: str, uid
     assert container_cgroup(tmp_path, uid, ID) == made
     found = owner(f"0::/{made.relative_to(tmp_path)}")
     assert (found.pod_uid, found.container_id) == (uid, ID)
+    (made.parent / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+    assert pod_runs(tmp_path, uid)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +143,19 @@ def test_the_tree_of_the_settings_in_use_is_found_beside_an_older_one(tmp_path: 
     assert kubepods.container(UID, ID) == made
     assert kubepods.container(UID, OTHER_ID) is None
     assert len(kubepods.tops) == 2
+
+
+def test_a_pod_runs_while_its_cgroup_has_processes(tmp_path: Path) -> None:
+    """A pod without a cgroup does not run, nor does a pod whose cgroup is there without processes."""
+    pod = make(tmp_path, f"{pod_slice(UID)}/cri-containerd-{ID}.scope").parent
+    events = pod / "cgroup.events"
+    assert not pod_runs(tmp_path, UID)
+    events.write_text("populated 1\nfrozen 0\n")
+    assert pod_runs(tmp_path, UID)
+    assert not pod_runs(tmp_path, OTHER_UID)
+    assert not pod_runs(tmp_path, "../..")
+    events.write_text("populated 0\nfrozen 0\n")
+    assert not pod_runs(tmp_path, UID)
 
 
 def test_processes_are_counted_where_a_controller_is_enabled(tmp_path: Path) -> None:

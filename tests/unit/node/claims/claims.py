@@ -76,6 +76,7 @@ class Claims:
         self.records = folder / "claims"
         self.allocated = {each.id: each for each in allocated}
         self.asked: list[ClaimId] = []
+        self.running: set[str] = set()
 
     async def find(self, id_: ClaimId) -> AllocatedClaim:
         """Return a claim as the API server has it."""
@@ -87,7 +88,8 @@ class Claims:
     def daemon(self, boot: str = BOOT, wait_for_room: float = WAIT_FOR_ROOM) -> Preparation:
         """Return what a daemon that starts now prepares claims with."""
         kept = ClaimRecords(self.records, boot), CdiFiles(self.cdi, DRIVER)
-        return Preparation(DRIVER, *kept, self.find, Card(), wait_for_room=wait_for_room)
+        runs = self.running.__contains__
+        return Preparation(DRIVER, *kept, self.find, Card(), runs, wait_for_room=wait_for_room, wait_for_end=0)
 
     @property
     def files(self) -> set[str]:

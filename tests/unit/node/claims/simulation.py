@@ -73,7 +73,9 @@ class SimulatedDaemon:
         self.records = ClaimRecords(node.directory / "claims", node.boot)
         self.standing = Published(ClaimStanding())
         gpus = ClaimGpus(self.standing, GivenFile(node.directory))
-        self.preparation = Preparation(DRIVER, self.records, CdiFiles(node.cdi, DRIVER), node.find, gpus)
+        self.preparation = Preparation(
+            DRIVER, self.records, CdiFiles(node.cdi, DRIVER), node.find, gpus, lambda _pod: False
+        )
         self.offer = NodeOffer(News(), node.clock)
         self.hand_over: HandOver
         self.tasks: list[asyncio.Task[None]] = []

@@ -25,7 +25,7 @@ class Node:
         folder.mkdir()
         self.claims = Claims(folder, share("first", 10))
         self.records, files = ClaimRecords(self.claims.records, BOOT), CdiFiles(self.claims.cdi, DRIVER)
-        self.preparation = Preparation(DRIVER, self.records, files, self.claims.find, Card())
+        self.preparation = Preparation(DRIVER, self.records, files, self.claims.find, Card(), lambda _pod: False)
         self.leftovers = Leftovers(DRIVER, self.preparation, self.records, files, self._allocated, socket)
         self.now = 0.0
 

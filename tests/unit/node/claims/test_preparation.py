@@ -81,6 +81,20 @@ async def test_memory_that_was_promised_twice_waits_for_its_holder(tmp_path: Pat
     assert impatient.refusals == {"no-room": 1}
 
 
+async def test_a_pod_that_was_deleted_by_force_keeps_its_memory_while_it_runs(tmp_path: Path) -> None:
+    """The kubelet gives its claim back within a minute, is refused, and tries again until its processes end."""
+    claims = Claims(tmp_path, share("first", 70), share("second", 70))
+    daemon = claims.daemon(wait_for_room=0)
+    await daemon.prepare([FIRST])
+    claims.running.add("uid-first")
+    refused = (await daemon.unprepare([FIRST]))[FIRST.uid]
+    assert refused.startswith("claim default/first: processes of pod pod-first still run")
+    assert "default/first" in str((await daemon.prepare([SECOND]))[SECOND.uid])
+    claims.running.clear()
+    assert await daemon.unprepare([FIRST]) == {FIRST.uid: ""}
+    assert not isinstance((await daemon.prepare([SECOND]))[SECOND.uid], str)
+
+
 async def test_one_bad_claim_of_a_call_spoils_no_other(tmp_path: Path) -> None:
     """Each claim of a call has its own answer; what is not known is forgotten already."""
     claims = Claims(tmp_path, share("first", 10))
