@@ -84,6 +84,9 @@ class LimitOrder(Message):
 
     gpus: tuple[Uuid, ...] = ()
     """The GPUs on which the driver is to limit containers."""
+    bursts: tuple[Uuid, ...] = ()
+    """The GPUs for which the config has bursts, or had since the node started: there, containers that were never
+    listed may have left memory reserved."""
     containers: tuple[WantedContainer, ...] = ()
     """The containers that hold units, those without limits included."""
 

@@ -103,8 +103,12 @@ class GpuLimits:
             status.limit, self._retry(), late=status.late, corrected=status.corrected, differed=bool(status.late)
         )
 
-    def want(self, wanted: Mapping[str, MemoryLimit], cgroups: Mapping[str, Path | None]) -> None:
-        """Set the wanted limits by the ID of the container; `cgroups` has the cgroups of all these containers."""
+    def want(self, wanted: Mapping[str, MemoryLimit], cgroups: Mapping[str, Path | None], *, bursts: bool) -> None:
+        """Set the wanted limits by the ID of the container; `cgroups` has the cgroups of all these containers.
+
+        With `bursts`, containers that were never wanted may have left memory reserved: the hook limits a container that
+        may end before the next look, or while no agent runs.
+        """
         for id_ in self._containers.keys() - wanted.keys():
             self._leaving[id_] = self._containers.pop(id_)
         for id_, limit in wanted.items():
@@ -115,7 +119,7 @@ class GpuLimits:
                 each = _Limited(limit, self._retry(), differed=True)
             each.cgroup = cgroups[id_]
             self._containers[id_] = each
-        self._reserved |= any(limit.soft for limit in wanted.values())
+        self._reserved |= bursts or any(limit.soft for limit in wanted.values())
 
     @property
     def idle(self) -> bool:

@@ -138,12 +138,13 @@ class LimitsReconciler:
         for container in order.containers:
             for each in container.gpus:
                 wanted[each.uuid][container.container_id] = each.limit
-        for uuid in {*order.gpus, *wanted}:
+        ordered = {*order.gpus, *order.bursts}
+        for uuid in {*ordered, *wanted}:
             self._gpu(uuid)
         for uuid, gpu in self._gpus.items():
-            gpu.want(wanted[uuid], cgroups)
+            gpu.want(wanted[uuid], cgroups, bursts=uuid in order.bursts)
         self._gpus = {
-            uuid: gpu for uuid, gpu in self._gpus.items() if uuid in order.gpus or not gpu.idle or uuid in self._calls
+            uuid: gpu for uuid, gpu in self._gpus.items() if uuid in ordered or not gpu.idle or uuid in self._calls
         }
 
     async def _do(self, gpu: GpuLimits, job: Job) -> None:

@@ -72,7 +72,8 @@ class Life:
             )
             for each, limit in self.wanted.values()
         )
-        write_message(self.root.wanted, LimitOrder(gpus=(GPUS[0].uuid,), containers=containers))
+        gpus = (GPUS[0].uuid,)
+        write_message(self.root.wanted, LimitOrder(gpus=gpus, bursts=gpus, containers=containers))
 
     def start(self, limit: MemoryLimit, *, hook: bool) -> None:
         """Start a container that is to have a limit, which the hook sets, or the agent alone."""
@@ -175,3 +176,26 @@ async def test_limits_stay_true_and_nothing_is_left_behind(
         life.end(container)
     await until(lambda: life.leftovers() == [])
     await life.stop_agent()
+
+
+async def test_a_burst_that_no_look_of_the_agent_shows_leaves_nothing_reserved(describe: Node, tmp_path: Path) -> None:
+    """A container that the hook limits may start and end between two looks of the agent, or while no agent runs."""
+    life = Life(describe(GPUS, driver_version=DRIVER_WITH_LIMITS, limit_backend="dmem"), tmp_path, "dmem", "systemd")
+    life.order()
+    await life.start_agent()
+    await until(life.root.ready.exists)
+    start_and_end(life)
+    await until(lambda: life.leftovers() == [])
+    await life.stop_agent()
+    start_and_end(life)
+    await life.start_agent()
+    await until(lambda: life.leftovers() == [])
+    await life.stop_agent()
+
+
+def start_and_end(life: Life) -> None:
+    """Start a container with a burst, and end it before the agent can look."""
+    life.start(MemoryLimit(2048 * MIB, 1024 * MIB), hook=True)
+    [(container, _)] = life.wanted.values()
+    life.end(container)
+    assert [each.split()[1] for each in life.leftovers()] == [str(1024 * MIB)] * 2

@@ -152,3 +152,15 @@ def test_a_gpu_given_by_claim_needs_the_hook(tmp_path: Path) -> None:
     assert [unknown in limits.unlimited[a_gpu(index).uuid] for index in range(2)] == [True, False]
     limits.want(rules, DriverLimits(agent=True), rules.keys(), {a_gpu(0).uuid})
     assert limits.unlimited == {}
+
+
+def test_the_agent_is_told_of_bursts_until_the_node_starts_again(tmp_path: Path) -> None:
+    """A container with a burst may end long after the config has no burst any more, also under another daemon."""
+    root, uuid, told = DriverLimitsRoot(tmp_path / "driver-limits"), a_gpu(0).uuid, []
+    without, burst = LimitRule(), LimitRule(burst=Fraction(2))
+    for rules in ([without, burst, without], [without]):
+        limits = NodeLimits(root.path, lambda: None, News(), follows_pods=True)
+        for rule in rules:
+            limits.want({uuid: rule, a_gpu(1).uuid: without}, DriverLimits(agent=True), [uuid])
+            told.append((read_message(root.wanted, LimitOrder) or LimitOrder()).bursts)
+    assert told == [(), (uuid,), (uuid,), (uuid,)]

@@ -57,6 +57,7 @@ class NodeLimits:
         self._link: DriverLimitsLink | None = None
         self._containers: tuple[WantedContainer, ...] = ()
         self._uuids: tuple[str, ...] = ()
+        self._bursts: frozenset[str] = frozenset()
         self._by_agent_alone = False
         self._offered: frozenset[str] = frozenset()
         self._lost: Mapping[str, str] = {}
@@ -110,8 +111,9 @@ class NodeLimits:
     def _order_by(self, root: Path, rules: Mapping[str, LimitRule], means: DriverLimits | None) -> None:
         self._uuids = tuple(sorted(rules))
         # Only the agent takes a soft limit back, which the end of a container leaves behind.
-        bursts = any(rule.bursts for rule in rules.values())
-        self._by_agent_alone = means is not None and (bool(means.hook) or bursts)
+        bursts = {uuid for uuid, rule in rules.items() if rule.bursts}
+        self._bursts |= bursts
+        self._by_agent_alone = means is not None and bool(means.hook or bursts)
         self._order(root)
         self._wanted.set()
 
@@ -122,9 +124,12 @@ class NodeLimits:
 
         if self._link is None:
             self._link = DriverLimitsLink(DriverLimitsRoot(root), self._changed)
+            before = self._link.ordered_before()
             # Until the holdings of pods are known, the containers of an earlier daemon keep their limits.
-            self._containers = self._link.ordered_before().containers
-        return self._link.order(LimitOrder(gpus=self._uuids, containers=self._containers))
+            self._containers = before.containers
+            self._bursts |= frozenset(before.bursts)
+        order = LimitOrder(gpus=self._uuids, bursts=tuple(sorted(self._bursts)), containers=self._containers)
+        return self._link.order(order)
 
     def _publish(self) -> None:
         """Publish the GPUs on which limits cannot be set, and those on which limits can be set again."""

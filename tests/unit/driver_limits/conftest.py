@@ -60,10 +60,12 @@ class NodeWithLimits:
         self.kubepods.remove_container(pod_uid(number), container_id(number))
         self.kubepods.remove_pod(pod_uid(number))
 
-    def order(self, *containers: WantedContainer, gpus: tuple[str, ...] = (GPU, OTHER)) -> None:
+    def order(
+        self, *containers: WantedContainer, gpus: tuple[str, ...] = (GPU, OTHER), bursts: tuple[str, ...] = ()
+    ) -> None:
         """Write an order, as the daemon does."""
         self.root.path.mkdir(parents=True, exist_ok=True)
-        write_message(self.root.wanted, LimitOrder(gpus=gpus, containers=containers))
+        write_message(self.root.wanted, LimitOrder(gpus=gpus, bursts=bursts, containers=containers))
 
     @property
     def status(self) -> DriverLimitsStatus:

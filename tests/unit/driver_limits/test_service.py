@@ -11,8 +11,11 @@ import pytest
 from gpushare_plugin.base.files.lock import lock
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.core.driver_limits import NO_LIMIT, MemoryLimit
-from gpushare_plugin.driver_limits.gpu import LimitsPace
+from gpushare_plugin.driver_limits.gpu import GpuLimits, LimitsPace
+from gpushare_plugin.driver_limits.reservations import ReservationCheck
 from gpushare_plugin.driver_limits.service import serve
+from gpushare_plugin.driver_limits.work import Report
+from gpushare_plugin.gpus.cgroups import Kubepods
 from gpushare_plugin.gpus.exchange import AlreadyRunningError, ExchangeError
 from gpushare_plugin.testing.nvml import ErrorCode
 from gpushare_plugin.testing.nvml.node import LimitBackend
@@ -356,6 +359,36 @@ async def test_what_an_agent_that_was_killed_left_reserved_is_given_back(
     node.order()
     async with serving(node):
         await until(lambda: reserved(node, "gone") == [0, 0])
+
+
+@pytest.mark.parametrize("backend", ["dmem"])
+async def test_what_no_agent_ever_saw_is_given_back_on_gpus_with_bursts(
+    node: NodeWithLimits, backend: LimitBackend
+) -> None:
+    """The order tells on which GPUs containers may have had bursts, whatever the config says of the GPU now."""
+    assert backend == "dmem"
+    for uuid in (GPU, OTHER):
+        node.limits.set(uuid, node.container(1), MemoryLimit(4096 * MIB, 1024 * MIB))
+    node.remove(1)
+    node.order(gpus=(OTHER,), bursts=(GPU,))
+    async with serving(node):
+        await until(lambda: reserved(node, "gone") == [0, 0])
+        assert node.limits.read(OTHER, node.cgroups.root / "kubepods.slice").limit.soft == 1024 * MIB
+
+
+@pytest.mark.parametrize(("bursts", "expected"), [(True, [0, 15, 30, 45]), (False, [])])
+def test_without_a_known_container_reserved_memory_is_checked_at_an_interval(
+    tmp_path: Path, *, bursts: bool, expected: list[int]
+) -> None:
+    """Once every 15 seconds where there may have been bursts, and never on other GPUs."""
+    seconds, found = 0, []
+    gpu = GpuLimits(GPU, LimitsPace(), lambda: seconds)
+    for seconds in range(60):
+        gpu.want({}, {}, bursts=bursts)
+        due = gpu.job(tmp_path, Kubepods(()), offered=False).reservations is not None
+        gpu.take(Report(reservations=ReservationCheck() if due else None))
+        found += [seconds] if due else []
+    assert found == expected
 
 
 @pytest.mark.parametrize("backend", ["dmem"])
