@@ -47,7 +47,8 @@ def _head(explained: Explanation) -> Iterator[str]:
     yield Headed(f"Pod {name} {states[explained.state]}")
     asked = ", ".join(f"{amount} {resource}" for resource, amount in explained.amounts.items())
     split = f", split evenly over {explained.gpu_count} GPUs" if explained.gpu_count > 1 else ""
-    yield f"Asks for: {asked or 'no extended resource'}{split}"
+    if asked or not explained.claims:
+        yield f"Asks for: {asked or 'no extended resource'}{split}"
     for each in explained.not_offered:
         if each.made:
             yield f"No node offers {each.resource} now"
@@ -66,6 +67,10 @@ def _head(explained: Explanation) -> Iterator[str]:
     if explained.scheduler:
         yield f"Scheduler: {explained.scheduler}"
     yield from explained.waits
+    if explained.claims:
+        yield ""
+        yield Headed("By claim:")
+        yield from (f"  {sentence}" for sentence in explained.claims)
 
 
 def _pending(explained: Explanation) -> Iterator[str]:
@@ -77,6 +82,8 @@ def _pending(explained: Explanation) -> Iterator[str]:
         yield from (f"  {sentence}" for sentence in explained.slices)
         if not explained.nodes:
             return
+    if explained.claims and not explained.nodes:
+        return
     yield ""
     if not explained.nodes:
         yield "The cluster has no node."

@@ -62,6 +62,8 @@ class Told(Struct, frozen=True):
     """The known state of the scheduler extender."""
     slices: tuple[str, ...] = ()
     """Sentences on slices being made for the pod, or on why no slices are."""
+    claims: tuple[str, ...] = ()
+    """Sentences on the ResourceClaims of the pod, and on the GPUs that claims can get."""
 
 
 class GpuVerdict(Part, frozen=True, kw_only=True):
@@ -200,6 +202,8 @@ class Explanation(Part, frozen=True, kw_only=True):
     """Sentences on the reasons of Kubernetes why the pod waits, or why the pod failed."""
     slices: tuple[str, ...] = ()
     """Sentences on slices being made for the pod, or on why no slices are."""
+    claims: tuple[str, ...] = ()
+    """Sentences on the ResourceClaims of the pod, and on the GPUs that claims can get."""
     not_offered: tuple[Unoffered, ...] = ()
     """The requested resources that no node offers."""
     nodes: tuple[NodeVerdict, ...] = ()
@@ -237,6 +241,7 @@ def explain(account: ClusterAccount, pod: Pod, told: Told) -> Explanation:
         ignored=request.ignored,
         waits=told.waits,
         slices=told.slices,
+        claims=told.claims,
         not_offered=tuple(
             Unoffered(
                 resource=name,
@@ -251,7 +256,8 @@ def explain(account: ClusterAccount, pod: Pod, told: Told) -> Explanation:
     if pod.node is None:
         # A verdict makes no sense while all requested slices are still to be made.
         judged = not told.slices or not offered.isdisjoint(request.amounts)
-        verdicts = tuple(_verdicts(account, pod)) if about.state == "pending" and judged else ()
+        by_units = account.concerns(request) or not told.claims
+        verdicts = tuple(_verdicts(account, pod)) if about.state == "pending" and judged and by_units else ()
         notes = _notes(nodes) if verdicts else ()
         problem = _extender_problem(request, told.extender) if about.state == "pending" else None
         policy = _policy(request.policy, None, told)
@@ -264,7 +270,7 @@ def _state(account: ClusterAccount, pod: Pod, told: Told) -> State:
         return "ended"
     if pod.node is not None:
         return "placed"
-    return "pending" if told.slices or account.concerns(pod.request) else "not ours"
+    return "pending" if told.slices or told.claims or account.concerns(pod.request) else "not ours"
 
 
 def _offered(account: NodeAccount) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from gpushare_plugin.base.log.form import configure_log
+from gpushare_plugin.claims.outlook import outlook as claims_outlook
 from gpushare_plugin.cli import completing
 from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
 from gpushare_plugin.cli.output import output_style, show, show_json, warn
@@ -20,6 +21,7 @@ from gpushare_plugin.kube.names import ANYONE, CLIENTS, EXTENDER_LEASE, WHAT_ANY
 from gpushare_plugin.kube.objects import ApiPod
 from gpushare_plugin.kube.pods import pod_of
 from gpushare_plugin.kube.whole_cluster.overview import PATIENT, Overview, read, read_pod
+from gpushare_plugin.kube.whole_cluster.pod_claims import read_claims
 from gpushare_plugin.ledger.annotations import PLACEMENT
 from gpushare_plugin.observe.cluster.explained import lines
 from gpushare_plugin.observe.cluster.explanation import ExtenderStanding, Told, explain
@@ -59,6 +61,7 @@ def command(pod: str, output: str, kubeconfig: Path | None, context: str | None,
     """Explain a pod: for one that waits, why it fits on no GPU, node by node, and what would make it fit.
 
     For one that waits for slices of partitioned GPUs, what is being made for it and where, or why nothing can be.
+    For one that waits for ResourceClaims, which are allocated, what is free of each GPU, and why none fits.
     For a pod that has a node, on which GPUs it is, who says so, what was promised, and what the node allocated.
 
     Needs the right to list nodes and pods in the whole cluster; without that to get the Leases, it says what it
@@ -68,8 +71,8 @@ def command(pod: str, output: str, kubeconfig: Path | None, context: str | None,
     # Almost nothing of a cluster that is read once is garbage, and to look for it takes as long as to read it.
     gc.disable()
     client = Client(kubeconfig, PATIENT, context=context)
-    found, extender, overview, slices = asyncio.run(_read(client, pod, namespaces))
-    told = Told(found.metadata.annotations, found.spec.scheduler_name, tuple(_waits(found)), extender, slices)
+    (found, extender, overview, slices), claims = asyncio.run(_read_all(client, pod, namespaces))
+    told = Told(found.metadata.annotations, found.spec.scheduler_name, tuple(_waits(found)), extender, slices, claims)
     explanation = explain(overview.account, pod_of(found), told)
     if output == "json":
         show_json(encode(explanation, indent=2))
@@ -77,30 +80,41 @@ def command(pod: str, output: str, kubeconfig: Path | None, context: str | None,
         show(lines(explanation), output_style())
 
 
-async def _read(
-    client: Client, name: str, namespaces: Mapping[str, str | None]
-) -> tuple[ApiPod, ExtenderStanding, Overview, tuple[str, ...]]:
+_Read = tuple[ApiPod, ExtenderStanding, Overview, tuple[str, ...]]
+
+
+async def _read_all(client: Client, name: str, namespaces: Mapping[str, str | None]) -> tuple[_Read, tuple[str, ...]]:
+    """Return what is known of a pod and of the cluster, and sentences on the claims of the pod."""
     async with client:
-        found = await read_pod(client, namespaces["namespace"] or await client.namespace(), name)
-        extender = await _standing(client, namespaces["extender_namespace"] or "")
-        pod = pod_of(found)
-        if pod.node is None and not pod.ended and pod.asks_for_slices:
-            judged = await read(client, empty=lambda: JudgedOverview(extender.policy))
-            now = datetime.now(UTC)
-            leading = await partitioners(client, namespaces["partitioner_namespace"] or "", now)
-            # Where nothing is partitioned, slices are those of configs, and other names are none of ours.
-            waits = any(each.uid == pod.uid for each in judged.known.waiting)
-            concerns = leading.runs or judged.known.node_count if pod.slices else waits
-            slices = tuple(outlook(judged.known, pod.uid, leading, now)) if concerns else ()
-            return found, extender, judged, slices
-        try:
-            names = [found.spec.node_name] if found.spec.node_name else []
-            overview = await read(client, names, empty=lambda: Overview(extender.policy))
-        except ClusterError as error:
-            if error.status != HTTPStatus.NOT_FOUND:
-                raise
-            overview = Overview(extender.policy)  # a pod can outlive its node for some minutes
-        return found, extender, overview, ()
+        namespace = namespaces["namespace"] or await client.namespace()
+        found = await _read(client, name, {**namespaces, "namespace": namespace})
+        claims = await read_claims(client, namespace, name)
+    if claims is None or found[0].status.phase in {"Succeeded", "Failed"}:
+        return found, ()
+    return found, (*claims.unread, *claims_outlook(claims.claims, claims.gpus, claims.taken))
+
+
+async def _read(client: Client, name: str, namespaces: Mapping[str, str | None]) -> _Read:
+    found = await read_pod(client, namespaces["namespace"] or "", name)
+    extender = await _standing(client, namespaces["extender_namespace"] or "")
+    pod = pod_of(found)
+    if pod.node is None and not pod.ended and pod.asks_for_slices:
+        judged = await read(client, empty=lambda: JudgedOverview(extender.policy))
+        now = datetime.now(UTC)
+        leading = await partitioners(client, namespaces["partitioner_namespace"] or "", now)
+        # Where nothing is partitioned, slices are those of configs, and other names are none of ours.
+        waits = any(each.uid == pod.uid for each in judged.known.waiting)
+        concerns = leading.runs or judged.known.node_count if pod.slices else waits
+        slices = tuple(outlook(judged.known, pod.uid, leading, now)) if concerns else ()
+        return found, extender, judged, slices
+    try:
+        names = [found.spec.node_name] if found.spec.node_name else []
+        overview = await read(client, names, empty=lambda: Overview(extender.policy))
+    except ClusterError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        overview = Overview(extender.policy)  # a pod can outlive its node for some minutes
+    return found, extender, overview, ()
 
 
 async def _standing(client: Client, namespace: str) -> ExtenderStanding:

@@ -1,0 +1,102 @@
+"""`gpushare explain` of pods with ResourceClaims, as people run it: with a kubeconfig, against an API server."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare_plugin.kube.client import NODES
+from gpushare_plugin.testing.cluster import ApiServer, Permission
+from tests.process.daemon import gpushare
+from tests.unit.claims.node import DRIVER, NODE, ClaimNode
+from tests.unit.kube.pods import PODS
+from tests.unit.sharing.settings import memory
+
+API = "/apis/resource.k8s.io/v1"
+CLAIMS = f"{API}/namespaces/team/resourceclaims"
+
+
+def claim(name: str, size: str) -> dict[str, Any]:
+    """Return a claim for memory."""
+    exactly = {"deviceClassName": "shares", "capacity": {"requests": {"memory": size}}}
+    return {
+        "metadata": {"name": name, "namespace": "team"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+    }
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    """Run an API server with a node of four GPUs by claim, a claim that has most of the first, and pods with claims."""
+    node = ClaimNode(sharing=memory(unit="GiB"))
+    async with ApiServer() as started:
+        started.store.create(NODES, {"metadata": {"name": NODE}, "status": {}})
+        started.store.create(f"{API}/resourceslices", {**node.resource_slice, "metadata": {"name": "a"}})
+        held = node.device()
+        consumed = {"memory": "31Gi", "compute": "0"} if "compute" in held.capacities else {"memory": "31Gi"}
+        result = {
+            "request": "gpu",
+            "driver": DRIVER,
+            "pool": NODE,
+            "device": held.name,
+            "shareID": "4f2c2a1b-1111-4222-8333-0123456789ab",
+            "consumedCapacity": consumed,
+        }
+        allocation = {"devices": {"results": [result]}}
+        started.store.create(CLAIMS, {**claim("other", "31Gi"), "status": {"allocation": allocation}})
+        started.store.create(CLAIMS, claim("mine", "40Gi"))
+        spec = {
+            "containers": [{"name": "main"}],
+            "resourceClaims": [
+                {"name": "own", "resourceClaimName": "mine"},
+                {"name": "made", "resourceClaimTemplateName": "template"},
+            ],
+        }
+        started.store.create(
+            PODS, {"metadata": {"name": "waits", "namespace": "team"}, "spec": spec, "status": {"phase": "Pending"}}
+        )
+        yield started
+
+
+async def explained(server: ApiServer, folder: Path, *more: str) -> str:
+    """Return the explanation of the pod that waits."""
+    to = {"KUBECONFIG": str(server.kubeconfig(folder / "config"))}
+    done = await gpushare("explain", "waits", "-n", "team", *more, environment=to)
+    assert (done.status, done.errors) == (0, "")
+    return done.output
+
+
+async def test_a_pod_that_waits_for_a_claim_is_explained(server: ApiServer, tmp_path: Path) -> None:
+    """Which claims there are, what each GPU has free, who holds the rest; a claim that is not made yet is named."""
+    lines = (await explained(server, tmp_path)).splitlines()
+    assert lines[0] == "Pod team/waits waits for a node"
+    assert "  Claim team/mine: not allocated" in lines
+    assert "    Request gpu of DeviceClass shares: 40960 MiB of memory" in lines
+    gpus = [line for line in lines if line.startswith(f"      {NODE} ")]
+    assert len(gpus) == 4
+    assert sorted(line.partition(": ")[2] for line in gpus) == [
+        "9216 MiB of 40960 MiB memory free, 40960 MiB wanted; held by team/other",
+        "has room",
+        "has room",
+        "has room",
+    ]
+    assert "  Claim made: is to be made from its template, and is not there yet" in lines
+    assert json.loads(await explained(server, tmp_path, "-o", "json"))["claims"][0] == "Claim team/mine: not allocated"
+
+
+async def test_a_missing_right_is_named(server: ApiServer, tmp_path: Path) -> None:
+    """What cannot be read is said, with the right that is missing, and the rest is told."""
+    group = "resource.k8s.io"
+    server.permissions = [
+        Permission("list", "nodes"),
+        Permission("list", "pods"),
+        Permission("get", "resourceclaims", group=group),
+    ]
+    said = await explained(server, tmp_path)
+    assert "resourceslices: you may not list resourceslices of resource.k8s.io; see the ClusterRole" in said
+    assert "resourceclaims: you may not list resourceclaims of resource.k8s.io; see the ClusterRole" in said
+    assert "Claim team/mine: not allocated" in said
+    server.permissions = server.permissions[:2]
+    assert "Claim team/mine: you may not get resourceclaims of resource.k8s.io" in await explained(server, tmp_path)
