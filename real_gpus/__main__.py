@@ -65,6 +65,7 @@ STEPS: Mapping[str, Step] = {
     "mps-kill": Step("MPS: a kill", mps.kill, no_mps),
     "mps-restart": Step("MPS: the end of gpushare mps", mps.restart, no_mps),
     "claims-mps": Step("Claims: shares under MPS", claims.mps, no_mps),
+    "claims-effects": Step("Claims: what the daemon says of limits", claims.effects, effects.no_effects),
     "claims-whole": Step("Claims: a whole GPU", claims.whole, no_cuda),
     "claims-hand-over": Step("Claims: a GPU between units and claims", claims.hand_over, no_cuda),
     "namespaces": Step("MPS by protocol 3: memory and compute of each container", namespaces.limits, no_namespaces),

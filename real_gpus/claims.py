@@ -42,14 +42,14 @@ class ClaimNode(Node):
         slices = self.store.find(f"{_API}/resourceslices")
         return sum(not device.get("taints") for each in slices for device in each["spec"].get("devices") or ())
 
-    async def offers(self, devices: int) -> bool:
-        """Wait until claims can get so many devices; return whether they can."""
+    async def offers(self, devices: int, within: float = _OFFERED_WITHIN) -> bool:
+        """Wait until claims can get so many devices, at most `within` seconds; return whether they can."""
 
         async def look() -> tuple[bool, bool]:
             found = self.offered == devices
             return found, found
 
-        return await until(look, _OFFERED_WITHIN)
+        return await until(look, within)
 
     def ask(self, name: str, capacity: Mapping[str, str], env: Mapping[str, str]) -> None:
         """Make a pod of one container with a claim for so much of a GPU; empty for no size."""

@@ -16,7 +16,7 @@ import psutil
 
 from gpushare_plugin.mps.exchange import MpsRoot
 from gpushare_plugin.observe.daemon_socket import DaemonSocketError, ask, socket_path
-from gpushare_plugin.observe.node.report import ForeignProcess, GpuReport, NodeReport, Use, decode
+from gpushare_plugin.observe.node.report import ClaimedDevice, ForeignProcess, GpuReport, NodeReport, Use, decode
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod, StartedContainer
 from real_gpus.containers import Cgroups, Program, RunningContainer, clean_environment, inside
 
@@ -143,23 +143,35 @@ class Node:
     async def foreign(self, pid: int) -> ForeignProcess | None:
         """Wait until the daemon reports the process `pid` as foreign; return what the daemon reports."""
         return await self._reported(
-            lambda gpu: next((each for each in gpu.foreign_processes if each.pid == pid), None), lambda _: True
+            lambda part: next((each for each in _foreign(part) if each.pid == pid), None), lambda _: True
         )
 
     async def use(self, container: str, known: Callable[[Use], bool], within: float = _SEEN_WITHIN) -> Use | None:
-        """Wait until the daemon reports a use of `container` that is `known`; return the last reported use."""
+        """Wait until the daemon reports a use of `container` that is `known`; return the last reported use.
+
+        The container has units or a claim, and is named like its pod.
+        """
         return await self._reported(
-            lambda gpu: next((each for each in gpu.uses or () if each.container == container), None), known, within
+            lambda part: next((each for each in part.uses or () if each.pod == container), None), known, within
         )
 
     async def _reported(
-        self, find: Callable[[GpuReport], Found | None], known: Callable[[Found], bool], within: float = _SEEN_WITHIN
+        self,
+        find: Callable[[GpuReport | ClaimedDevice], Found | None],
+        known: Callable[[Found], bool],
+        within: float = _SEEN_WITHIN,
     ) -> Found | None:
-        """Wait until `find` finds on a GPU what is `known`, at most `within` seconds; return what was found last."""
+        """Wait until `find` finds in a part of the report what is `known`, at most `within` seconds.
+
+        Returns what was found last.
+        """
 
         async def look() -> tuple[bool, Found | None]:
             report = await asyncio.to_thread(self.report)
-            found = next((each for gpu in (report.gpus if report else ()) if (each := find(gpu)) is not None), None)
+            parts: tuple[GpuReport | ClaimedDevice, ...] = ()
+            if report is not None:
+                parts = (*report.gpus, *(report.claims or ()))
+            found = next((each for part in parts if (each := find(part)) is not None), None)
             return found is not None and known(found), found
 
         return await until(look, within)
@@ -172,6 +184,10 @@ class Node:
                     entry = json.loads(line)
                     if entry.get("event") == name and entry["timestamp"] > self.ready_at:
                         yield entry
+
+
+def _foreign(part: GpuReport | ClaimedDevice) -> Sequence[ForeignProcess]:
+    return part.foreign_processes if isinstance(part, GpuReport) else ()
 
 
 async def gpushare(*arguments: str | Path) -> tuple[int, str]:

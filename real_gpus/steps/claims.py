@@ -9,10 +9,13 @@ from real_gpus.claims import ClaimNode, claim_node
 from real_gpus.findings import Finding, between, check, equal, measured
 from real_gpus.node import Config
 from real_gpus.steps import MEMORY, MIB_PER_UNIT, Subject
+from real_gpus.steps.effects import PROGRAMS, Most, compared
 from real_gpus.steps.mps import LIMIT, OVERHEAD_MIB, PERCENTAGE, PIPE, limited, multiprocessors
 
 _SOON = 15.0
 """Seconds for the daemon to follow a change of its config."""
+_MOMENT = 3.0
+"""Seconds in which what must not happen would happen."""
 _PARTS = {"an eighth": 8, "a quarter": 4}
 """The parts of the GPU that two claims ask for, rounded up to GiB."""
 
@@ -71,6 +74,16 @@ def _allocated(made: ClaimNode, name: str, statement: str, *, expected: bool) ->
     return check(statement, expected=words[expected], found=words[True], holds=expected)
 
 
+async def effects(subject: Subject) -> AsyncIterator[Finding]:
+    """Give an eighth of the GPU by claim to each container, and compare what the daemon says of the limits."""
+    all_ = await multiprocessors(subject)
+    share = subject.gib // PROGRAMS
+    async with _by_claim(subject, subject.sharing_by_memory("mps"), mps=True) as made:
+        most = Most(share * MIB_PER_UNIT, all_)
+        async for finding in compared(subject, made, lambda name: made.start_by_claim(name, _memory(share)), most):
+            yield finding
+
+
 async def whole(subject: Subject) -> AsyncIterator[Finding]:
     """Give the GPU to one claim that asks for no size, without limits."""
     all_ = await multiprocessors(subject)
@@ -109,7 +122,9 @@ async def hand_over(subject: Subject) -> AsyncIterator[Finding]:
         await made.start("units", {MEMORY: subject.share})
         made.configure(sharing, dra=_given(subject))
         await made.kubelet.wait_for(lambda seen: seen.allocatable() != units, within=_SOON)
-        yield equal("GPUs that claims can get while a pod holds units", 0, made.offered)
+        yield equal(
+            "a claim can get the GPU while a pod holds units", expected=False, found=await made.offers(1, _MOMENT)
+        )
         made.kubelet.delete(made.pods["units"])
         began = time.monotonic()
         yield equal("a claim can get the GPU when the pod has ended", expected=True, found=await made.offers(1))

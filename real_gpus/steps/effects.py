@@ -1,7 +1,7 @@
 """What the daemon says of the limits of programs under MPS, compared with what the programs get."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
 
 from gpushare_plugin.observe.node.report import LimitEffect, Use
@@ -12,8 +12,10 @@ from real_gpus.steps import MEMORY, MIB_PER_UNIT, SHARED, WHOLE, Subject, no_mps
 from real_gpus.steps.mps import BEYOND_MIB, FEWEST, PERCENTAGE, lifted, multiprocessors
 from real_gpus.steps.shared import said
 
-_PROGRAMS = 8
+PROGRAMS = 8
 """So many programs run at once, each in a container of its own: one changes nothing, and each other one something."""
+Start = Callable[[str], Awaitable[RunningContainer]]
+"""Starts a container of this name, with its share of the GPU."""
 _SAID_WITHIN = 30.0
 """Seconds for the daemon to know the clients of MPS, for which `gpushare mps` asks every fifteen seconds."""
 _AS_IT_IS = "leaves its environment alone"
@@ -22,31 +24,35 @@ _NOTHING, _IN_EFFECT, _NOT_PROVEN = "nothing", "in effect", ("not in effect", "u
 
 def no_effects(subject: Subject) -> str | None:
     """Return why the daemon cannot know here which limits of MPS are in effect, or has too little memory to share."""
-    if subject.gib < _PROGRAMS:
-        return f"the GPU has {subject.gib} GiB, and {_PROGRAMS} programs at once need {_PROGRAMS}"
+    if subject.gib < PROGRAMS:
+        return f"the GPU has {subject.gib} GiB, and {PROGRAMS} programs at once need {PROGRAMS}"
     return no_mps_usage(subject)
 
 
 async def limits(subject: Subject) -> AsyncIterator[Finding]:
     """Give an eighth of the GPU to each container, with the limit in its environment."""
     all_ = await multiprocessors(subject)
-    share = subject.gib // _PROGRAMS
+    share = subject.gib // PROGRAMS
     async with subject.by_memory("mps") as made:
-        async for finding in _compared(subject, made, {MEMORY: share}, _Most(share * MIB_PER_UNIT, all_)):
+        async for finding in compared(
+            subject, made, lambda name: made.start(name, {MEMORY: share}), Most(share * MIB_PER_UNIT, all_)
+        ):
             yield finding
 
 
 async def replicas(subject: Subject) -> AsyncIterator[Finding]:
     """Share the GPU in eight replicas, whose limits are the defaults of the MPS control daemon."""
     all_ = await multiprocessors(subject)
-    shared = {"name": WHOLE, "devices": [subject.gpu.index], "replicas": _PROGRAMS, "rename": SHARED}
-    units = subject.units({SHARED: _PROGRAMS})
+    shared = {"name": WHOLE, "devices": [subject.gpu.index], "replicas": PROGRAMS, "rename": SHARED}
+    units = subject.units({SHARED: PROGRAMS})
     async with node(subject.machine, {"mps": {"resources": [shared]}}, units, mps=True) as made:
-        async for finding in _compared(subject, made, {SHARED: 1}, _Most(subject.memory_mib // _PROGRAMS, all_)):
+        async for finding in compared(
+            subject, made, lambda name: made.start(name, {SHARED: 1}), Most(subject.memory_mib // PROGRAMS, all_)
+        ):
             yield finding
 
 
-class _Most(NamedTuple):
+class Most(NamedTuple):
     """The most that a program may get."""
 
     mib: int
@@ -65,10 +71,10 @@ class _Most(NamedTuple):
         return f"gets more than {limit}: {' and '.join(more)}" if more else ""
 
 
-async def _compared(subject: Subject, made: Node, units: Mapping[str, int], most: _Most) -> AsyncIterator[Finding]:
+async def compared(subject: Subject, made: Node, start: Start, most: Most) -> AsyncIterator[Finding]:
     """Start all programs, wait for what the daemon says of each, and only then let each take what it gets."""
     tried = {_AS_IT_IS: {}, **lifted(subject, most.mib)}
-    containers = [await made.start(f"program-{number}", units) for number in range(len(tried))]
+    containers = [await start(f"program-{number}") for number in range(len(tried))]
     programs = [await each.start(changes) for each, changes in zip(containers, tried.values(), strict=True)]
     looks = [await program.ask("look") for program in programs]
     uses = await asyncio.gather(*(made.use(name, _is_known, _SAID_WITHIN) for name in made.containers))

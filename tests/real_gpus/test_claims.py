@@ -28,7 +28,7 @@ def test_a_gpu_belongs_to_units_or_to_claims(tmp_path: Path) -> None:
     with machine(tmp_path) as place:
         done = place.run("--only", "claims-hand-over")
     assert done.returncode == 0, done.stdout
-    assert "holds: GPUs that claims can get while a pod holds units: 0" in done.stdout
+    assert "holds: a claim can get the GPU while a pod holds units: False" in done.stdout
     assert "holds: units while a pod holds a claim: 0" in done.stdout
 
 

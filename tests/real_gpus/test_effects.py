@@ -10,7 +10,7 @@ from gpushare_plugin.testing.mps import FakeMps
 from real_gpus.containers import Cgroups
 from real_gpus.findings import Finding, Verdict
 from real_gpus.node import Machine
-from real_gpus.steps import Subject, effects, shared
+from real_gpus.steps import Subject, claims, effects, shared
 from tests.process.cgroups import HIERARCHIES
 from tests.real_gpus.driver import Driver, serving
 from tests.real_gpus.machine import GPU, with_cuda
@@ -50,7 +50,7 @@ async def test_the_daemon_says_who_exceeds_a_limit_and_nothing_of_limits_that_no
 
 @pytest.mark.long
 @pytest.mark.usefixtures("needs_mounts")
-@pytest.mark.parametrize("look", [effects.limits, effects.replicas])
+@pytest.mark.parametrize("look", [effects.limits, effects.replicas, claims.effects])
 async def test_of_no_program_that_gets_more_than_its_limit_the_daemon_says_in_effect(
     look: Look, subject: Subject
 ) -> None:
