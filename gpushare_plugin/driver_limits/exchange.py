@@ -89,6 +89,8 @@ class LimitOrder(Message):
     listed may have left memory reserved."""
     containers: tuple[WantedContainer, ...] = ()
     """The containers that hold units, those without limits included."""
+    missing: str | None = None
+    """Why the driver of this node cannot limit memory, so that no GPU is listed; None where it can."""
 
     @model_validator(mode="after")
     def _refuse_twice(self) -> Self:

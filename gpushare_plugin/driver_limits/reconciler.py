@@ -121,14 +121,10 @@ class LimitsReconciler:
         except ExchangeError as error:
             _log.error("driver_limits_desired_unreadable", reason=str(error))
             return
-        gpus = None if desired.missing else list(desired.message.gpus)
-        if not self._changes.is_new("desired", (gpus,)):
+        gpus, reason = list(desired.message.gpus), _why_waiting(desired)
+        if not self._changes.is_new("desired", (gpus, reason)):
             return
-        if gpus is None:
-            reason = (
-                "gpushare run has not ordered limits yet, which it does with --driver-limits-agent=true, the same "
-                "--driver-limits-root, and a config that has driver as an isolation"
-            )
+        if reason is not None:
             _log.info("driver_limits_waiting", path=str(desired.file), reason=reason)
         else:
             _log.info("driver_limits_desired_changed", gpus=gpus)
@@ -190,6 +186,19 @@ def _find(order: LimitOrder, root: Path) -> tuple[Kubepods, dict[str, Path | Non
     return kubepods, {
         each.container_id: kubepods.container(each.pod_uid, each.container_id) for each in order.containers
     }
+
+
+def _why_waiting(desired: DesiredFile[LimitOrder]) -> str | None:
+    """Return why no limits are wanted, as far as that is known; None where limits were ordered."""
+    if desired.missing:
+        return (
+            "gpushare run has not ordered limits yet, which it does with --driver-limits-agent=true, the same "
+            "--driver-limits-root, and a config that has driver as an isolation"
+        )
+    order = desired.message
+    if order.gpus or order.missing is None:
+        return None
+    return f"gpushare run wants no limits on this node, because it found that {order.missing}"
 
 
 def _no_pods(root: Path) -> str:

@@ -16,6 +16,7 @@ from gpushare_plugin.config.unreported_memory import sized
 from gpushare_plugin.core.device_nodes import CONTROL_DEVICES
 from gpushare_plugin.core.driver_limits import DriverLimits
 from gpushare_plugin.core.gpu import Gpu, Inventory
+from gpushare_plugin.core.isolation_choice import choice_words, first_of_list
 from gpushare_plugin.core.resource import Resource, Units
 from gpushare_plugin.core.snapshot import ConfigStanding
 from gpushare_plugin.gpus.host import NO_FACTS, Host, HostFacts
@@ -28,6 +29,7 @@ from gpushare_plugin.node.news.news import (
     ConfigRejected,
     ConfigUnreadable,
     ConfigValidAgain,
+    GpuIsolationNotFirst,
     GpusChanged,
     MpsProtocolKept,
     MpsRootKept,
@@ -117,8 +119,9 @@ class Configuration:
         self._cut: Mapping[str, SliceNumbers] = {}
         self._news = news
         self._names: tuple[str, ...] = ()
+        self._not_first: Mapping[str, str] = {}
         news.warn((*accepted.loaded.notices, *accepted.plan.notices))
-        self._tell_names()
+        self._tell_choices()
 
     @property
     def config(self) -> Config:
@@ -202,7 +205,7 @@ class Configuration:
         self._accepted, self._rejected, self._devices = accepted, None, inventory.gpus
         self._facts = facts
         self._loaded_at = time.time()
-        self._tell_names()
+        self._tell_choices()
         return True
 
     def fit(self, inventory: Inventory) -> bool:
@@ -221,7 +224,7 @@ class Configuration:
             self._accepted = replace(self._accepted, plan=_left(self.plan, present.gpus))
         else:
             self._news.warn(self.plan.notices)
-            self._tell_names()
+            self._tell_choices()
         return self._rejected is not None and self.reload(self._rejected.loaded, inventory)
 
     def _fit_host(self, inventory: Inventory) -> None:
@@ -236,13 +239,25 @@ class Configuration:
             self._news.publish(ConfigDoesNotFitGpus(error.lines))
         else:
             self._news.warn(notice for notice in self.plan.notices if notice not in before)
-            self._tell_names()
+            self._tell_choices()
 
-    def _tell_names(self) -> None:
+    def _tell_choices(self) -> None:
+        """Publish the names of CDI devices and the isolations of the plan, where they changed."""
         names = tuple(self.plan.cdi_names.values())
         if names != self._names:
             self._names = names
             self._news.publish(CdiDevicesNamed(names))
+        self._tell_isolations()
+
+    def _tell_isolations(self) -> None:
+        """Publish the GPUs whose isolation is another one than before, and not the first of its list."""
+        plan, before = self.plan, self._not_first
+        self._not_first = {uuid: plan.isolations[uuid] for uuid, passed in plan.isolation_reasons.items() if passed}
+        for uuid, isolation in self._not_first.items():
+            if before.get(uuid) != isolation:
+                passed = plan.isolation_reasons[uuid]
+                wanted, words = first_of_list(isolation, passed), choice_words(isolation, passed)
+                self._news.publish(GpuIsolationNotFirst(uuid, isolation, wanted, words))
 
     def _with_first_mps(self, loaded: Loaded) -> Loaded:
         # The first MPS root is mounted into containers, and `gpushare mps` uses the first root until a restart. What

@@ -52,7 +52,7 @@ class NodeOffer:
             self._news.publish(GpuWaiting(gpu, reason))
         for present in inventory.gpus:
             if present.uuid in before and present.uuid not in self.waiting:
-                self._news.publish(GpuModeChanged(present.uuid))
+                self._news.publish(GpuModeChanged(present.uuid, plan.isolations.get(present.uuid, "none")))
 
     @property
     def resources(self) -> Mapping[str, Resource]:

@@ -105,6 +105,15 @@ SHARING_MODE_PENDING = EventKind(
 SHARING_MODE_CHANGED = EventKind(
     "SharingModeChanged", "Normal", "Node", "ChangeSharingMode", "A GPU that waited is shared as configured now."
 )
+ISOLATION_NOT_FIRST = EventKind(
+    "IsolationNotFirst",
+    "Warning",
+    "Node",
+    "ChooseIsolation",
+    "The node lacks the first isolation that the config lists for a GPU, and uses another one of the list. With "
+    "`none`, nothing limits new containers.",
+    "See the reason in the message: mend the node, or leave the isolation out of the config of such nodes.",
+)
 MPS_NOT_SERVING = EventKind(
     "MpsNotServing",
     "Warning",
@@ -224,6 +233,7 @@ OF_DAEMON = (
     CONFIG_UNFIT,
     SHARING_MODE_PENDING,
     SHARING_MODE_CHANGED,
+    ISOLATION_NOT_FIRST,
     MPS_NOT_SERVING,
     MPS_SERVING,
     DRIVER_LIMITS_NOT_SET,

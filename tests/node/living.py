@@ -37,6 +37,7 @@ class Life:
         self.trust_delays = TrustDelays(unknown=0)
         self.cdi_spec_dirs: tuple[Path, ...] = ()
         self.ask_every = ASK_KUBELET_EVERY
+        self.limits_root: Path | None = None
 
     async def start(self, **sections: object) -> None:
         """Start gpushare with this config and the GPUs that are present now."""
@@ -50,6 +51,7 @@ class Life:
             cdi_spec_dirs=self.cdi_spec_dirs,
             clock=lambda: 2000 * time.monotonic(),
             ask_every=self.ask_every,
+            driver_limits_root=self.limits_root,
         )
         self._context = AsyncExitStack()
         serving = NodeDaemon(daemon).serving(self.cards, self.cards.inventory, None)
@@ -94,12 +96,20 @@ def written(file: Path, **sections: Any) -> Loaded:
 
 @asynccontextmanager
 async def living(
-    kubelet: EmbeddedKubelet, cards: Cards, *, cdi_spec_dirs: tuple[Path, ...] = (), **sections: object
+    kubelet: EmbeddedKubelet,
+    cards: Cards,
+    *,
+    cdi_spec_dirs: tuple[Path, ...] = (),
+    limits_root: Path | None = None,
+    **sections: object,
 ) -> AsyncIterator[Life]:
-    """Run a node beside `kubelet`, with the GPUs of `cards`, these CDI specifications and this config."""
+    """Run a node beside `kubelet`, with the GPUs of `cards`, these CDI specifications and this config.
+
+    `limits_root` is the root of driver limits, None without their agent.
+    """
     with no_defects():
         life = Life(cards, kubelet)
-        life.cdi_spec_dirs = cdi_spec_dirs
+        life.cdi_spec_dirs, life.limits_root = cdi_spec_dirs, limits_root
         await life.start(**sections)
         try:
             yield life

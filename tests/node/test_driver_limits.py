@@ -1,10 +1,17 @@
 """Tests of a node whose driver limits memory: what containers get, and what follows when the means come and go."""
 
+from pathlib import Path
+
 import pytest
 
 from gpushare_plugin.base.errors import ConfigError
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.driver_limits import DriverLimits, LimitRule
+from gpushare_plugin.driver_limits.exchange import DriverLimitsRoot, LimitOrder
+from gpushare_plugin.gpus.exchange import read_message
+from gpushare_plugin.observe.metrics.node import View
+from gpushare_plugin.observe.node.report import report
+from gpushare_plugin.observe.node.tables import remarks
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.logs import logged
 from tests.node.living import living
@@ -75,12 +82,48 @@ async def test_the_next_isolation_of_the_list_follows_when_the_host_changes(kube
         assert snapshot.isolation_reasons == {FIRST: (f"driver: {OLD.missing}",)}
         assert snapshot.driver_limits == {FIRST: LimitRule()}, "the pod that holds the GPU still has its limit"
         assert snapshot.waiting.keys() == {FIRST}
+        shown = "\n".join(remarks(report(snapshot, "daemon")))
+        assert f"GPU 0: isolation none once it no longer waits, not driver: {OLD.missing}" in shown
         assert snapshot.unlimited == {}, "the GPU waits, and no pod is promised a limit"
         await life.healthy({})
         kubelet.delete(limited)
         await life.healthy({GPU_MEM: 8})
         assert life.node.snapshot.value.driver_limits == {}
         assert await limits(kubelet, a_pod("free")) == {}
+
+
+async def test_a_node_without_the_first_isolation_of_the_list_says_so(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
+    """The log, the metric and the agent have the reason at the start; a look at the same GPUs says nothing again."""
+    root = DriverLimitsRoot(tmp_path / "driver-limits")
+    with logged() as told:
+        async with living(kubelet, cards(OLD), limits_root=root.path, sharing=LISTED) as life:
+            await life.healthy({GPU_MEM: 8})
+            await life.node.look()
+            (line,) = (each for each in told if each["event"] == "gpu_isolation_not_first")
+            assert (line["log_level"], line["uuid"], line["isolation"], line["expected"]) == (
+                "warning",
+                FIRST,
+                "none",
+                "driver",
+            )
+            assert line["reason"] == f"isolation none, not driver: {OLD.missing}"
+            seen = list(View(life.node.snapshot.value).isolations)
+            assert seen == [(("0", FIRST, "none", "driver"), False)]
+            assert read_message(root.wanted, LimitOrder) == LimitOrder(missing=OLD.missing)
+
+
+async def test_each_change_to_an_isolation_that_is_not_the_first_is_told(kubelet: EmbeddedKubelet) -> None:
+    """The change back is not; the metric follows both."""
+    gpus = cards(DriverLimits())
+    with logged() as told:
+        async with living(kubelet, gpus, sharing=LISTED) as life:
+            for count in (1, 2):
+                assert list(View(life.node.snapshot.value).isolations) == [(("0", FIRST, "driver", "driver"), True)]
+                gpus.inventory = replace(gpus.inventory, driver_limits=OLD)
+                await until(lambda: life.node.snapshot.value.isolations == {FIRST: "none"})
+                assert sum(each["event"] == "gpu_isolation_not_first" for each in told) == count
+                gpus.inventory = replace(gpus.inventory, driver_limits=DriverLimits())
+                await until(lambda: life.node.snapshot.value.isolations == {FIRST: "driver"})
 
 
 @pytest.mark.parametrize("means", [OLD, DriverLimits(hook="no hook is in the CDI specification of GPU 0")])

@@ -84,7 +84,12 @@ TOLD: list[tuple[NewsItem, str, str]] = [
     (news.GpuNotServedByMps(UUID, "x"), "MpsNotServing", f"{UUID}: cannot be allocated because of MPS: x"),
     (news.GpuServedByMps(UUID), "MpsServing", f"{UUID}: MPS no longer prevents that it is allocated"),
     (news.GpuWaiting(UUID, "x"), "SharingModePending", f"{UUID}: not shared as configured yet: x"),
-    (news.GpuModeChanged(UUID), "SharingModeChanged", f"{UUID}: shared as configured now"),
+    (
+        news.GpuModeChanged(UUID, "none"),
+        "SharingModeChanged",
+        f"{UUID}: shared as configured now, with isolation none",
+    ),
+    (news.GpuIsolationNotFirst(UUID, "none", "driver", "x"), "IsolationNotFirst", f"{UUID}: x"),
     (news.RequestRejected("Allocate", "r", "r: x"), "AllocationRefused", "Allocate refused: r: x"),
     (news.ConfigChanged(("a: 1 -> 2", "b: 1")), "ConfigApplied", "another config is in effect: a: 1 -> 2; b: 1"),
     (news.ConfigRejected(("x", "y")), "ConfigRejected", "the previous config stays in effect: x; y"),

@@ -74,5 +74,5 @@ def test_a_gpu_that_waits_for_a_pod_is_news_twice() -> None:
     offer.update_holdings(confirmed(at=100))
     offer.advance(after, node)
     offer.advance(after, node)
-    assert heard[1:] == [GpuModeChanged(a_gpu(0).uuid)]
+    assert heard[1:] == [GpuModeChanged(a_gpu(0).uuid, "none")]
     assert offer.resources.keys() == {SLICED["name"]}

@@ -93,7 +93,13 @@ class NewsEvents:
 
     @publish.register
     def _(self, item: news.GpuModeChanged) -> None:
-        self._of_gpu(kinds.SHARING_MODE_CHANGED, item.uuid, "shared as configured now")
+        self._of_gpu(
+            kinds.SHARING_MODE_CHANGED, item.uuid, f"shared as configured now, with isolation {item.isolation}"
+        )
+
+    @publish.register
+    def _(self, item: news.GpuIsolationNotFirst) -> None:
+        self._of_gpu(kinds.ISOLATION_NOT_FIRST, item.uuid, item.words)
 
     @publish.register
     def _(self, item: news.RequestRejected) -> None:

@@ -124,7 +124,17 @@ class NewsLog:
 
     @log.register
     def _(self, item: news.GpuModeChanged) -> None:
-        _log.info("gpu_mode_changed", uuid=item.uuid)
+        _log.info("gpu_mode_changed", uuid=item.uuid, isolation=item.isolation)
+
+    @log.register
+    def _(self, item: news.GpuIsolationNotFirst) -> None:
+        _log.warning(
+            "gpu_isolation_not_first",
+            uuid=item.uuid,
+            isolation=item.isolation,
+            expected=item.wanted,
+            reason=item.words,
+        )
 
     @log.register
     def _(self, item: news.ResourceRetired) -> None:

@@ -142,6 +142,21 @@ class GpuModeChanged(Struct, frozen=True):
 
     uuid: str
     """The UUID of the GPU."""
+    isolation: str
+    """The isolation that limits containers from now on; `none` without one."""
+
+
+class GpuIsolationNotFirst(Struct, frozen=True):
+    """A node lacks the first isolation of a list in the config for a GPU, and has chosen another one."""
+
+    uuid: str
+    """The UUID of the GPU."""
+    isolation: str
+    """The chosen isolation."""
+    wanted: str
+    """The first isolation of the list."""
+    words: str
+    """The choice with the reasons, for people."""
 
 
 class ResourceRetired(Struct, frozen=True):
@@ -334,6 +349,7 @@ NewsItem = (
     | GpuLimited
     | GpuWaiting
     | GpuModeChanged
+    | GpuIsolationNotFirst
     | ResourceRetired
     | RequestRejected
     | PodDrifted

@@ -58,6 +58,7 @@ class NodeLimits:
         self._containers: tuple[WantedContainer, ...] = ()
         self._uuids: tuple[str, ...] = ()
         self._bursts: frozenset[str] = frozenset()
+        self._missing: str | None = None
         self._by_agent_alone = False
         self._offered: frozenset[str] = frozenset()
         self._lost: Mapping[str, str] = {}
@@ -104,7 +105,8 @@ class NodeLimits:
             unknown = f"{means.hook}, and gpushare driver-limits does not set the limits of claims"
             reasons |= dict.fromkeys(by_claim & rules.keys(), unknown)
         self._lost = {uuid: f"{reason}; {_REMEDY}" for uuid, reason in reasons.items() if reason}
-        if self._root is not None and (rules or self._link):
+        # The agent is told also why a node for which the config names the driver has no limits.
+        if self._root is not None and (rules or self._link or means is not None):
             self._order_by(self._root, rules, means)
         self._publish()
 
@@ -114,8 +116,10 @@ class NodeLimits:
         bursts = {uuid for uuid, rule in rules.items() if rule.bursts}
         self._bursts |= bursts
         self._by_agent_alone = means is not None and bool(means.hook or bursts)
+        self._missing = (means.missing or None) if means is not None and not rules else None
         self._order(root)
-        self._wanted.set()
+        if rules:
+            self._wanted.set()
 
     def _order(self, root: Path) -> bool:
         """Order the limits; return whether the GPUs on which limits cannot be set have changed."""
@@ -128,7 +132,12 @@ class NodeLimits:
             # Until the holdings of pods are known, the containers of an earlier daemon keep their limits.
             self._containers = before.containers
             self._bursts |= frozenset(before.bursts)
-        order = LimitOrder(gpus=self._uuids, bursts=tuple(sorted(self._bursts)), containers=self._containers)
+        order = LimitOrder(
+            gpus=self._uuids,
+            bursts=tuple(sorted(self._bursts)),
+            containers=self._containers,
+            missing=self._missing,
+        )
         return self._link.order(order)
 
     def _publish(self) -> None:

@@ -9,6 +9,7 @@ from gpushare_plugin.base.version import __version__
 from gpushare_plugin.claims.claim import RefusalReason
 from gpushare_plugin.core.effect import State, state_label
 from gpushare_plugin.core.gpu import Gpu
+from gpushare_plugin.core.isolation_choice import first_of_list
 from gpushare_plugin.core.prepared_claim import PreparedDevice
 from gpushare_plugin.core.snapshot import Cause, Snapshot
 from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Usage
@@ -69,6 +70,16 @@ class View(Struct, frozen=True):
         holders = self.holders(gpu)
         limits = [None] if holders is None else [each.limit for each in holders]
         return None if None in limits else sum(filter(None, limits))
+
+    @property
+    def isolations(self) -> Iterator[Sample]:
+        """For every GPU for which the config lists several isolations: whether the node has the first of them."""
+        snapshot = self.snapshot
+        for gpu in self.gpus:
+            if (passed_over := snapshot.isolation_reasons.get(gpu.uuid)) is not None:
+                isolation = snapshot.isolations[gpu.uuid]
+                wanted = first_of_list(isolation, passed_over)
+                yield (*names_of(gpu), isolation, wanted), isolation == wanted
 
     @property
     def effects(self) -> Iterator[tuple[tuple[str, str, str], int]]:
@@ -192,6 +203,12 @@ METRICS: tuple[Metric[View], ...] = (
         "1 while pods hold units of the previous mode, so that the GPU is not shared as configured yet; 0 otherwise.",
         _GPU,
         lambda view: [(names_of(gpu), gpu.uuid in view.snapshot.waiting) for gpu in view.gpus],
+    ),
+    Metric(
+        "gpushare_gpu_isolation",
+        "Isolation of a GPU for which the config lists several; 1 if it is the first of the list (wanted), 0 if not.",
+        (*_GPU, "isolation", "wanted"),
+        lambda view: list(view.isolations),
     ),
     single(
         "gpushare_gpus_unresponsive",

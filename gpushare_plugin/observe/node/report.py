@@ -15,6 +15,7 @@ from gpushare_plugin.core.claim_state import ClaimState
 from gpushare_plugin.core.effect import Effect
 from gpushare_plugin.core.gpu import FailedGpu, Gpu, MigInstance, gpu_label
 from gpushare_plugin.core.holding import Unknown
+from gpushare_plugin.core.isolation_choice import choice_words
 from gpushare_plugin.core.snapshot import SharingMode, Snapshot
 from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Stowaway, Usage
 from gpushare_plugin.observe.parts import Part
@@ -171,7 +172,10 @@ class GpuReport(Part, frozen=True, kw_only=True):
     mode: str | None = None
     """The mode in which the GPU is shared, with the words of the Node's annotation and of metrics."""
     isolation: str | None = None
-    """The isolation that limits the containers; `none` for a GPU without isolation, None without offered units."""
+    """The isolation that limits the containers; `none` for a GPU without isolation, None without offered units.
+
+    Of a GPU that waits, the isolation of the containers that start when the GPU no longer waits.
+    """
     isolation_reasons: tuple[str, ...] = ()
     """Why other isolations were not chosen that the config has before `isolation`, each with the name in front."""
     cdi_device: str | None = None
@@ -264,15 +268,7 @@ def chosen_isolations(choices: Mapping[str, tuple[str, Sequence[str]]]) -> Itera
     for label, (name, reasons) in choices.items():
         gpus.setdefault((name, *reasons), []).append(label)
     for words, labels in gpus.items():
-        yield f"GPU {', '.join(labels)}: isolation {', not '.join((words[0], *_by_reason(words[1:])))}"
-
-
-def _by_reason(reasons: Sequence[str]) -> Iterator[str]:
-    """Return each reason once, after the names of all isolations that were not chosen for that reason."""
-    names: dict[str, list[str]] = {}
-    for name, _, reason in (each.partition(": ") for each in reasons):
-        names.setdefault(reason, []).append(name)
-    return (f"{' or '.join(named)}: {reason}" for reason, named in names.items())
+        yield f"GPU {', '.join(labels)}: {choice_words(words[0], words[1:])}"
 
 
 def decode(text: bytes) -> NodeReport:
@@ -404,11 +400,12 @@ class _NodeReporter:
         uses = self._uses.get((name, gpu.uuid), ())
         mode: SharingMode | None = self._snapshot.mode(gpu) if units else None
         known = self._holdings is not None
+        chosen = units or gpu.uuid in self._snapshot.waiting
         return {
             "resource": name,
             "mode": mode,
-            "isolation": self._snapshot.isolations.get(gpu.uuid, "none") if units else None,
-            "isolation_reasons": self._snapshot.isolation_reasons.get(gpu.uuid, ()) if units else (),
+            "isolation": self._snapshot.isolations.get(gpu.uuid, "none") if chosen else None,
+            "isolation_reasons": self._snapshot.isolation_reasons.get(gpu.uuid, ()) if chosen else (),
             "units": len(units),
             "unit_mib": (units[0].mib or None) if units else None,
             "retired": self._retired[name, gpu.uuid],

@@ -126,9 +126,10 @@ def _mode(gpu: GpuReport) -> str:
 
 def remarks(node: NodeReport) -> Iterator[str]:
     """Yield sentences about the GPUs that need attention, the daemon's problems, and the node's warnings."""
+    later = " once it no longer waits"
     yield from chosen_isolations(
         {
-            gpu.label: (gpu.isolation, gpu.isolation_reasons)
+            gpu.label: (f"{gpu.isolation}{later if gpu.waiting else ''}", gpu.isolation_reasons)
             for gpu in node.gpus
             if gpu.isolation and gpu.isolation_reasons
         }

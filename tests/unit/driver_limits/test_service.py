@@ -11,12 +11,13 @@ import pytest
 from gpushare_plugin.base.files.lock import lock
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.core.driver_limits import NO_LIMIT, MemoryLimit
+from gpushare_plugin.driver_limits.exchange import LimitOrder
 from gpushare_plugin.driver_limits.gpu import GpuLimits, LimitsPace
 from gpushare_plugin.driver_limits.reservations import ReservationCheck
 from gpushare_plugin.driver_limits.service import serve
 from gpushare_plugin.driver_limits.work import Report
 from gpushare_plugin.gpus.cgroups import Kubepods
-from gpushare_plugin.gpus.exchange import AlreadyRunningError, ExchangeError
+from gpushare_plugin.gpus.exchange import AlreadyRunningError, ExchangeError, write_message
 from gpushare_plugin.testing.nvml import ErrorCode
 from gpushare_plugin.testing.nvml.node import LimitBackend
 from tests.logs import logged
@@ -115,6 +116,18 @@ async def test_limits_come_back_after_a_restart_of_the_driver(node: NodeWithLimi
         node.fake.path.with_suffix(node.fake.path.suffix + ".limits").write_bytes(b"")
         await until(lambda: node.of(1).corrected == node.of(2).corrected == 1)
         assert {node.limits.read(GPU, each).limit for each in cgroups} == {TWO}
+
+
+async def test_the_log_says_why_no_limits_are_wanted(node: NodeWithLimits) -> None:
+    """The daemon's own reason, once it has ordered nothing because of it; until then what it needs to order."""
+    async with serving(node) as told:
+        await until(lambda: events(told, "driver_limits_waiting"))
+        node.root.path.mkdir(parents=True, exist_ok=True)
+        write_message(node.root.wanted, LimitOrder(missing="there is no /cgroup"))
+        await until(lambda: len(events(told, "driver_limits_waiting")) == 2)
+    before, after = (each["reason"] for each in events(told, "driver_limits_waiting"))
+    assert before.startswith("gpushare run has not ordered limits yet")
+    assert after == "gpushare run wants no limits on this node, because it found that there is no /cgroup"
 
 
 async def test_a_container_that_starts_later_is_set_when_it_appears(node: NodeWithLimits) -> None:

@@ -61,6 +61,8 @@ LABELS = {
     "uuid",
     "product",
     "mode",
+    "isolation",
+    "wanted",
     "state",
     "resource",
     "call",
