@@ -1051,6 +1051,31 @@ def test_mps_and_mig_find_the_driver_where_the_daemon_does() -> None:
         assert mounted[environment(values, part)["CONTAINER_DRIVER_ROOT"]] == "/run/nvidia/driver"
 
 
+def test_notes_name_limits_that_nothing_sets() -> None:
+    """A list of isolations works without limits of the driver, so the notes say where the values rule them out."""
+
+    def notes(values: dict[str, Any], **entry: Any) -> str:
+        entries = [{"name": "a.io/m", "isolation": ["driver", "none"], **entry}]
+        return templates({"config": {"map": {"turns": {"sharing": {"memory": {"resources": entries}}}}}, **values})[
+            "NOTES.txt"
+        ]
+
+    sentence = "On no node does the driver limit memory with config turns: "
+    assert f"{sentence}deviceListStrategy is envvar and driverLimits.enabled is false" in notes({})
+    assert f"{sentence}driverLimits.enabled is false, and only" in notes({"deviceListStrategy": "cdi-cri"}, burst=2)
+    assert sentence not in notes({"deviceListStrategy": "cdi-cri"})
+    assert sentence not in notes(LIMITING, burst=2)
+    assert sentence not in templates(yaml_of(EXAMPLE_VALUES / "recommended.yaml"))["NOTES.txt"]
+
+
+def test_notes_name_alerts_without_metrics() -> None:
+    """Alerts never fire where Prometheus finds no pod."""
+    alerts = {"prometheusRule": {"enabled": True}}
+    assert "nothing here tells Prometheus to read the metrics" in templates(alerts)["NOTES.txt"]
+    for place in ("podMonitor", "serviceMonitor", "service"):
+        assert "nothing here tells Prometheus" not in templates({**alerts, place: {"enabled": True}})["NOTES.txt"]
+
+
 BY_MOUNTS = {"flags": {"plugin": {"deviceListStrategy": ["envvar", "volume-mounts"]}}}
 
 
@@ -1129,7 +1154,11 @@ def test_simulated_gpus_have_no_cdi_devices() -> None:
 )
 def test_the_daemon_sees_the_cgroups_of_the_host_only_where_a_config_names_the_driver(sharing: dict[str, Any]) -> None:
     """The limits of containers are those of their cgroups, which the daemon only reads; simulated GPUs have none."""
-    shared = {"config": {"map": {"default": {"version": "v1", "sharing": sharing}}}, "mps": {"enabled": True}}
+    shared = {
+        "config": {"map": {"default": {"version": "v1", "sharing": sharing}}},
+        "deviceListStrategy": "cdi-cri",
+        "mps": {"enabled": True},
+    }
     for values in (shared, {**shared, **LIMITING}, {**shared, "driverLimits": {"readCgroups": True}}):
         assert _cgroup_mounts(values, "node-daemon") == [
             {"name": "host-cgroups", "mountPath": "/sys/fs/cgroup", "readOnly": True}

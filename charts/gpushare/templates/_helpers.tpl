@@ -200,20 +200,40 @@ does not look into texts: (list $place $found $schema). Everything else is left 
 {{- end }}
 {{- end }}
 
-{{/* Whether a config has NVIDIA's driver limit memory of real GPUs, at least on some nodes: "true" or nothing. */}}
-{{- define "gpushare.namesDriver" -}}
-{{- $found := false }}
-{{- range include "gpushare.parsedConfigs" . | fromYaml }}
+{{/* The entries of a config whose memory NVIDIA's driver limits, at least on some nodes, as a YAML list; `isolation` of each is a list. */}}
+{{- define "gpushare.limitedByDriver" -}}
 {{- $sharing := .sharing | default dict }}
 {{- $mps := $sharing.mps | default dict }}
 {{- $others := concat ($mps.resources | default list) ($mps.sizes | default list) (($sharing.timeSlicing | default dict).resources | default list) }}
+{{- $found := list }}
 {{- range concat (($sharing.memory | default dict).resources | default list) $others }}
-{{- range (kindIs "slice" .isolation | ternary .isolation (list (toString .isolation))) }}
-{{- $found = or $found (has . (list "driver" "driver+mps")) }}
+{{- $isolation := kindIs "slice" .isolation | ternary .isolation (list (toString .isolation)) }}
+{{- if or (has "driver" $isolation) (has "driver+mps" $isolation) }}
+{{- $found = append $found (dict "isolation" $isolation "burst" .burst) }}
 {{- end }}
 {{- end }}
+{{- toYaml $found }}
+{{- end }}
+
+{{/* Whether a config has NVIDIA's driver limit memory of real GPUs, at least on some nodes: "true" or nothing. */}}
+{{- define "gpushare.namesDriver" -}}
+{{- $found := list }}
+{{- range include "gpushare.parsedConfigs" . | fromYaml }}
+{{- $found = concat $found (include "gpushare.limitedByDriver" . | fromYamlArray) }}
 {{- end }}
 {{- if and $found (not .Values.simulate) }}true{{ end }}
+{{- end }}
+
+{{/* Why the driver limits nothing for an entry of a config, by the values, or nothing: (list $ $config $entry). */}}
+{{- define "gpushare.notLimited" -}}
+{{- $values := (first .).Values }}
+{{- $strategy := $values.deviceListStrategy | default (((index . 1).flags | default dict).plugin | default dict).deviceListStrategy | default "envvar" }}
+{{- $strategy = kindIs "slice" $strategy | ternary (join "," $strategy) (toString $strategy) }}
+{{- if not (or $values.simulate ($values.driverLimits | default dict).enabled) }}
+{{- if (last .).burst }}driverLimits.enabled is false, and only its agent sets limits with a burst
+{{- else if not (contains "cdi-" $strategy) }}deviceListStrategy is {{ $strategy }} and driverLimits.enabled is false, and the hook of NVIDIA's toolkit, which is part of CDI, or the agent sets limits
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* The directories of CDI specifications, as a YAML list; values of an earlier chart have none. */}}
