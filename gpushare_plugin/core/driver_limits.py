@@ -92,12 +92,12 @@ class LimitRule(Struct, frozen=True):
         """Return the hard limit in MiB; the arguments are those of `limit`."""
         return min(self._wanted_mib(share_mib), gpu_mib)
 
-    def exceeds(self, share_mib: int, gpu_mib: int) -> bool:
-        """Return whether the rule makes a hard limit above the memory of the GPU; the arguments are those of `limit`.
+    def lifts(self, share_mib: int, gpu_mib: int) -> bool:
+        """Return whether the rule makes the memory of the GPU the hard limit of a smaller share.
 
-        The limit is then the memory of the GPU, so that nothing is limited.
+        Nothing is limited then. The arguments are those of `limit`.
         """
-        return self._wanted_mib(share_mib) > gpu_mib
+        return share_mib < gpu_mib <= self._wanted_mib(share_mib)
 
     def _wanted_mib(self, share_mib: int) -> int:
         """Return the hard limit in MiB for a share, whatever memory the GPU has."""

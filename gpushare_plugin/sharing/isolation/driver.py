@@ -148,24 +148,25 @@ class DriverIsolation(Struct, Isolation, frozen=True):
     def warn(self, shared: SharedGpus, findings: Findings) -> None:
         """Warn of GPUs on which each container has the memory of the GPU as limit, so that nothing is limited."""
         without_burst = LimitRule(self.rule.added_mib)
-        by_addition = [gpu for gpu in shared.containers if self._exceeds(without_burst, gpu)]
-        by_burst = [gpu for gpu in shared.containers if self._exceeds(self.rule, gpu) and gpu not in by_addition]
+        by_addition = [gpu for gpu in shared.containers if self._lifts(without_burst, gpu)]
+        by_burst = [gpu for gpu in shared.containers if self._lifts(self.rule, gpu) and gpu not in by_addition]
         if by_addition:
             findings.notice(
-                f"{shared.title}: driverLimits.additionalMemory is {MemoryUnit(self.rule.added_mib)}, which makes the "
-                f"limit of each container as large as {_sizes(by_addition)}, so nothing is limited there; set less, "
-                "such as 512MiB"
+                f"driverLimits.additionalMemory: {MemoryUnit(self.rule.added_mib)} makes the limit of each container "
+                f"of {shared.title} as large as {_sizes(by_addition)}, so nothing is limited there; set less, such as "
+                "512MiB"
             )
         if by_burst and self.limits.burst is not None:
             findings.notice(
-                f"{shared.title}: burst is {plain_burst(self.limits.burst)}, which lets each container use more than "
+                f"{shared.title}: burst is {plain_burst(self.limits.burst)}, which lets each container use all of "
                 f"{_sizes(by_burst)}, so nothing is limited there; set a smaller burst, unless that is meant"
             )
 
-    def _exceeds(self, rule: LimitRule, gpu: Gpu) -> bool:
-        """Return whether by `rule` even the smallest known share of `gpu` has more memory than the GPU."""
-        smallest = gpu.memory_mib // self.limits.equal_parts if self.limits.equal_parts else 1
-        return not self.why_not_on(gpu) and rule.exceeds(smallest, gpu.memory_mib)
+    def _lifts(self, rule: LimitRule, gpu: Gpu) -> bool:
+        """Return whether by `rule` even the smallest share of `gpu` has the memory of the GPU as limit."""
+        parts = self.limits.equal_parts
+        smallest = gpu.memory_mib // parts if parts else self.limits.unit_mib
+        return not self.why_not_on(gpu) and rule.lifts(smallest, gpu.memory_mib)
 
 
 def _sizes(gpus: Sequence[Gpu]) -> str:

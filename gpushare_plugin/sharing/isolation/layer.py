@@ -59,6 +59,8 @@ class Limits(Struct, frozen=True):
     """The compute limit of a container."""
     equal_parts: int | None = None
     """The number of equal parts of a GPU, one part for each container; None if each container has its own limits."""
+    unit_mib: int = 1
+    """The memory of a unit in MiB, the smallest share of a container; of no meaning with equal parts."""
     burst: Burst | None = None
     """How far a container may use free memory beyond its share; None for not at all."""
 

@@ -73,7 +73,7 @@ class MemoryWay:
             isolations=isolations(
                 settings.isolation,
                 self._node.config,
-                Limits(settings.compute, burst=settings.burst),
+                Limits(settings.compute, unit_mib=settings.unit.mib, burst=settings.burst),
                 self._node.means,
             ),
             containers=lambda gpu: gpu.memory_mib // settings.unit.mib,

@@ -63,7 +63,7 @@ class ReplicasWay:
         if section := self._node.config.sharing.time_slicing:
             for index, settings in enumerate(section.resources):
                 path = ("sharing", "timeSlicing", "resources", index)
-                limits = Limits("unlimited", settings.replicas, settings.burst)
+                limits = Limits("unlimited", settings.replicas, burst=settings.burst)
                 named = isolations(settings.isolation, self._node.config, limits, self._node.means)
                 yield self._replication(path, section, settings, named, refuse_several=False)
 
