@@ -19,6 +19,11 @@ class DriverLimitsView(Struct, frozen=True):
 
     limits: Mapping[tuple[str, str], LimitStatus] = field(default_factory=dict)
     """How limits stand, by the ID of the container and the UUID of the GPU."""
+    late: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """The seconds that containers ran before their limits, with the keys of `limits`.
+
+    What was once late stays so, also while nothing runs that reports it: the process uses memory from before the limit.
+    """
     unable: Mapping[str, str] = field(default_factory=dict)
     """The ordered GPUs on which limits cannot be set, by UUID, with the reason."""
     trouble: str | None = None
@@ -86,7 +91,28 @@ class DriverLimitsLink:
         known = {gpu.uuid: gpu.reason or (None if gpu.proven else _NOT_PROVEN) for gpu in status.gpus}
         reasons = {uuid: trouble or known.get(uuid, _NOT_PROVEN) for uuid in order.gpus}
         return DriverLimitsView(
-            {(each.container_id, gpu.uuid): gpu for each in status.containers for gpu in each.gpus},
+            _by_container(status),
+            self._late(order, seen.status or self._left_behind()),
             {uuid: reason for uuid, reason in reasons.items() if reason is not None},
             trouble,
         )
+
+    def _late(self, order: LimitOrder, status: DriverLimitsStatus) -> Mapping[tuple[str, str], float]:
+        """Return how late the limits of ordered containers were, the latest time of each: a container grows older."""
+        running = {each.container_id for each in order.containers}
+        late = {key: seconds for key, seconds in self.view.late.items() if key[0] in running}
+        for key, limit in _by_container(status).items():
+            if key[0] in running and limit.late:
+                late[key] = max(limit.late, late.get(key, 0.0))
+        return late
+
+    def _left_behind(self) -> DriverLimitsStatus:
+        """Return what a process reported that has ended; nothing where that cannot be read."""
+        try:
+            return read_message(self._root.status, DriverLimitsStatus) or DriverLimitsStatus()
+        except ExchangeError:
+            return DriverLimitsStatus()
+
+
+def _by_container(status: DriverLimitsStatus) -> Mapping[tuple[str, str], LimitStatus]:
+    return {(each.container_id, gpu.uuid): gpu for each in status.containers for gpu in each.gpus}

@@ -69,8 +69,7 @@ class NodeLimits:
 
         `uuid` is the UUID of the GPU.
         """
-        found = self._link.view.limits.get((container_id, uuid)) if self._link is not None else None
-        return found.late or 0.0 if found is not None else 0.0
+        return self._link.view.late.get((container_id, uuid), 0.0) if self._link is not None else 0.0
 
     @property
     def unlimited(self) -> Mapping[str, str]:

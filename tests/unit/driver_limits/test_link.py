@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> DriverLimitsRoot:
     return DriverLimitsRoot(tmp_path / "run/driver-limits")
 
 
-def report(root: DriverLimitsRoot, *gpus: GpuStatus, trouble: str | None = None, late: float = 1.5) -> None:
+def report(root: DriverLimitsRoot, *gpus: GpuStatus, trouble: str | None = None, late: float | None = 1.5) -> None:
     """Write a status, as the agent does."""
     limit = LimitStatus(uuid=GPU, hard_mib=2048, late=late)
     containers = (LimitedContainer(pod_uid=pod_uid(1), container_id=container_id(1), gpus=(limit,)),)
@@ -71,6 +71,33 @@ def test_the_view_says_how_limits_stand_and_why_not(root: DriverLimitsRoot) -> N
         root.status.write_text("{")
         link.order(ORDER)
         assert "cannot be read" in (link.view.trouble or "")
+
+
+def test_a_late_limit_stays_late(root: DriverLimitsRoot) -> None:
+    """While the agent does not run, after restarts of both, and where the agent has forgotten; until the end."""
+    late = {(container_id(1), GPU): 6.0}
+    link = DriverLimitsLink(root, lambda: None)
+    root.path.mkdir(parents=True)
+    with lock(root.lock):
+        report(root, GpuStatus(uuid=GPU, proven=True), late=6.0)
+        link.order(ORDER)
+        assert link.view.late == late
+    link.order(LimitOrder(gpus=(GPU,), containers=ORDER.containers))
+    assert (link.view.limits, link.view.late) == ({}, late), "the agent has ended"
+    restarted = DriverLimitsLink(root, lambda: None)
+    restarted.order(ORDER)
+    assert restarted.view.late == late, "the daemon has restarted"
+    with lock(root.lock):
+        for forgetful in (0.0, None):
+            report(root, GpuStatus(uuid=GPU, proven=True), late=forgetful)
+            restarted.order(LimitOrder(gpus=(), containers=ORDER.containers))
+            assert restarted.view.late == late
+            restarted.order(ORDER)
+        report(root, GpuStatus(uuid=GPU, proven=True), late=90.0)
+        restarted.order(LimitOrder(gpus=(), containers=ORDER.containers))
+        assert restarted.view.late == {(container_id(1), GPU): 90.0}, "set again after a restart of the driver"
+        restarted.order(LimitOrder(gpus=(GPU,)))
+        assert restarted.view.late == {}
 
 
 def test_an_order_tells_whether_other_gpus_can_be_limited(root: DriverLimitsRoot) -> None:
