@@ -1068,6 +1068,11 @@ def test_notes_name_limits_that_nothing_sets() -> None:
     assert sentence not in templates(yaml_of(EXAMPLE_VALUES / "recommended.yaml"))["NOTES.txt"]
 
 
+def test_the_recommended_values_tell_reasons_by_events() -> None:
+    """The alert about a limit that is not in effect leads to the Event of the pod, which has the reason."""
+    assert environment(yaml_of(EXAMPLE_VALUES / "recommended.yaml"))["EVENTS"] == "true"
+
+
 def test_notes_name_alerts_without_metrics() -> None:
     """Alerts never fire where Prometheus finds no pod."""
     alerts = {"prometheusRule": {"enabled": True}}

@@ -19,7 +19,7 @@ from gpushare_plugin.mps.exchange import MpsRoot, MpsStatus
 
 SUBJECT = "MPS"
 _CONTROL = "usr/bin/nvidia-cuda-mps-control"
-_RUNS = "is `gpushare mps` in a pod of this node? The chart runs it with mps.enabled=true on nodes with the label "
+_RUNS = "run `gpushare mps` in a pod of this node: set mps.enabled=true of the chart, and give the node the label "
 
 
 class MpsFacts(Struct, frozen=True):

@@ -257,7 +257,7 @@ def linked(bus: str, driver: str) -> HostDescription:
             "ready: driver",
             "nvidia-container-toolkit-daemonset",
         ),
-        (KUBEADM_CONTAINERD_1_7, MPS, "MPS", "nothing serves MPS in /run/nvidia/mps", "mps.enabled=true"),
+        (KUBEADM_CONTAINERD_1_7, MPS, "MPS", "nothing serves MPS in /run/nvidia/mps", "run `gpushare mps` in a"),
         (
             KUBEADM_CONTAINERD_1_7.without("/usr/bin/nvidia-cuda-mps-control"),
             MPS,
@@ -324,6 +324,7 @@ def test_what_is_broken_is_named_with_its_remedy(  # noqa: PLR0913 - a node, and
     lines = [line for line in wrong_lines(report) if line.subject == subject]
     assert any(said in line.found for line in lines), wrong_lines(report)
     assert any(remedy in (line.remedy or "") for line in lines), lines
+    assert not any("?" in (line.remedy or "") for line in lines), "a remedy says what to do, and asks nothing"
 
 
 def test_a_daemon_that_wrote_no_specification_is_noticed(short_path: Path) -> None:
