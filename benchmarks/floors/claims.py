@@ -5,6 +5,7 @@
 
 import asyncio
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +15,30 @@ from benchmarks.floors.server import constant
 from gpushare_plugin.kubelet.api import dra_v1_pb2 as api
 from gpushare_plugin.kubelet.api import pluginregistration_pb2 as registration
 
+SERVICE, METHOD = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", "NodePrepareResources"
+REGISTRATION = "pluginregistration.Registration"
+
+Methods = Mapping[str, "grpc.RpcMethodHandler[Any, Any]"]
+
+_servers: list[grpc.aio.Server] = []
+"""Keeps the servers: one that nobody knows any more stops."""
+
+
+async def serve_at(socket: Path, service: str, methods: Methods) -> None:
+    """Serve the methods of a service at a socket until the process ends."""
+    server = grpc.aio.server()
+    server.add_registered_method_handlers(service, dict(methods))
+    server.add_insecure_port(f"unix:{socket}")
+    await server.start()
+    _servers.append(server)
+
 
 async def serve(endpoint: Path, registry: Path, answer: bytes) -> None:
     """Serve until killed."""
     prepared = api.NodePrepareResourcesResponse.FromString(answer)
-    services: tuple[tuple[Path, str, dict[str, grpc.RpcMethodHandler[Any, Any]]], ...] = (
-        (
-            endpoint,
-            "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
-            {"NodePrepareResources": constant(api.NodePrepareResourcesRequest, prepared)},
-        ),
-        (
-            registry,
-            "pluginregistration.Registration",
-            {"GetInfo": constant(registration.InfoRequest, registration.PluginInfo(type="DRAPlugin"))},
-        ),
-    )
-    servers = [grpc.aio.server() for _ in services]
-    for server, (socket, service, methods) in zip(servers, services, strict=True):
-        server.add_registered_method_handlers(service, methods)
-        server.add_insecure_port(f"unix:{socket}")
-        await server.start()
+    await serve_at(endpoint, SERVICE, {METHOD: constant(api.NodePrepareResourcesRequest, prepared)})
+    info = constant(registration.InfoRequest, registration.PluginInfo(type="DRAPlugin"))
+    await serve_at(registry, REGISTRATION, {"GetInfo": info})
     await asyncio.Event().wait()
 
 

@@ -14,6 +14,8 @@ import grpc
 
 from gpushare_plugin.base.published import Published
 from gpushare_plugin.core.prepared_claim import ClaimId, PreparedDevice
+from gpushare_plugin.kubelet.api import dra_health_pb2 as health
+from gpushare_plugin.kubelet.api import dra_health_pb2_grpc as health_rpc
 from gpushare_plugin.kubelet.api import dra_v1_pb2 as api
 from gpushare_plugin.kubelet.api import dra_v1_pb2_grpc as rpc
 from gpushare_plugin.kubelet.api import pluginregistration_pb2_grpc as registration_rpc
@@ -64,6 +66,7 @@ class Asked:
             grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS) for socket in (endpoint, registration)
         ]
         self.calls: rpc.DRAPluginAsyncStub = rpc.DRAPluginStub(self._channels[0])
+        self._health: health_rpc.DRAResourceHealthAsyncStub = health_rpc.DRAResourceHealthStub(self._channels[0])
         self.registration: registration_rpc.RegistrationAsyncStub = registration_rpc.RegistrationStub(self._channels[1])
 
     async def __aenter__(self) -> Self:
@@ -78,6 +81,11 @@ class Asked:
         """Hang up."""
         for channel in self._channels:
             await channel.close()
+
+    async def hear_health(self) -> None:
+        """Hear of the health of the devices until cancelled."""
+        async for _ in self._health.NodeWatchResources(health.NodeWatchResourcesRequest()):
+            pass
 
 
 async def main(root: Path) -> None:

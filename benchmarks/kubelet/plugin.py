@@ -105,15 +105,23 @@ def unit_ids(content: bytes) -> list[str]:
     return [device.ID for device in api.ListAndWatchResponse.FromString(content).devices]
 
 
-async def in_turns(calls: Sequence[Call], times: int) -> list[list[float]]:
-    """Make each call `times` times, one after another, in turns, and return the milliseconds each took."""
+async def _nothing() -> None:
+    """Do nothing."""
+
+
+async def in_turns(calls: Sequence[Call], times: int, after: Sequence[Call] = ()) -> list[list[float]]:
+    """Make each call `times` times, one after another, in turns, and return the milliseconds each took.
+
+    What comes `after` a call, for each of them, is not measured.
+    """
     taken: list[list[float]] = [[] for _ in calls]
     turn = -(-times // _TURNS)
     with undisturbed():
         while len(taken[-1]) < times:
-            for call, each in zip(calls, taken, strict=True):
+            for call, then, each in zip(calls, after or [_nothing] * len(calls), taken, strict=True):
                 for _ in range(min(turn, times - len(each))):
                     each.append(await milliseconds(call))
+                    await then()
     return taken
 
 

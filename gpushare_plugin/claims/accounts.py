@@ -4,7 +4,8 @@ The API server may have promised a GPU twice: a pod was deleted by force while i
 allocated by what it saw earlier.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import some_of
@@ -34,52 +35,63 @@ _COUNTS = (
 )
 
 
-def check_room(claim: PreparedClaim, others: Iterable[PreparedClaim], by_claim: Mapping[str, ClaimedGpu]) -> None:
-    """Raise ClaimRefusedError unless a claim fits beside `others`; `by_claim` are the GPUs of the node by UUID.
+def check_room(claim: PreparedClaim, claims: Collection[PreparedClaim], by_claim: Mapping[str, ClaimedGpu]) -> None:
+    """Raise ClaimRefusedError unless a claim fits beside the other `claims`; `by_claim` are the GPUs by UUID.
 
     The message names the claims that hold what is missing. Access for administration does not count.
     """
-    beside = [each for each in others if each.id.uid != claim.id.uid]
     for uuid in dict.fromkeys(each.gpu for each in claim.devices if not each.admin_access):
         if (gpu := by_claim.get(uuid)) is not None:
-            _check_gpu(claim, beside, gpu)
+            _check_gpu(claim, claims, gpu)
 
 
-def _check_gpu(claim: PreparedClaim, others: Iterable[PreparedClaim], gpu: ClaimedGpu) -> None:
-    own = _on(claim, gpu)
-    held = {each.id.label: devices for each in others if (devices := _on(each, gpu))}
+_Held = Iterable[tuple[PreparedClaim, PreparedDevice]]
+"""The shares of a GPU that count, each with its claim."""
+
+
+def _check_gpu(claim: PreparedClaim, claims: Iterable[PreparedClaim], gpu: ClaimedGpu) -> None:
+    own = [device for _, device in _on(gpu, [claim])]
+    held = [(other, device) for other, device in _on(gpu, claims) if other.id.uid != claim.id.uid]
     for count in _COUNTS:
         asked, total = sum(map(count.of, own)), count.total(gpu)
-        holders = [(label, amount) for label, devices in held.items() if (amount := sum(map(count.of, devices)))]
-        taken = sum(amount for _, amount in holders)
+        taken = sum(count.of(device) for _, device in held)
         if asked and total is not None and asked + taken > total:
             raise ClaimRefusedError(
                 "no-room",
                 f"claim {claim.id.label}: {asked} {count.unit} of {gpu.gpu.identity} allocated, which has {total} in "
-                f"all, and {taken} are still held by {some_of(holders, _HOLDERS_TO_NAME, _holder) or 'no claim'}; "
-                f"{_WAITS}",
+                f"all, and {taken} are still held by {_holders(held, count) or 'no claim'}; {_WAITS}",
             )
-    if apart := [label for label, devices in held.items() if _exclude(own, devices)]:
+    if apart := [claim for claim, device in held if _exclude(own[0], device)]:
+        labels = list(dict.fromkeys(each.id.label for each in apart))
         raise ClaimRefusedError(
             "no-room",
             f"claim {claim.id.label}: {gpu.gpu.identity} allocated in the way {gpu.way}, and still held whole, or in "
-            f"another way, by {some_of(apart, _HOLDERS_TO_NAME)}; {_WAITS}",
+            f"another way, by {some_of(labels, _HOLDERS_TO_NAME)}; {_WAITS}",
         )
 
 
 _WAITS = "the kubelet tries again, and the pod starts once the containers that use them have ended"
 
 
-def _holder(holder: tuple[str, int]) -> str:
-    label, amount = holder
-    return f"{label} ({amount})"
+def _on(gpu: ClaimedGpu, claims: Iterable[PreparedClaim]) -> list[tuple[PreparedClaim, PreparedDevice]]:
+    """Return what claims hold of a GPU. A node can have hundreds of claims, and each further claim waits for this."""
+    uuid = gpu.gpu.uuid
+    return [
+        (claim, device)
+        for claim in claims
+        for device in claim.devices
+        if device.gpu == uuid and not device.admin_access
+    ]
 
 
-def _on(claim: PreparedClaim, gpu: ClaimedGpu) -> list[PreparedDevice]:
-    return [each for each in claim.devices if each.gpu == gpu.gpu.uuid and not each.admin_access]
+def _holders(held: _Held, count: _Count) -> str:
+    """Return the claims with how much each holds, for people."""
+    amounts: Counter[str] = Counter()
+    for claim, device in held:
+        amounts[claim.id.label] += count.of(device)
+    return some_of([f"{label} ({amount})" for label, amount in amounts.items() if amount], _HOLDERS_TO_NAME)
 
 
-def _exclude(own: Iterable[PreparedDevice], held: Iterable[PreparedDevice]) -> bool:
+def _exclude(own: PreparedDevice, held: PreparedDevice) -> bool:
     """Return whether both cannot be on one GPU, however little they hold."""
-    ways = {each.way for each in (*own, *held)}
-    return len(ways) > 1 or "whole" in ways
+    return own.way != held.way or own.way == "whole"

@@ -5,6 +5,8 @@ from typing import Any
 import helm_python
 import pytest
 
+from gpushare_plugin.kubelet.device_plugin.succession import LONGEST_HANDOVER
+from gpushare_plugin.kubelet.dra_plugin.plugin import LONGEST_CALLS
 from gpushare_plugin.testing.cluster import Permission
 from gpushare_plugin.testing.cluster.rbac import granted
 from tests.chart.admission import AdmissionRequest, Policy
@@ -62,6 +64,15 @@ def test_the_kubelet_and_the_daemon_see_the_sockets_at_the_same_path(root: str) 
         assert found[f"{root}/{path}"] == (f"{root}/{path}", kind)
     assert f"{root}/plugins" not in found
     assert environment({**ON, "kubeletRootDir": root})["KUBELET_ROOT"] == root
+
+
+@pytest.mark.parametrize("surge", [0, 1])
+def test_calls_for_claims_have_time_to_end(surge: int) -> None:
+    """Kubernetes kills no daemon that still answers the kubelet, whether the next daemon stands by or not."""
+    rolling = {"maxSurge": surge, "maxUnavailable": 1 - surge}
+    spec = daemonset({**ON, "updateStrategy": {"rollingUpdate": rolling}})["spec"]["template"]["spec"]
+    longest = LONGEST_CALLS + (LONGEST_HANDOVER if surge else 0)
+    assert spec["terminationGracePeriodSeconds"] > longest
 
 
 @pytest.mark.parametrize("strategy", [None, ["cdi-cri"]])

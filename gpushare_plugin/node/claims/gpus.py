@@ -1,6 +1,6 @@
 """The GPUs that belong to claims, as the preparation of claims asks for them, and as devices with taints."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.published import Published
@@ -59,8 +59,8 @@ class ClaimGpus:
             )
         return held(claim, by_device(self._gpus))
 
-    def check(self, claim: PreparedClaim, others: Iterable[PreparedClaim]) -> None:
-        """Raise ClaimRefusedError where a claim does not fit beside `others`, or could have no limit now."""
+    def check(self, claim: PreparedClaim, claims: Collection[PreparedClaim]) -> None:
+        """Raise ClaimRefusedError where a claim does not fit beside the other `claims`, or could have no limit now."""
         given = self._file.read()
         if gone := [each.device for each in claim.devices if each.gpu not in given]:
             raise ClaimRefusedError(
@@ -68,7 +68,7 @@ class ClaimGpus:
                 f"claim {claim.id.label}: device {gone[0]} went from claims to the device plugin; delete the pod, "
                 "so that a new pod is scheduled by what the node offers now",
             )
-        check_room(claim, others, self._gpus)
+        check_room(claim, claims, self._gpus)
         for each in claim.devices:
             if not each.admin_access and (reason := self.unserved.get(each.gpu)):
                 raise ClaimRefusedError(

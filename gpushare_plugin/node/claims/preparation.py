@@ -6,7 +6,7 @@ that counts, and that the kubelet has prepared or given back by the next daemon.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -43,8 +43,8 @@ class GivenGpus(Protocol):
         """Return what counts of a claim, without CDI devices; raises ClaimRefusedError."""
         ...
 
-    def check(self, claim: PreparedClaim, others: Iterable[PreparedClaim]) -> None:
-        """Raise ClaimRefusedError where a claim does not fit beside `others`, or cannot have its limits now."""
+    def check(self, claim: PreparedClaim, claims: Collection[PreparedClaim]) -> None:
+        """Raise ClaimRefusedError where a claim does not fit beside the other `claims`, or cannot be limited now."""
         ...
 
     def grants(self, claim: AllocatedClaim) -> Mapping[str, Grant]:
@@ -236,7 +236,7 @@ class Preparation:
         """Check a claim, and write its record and its CDI file; the record exists before the file, and outlives it."""
         uid = claim.id.uid
         begun = PreparedClaim(claim.id, self._given.devices(claim), done=False, users=claim.users)
-        self._given.check(begun, (each.claim for other, each in self._records.claims.items() if other != uid))
+        self._given.check(begun, [each.claim for each in self._records.claims.values()])
         grants = self._given.grants(claim)
         document = specification(self._driver, uid, grants)
         devices = self._with_cdi(uid, _with_limits(begun.devices, grants), grants, described(document))

@@ -27,7 +27,7 @@ from gpushare_plugin.node.claims.hand_over import ClaimStanding, HandOver
 from gpushare_plugin.node.claims.leftovers import Leftovers
 from gpushare_plugin.node.claims.preparation import Preparation
 from gpushare_plugin.node.claims.records import ClaimRecords, boot_id
-from gpushare_plugin.node.claims.statuses import Statuses
+from gpushare_plugin.node.claims.statuses import AFTER_ANSWERS, Statuses
 from gpushare_plugin.sharing.plan import Plan
 
 _log = structlog.get_logger()
@@ -111,7 +111,8 @@ class NodeClaims:
         shown, still, allocated = self.resource_slices.devices, self.preparation.still, self._claims.all_allocated
         leave = partial(self._hand_over.run, shown, device_name, still, allocated, node.apply)
         async with background() as spawn:
-            spawn("devices", partial(self._follow, node))
+            spawn("GPUs of claims", partial(self._follow, node))
+            spawn("devices", partial(self._offer, node))
             spawn("ResourceSlices", self._publish)
             spawn("hand-over", leave)
             spawn("leftovers", self._leftovers.run)
@@ -119,15 +120,27 @@ class NodeClaims:
             await asyncio.Event().wait()
 
     async def _follow(self, node: PluginSide) -> None:
-        """Keep the devices in line with the GPUs that belong to claims, and with their health."""
-        notices: tuple[str, ...] = ()
+        """Keep in line with the GPUs that belong to claims, and with their health."""
         async for _ in changes(self._standing, node.snapshot, self.preparation.prepared):
             standing, snapshot = self._standing.value, node.snapshot.value
             if not standing.known:
                 continue
             self._keep_namespaces(node)
             self._gpus.unserved = {**snapshot.unserved, **snapshot.unlimited}
-            found = offered_devices(standing, snapshot, self.preparation.prepared.value)
+            health = tuple(self._health(uuid, snapshot) for uuid in standing.claimed)
+            if health != self.health.value:
+                self.health.publish(health)
+
+    async def _offer(self, node: PluginSide) -> None:
+        """Keep the devices in line with the GPUs that further claims can get."""
+        notices: tuple[str, ...] = ()
+        async for _ in changes(self._standing, node.snapshot, self.preparation.prepared):
+            # The kubelet waits for the answer to a claim, and nobody for what follows from the answer.
+            await asyncio.sleep(AFTER_ANSWERS)
+            standing = self._standing.value
+            if not standing.known:
+                continue
+            found = offered_devices(standing, node.snapshot.value, self.preparation.prepared.value)
             for notice in found.notices:
                 if notice not in notices:
                     _log.warning("warning", text=notice)
@@ -135,9 +148,6 @@ class NodeClaims:
             wanted = found.devices if node.dra is not None else None
             if wanted != self._wanted.value:
                 self._wanted.publish(wanted)
-            health = tuple(self._health(uuid, snapshot) for uuid in standing.claimed)
-            if health != self.health.value:
-                self.health.publish(health)
 
     def _health(self, uuid: str, snapshot: Snapshot) -> DeviceHealth:
         reason = snapshot.unhealthy.get(uuid, "")

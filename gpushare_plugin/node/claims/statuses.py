@@ -1,5 +1,6 @@
 """Writes into prepared claims what they got: the UUID of the GPU, the limit, and whether the limit is in effect."""
 
+import asyncio
 from collections.abc import Iterable
 
 import structlog
@@ -16,6 +17,8 @@ _log = structlog.get_logger()
 
 TRY_EVERY = 60.0
 """Seconds between attempts to write a status that could not be written."""
+AFTER_ANSWERS = 0.05
+"""Seconds after a change of the claims in which the kubelet gets its answers, before anything follows from them."""
 
 
 class Statuses:
@@ -30,6 +33,7 @@ class Statuses:
     async def run(self) -> None:
         """Write the status of each claim once it is prepared; runs until cancelled."""
         async for _ in changes(self._prepared, every=TRY_EVERY):
+            await asyncio.sleep(AFTER_ANSWERS)
             claims = {each.id.uid: each for each in self._prepared.value if each.done}
             self._written = {uid: each for uid, each in self._written.items() if uid in claims}
             await self._write(each for uid, each in claims.items() if self._written.get(uid) != each)

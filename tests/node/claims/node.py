@@ -38,7 +38,7 @@ class ClaimNode:
         self.file = folder / "config.yaml"
         self.scheduler = ClaimScheduler(server.store, NODE)
         self.root = folder / "kubelet"
-        self.environment = dict(nvml.environment)
+        self.environment = {**nvml.environment, "CDI_SPEC_DIRS": str(self.cdi)}
         self.flags = f"{{mpsRoot: {folder / 'mps'}}}"
 
     def configure(self, sharing: str, dra: str | None = "{}") -> None:
@@ -52,7 +52,7 @@ class ClaimNode:
         arguments = (
             *("--config-file", self.file, "--pod-resources-socket", self.kubelet.pod_resources_socket),
             *("--node-name", NODE, "--kubeconfig", self.server.kubeconfig(self.folder / "kubeconfig")),
-            *("--cdi-spec-dirs", self.cdi, "--pod-namespace", "default", "--pod-name", "gpushare"),
+            *("--pod-namespace", "default", "--pod-name", "gpushare"),
         )
         async with running(self.kubelet, *arguments, *more, environment=self.environment) as daemon:
             yield daemon

@@ -1,6 +1,6 @@
 """A node whose GPUs are given by claim: its devices as the API has them, and claims that kube-scheduler allocates."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from itertools import count
 from typing import Any
@@ -100,7 +100,7 @@ class ClaimNode:
         """Return what each request of a claim gets."""
         return grants(claim, self._gpus)
 
-    def check(self, claim: PreparedClaim, others: Iterable[PreparedClaim]) -> None:
+    def check(self, claim: PreparedClaim, others: Collection[PreparedClaim]) -> None:
         """Check that a claim fits beside others."""
         check_room(claim, others, self.by_claim)
 
