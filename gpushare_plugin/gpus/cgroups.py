@@ -71,14 +71,17 @@ def controllers_of(cgroup: Path) -> list[str] | None:
         return None
 
 
-def why_no_tree(root: Path) -> str:
-    """Return why `root` is no tree of cgroups of version 2, and what to change, for people; empty if it is one."""
+def why_no_tree(root: Path, mounted_by: str = "") -> str:
+    """Return why `root` is no tree of cgroups of version 2, and what to change, for people; empty if it is one.
+
+    `mounted_by` says what mounts the tree, in brackets behind the remedy.
+    """
     if controllers_of(root) is not None:
         return ""
     if not root.exists():
         return (
-            f"there is no {root}, where the host's tree of cgroups of version 2 is expected; mount the tree there "
-            "(chart: driverLimits.enabled, or driverLimits.readCgroups), or name with --cgroup-root where it is mounted"
+            f"there is no {root}, where the host's tree of cgroups of version 2 is expected; mount the tree "
+            f"there{mounted_by}, or name with --cgroup-root where it is mounted"
         )
     return (
         f"{root} is no tree of cgroups of version 2, which driver limits need; boot the node with version 2 "

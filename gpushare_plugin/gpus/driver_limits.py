@@ -22,6 +22,8 @@ from gpushare_plugin.gpus.accounting import OFF, PARAMETER, PARAMETERS, SETTING,
 from gpushare_plugin.gpus.cgroups import MEMORY_CONTROLLERS, controllers_of, why_no_tree
 from gpushare_plugin.sharing.ways.cdi import CdiNames
 
+_MOUNTED_BY = " (chart: driverLimits.enabled, or driverLimits.readCgroups)"
+
 
 def means_of(  # noqa: PLR0913 - the parts of a host
     inventory: Inventory,
@@ -65,7 +67,7 @@ def _turned_off(procfs: Path) -> str:
 
 
 def _missing_cgroups(root: Path) -> str:
-    if reason := why_no_tree(root):
+    if reason := why_no_tree(root, _MOUNTED_BY):
         return reason
     is_root = not (root / "cgroup.events").exists()  # a container sees only what its own cgroup has
     if is_root and MEMORY_CONTROLLERS.isdisjoint(controllers_of(root) or ()):

@@ -14,7 +14,7 @@ from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.directives import SCHEDULE
 from gpushare_plugin.config.sources.choice import Configs
-from gpushare_plugin.core.effect import IN_EFFECT, not_in_effect
+from gpushare_plugin.core.effect import IN_EFFECT, Effect, not_in_effect
 from gpushare_plugin.core.gpu import FailedGpu
 from gpushare_plugin.core.usage import ContainerUsage, Stowaway
 from gpushare_plugin.kube.client import NODES
@@ -79,7 +79,7 @@ TOLD: list[tuple[NewsItem, str, str]] = [
     (
         news.GpuLimited(UUID),
         "DriverLimitsSet",
-        f"{UUID}: driver limits no longer prevent that it is allocated",
+        f"{UUID}: driver limits no longer prevent allocation",
     ),
     (news.GpuNotServedByMps(UUID, "x"), "MpsNotServing", f"{UUID}: cannot be allocated because of MPS: x"),
     (news.GpuServedByMps(UUID), "MpsServing", f"{UUID}: MPS no longer prevents that it is allocated"),
@@ -115,6 +115,11 @@ TOLD_OF_PODS: list[tuple[NewsItem, str, str]] = [
     ),
     (news.LimitNotInEffect(ESCAPED), "GpuLimitNotInEffect", f"{LIMIT}: not in effect: it escaped"),
     (news.LimitInEffect(replace(OVER, effect=IN_EFFECT)), "GpuLimitInEffect", f"{LIMIT}: in effect"),
+    (
+        news.LimitInEffect(replace(OVER, effect=Effect("in effect since", seconds=83.2))),
+        "GpuLimitInEffect",
+        f"{LIMIT}: in effect now, as set 83 s after the start of the container",
+    ),
     (
         news.EvictionRefused(OVER, "x"),
         "GpuMemoryEvictionRefused",

@@ -160,6 +160,7 @@ async def test_a_wrong_root_of_cgroups_is_told_at_once(
         told = await daemon.logged("driver_limits_no_cgroups")
         assert told["reason"].startswith(f"there is no {nowhere}, where the host's tree of cgroups of version 2 is")
         assert "name with --cgroup-root where it is mounted" in told["reason"]
+        assert "chart" not in told["reason"], "the chart always mounts the tree for the agent"
         await daemon.until(root.ready.exists, "nothing is wanted")
         order(root)
         await daemon.until(lambda: status(root).trouble == told["reason"], "it is reported once limits are wanted")

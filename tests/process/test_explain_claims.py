@@ -86,6 +86,16 @@ async def test_a_pod_that_waits_for_a_claim_is_explained(server: ApiServer, tmp_
     assert json.loads(await explained(server, tmp_path, "-o", "json"))["claims"][0] == "Claim team/mine: not allocated"
 
 
+async def test_a_pod_can_be_named_with_its_namespace(server: ApiServer, tmp_path: Path) -> None:
+    """As other commands show it; another namespace beside that is a mistake."""
+    to = {"KUBECONFIG": str(server.kubeconfig(tmp_path / "config"))}
+    done = await gpushare("explain", "team/waits", environment=to)
+    assert done.output == await explained(server, tmp_path)
+    wrong = await gpushare("explain", "team/waits", "-n", "other", environment=to)
+    assert (wrong.status, wrong.output) == (2, "")
+    assert "team/waits with --namespace other names no pod; give NAME, NAMESPACE/NAME" in " ".join(wrong.errors.split())
+
+
 async def test_a_missing_right_is_named(server: ApiServer, tmp_path: Path) -> None:
     """What cannot be read is said, with the right that is missing, and the rest is told."""
     group = "resource.k8s.io"

@@ -85,7 +85,7 @@ class NewsEvents:
 
     @publish.register
     def _(self, item: news.GpuLimited) -> None:
-        self._of_gpu(kinds.DRIVER_LIMITS_SET, item.uuid, "driver limits no longer prevent that it is allocated")
+        self._of_gpu(kinds.DRIVER_LIMITS_SET, item.uuid, "driver limits no longer prevent allocation")
 
     @publish.register
     def _(self, item: news.GpuWaiting) -> None:
@@ -129,7 +129,10 @@ class NewsEvents:
 
     @publish.register
     def _(self, item: news.LimitInEffect) -> None:
-        self._of_limit(kinds.LIMIT_IN_EFFECT, item.usage)
+        # The limit may have been in effect from the start, and was removed meanwhile.
+        late = item.usage.effect.seconds if item.usage.effect else None
+        found = None if late is None else f"in effect now, as set {late:.0f} s after the start of the container"
+        self._of_limit(kinds.LIMIT_IN_EFFECT, item.usage, found)
 
     @publish.register
     def _(self, item: news.StowawayFound) -> None:
@@ -196,8 +199,8 @@ class NewsEvents:
         what = f"memory of {usage.gpu} in use by {_container(usage)}: {used}, limit ({usage.resource}): {limit}{known}"
         self._event(kind, of_pod(usage.namespace, usage.pod, usage.uid), f"{what}{ending}")
 
-    def _of_limit(self, kind: EventKind, usage: ContainerUsage) -> None:
-        found = usage.effect.words if usage.effect else "unknown"
+    def _of_limit(self, kind: EventKind, usage: ContainerUsage, found: str | None = None) -> None:
+        found = found or (usage.effect.words if usage.effect else "unknown")
         message = f"limit of {_container(usage)} on {usage.gpu} ({usage.resource}, {_mib(usage.limit)}): {found}"
         self._event(kind, of_pod(usage.namespace, usage.pod, usage.uid), message)
 

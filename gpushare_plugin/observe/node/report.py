@@ -47,7 +47,7 @@ class LimitEffect(Part, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         """The state, with the delay of a late limit."""
-        return self.state if self.seconds is None else f"in effect ({self.seconds:.0f} s late)"
+        return self.state if self.seconds is None else f"{self.state} {self.seconds:.0f} s after the start"
 
 
 class Use(Part, frozen=True, kw_only=True):

@@ -11,11 +11,13 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from gpushare_plugin.base.text import visible
+from gpushare_plugin.base.text import some_of, visible
 from gpushare_plugin.core.gpu import FailedGpu
 from gpushare_plugin.observe.node.report import ClaimedDevice, GpuReport, NodeReport, Use, chosen_isolations
 
 _BAR_CELLS = 10
+_MOST_HOLDERS = 4
+"""The most containers named in a sentence."""
 _UNLIMITED = 1 << 16
 """The width in which a table is measured, in columns of text: more than any row needs."""
 
@@ -39,6 +41,8 @@ def show(console: Console, node: NodeReport, *, wide: bool = False) -> None:
     if uses:
         console.print()
         print_fitted(console, narrower(headers, uses))
+    for sentence in _unknown_limits(node) if wide else ():
+        console.print(Text(visible(sentence)), soft_wrap=True)
     headers, claims = claim_rows(node, wide=wide)
     if claims:
         console.print()
@@ -186,6 +190,18 @@ def _excesses_of(name: str, uses: Sequence[Use]) -> Iterator[str]:
 
 def _holder(use: Use) -> str:
     return f"{use.namespace}/{use.pod} ({use.container})" if use.container else f"{use.namespace}/{use.pod}"
+
+
+def _unknown_limits(node: NodeReport) -> Iterator[str]:
+    """Yield a sentence for each reason why it is unknown whether limits of containers are in effect."""
+    holders: dict[str, list[str]] = {}
+    for use in (use for gpu in node.gpus for use in gpu.uses or ()):
+        if use.limit_effect and use.limit_effect.state == "unknown":
+            named = holders.setdefault(use.limit_effect.reason or "nobody says why", [])
+            named.append(f"{use.namespace}/{use.pod} ({use.container})")
+    for reason, named in holders.items():
+        each = some_of(list(dict.fromkeys(named)), _MOST_HOLDERS)
+        yield f"It is unknown whether the limit is in effect for {each}: {reason}"
 
 
 def use_rows(node: NodeReport, *, wide: bool = False) -> tuple[Sequence[str], list[list[RenderableType]]]:

@@ -45,6 +45,8 @@ class DriverAndMpsIsolation(MpsIsolation, frozen=True):
 
     def check(self, shared: SharedGpus, findings: Findings) -> None:
         """Find what the node lacks; GPUs on which the driver limits nothing are among those that MPS cannot share."""
-        self.driver.check_node(shared, findings, "driver with MPS", "[driver+mps, mps]")
+        # In sharing.mps, where MPS always limits, people write only the driver.
+        found = "driver" if shared.path[:2] == ("sharing", "mps") else self.name
+        self.driver.check_node(shared, findings, found, "[driver+mps, mps]")
         super().check(shared, findings)
         self.driver.warn(shared, findings)

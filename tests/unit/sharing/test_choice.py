@@ -97,12 +97,19 @@ def test_a_single_isolation_that_the_node_lacks_is_a_problem_of_the_config() -> 
 
 
 @pytest.mark.parametrize(
-    "sharing", [memory(isolation="driver+mps"), {"mps": {"resources": [{**REPLICAS, "isolation": "driver"}]}}]
+    ("sharing", "written"),
+    [
+        (memory(isolation="driver+mps"), "driver+mps"),
+        ({"mps": {"resources": [{**REPLICAS, "isolation": "driver"}]}}, "driver"),
+    ],
 )
-def test_the_remedy_with_mps_is_a_list_that_the_config_accepts(sharing: object) -> None:
-    """`sharing.mps` has no `none`: there, and beside MPS, the example of a list ends with mps."""
+def test_the_remedy_with_mps_is_a_list_that_the_config_accepts(sharing: object, written: str) -> None:
+    """`sharing.mps` has no `none`: there, and beside MPS, the example of a list ends with mps.
+
+    What was found is what people wrote.
+    """
     (found,) = problems(decided(sharing, OLD))
-    assert found.startswith(f"isolation: found driver with MPS, but {OLD.missing}; mend that, or ")
+    assert found.startswith(f"isolation: found {written}, but {OLD.missing}; mend that, or ")
     assert found.endswith("as in [driver+mps, mps]")
 
 

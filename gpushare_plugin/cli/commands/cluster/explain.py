@@ -62,6 +62,8 @@ def command(pod: str, output: str, kubeconfig: Path | None, context: str | None,
 
     For one that waits for slices of partitioned GPUs, what is being made for it and where, or why nothing can be.
     For one that waits for ResourceClaims, which are allocated, what is free of each GPU, and why none fits.
+    The pod is a name, or NAMESPACE/NAME as other commands show it.
+
     For a pod that has a node, on which GPUs it is, who says so, what was promised, and what the node allocated.
 
     Needs the right to list nodes and pods in the whole cluster; without that to get the Leases, it says what it
@@ -70,6 +72,7 @@ def command(pod: str, output: str, kubeconfig: Path | None, context: str | None,
     configure_log("console", "warning")
     # Almost nothing of a cluster that is read once is garbage, and to look for it takes as long as to read it.
     gc.disable()
+    pod, namespaces["namespace"] = _named(pod, namespaces["namespace"])
     client = Client(kubeconfig, PATIENT, context=context)
     (found, extender, overview, slices), claims = asyncio.run(_read_all(client, pod, namespaces))
     told = Told(found.metadata.annotations, found.spec.scheduler_name, tuple(_waits(found)), extender, slices, claims)
@@ -78,6 +81,17 @@ def command(pod: str, output: str, kubeconfig: Path | None, context: str | None,
         show_json(encode(explanation, indent=2))
     else:
         show(lines(explanation), output_style())
+
+
+def _named(pod: str, namespace: str | None) -> tuple[str, str | None]:
+    """Return the name and the namespace of a pod that is given by its name, or as NAMESPACE/NAME."""
+    before, slash, name = pod.rpartition("/")
+    if not slash:
+        return pod, namespace
+    if not before or not name or "/" in before or namespace not in {None, before}:
+        found = pod if namespace is None else f"{pod} with --namespace {namespace}"
+        raise click.UsageError(f"{found} names no pod; give NAME, NAMESPACE/NAME, or NAME with --namespace")
+    return name, before
 
 
 _Read = tuple[ApiPod, ExtenderStanding, Overview, tuple[str, ...]]

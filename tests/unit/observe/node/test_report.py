@@ -218,7 +218,7 @@ class TestUsage:
     ("effect", "cell", "sentence"),
     [
         (IN_EFFECT, "in effect", None),
-        (Effect("in effect since", seconds=12.4), "in effect (12 s late)", None),
+        (Effect("in effect since", seconds=12.4), "in effect since 12 s after the start", None),
         (unknown("nobody knows"), "unknown", None),
         (
             not_in_effect("it escaped"),
@@ -240,6 +240,26 @@ def test_a_limit_that_is_not_in_effect_is_said(
     (row,) = (line for line in text(node, wide=True) if " team " in line)
     assert row.rstrip().endswith(f"  {cell}")
     assert [line for line in text(node) if "limit of" in line] == ([sentence] if sentence else [])
+
+
+def test_a_reason_why_limits_are_unknown_is_said_once(resources: tuple[Resource, ...]) -> None:
+    """Below the wide table, one sentence for each reason, with the containers."""
+    uuid = a_gpu(0).uuid
+    names = {"a": "no IDs", "b": "no IDs", "c": "no tree"}
+    holdings = tuple(
+        Holding("team", pod, "main", GPU_MEM, frozenset({unit}))
+        for pod, unit in zip(names, sorted(ids(resources, GPU_MEM, 0, 3)), strict=True)
+    )
+    used = tuple(
+        ContainerUsage("team", pod, "main", "uid", uuid, GPU_MEM, 1, 1 << 30, effect=unknown(reason))
+        for pod, reason in names.items()
+    )
+    node = report(Snapshot(NODE, resources, holdings=holdings, usage=Usage(containers=used)))
+    assert text(node, wide=True)[-2:] == [
+        "It is unknown whether the limit is in effect for team/a (main), team/b (main): no IDs",
+        "It is unknown whether the limit is in effect for team/c (main): no tree",
+    ]
+    assert not any("unknown whether" in line for line in text(node))
 
 
 class TestClaims:
