@@ -151,6 +151,7 @@ class TestUsage:
         own += [
             "CDI_SPEC_DIRS",
             "CGROUP_ROOT",
+            "KUBELET_ROOT",
             "DRIVER_LIMITS_AGENT",
             "DRIVER_LIMITS_ROOT",
             "LOG_FORMAT",
