@@ -19,7 +19,10 @@ from gpushare_plugin.mps.exchange import MpsRoot, MpsStatus
 
 SUBJECT = "MPS"
 _CONTROL = "usr/bin/nvidia-cuda-mps-control"
-_RUNS = "run `gpushare mps` in a pod of this node: set mps.enabled=true of the chart, and give the node the label "
+_RUN = (
+    "run `gpushare mps` in a pod of this node: set mps.enabled=true of the chart, which runs it on nodes with the label "
+    "gpushare/mps=true"
+)
 
 
 class MpsFacts(Struct, frozen=True):
@@ -93,7 +96,7 @@ def judge_mps(facts: MpsFacts, needs: ConfigNeeds, driver: str) -> Iterator[Diag
     elif facts.agent is None:
         yield not_looked_at(SUBJECT, f"{needs.mps_root} cannot be read: run doctor as root")
     elif not facts.agent:
-        yield wrong(SUBJECT, f"nothing serves MPS in {needs.mps_root}", f"{_RUNS}gpushare/mps=true")
+        yield wrong(SUBJECT, f"nothing serves MPS in {needs.mps_root}", _RUN)
     elif facts.not_served:
         yield wrong(
             SUBJECT,

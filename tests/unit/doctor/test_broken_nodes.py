@@ -257,7 +257,7 @@ def linked(bus: str, driver: str) -> HostDescription:
             "ready: driver",
             "nvidia-container-toolkit-daemonset",
         ),
-        (KUBEADM_CONTAINERD_1_7, MPS, "MPS", "nothing serves MPS in /run/nvidia/mps", "run `gpushare mps` in a"),
+        (KUBEADM_CONTAINERD_1_7, MPS, "MPS", "nothing serves MPS in /run/nvidia/mps", "which runs it on nodes with"),
         (
             KUBEADM_CONTAINERD_1_7.without("/usr/bin/nvidia-cuda-mps-control"),
             MPS,
