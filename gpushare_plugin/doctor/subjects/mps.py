@@ -20,8 +20,8 @@ from gpushare_plugin.mps.exchange import MpsRoot, MpsStatus
 SUBJECT = "MPS"
 _CONTROL = "usr/bin/nvidia-cuda-mps-control"
 _RUN = (
-    "run `gpushare mps` in a pod of this node: set mps.enabled=true of the chart, which runs it on nodes with the label "
-    "gpushare/mps=true"
+    "run `gpushare mps` in a pod of this node: set mps.enabled=true of the chart, which runs it on nodes with "
+    "the label gpushare/mps=true"
 )
 
 
