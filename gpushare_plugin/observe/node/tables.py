@@ -198,7 +198,7 @@ def _unknown_limits(node: NodeReport) -> Iterator[str]:
     for use in (use for gpu in node.gpus for use in gpu.uses or ()):
         if use.limit_effect and use.limit_effect.state == "unknown":
             named = holders.setdefault(use.limit_effect.reason or "nobody says why", [])
-            named.append(f"{use.namespace}/{use.pod} ({use.container})")
+            named.append(_holder(use))
     for reason, named in holders.items():
         each = some_of(list(dict.fromkeys(named)), _MOST_HOLDERS)
         yield f"It is unknown whether the limit is in effect for {each}: {reason}"
