@@ -8,6 +8,7 @@ Source of the rules for capacities: kubernetes, staging/src/k8s.io/dynamic-resou
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.claims.capacities import MEMORY
@@ -16,7 +17,6 @@ from gpushare_plugin.claims.device import Capacity
 MOST_GPUS = 20
 """The most GPUs that are told of a request."""
 _MOST_NAMES = 5
-_MIB = 1 << 20
 
 Place = tuple[str, str]
 """A device: the names of its pool and of the device."""
@@ -150,4 +150,4 @@ def consumed(asked: int | None, capacity: Capacity) -> int | None:
 
 
 def _words(name: str, amount: int) -> str:
-    return f"{amount // _MIB} MiB" if name == MEMORY else str(amount)
+    return f"{amount // MIB} MiB" if name == MEMORY else str(amount)

@@ -54,6 +54,11 @@ def amount(quantity: str) -> Fraction:
     return _exact(quantity, "a quantity such as 2, 250m or 1.5Gi")
 
 
+def rounded_up(quantity: str) -> int:
+    """Return a Kubernetes quantity as a whole number, rounded up; raises QuantityError as `amount` does."""
+    return ceil(amount(quantity))
+
+
 def _exact(quantity: str | int, expected: str) -> Fraction:
     """Return the exact number of a quantity; raises QuantityError."""
     match = _QUANTITY.fullmatch(str(quantity)[:80])

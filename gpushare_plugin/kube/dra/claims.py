@@ -4,8 +4,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from http import HTTPStatus
-from math import ceil
-from urllib.parse import quote
 
 import msgspec
 import structlog
@@ -17,9 +15,9 @@ from gpushare_plugin.core.prepared_claim import ClaimId, ClaimUser
 from gpushare_plugin.kube.client import UNREADABLE, Client, ClusterError, decoded
 from gpushare_plugin.kube.collection import pages
 from gpushare_plugin.kube.dra.device_status import entry, key
-from gpushare_plugin.kube.dra.objects import API, CLAIMS, ApiAllocation, ApiClaim, ApiResult
+from gpushare_plugin.kube.dra.objects import CLAIMS, ApiAllocation, ApiClaim, ApiResult, claim_path
 from gpushare_plugin.kube.names import FIELD_MANAGER
-from gpushare_plugin.ledger.quantity import QuantityError, amount
+from gpushare_plugin.ledger.quantity import QuantityError, rounded_up
 
 _log = structlog.get_logger()
 
@@ -86,7 +84,7 @@ class Claims:
         return False
 
     async def _read(self, claim_id: ClaimId) -> ApiClaim:
-        path = _path(claim_id)
+        path = claim_path(claim_id.namespace, claim_id.name)
         try:
             claim = decoded(_bounded(await self._client.request("GET", path)), ApiClaim, path)
         except ClusterError as error:
@@ -119,7 +117,9 @@ class Claims:
         metadata = {"uid": claim.metadata.uid, "resourceVersion": claim.metadata.resource_version}
         body = {"metadata": metadata, "status": {"devices": list((present | written).values())}}
         query, kind = {"fieldManager": FIELD_MANAGER}, "application/merge-patch+json"
-        await self._client.request("PATCH", f"{_path(claim_id)}/status", query, body, kind)
+        await self._client.request(
+            "PATCH", f"{claim_path(claim_id.namespace, claim_id.name)}/status", query, body, kind
+        )
         return True
 
     def _refuse_what_is_not_served(self, claim_id: ClaimId, allocation: ApiAllocation) -> None:
@@ -164,10 +164,6 @@ class Claims:
         return (result.driver, result.pool) == (self._driver, self._pool)
 
 
-def _path(claim_id: ClaimId) -> str:
-    return f"{API}/namespaces/{quote(claim_id.namespace, safe='')}/resourceclaims/{quote(claim_id.name, safe='')}"
-
-
 def _bounded(answer: bytes) -> bytes:
     """Return an answer that is not too large to decode; raises ClusterError."""
     if len(answer) > LARGEST_CLAIM:
@@ -181,6 +177,6 @@ def _device(result: ApiResult) -> AllocatedDevice:
         pool=result.pool,
         device=result.device,
         share_id=result.share_id,
-        consumed={name: ceil(amount(text)) for name, text in result.consumed_capacity.items()},
+        consumed={name: rounded_up(text) for name, text in result.consumed_capacity.items()},
         admin_access=bool(result.admin_access),
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.claims.status import DeviceStatus
 from gpushare_plugin.core.effect import Effect, State
 from gpushare_plugin.kube.dra.devices import quantity
@@ -46,7 +47,7 @@ def entry(driver: str, status: DeviceStatus, before: Entry | None, now: float) -
 def _data(status: DeviceStatus) -> Entry:
     limit: dict[str, object] = {}
     if status.memory_mib is not None:
-        limit["memory"] = quantity(status.memory_mib * 1024**2, "bytes")
+        limit["memory"] = quantity(status.memory_mib * MIB, "bytes")
     if status.percent is not None:
         limit["compute"] = status.percent
     return {"uuid": status.gpu, "isolation": status.isolation, **({"limit": limit} if limit else {})}

@@ -4,6 +4,7 @@ Source: kubernetes, staging/src/k8s.io/api/resource/v1/types.go (1.36).
 """
 
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -17,6 +18,11 @@ RESOURCE_SLICES = f"{API}/resourceslices"
 """The path of all ResourceSlices."""
 CLAIMS = f"{API}/resourceclaims"
 """The path of the ResourceClaims of all namespaces."""
+
+
+def claim_path(namespace: str, name: str) -> str:
+    """Return the path of one ResourceClaim."""
+    return f"{API}/namespaces/{quote(namespace, safe='')}/resourceclaims/{quote(name, safe='')}"
 
 
 class WrittenPart(Kept, frozen=True, omit_defaults=True):

@@ -6,7 +6,6 @@ What cannot be read, for want of a right for example, is said in the place of wh
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import aclosing
 from http import HTTPStatus
-from math import ceil
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -18,16 +17,16 @@ from gpushare_plugin.claims.outlook import AskedDevice, GpuForClaims, HeldByClai
 from gpushare_plugin.kube.client import UNREADABLE, Client, ClusterError, decoded
 from gpushare_plugin.kube.collection import pages
 from gpushare_plugin.kube.dra.objects import (
-    API,
     CLAIMS,
     RESOURCE_SLICES,
     ApiCapacity,
     ApiClaim,
     ApiDevice,
     ApiResourceSlice,
+    claim_path,
 )
 from gpushare_plugin.kube.objects import Kept, Metadata
-from gpushare_plugin.ledger.quantity import QuantityError, amount
+from gpushare_plugin.ledger.quantity import QuantityError, rounded_up
 
 T = TypeVar("T")
 
@@ -133,9 +132,9 @@ def _names(pod: _PodWithClaims) -> Iterator[tuple[str, str | None]]:
 async def _claim(client: Client, namespace: str, inner: str, name: str | None) -> PodClaim:
     if name is None:
         return PodClaim(inner, unknown="is to be made from its template, and is not there yet")
-    label, path = f"{namespace}/{name}", f"{API}/namespaces/{quote(namespace, safe='')}/resourceclaims"
+    label, path = f"{namespace}/{name}", claim_path(namespace, name)
     try:
-        claim = decoded(await client.request("GET", f"{path}/{quote(name, safe='')}"), _ClaimWithSpec, path)
+        claim = decoded(await client.request("GET", path), _ClaimWithSpec, path)
         return PodClaim(label, tuple(_asked(claim.spec.devices.requests)), _allocated(claim))
     except QuantityError as error:
         return PodClaim(label, unknown=f"cannot be read: {error}")
@@ -170,7 +169,7 @@ def _device(name: str, asked: _AskedInClaim) -> AskedDevice:
     return AskedDevice(
         name,
         asked.device_class_name,
-        {capacity: ceil(amount(text)) for capacity, text in amounts.items()},
+        _numbers(amounts),
         asked.count or 1,
         bool(asked.admin_access),
     )
@@ -220,7 +219,7 @@ def _capacity(capacity: ApiCapacity) -> Capacity:
 
 
 def _number(text: str | None) -> int | None:
-    return None if text is None else ceil(amount(text))
+    return None if text is None else rounded_up(text)
 
 
 def _taken(claims: Iterable[ApiClaim], gpus: Iterable[GpuForClaims]) -> Iterator[HeldByClaim]:
@@ -233,7 +232,7 @@ def _taken(claims: Iterable[ApiClaim], gpus: Iterable[GpuForClaims]) -> Iterator
 
 
 def _numbers(amounts: Mapping[str, str]) -> Mapping[str, int]:
-    return {name: ceil(amount(text)) for name, text in amounts.items()}
+    return {name: rounded_up(text) for name, text in amounts.items()}
 
 
 def _label(metadata: Metadata) -> str:
