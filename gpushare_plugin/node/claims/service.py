@@ -62,6 +62,7 @@ class NodeClaims:
         )
         self._statuses = Statuses(self._claims, self.preparation.prepared)
         self._wanted: Published[tuple[Device, ...] | None] = Published(None)
+        self._decided = asyncio.Event()
         self.health: Published[tuple[DeviceHealth, ...]] = Published(())
         """The health of all devices."""
 
@@ -148,13 +149,18 @@ class NodeClaims:
             wanted = found.devices if node.dra is not None else None
             if wanted != self._wanted.value:
                 self._wanted.publish(wanted)
+            self._decided.set()
 
     def _health(self, uuid: str, snapshot: Snapshot) -> DeviceHealth:
         reason = snapshot.unhealthy.get(uuid, "")
         return DeviceHealth(self._cluster.name, device_name(uuid), "Unhealthy" if reason else "Healthy", reason)
 
     async def _publish(self) -> None:
-        """Publish the devices once the kubelet can have claims prepared."""
+        """Publish the devices once they are known, and the kubelet can have claims prepared.
+
+        A daemon that stood by is registered before it knows the devices: it must not withdraw those of the daemon before.
+        """
+        await self._decided.wait()
         async for registered in self.plugin.registered.follow():
             if registered.times:
                 break
