@@ -125,14 +125,10 @@ def _set(descriptor: int, kind: int) -> None:
 
 def _sign(descriptor: int) -> None:
     """Write the process number and the host into the file: the number alone means little between containers."""
-    signature = f"{os.getpid()}\n{socket.gethostname()}\n".encode()
     # For people only: a lock holds without a signature, too.
     with contextlib.suppress(OSError):
-        # ext4 flushes a file that was made empty and written when the file is closed (ext4(5), auto_da_alloc). This
-        # takes milliseconds, and some locks are taken for each call of the kubelet.
-        if os.pread(descriptor, 512, 0) != signature:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, signature, 0)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n{socket.gethostname()}\n".encode(), 0)
 
 
 def _holder(descriptor: int) -> str:
