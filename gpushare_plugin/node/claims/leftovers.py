@@ -74,7 +74,7 @@ class Leftovers:
     def _kept(self) -> frozenset[str]:
         """Return the UIDs of the claims with a record or a CDI file, but for records of a newer version."""
         known = self._records.claims.keys() | self._records.unreadable.keys() | self._files.uids()
-        return frozenset(known - {uid for uid, each in self._records.unreadable.items() if each.newer})
+        return frozenset(known - self._records.newer)
 
     async def _had(self) -> set[str]:
         """Return the UIDs of the claims that are allocated here, or that containers have; raises GpushareError."""

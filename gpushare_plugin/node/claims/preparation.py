@@ -155,7 +155,7 @@ class Preparation:
                     f"claim {known.claim.id.label}: processes of pod {', '.join(running)} still run, and can use the "
                     "GPU; the claim is given back once they have ended"
                 )
-            if uid not in self._newer:
+            if uid not in self._records.newer:
                 self._files.remove(uid)
             self._records.remove(uid)
         if known is not None:
@@ -201,7 +201,7 @@ class Preparation:
 
     def _before(self, id_: ClaimId) -> tuple[PreparedDevice, ...] | None:
         """Return the devices of a claim that was prepared, with its CDI file; None for any other claim."""
-        if id_.uid in self._newer:
+        if id_.uid in self._records.newer:
             unreadable = self._records.unreadable[id_.uid]
             raise ClaimRefusedError("files", f"claim {id_.label}: {unreadable.path} {unreadable.reason}")
         record = self._records.claims.get(id_.uid)
@@ -261,10 +261,6 @@ class Preparation:
             if (name := qualified_name(self._driver, uid, request)) in own:
                 cards.insert(0, name)
         return tuple(replace(each, cdi_devices=tuple(names.pop(each.request, ()))) for each in devices)
-
-    @property
-    def _newer(self) -> frozenset[str]:
-        return frozenset(uid for uid, each in self._records.unreadable.items() if each.newer)
 
     def _turn(self, uid: str) -> asyncio.Lock:
         """Return the lock of a claim: the kubelet may call again before an earlier call of the claim has ended."""

@@ -104,6 +104,11 @@ class ClaimRecords:
         """The records that cannot be read, by the UID of the claim."""
         return self._unreadable
 
+    @property
+    def newer(self) -> frozenset[str]:
+        """The UIDs of the claims whose records a newer version of gpushare wrote."""
+        return frozenset(uid for uid, each in self._unreadable.items() if each.newer)
+
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
         """Look at the records, and keep all other daemons from changes until the block ends; raises ClaimRecordError.
@@ -131,7 +136,7 @@ class ClaimRecords:
 
         A record of a newer version stays for the newer version.
         """
-        if (unreadable := self._unreadable.get(uid)) is not None and unreadable.newer:
+        if uid in self.newer:
             return
         remove_file(self._file(uid))
         self._records.pop(uid, None)
