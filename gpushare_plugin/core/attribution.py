@@ -101,9 +101,9 @@ def _claimed_shares(snapshot: Snapshot, holdings: Iterable[Holding]) -> Iterator
     if snapshot.claims is None:
         return
     gpus = {gpu.uuid: gpu for gpu in snapshot.inventory.gpus}
-    for holding in holdings:
+    for holding, held in snapshot.claims.held(holdings):
         by_gpu: defaultdict[str, list[PreparedDevice]] = defaultdict(list)
-        for device in snapshot.claims.held(holding) if holding.claim else ():
+        for device in held:
             if device.gpu in gpus:
                 by_gpu[device.gpu].append(device)
         for uuid, devices in by_gpu.items():

@@ -1,11 +1,22 @@
 """The claims of a node at a moment: which claims are prepared, and whether the API server shows what claims can get."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 
 from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.core.holding import CLAIM, Holding, Holdings, claimed_device_id
 from gpushare_plugin.core.prepared_claim import PreparedClaim, PreparedDevice
 from gpushare_plugin.core.resource import Durations
+
+
+def of_each_claim(holdings: Iterable[Holding]) -> Mapping[tuple[str, str], list[Holding]]:
+    """Return the holdings by claims, by the namespace and the name of the claim."""
+    found: defaultdict[tuple[str, str], list[Holding]] = defaultdict(list)
+    for each in holdings:
+        if name := each.claim:
+            found[each.namespace, name].append(each)
+    return found
 
 
 class ClaimState(Struct, frozen=True):
@@ -34,15 +45,15 @@ class ClaimState(Struct, frozen=True):
         """Yield what prepared claims have of a GPU, the claims counted that are about to be prepared."""
         return (device for claim in self.prepared for device in claim.devices if device.gpu == uuid)
 
-    def held(self, holding: Holding) -> list[PreparedDevice]:
-        """Return the devices of prepared claims that a container holds by a claim."""
-        return [
-            device
-            for claim in self.prepared
-            if (claim.id.namespace, claim.id.name) == (holding.namespace, holding.claim)
-            for id_, device in self.devices(claim).items()
-            if id_ in holding.ids
-        ]
+    def held(self, holdings: Iterable[Holding]) -> Iterator[tuple[Holding, list[PreparedDevice]]]:
+        """Yield every holding by a claim with the devices of prepared claims that the container holds."""
+        devices: defaultdict[tuple[str, str], list[tuple[str, PreparedDevice]]] = defaultdict(list)
+        for claim in self.prepared:
+            devices[claim.id.namespace, claim.id.name] += self.devices(claim).items()
+        for holding in holdings:
+            if holding.claim:
+                named = devices[holding.namespace, holding.claim]
+                yield holding, [device for id_, device in named if id_ in holding.ids]
 
     def holdings(self, shown: Iterable[Holding]) -> Holdings:
         """Return what pods have of the prepared claims, with the UIDs of pods; `shown` is what the kubelet shows.
@@ -51,13 +62,15 @@ class ClaimState(Struct, frozen=True):
         all containers of the pod together, with an empty name. While the kubelet shows no container with a claim, as
         while an init container runs, the pods hold the claim for which the claim was reserved.
         """
-        return tuple(each for claim in self.prepared for each in self._of_claim(claim, shown))
+        held = of_each_claim(shown)
+        found = (self._of_claim(each, held.get((each.id.namespace, each.id.name), ())) for each in self.prepared)
+        return tuple(chain.from_iterable(found))
 
     def _of_claim(self, claim: PreparedClaim, shown: Iterable[Holding]) -> Iterator[Holding]:
+        """Yield what pods have of a claim; `shown` are the holdings of claims with its name."""
         ids, together = frozenset(self.devices(claim)), len({each.request for each in claim.devices}) > 1
         uids = {user.name: user.uid for user in claim.users}
-        name = claim.id.namespace, claim.id.name
-        found = [each for each in shown if (each.namespace, each.claim) == name and each.ids & ids]
+        found = [each for each in shown if each.ids & ids]
         for each in found:
             known = each._replace(ids=each.ids & ids, uid=each.uid or uids.get(each.pod, ""))
             yield known._replace(container="", container_id="") if together else known

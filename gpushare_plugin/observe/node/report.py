@@ -11,7 +11,7 @@ from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.base.version import __version__
-from gpushare_plugin.core.claim_state import ClaimState
+from gpushare_plugin.core.claim_state import ClaimState, of_each_claim
 from gpushare_plugin.core.effect import Effect
 from gpushare_plugin.core.gpu import FailedGpu, Gpu, MigInstance, gpu_label
 from gpushare_plugin.core.holding import Unknown
@@ -471,12 +471,12 @@ def _with_measured(use: Use, usage: ContainerUsage) -> Use:
 def _claimed(snapshot: Snapshot, claims: ClaimState) -> Iterator[ClaimedDevice]:
     """Yield what claims have, in the order of the names of claims."""
     labels = {gpu.uuid: gpu.label for gpu in snapshot.inventory.gpus}
-    shown = claims.holdings(() if isinstance(snapshot.holdings, Unknown) else snapshot.holdings)
+    shown = of_each_claim(claims.holdings(() if isinstance(snapshot.holdings, Unknown) else snapshot.holdings))
     usages = snapshot.usage.containers if snapshot.usage is not None else ()
     for claim in sorted(claims.prepared, key=lambda each: each.id):
+        holders = shown.get((claim.id.namespace, claim.id.name), ())
         for id_, device in claims.devices(claim).items():
-            name = claim.id.namespace, claim.id.name
-            pods = [each.pod for each in shown if id_ in each.ids and (each.namespace, each.claim) == name]
+            pods = [each.pod for each in holders if id_ in each.ids]
             yield ClaimedDevice(
                 namespace=claim.id.namespace,
                 claim=claim.id.name,
