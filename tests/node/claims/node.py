@@ -115,6 +115,14 @@ class ClaimNode:
         exactly = {"deviceClassName": "gpu", **({"capacity": {"requests": capacity}} if capacity else {}), **more}
         return self.pod_with(name, [{"name": "gpu", "exactly": exactly}], Container("main", claims=[ClaimUse("gpu")]))
 
+    def pod_of_requests(self, name: str, sizes: Mapping[str, str]) -> Pod:
+        """Make a pod of a container for each request of one claim; `sizes` is the memory by the name of the request."""
+        requests = [
+            {"name": request, "exactly": {"deviceClassName": "gpu", "capacity": {"requests": {"memory": size}}}}
+            for request, size in sizes.items()
+        ]
+        return self.pod_with(name, requests, *(Container(each, claims=[ClaimUse("gpu", each)]) for each in sizes))
+
     def pod_with(self, name: str, requests: list[Object], *containers: Container) -> Pod:
         """Make a pod with a claim of the same name with these requests."""
         spec = {"devices": {"requests": requests}}

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpushare_plugin.testing.kubelet import ClaimUse, Container
 from tests.node.claims.node import ClaimNode, claim_node
 from tests.process.daemon import gpushare
 from tests.waiting import until
@@ -55,12 +54,7 @@ async def test_containers_with_a_request_each_are_listed_by_request(short_path: 
     """Each request has its own row, for the same pod."""
     async with claim_node(short_path) as node, node.serving(HAMI) as daemon:
         await node.devices(daemon, 1)
-        requests = [
-            {"name": name, "exactly": {"deviceClassName": "gpu", "capacity": {"requests": {"memory": size}}}}
-            for name, size in (("small", "10Gi"), ("large", "20Gi"))
-        ]
-        uses = [Container(name, claims=[ClaimUse("gpu", name)]) for name in ("small", "large")]
-        pod = node.pod_with("pod", requests, *uses)
+        pod = node.pod_of_requests("pod", {"small": "10Gi", "large": "20Gi"})
         node.scheduler.schedule(pod)
         await node.kubelet.admit(pod)
         found = {each["request"]: (each["memoryMiB"], each["pods"]) for each in await claims(node)}

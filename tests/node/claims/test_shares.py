@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.testing.claims import AllocationError
-from gpushare_plugin.testing.kubelet import ClaimUse, Container
 from tests.node.claims.node import claim_node
 
 HAMI = "{memory: {resources: [{name: aliyun.com/gpu-mem, isolation: hami-core}]}}"
@@ -83,12 +82,7 @@ async def test_two_containers_on_one_card_have_two_limits(short_path: Path) -> N
     """Each container names its request, and gets the limit of that alone."""
     async with claim_node(short_path) as node, node.serving(HAMI) as daemon:
         await node.devices(daemon, 1)
-        requests = [
-            {"name": name, "exactly": {"deviceClassName": "gpu", "capacity": {"requests": {"memory": size}}}}
-            for name, size in (("small", "10Gi"), ("large", "20Gi"))
-        ]
-        uses = [Container(name, claims=[ClaimUse("gpu", name)]) for name in ("small", "large")]
-        pod = node.pod_with("pod", requests, *uses)
+        pod = node.pod_of_requests("pod", {"small": "10Gi", "large": "20Gi"})
         node.scheduler.schedule(pod)
         started = (await node.kubelet.admit(pod)).containers
         assert {name: node.environment_of(each)[LIMIT] for name, each in started.items()} == {
