@@ -158,7 +158,7 @@ class NodeClaims:
     async def _publish(self) -> None:
         """Publish the devices once they are known, and the kubelet can have claims prepared.
 
-        A daemon that stood by is registered before it knows the devices: it must not withdraw those of the daemon before.
+        A daemon that stood by is registered before it knows the devices, and must keep those of the daemon before.
         """
         await self._decided.wait()
         async for registered in self.plugin.registered.follow():
