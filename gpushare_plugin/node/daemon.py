@@ -24,6 +24,7 @@ from gpushare_plugin.config.sources.labelled import load_effective_config
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.recent import RecentAllocations
 from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.core.usage import Usage
 from gpushare_plugin.gpus.exchange import refuse_one_directory
 from gpushare_plugin.gpus.host import CGROUP_ROOT, NO_FACTS, PROCFS, Host, HostFacts
 from gpushare_plugin.gpus.source import GpuSource, in_thread
@@ -319,7 +320,7 @@ class NodeDaemon:
                 spawn("MIG", node.follow_mig)
                 watched = pods.watched if pods is not None else None
                 spawn("driver limits", partial(node.limits.run, watched, reader, node.snapshot))
-                spawn("usage", partial(self._follow_usage, source, node, cluster, reader, phase))
+                spawn("usage", partial(self._follow_usage, source, node, cluster, reader, phase, claims))
                 spawn(
                     "own socket",
                     partial(serve_document, socket_path(daemon.directory), directory.claim, self.status.report),
@@ -378,13 +379,14 @@ class NodeDaemon:
 
         return PromiseReconciler(cluster.pods, reader, self._news)
 
-    async def _follow_usage(
+    async def _follow_usage(  # noqa: PLR0913, PLR0917 - everything that takes part in the usage
         self,
         source: GpuSource,
         node: ServedNode,
         cluster: "Member | None",
         reader: HoldingsReader,
         phase: Serving,
+        claims: Entrance,
     ) -> None:
         """Look at the usage of the GPUs at intervals."""
         # In a thread: registration with the kubelet must not wait for this import.
@@ -395,14 +397,20 @@ class NodeDaemon:
             reader, source, lambda: node.mps.status, late=late, cgroup_root=daemon.cgroup_root, procfs=daemon.procfs
         )
         tracker = track(source, reader, proof, self._news, evict, self._daemon.clock)
+
+        def found(usage: Usage) -> None:
+            claims.learn(usage)
+            if phase.pods is not None:
+                phase.pods.learn_effects(usage)
+
         # After a failure, this method runs again, with another tracker.
         if isinstance(self.status.phase, Serving):
             self.status.phase = replace(self.status.phase, usage=tracker)
         await tracker.run(
-            lambda: replace(node.snapshot.value, claims=phase.claims()),
+            lambda: replace(node.snapshot.value, claims=claims.state),
             lambda: node.config,
             lambda: cluster.container_ids if cluster is not None else {},
-            phase.pods.learn_effects if phase.pods is not None else lambda _: None,
+            found,
         )
 
     async def _accept(self, labels: Labels, inventory: Inventory) -> Accepted:

@@ -36,10 +36,13 @@ def key(entry: Entry) -> tuple[object, ...]:
 def entry(driver: str, status: DeviceStatus, before: Entry | None, now: float) -> Entry:
     """Return the entry for a device.
 
-    `before` is the present one, None without one; `now` is the time of day in seconds since 1970.
+    `before` is the present one, None without one; `now` is the time of day in seconds since 1970. While it is not known
+    whether the limit is in effect, as after a restart of the daemon, the present condition stays.
     """
     share = {"shareID": status.share_id} if status.share_id is not None else {}
-    conditions = {"conditions": [_condition(status.effect, before or {}, now)]} if status.effect is not None else {}
+    there = (before or {}).get("conditions")
+    found = [_condition(status.effect, before or {}, now)] if status.effect is not None else there
+    conditions = {"conditions": found} if found else {}
     identity = {"driver": driver, "pool": status.pool, "device": status.device}
     return {**identity, **share, **conditions, "data": _data(status)}
 

@@ -15,6 +15,7 @@ from gpushare_plugin.config.schema.sections import Dra
 from gpushare_plugin.core.claim_state import ClaimState
 from gpushare_plugin.core.namespaces import ContainerNamespace
 from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.core.usage import Usage
 from gpushare_plugin.kubelet.paths import GIVEN_BY_CLAIM
 from gpushare_plugin.sharing.plan import Plan
 
@@ -87,6 +88,11 @@ class Entrance:
     def state(self) -> ClaimState | None:
         """The claims of the node now; None where no GPU is, or was, given by claim."""
         return self._claims.state if self._claims is not None else None
+
+    def learn(self, usage: Usage) -> None:
+        """Take in what a look at the usage found out about the limits of claims."""
+        if self._claims is not None:
+            self._claims.learn(usage)
 
     async def stand_by(self, dra: Dra | None, plan: Plan, parts: Mapping[str, str]) -> None:
         """Prepare claims from now on beside the daemon that serves the node, by the same config with the `plan`."""

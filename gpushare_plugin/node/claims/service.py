@@ -13,6 +13,7 @@ from gpushare_plugin.claims.devices import device_name
 from gpushare_plugin.core.claim_state import ClaimState
 from gpushare_plugin.core.prepared_claim import ClaimId, PreparedDevice
 from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.core.usage import Usage
 from gpushare_plugin.gpus.cgroups import pod_runs
 from gpushare_plugin.kube.dra.claims import Claims
 from gpushare_plugin.kube.dra.resource_slices import ResourceSlices
@@ -87,6 +88,10 @@ class NodeClaims:
     async def unprepare(self, ids: Sequence[ClaimId]) -> Mapping[str, str]:
         """Give claims back."""
         return await self.preparation.unprepare(ids)
+
+    def learn(self, usage: Usage) -> None:
+        """Take in what a look at the usage found out about the limits of claims."""
+        self._statuses.learn(usage)
 
     async def begin(self, node: PluginSide) -> None:
         """Keep what earlier claims have on a node that offers nothing yet; raises ClaimRecordError."""

@@ -50,6 +50,23 @@ async def test_a_claim_is_listed_with_its_pod_and_its_limit(short_path: Path) ->
         assert await claims(node) == []
 
 
+async def test_a_claim_itself_says_whether_its_limit_is_in_effect(short_path: Path) -> None:
+    """People who read the claim see what `gpushare list` shows on the node, with what is missing to know more."""
+    async with claim_node(short_path) as node, node.serving(HAMI, OFTEN) as daemon:
+        await node.devices(daemon, 1)
+        pod = node.pod("pod", {"memory": "10Gi"})
+        node.scheduler.schedule(pod)
+        await node.kubelet.admit(pod)
+
+        def condition() -> dict[str, Any]:
+            (entry,) = node.claim(pod)["status"].get("devices") or [{}]
+            return dict((entry.get("conditions") or [{}])[0])
+
+        found = await until(condition)
+        assert (found["type"], found["status"], found["reason"]) == ("LimitInEffect", "Unknown", "Unknown")
+        assert found["message"] == "unknown: no process of the container uses the GPU"
+
+
 async def test_containers_with_a_request_each_are_listed_by_request(short_path: Path) -> None:
     """Each request has its own row, for the same pod."""
     async with claim_node(short_path) as node, node.serving(HAMI) as daemon:
