@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from gpushare_plugin.base.files.socket_path import why_too_long
-from gpushare_plugin.core.namespaces import SERVER, MpsProtocol
+from gpushare_plugin.core.namespaces import SERVER, ContainerNamespace, MpsProtocol
 from gpushare_plugin.gpus.exchange import UUID, AgentStatus, ExchangeError, Message, MessagePart, SharedDirectory, Uuid
 
 _LONGEST_SOCKET_NAME = "control_privileged"
@@ -98,6 +98,14 @@ class MpsNamespace(MessagePart):
     """The memory that each process may use of each GPU at most, in MiB."""
     active_thread_percentage: Annotated[int, Field(ge=1, le=100)] = 100
     """The percentage of each GPU's threads that a process may use at most."""
+
+    @classmethod
+    def of(cls, namespace: ContainerNamespace) -> Self:
+        """Return the namespace of a container: without a limit of compute, a process may use all threads."""
+        percentage = namespace.active_thread_percentage or 100
+        return cls(
+            name=namespace.name, memory_limit_mib=namespace.memory_limit_mib, active_thread_percentage=percentage
+        )
 
 
 class MpsSettings(Message):
