@@ -226,7 +226,8 @@ class NodeDaemon:
     def _claims(self, cluster: "Member | None") -> Entrance:
         daemon = self._daemon
         root = daemon.kubelet_root or daemon.directory.parent
-        return Entrance(ClaimPlaces(root, daemon.pod_resources, daemon.claim_specs, daemon.cgroup_root), cluster)
+        places = ClaimPlaces(root, daemon.pod_resources, daemon.claim_specs, daemon.cgroup_root)
+        return Entrance(places, cluster, self._news)
 
     async def _stand_by(self, found: Inventory | NoGpu, cluster: "Member | None", claims: Entrance) -> None:
         """Wait for the end of the daemon that serves this node; raises ConfigError for a config that cannot be used."""

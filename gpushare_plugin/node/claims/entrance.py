@@ -17,6 +17,7 @@ from gpushare_plugin.core.namespaces import ContainerNamespace
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.usage import Usage
 from gpushare_plugin.kubelet.paths import GIVEN_BY_CLAIM
+from gpushare_plugin.node.news.news import News
 from gpushare_plugin.sharing.plan import Plan
 
 if TYPE_CHECKING:
@@ -76,9 +77,10 @@ class PluginSide(Protocol):
 class Entrance:
     """Gives GPUs of a node by claim, once there is something to give."""
 
-    def __init__(self, places: ClaimPlaces, cluster: "Member | None") -> None:
+    def __init__(self, places: ClaimPlaces, cluster: "Member | None", news: News) -> None:
         """Look for claims in these `places`; without a `cluster` no GPU is given by claim."""
         self._places = places
+        self._news = news
         self._cluster = cluster
         self._claims: NodeClaims | None = None
         self._found = asyncio.Event()
@@ -133,7 +135,7 @@ class Entrance:
         from gpushare_plugin.node.claims.service import NodeClaims  # noqa: PLC0415 - only where there are claims
 
         try:
-            return NodeClaims(driver, self._places, self._cluster)
+            return NodeClaims(driver, self._places, self._cluster, self._news)
         except (GpushareError, OSError) as error:
             self._tell(str(error))
             return None

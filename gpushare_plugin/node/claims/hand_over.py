@@ -21,6 +21,7 @@ from gpushare_plugin.claims.claim import AllocatedClaim
 from gpushare_plugin.core.claimed_gpu import ClaimedGpu
 from gpushare_plugin.core.prepared_claim import PreparedClaim
 from gpushare_plugin.node.claims.given import ClaimSharing, GivenFile
+from gpushare_plugin.node.news.news import GpusGivenByClaim, GpusLeftClaims, News
 from gpushare_plugin.sharing.by_claim import without
 from gpushare_plugin.sharing.isolation.layer import Mode
 from gpushare_plugin.sharing.plan import Plan
@@ -76,10 +77,18 @@ class HandOver:
     """Keeps the ledger, in a file before anything follows from a change."""
 
     def __init__(
-        self, file: GivenFile, prepared: Iterable[PreparedClaim] = (), standing: Published[ClaimStanding] | None = None
+        self,
+        file: GivenFile,
+        prepared: Iterable[PreparedClaim] = (),
+        standing: Published[ClaimStanding] | None = None,
+        news: News | None = None,
     ) -> None:
-        """Go on with what `file` and the `prepared` claims say of the GPUs that belong to claims."""
+        """Go on with what `file` and the `prepared` claims say of the GPUs that belong to claims.
+
+        GPUs that change sides are `news`.
+        """
         self._file = file
+        self._news = news or News()
         self._wanted: Mapping[str, ClaimedGpu] = {}
         self._modes: Mapping[str, Mode] = {}
         self._parts: Mapping[str, str] = {}
@@ -140,7 +149,7 @@ class HandOver:
         }
         if self._write({**self._gpus, **entering}) and entering:
             self._gpus |= entering
-            _log.info("gpus_given_by_claim", gpus=sorted(entering))
+            self._news.publish(GpusGivenByClaim(tuple(sorted(entering))))
         self._known = True
         reason = "is given by claim when its pods end"
         self._arriving = {uuid: reason for uuid in self._wanted if uuid not in self._gpus}
@@ -205,7 +214,7 @@ class HandOver:
             return False
         for uuid in gone:
             del self._gpus[uuid]
-        _log.info("gpus_left_claims", gpus=sorted(gone))
+        self._news.publish(GpusLeftClaims(tuple(sorted(gone))))
         self._publish()
         return True
 

@@ -16,7 +16,7 @@ from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.usage import Usage
 from gpushare_plugin.gpus.cgroups import pod_runs
 from gpushare_plugin.kube.dra.claims import Claims
-from gpushare_plugin.kube.dra.resource_slices import ResourceSlices
+from gpushare_plugin.kube.dra.resource_slices import UNREAD, ResourceSlices
 from gpushare_plugin.kube.own_node.member import Member
 from gpushare_plugin.kubelet.dra_plugin.claim_service import DeviceHealth
 from gpushare_plugin.kubelet.dra_plugin.plugin import DraPlugin
@@ -29,6 +29,7 @@ from gpushare_plugin.node.claims.leftovers import Leftovers
 from gpushare_plugin.node.claims.preparation import Preparation
 from gpushare_plugin.node.claims.records import ClaimRecords, boot_id
 from gpushare_plugin.node.claims.statuses import AFTER_ANSWERS, Statuses
+from gpushare_plugin.node.news.news import GpusNotOfferedToClaims, GpusOfferedToClaims, News
 from gpushare_plugin.sharing.plan import Plan
 
 _log = structlog.get_logger()
@@ -37,13 +38,14 @@ _log = structlog.get_logger()
 class NodeClaims:
     """The claims of a node, as `kubelet.dra_plugin.claim_service.ClaimService` and beside the device plugin."""
 
-    def __init__(self, driver: str, places: ClaimPlaces, cluster: Member) -> None:
+    def __init__(self, driver: str, places: ClaimPlaces, cluster: Member, news: News) -> None:
         """Prepare to give GPUs of a node in its `cluster` by claim, as the DRA driver `driver`.
 
         Raises GpushareError for a path that is too long for sockets, OSError without the ID of the boot.
         """
         self._driver = driver
         self._cluster = cluster
+        self._news = news
         directory = places.kubelet_root / "plugins" / driver
         self._claims = Claims(cluster.client, driver, cluster.name)
         self._records = ClaimRecords(directory / "claims", boot_id())
@@ -96,7 +98,7 @@ class NodeClaims:
     async def begin(self, node: PluginSide) -> None:
         """Keep what earlier claims have on a node that offers nothing yet; raises ClaimRecordError."""
         await self.preparation.look()
-        self._hand_over = HandOver(self._given, self.preparation.prepared.value, self._standing)
+        self._hand_over = HandOver(self._given, self.preparation.prepared.value, self._standing, self._news)
         self._keep_namespaces(node)
         self._gpus.until_made = node.until_made
         node.share_with(self._hand_over)
@@ -120,6 +122,7 @@ class NodeClaims:
             spawn("GPUs of claims", partial(self._follow, node))
             spawn("devices", partial(self._offer, node))
             spawn("ResourceSlices", self._publish)
+            spawn("trouble with ResourceSlices", self._tell_trouble)
             spawn("hand-over", leave)
             spawn("leftovers", self._leftovers.run)
             spawn("status of claims", self._statuses.run)
@@ -170,3 +173,14 @@ class NodeClaims:
             if registered.times:
                 break
         await self.resource_slices.run(self._wanted, self._cluster.node)
+
+    async def _tell_trouble(self) -> None:
+        """Publish why claims cannot get all GPUs that they should, and that they can."""
+        told = False
+        async for trouble in self.resource_slices.trouble.follow():
+            if trouble and trouble != UNREAD:
+                self._news.publish(GpusNotOfferedToClaims(trouble))
+            elif not trouble:
+                count = len(self.resource_slices.devices.value or ())
+                self._news.publish(GpusOfferedToClaims(count, again=told))
+            told = bool(trouble) and trouble != UNREAD

@@ -110,6 +110,12 @@ class ClaimNode:
         """The devices in the ResourceSlices of the node."""
         return [device for each in self.server.store.find(SLICES) for device in each["spec"].get("devices") or ()]
 
+    @property
+    def events(self) -> dict[str, str]:
+        """The messages of the Events of the Node, by reason."""
+        found = self.server.store.find("/api/v1/namespaces/default/events")
+        return {each["reason"]: each["message"] for each in found if each["involvedObject"]["kind"] == "Node"}
+
     def pod(self, name: str, capacity: dict[str, str] | None = None, **more: Any) -> Pod:
         """Make a pod of one container with a claim of the same name, which asks for this `capacity` of a device."""
         exactly = {"deviceClassName": "gpu", **({"capacity": {"requests": capacity}} if capacity else {}), **more}

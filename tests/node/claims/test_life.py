@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.kube.names import UNHEALTHY_GPUS
+from gpushare_plugin.testing.cluster.dra.gates import Gates
 from gpushare_plugin.testing.kubelet import Container, Pod
 from gpushare_plugin.testing.nvml import FakeGpu
 from tests.node.claims.node import CARD, DRIVER, claim_node
@@ -55,6 +56,19 @@ async def test_resource_slices_are_back_after_the_wipe_of_a_kubelet(short_path: 
         assert node.environment_of(after) == node.environment_of(before)
         await node.kubelet.end(pod)
         assert node.left == set()
+
+
+async def test_the_node_says_why_claims_get_no_gpu(short_path: Path) -> None:
+    """An API server whose gate is off drops what makes a GPU shared: nothing else than Events tells people of that."""
+    async with claim_node(short_path) as node:
+        node.server.dra.gates = Gates.of("1.35")
+        node.configure(HAMI)
+        async with node.daemon("--events", "true") as daemon:
+            await daemon.until(lambda: len(node.events) == 2, "two Events of the Node")
+            given, missing = sorted(node.events.items())
+            assert given == ("GpusGivenByClaim", f"{node.nvml.gpus[0].uuid}: given by claim from now on")
+            assert missing[0] == "GpusNotOfferedToClaims"
+            assert "turn the feature gate DRAConsumableCapacity on" in missing[1]
 
 
 async def test_a_cordon_and_a_fault_are_taints_that_go_away(short_path: Path) -> None:
