@@ -191,7 +191,9 @@ class MpsStatus(AgentStatus):
         return f"gpushare mps has not {what} this GPU yet"
 
     def why_missing(self, namespace: MpsNamespace, desired: MpsSettings) -> str | None:
-        """Return why a namespace of `desired` is not in effect, None for a namespace in effect with its limits."""
+        """Return why a namespace is not `desired` or not in effect, None for a namespace in effect with its limits."""
+        if namespace not in desired.namespaces:
+            return "the gpushare run that serves this node has not requested it yet"
         if namespace in self.in_force.namespaces and self.in_force.revision >= desired.revision:
             return None
         return self.trouble or self.problem or "gpushare mps has not made it yet"

@@ -89,9 +89,10 @@ class MpsLink:
                 self._changed()
 
     async def until_made(self, namespaces: Iterable[ContainerNamespace], within: float = MADE_WITHIN) -> str:
-        """Wait until desired namespaces are in effect with their limits, at most `within` seconds in all.
+        """Wait until namespaces are desired, and in effect with their limits, at most `within` seconds in all.
 
-        Returns why one of `namespaces` is not in effect, empty when all are.
+        Another daemon of the node may desire the namespaces. Returns why one of `namespaces` is not in effect, empty
+        when all are.
         """
         wanted = [MpsNamespace.of(each) for each in namespaces]
         with contextlib.suppress(TimeoutError):
@@ -102,8 +103,9 @@ class MpsLink:
 
     def _why_missing(self, namespaces: Iterable[MpsNamespace]) -> str:
         status, trouble = self._status()
+        desired = self._written() or MpsSettings()
         for each in namespaces:
-            if reason := trouble or status.why_missing(each, self._wanted):
+            if reason := trouble or status.why_missing(each, desired):
                 return f"the MPS namespace {each.name} does not exist with its limits: {reason}"
         return ""
 

@@ -38,6 +38,7 @@ from gpushare_plugin.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_
 from gpushare_plugin.mig.exchange import DEFAULT_ROOT as DEFAULT_MIG_ROOT
 from gpushare_plugin.mig.exchange import MigRoot
 from gpushare_plugin.mps.exchange import MpsRoot
+from gpushare_plugin.mps.link import MpsLink
 from gpushare_plugin.node.claims.entrance import ClaimPlaces, Entrance
 from gpushare_plugin.node.configuration import Accepted, Reloads, accept
 from gpushare_plugin.node.gpus import looks
@@ -235,7 +236,8 @@ class NodeDaemon:
             accepted = await self._accept(cluster.labels if cluster is not None else {}, found)
             if accepted.config.dra is not None:
                 accepted = await self._with_host(accepted, found)
-                await claims.stand_by(accepted.config.dra, accepted.plan, found.parts)
+                mps = MpsLink(MpsRoot(Path(accepted.config.flags.mps_root)), lambda: None)
+                await claims.stand_by(accepted.config.dra, accepted.plan, found.parts, mps.until_made)
         # Whoever sees that this daemon is ready may end the other one, which has to know by then that this one waits.
         await self._succession.line_up()
         before, self.status.phase = self.status.phase, StandingBy()
@@ -316,6 +318,7 @@ class NodeDaemon:
                 spawn("kubelet", reader.watch)
                 spawn("rescan", partial(self._rescan, node))
                 spawn("allocations", node.track_allocations)
+                spawn("claims of the next daemon", claims.follow)
                 spawn("MPS", node.mps.watch)
                 spawn("MPS namespaces", node.track_namespaces)
                 spawn("MIG", node.follow_mig)

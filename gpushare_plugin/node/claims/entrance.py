@@ -22,6 +22,7 @@ from gpushare_plugin.sharing.plan import Plan
 
 if TYPE_CHECKING:
     from gpushare_plugin.kube.own_node.member import Member
+    from gpushare_plugin.node.claims.gpus import UntilMade
     from gpushare_plugin.node.claims.hand_over import HandOver
     from gpushare_plugin.node.claims.service import NodeClaims
 
@@ -96,10 +97,10 @@ class Entrance:
         if self._claims is not None:
             self._claims.learn(usage)
 
-    async def stand_by(self, dra: Dra | None, plan: Plan, parts: Mapping[str, str]) -> None:
+    async def stand_by(self, dra: Dra | None, plan: Plan, parts: Mapping[str, str], until_made: "UntilMade") -> None:
         """Prepare claims from now on beside the daemon that serves the node, by the same config with the `plan`."""
         if dra is not None and (claims := self._made(dra)) is not None:
-            await self._begin(claims, claims.stand_by(plan, parts))
+            await self._begin(claims, claims.stand_by(plan, parts, until_made))
 
     async def begin(self, node: PluginSide) -> None:
         """Keep GPUs that belong to claims from the device plugin, as far as the records of claims can be read."""
@@ -111,6 +112,12 @@ class Entrance:
         await self._found.wait()
         if self._claims is not None:
             await self._claims.plugin.run()
+
+    async def follow(self) -> None:
+        """Follow what the daemon that stands by does with claims; runs until cancelled."""
+        await self._found.wait()
+        if self._claims is not None:
+            await self._claims.preparation.follow()
 
     async def serve(self, node: PluginSide) -> None:
         """Publish and follow claims as soon as the config gives GPUs by claim; runs until cancelled."""

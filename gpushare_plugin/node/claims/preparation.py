@@ -31,6 +31,8 @@ WAIT_FOR_END = 5.0
 """Seconds that a claim is given back later because processes of its pods still end."""
 LOOK_EVERY = 0.25
 """Seconds between looks while a claim waits: another daemon may have given a claim back."""
+FOLLOW_EVERY = 1.0
+"""Seconds between looks whether another daemon has prepared claims, or has given claims back."""
 
 _PASSING = frozenset({"no-room", "not-served"})
 """The reasons of refusals that may be gone in a moment."""
@@ -99,6 +101,17 @@ class Preparation:
         async with self._records.exclusive():
             pass
         self._publish()
+
+    async def follow(self) -> None:
+        """Look at the records whenever another daemon has changed them; runs until cancelled.
+
+        The daemon that stands by prepares claims, and the daemon that serves the node requests their MPS namespaces.
+        """
+        while True:
+            await asyncio.sleep(FOLLOW_EVERY)
+            with suppress(ClaimRecordError, OSError):  # the next call of the kubelet tells
+                if not self._records.current:
+                    await self.look()
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[Sequence[PreparedClaim] | None]:

@@ -7,7 +7,7 @@ claims side by side during a rolling update: a lock on a file makes each change 
 import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -35,6 +35,8 @@ LOCK_WITHIN = 5.0
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """The file with the ID of this boot of the node (Linux, random(4))."""
 
+_LAST_WRITER = "writer"
+"""The name of the file, beside the records, that names the process which changed or read the records last."""
 _UID = re.compile(r"[0-9A-Za-z]([0-9A-Za-z-]{0,61}[0-9A-Za-z])?")
 
 
@@ -123,6 +125,14 @@ class ClaimRecords:
                 raise self._unusable(error) from error
             yield
 
+    @property
+    def current(self) -> bool:
+        """Whether no other daemon has changed the records since the last change or look; raises OSError."""
+        try:
+            return read_regular(self.directory / _LAST_WRITER, 64).decode(errors="replace") == self._writer
+        except FileNotFoundError:
+            return False
+
     def write(self, claim: PreparedClaim, cdi: dict[str, Any] | None) -> ClaimRecord:
         """Record a claim, in place of an earlier record of the claim; only inside `exclusive`; raises OSError."""
         uid, record = claim.id.uid, ClaimRecord(claim, cdi, self._boot)
@@ -174,14 +184,12 @@ class ClaimRecords:
 
     def _look(self) -> None:
         """Read all records, unless this process made the last change; raises OSError."""
-        last_writer = self.directory / "writer"
-        with suppress(FileNotFoundError):
-            if read_regular(last_writer, 64).decode(errors="replace") == self._writer:
-                return
+        if self.current:
+            return
         for leftover in self.directory.glob(".*.new"):  # of a daemon that ended while it wrote
             leftover.unlink(missing_ok=True)
         self._read_all()
-        replace_file(last_writer, self._writer)
+        replace_file(self.directory / _LAST_WRITER, self._writer)
 
     def _read_all(self) -> None:
         told = {record.path for record in self._unreadable.values()}

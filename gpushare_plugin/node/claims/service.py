@@ -23,7 +23,7 @@ from gpushare_plugin.kubelet.dra_plugin.plugin import DraPlugin
 from gpushare_plugin.node.claims.cdi_files import CdiFiles
 from gpushare_plugin.node.claims.entrance import ClaimPlaces, PluginSide
 from gpushare_plugin.node.claims.given import GivenFile
-from gpushare_plugin.node.claims.gpus import ClaimGpus, offered_devices
+from gpushare_plugin.node.claims.gpus import ClaimGpus, UntilMade, offered_devices
 from gpushare_plugin.node.claims.hand_over import ClaimStanding, HandOver
 from gpushare_plugin.node.claims.leftovers import Leftovers
 from gpushare_plugin.node.claims.preparation import Preparation
@@ -103,12 +103,14 @@ class NodeClaims:
         self._gpus.until_made = node.until_made
         node.share_with(self._hand_over)
 
-    async def stand_by(self, plan: Plan, parts: Mapping[str, str]) -> None:
+    async def stand_by(self, plan: Plan, parts: Mapping[str, str], until_made: UntilMade) -> None:
         """Prepare claims beside another daemon, which keeps the ledger by the same config; raises ClaimRecordError.
 
-        `parts` are the cards of MIG instances, by UUID of the instance.
+        `parts` are the cards of MIG instances, by UUID of the instance. `until_made` waits for the MPS namespaces that
+        the other daemon requests for the claims.
         """
         await self.preparation.look()
+        self._gpus.until_made = until_made
         HandOver(self._given, self.preparation.prepared.value, self._standing).stand_by(plan, parts)
 
     def _keep_namespaces(self, node: PluginSide) -> None:

@@ -1,5 +1,6 @@
 """Claims under MPS with protocol 3: each has a namespace with its limits before a container starts."""
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from gpushare_plugin.gpus.exchange import read_message
@@ -36,3 +37,30 @@ async def test_a_claim_has_a_namespace_from_its_preparation_to_its_end(short_pat
             await node.kubelet.wait_for(lambda kubelet: bool(kubelet.connected_drivers))
             await node.kubelet.end(small)
             await daemon.until(lambda: namespaces(node) == {(20480, 70)}, "the end of a namespace")
+
+
+async def test_the_daemon_that_stands_by_prepares_claims_with_namespaces(short_path: Path) -> None:
+    """The daemon that serves the node requests the namespace, and the one that follows keeps it; neither refuses."""
+    async with claim_node(short_path, driver=DRIVER) as node, node.keeper():
+        node.flags = f"{{mpsRoot: {node.folder / 'mps'}, mpsProtocol: 3}}"
+        node.configure(MPS)
+        small, large = node.pod("small", {"memory": "10Gi"}), node.pod("large", {"memory": "20Gi"})
+        async with node.daemon() as old, AsyncExitStack() as stack:
+            await node.devices(old, 1)
+            new = await stack.enter_async_context(node.daemon("--stand-by", "true"))
+            await new.logged("dra_plugin_registered")
+            for pod in (small, large):
+                node.scheduler.schedule(pod)
+                started = (await node.kubelet.admit(pod)).containers["main"]
+                (leaf,) = node.mounts_of(started, "/mps/pipe")
+                assert (leaf / "control").is_socket()
+            await new.logged("claim_prepared", times=2)
+            assert namespaces(node) == {(10240, 12), (20480, 25)}
+            await node.kubelet.end(small)
+            await new.until(lambda: namespaces(node) == {(20480, 25)}, "the end of a namespace")
+            assert await old.stop() == 0
+            await new.logged("taking_over")
+            assert namespaces(node) == {(20480, 25)}
+            await node.kubelet.end(large)
+            await new.until(lambda: not namespaces(node), "the end of the other namespace")
+            assert not [*old.events("claim_refused"), *new.events("claim_refused")]

@@ -177,6 +177,16 @@ async def test_a_namespace_is_made_once_it_has_its_limits(root: MpsRoot, in_forc
     assert "gpushare mps does not run" in await link.until_made([SMALL], 0.01)
 
 
+async def test_another_daemon_can_request_a_namespace(root: MpsRoot) -> None:
+    """As the daemon that serves the node does for a claim which the daemon that stands by prepares."""
+    link = MpsLink(root, nothing)
+    write_message(root.status, MpsStatus(in_force=WITH_NAMESPACE))
+    with lock(root.lock):
+        assert "has not requested it yet" in await link.until_made([SMALL], 0.01)
+        MpsLink(root, nothing).want(WITH_NAMESPACE)
+        assert not await link.until_made([SMALL], 0.01)
+
+
 def test_namespaces_are_waited_for_in_all_as_long_as_for_one(root: MpsRoot) -> None:
     """A claim with namespaces for many containers is answered before the kubelet gives up."""
     many = [ContainerNamespace(f"c_{number}", 500) for number in range(32)]
