@@ -62,6 +62,7 @@ EVENTS = {
     "claim_unprepared": "No pod of this node uses the claim any more. What it held is free.",
     "claim_refused": "The claim is not prepared, and its pod does not start; the pod shows the same `reason`. The kubelet tries again after about a minute.",
     "claims_unavailable": "This node gives no GPU by claim, because of `reason`, and tries again. The device plugin offers its GPUs.",
+    "claim_users_unknown": "Somebody unknown seems to use `claim`, and the claim cannot be read, because of `reason`. A pod that came to the claim later stays unknown for now: its processes do not keep the claim.",
     "claims_not_compared": "The claims with files on this node cannot be compared with the claims of the cluster and of containers, because of `reason`. Files of claims that nobody has stay for now.",
     "claim_left_over": "Nobody had the claim any more: it was not allocated, no container had it, and the kubelet did not give it back. Its files are removed.",
     "claim_status_not_written": "What the claim got cannot be written into its status, because of `reason`; its pod is not affected. It is tried again. The daemon needs get of resourceclaims, and patch of resourceclaims/status.",

@@ -93,7 +93,7 @@ class Entrance:
         return self._claims.state if self._claims is not None else None
 
     def learn(self, usage: Usage) -> None:
-        """Take in what a look at the usage found out about the limits of claims."""
+        """Take in what a look at the usage found out about the limits and the pods of claims."""
         if self._claims is not None:
             self._claims.learn(usage)
 

@@ -175,6 +175,21 @@ class Preparation:
             _log.info("claim_unprepared", claim=known.claim.id.label, uid=uid)
         return ""
 
+    async def learn_users(self, claim: AllocatedClaim) -> None:
+        """Remember the pods of a claim that is prepared, as the API server has them now.
+
+        A pod that was known before and is not there any more counts as long as its processes run. Raises
+        ClaimRecordError and OSError.
+        """
+        async with self._turn(claim.id.uid), self._records.exclusive():
+            if (record := self._records.claims.get(claim.id.uid)) is None:
+                return
+            gone = (each for each in record.claim.users if each not in claim.users)
+            users = (*(each for each in gone if self._pod_runs(each.uid)), *claim.users)
+            if users != record.claim.users:
+                self._records.write(replace(record.claim, users=users), record.cdi)
+        self._publish()
+
     # ------------------------------------------------------------------ one claim
 
     async def _answer(self, id_: ClaimId) -> tuple[PreparedDevice, ...] | str:

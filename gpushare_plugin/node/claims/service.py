@@ -29,6 +29,7 @@ from gpushare_plugin.node.claims.leftovers import Leftovers
 from gpushare_plugin.node.claims.preparation import Preparation
 from gpushare_plugin.node.claims.records import ClaimRecords, boot_id
 from gpushare_plugin.node.claims.statuses import AFTER_ANSWERS, Statuses
+from gpushare_plugin.node.claims.users import ClaimUsers
 from gpushare_plugin.node.news.news import GpusNotOfferedToClaims, GpusOfferedToClaims, News
 from gpushare_plugin.sharing.plan import Plan
 
@@ -64,6 +65,7 @@ class NodeClaims:
             driver, self.preparation, self._records, files, self._claims.all_allocated, places.pod_resources
         )
         self._statuses = Statuses(self._claims, self.preparation.prepared)
+        self._users = ClaimUsers(self.preparation, self._claims.allocated)
         self._wanted: Published[tuple[Device, ...] | None] = Published(None)
         self._decided = asyncio.Event()
         self.health: Published[tuple[DeviceHealth, ...]] = Published(())
@@ -92,8 +94,9 @@ class NodeClaims:
         return await self.preparation.unprepare(ids)
 
     def learn(self, usage: Usage) -> None:
-        """Take in what a look at the usage found out about the limits of claims."""
+        """Take in what a look at the usage found out about the limits and the pods of claims."""
         self._statuses.learn(usage)
+        self._users.learn(usage)
 
     async def begin(self, node: PluginSide) -> None:
         """Keep what earlier claims have on a node that offers nothing yet; raises ClaimRecordError."""
@@ -128,6 +131,7 @@ class NodeClaims:
             spawn("hand-over", leave)
             spawn("leftovers", self._leftovers.run)
             spawn("status of claims", self._statuses.run)
+            spawn("pods of claims", self._users.run)
             await asyncio.Event().wait()
 
     async def _follow(self, node: PluginSide) -> None:

@@ -9,7 +9,7 @@ import structlog
 
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.published import Published, changes
-from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.base.text import in_words
 from gpushare_plugin.claims.claim import ClaimRefusedError
 from gpushare_plugin.claims.effects import DeviceShare, device_effects, share_effects
@@ -77,7 +77,8 @@ class Statuses:
 
     def _due(self, claims: dict[str, PreparedClaim]) -> Iterator[_Said]:
         for uid, claim in claims.items():
-            said = _Said(claim, device_effects(claim, self._effects.value))
+            # Which pods use a claim is not said, and can change.
+            said = _Said(replace(claim, users=()), device_effects(claim, self._effects.value))
             if self._written.get(uid) != said and self._may_try(uid):
                 yield said
 

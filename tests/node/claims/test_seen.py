@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.node.claims.node import ClaimNode, claim_node
+from gpushare_plugin.testing.kubelet import ClaimUse, Container, Pod
+from tests.node.claims.node import DRIVER, ClaimNode, claim_node
 from tests.process.daemon import gpushare
 from tests.waiting import until
 
@@ -65,6 +66,24 @@ async def test_a_claim_itself_says_whether_its_limit_is_in_effect(short_path: Pa
         found = await until(condition)
         assert (found["type"], found["status"], found["reason"]) == ("LimitInEffect", "Unknown", "Unknown")
         assert found["message"] == "unknown: no process of the container uses the GPU"
+
+
+async def test_a_pod_that_comes_to_a_prepared_claim_later_becomes_known(short_path: Path) -> None:
+    """The kubelet makes no call for it: the daemon sees its container, and reads in the claim which pod it is."""
+    async with claim_node(short_path) as node, node.serving(HAMI, OFTEN) as daemon:
+        await node.devices(daemon, 1)
+        first = node.pod("first", {"memory": "10Gi"})
+        second = Pod("second", [Container("main", claims=[ClaimUse("gpu")])], claims=first.claims)
+        for pod in (first, second):
+            node.scheduler.schedule(pod)
+            await node.kubelet.admit(pod)
+        assert len(daemon.events("claim_prepared")) == 1
+        (record,) = (node.root / "plugins" / DRIVER / "claims").glob("*.json")
+
+        def users() -> dict[str, str]:
+            return dict(json.loads(record.read_text())["claim"]["users"])
+
+        await until(lambda: users() == {"first": first.uid, "second": second.uid}, lambda: str(users()))
 
 
 async def test_containers_with_a_request_each_are_listed_by_request(short_path: Path) -> None:

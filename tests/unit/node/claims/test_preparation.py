@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.prepared_claim import ClaimUser
 from gpushare_plugin.node.claims import records
 from gpushare_plugin.testing.runtime.edits import UnresolvableDeviceError, edits_of
@@ -37,6 +38,27 @@ async def test_a_claim_keeps_its_pods_and_what_limits_them(tmp_path: Path) -> No
     (claim,) = restarted.prepared.value
     assert claim.users == (ClaimUser("pod-first", "uid-first"),)
     assert claim.devices[0].environment == {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=10240M"}
+
+
+async def test_a_pod_that_came_later_keeps_the_claim_while_its_processes_run(tmp_path: Path) -> None:
+    """Also for a daemon that was restarted; a pod that is not there any more counts only while its processes run."""
+    claims = Claims(tmp_path, share("first", 10))
+    daemon = claims.daemon()
+    await daemon.prepare([FIRST])
+    first, later, last = (ClaimUser(f"pod-{name}", f"uid-{name}") for name in ("first", "later", "last"))
+    claims.running.add("uid-first")
+    await daemon.learn_users(replace(share("first", 10), users=(later,)))
+    assert daemon.prepared.value[0].users == (first, later)
+    claims.running.clear()
+    claims.running.add("uid-later")
+    restarted = claims.daemon()
+    assert "processes of pod pod-later still run" in (await restarted.unprepare([FIRST]))[FIRST.uid]
+    await restarted.learn_users(replace(share("first", 10), users=(last,)))
+    assert restarted.prepared.value[0].users == (later, last)
+    claims.running.clear()
+    assert await restarted.unprepare([FIRST]) == {FIRST.uid: ""}
+    await restarted.learn_users(share("first", 10))
+    assert claims.files == set()
 
 
 async def test_a_repeated_call_gives_the_same_answer_and_brings_the_cdi_file_back(tmp_path: Path) -> None:
