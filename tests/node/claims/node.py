@@ -67,12 +67,12 @@ class ClaimNode:
             yield await stack.enter_async_context(self.daemon())
 
     @asynccontextmanager
-    async def keeper(self) -> AsyncIterator[None]:
-        """Run `gpushare mps`."""
+    async def keeper(self) -> AsyncIterator[FakeMps]:
+        """Run `gpushare mps`, with the stand-in for its programs."""
         with FakeMps() as mps:
             self.environment |= mps.environment
             async with process("mps", "--mps-root", self.folder / "mps", environment=self.environment):
-                yield
+                yield mps
 
     async def refused(self, pod: Pod) -> str:
         """Return why the claims of a pod are not prepared."""
