@@ -61,7 +61,7 @@ EVENTS = {
     "claim_prepared": "The claim is prepared: its containers get the `devices`, each with the name of its request.",
     "claim_unprepared": "No pod of this node uses the claim any more. What it held is free.",
     "claim_refused": "The claim is not prepared, and its pod does not start; the pod shows the same `reason`. The kubelet tries again after about a minute.",
-    "claims_unavailable": "This node gives no GPU by claim, because of `reason`, and tries again. The device plugin offers its GPUs.",
+    "claims_unavailable": "This node gives no GPU by claim, because of `reason`, and tries again. The device plugin offers its GPUs, but for those that may belong to earlier claims.",
     "claim_users_unknown": "Somebody unknown seems to use `claim`, and the claim cannot be read, because of `reason`. A pod that came to the claim later stays unknown for now: its processes do not keep the claim.",
     "claims_not_compared": "The claims with files on this node cannot be compared with the claims of the cluster and of containers, because of `reason`. Files of claims that nobody has stay for now.",
     "claim_left_over": "Nobody had the claim any more: it was not allocated, no container had it, and the kubelet did not give it back. Its files are removed.",
@@ -69,7 +69,7 @@ EVENTS = {
     "gpus_given_by_claim": "The GPUs belong to claims from now on. The device plugin does not offer them.",
     "gpus_left_claims": "No claim can have these GPUs any more. The device plugin offers them if the configuration says so, or claims get them in another way.",
     "given_gpus_not_written": "The file that says which GPUs belong to claims cannot be written; `reason` says why. GPUs stay where they are until the file can be written.",
-    "given_gpus_unreadable": "The file that says which GPUs belong to claims cannot be used; `reason` says why. Until their claims end, only GPUs with prepared claims are kept from the device plugin. Remove the file if it is not from gpushare.",
+    "given_gpus_unreadable": "The file that says which GPUs belong to claims cannot be used; `reason` says why, which GPUs are kept from the device plugin, and what to do. A file of a newer version of gpushare is not changed.",
     "claim_record_unreadable": "The file `path`, which should be the record of a prepared claim, cannot be used; `reason` says why, and what to do. Other claims are not affected. Until the file is gone, no GPU goes from claims to the device plugin.",
     # ------------------------------------------------------------------ configuration
     "config_rejected": "The new configuration has a mistake; each mistake is one event. The current configuration stays in effect. Correct `problem`. The same mistakes are not logged again.",

@@ -319,7 +319,7 @@ class ServedNode:
             self._configuration.cut(cut, inventory)
         plan = self._configuration.plan
         if self._claims is not None:
-            plan = self._claims.hold_back(plan, inventory.parts)
+            plan = self._claims.hold_back(plan, inventory.parts, self._offer.occupied(inventory))
         self._offer.advance(plan, inventory)
         if self._claims is not None:
             self._claims.settle(self._offer.occupied(inventory))
@@ -353,8 +353,9 @@ class ServedNode:
 
     def _snapshot(self) -> Snapshot:
         found = snapshot(self._configuration, self._gpus, self._offer, self._mps, self._slices, self._mig)
-        if self._claims is not None and (waiting := self._claims.waiting):
-            found = replace(found, waiting={**found.waiting, **waiting})
+        if (claims := self._claims) is not None and (claims.waiting or claims.notices):
+            waiting, notices = {**found.waiting, **claims.waiting}, (*found.notices, *claims.notices)
+            found = replace(found, waiting=waiting, notices=notices)
         unlimited = self.limits.unlimited
         return replace(found, unlimited=unlimited, unhealthy={**unlimited, **found.unhealthy}) if unlimited else found
 

@@ -85,7 +85,8 @@ class Entrance:
         self._cluster = cluster
         self._claims: NodeClaims | None = None
         self._found = asyncio.Event()
-        self._told = False
+        self._told = ""
+        self._kept_back = ""
 
     @property
     def state(self) -> ClaimState | None:
@@ -106,6 +107,19 @@ class Entrance:
         """Keep GPUs that belong to claims from the device plugin, as far as the records of claims can be read."""
         if (claims := self._claims or self._made(node.dra)) is not None:
             await self._begin(claims, claims.begin(node))
+        if self._claims is None:
+            self._keep_back(node)
+
+    def _keep_back(self, node: PluginSide) -> None:
+        """Keep GPUs of earlier claims from the device plugin while claims cannot be served."""
+        before = self._drivers_before()
+        if not before or self._kept_back == self._told:
+            return
+        from gpushare_plugin.node.claims.given import GivenFile  # noqa: PLC0415 - only where there were claims
+        from gpushare_plugin.node.claims.hand_over import HandOver  # noqa: PLC0415 - as above
+
+        self._kept_back = self._told
+        node.share_with(HandOver(GivenFile(self._directory(before[0])), unserved=self._told))
 
     async def answer(self) -> None:
         """Answer the kubelet once claims can be prepared; runs until cancelled."""
@@ -153,14 +167,20 @@ class Entrance:
         except GpushareError as error:
             self._tell(str(error))
         else:
-            self._claims, self._told = claims, False
+            self._claims, self._told = claims, ""
             self._found.set()
 
     def _drivers_before(self) -> list[str]:
-        """Return the names of the DRA drivers for which GPUs still belong to claims."""
-        return sorted(file.parent.name for file in self._places.kubelet_root.glob(f"plugins/*/{GIVEN_BY_CLAIM}"))
+        """Return the names of the DRA drivers for which GPUs may still belong to claims, by their files."""
+        directories = {file.parent for file in self._directory("*").parent.glob(f"*/{GIVEN_BY_CLAIM}")}
+        records = {file.parent.parent for file in self._directory("*").parent.glob("*/claims/*.json")}
+        ours = {each for each in records if (each / "claims" / "writer").exists()}
+        return sorted(each.name for each in directories | ours)
+
+    def _directory(self, driver: str) -> Path:
+        return self._places.kubelet_root / "plugins" / driver
 
     def _tell(self, reason: str) -> None:
         if not self._told:
             _log.error("claims_unavailable", reason=reason)
-        self._told = True
+        self._told = reason

@@ -61,6 +61,18 @@ class _RecordVersion(Struct):
     version: int
 
 
+class _NamedDevice(Struct):
+    gpu: str
+
+
+class _NamedClaim(Struct):
+    devices: tuple[_NamedDevice, ...]
+
+
+class _NamedGpus(Struct):
+    claim: _NamedClaim
+
+
 class UnreadableRecord(Struct, frozen=True):
     """A record of a claim that this daemon cannot read."""
 
@@ -70,6 +82,8 @@ class UnreadableRecord(Struct, frozen=True):
     """What is wrong, and the remedy, for people."""
     newer: bool = False
     """Whether a newer version of gpushare wrote the record: then the file stays as the file is."""
+    gpus: frozenset[str] | None = None
+    """The UUIDs of the GPUs of the claim; None where the record does not tell."""
 
 
 def uid_is_usable(uid: str) -> bool:
@@ -183,8 +197,8 @@ class ClaimRecords:
         )
 
     def _look(self) -> None:
-        """Read all records, unless this process made the last change; raises OSError."""
-        if self.current:
+        """Read all records, unless this process made the last change and can read all of them; raises OSError."""
+        if self.current and not self._unreadable:  # people may have removed a record that cannot be read
             return
         for leftover in self.directory.glob(".*.new"):  # of a daemon that ended while it wrote
             leftover.unlink(missing_ok=True)
@@ -201,7 +215,8 @@ class ClaimRecords:
             except ClaimRecordError as error:
                 newer = isinstance(error, _NewerError)
                 if uid_is_usable(uid):
-                    self._unreadable[uid] = UnreadableRecord(file, str(error), newer)
+                    gpus = error.gpus if isinstance(error, _NewerError) else None
+                    self._unreadable[uid] = UnreadableRecord(file, str(error), newer, gpus)
                 if file not in told:
                     _log.error("claim_record_unreadable", path=str(file), reason=str(error))
                 continue
@@ -215,7 +230,11 @@ class ClaimRecords:
 
 
 class _NewerError(ClaimRecordError):
-    """A newer version of gpushare wrote the record."""
+    """A newer version of gpushare wrote the record; `gpus` are those of the claim, None where the record is strange."""
+
+    def __init__(self, message: str, gpus: frozenset[str] | None) -> None:
+        super().__init__(message)
+        self.gpus = gpus
 
 
 def _decoded(file: Path, uid: str) -> ClaimRecord:
@@ -232,7 +251,8 @@ def _decoded(file: Path, uid: str) -> ClaimRecord:
         if version > VERSION:
             raise _NewerError(
                 f"was written by a newer version of gpushare (record version {version}, this one reads up to "
-                f"{VERSION}) and is left alone; go back to the newer version, or end the pods that use the claim"
+                f"{VERSION}) and is left alone; go back to the newer version, or end the pods that use the claim",
+                _named_gpus(content),
             )
         record = msgspec.json.decode(content, type=ClaimRecord)
     except msgspec.MsgspecError as error:
@@ -242,3 +262,11 @@ def _decoded(file: Path, uid: str) -> ClaimRecord:
             f"is the record of the claim with UID {record.claim.id.uid}, under another name; {remedy}"
         )
     return record
+
+
+def _named_gpus(content: bytes) -> frozenset[str] | None:
+    """Return the GPUs that the record of a newer version names; None where the record is too different."""
+    try:
+        return frozenset(each.gpu for each in msgspec.json.decode(content, type=_NamedGpus).claim.devices)
+    except msgspec.MsgspecError:
+        return None

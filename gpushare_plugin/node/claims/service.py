@@ -101,7 +101,7 @@ class NodeClaims:
     async def begin(self, node: PluginSide) -> None:
         """Keep what earlier claims have on a node that offers nothing yet; raises ClaimRecordError."""
         await self.preparation.look()
-        self._hand_over = HandOver(self._given, self.preparation.prepared.value, self._standing, self._news)
+        self._hand_over = self._from_files(self._news)
         self._keep_namespaces(node)
         self._gpus.until_made = node.until_made
         node.share_with(self._hand_over)
@@ -114,7 +114,11 @@ class NodeClaims:
         """
         await self.preparation.look()
         self._gpus.until_made = until_made
-        HandOver(self._given, self.preparation.prepared.value, self._standing).stand_by(plan, parts)
+        self._from_files().stand_by(plan, parts)
+
+    def _from_files(self, news: News | None = None) -> HandOver:
+        unreadable = self._records.unreadable.values()
+        return HandOver(self._given, self.preparation.prepared.value, self._standing, news, unreadable=unreadable)
 
     def _keep_namespaces(self, node: PluginSide) -> None:
         node.keep_namespaces(each for claim in self.preparation.prepared.value for each in claim.namespaces)

@@ -14,7 +14,7 @@ from gpushare_plugin.testing.kubelet.dra_manager import Dra, NodeApi
 from gpushare_plugin.testing.mps import FakeMps
 from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
 from gpushare_plugin.testing.runtime.edits import edits_of
-from tests.process.daemon import Argument, Daemon, process, running
+from tests.process.daemon import Argument, Daemon, gpushare, process, running
 from tests.unit.kube.cluster import NODE, a_node
 
 DRIVER = "gpu.gpushare.io"
@@ -58,6 +58,13 @@ class ClaimNode:
             yield daemon
 
     @asynccontextmanager
+    async def daemon_alone(self) -> AsyncIterator[Daemon]:
+        """Run `gpushare run` without the API server, so that no claim can be served."""
+        arguments = "--config-file", self.file, "--pod-resources-socket", self.kubelet.pod_resources_socket
+        async with running(self.kubelet, *arguments, environment=self.environment) as daemon:
+            yield daemon
+
+    @asynccontextmanager
     async def serving(self, sharing: str, dra: str | None = "{}", *, mps: bool = False) -> AsyncIterator[Daemon]:
         """Run `gpushare run` for a config, with `gpushare mps` where `mps` is set."""
         self.configure(sharing, dra)
@@ -73,6 +80,10 @@ class ClaimNode:
             self.environment |= mps.environment
             async with process("mps", "--mps-root", self.folder / "mps", environment=self.environment):
                 yield mps
+
+    async def listed(self, *arguments: str) -> str:
+        """Return what `gpushare list` prints."""
+        return (await gpushare("list", "--device-plugin-path", self.kubelet.plugin_directory, *arguments)).output
 
     async def refused(self, pod: Pod) -> str:
         """Return why the claims of a pod are not prepared."""

@@ -1,10 +1,14 @@
 """Claims while daemon, kubelet, config and GPUs change."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 
 from gpushare_plugin.kube.names import UNHEALTHY_GPUS
+from gpushare_plugin.kubelet.paths import GIVEN_BY_CLAIM
+from gpushare_plugin.node.claims.given import VERSION
 from gpushare_plugin.testing.cluster.dra.gates import Gates
 from gpushare_plugin.testing.kubelet import Container, Pod
 from gpushare_plugin.testing.nvml import FakeGpu
@@ -13,6 +17,7 @@ from tests.unit.kube.cluster import annotate
 
 HAMI = "{memory: {resources: [{name: aliyun.com/gpu-mem, isolation: hami-core}]}}"
 GPU_MEM = "aliyun.com/gpu-mem"
+SHARING = {"way": "memory", "isolation": "mps"}
 
 
 async def test_a_daemon_that_is_killed_and_starts_again_serves_the_same_claims(short_path: Path) -> None:
@@ -87,6 +92,24 @@ async def test_a_cordon_and_a_fault_are_taints_that_go_away(short_path: Path) ->
         await daemon.until(lambda: not node.free, "the taint of the fault")
         assert [each["key"] for each in node.published[0]["taints"]] == ["gpushare/fault"]
         await node.kubelet.wait_for(lambda kubelet: "Unhealthy" in str(kubelet.health(pod, "main")))
+
+
+@pytest.mark.parametrize(("version", "in_cluster"), [(VERSION, False), (VERSION + 1, False), (VERSION + 1, True)])
+async def test_a_gpu_of_claims_is_never_offered_as_units(short_path: Path, version: int, *, in_cluster: bool) -> None:
+    """Whether or not the daemon can serve claims, or knows the version of the file; people are told why."""
+    card = FakeGpu(memory_mib=40960, reserved_mib=0)
+    async with claim_node(short_path, card, card) as node:
+        file = node.root / "plugins" / DRIVER / GIVEN_BY_CLAIM
+        file.parent.mkdir()
+        file.write_text(json.dumps({"version": version, "gpus": {node.nvml.gpus[0].uuid: SHARING}}))
+        before = file.read_bytes()
+        node.configure(HAMI, None)
+        async with node.daemon() if in_cluster else node.daemon_alone() as daemon:
+            await daemon.advertises(node.kubelet, {GPU_MEM: 40})
+            listed = await node.listed()
+            assert re.search(r"GPU 0\b.* claims", listed)
+            assert (str(file) in listed) == (version > VERSION)
+        assert file.read_bytes() == before
 
 
 @pytest.mark.long

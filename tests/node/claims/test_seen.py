@@ -6,21 +6,15 @@ from typing import Any
 
 from gpushare_plugin.testing.kubelet import ClaimUse, Container, Pod
 from tests.node.claims.node import DRIVER, ClaimNode, claim_node
-from tests.process.daemon import gpushare
 from tests.waiting import until
 
 HAMI = "{memory: {resources: [{name: aliyun.com/gpu-mem, isolation: hami-core}]}}"
 OFTEN = "{}\nhealth: {rescanSeconds: 1}"
 
 
-async def listed(node: ClaimNode, *arguments: str) -> str:
-    """Return what `gpushare list` prints."""
-    return (await gpushare("list", "--device-plugin-path", node.kubelet.plugin_directory, *arguments)).output
-
-
 async def claims(node: ClaimNode) -> list[dict[str, Any]]:
     """Return the claims in the JSON of `gpushare list`."""
-    found: list[dict[str, Any]] = json.loads(await listed(node, "-o", "json"))["claims"]
+    found: list[dict[str, Any]] = json.loads(await node.listed("-o", "json"))["claims"]
     return found
 
 
@@ -44,7 +38,7 @@ async def test_a_claim_is_listed_with_its_pod_and_its_limit(short_path: Path) ->
         await until(uses)
         (use,) = await uses()
         assert (use["pod"], use["container"], use["memoryLimitMiB"]) == ("pod", "main", 10240)
-        table = await listed(node)
+        table = await node.listed()
         assert "10240 MiB" in table
         assert "30 %" in table
         await node.kubelet.end(pod)
