@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gpushare_plugin.core.effect import unknown
+from gpushare_plugin.ledger.annotations import LIMITS, write_limits
 from gpushare_plugin.testing.kubelet import ClaimUse, Container, Pod
 from tests.node.claims.node import DRIVER, ClaimNode, claim_node
+from tests.unit.kube.cluster import NODE
 from tests.waiting import until
 
 HAMI = "{memory: {resources: [{name: aliyun.com/gpu-mem, isolation: hami-core}]}}"
@@ -60,6 +63,28 @@ async def test_a_claim_itself_says_whether_its_limit_is_in_effect(short_path: Pa
         found = await until(condition)
         assert (found["type"], found["status"], found["reason"]) == ("LimitInEffect", "Unknown", "Unknown")
         assert found["message"] == "unknown: no process of the container uses the GPU"
+
+
+async def test_a_pod_says_whether_the_limit_of_its_claim_is_in_effect(short_path: Path) -> None:
+    """As of a pod with units, where the daemon follows pods: in an annotation, beside which nothing else is written."""
+    async with claim_node(short_path) as node:
+        node.configure(HAMI, OFTEN)
+        async with node.daemon("--follow-pods", "true") as daemon:
+            await node.devices(daemon, 1)
+            pod = node.pod("pod", {"memory": "10Gi"})
+            pods, meta = "/api/v1/namespaces/default/pods", {"name": pod.name, "uid": pod.uid}
+            spec = {"nodeName": NODE, "containers": [{"name": "main"}]}
+            node.server.store.create(pods, {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
+            node.scheduler.schedule(pod)
+            await node.kubelet.admit(pod)
+
+            def annotations() -> dict[str, str]:
+                (found,) = node.server.store.find(pods, pod.name)
+                return dict(found["metadata"].get("annotations") or {})
+
+            effect = unknown("no process of the container uses the GPU")
+            expected = {LIMITS: write_limits({"main": {node.nvml.gpus[0].uuid: effect}})}
+            await until(lambda: annotations() == expected, lambda: str(annotations()))
 
 
 async def test_a_pod_that_comes_to_a_prepared_claim_later_becomes_known(short_path: Path) -> None:
