@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.claims.status import DeviceStatus
 from gpushare_plugin.core.effect import Effect, State
 from gpushare_plugin.kube.dra.devices import quantity
+from gpushare_plugin.kube.objects import Kept
+from gpushare_plugin.ledger.quantity import QuantityError, rounded_up
 
 CONDITION = "LimitInEffect"
 """The type of the condition that says whether the limit of a share is enforced."""
@@ -45,6 +49,57 @@ def entry(driver: str, status: DeviceStatus, before: Entry | None, now: float) -
     conditions = {"conditions": found} if found else {}
     identity = {"driver": driver, "pool": status.pool, "device": status.device}
     return {**identity, **share, **conditions, "data": _data(status)}
+
+
+def status_of(found: Entry) -> DeviceStatus | None:
+    """Return what an entry that gpushare wrote says; None for any other entry."""
+    try:
+        read = msgspec.convert(found, _Entry)
+        memory = None if read.data.limit.memory is None else rounded_up(read.data.limit.memory) // MIB
+    except (msgspec.ValidationError, QuantityError):
+        return None
+    return DeviceStatus(
+        read.pool,
+        read.device,
+        read.data.uuid,
+        read.share_id,
+        memory_mib=memory,
+        percent=read.data.limit.compute,
+        isolation=read.data.isolation,
+        effect=next((_effect(each) for each in read.conditions if each.type == CONDITION), None),
+    )
+
+
+class _Condition(Kept, frozen=True):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class _Limit(Kept, frozen=True):
+    memory: str | None = None
+    compute: int | None = None
+
+
+class _Data(Kept, frozen=True):
+    uuid: str
+    isolation: str
+    limit: _Limit = _Limit()
+
+
+class _Entry(Kept, frozen=True):
+    pool: str
+    device: str
+    data: _Data
+    share_id: str | None = msgspec.field(default=None, name="shareID")
+    conditions: tuple[_Condition, ...] = ()
+
+
+def _effect(condition: _Condition) -> Effect:
+    states = {words: state for state, words in _STATES.items()}
+    state = states.get((condition.status, condition.reason), "unknown")
+    return Effect(state, condition.message[:_LONGEST_MESSAGE].removeprefix(state).lstrip(": "))
 
 
 def _data(status: DeviceStatus) -> Entry:

@@ -12,26 +12,16 @@ from urllib.parse import quote
 import msgspec
 
 from gpushare_plugin.base.text import in_words
-from gpushare_plugin.claims.device import Capacity
-from gpushare_plugin.claims.outlook import AskedDevice, GpuForClaims, HeldByClaim, PodClaim
+from gpushare_plugin.claims.cluster import HeldGpu, Place, held_gpus
+from gpushare_plugin.claims.outlook import AskedDevice, PodClaim
 from gpushare_plugin.kube.client import UNREADABLE, Client, ClusterError, decoded
 from gpushare_plugin.kube.collection import pages
-from gpushare_plugin.kube.dra.objects import (
-    CLAIMS,
-    RESOURCE_SLICES,
-    ApiCapacity,
-    ApiClaim,
-    ApiDevice,
-    ApiResourceSlice,
-    claim_path,
-)
-from gpushare_plugin.kube.objects import Kept, Metadata
+from gpushare_plugin.kube.dra.objects import CLAIMS, RESOURCE_SLICES, ApiClaim, ApiResourceSlice, claim_path
+from gpushare_plugin.kube.objects import Kept
+from gpushare_plugin.kube.whole_cluster.claims import held_by, offered_devices
 from gpushare_plugin.ledger.quantity import QuantityError, rounded_up
 
 T = TypeVar("T")
-
-_OURS = frozenset({"way", "isolation"})
-"""The attributes that devices of gpushare have, whatever the name of the DRA driver is."""
 
 
 class _ClaimName(Kept, frozen=True):
@@ -89,10 +79,8 @@ class ClaimOverview(Kept, frozen=True):
 
     claims: tuple[PodClaim, ...] = ()
     """The claims of the pod."""
-    gpus: tuple[GpuForClaims, ...] = ()
-    """The GPUs that gpushare offers to claims."""
-    taken: tuple[HeldByClaim, ...] = ()
-    """What claims have of these GPUs."""
+    gpus: tuple[HeldGpu, ...] = ()
+    """The GPUs that are given by claim, and what claims have of them."""
     unread: tuple[str, ...] = ()
     """What cannot be read, with the consequence, for people."""
 
@@ -112,8 +100,9 @@ async def read_claims(client: Client, namespace: str, pod: str) -> ClaimOverview
     slices = await _all(client, RESOURCE_SLICES, ApiResourceSlice, unread, "the GPUs that claims can get are not known")
     held = await _all(client, CLAIMS, ApiClaim, unread, "what others have of the GPUs is not known")
     try:
-        gpus = tuple(_offered(slices))
-        return ClaimOverview(claims=claims, gpus=gpus, taken=tuple(_taken(held, gpus)), unread=tuple(unread))
+        ordered = sorted(slices, key=lambda each: (each.spec.pool.name, each.metadata.name))
+        gpus = held_gpus(map(offered_devices, ordered), (one for each in held for one in held_by(each)))
+        return ClaimOverview(claims=claims, gpus=tuple(gpus), unread=tuple(unread))
     except QuantityError as error:
         return ClaimOverview(claims=claims, unread=(*unread, f"An amount cannot be read: {error}"))
 
@@ -142,10 +131,10 @@ async def _claim(client: Client, namespace: str, inner: str, name: str | None) -
         return PodClaim(label, unknown=_unread("get resourceclaims", error))
 
 
-def _allocated(claim: ApiClaim) -> tuple[tuple[str, str], ...] | None:
+def _allocated(claim: ApiClaim) -> tuple[Place, ...] | None:
     if claim.status.allocation is None:
         return None
-    return tuple((each.pool, each.device) for each in claim.status.allocation.devices.results)
+    return tuple((each.driver, each.pool, each.device) for each in claim.status.allocation.devices.results)
 
 
 def _unread(right: str, error: ClusterError) -> str:
@@ -190,50 +179,5 @@ async def _all(client: Client, path: str, kind: type[T], unread: list[str], cons
     return found
 
 
-def _offered(slices: Iterable[ApiResourceSlice]) -> Iterator[GpuForClaims]:
-    for each in sorted(slices, key=lambda one: (one.spec.pool.name, one.metadata.name)):
-        for device in each.spec.devices:
-            if device.attributes.keys() >= _OURS:
-                yield _gpu(each.spec.pool.name, device)
-
-
-def _gpu(pool: str, device: ApiDevice) -> GpuForClaims:
-    return GpuForClaims(
-        (pool, device.name),
-        bool(device.allow_multiple_allocations),
-        {name: _capacity(each) for name, each in device.capacity.items()},
-        tuple(each.key for each in device.taints if each.effect != "None"),
-    )
-
-
-def _capacity(capacity: ApiCapacity) -> Capacity:
-    policy = capacity.request_policy
-    span = policy.valid_range if policy is not None else None
-    return Capacity(
-        _number(capacity.value) or 0,
-        default=_number(policy.default) if policy is not None else None,
-        least=_number(span.min) if span is not None else None,
-        step=_number(span.step) if span is not None else None,
-        values=tuple(_number(each) or 0 for each in policy.valid_values) if policy is not None else (),
-    )
-
-
-def _number(text: str | None) -> int | None:
-    return None if text is None else rounded_up(text)
-
-
-def _taken(claims: Iterable[ApiClaim], gpus: Iterable[GpuForClaims]) -> Iterator[HeldByClaim]:
-    places = {gpu.place for gpu in gpus}
-    for claim in claims:
-        label = _label(claim.metadata)
-        for each in claim.status.allocation.devices.results if claim.status.allocation is not None else ():
-            if (each.pool, each.device) in places and not each.admin_access:
-                yield HeldByClaim((each.pool, each.device), label, _numbers(each.consumed_capacity))
-
-
 def _numbers(amounts: Mapping[str, str]) -> Mapping[str, int]:
     return {name: rounded_up(text) for name, text in amounts.items()}
-
-
-def _label(metadata: Metadata) -> str:
-    return f"{metadata.namespace}/{metadata.name}"

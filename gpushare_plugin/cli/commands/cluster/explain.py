@@ -20,8 +20,9 @@ from gpushare_plugin.kube.lease import read_lease, silence
 from gpushare_plugin.kube.names import ANYONE, CLIENTS, EXTENDER_LEASE, WHAT_ANYONE_CAN_DO
 from gpushare_plugin.kube.objects import ApiPod
 from gpushare_plugin.kube.pods import pod_of
-from gpushare_plugin.kube.whole_cluster.overview import PATIENT, Overview, read, read_pod
+from gpushare_plugin.kube.whole_cluster.overview import Overview, read, read_pod
 from gpushare_plugin.kube.whole_cluster.pod_claims import read_claims
+from gpushare_plugin.kube.whole_cluster.reading import PATIENT
 from gpushare_plugin.ledger.annotations import PLACEMENT
 from gpushare_plugin.observe.cluster.explained import lines
 from gpushare_plugin.observe.cluster.explanation import ExtenderStanding, Told, explain
@@ -105,7 +106,7 @@ async def _read_all(client: Client, name: str, namespaces: Mapping[str, str | No
         claims = await read_claims(client, namespace, name)
     if claims is None or found[0].status.phase in {"Succeeded", "Failed"}:
         return found, ()
-    return found, (*claims.unread, *claims_outlook(claims.claims, claims.gpus, claims.taken))
+    return found, (*claims.unread, *claims_outlook(claims.claims, claims.gpus))
 
 
 async def _read(client: Client, name: str, namespaces: Mapping[str, str | None]) -> _Read:

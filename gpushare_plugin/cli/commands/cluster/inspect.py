@@ -16,7 +16,8 @@ from gpushare_plugin.cli import completing
 from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
 from gpushare_plugin.cli.output import output_style, show, show_json
 from gpushare_plugin.kube.client import Client
-from gpushare_plugin.kube.whole_cluster.overview import PATIENT, Overview, follow, read
+from gpushare_plugin.kube.whole_cluster.overview import Overview, follow, read
+from gpushare_plugin.kube.whole_cluster.reading import PATIENT
 from gpushare_plugin.observe.cluster.report import ClusterReport, cluster_report
 from gpushare_plugin.observe.cluster.slices import slices
 from gpushare_plugin.observe.cluster.tables import details, summary, wide
