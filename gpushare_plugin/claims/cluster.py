@@ -63,6 +63,16 @@ class HeldGpu(Struct, frozen=True):
         """What counts against the GPU: everything but access for administration."""
         return tuple(each for each in self.held if not each.device.admin_access)
 
+    @property
+    def holders(self) -> list[str]:
+        """The names of the claims that count, for people, in order."""
+        return sorted({each.claim.label for each in self.counted})
+
+    @property
+    def taints(self) -> list[str]:
+        """The keys of the taints that keep claims away."""
+        return [each.key for each in self.gpu.device.taints if each.effect != "None"]
+
     def used(self, capacity: str) -> int:
         """Return what claims have of a capacity; all of a device that is not shared and that a claim has."""
         device = self.gpu.device
@@ -117,11 +127,11 @@ def _newest(slices: Iterable[OfferedDevices]) -> Iterator[GpuForClaims]:
 class ClusterClaims:
     """The ResourceSlices and allocated claims of a cluster; for one thread only."""
 
-    def __init__(self) -> None:
-        """Start empty."""
+    def __init__(self, unknown: str = "") -> None:
+        """Start empty; `unknown` says why the claims are not known."""
         self._slices: dict[str, OfferedDevices] = {}
         self._held: dict[str, tuple[HeldByClaim, ...]] = {}
-        self.unknown = ""
+        self.unknown = unknown
         """Why the claims are not known, for people; empty where they are."""
 
     def put_slice(self, name: str, devices: OfferedDevices) -> None:

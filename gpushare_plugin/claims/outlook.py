@@ -84,11 +84,11 @@ def _about(asked: AskedDevice, gpus: Sequence[HeldGpu]) -> Iterator[str]:
 def _why_not(asked: AskedDevice, gpu: HeldGpu) -> str:
     """Return why a request does not fit on a GPU; empty where it fits."""
     device = gpu.gpu.device
-    if taints := [each.key for each in device.taints if each.effect != "None"]:
-        return f"has the taint {', '.join(taints)}"
+    if gpu.taints:
+        return f"has the taint {', '.join(gpu.taints)}"
     if missing := [name for name in asked.amounts if name not in device.capacities]:
         return f"has no capacity {', '.join(missing)}"
-    holders = some_of(sorted({each.claim.label for each in gpu.counted}), _MOST_NAMES)
+    holders = some_of(gpu.holders, _MOST_NAMES)
     if not device.shared and gpu.counted and not asked.admin_access:
         return f"is whole, and {holders} has it"
     for name, capacity in device.capacities.items():

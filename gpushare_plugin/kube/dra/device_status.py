@@ -13,7 +13,7 @@ from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.claims.status import DeviceStatus
 from gpushare_plugin.core.effect import Effect, State
 from gpushare_plugin.kube.dra.devices import quantity
-from gpushare_plugin.kube.objects import Kept
+from gpushare_plugin.kube.objects import Condition, Kept
 from gpushare_plugin.ledger.quantity import QuantityError, rounded_up
 
 CONDITION = "LimitInEffect"
@@ -54,7 +54,7 @@ def entry(driver: str, status: DeviceStatus, before: Entry | None, now: float) -
 def status_of(found: Entry) -> DeviceStatus | None:
     """Return what an entry that gpushare wrote says; None for any other entry."""
     try:
-        read = msgspec.convert(found, _Entry)
+        read = msgspec.convert(found, _StatusEntry)
         memory = None if read.data.limit.memory is None else rounded_up(read.data.limit.memory) // MIB
     except (msgspec.ValidationError, QuantityError):
         return None
@@ -70,33 +70,26 @@ def status_of(found: Entry) -> DeviceStatus | None:
     )
 
 
-class _Condition(Kept, frozen=True):
-    type: str = ""
-    status: str = ""
-    reason: str = ""
-    message: str = ""
-
-
-class _Limit(Kept, frozen=True):
+class _SaidLimit(Kept, frozen=True):
     memory: str | None = None
     compute: int | None = None
 
 
-class _Data(Kept, frozen=True):
+class _SaidOfDevice(Kept, frozen=True):
     uuid: str
     isolation: str
-    limit: _Limit = _Limit()
+    limit: _SaidLimit = _SaidLimit()
 
 
-class _Entry(Kept, frozen=True):
+class _StatusEntry(Kept, frozen=True):
     pool: str
     device: str
-    data: _Data
+    data: _SaidOfDevice
     share_id: str | None = msgspec.field(default=None, name="shareID")
-    conditions: tuple[_Condition, ...] = ()
+    conditions: tuple[Condition, ...] = ()
 
 
-def _effect(condition: _Condition) -> Effect:
+def _effect(condition: Condition) -> Effect:
     states = {words: state for state, words in _STATES.items()}
     state = states.get((condition.status, condition.reason), "unknown")
     return Effect(state, condition.message[:_LONGEST_MESSAGE].removeprefix(state).lstrip(": "))

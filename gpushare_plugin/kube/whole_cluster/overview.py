@@ -6,11 +6,13 @@ from http import HTTPStatus
 from typing import TypeVar
 
 from gpushare_plugin.base.structs import replace
+from gpushare_plugin.claims.cluster import ClusterClaims
 from gpushare_plugin.core.policies import DEFAULT_POLICY
 from gpushare_plugin.kube.client import NODES, PODS, Client, ClusterError, decoded
 from gpushare_plugin.kube.nodes import judged_node
 from gpushare_plugin.kube.objects import ApiNode, ApiPod
 from gpushare_plugin.kube.pods import asks, pod_of
+from gpushare_plugin.kube.whole_cluster.claims import ClaimsFollower, read_held
 from gpushare_plugin.kube.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.kube.whole_cluster.reading import PAGE, DecodedPage, Reading, answered, query_of
 from gpushare_plugin.ledger.annotations import LIMITS, MOST_CHARACTERS
@@ -23,7 +25,7 @@ _NOT_OVER = "status.phase!=Succeeded"
 
 
 class Overview:
-    """The account of a cluster, and the pods that wait for slices."""
+    """The account of a cluster, the pods that wait for slices, and the claims."""
 
     def __init__(self, policy: str = DEFAULT_POLICY) -> None:
         """Start empty; `policy` is the default policy of the scheduler extender."""
@@ -31,6 +33,14 @@ class Overview:
         """The account of the cluster's GPUs."""
         self.waiting: dict[str, Pod] = {}
         """The pods waiting for slices, by UID."""
+        self.claims = ClusterClaims()
+        """The GPUs that nodes give by claim, and what claims have of them."""
+
+    @property
+    def gives_by_claim(self) -> bool:
+        """Whether a node gives GPUs by claim."""
+        records = (node.record for node in self.account.nodes.values())
+        return any(gpu.by_claim for record in records if record is not None for gpu in record.gpus)
 
     def put_node(self, node: Node) -> None:
         """Take in a new or changed node."""
@@ -106,6 +116,14 @@ def _selectors(names: Collection[str]) -> list[tuple[str, str]]:
     return of_names or [("", _NOT_OVER)]
 
 
+async def read_all(client: Client, names: Collection[str] = ()) -> Overview:
+    """Read the whole cluster or the named Nodes as `read` does, and what claims have of GPUs given by claim."""
+    overview = await read(client, names, empty=Overview)
+    if overview.gives_by_claim:
+        overview.claims = await read_held(client, names)
+    return overview
+
+
 async def follow(client: Client, names: Collection[str], every: float) -> AsyncGenerator[Overview, None]:
     """Yield the cluster, or the named Nodes and their Pods, and again after changes, at most once in `every` seconds.
 
@@ -121,12 +139,16 @@ async def follow(client: Client, names: Collection[str], every: float) -> AsyncG
         news.set()
 
     followers = [_follower(client, overview, selectors, news.set, refuse) for selectors in _selectors(names)]
+    claims = ClaimsFollower(client, names, overview.claims, news.set)
     following = [asyncio.create_task(follower.follow()) for follower in followers]
     try:
         for follower in followers:
             await follower.listed()
         while not forbidden:
             news.clear()
+            if overview.gives_by_claim and not claims.begun:
+                following.append(asyncio.create_task(claims.follow()))
+                await claims.listed()
             yield overview
             await asyncio.sleep(every)
             await news.wait()
