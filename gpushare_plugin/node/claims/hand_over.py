@@ -16,6 +16,7 @@ from contextlib import AbstractAsyncContextManager
 
 import structlog
 
+from gpushare_plugin.base.backoff import Backoff
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.published import Published, changes
 from gpushare_plugin.base.structs import Struct, field, replace
@@ -36,6 +37,8 @@ WITHDRAWN_SECONDS = 30.0
 """Seconds that a GPU is out of the ResourceSlices before its units are offered: a scheduler may know it for a while."""
 LOOK_EVERY = 5.0
 """Seconds between looks at GPUs that leave the claims."""
+LONGEST_PAUSE = 60.0
+"""The longest pause in seconds between looks at the claims of the cluster, which may be many."""
 _MOST_CLAIMS = 5
 """The most claims named in the reason why a GPU waits for claims."""
 _KEPT = (
@@ -123,6 +126,9 @@ class HandOver:
         self._unwritten = ""
         self._known = False
         self._since: dict[str, float] = {}
+        self._named: Mapping[str, str] = {}
+        self._look_again_at = 0.0
+        self._pauses = Backoff(first=LOOK_EVERY, most=LONGEST_PAUSE)
         self.standing = standing or Published(ClaimStanding())
         """Which GPUs belong to claims."""
         self._leaving: Mapping[str, str] = {}
@@ -232,9 +238,8 @@ class HandOver:
             return False
         async with still() as prepared:
             self._leaving = _held(leaving, prepared)
-        named = {}
-        if any(uuid not in self._leaving for uuid in due):
-            named = {each.device: claim.id.label for claim in await allocated() for each in claim.devices}
+        unheld = [leaving[uuid] for uuid in due if uuid not in self._leaving]
+        named = await self._claims_by_device(unheld, allocated) if unheld else {}
         soon = {uuid: "leaves the claims soon" for uuid in leaving if uuid not in due}
         async with still() as prepared:  # again: a claim may have been prepared while the API server answered
             self._leaving = {**soon, **_named(leaving, named), **_held(leaving, prepared)}
@@ -242,6 +247,20 @@ class HandOver:
             if not (released := self._release(free)):
                 self._leaving |= dict.fromkeys(free, f"stays with claims: {self._unwritten}")
             return released
+
+    async def _claims_by_device(self, names: Collection[str], allocated: AllAllocated) -> Mapping[str, str]:
+        """Return the claims that are allocated devices.
+
+        Each look reads the claims of the whole cluster. While claims name all devices of `names`, looks are further and
+        further apart, and the claims are those of the look before.
+        """
+        now = asyncio.get_running_loop().time()
+        if now >= self._look_again_at or not self._named.keys() >= set(names):
+            self._named = {each.device: claim.id.label for claim in await allocated() for each in claim.devices}
+            if not self._named.keys() >= set(names):
+                self._pauses.reset()
+            self._look_again_at = now + self._pauses.next()
+        return self._named
 
     def _note_absent(self, leaving: Mapping[str, str], shown: AbstractSet[str] | None, now: float) -> None:
         """Remember since when GPUs that leave have been out of the ResourceSlices."""

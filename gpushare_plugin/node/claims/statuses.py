@@ -21,10 +21,12 @@ from gpushare_plugin.kube.dra.claims import Claims
 
 _log = structlog.get_logger()
 
-LOOK_EVERY = 10.0
+LOOK_EVERY = 60.0
 """Seconds between looks at what could not be written, or was written a moment before."""
 MOST_ATTEMPTS, WITHIN = 3, 180.0
 """The most attempts to write the status of a claim in so many seconds: programs may start and fail again and again."""
+BETWEEN_CLAIMS = 0.05
+"""Seconds between the requests for one claim and for the next: after a restart, each of some hundred claims is read."""
 AFTER_ANSWERS = 0.05
 """Seconds after a change of the claims in which the kubelet gets its answers, before anything follows from them."""
 
@@ -71,7 +73,9 @@ class Statuses:
         claims = {each.id.uid: each for each in self._prepared.value if each.done}
         self._written = {uid: each for uid, each in self._written.items() if uid in claims}
         self._tried = {uid: at for uid, at in self._tried.items() if uid in claims}
-        for said in list(self._due(claims)):
+        for number, said in enumerate(list(self._due(claims))):
+            if number:
+                await asyncio.sleep(BETWEEN_CLAIMS)
             self._tried.setdefault(said.claim.id.uid, deque(maxlen=MOST_ATTEMPTS)).append(self._clock())
             await self._write(said)
 

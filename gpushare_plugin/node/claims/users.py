@@ -24,7 +24,7 @@ _log = structlog.get_logger()
 
 AGAIN_AFTER = 60.0
 """The fewest seconds between two reads of a claim."""
-LOOK_EVERY = 10.0
+LOOK_EVERY = 60.0
 """Seconds between looks at claims that were read a moment before."""
 
 Strangers = Mapping[str, frozenset[str]]

@@ -13,7 +13,7 @@ from gpushare_plugin.base.tasks import beside, end
 from gpushare_plugin.claims.claim import AllocatedClaim, AllocatedDevice
 from gpushare_plugin.core.prepared_claim import PreparedClaim, PreparedDevice
 from gpushare_plugin.node.claims.given import LARGEST_FILE, UNKNOWN, VERSION, GivenFile
-from gpushare_plugin.node.claims.hand_over import LOOK_EVERY, WITHDRAWN_SECONDS, HandOver
+from gpushare_plugin.node.claims.hand_over import LONGEST_PAUSE, LOOK_EVERY, WITHDRAWN_SECONDS, HandOver
 from gpushare_plugin.node.claims.records import UnreadableRecord
 from gpushare_plugin.sharing.plan import Plan
 from tests.nodes import a_gpu, a_node
@@ -44,6 +44,7 @@ class Cluster:
         self.prepared: tuple[PreparedClaim, ...] | None = ()
         self.allocated: tuple[AllocatedClaim, ...] = ()
         self.released = 0
+        self.lists = 0
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[Collection[PreparedClaim] | None]:
@@ -52,6 +53,7 @@ class Cluster:
 
     async def all_allocated(self) -> Iterable[AllocatedClaim]:
         """Return the allocated claims."""
+        self.lists += 1
         return self.allocated
 
     async def leave(self, hand_over: HandOver) -> None:
@@ -118,10 +120,34 @@ def test_a_gpu_leaves_when_no_claim_can_have_it(tmp_path: Path, holder: str) -> 
             if holder == "resource slice":
                 await asyncio.sleep(WITHDRAWN_SECONDS - LOOK_EVERY)
             assert cluster.released == 0
-            await asyncio.sleep(2 * LOOK_EVERY)
+            await asyncio.sleep(2 * LOOK_EVERY + (LONGEST_PAUSE if holder == "allocated claim" else 0))
             assert cluster.released == 1
             assert offered(hand_over.hold_back(given_by_claim(), {})) == {FIRST, SECOND}
             assert GivenFile(tmp_path).read().gpus == {}
+            end(leaving)
+
+    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+        runner.run(leave())
+
+
+def test_the_claims_of_the_cluster_are_not_read_again_and_again(tmp_path: Path) -> None:
+    """A claim can stay allocated for ever, and a cluster has many: looks are a minute apart, but for another GPU."""
+    hand_over, cluster = HandOver(GivenFile(tmp_path)), Cluster()
+    hand_over.hold_back(given_by_claim(0, 1), {})
+    hand_over.settle(frozenset())
+    cluster.shown.publish(frozenset({SECOND}))
+    cluster.allocated = (AllocatedClaim(claim_id("late"), (AllocatedDevice("gpu", "node", FIRST),)),)
+
+    async def leave() -> None:
+        async with beside(cluster.leave(hand_over)) as leaving:
+            hand_over.hold_back(given_by_claim(), {})
+            hand_over.settle(frozenset())
+            await asyncio.sleep(3600)
+            assert 3600 / LONGEST_PAUSE <= cluster.lists + 5 <= 3600 / LONGEST_PAUSE + 10
+            assert hand_over.standing.value.gpus.keys() == {FIRST, SECOND}
+            cluster.shown.publish(frozenset())
+            await asyncio.sleep(WITHDRAWN_SECONDS + 2 * LOOK_EVERY)
+            assert hand_over.standing.value.gpus.keys() == {FIRST}
             end(leaving)
 
     with asyncio.Runner(loop_factory=SkippingLoop) as runner:
@@ -203,7 +229,7 @@ def test_a_damaged_file_keeps_every_gpu_without_units_until_nobody_knows_a_claim
             assert offered(hand_over.hold_back(given_by_claim(), {}, frozenset({SECOND}))) == {SECOND}
             assert "default/allocated" in hand_over.waiting[FIRST]
             cluster.allocated = ()
-            await asyncio.sleep(2 * LOOK_EVERY)
+            await asyncio.sleep(2 * LOOK_EVERY + LONGEST_PAUSE)
             assert offered(hand_over.hold_back(given_by_claim(), {}, frozenset({SECOND}))) == {FIRST, SECOND}
             assert (hand_over.notices, hand_over.waiting, file.read().trouble) == ((), {}, "")
             end(leaving)

@@ -1,5 +1,6 @@
 """Tests of `gpushare_plugin.node.claims.statuses`: what a node writes into claims, and how often."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from gpushare_plugin.core.prepared_claim import ClaimId, PreparedClaim, Prepared
 from gpushare_plugin.core.usage import ContainerUsage, Usage
 from gpushare_plugin.kube.client import Client
 from gpushare_plugin.kube.dra.claims import Claims
-from gpushare_plugin.node.claims.statuses import MOST_ATTEMPTS, WITHIN, Statuses
+from gpushare_plugin.node.claims.statuses import BETWEEN_CLAIMS, MOST_ATTEMPTS, WITHIN, Statuses
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.unit.kube.cluster import QUICK
@@ -155,6 +156,20 @@ async def test_a_claim_that_is_gone_is_left_alone(node: Node) -> None:
     node.now += WITHIN
     await node.statuses.write()
     assert [each.verb for each in node.server.asked] == ["get"]
+
+
+async def test_claims_are_read_one_after_another_with_pauses(node: Node) -> None:
+    """A daemon that starts again reads each of hundreds of claims once, and writes none that says what it should."""
+    more = [PreparedClaim(claim(node.server, result(), name=f"claim-{number}"), (DEVICE,)) for number in range(4)]
+    node.prepared.publish((*node.prepared.value, *more))
+    await node.statuses.write()
+    node.statuses = node.daemon()
+    node.server.asked.clear()
+    time = asyncio.get_running_loop().time
+    begun = time()
+    await node.statuses.write()
+    assert time() - begun >= 4 * BETWEEN_CLAIMS
+    assert [each.verb for each in node.server.asked] == ["get"] * 5
 
 
 async def test_a_device_without_a_limit_gets_no_condition(node: Node) -> None:
