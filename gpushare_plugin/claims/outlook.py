@@ -32,6 +32,8 @@ class AskedDevice(Struct, frozen=True):
     """The number of devices."""
     admin_access: bool = False
     """Whether devices are asked for administration, also devices that are in use."""
+    no_class: bool = False
+    """Whether there is no such DeviceClass."""
 
 
 class PodClaim(Struct, frozen=True):
@@ -43,6 +45,8 @@ class PodClaim(Struct, frozen=True):
     """The requests."""
     allocated: tuple[Place, ...] | None = None
     """The allocated devices; None before the allocation."""
+    gone: tuple[Place, ...] = ()
+    """The allocated devices that no ResourceSlice has."""
     unknown: str = ""
     """Why the claim is not known, for people; empty where it is."""
 
@@ -58,6 +62,9 @@ def outlook(claims: Iterable[PodClaim], gpus: Sequence[HeldGpu]) -> Iterator[str
         elif claim.allocated is not None:
             places = some_of([f"{device} of {pool}" for _, pool, device in claim.allocated], _MOST_NAMES)
             yield f"Claim {claim.label}: allocated: {places or 'no device'}"
+            for driver, pool, device in claim.gone[:_MOST_NAMES]:
+                yield f"  No ResourceSlice has {device} now: the DRA driver {driver} does not run on {pool}, or no more"
+                yield "  gives the GPU by claim; if that stays so, delete the pod, and a claim that is from no template"
         else:
             yield f"Claim {claim.label}: not allocated"
             for asked in claim.asked:
@@ -68,8 +75,13 @@ def _about(asked: AskedDevice, gpus: Sequence[HeldGpu]) -> Iterator[str]:
     amounts = ", ".join(f"{_words(name, amount)} of {name}" for name, amount in asked.amounts.items())
     times = f" on each of {asked.count} GPUs" if asked.count > 1 else ""
     yield f"  Request {asked.name} of DeviceClass {asked.device_class}: {amounts or 'no size'}{times}"
+    if asked.no_class:
+        yield f"    There is no DeviceClass {asked.device_class}: `kubectl get deviceclasses` lists those that exist"
+        return
     reasons = {each.gpu.place: _why_not(asked, each) for each in gpus}
     fitting = [place for place, reason in reasons.items() if not reason]
+    if gpus and not fitting:
+        yield f"    {_verdict(asked, gpus)}"
     for (_, pool, device), reason in [*reasons.items()][:MOST_GPUS]:
         yield f"    {pool} {device}: {reason or 'has room'}"
     if len(reasons) > MOST_GPUS:
@@ -79,6 +91,20 @@ def _about(asked: AskedDevice, gpus: Sequence[HeldGpu]) -> Iterator[str]:
     elif len(fitting) >= asked.count:
         yield "    If the claim stays so, the selectors of the request or its DeviceClass (CEL) want other GPUs,"
         yield "    or the pod cannot run on these nodes; `kubectl describe pod` shows what kube-scheduler says"
+
+
+def _verdict(asked: AskedDevice, gpus: Sequence[HeldGpu]) -> str:
+    """Return why a request fits on no GPU, in one sentence."""
+    usable = [each.gpu.device for each in gpus if not each.taints]
+    if not usable:
+        return "Every GPU has a taint, which keeps claims away until the reason is gone"
+    for name, amount in asked.amounts.items():
+        most = max((device.capacities[name].amount for device in usable if name in device.capacities), default=None)
+        if most is None:
+            return f"No GPU without a taint has a capacity {name}; leave {name} out of the request"
+        if amount > most:
+            return f"No GPU without a taint has more than {_words(name, most)} of {name}; ask for that at most"
+    return "No GPU has room now; the request fits when the claims that hold GPUs have ended"
 
 
 def _why_not(asked: AskedDevice, gpu: HeldGpu) -> str:

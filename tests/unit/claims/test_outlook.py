@@ -53,19 +53,19 @@ def said(asked: AskedDevice, *gpus: HeldGpu) -> list[str]:
 def test_each_gpu_says_why_a_request_does_not_fit(amounts: dict[str, int], reason: str) -> None:
     """What is free, what is wanted, and who has the rest; a capacity that the GPU lacks is named."""
     taken = held(SHARED, {"memory": 31 * GIB, "compute": 60})
-    head, request, line, *_ = said(AskedDevice("gpu", "shares", amounts), taken)
+    head, request, *lines = said(AskedDevice("gpu", "shares", amounts), taken)
     assert head == "Claim team/mine: not allocated"
     assert request.startswith("  Request gpu of DeviceClass shares: ")
-    assert line == f"    node gpu-0: {reason}"
+    assert [line for line in lines if line.startswith("    node ")] == [f"    node gpu-0: {reason}"]
 
 
 def test_a_whole_gpu_is_free_or_not() -> None:
     """The size that a request names is a filter there; a taint closes any GPU."""
     asked = AskedDevice("gpu", "whole", {"memory": GIB})
     assert said(asked, held(WHOLE))[2] == "    node gpu-1: has room"
-    assert said(asked, held(WHOLE, {}))[2] == "    node gpu-1: is whole, and team/other has it"
+    assert said(asked, held(WHOLE, {}))[3] == "    node gpu-1: is whole, and team/other has it"
     tainted = replace(WHOLE, taints=(DeviceTaint("gpushare/fault", "", "NoSchedule"),))
-    assert said(asked, held(tainted))[2] == "    node gpu-1: has the taint gpushare/fault"
+    assert said(asked, held(tainted))[3] == "    node gpu-1: has the taint gpushare/fault"
 
 
 def test_a_claim_that_is_allocated_or_unknown_says_so() -> None:
@@ -78,6 +78,50 @@ def test_a_claim_that_is_allocated_or_unknown_says_so() -> None:
         "Claim team/mine: allocated: gpu-0 of node",
         "Claim team/gone: does not exist",
     ]
+
+
+TAINTED = replace(WHOLE, name="gpu-2", taints=(DeviceTaint("gpushare/fault", "", "NoSchedule"),))
+
+
+@pytest.mark.parametrize(
+    ("amounts", "gpus", "verdict"),
+    [
+        ({}, [held(TAINTED)], "Every GPU has a taint, which keeps claims away until the reason is gone"),
+        (
+            {"memory": 41 * GIB},
+            [held(SHARED), held(replace(WHOLE, capacities={"memory": Capacity(30 * GIB, "bytes")}))],
+            "No GPU without a taint has more than 40960 MiB of memory; ask for that at most",
+        ),
+        ({"cores": 1}, [held(SHARED)], "No GPU without a taint has a capacity cores; leave cores out of the request"),
+        (
+            {"memory": 20 * GIB},
+            [held(SHARED, {"memory": 30 * GIB}), held(TAINTED)],
+            "No GPU has room now; the request fits when the claims that hold GPUs have ended",
+        ),
+    ],
+)
+def test_what_keeps_a_request_from_all_gpus_comes_first(
+    amounts: dict[str, int], gpus: list[HeldGpu], verdict: str
+) -> None:
+    """Of a thousand GPUs nobody reads the lines; where one has room there is no such sentence."""
+    asked = AskedDevice("gpu", "shares", amounts)
+    assert said(asked, *gpus)[2] == f"    {verdict}"
+    assert f"    {verdict}" not in said(AskedDevice("gpu", "shares", {"memory": GIB}), held(SHARED))
+
+
+def test_a_missing_device_class_is_all_there_is_to_say() -> None:
+    """Whatever GPUs there are: kube-scheduler looks at none of them."""
+    assert said(AskedDevice("gpu", "shared.gpu", no_class=True), held(WHOLE))[2:] == [
+        "    There is no DeviceClass shared.gpu: `kubectl get deviceclasses` lists those that exist"
+    ]
+
+
+def test_an_allocated_gpu_that_no_node_offers_is_named() -> None:
+    """The node's driver is away, or the GPU is no more given by claim: the pod waits for that."""
+    place = (DRIVER, NODE, "gpu-0")
+    head, *lines = outlook([PodClaim("team/mine", allocated=(place,), gone=(place,))], [])
+    assert head == "Claim team/mine: allocated: gpu-0 of node"
+    assert lines[0] == f"  No ResourceSlice has gpu-0 now: the DRA driver {DRIVER} does not run on node, or no more"
 
 
 def test_many_gpus_are_counted() -> None:
