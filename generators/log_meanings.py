@@ -204,6 +204,7 @@ EVENTS = {
     "task_crashed": "A defect of gpushare stopped a part of the daemon. It is restarted. Report it with the `exception`.",
     "probe_failed": "A defect of gpushare: a probe answered 503. Report it with the `exception`.",
     "metrics_failed": "A defect of gpushare: `/metrics` answered 500. Report it with the `exception`.",
+    "page_failed": "A defect of gpushare: a page of `gpushare web` answered 500. Report it with the `exception`.",
     # ------------------------------------------------------------------ scheduler extender
     "extender_ready": "All Nodes (`count`) and Pods have been listed. kube-scheduler is answered from now on.",
     "record_unreadable": "The annotation `gpushare/gpus` of a node cannot be read, so no pod that requests GPUs is placed there. See `reason`. If the node has a later version, upgrade the extender; otherwise restart gpushare on the node, which writes the annotation again.",
