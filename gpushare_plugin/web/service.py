@@ -8,7 +8,8 @@ from pathlib import Path
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.tasks import beside
 from gpushare_plugin.kube.client import Client
-from gpushare_plugin.kube.whole_cluster.overview import PATIENT, follow
+from gpushare_plugin.kube.whole_cluster.overview import follow
+from gpushare_plugin.kube.whole_cluster.reading import PATIENT
 from gpushare_plugin.observe.http.connections import listening
 from gpushare_plugin.web.access import TerminalAccess
 from gpushare_plugin.web.picture import Picture
