@@ -40,7 +40,7 @@ class Query(Struct, frozen=True):
         return self.node in node
 
 
-class Row(Struct, frozen=True):
+class NodeRow(Struct, frozen=True):
     """A node, or the part of a node, on a map."""
 
     id: str
@@ -57,7 +57,7 @@ class Pages:
     def __init__(self, picture: Picture) -> None:
         """Show `picture`."""
         self._picture = picture
-        self._rows: OrderedDict[tuple[object, ...], list[Row]] = OrderedDict()
+        self._rows: OrderedDict[tuple[object, ...], list[NodeRow]] = OrderedDict()
 
     def map(self, query: Query, viewer: Viewer) -> str:
         """Return the map."""
@@ -83,7 +83,7 @@ class Pages:
         gpus = gpus_of(found.use).items()
         return rendered("one_node.html", here="", updates="", node=found.use, gpus=gpus, viewer=viewer)
 
-    def rows(self, node: PicturedNode, query: Query, viewer: Viewer) -> list[Row]:
+    def rows(self, node: PicturedNode, query: Query, viewer: Viewer) -> list[NodeRow]:
         """Return the rows of a node, a row for each group that the node is in."""
         name = node.use.name
         key = (name, node.revision, query.group, query.color, viewer.namespaces)
@@ -91,7 +91,7 @@ class Pages:
             self._rows.move_to_end(key)
             return kept
         found = self._rows[key] = [
-            Row(row_id, group, Markup(rendered("row.html", id=row_id, node=name, tiles=several, color=query.color)))  # noqa: S704 - made by a template
+            NodeRow(row_id, group, Markup(rendered("row.html", id=row_id, node=name, tiles=several, color=query.color)))  # noqa: S704 - made by a template
             for group, several in grouped(tiles(node.use, viewer), query.group).items()
             for row_id in [f"{name}/{group}".replace(" ", "-")]
         ]
