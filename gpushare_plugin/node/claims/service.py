@@ -26,6 +26,7 @@ from gpushare_plugin.node.claims.given import GivenFile
 from gpushare_plugin.node.claims.gpus import ClaimGpus, UntilMade, offered_devices
 from gpushare_plugin.node.claims.hand_over import ClaimStanding, HandOver
 from gpushare_plugin.node.claims.leftovers import Leftovers
+from gpushare_plugin.node.claims.order import OrderPauses
 from gpushare_plugin.node.claims.preparation import Preparation
 from gpushare_plugin.node.claims.records import ClaimRecords, boot_id
 from gpushare_plugin.node.claims.statuses import AFTER_ANSWERS, Statuses
@@ -153,7 +154,9 @@ class NodeClaims:
     async def _offer(self, node: PluginSide) -> None:
         """Keep the devices in line with the GPUs that further claims can get."""
         notices: tuple[str, ...] = ()
-        async for _ in changes(self._standing, node.snapshot, self.preparation.prepared):
+        orders, again = OrderPauses(), Published[None](None)
+        loop = asyncio.get_running_loop()
+        async for _ in changes(self._standing, node.snapshot, self.preparation.prepared, again):
             # The kubelet waits for the answer to a claim, and nobody for what follows from the answer.
             await asyncio.sleep(AFTER_ANSWERS)
             standing = self._standing.value
@@ -166,7 +169,10 @@ class NodeClaims:
             notices = found.notices
             wanted = found.devices if node.dra is not None else None
             if wanted != self._wanted.value:
-                self._wanted.publish(wanted)
+                if wait := orders.wait(self._wanted.value, wanted, loop.time()):
+                    loop.call_later(wait, again.publish, None)
+                else:
+                    self._wanted.publish(wanted)
             self._decided.set()
 
     def _health(self, uuid: str, snapshot: Snapshot) -> DeviceHealth:

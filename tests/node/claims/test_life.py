@@ -137,3 +137,16 @@ async def test_a_gpu_goes_from_the_device_plugin_to_claims_and_back(short_path: 
         node.scheduler.release(claimed)
         await daemon.advertises(node.kubelet, {GPU_MEM: 120})
         assert node.left == set()
+
+
+async def test_the_order_of_devices_follows_claims_with_a_bound_on_writes(short_path: Path) -> None:
+    """With `spread` the emptiest GPU comes first: at once after the first claim, and in the end after the last one."""
+    spread = HAMI.replace("hami-core", "hami-core, placement: spread")
+    async with claim_node(short_path, *[CARD] * 3) as node, node.serving(spread) as daemon:
+        names = [each["name"] for each in await node.devices(daemon, 3)]
+        pods = [node.pod(f"pod-{number}", {"memory": "20Gi"}) for number in range(3)]
+        for pod, order in zip(pods, ((1, 2, 0), (2, 0, 1), (0, 1, 2)), strict=True):
+            node.scheduler.schedule(pod)
+            await node.kubelet.admit(pod)
+            expected = [names[number] for number in order]
+            await daemon.until(lambda: [each["name"] for each in node.published] == expected, str(order))  # noqa: B023
