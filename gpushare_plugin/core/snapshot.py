@@ -4,11 +4,9 @@ Node labels, the record on the Node, metrics and tables are projections of the p
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from gpushare_plugin.base.structs import Struct, field
-from gpushare_plugin.core.claim_state import ClaimState
-from gpushare_plugin.core.claimed_gpu import ClaimedGpu
 from gpushare_plugin.core.driver_limits import LimitRule
 from gpushare_plugin.core.gpu import Gpu, Inventory
 from gpushare_plugin.core.holding import Holding, Holdings, Unknown
@@ -17,6 +15,10 @@ from gpushare_plugin.core.unit import Unit
 from gpushare_plugin.core.usage import Usage
 from gpushare_plugin.slices.mig import MigRoom
 from gpushare_plugin.slices.slice import SliceKind
+
+if TYPE_CHECKING:  # most nodes give no GPU by claim
+    from gpushare_plugin.core.claim_state import ClaimState
+    from gpushare_plugin.core.claimed_gpu import ClaimedGpu
 
 SharingMode = Literal["memory", "time-slicing", "mps", "exclusive"]
 """The way in which a GPU is shared, as written for people and other tools."""
@@ -70,7 +72,7 @@ class Snapshot(Struct, frozen=True):
 
     While a GPU waits to change its mode, the rule is that of the containers that hold the GPU.
     """
-    by_claim: Mapping[str, ClaimedGpu] = field(default_factory=dict)
+    by_claim: "Mapping[str, ClaimedGpu]" = field(default_factory=dict)
     """The GPUs that are given by claim, by UUID, in order of place."""
     cdi_names: Mapping[str, str] = field(default_factory=dict)
     """The qualified names of the CDI devices that containers get, by UUID; empty where they get no CDI devices."""
@@ -96,7 +98,7 @@ class Snapshot(Struct, frozen=True):
     """The GPUs without service by MPS, by UUID, with the reason; `unhealthy` has these GPUs, too."""
     unlimited: Mapping[str, str] = field(default_factory=dict)
     """The GPUs on which no driver limits can be set, by UUID, with the reason; `unhealthy` has these GPUs, too."""
-    claims: ClaimState | None = None
+    claims: "ClaimState | None" = None
     """The claims of the node; None on a node that gives no GPU by claim, and gave none that is still held."""
     config: ConfigStanding | None = None
     """The standing of the config in effect; None before a config is in effect."""

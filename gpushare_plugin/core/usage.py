@@ -5,11 +5,14 @@ unknown value.
 """
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import Struct
-from gpushare_plugin.core.effect import Effect
-from gpushare_plugin.core.prepared_claim import PreparedDevice
+
+if TYPE_CHECKING:  # most nodes have no limits to prove, and no claims
+    from gpushare_plugin.core.effect import Effect
+    from gpushare_plugin.core.prepared_claim import PreparedDevice
 
 TOLERANCE = 512 * MIB
 """Bytes by which a container may exceed its limit: the CUDA context of a process takes some hundreds of MiB."""
@@ -84,9 +87,9 @@ class ContainerUsage(Struct, frozen=True):
     """The processes on the GPU; none while unknown."""
     guaranteed: int = 0
     """The bytes that the driver guarantees to the container, where containers may borrow memory."""
-    effect: Effect | None = None
+    effect: "Effect | None" = None
     """Whether the limit is in effect; None without an isolation that limits the container, and before it is known."""
-    claimed: tuple[PreparedDevice, ...] = ()
+    claimed: "tuple[PreparedDevice, ...]" = ()
     """What the container has of the GPU by claims; empty for units."""
 
     @property

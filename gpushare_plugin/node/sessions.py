@@ -96,6 +96,7 @@ class Sessions:
         self._by_resource[name], self._running[name] = session, task
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: session.tried.set())
 
     @staticmethod
     async def _in_turn(turn: asyncio.Lock, session: Session) -> None:

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 from gpushare_plugin.base.structs import Struct, replace
-from gpushare_plugin.core.claim_state import ClaimState
 from gpushare_plugin.core.holding import Holdings, Unknown
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.kubelet.allocations.pod_resources import PodResourcesError
@@ -18,6 +17,7 @@ from gpushare_plugin.observe.readiness import NO_GPU as NOT_READY
 from gpushare_plugin.observe.readiness import STARTING, Readiness, readiness
 
 if TYPE_CHECKING:
+    from gpushare_plugin.core.claim_state import ClaimState
     from gpushare_plugin.node.pods.reconciler import PromiseReconciler
     from gpushare_plugin.node.pods.usage import UsageTracker
     from gpushare_plugin.observe.metrics.node import View
@@ -119,7 +119,7 @@ class Serving(Struct, frozen=True):
     """Compares holdings with promises; None where the daemon does not follow pods."""
     usage: "UsageTracker | None" = None
     """Looks at the usage of the GPUs; None until the tracker is loaded."""
-    claims: Callable[[], ClaimState | None] = lambda: None
+    claims: "Callable[[], ClaimState | None]" = lambda: None
     """Returns the claims of the node now; None where no GPU is, or was, given by claim."""
 
     @property

@@ -4,6 +4,7 @@ The way of sharing of an entry makes resources of the GPUs of the entry; see `wa
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from gpushare_plugin.base.errors import Path, Problem
 from gpushare_plugin.base.structs import Struct, field
@@ -14,13 +15,11 @@ from gpushare_plugin.config.schema.sections import AllDevices, DeviceCount, Devi
 from gpushare_plugin.config.schema.spelling import shown
 from gpushare_plugin.config.unreported_memory import NO_SIZE, remedy, sized
 from gpushare_plugin.core.cdi import CdiDevices
-from gpushare_plugin.core.claimed_gpu import ClaimedGpu
 from gpushare_plugin.core.device_nodes import CONTROL_DEVICES
 from gpushare_plugin.core.driver_limits import DriverLimits
 from gpushare_plugin.core.gpu import FailedGpu, Gpu, Inventory
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.core.unit import short_uuids
-from gpushare_plugin.sharing import by_claim
 from gpushare_plugin.sharing.isolation import mps
 from gpushare_plugin.sharing.isolation.choice import choose
 from gpushare_plugin.sharing.isolation.layer import Mode, SharedGpus
@@ -30,6 +29,9 @@ from gpushare_plugin.sharing.ways.injection import Injection
 from gpushare_plugin.sharing.ways.mig import offered
 from gpushare_plugin.sharing.ways.table import WAYS
 from gpushare_plugin.sharing.ways.way import Entry, MakeWay, NodeFacts, SliceNumbers, Unsuitable, Way
+
+if TYPE_CHECKING:
+    from gpushare_plugin.core.claimed_gpu import ClaimedGpu
 
 _IN_MIG_MODE = Unsuitable(
     "is in MIG mode and is not offered itself",
@@ -58,7 +60,7 @@ class Plan(Struct, frozen=True):
     """Whether an entry shares GPUs through MPS, perhaps none of the present GPUs."""
     cdi_names: Mapping[str, str] = field(default_factory=dict)
     """The CDI devices that stand for the offered GPUs, by UUID; empty where containers get no CDI devices."""
-    by_claim: Mapping[str, ClaimedGpu] = field(default_factory=dict)
+    by_claim: "Mapping[str, ClaimedGpu]" = field(default_factory=dict)
     """The GPUs that are given by claim, by UUID, in order of place."""
 
 
@@ -122,11 +124,14 @@ def _assembled(node: NodeFacts, ways: Iterable[MakeWay], describe: Callable[[Pat
     isolation_of = {gpu.uuid: entry.isolation for entry in entries for gpu in entry.gpus}
     claimed: dict[str, ClaimedGpu] = {}
     if (dra := node.config.dra) is not None:
+        from gpushare_plugin.sharing import by_claim  # noqa: PLC0415 - few configs give GPUs by claim
+
         for gpu in _given_by_claim(node, dra, gpus, describe, findings):
             isolation = isolation_of.get(gpu.uuid)
             claimed[gpu.uuid] = by_claim.claimed(gpu, resources, isolation, node.injection, dra)
+        resources = by_claim.without(resources, claimed.keys())
     return Plan(
-        by_claim.without(resources, claimed.keys()) if claimed else resources,
+        resources,
         tuple(findings.problems),
         tuple(findings.notices),
         needs,

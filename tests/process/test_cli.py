@@ -125,7 +125,6 @@ class TestUsage:
             [
                 "inspect",
                 "explain",
-                "web",
                 "list",
                 "doctor",
                 "check-config",

@@ -10,8 +10,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    PlainSerializer,
-    PlainValidator,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -60,6 +58,7 @@ from gpushare_plugin.config.schema.values import (
     JsonSchema,
     MemoryUnit,
     SliceCompute,
+    Spelled,
     Xid,
     Xids,
     parse_added_memory,
@@ -220,55 +219,45 @@ NvidiaName = Annotated[
 ChosenDevices = Annotated[
     Devices,
     Allowed(DEVICES_ALLOWED, DEVICES_SCHEMA),
-    PlainValidator(parse_devices),
-    PlainSerializer(plain_devices),
+    Spelled(parse_devices, plain_devices),
 ]
-ChosenXids = Annotated[
-    Xids, Allowed(XIDS_ALLOWED, XIDS_SCHEMA), PlainValidator(parse_xids), PlainSerializer(plain_xids)
-]
-ChosenCompute = Annotated[Compute, Allowed(COMPUTE_ALLOWED, COMPUTE_SCHEMA), PlainValidator(parse_compute)]
+ChosenXids = Annotated[Xids, Allowed(XIDS_ALLOWED, XIDS_SCHEMA), Spelled(parse_xids, plain_xids)]
+ChosenCompute = Annotated[Compute, Allowed(COMPUTE_ALLOWED, COMPUTE_SCHEMA), Spelled(parse_compute)]
 ChosenIsolation = Annotated[
     tuple[IsolationName, ...],
     Allowed(isolation_allowed(get_args(IsolationName)), isolation_schema(get_args(IsolationName))),
-    PlainValidator(lambda value: parse_isolation(value, get_args(IsolationName))),
-    PlainSerializer(plain_isolation),
+    Spelled(lambda value: parse_isolation(value, get_args(IsolationName)), plain_isolation),
 ]
 """Isolations in the order of preference."""
 ChosenTimeSlicedIsolation = Annotated[
     tuple[TimeSlicedIsolationName, ...],
     Allowed(isolation_allowed(get_args(TimeSlicedIsolationName)), isolation_schema(get_args(TimeSlicedIsolationName))),
-    PlainValidator(lambda value: parse_isolation(value, get_args(TimeSlicedIsolationName))),
-    PlainSerializer(plain_isolation),
+    Spelled(lambda value: parse_isolation(value, get_args(TimeSlicedIsolationName)), plain_isolation),
 ]
 """Isolations of replicas that take turns, in the order of preference."""
 ChosenMpsIsolation = Annotated[
     tuple[MpsIsolationName, ...],
     Allowed(isolation_allowed(get_args(MpsIsolationName)), isolation_schema(get_args(MpsIsolationName))),
-    PlainValidator(lambda value: parse_isolation(value, get_args(MpsIsolationName))),
-    PlainSerializer(plain_isolation),
+    Spelled(lambda value: parse_isolation(value, get_args(MpsIsolationName)), plain_isolation),
 ]
 """Isolations under MPS, in the order of preference."""
 ChosenBurst = Annotated[
     Burst,
     Allowed(BURST_ALLOWED, BURST_SCHEMA),
-    PlainValidator(parse_burst),
+    Spelled(parse_burst, plain_burst),
     AfterValidator(_only_with_driver_limits),
-    PlainSerializer(plain_burst),
 ]
 """How far a share may use free memory of its GPU."""
 ChosenSliceCompute = Annotated[
-    SliceCompute, Allowed(SLICE_COMPUTE_ALLOWED, SLICE_COMPUTE_SCHEMA), PlainValidator(parse_slice_compute)
+    SliceCompute, Allowed(SLICE_COMPUTE_ALLOWED, SLICE_COMPUTE_SCHEMA), Spelled(parse_slice_compute)
 ]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), Allowed("a number of seconds, more than 0")]
-CardMemory = Annotated[
-    MemoryUnit, Allowed(MemoryUnit.allowed, MEMORY_UNIT_SCHEMA), PlainValidator(parse_card_memory), PlainSerializer(str)
-]
+CardMemory = Annotated[MemoryUnit, Allowed(MemoryUnit.allowed, MEMORY_UNIT_SCHEMA), Spelled(parse_card_memory, str)]
 """The usable memory of a card."""
 AddedMemory = Annotated[
     MemoryUnit,
     Allowed(MemoryUnit.allowed, MEMORY_UNIT_SCHEMA),
-    PlainValidator(parse_added_memory),
-    PlainSerializer(str),
+    Spelled(parse_added_memory, str),
 ]
 """Memory that is added to each share."""
 DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
@@ -371,7 +360,7 @@ class FeatureDiscoveryFlags(_Optional):
     sleep_interval: Annotated[
         str | int | float | None,
         Allowed(_DURATION, {"type": ["string", "number"]}),
-        PlainValidator(_duration),
+        Spelled(_duration),
     ] = Field(default=None, description="Interval between labelings.")
     output_file: str | None = Field(default=None, description="File the labels are written to.")
     machine_type_file: str | None = Field(default=None, description="File with the machine type.")
@@ -542,8 +531,7 @@ class Slices(Section):
     size: Annotated[
         Slice,
         Allowed(SLICE_SIZE_ALLOWED, SLICE_SIZE_SCHEMA),
-        PlainValidator(parse_slice),
-        PlainSerializer(lambda size: size.name),
+        Spelled(parse_slice, lambda size: size.name),
     ] = Field(description="Size of the slices; a GPU's size is its usable memory rounded up to whole GiB.")
     count: Annotated[int, Field(ge=1, le=MOST_MPS_CLIENTS)] = Field(
         default=1, description="How many slices of this size each GPU has."
@@ -600,8 +588,7 @@ class MemoryResource(Section):
     unit: Annotated[
         MemoryUnit,
         Allowed(MemoryUnit.allowed, MEMORY_UNIT_SCHEMA),
-        PlainValidator(lambda value: value if isinstance(value, MemoryUnit) else MemoryUnit.parse(value)),
-        PlainSerializer(str),
+        Spelled(lambda value: value if isinstance(value, MemoryUnit) else MemoryUnit.parse(value), str),
     ] = Field(default=MemoryUnit(1024), validate_default=True, description="Amount of memory of one unit.")
     devices: ChosenDevices = Field(default=AllDevices(), description="GPUs to share by memory.")
     placement: PolicyName = Field(

@@ -1,6 +1,5 @@
 """The spelling of values in messages, and the nearest correct spelling of a wrong value."""
 
-import difflib
 import json
 from collections.abc import Iterable
 
@@ -33,6 +32,8 @@ def nearest(word: str, right: Iterable[str], cutoff: float = 0.7) -> str | None:
     Case, dashes, dots and underscores do not count: `mig-strategy` is `migStrategy`. The same words around a plus sign
     in another order are the nearest: `mps+driver` is `driver+mps`.
     """
+    import difflib  # noqa: PLC0415 - only a mistake needs it
+
     right = list(right)
     for candidate in right:
         if "+" in word and sorted(word.split("+")) == sorted(candidate.split("+")):

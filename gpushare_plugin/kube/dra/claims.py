@@ -156,8 +156,8 @@ class Claims:
         metadata = claim.metadata
         return AllocatedClaim(
             ClaimId(metadata.namespace, metadata.name, metadata.uid),
-            tuple(allocated_device(each) for each in allocation.devices.results if self._is_ours(each)),
-            users(claim),
+            tuple(_device(each) for each in allocation.devices.results if self._is_ours(each)),
+            tuple(ClaimUser(each.name, each.uid) for each in claim.status.reserved_for if each.resource == "pods"),
         )
 
     def _is_ours(self, result: ApiResult) -> bool:
@@ -171,13 +171,7 @@ def _bounded(answer: bytes) -> bytes:
     return answer
 
 
-def users(claim: ApiClaim) -> tuple[ClaimUser, ...]:
-    """Return the pods that a claim is reserved for."""
-    return tuple(ClaimUser(each.name, each.uid) for each in claim.status.reserved_for if each.resource == "pods")
-
-
-def allocated_device(result: ApiResult) -> AllocatedDevice:
-    """Return what a claim was allocated of a device; raises QuantityError."""
+def _device(result: ApiResult) -> AllocatedDevice:
     return AllocatedDevice(
         request=result.request,
         pool=result.pool,

@@ -129,6 +129,8 @@ class Session:
         self._stream_due = 0.0
         self._backoff = Backoff()
         self._not_before = 0.0
+        self.tried = asyncio.Event()
+        """Set once the session has tried to register, with or without success, or has ended."""
 
     @property
     def resource(self) -> Resource:
@@ -183,6 +185,7 @@ class Session:
                 while True:
                     self._wake.clear()
                     wait = await self._try()
+                    self.tried.set()
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(wait):
                             await self._wake.wait()

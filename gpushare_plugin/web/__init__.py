@@ -1,1 +1,0 @@
-"""`gpushare web`: pages that show people every GPU of a cluster, who holds it, and what waits."""

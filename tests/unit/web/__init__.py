@@ -1,1 +1,0 @@
-"""Tests of the pages without a browser."""
