@@ -8,6 +8,7 @@ from gpushare_plugin.core.prepared_claim import ClaimUser, PreparedDevice
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.usage import Owner, Process
 from gpushare_plugin.mps.exchange import ListedClient
+from gpushare_plugin.node.news.news import LimitNotInEffect
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 from tests.node.proven import ID, ProvenNode, proven
 from tests.shown import ShownProcesses
@@ -56,9 +57,14 @@ async def test_a_client_with_what_its_request_was_given_is_limited(
 async def test_a_client_that_raises_the_limit_of_its_claim_is_found(
     kubelet: EmbeddedKubelet, shown: ShownProcesses
 ) -> None:
-    """A program that sets another limit than the requests of the claim have is not limited."""
+    """A program that sets another limit than the requests of the claim have is not limited; its pod gets one Event."""
     async with proven(kubelet, shown, by_claim()) as node:
-        effect = await node.look(client(node, {**GIVEN, LIST: "0=80G"}))
+        process = client(node, {**GIVEN, LIST: "0=80G"})
+        effect = await node.look(process)
+        (told,) = (each.usage for each in node.heard if isinstance(each, LimitNotInEffect))
+        assert (told.label, told.uid, told.resource) == ("default/a", UID, "claim:mine")
+        await node.look(process)
+        assert node.heard == []
         assert effect is not None
         assert effect.state == "not in effect"
         assert f"has another {LIST} than its container was given" in (effect.reason or "")
