@@ -48,13 +48,15 @@ def node_devices(
     counted in tenths of a GPU for that, so that few claims change the order.
     """
     devices = {uuid: _device(gpu, inventory) for uuid, gpu in by_claim.items()}
-    full = _fullness(devices.values(), allocated)
+    spread = [devices[uuid] for uuid, gpu in by_claim.items() if gpu.policy == "spread"]
+    # A node can have hundreds of claims, and each further claim has the order computed again.
+    full = _fullness(spread, allocated) if spread else {}
     kinds = {kind: number for number, kind in enumerate(dict.fromkeys(map(_kind, by_claim.values())))}
 
     def rank(gpu: ClaimedGpu) -> tuple[int, ...]:
         if not gpu.shared:
             return 1, gpu.gpu.memory_mib, *gpu.gpu.place
-        tenths = int(full[gpu.gpu.uuid] * _TENTHS) if gpu.policy == "spread" else 0
+        tenths = int(full.get(gpu.gpu.uuid, 0) * _TENTHS)
         return 0, kinds[_kind(gpu)], tenths, *gpu.gpu.place
 
     order = sorted(by_claim.values(), key=rank)

@@ -236,7 +236,7 @@ class Preparation:
         """Check a claim, and write its record and its CDI file; the record exists before the file, and outlives it."""
         uid = claim.id.uid
         begun = PreparedClaim(claim.id, self._given.devices(claim), done=False, users=claim.users)
-        self._given.check(begun, [each.claim for each in self._records.claims.values()])
+        self._given.check(begun, self._records.beside(begun))
         grants = self._given.grants(claim)
         document = specification(self._driver, uid, grants)
         devices = self._with_cdi(uid, _with_limits(begun.devices, grants), grants, described(document))

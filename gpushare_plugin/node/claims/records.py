@@ -6,7 +6,8 @@ claims side by side during a rolling update: a lock on a file makes each change 
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -92,12 +93,19 @@ class ClaimRecords:
         self._boot = boot
         self._writer = uuid4().hex
         self._records: dict[str, ClaimRecord] = {}
+        self._by_gpu: defaultdict[str, dict[str, PreparedClaim]] = defaultdict(dict)
         self._unreadable: dict[str, UnreadableRecord] = {}
+        self._turn = asyncio.Lock()
 
     @property
     def claims(self) -> Mapping[str, ClaimRecord]:
         """The records by the UID of the claim, as of the last change or look."""
         return self._records
+
+    def beside(self, claim: PreparedClaim) -> Sequence[PreparedClaim]:
+        """Return the claims on the GPUs of a claim: what a claim costs must not grow with the claims of other GPUs."""
+        found = {uid: each for device in claim.devices for uid, each in self._by_gpu[device.gpu].items()}
+        return tuple(found.values())
 
     @property
     def unreadable(self) -> Mapping[str, UnreadableRecord]:
@@ -113,21 +121,25 @@ class ClaimRecords:
     async def exclusive(self) -> AsyncIterator[None]:
         """Look at the records, and keep all other daemons from changes until the block ends; raises ClaimRecordError.
 
-        The block must not wait for anything: other daemons wait for the block.
+        The block must not wait for anything: other daemons wait for the block. Blocks that follow one another run in
+        different turns of the event loop: however many claims come at once, other calls are answered in between.
         """
-        held = await self._locked()
-        with held:
-            try:
-                self._look()
-            except OSError as error:
-                raise self._unusable(error) from error
-            yield
+        await self._turn.acquire()
+        try:
+            with await self._locked():
+                try:
+                    self._look()
+                except OSError as error:
+                    raise self._unusable(error) from error
+                yield
+        finally:
+            asyncio.get_running_loop().call_soon(self._turn.release)
 
     def write(self, claim: PreparedClaim, cdi: dict[str, Any] | None) -> ClaimRecord:
         """Record a claim, in place of an earlier record of the claim; only inside `exclusive`; raises OSError."""
         uid, record = claim.id.uid, ClaimRecord(claim, cdi, self._boot)
         replace_file(self._file(uid), msgspec.json.format(msgspec.json.encode(record), indent=1).decode())
-        self._records[uid] = record
+        self._keep(uid, record)
         self._unreadable.pop(uid, None)
         return record
 
@@ -139,8 +151,19 @@ class ClaimRecords:
         if uid in self.newer:
             return
         remove_file(self._file(uid))
-        self._records.pop(uid, None)
+        self._drop(uid)
         self._unreadable.pop(uid, None)
+
+    def _keep(self, uid: str, record: ClaimRecord) -> None:
+        self._drop(uid)
+        self._records[uid] = record
+        for device in record.claim.devices:
+            self._by_gpu[device.gpu][uid] = record.claim
+
+    def _drop(self, uid: str) -> None:
+        if (known := self._records.pop(uid, None)) is not None:
+            for device in known.claim.devices:
+                self._by_gpu[device.gpu].pop(uid, None)
 
     async def _locked(self) -> Lock:
         wait = 0.001
@@ -186,6 +209,7 @@ class ClaimRecords:
     def _read_all(self) -> None:
         told = {record.path for record in self._unreadable.values()}
         self._records, self._unreadable = {}, {}
+        self._by_gpu.clear()
         for file in sorted(self.directory.glob("*.json")):
             uid = file.name.removesuffix(".json")
             try:
@@ -198,7 +222,7 @@ class ClaimRecords:
                     _log.error("claim_record_unreadable", path=str(file), reason=str(error))
                 continue
             if record.boot == self._boot:
-                self._records[uid] = record
+                self._keep(uid, record)
             else:
                 file.unlink(missing_ok=True)
 

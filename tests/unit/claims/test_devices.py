@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.claims.device import Capacity, SemanticVersion
-from gpushare_plugin.claims.devices import device_name
+from gpushare_plugin.claims.devices import device_name, node_devices
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.testing.claims import AllocationError
 from tests.nodes import a_gpu, a_mig_node, a_node
@@ -193,6 +193,14 @@ def test_binpack_keeps_the_order_of_the_node() -> None:
     for _ in range(6):
         node.allocate("10Gi")
         assert indices(node) == [0, 1, 2, 3]
+
+
+def test_without_spread_nobody_looks_at_claims() -> None:
+    """However many claims there are, a further claim brings no work for them."""
+    node = ClaimNode(sharing=memory(placement="binpack"))
+    taken = iter([node.allocate("8Gi").devices[0]])
+    assert node_devices(node.by_claim, node.inventory, taken).devices
+    assert len([*taken]) == 1
 
 
 def test_spread_puts_the_emptiest_first() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import MutableMapping
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,19 @@ async def test_one_bad_claim_of_a_call_spoils_no_other(tmp_path: Path) -> None:
     assert "is not the UID of a claim" in str(answers["../../etc"])
     assert await daemon.unprepare([SECOND, SECOND._replace(uid="../../etc")]) == {SECOND.uid: "", "../../etc": ""}
     assert {each.id for each in daemon.prepared.value} == {FIRST}
+
+
+async def test_other_calls_are_answered_while_claims_come_at_once(tmp_path: Path) -> None:
+    """In each turn of the event loop at most one claim has its files written, however many claims wait for theirs."""
+    claims = Claims(tmp_path, *(share(str(number), 1) for number in range(50)))
+    daemon = claims.daemon()
+    coming = asyncio.gather(*(daemon.prepare([each]) for each in claims.allocated))
+    written = [0]
+    while not coming.done():
+        await asyncio.sleep(0)
+        written.append(sum(file.endswith(".json") for file in claims.files))
+    assert written[-1] == 2 * 50
+    assert max(after - before for before, after in pairwise(written)) == 2
 
 
 async def test_nothing_is_left_over_of_a_claim_that_is_given_back(tmp_path: Path) -> None:
