@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.claims.capacities import WHOLE_COMPUTE
-from gpushare_plugin.claims.claim import ClaimRefusedError
+from gpushare_plugin.claims.claim import OTHER_POD, ClaimRefusedError
 from gpushare_plugin.core.claimed_gpu import ClaimedGpu
 from gpushare_plugin.core.prepared_claim import PreparedClaim, PreparedDevice
 
@@ -55,11 +55,17 @@ def _check_gpu(claim: PreparedClaim, claims: Iterable[PreparedClaim], gpu: Claim
     for count in _COUNTS:
         asked, total = sum(map(count.of, own)), count.total(gpu)
         taken = sum(count.of(device) for _, device in held)
+        if total is not None and asked > total:
+            raise ClaimRefusedError(
+                "beyond-gpu",
+                f"claim {claim.id.label}: {asked} {count.unit} of {gpu.gpu.identity} allocated, which has {total} in "
+                f"all; {OTHER_POD}",
+            )
         if asked and total is not None and asked + taken > total:
             raise ClaimRefusedError(
                 "no-room",
                 f"claim {claim.id.label}: {asked} {count.unit} of {gpu.gpu.identity} allocated, which has {total} in "
-                f"all, and {taken} are still held by {_holders(held, count) or 'no claim'}; {_WAITS}",
+                f"all, and {taken} are still held by {_holders(held, count)}; {_WAITS}",
             )
     if apart := [claim for claim, device in held if _exclude(own[0], device)]:
         labels = list(dict.fromkeys(each.id.label for each in apart))

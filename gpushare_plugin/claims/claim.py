@@ -43,8 +43,10 @@ RefusalReason = Literal[
     "not-found",
     "other-claim",
     "not-allocated",
+    "malformed",
     "unknown-device",
     "other-way",
+    "beyond-gpu",
     "no-room",
     "not-served",
     "cannot-limit",
@@ -53,6 +55,10 @@ RefusalReason = Literal[
     "files",
 ]
 """Why a claim is not prepared, as metrics count the reasons."""
+
+
+OTHER_POD = "delete the pod and, if the claim stays, the claim: a new pod is scheduled by what the node offers now"
+"""The remedy for an allocation that does not suit the node any more."""
 
 
 class ClaimRefusedError(GpushareError):

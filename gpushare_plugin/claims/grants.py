@@ -11,14 +11,12 @@ from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.claims.capacities import COMPUTE, MEMORY, SHARES, capacities, part_mib, slices, unit_mib
-from gpushare_plugin.claims.claim import AllocatedClaim, AllocatedDevice, ClaimRefusedError
+from gpushare_plugin.claims.claim import OTHER_POD, AllocatedClaim, AllocatedDevice, ClaimRefusedError
 from gpushare_plugin.claims.device import Capacity
 from gpushare_plugin.core.claimed_gpu import ClaimedGpu
 from gpushare_plugin.core.grant import AllocatedGpu, Allocation, Grant, Recipient
 from gpushare_plugin.core.prepared_claim import ClaimId, PreparedDevice
 from gpushare_plugin.core.resource import Resource
-
-_OTHER_POD = "delete the pod and, if the claim stays, the claim: a new pod is scheduled by what the node offers now"
 
 
 class _Taken(NamedTuple):
@@ -53,13 +51,14 @@ def _requests(claim: AllocatedClaim, gpus: Mapping[str, ClaimedGpu]) -> Mapping[
         if (gpu := gpus.get(each.device)) is None:
             raise ClaimRefusedError(
                 "unknown-device",
-                f"claim {claim.id.label}: this node does not give device {each.device} by claim any more; {_OTHER_POD}",
+                f"claim {claim.id.label}: this node does not give device {each.device} by claim any more; {OTHER_POD}",
             )
         if not each.admin_access and (reason := _why_other_way(each, gpu)):
             raise ClaimRefusedError(
                 "other-way",
-                f"claim {claim.id.label}: {gpu.gpu.description} is shared in another way since the claim was "
-                f"allocated: {reason}; {_OTHER_POD}",
+                f"claim {claim.id.label}: the allocation is none that this node can give of {gpu.gpu.description}: "
+                f"{reason}. The config has changed since, or something else than kube-scheduler wrote the allocation; "
+                f"{OTHER_POD}",
             )
         requests.setdefault(each.request.partition("/")[0], []).append(_Taken(each, gpu))
     return requests
@@ -78,7 +77,9 @@ def _why_other_way(allocated: AllocatedDevice, gpu: ClaimedGpu) -> str:
     if differing := sorted(allocated.consumed.keys() ^ offered.keys()):
         return f"only one of both has the capacity {', '.join(differing)}"
     impossible = (name for name, each in offered.items() if not _possible(allocated.consumed[name], each))
-    return next((f"the claim has {allocated.consumed[name]} of {name}" for name in impossible), "")
+    return next(
+        (f"the claim has {allocated.consumed[name]} of {name}, {_expected(offered[name])}" for name in impossible), ""
+    )
 
 
 def _possible(consumed: int, capacity: Capacity) -> bool:
@@ -86,6 +87,13 @@ def _possible(consumed: int, capacity: Capacity) -> bool:
     if capacity.values:
         return consumed in capacity.values
     return (consumed > 0 or capacity.least == 0) and consumed <= capacity.amount
+
+
+def _expected(capacity: Capacity) -> str:
+    """Return what a claim can have of a capacity, for people."""
+    if capacity.values:
+        return f"{' or '.join(map(str, capacity.values))} expected"
+    return f"{min(capacity.least or 0, 1)} to {capacity.amount} expected"
 
 
 def _whole_or_share(shared: bool) -> str:  # noqa: FBT001 - the value itself

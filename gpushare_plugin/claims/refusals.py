@@ -28,13 +28,23 @@ REFUSALS: Mapping[RefusalReason, ClaimRefusal] = {
         "The claim has no allocation for this node, or none any more.",
         "Nothing, if the pod is being deleted; else delete the pod, so that a new pod is scheduled.",
     ),
+    "malformed": ClaimRefusal(
+        "The allocation is none that kube-scheduler writes: an amount that cannot be read, more than 32 devices, or a "
+        "request with an impossible name.",
+        "Delete the pod and the claim, and look who else writes the `status` of claims; the message says what was "
+        "found.",
+    ),
     "unknown-device": ClaimRefusal(
         "The node does not give the allocated GPU by claim any more: the config changed, or the GPU is gone.",
         "Delete the pod and, if it is not from a template, the claim.",
     ),
     "other-way": ClaimRefusal(
-        "The GPU is shared in another way than when the claim was allocated, or the allocation is none that "
-        "kube-scheduler makes, such as compute over 100.",
+        "The node cannot give the allocation: the GPU is shared in another way than when the claim was allocated, or "
+        "the allocation is none that kube-scheduler makes, such as compute over 100.",
+        "Delete the pod and, if it is not from a template, the claim.",
+    ),
+    "beyond-gpu": ClaimRefusal(
+        "The claim alone has more memory, shares or compute than the GPU has, so no waiting helps.",
         "Delete the pod and, if it is not from a template, the claim.",
     ),
     "no-room": ClaimRefusal(
@@ -49,8 +59,7 @@ REFUSALS: Mapping[RefusalReason, ClaimRefusal] = {
         "Nothing, if `gpushare mps` has just started: the kubelet tries again. Else see the reason in the message.",
     ),
     "cannot-limit": ClaimRefusal(
-        "The request has several GPUs on which no container can have the limits of its shares, or units that cannot "
-        "work together.",
+        "The request has several GPUs, or several shares of one GPU, and no container can have the limits of all.",
         "Ask for one GPU in a request, or for GPUs that are shared alike; the message says which.",
     ),
     "parameters": ClaimRefusal(

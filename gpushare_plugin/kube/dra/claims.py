@@ -1,5 +1,6 @@
 """Reads the ResourceClaims that are allocated on the own node, and writes what became of them into their status."""
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
@@ -23,8 +24,20 @@ _log = structlog.get_logger()
 
 LARGEST_CLAIM = 2 * 1024 * 1024
 """Bytes of a claim; etcd takes objects of up to 1.5 MiB."""
+MOST_DEVICES = 32
+"""Devices of a claim (`AllocationResultsMaxSize` in staging/src/k8s.io/api/resource/v1/types.go, kubernetes 1.36)."""
 ATTEMPTS = 3
 """How often a status is written that others write at the same time."""
+
+
+_LABEL = "[0-9a-z]([0-9a-z-]{0,61}[0-9a-z])?"
+_REQUEST = re.compile(f"{_LABEL}(/{_LABEL})?")
+"""The name of a request, or of an alternative: a request's name becomes a part of the name of a CDI device.
+
+Source: `validateRequestNameRef` in kubernetes, pkg/apis/resource/validation/validation.go.
+"""
+_LONGEST_NAME = 64
+"""Characters of a wrong name that are repeated in an error."""
 
 
 class Claims:
@@ -53,9 +66,7 @@ class Claims:
         try:
             return self._converted(claim, allocation)
         except QuantityError as error:
-            raise ClaimRefusedError(
-                "api", f"the allocation of claim {claim_id.label} cannot be read: {error}"
-            ) from error
+            raise _malformed(claim_id, str(error)) from error
 
     async def all_allocated(self) -> tuple[AllocatedClaim, ...]:
         """Return all claims of the cluster that are allocated devices of this pool; raises ClusterError.
@@ -124,6 +135,7 @@ class Claims:
 
     def _refuse_what_is_not_served(self, claim_id: ClaimId, allocation: ApiAllocation) -> None:
         """Raise ClaimRefusedError for parameters, and for devices of another pool."""
+        _refuse_malformed(claim_id, allocation.devices.results)
         if any(each.opaque is not None and each.opaque.driver == self._driver for each in allocation.devices.config):
             raise ClaimRefusedError(
                 "parameters",
@@ -169,6 +181,24 @@ def _bounded(answer: bytes) -> bytes:
     if len(answer) > LARGEST_CLAIM:
         raise ClusterError(f"the claim has {len(answer)} bytes, at most {LARGEST_CLAIM} expected")
     return answer
+
+
+def _refuse_malformed(claim_id: ClaimId, results: Sequence[ApiResult]) -> None:
+    """Raise ClaimRefusedError for more devices than a claim can have, and for names that are none of requests."""
+    if len(results) > MOST_DEVICES:
+        raise _malformed(claim_id, f"{len(results)} devices found, at most {MOST_DEVICES} expected")
+    if wrong := [each.request for each in results if not _REQUEST.fullmatch(each.request)]:
+        raise _malformed(
+            claim_id, f"request {wrong[0][:_LONGEST_NAME]!r} found, a DNS label expected, or two with a slash between"
+        )
+
+
+def _malformed(claim_id: ClaimId, reason: str) -> ClaimRefusedError:
+    return ClaimRefusedError(
+        "malformed",
+        f"the allocation of claim {claim_id.label} is none that kube-scheduler writes: {reason}; delete the pod and "
+        "the claim",
+    )
 
 
 def _device(result: ApiResult) -> AllocatedDevice:

@@ -43,6 +43,22 @@ def test_memory_that_is_still_held_is_told_with_its_holders() -> None:
     )
 
 
+def test_more_than_the_gpu_has_is_not_waited_for() -> None:
+    """No other claim holds what is missing, so the claim has a reason of its own, for which nothing waits."""
+    node = ClaimNode(sharing=memory(isolation="mps"))
+    claim = node.prepared(node.allocate(request("a", memory="20Gi", compute="60"), request("b", memory="20Gi")))
+    first, second = claim.devices
+    for more, words in (
+        (replace(second, memory_mib=40960), "61440 MiB of memory of GPU 0"),
+        (replace(second, percent=60), "120 percent of compute of GPU 0"),
+    ):
+        with pytest.raises(ClaimRefusedError) as caught:
+            node.check(replace(claim, devices=(first, more)), [])
+        assert caught.value.reason == "beyond-gpu"
+        assert words in str(caught.value)
+        assert "delete the pod" in str(caught.value)
+
+
 def test_a_claim_that_is_prepared_again_does_not_count_twice() -> None:
     """The record of the claim itself is no other claim."""
     node = ClaimNode(sharing=memory())

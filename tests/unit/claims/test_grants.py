@@ -258,13 +258,18 @@ def test_an_alternative_is_prepared_as_its_request() -> None:
             "only one of both has the capacity compute, shares",
         ),
         (memory(), {"consumed": {"memory": GIB, "shares": 1}}, "other-way", "only one of both has the capacity shares"),
-        (memory(), {"consumed": {"memory": 41 * GIB}}, "other-way", f"the claim has {41 * GIB} of memory"),
+        (
+            memory(),
+            {"consumed": {"memory": 41 * GIB}},
+            "other-way",
+            f"the claim has {41 * GIB} of memory, 1 to {40 * GIB} expected",
+        ),
         (memory(), {"consumed": {"memory": 0}}, "other-way", "the claim has 0 of memory"),
         (
             memory(isolation="hami-core"),
             {"consumed": {"memory": GIB, "compute": 101}},
             "other-way",
-            "the claim has 101 of compute",
+            "the claim has 101 of compute, 0 to 100 expected",
         ),
         (SLICES, {"consumed": {"memory": 15 * GIB, "shares": 1}}, "other-way", f"the claim has {15 * GIB} of memory"),
     ],
@@ -277,6 +282,7 @@ def test_a_claim_that_does_not_suit_the_gpu_any_more_is_refused(
     assert found == reason
     assert message.startswith("claim default/claim: ")
     assert words in message
+    assert "in another way since" not in message
 
 
 def test_a_claim_keeps_its_memory_when_the_unit_changes() -> None:

@@ -109,9 +109,29 @@ async def test_a_claim_that_cannot_be_prepared_is_refused_in_words(server: ApiSe
     reason, words = await refusal(claims, claim(server, result(), name="configured", config=[parameters]))
     assert (reason, "takes none" in words) == ("parameters", True)
     unreadable = claim(server, result(consumedCapacity={"memory": "much"}), name="unreadable")
-    assert (await refusal(claims, unreadable))[0] == "api"
+    assert (await refusal(claims, unreadable))[0] == "malformed"
     server.refusals = [Refusal(500, "get")]
     assert (await refusal(claims, there))[0] == "api"
+
+
+@pytest.mark.parametrize(
+    ("results", "words"),
+    [
+        ([result(consumedCapacity={"memory": "-1Gi"})], "quantity '-1Gi' found"),
+        ([result(consumedCapacity={"memory": "NaN"})], "quantity 'NaN' found"),
+        ([result(f"request-{number}") for number in range(33)], "33 devices found, at most 32 expected"),
+        ([result("../../x")], "request '../../x' found, a DNS label expected"),
+        ([result("a/b/c")], "request 'a/b/c' found"),
+        ([result("")], "request '' found"),
+    ],
+)
+async def test_an_allocation_that_kube_scheduler_never_writes_is_refused(
+    server: ApiServer, claims: Claims, results: list[dict[str, object]], words: str
+) -> None:
+    """Nothing of it reaches a file; the reason is another one than for an API server that is away."""
+    reason, message = await refusal(claims, claim(server, *results))
+    assert reason == "malformed"
+    assert words in message
 
 
 async def test_parameters_for_others_are_theirs(server: ApiServer, claims: Claims) -> None:
