@@ -25,6 +25,7 @@ _PARTITIONER = "gpushare_partitioner"
 class Panel(NamedTuple):
     """A panel: its title, Prometheus' query, what names a series, the unit, its width in the grid, and its kind.
 
+    `description` is what Grafana shows beside the title; panels whose titles say everything have none.
     `most` is the end of its axis, None for that of the largest value; 1 where something is or is not, and of a part of
     a whole. From `wrong_from` on, a number says that something is wrong, and is red; it is green below. None means that
     no number is good or bad, and it has one color.
@@ -38,6 +39,7 @@ class Panel(NamedTuple):
     kind: str = "timeseries"
     most: float | None = None
     wrong_from: float | None = None
+    description: str = ""
 
 
 def _part(part: str, whole: str, by: str, of: str = _OF) -> str:
@@ -157,6 +159,80 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel("Utilization", f"gpushare_container_utilization_ratio{{{_POD}}}", _CONTAINER, "percentunit", most=1),
     ),
+    "Claims": (
+        Panel(
+            "GPUs by claim",
+            f"count by (node) (gpushare_gpu_claims_prepared{{{_OF}}})",
+            "{{node}}",
+            description="The GPUs that each node gives by ResourceClaim. The device plugin offers the others as units.",
+        ),
+        Panel(
+            "Shares that prepared claims have",
+            f"gpushare_gpu_claims_prepared{{{_OF}}}",
+            _GPU,
+            description="Requests of claims that the node has prepared on each GPU, also for administration; "
+            "a whole GPU counts as one.",
+        ),
+        Panel(
+            "Memory held by claims",
+            _part("gpushare_gpu_claimed_memory_bytes", "gpushare_gpu_memory_bytes", "node, index"),
+            _GPU,
+            "percentunit",
+            most=1,
+            description="The part of each GPU's memory that counts for prepared claims, used or not. On time-sliced "
+            "GPUs claims take shares, and memory only if they ask for it.",
+        ),
+        Panel(
+            "Calls of the kubelet for claims",
+            _per_second("gpushare_claim_call_duration_seconds_count", "node, method, code"),
+            "{{node}} {{method}} {{code}}",
+            "ops",
+            description="How often the kubelet has claims prepared (NodePrepareResources) and takes them back. Any "
+            "code but OK is a call without an answer. A refused claim is an answer; see Claims refused.",
+        ),
+        Panel(
+            "Duration of calls for claims (99 %)",
+            "histogram_quantile(0.99, "
+            + _per_second("gpushare_claim_call_duration_seconds_bucket", "le, node, method")
+            + ")",
+            "{{node}} {{method}}",
+            "s",
+            description="Pods start after NodePrepareResources. A claim waits up to 10 s for memory that others still "
+            "hold, and for MPS; the kubelet gives up after 45 s.",
+        ),
+        Panel(
+            "Claims refused",
+            _per_second("gpushare_claim_refusals_total", "node, reason") + " > 0",
+            "{{node}} {{reason}}",
+            "ops",
+            description="Claims that the node did not prepare, by reason; docs/claims.md says what each means and what "
+            "to do. The kubelet tries again about once a minute, and each attempt counts.",
+        ),
+        Panel(
+            "ResourceSlices are as they should be",
+            f"gpushare_resource_slices_published{{{_OF}}}",
+            "{{node}}",
+            most=1,
+            description="0 where the API server does not show kube-scheduler all GPUs that claims can get; "
+            "gpushare list on the node says why (alert GpuClaimsUnpublished).",
+        ),
+        Panel(
+            "ResourceSlices written",
+            _per_second("gpushare_resource_slices_written_total", "node"),
+            "{{node}}",
+            "ops",
+            description="Writes and deletions by the node: after changes of the config, of GPUs or of faults, and "
+            "where the policy spread orders GPUs anew. A node where nothing changes writes nothing.",
+        ),
+        Panel(
+            "ResourceSlices mended",
+            _per_second("gpushare_resource_slices_mended_total", "node"),
+            "{{node}}",
+            "ops",
+            description="ResourceSlices that somebody else had deleted or changed: a kubelet that starts deletes them "
+            "once; more than that is a person or a program.",
+        ),
+    ),
     "Scheduler extender": (
         Panel(
             "Requests",
@@ -271,6 +347,7 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
     return {
         "type": panel.kind,
         "title": panel.title,
+        **({"description": panel.description} if panel.description else {}),
         "id": number,
         "gridPos": place,
         "datasource": {"type": "prometheus", "uid": "${datasource}"},

@@ -8,7 +8,7 @@ import asyncio
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -122,8 +122,8 @@ def _curves(panel: Panel, found: Sequence[Line], width: int, height: int) -> Ite
         yield f'<text x="{x:g}" y="{bottom + 14}" text-anchor="middle" class="axis">{second} s</text>'
     for number, line in enumerate(found):
         color = _COLORS[number % len(_COLORS)]
-        points = " ".join(
-            f"{_LEFT + second / SECONDS * (width - 20 - _LEFT):.0f},{bottom - value / most * (bottom - _TOP):.0f}"
+        points = _corners(
+            (f"{_LEFT + second / SECONDS * (width - 20 - _LEFT):.0f}", f"{bottom - value / most * (bottom - _TOP):.0f}")
             for second, value in sorted(line.values.items())
         )
         yield f'<polyline points="{points}" stroke="{color}"/>'
@@ -132,6 +132,18 @@ def _curves(panel: Panel, found: Sequence[Line], width: int, height: int) -> Ite
             more = f" and {len(found) - shown} more" if number == shown - 1 and len(found) > shown else ""
             yield f'<path d="M{_LEFT} {y - 4}h12" stroke="{color}" stroke-width="3"/>'
             yield f'<text x="{_LEFT + 16}" y="{y}" class="axis">{escape(line.name or panel.title)}{more}</text>'
+
+
+def _corners(points: Iterable[tuple[str, str]]) -> str:
+    """Return a line through points as SVG has it, without points that a level line passes through anyway."""
+    there = [*points]
+    heights = [height for _, height in there]
+    kept = (
+        f"{x},{height}"
+        for number, (x, height) in enumerate(there)
+        if not 0 < number < len(there) - 1 or not heights[number - 1] == height == heights[number + 1]
+    )
+    return " ".join(kept)
 
 
 def _amount(value: float, unit: str) -> str:

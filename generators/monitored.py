@@ -1,4 +1,4 @@
-"""A simulated cluster under a real Prometheus: daemons, kubelets, an extender, a partitioner, and pods that use GPUs.
+"""A simulated cluster under a real Prometheus: daemons, kubelets, an extender, a partitioner, and pods with GPUs.
 
 Only what there is no GPU for is simulated: the GPUs and the processes on them (`--simulate`), the kubelets and the API
 server. Daemons, extender and partitioner are the real ones, in this process.
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import yaml
 
-from generators import partitioned
+from generators import claimed, partitioned
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.core.health import GpuEvent
 from gpushare_plugin.extender.service import ExtenderSettings, serve
@@ -141,9 +141,15 @@ async def scraped(folder: Path) -> AsyncIterator[Ask]:
         for machine in machines:
             await machine.kubelet.wait_for(lambda seen: any(seen.allocatable().values()))
         of_cluster = {"extender": extender[1], "partitioner": partitioned.start(server, folder, tasks)}
-        ports = {machine.name: machine.port for machine in machines}
+        by_claim = await stack.enter_async_context(claimed.claim_node(server, folder, tasks))
+        ports = {machine.name: machine.port for machine in machines} | {claimed.NODE: by_claim.port}
         ask = await stack.enter_async_context(_prometheus(folder, ports, of_cluster))
-        living = [*map(_live, machines), _schedule(server, extender[0]), partitioned.live(server, SECONDS)]
+        living = [
+            *map(_live, machines),
+            _schedule(server, extender[0]),
+            partitioned.live(server, SECONDS),
+            by_claim.live(SECONDS),
+        ]
         await asyncio.gather(*living)
         yield ask
 

@@ -12,8 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from generators.dashboard import ROWS, Panel, dashboard
 from generators.dashboard_picture import series_name
 from gpushare_plugin.base.structs import replace
+from gpushare_plugin.core.claim_state import ClaimState
 from gpushare_plugin.core.effect import not_in_effect
 from gpushare_plugin.core.gpu import FailedGpu, Inventory
+from gpushare_plugin.core.prepared_claim import ClaimId, PreparedClaim, PreparedDevice
 from gpushare_plugin.core.resource import Durations, Standing
 from gpushare_plugin.core.snapshot import ConfigStanding
 from gpushare_plugin.core.usage import ContainerUsage, GpuUsage, Process, Stowaway, Usage
@@ -101,6 +103,28 @@ def unobserved() -> View:
     return View(snapshot(time_slicing({"name": REPLICAS, "replicas": 4}), inventory=inventory))
 
 
+def by_claim(scrape: int) -> View:
+    """Return a node that gives two GPUs by claim: two claims have shares of one; a call and a refusal each scrape."""
+    made = snapshot(memory(unit="GiB", isolation="mps"), 40960, 40960, dra={})
+    shares = (share(FIRST, 10240), share(FIRST, 20480), replace(share(SECOND, 0), admin_access=True))
+    claims = ClaimState(
+        "gpu.gpushare.io",
+        tuple(PreparedClaim(ClaimId("team", str(number), str(number)), (each,)) for number, each in enumerate(shares)),
+        trouble="a gate is off",
+        calls={("NodePrepareResources", "OK"): took(scrape)},
+        refusals={"no-room": scrape},
+        slices_written=2 * scrape,
+        slices_mended=scrape,
+    )
+    usage = Usage((GpuUsage(FIRST, 40 * GIB), GpuUsage(SECOND, 40 * GIB)))
+    return View(replace(made, claims=claims, usage=usage))
+
+
+def share(gpu: str, memory_mib: int) -> PreparedDevice:
+    """Return a share of a GPU."""
+    return PreparedDevice("gpu", "claims", gpu.lower(), gpu, "memory", memory_mib=memory_mib, shares=1)
+
+
 def extender(scrape: int) -> tuple[ExtenderView, ExtenderCounts]:
     """Return an extender that placed three pods before each scrape, refused one, and has promised two."""
     counts = ExtenderCounts()
@@ -125,7 +149,12 @@ def partitioner(scrape: int) -> tuple[PartitionerView, PartitionerCounts]:
 
 def scraped(scrape: int) -> Iterator[tuple[Labels, bytes]]:
     """Yield the pages of all programs at one scrape, each with the labels of who is scraped."""
-    for node, view in (("shared", shared(scrape)), ("mig", with_mig()), ("unobserved", unobserved())):
+    for node, view in (
+        ("shared", shared(scrape)),
+        ("mig", with_mig()),
+        ("unobserved", unobserved()),
+        ("claims", by_claim(scrape)),
+    ):
         yield {"node": node, "instance": f"{node}:8080"}, exposition(view, "")[1]
     yield {"instance": "extender:8081"}, extender_exposition(*extender(scrape), "")[1]
     standby = ExtenderView(leads=False, ready=False, nodes=3, cache_age=1.0), ExtenderCounts()
@@ -147,11 +176,12 @@ def samples(end: float) -> Iterator[str]:
 ONCE = 1 / EVERY
 """Something that happens once between two scrapes, by the second."""
 GPU_0, GPU_1, WHOLE, PART = "shared GPU 0", "shared GPU 1", "mig GPU 0", "mig GPU 0:0"
+CLAIMED_0, CLAIMED_1 = "claims GPU 0", "claims GPU 1"
 TRAINER = "team/trainer main GPU 0"
 IN_USE = {GPU_MEM: 16 / 80, "nvidia.com/mig-3g.20gb": 1.0, "nvidia.com/mig-1g.5gb": 0.0}
 
 EXPECTED: dict[tuple[str, str], Figures] = {
-    ("Cluster", "GPUs"): {"": 4},
+    ("Cluster", "GPUs"): {"": 6},
     ("Cluster", "GPUs that cannot be allocated"): {"": 1},
     ("Cluster", "GPUs that do not respond"): {"": 1},
     ("Cluster", "Containers over their limit"): {"": 1},
@@ -177,15 +207,24 @@ EXPECTED: dict[tuple[str, str], Figures] = {
     ("GPUs", "Why it cannot be allocated"): {f"{GPU_1} fault": 1},
     ("GPUs", "Errors by XID"): {f"{GPU_1} XID 79": 2},
     ("GPUs", "Processes"): {GPU_0: 2, GPU_1: 0},
-    ("GPUs", "Processes out of place"): {GPU_0: 1, GPU_1: 0, WHOLE: 0, PART: 0},
+    ("GPUs", "Processes out of place"): {GPU_0: 1, **dict.fromkeys((GPU_1, WHOLE, PART, CLAIMED_0, CLAIMED_1), 0)},
     ("GPUs", "Containers by whether their limit is in effect"): {f"{GPU_0} not_in_effect": 1},
     ("GPUs", "Waits for pods to end"): {
         GPU_0: 1,
-        **dict.fromkeys((GPU_1, WHOLE, PART, "mig GPU 0:1", "unobserved GPU 0"), 0),
+        **dict.fromkeys((GPU_1, WHOLE, PART, "mig GPU 0:1", "unobserved GPU 0", CLAIMED_0, CLAIMED_1), 0),
     },
     ("Pods", "Memory in use"): {TRAINER: 20 * GIB},
     ("Pods", "Memory in use, of the limit"): {TRAINER: 1.25},
     ("Pods", "Utilization"): {TRAINER: 0.5},
+    ("Claims", "GPUs by claim"): {"claims": 2},
+    ("Claims", "Shares that prepared claims have"): {CLAIMED_0: 2, CLAIMED_1: 1},
+    ("Claims", "Memory held by claims"): {CLAIMED_0: 30 / 40, CLAIMED_1: 0},
+    ("Claims", "Calls of the kubelet for claims"): {"claims NodePrepareResources OK": ONCE},
+    ("Claims", "Duration of calls for claims (99 %)"): {"claims NodePrepareResources": ninety_nine(*BOUNDS)},
+    ("Claims", "Claims refused"): {"claims no-room": ONCE},
+    ("Claims", "ResourceSlices are as they should be"): {"claims": 0},
+    ("Claims", "ResourceSlices written"): {"claims": 2 * ONCE},
+    ("Claims", "ResourceSlices mended"): {"claims": ONCE},
     ("Scheduler extender", "Requests"): {"filter done": 3 * ONCE, "bind refused": ONCE},
     ("Scheduler extender", "Duration of requests (99 %)"): {"filter": ninety_nine(0.025, 0.05)},
     ("Scheduler extender", "Pods refused"): {
@@ -242,6 +281,12 @@ def color(field: Mapping[str, Any], figure: float) -> str:
     """Return the color in which Grafana draws a number: that of the last step that it has reached."""
     steps = field.get("thresholds", OF_GRAFANA)["steps"]
     return str([step["color"] for step in steps if step["value"] is None or step["value"] <= figure][-1])
+
+
+def test_each_panel_about_claims_says_what_it_shows() -> None:
+    """In the words that Grafana shows beside its title."""
+    said = {each["title"]: each.get("description", "") for each in json.loads(dashboard())["panels"]}
+    assert [panel.title for panel in ROWS["Claims"] if len(said[panel.title]) < len(panel.title)] == []
 
 
 @pytest.mark.parametrize(("title", "field"), COUNTS)

@@ -93,6 +93,14 @@ def test_panels_are_drawn_with_their_units() -> None:
     assert heights[0] > heights[2] > heights[1]
 
 
+def test_a_level_line_has_two_points() -> None:
+    """The picture stays small, however long nothing changes."""
+    level = Line("node-a", {**{float(second): 2.0 for second in range(0, 90, 3)}, 90.0: 1.0})
+    text = dashboard_picture.drawn({"Row": [(Panel("Level", "", most=2), [level])]})
+    (drawn,) = ET.fromstring(text).iter("{http://www.w3.org/2000/svg}polyline")  # noqa: S314 - our own text
+    assert len(drawn.attrib["points"].split()) == 3
+
+
 def test_the_pictures_fit_a_page() -> None:
     """They are small SVG files that load nothing from elsewhere."""
     made = {**pictures(), dashboard_picture.PICTURE: dashboard_picture.PICTURE.read_text()}
