@@ -59,6 +59,11 @@ unit: .venv/.developer
 	-$(BIN)/python -m pytest --collect-only >/dev/null # or each worker would compile all tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
 
+# The pages in a real Chromium (Debian: apt-get install chromium), which `make test` skips where it is missing.
+.PHONY: test-browser
+test-browser: .venv/.developer
+	CI=true $(BIN)/python -m pytest -q tests/browser
+
 # Which lines no test reaches. Not part of `make test`: what is measured takes twice the time.
 .PHONY: coverage
 coverage: .venv/.developer

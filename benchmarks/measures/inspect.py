@@ -9,7 +9,7 @@ from benchmarks.cluster.extender import Cluster, cluster
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, Summary
 from benchmarks.processes import python
-from gpushare_plugin.kube.whole_cluster.overview import PAGE
+from gpushare_plugin.kube.whole_cluster.reading import PAGE
 
 _NODES = 5000
 

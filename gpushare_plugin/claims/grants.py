@@ -4,7 +4,8 @@ The granter of the resource decides what a container gets, as for units of the d
 ID of its share is made of the UID of the claim and the name of the request, so no other container has the same.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from gpushare_plugin.base.errors import PlacementError
@@ -13,14 +14,14 @@ from gpushare_plugin.base.structs import replace
 from gpushare_plugin.claims.capacities import COMPUTE, MEMORY, SHARES, capacities, part_mib, slices, unit_mib
 from gpushare_plugin.claims.claim import OTHER_POD, AllocatedClaim, AllocatedDevice, ClaimRefusedError
 from gpushare_plugin.claims.device import Capacity
-from gpushare_plugin.core.claimed_gpu import ClaimedGpu
+from gpushare_plugin.core.claimed_gpu import ClaimedGpu, ClaimWay
 from gpushare_plugin.core.grant import AllocatedGpu, Allocation, Grant, Recipient
 from gpushare_plugin.core.prepared_claim import ClaimId, PreparedDevice
 from gpushare_plugin.core.resource import Resource
 
 
 class _Taken(NamedTuple):
-    """What a request was allocated of one GPU."""
+    """What a request was allocated of one GPU; to what containers get, several shares of one GPU are one share."""
 
     allocated: AllocatedDevice
     """The device."""
@@ -145,8 +146,9 @@ def _memory_mib(part: _Taken) -> int:
 
 
 def _grant(claim: ClaimId, request: str, parts: Sequence[_Taken]) -> Grant:
-    parts = sorted(parts, key=lambda part: part.gpu.gpu.place)
-    title, first = f"claim {claim.label}, request {request}", parts[0]
+    title = f"claim {claim.label}, request {request}"
+    parts = sorted(_by_gpu(title, parts), key=lambda part: part.gpu.gpu.place)
+    first = parts[0]
     if len(parts) > 1:
         _refuse_without_limits(title, parts)
     gpus = tuple(_allocated_gpu(part) for part in parts)
@@ -158,6 +160,40 @@ def _grant(claim: ClaimId, request: str, parts: Sequence[_Taken]) -> Grant:
     except PlacementError as error:
         raise ClaimRefusedError("cannot-limit", f"{title}: {str(error).removeprefix(f'{title}: ')}") from error
     return _with_compute(grant, parts)
+
+
+def _by_gpu(title: str, parts: Iterable[_Taken]) -> Iterator[_Taken]:
+    """Yield what a request has of each GPU: of several shares of one GPU, their sum.
+
+    Kubernetes 1.34 and 1.35 give a request of several devices the same shared GPU several times: `allocateOne` in
+    dynamic-resource-allocation/structured/internal/experimental/allocator_experimental.go. From 1.36 on, the devices of
+    a request differ (kubernetes#133678). Raises ClaimRefusedError for shares that no container can have together.
+    """
+    shares: defaultdict[str, list[_Taken]] = defaultdict(list)
+    for part in parts:
+        shares[part.allocated.device].append(part)
+    for first, *others in shares.values():
+        if others and not first.allocated.admin_access:
+            _refuse_apart(title, first.gpu)
+        total: Counter[str] = Counter()
+        for part in (first, *others):
+            total.update(part.allocated.consumed)
+        yield first._replace(allocated=replace(first.allocated, consumed=total))
+
+
+def _refuse_apart(title: str, gpu: ClaimedGpu) -> None:
+    """Raise ClaimRefusedError for a GPU of which no container can have several shares at once."""
+    if gpu.way == "slices" or gpu.single_share or (gpu.way != "memory" and gpu.limited):
+        _cannot(
+            title,
+            f"several shares of GPU {gpu.gpu.label} found, and a container has one {_PARTS[gpu.way]} of a GPU; ask for "
+            "one device in the request, or for different GPUs by a constraint with `distinctAttribute` and the "
+            "attribute uuid",
+        )
+
+
+_PARTS: Mapping[ClaimWay, str] = {"slices": "slice", "replicas": "replica", "mps-replicas": "replica"}
+"""The words for a share, by the ways that can refuse several shares."""
 
 
 def _resource(part: _Taken) -> Resource:

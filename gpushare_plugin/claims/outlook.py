@@ -5,21 +5,18 @@ Source of the rules for capacities: kubernetes, staging/src/k8s.io/dynamic-resou
 (`calculateConsumedCapacity`), and `CapacityRequestPolicy` in staging/src/k8s.io/api/resource/v1/types.go (1.36).
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.claims.capacities import MEMORY
+from gpushare_plugin.claims.cluster import HeldGpu, Place
 from gpushare_plugin.claims.device import Capacity
 
 MOST_GPUS = 20
 """The most GPUs that are told of a request."""
 _MOST_NAMES = 5
-
-Place = tuple[str, str]
-"""A device: the names of its pool and of the device."""
 
 
 class AskedDevice(Struct, frozen=True):
@@ -35,6 +32,8 @@ class AskedDevice(Struct, frozen=True):
     """The number of devices."""
     admin_access: bool = False
     """Whether devices are asked for administration, also devices that are in use."""
+    no_class: bool = False
+    """Whether there is no such DeviceClass."""
 
 
 class PodClaim(Struct, frozen=True):
@@ -46,61 +45,45 @@ class PodClaim(Struct, frozen=True):
     """The requests."""
     allocated: tuple[Place, ...] | None = None
     """The allocated devices; None before the allocation."""
+    gone: tuple[Place, ...] = ()
+    """The allocated devices that no ResourceSlice has."""
     unknown: str = ""
     """Why the claim is not known, for people; empty where it is."""
 
 
-class GpuForClaims(Struct, frozen=True):
-    """A device of a ResourceSlice that gpushare offers."""
+def outlook(claims: Iterable[PodClaim], gpus: Sequence[HeldGpu]) -> Iterator[str]:
+    """Yield sentences about the claims of a pod; those that belong to a claim are indented.
 
-    place: Place
-    """The device; the pool has the name of the node."""
-    shared: bool
-    """Whether several claims can have the device at a time."""
-    capacities: Mapping[str, Capacity]
-    """The capacities, by name."""
-    taints: tuple[str, ...] = ()
-    """The keys of the taints that keep claims away."""
-
-
-class HeldByClaim(Struct, frozen=True):
-    """What one claim has of a device."""
-
-    place: Place
-    """The device."""
-    claim: str
-    """The name of the claim for people."""
-    amounts: Mapping[str, int] = field(default_factory=dict)
-    """What the claim takes of each capacity."""
-
-
-def outlook(claims: Iterable[PodClaim], gpus: Sequence[GpuForClaims], taken: Iterable[HeldByClaim]) -> Iterator[str]:
-    """Yield sentences about the claims of a pod; those that belong to a claim are indented."""
-    by_place: dict[Place, list[HeldByClaim]] = {}
-    for each in taken:
-        by_place.setdefault(each.place, []).append(each)
+    `gpus` are the GPUs that are given by claim, and what claims have of them.
+    """
     for claim in claims:
         if claim.unknown:
             yield f"Claim {claim.label}: {claim.unknown}"
         elif claim.allocated is not None:
-            places = some_of([f"{device} of {pool}" for pool, device in claim.allocated], _MOST_NAMES)
+            places = some_of([f"{device} of {pool}" for _, pool, device in claim.allocated], _MOST_NAMES)
             yield f"Claim {claim.label}: allocated: {places or 'no device'}"
+            for driver, pool, device in claim.gone[:_MOST_NAMES]:
+                yield f"  No ResourceSlice has {device} now: the DRA driver {driver} does not run on {pool}, or no more"
+                yield "  gives the GPU by claim; if that stays so, delete the pod, and a claim that is from no template"
         else:
             yield f"Claim {claim.label}: not allocated"
             for asked in claim.asked:
-                yield from _about(asked, gpus, by_place)
+                yield from _about(asked, [each for each in gpus if each.gpu.offered])
 
 
-def _about(
-    asked: AskedDevice, gpus: Sequence[GpuForClaims], taken: Mapping[Place, Sequence[HeldByClaim]]
-) -> Iterator[str]:
+def _about(asked: AskedDevice, gpus: Sequence[HeldGpu]) -> Iterator[str]:
     amounts = ", ".join(f"{_words(name, amount)} of {name}" for name, amount in asked.amounts.items())
     times = f" on each of {asked.count} GPUs" if asked.count > 1 else ""
     yield f"  Request {asked.name} of DeviceClass {asked.device_class}: {amounts or 'no size'}{times}"
-    reasons = {gpu.place: _why_not(asked, gpu, taken.get(gpu.place, ())) for gpu in gpus}
+    if asked.no_class:
+        yield f"    There is no DeviceClass {asked.device_class}: `kubectl get deviceclasses` lists those that exist"
+        return
+    reasons = {each.gpu.place: _why_not(asked, each) for each in gpus}
     fitting = [place for place, reason in reasons.items() if not reason]
-    for place, reason in [*reasons.items()][:MOST_GPUS]:
-        yield f"    {place[0]} {place[1]}: {reason or 'has room'}"
+    if gpus and not fitting:
+        yield f"    {_verdict(asked, gpus)}"
+    for (_, pool, device), reason in [*reasons.items()][:MOST_GPUS]:
+        yield f"    {pool} {device}: {reason or 'has room'}"
     if len(reasons) > MOST_GPUS:
         yield f"    … and {len(reasons) - MOST_GPUS} more GPUs, {len(fitting)} of all GPUs have room"
     if not gpus:
@@ -110,21 +93,34 @@ def _about(
         yield "    or the pod cannot run on these nodes; `kubectl describe pod` shows what kube-scheduler says"
 
 
-def _why_not(asked: AskedDevice, gpu: GpuForClaims, taken: Sequence[HeldByClaim]) -> str:
+def _verdict(asked: AskedDevice, gpus: Sequence[HeldGpu]) -> str:
+    """Return why a request fits on no GPU, in one sentence."""
+    usable = [each.gpu.device for each in gpus if not each.taints]
+    if not usable:
+        return "Every GPU has a taint, which keeps claims away until the reason is gone"
+    for name, amount in asked.amounts.items():
+        most = max((device.capacities[name].amount for device in usable if name in device.capacities), default=None)
+        if most is None:
+            return f"No GPU without a taint has a capacity {name}; leave {name} out of the request"
+        if amount > most:
+            return f"No GPU without a taint has more than {_words(name, most)} of {name}; ask for that at most"
+    return "No GPU has room now; the request fits when the claims that hold GPUs have ended"
+
+
+def _why_not(asked: AskedDevice, gpu: HeldGpu) -> str:
     """Return why a request does not fit on a GPU; empty where it fits."""
+    device = gpu.gpu.device
     if gpu.taints:
         return f"has the taint {', '.join(gpu.taints)}"
-    if missing := [name for name in asked.amounts if name not in gpu.capacities]:
+    if missing := [name for name in asked.amounts if name not in device.capacities]:
         return f"has no capacity {', '.join(missing)}"
-    holders = some_of(sorted({each.claim for each in taken}), _MOST_NAMES)
-    if not gpu.shared and taken and not asked.admin_access:
+    holders = some_of(gpu.holders, _MOST_NAMES)
+    if not device.shared and gpu.counted and not asked.admin_access:
         return f"is whole, and {holders} has it"
-    used: Counter[str] = Counter()
-    for each in () if asked.admin_access else taken:
-        used.update(each.amounts)
-    for name, capacity in gpu.capacities.items():
-        wanted = consumed(asked.amounts.get(name), capacity) if gpu.shared else asked.amounts.get(name, 0)
-        free = capacity.amount - used[name] if gpu.shared else capacity.amount
+    for name, capacity in device.capacities.items():
+        wanted = consumed(asked.amounts.get(name), capacity) if device.shared else asked.amounts.get(name, 0)
+        used = gpu.used(name) if device.shared and not asked.admin_access else 0
+        free = capacity.amount - used
         if wanted is None:
             return f"no claim can have {_words(name, asked.amounts[name])} of {name} there"
         if wanted > free:

@@ -22,4 +22,4 @@ class DeviceStatus(Struct, frozen=True):
     isolation: str = "none"
     """What keeps the containers of the claim within the limit, as configs name it."""
     effect: Effect | None = None
-    """Whether the limit is in effect; None where there is no limit."""
+    """Whether the limit is in effect; None where there is no limit, and while that is not known."""

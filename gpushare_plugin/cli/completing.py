@@ -12,7 +12,7 @@ import click
 
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.kube.client import NODES, Client
-from gpushare_plugin.kube.whole_cluster.overview import PATIENT
+from gpushare_plugin.kube.whole_cluster.reading import PATIENT
 
 _WITHIN = 3.0
 """Seconds after which a person has typed on."""

@@ -31,6 +31,7 @@ COMMANDS = {
     "run": "Serve this node's GPUs to the kubelet until SIGTERM.",
     "schema": "Print the JSON Schema of the config.",
     "version": "Print the version.",
+    "web": "Show every GPU of a cluster in the browser.",
 }
 """The short help of every command. A command is `command` in the module of its name below `commands`, see FOLDERS."""
 
@@ -41,6 +42,7 @@ SECTIONS = {
     "Commands for people": (
         "inspect",
         "explain",
+        "web",
         "list",
         "doctor",
         "check-config",
@@ -56,7 +58,7 @@ SECTIONS = {
 """The commands in the order of the help."""
 
 FOLDERS = {
-    "cluster": ("cleanup", "explain", "extender", "inspect", "partition"),
+    "cluster": ("cleanup", "explain", "extender", "inspect", "partition", "web"),
     "config": ("check-config", "schema"),
     "node": ("doctor", "driver-limits", "list", "mig", "mps", "run"),
 }

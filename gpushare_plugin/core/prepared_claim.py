@@ -80,4 +80,4 @@ class PreparedClaim(Struct, frozen=True):
     done: bool = True
     """Whether everything that the claim needs was written; False if the daemon ended before."""
     users: tuple[ClaimUser, ...] = ()
-    """The pods for which the claim was reserved when the claim was prepared; pods that came later are not known."""
+    """The pods for which the claim was reserved when the API server was asked last; later pods may not be known yet."""

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from gpushare_plugin.base.files.socket_path import why_too_long
-from gpushare_plugin.core.namespaces import SERVER, MpsProtocol
+from gpushare_plugin.core.namespaces import SERVER, ContainerNamespace, MpsProtocol
 from gpushare_plugin.gpus.exchange import UUID, AgentStatus, ExchangeError, Message, MessagePart, SharedDirectory, Uuid
 
 _LONGEST_SOCKET_NAME = "control_privileged"
@@ -99,6 +99,14 @@ class MpsNamespace(MessagePart):
     active_thread_percentage: Annotated[int, Field(ge=1, le=100)] = 100
     """The percentage of each GPU's threads that a process may use at most."""
 
+    @classmethod
+    def of(cls, namespace: ContainerNamespace) -> Self:
+        """Return the namespace of a container: without a limit of compute, a process may use all threads."""
+        percentage = namespace.active_thread_percentage or 100
+        return cls(
+            name=namespace.name, memory_limit_mib=namespace.memory_limit_mib, active_thread_percentage=percentage
+        )
+
 
 class MpsSettings(Message):
     """The GPUs under MPS, desired or in effect, and the limits of processes."""
@@ -183,7 +191,9 @@ class MpsStatus(AgentStatus):
         return f"gpushare mps has not {what} this GPU yet"
 
     def why_missing(self, namespace: MpsNamespace, desired: MpsSettings) -> str | None:
-        """Return why a namespace of `desired` is not in effect, None for a namespace in effect with its limits."""
+        """Return why a namespace is not `desired` or not in effect, None for a namespace in effect with its limits."""
+        if namespace not in desired.namespaces:
+            return "the gpushare run that serves this node has not requested it yet"
         if namespace in self.in_force.namespaces and self.in_force.revision >= desired.revision:
             return None
         return self.trouble or self.problem or "gpushare mps has not made it yet"

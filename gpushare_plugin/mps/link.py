@@ -2,17 +2,24 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
 from gpushare_plugin.base.reported import Reported
 from gpushare_plugin.base.structs import Struct, field
-from gpushare_plugin.core.namespaces import MpsProtocol
+from gpushare_plugin.core.namespaces import ContainerNamespace, MpsProtocol
 from gpushare_plugin.gpus.exchange import AgentFiles, ExchangeError, read_message
 from gpushare_plugin.mps.exchange import MpsGpu, MpsNamespace, MpsRoot, MpsSettings, MpsStatus, RememberedModes
 
 _log = structlog.get_logger()
+
+MADE_WITHIN = 5.0
+"""Seconds to wait for namespaces: the kubelet waits 30 s before the start of a container, and 45 s for a claim.
+
+Sources: `KubeletPreStartContainerRPCTimeoutInSecs` in k8s.io/kubelet, deviceplugin/v1beta1; `defaultClientCallTimeout`
+in kubernetes, pkg/kubelet/cm/dra/plugin.
+"""
 
 _LOOK_EVERY = 0.1
 """Seconds between two looks at the status while a container waits for its namespace."""
@@ -81,20 +88,26 @@ class MpsLink:
                 self.view = view
                 self._changed()
 
-    async def until_made(self, namespace: MpsNamespace, within: float) -> str | None:
-        """Wait until a desired namespace is in effect with its limits, at most `within` seconds; return why it is not.
+    async def until_made(self, namespaces: Iterable[ContainerNamespace], within: float = MADE_WITHIN) -> str:
+        """Wait until namespaces are desired, and in effect with their limits, at most `within` seconds in all.
 
-        None for a namespace in effect.
+        Another daemon of the node may desire the namespaces. Returns why one of `namespaces` is not in effect, empty
+        when all are.
         """
+        wanted = [MpsNamespace.of(each) for each in namespaces]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
-                while self._why_missing(namespace):  # noqa: ASYNC110 - a file sets no event
+                while self._why_missing(wanted):  # noqa: ASYNC110 - a file sets no event
                     await asyncio.sleep(_LOOK_EVERY)
-        return self._why_missing(namespace)
+        return self._why_missing(wanted)
 
-    def _why_missing(self, namespace: MpsNamespace) -> str | None:
+    def _why_missing(self, namespaces: Iterable[MpsNamespace]) -> str:
         status, trouble = self._status()
-        return trouble or status.why_missing(namespace, self._wanted)
+        desired = self._written() or MpsSettings()
+        for each in namespaces:
+            if reason := trouble or status.why_missing(each, desired):
+                return f"the MPS namespace {each.name} does not exist with its limits: {reason}"
+        return ""
 
     def _write(self) -> None:
         """Write the desired settings unless already written; a node that never had MPS gets no file."""

@@ -24,6 +24,7 @@ from gpushare_plugin.config.sources.labelled import load_effective_config
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.recent import RecentAllocations
 from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.core.usage import Usage
 from gpushare_plugin.gpus.exchange import refuse_one_directory
 from gpushare_plugin.gpus.host import CGROUP_ROOT, NO_FACTS, PROCFS, Host, HostFacts
 from gpushare_plugin.gpus.source import GpuSource, in_thread
@@ -37,6 +38,7 @@ from gpushare_plugin.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_
 from gpushare_plugin.mig.exchange import DEFAULT_ROOT as DEFAULT_MIG_ROOT
 from gpushare_plugin.mig.exchange import MigRoot
 from gpushare_plugin.mps.exchange import MpsRoot
+from gpushare_plugin.mps.link import MpsLink
 from gpushare_plugin.node.claims.entrance import ClaimPlaces, Entrance
 from gpushare_plugin.node.configuration import Accepted, Reloads, accept
 from gpushare_plugin.node.gpus import looks
@@ -225,7 +227,8 @@ class NodeDaemon:
     def _claims(self, cluster: "Member | None") -> Entrance:
         daemon = self._daemon
         root = daemon.kubelet_root or daemon.directory.parent
-        return Entrance(ClaimPlaces(root, daemon.pod_resources, daemon.claim_specs, daemon.cgroup_root), cluster)
+        places = ClaimPlaces(root, daemon.pod_resources, daemon.claim_specs, daemon.cgroup_root)
+        return Entrance(places, cluster, self._news)
 
     async def _stand_by(self, found: Inventory | NoGpu, cluster: "Member | None", claims: Entrance) -> None:
         """Wait for the end of the daemon that serves this node; raises ConfigError for a config that cannot be used."""
@@ -233,7 +236,8 @@ class NodeDaemon:
             accepted = await self._accept(cluster.labels if cluster is not None else {}, found)
             if accepted.config.dra is not None:
                 accepted = await self._with_host(accepted, found)
-                await claims.stand_by(accepted.config.dra, accepted.plan, found.parts)
+                mps = MpsLink(MpsRoot(Path(accepted.config.flags.mps_root)), lambda: None)
+                await claims.stand_by(accepted.config.dra, accepted.plan, found.parts, mps.until_made)
         # Whoever sees that this daemon is ready may end the other one, which has to know by then that this one waits.
         await self._succession.line_up()
         before, self.status.phase = self.status.phase, StandingBy()
@@ -314,12 +318,13 @@ class NodeDaemon:
                 spawn("kubelet", reader.watch)
                 spawn("rescan", partial(self._rescan, node))
                 spawn("allocations", node.track_allocations)
+                spawn("claims of the next daemon", claims.follow)
                 spawn("MPS", node.mps.watch)
                 spawn("MPS namespaces", node.track_namespaces)
                 spawn("MIG", node.follow_mig)
                 watched = pods.watched if pods is not None else None
                 spawn("driver limits", partial(node.limits.run, watched, reader, node.snapshot))
-                spawn("usage", partial(self._follow_usage, source, node, cluster, reader, phase))
+                spawn("usage", partial(self._follow_usage, source, node, cluster, reader, phase, claims))
                 spawn(
                     "own socket",
                     partial(serve_document, socket_path(daemon.directory), directory.claim, self.status.report),
@@ -378,13 +383,14 @@ class NodeDaemon:
 
         return PromiseReconciler(cluster.pods, reader, self._news)
 
-    async def _follow_usage(
+    async def _follow_usage(  # noqa: PLR0913, PLR0917 - everything that takes part in the usage
         self,
         source: GpuSource,
         node: ServedNode,
         cluster: "Member | None",
         reader: HoldingsReader,
         phase: Serving,
+        claims: Entrance,
     ) -> None:
         """Look at the usage of the GPUs at intervals."""
         # Registration with the kubelet must not wait for this import: a thread alone takes turns with the event loop.
@@ -397,14 +403,20 @@ class NodeDaemon:
             reader, source, lambda: node.mps.status, late=late, cgroup_root=daemon.cgroup_root, procfs=daemon.procfs
         )
         tracker = track(source, reader, proof, self._news, evict, self._daemon.clock)
+
+        def found(usage: Usage) -> None:
+            claims.learn(usage)
+            if phase.pods is not None:
+                phase.pods.learn_effects(usage)
+
         # After a failure, this method runs again, with another tracker.
         if isinstance(self.status.phase, Serving):
             self.status.phase = replace(self.status.phase, usage=tracker)
         await tracker.run(
-            lambda: replace(node.snapshot.value, claims=phase.claims()),
+            lambda: replace(node.snapshot.value, claims=claims.state),
             lambda: node.config,
             lambda: cluster.container_ids if cluster is not None else {},
-            phase.pods.learn_effects if phase.pods is not None else lambda _: None,
+            found,
         )
 
     async def _accept(self, labels: Labels, inventory: Inventory) -> Accepted:

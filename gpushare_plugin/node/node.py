@@ -6,7 +6,7 @@ passes the offer to the sessions; the sessions send changed resources to the kub
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -110,14 +110,16 @@ class ServedNode:
         self._offer = NodeOffer(news, outside.clock)
         # Containers have mounts by the root and the protocol of MPS: both stay the same until this process restarts.
         flags = self.config.flags
-        self._mps = NodeMps(MpsRoot(Path(flags.mps_root)), self.apply, news, outside.reader.recorded)
+        self._mps = NodeMps(
+            MpsRoot(Path(flags.mps_root)), self.apply, news, outside.reader.recorded, lambda: self._offer.resources
+        )
         self._sessions = Sessions(
             outside.directory,
             outside.spawn,
             news,
             outside.steering,
             recent=outside.reader.recent,
-            before_start=self._before_start if flags.mps_protocol == WITH_NAMESPACES else None,
+            before_start=self._mps.before_start if flags.mps_protocol == WITH_NAMESPACES else None,
         )
         self._mig = NodeMig(MigRoot(outside.mig_root), self._looks, outside.clock)
         follows_pods = outside.steering is not None
@@ -219,15 +221,12 @@ class ServedNode:
             await self._mps.has_namespaces.wait()
             if written != (record := self._reader.record):
                 written = record
-                await self._mps.follow(self._offer.resources)
+                await self._mps.follow()
             elif (looks := looks + 1) % RENEW_AFTER_LOOKS == 0:
                 # After the question, the kubelet writes no pods that have ended.
                 await self._reader.read()
                 self._sessions.refresh_record()
             await asyncio.sleep(self._ask_every)
-
-    async def _before_start(self, resource: Resource, ids: Collection[str]) -> None:
-        await self._mps.before_start(resource, ids, self._offer.resources)
 
     async def _read_renewed(self) -> Confirmed | Unknown:
         """Make the kubelet write a new checkpoint, without ended pods, and return the holdings of pods."""
@@ -243,7 +242,7 @@ class ServedNode:
 
     async def until_made(self, namespaces: Iterable[ContainerNamespace]) -> str:
         """Wait a while until MPS namespaces exist; return why one does not exist, empty when all exist."""
-        return await self._mps.until_made(namespaces)
+        return await self._mps.link.until_made(namespaces)
 
     def share_with(self, claims: "HandOver") -> None:
         """Keep GPUs that belong to claims from the device plugin, and the other way round."""
@@ -320,7 +319,7 @@ class ServedNode:
             self._configuration.cut(cut, inventory)
         plan = self._configuration.plan
         if self._claims is not None:
-            plan = self._claims.hold_back(plan, inventory.parts)
+            plan = self._claims.hold_back(plan, inventory.parts, self._offer.occupied(inventory))
         self._offer.advance(plan, inventory)
         if self._claims is not None:
             self._claims.settle(self._offer.occupied(inventory))
@@ -354,8 +353,9 @@ class ServedNode:
 
     def _snapshot(self) -> Snapshot:
         found = snapshot(self._configuration, self._gpus, self._offer, self._mps, self._slices, self._mig)
-        if self._claims is not None and (waiting := self._claims.waiting):
-            found = replace(found, waiting={**found.waiting, **waiting})
+        if (claims := self._claims) is not None and (claims.waiting or claims.notices):
+            waiting, notices = {**found.waiting, **claims.waiting}, (*found.notices, *claims.notices)
+            found = replace(found, waiting=waiting, notices=notices)
         unlimited = self.limits.unlimited
         return replace(found, unlimited=unlimited, unhealthy={**unlimited, **found.unhealthy}) if unlimited else found
 

@@ -139,6 +139,37 @@ DRIVER_LIMITS_SET = EventKind(
     "SetDriverLimits",
     "Driver limits no longer prevent that new pods get a GPU.",
 )
+GPUS_GIVEN_BY_CLAIM = EventKind(
+    "GpusGivenByClaim",
+    "Normal",
+    "Node",
+    "HandOver",
+    "GPUs belong to ResourceClaims from now on, and the device plugin does not offer them.",
+)
+GPUS_LEFT_CLAIMS = EventKind(
+    "GpusLeftClaims",
+    "Normal",
+    "Node",
+    "HandOver",
+    "No ResourceClaim can have the GPUs any more. The device plugin offers them if the config says so, or claims get "
+    "them in another way.",
+)
+GPUS_NOT_OFFERED_TO_CLAIMS = EventKind(
+    "GpusNotOfferedToClaims",
+    "Warning",
+    "Node",
+    "PublishResourceSlices",
+    "The ResourceSlices of the node do not show all GPUs that ResourceClaims should get, so new pods do not get them "
+    "by claim: the API server drops fields or refuses devices, or the daemon lacks a right.",
+    "Do as the message says, such as turning a feature gate on.",
+)
+GPUS_OFFERED_TO_CLAIMS = EventKind(
+    "GpusOfferedToClaims",
+    "Normal",
+    "Node",
+    "PublishResourceSlices",
+    "After trouble, the ResourceSlices of the node show all GPUs that ResourceClaims should get.",
+)
 ALLOCATION_REFUSED = EventKind(
     "AllocationRefused",
     "Warning",
@@ -238,6 +269,10 @@ OF_DAEMON = (
     MPS_SERVING,
     DRIVER_LIMITS_NOT_SET,
     DRIVER_LIMITS_SET,
+    GPUS_GIVEN_BY_CLAIM,
+    GPUS_LEFT_CLAIMS,
+    GPUS_NOT_OFFERED_TO_CLAIMS,
+    GPUS_OFFERED_TO_CLAIMS,
     ALLOCATION_REFUSED,
     GPU_MEMORY_EXCEEDED,
     GPU_MEMORY_WITHIN_LIMIT,

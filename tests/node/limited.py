@@ -78,6 +78,7 @@ WAYS = {
     "driver, by the hook": Way("driver", hook=True),
     "driver, by the agent": Way("driver", agent=True),
     "driver+mps": Way("driver+mps", agent=True),
+    "driver+mps, protocol 3": Way("driver+mps", protocol=3, agent=True),
 }
 """Every isolation, in each way to set its limits."""
 

@@ -90,6 +90,10 @@ TOLD: list[tuple[NewsItem, str, str]] = [
         f"{UUID}: shared as configured now, with isolation none",
     ),
     (news.GpuIsolationNotFirst(UUID, "none", "driver", "x"), "IsolationNotFirst", f"{UUID}: x"),
+    (news.GpusGivenByClaim((UUID,)), "GpusGivenByClaim", f"{UUID}: given by claim"),
+    (news.GpusLeftClaims((UUID,)), "GpusLeftClaims", f"{UUID}: no claim can have them"),
+    (news.GpusNotOfferedToClaims("x"), "GpusNotOfferedToClaims", "claims do not get all GPUs that they should: x"),
+    (news.GpusOfferedToClaims(8, again=True), "GpusOfferedToClaims", "claims get all GPUs that they should: 8 devices"),
     (news.RequestRejected("Allocate", "r", "r: x"), "AllocationRefused", "Allocate refused: r: x"),
     (news.ConfigChanged(("a: 1 -> 2", "b: 1")), "ConfigApplied", "another config is in effect: a: 1 -> 2; b: 1"),
     (news.ConfigRejected(("x", "y")), "ConfigRejected", "the previous config stays in effect: x; y"),
@@ -172,6 +176,7 @@ def test_every_kind_is_made_of_some_news() -> None:
 def test_news_without_an_event_make_none() -> None:
     """They are for the log."""
     assert events_of(news.ReloadRequested()) == []
+    assert events_of(news.GpusOfferedToClaims(8, again=False)) == []
 
 
 def test_equal_news_of_many_gpus_are_one_event() -> None:

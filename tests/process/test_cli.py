@@ -125,6 +125,7 @@ class TestUsage:
             [
                 "inspect",
                 "explain",
+                "web",
                 "list",
                 "doctor",
                 "check-config",

@@ -47,6 +47,7 @@ async def server() -> AsyncIterator[ApiServer]:
         allocation = {"devices": {"results": [result]}}
         started.store.create(CLAIMS, {**claim("other", "31Gi"), "status": {"allocation": allocation}})
         started.store.create(CLAIMS, claim("mine", "40Gi"))
+        started.store.create(f"{API}/deviceclasses", {"metadata": {"name": "shares"}, "spec": {}})
         spec = {
             "containers": [{"name": "main"}],
             "resourceClaims": [
@@ -107,6 +108,77 @@ async def test_a_missing_right_is_named(server: ApiServer, tmp_path: Path) -> No
     said = await explained(server, tmp_path)
     assert "resourceslices: you may not list resourceslices of resource.k8s.io; see the ClusterRole" in said
     assert "resourceclaims: you may not list resourceclaims of resource.k8s.io; see the ClusterRole" in said
+    assert "deviceclasses: you may not list deviceclasses of resource.k8s.io; see the ClusterRole" in said
     assert "Claim team/mine: not allocated" in said
     server.permissions = server.permissions[:2]
     assert "Claim team/mine: you may not get resourceclaims of resource.k8s.io" in await explained(server, tmp_path)
+
+
+async def test_a_device_class_that_is_not_there_is_named(server: ApiServer, tmp_path: Path) -> None:
+    """kube-scheduler says nothing of that until somebody makes the class."""
+    server.store.delete(f"{API}/deviceclasses", "shares")
+    assert "There is no DeviceClass shares: `kubectl get deviceclasses`" in await explained(server, tmp_path)
+
+
+EVENTS = "/api/v1/namespaces/team/events"
+
+
+def placed(server: ApiServer, phase: str = "Pending") -> None:
+    """Put a pod on the node whose claim is allocated, with what the kubelet says of it."""
+    spec = {
+        "nodeName": NODE,
+        "containers": [{"name": "main"}],
+        "resourceClaims": [{"name": "own", "resourceClaimName": "other"}],
+    }
+    pod = {"metadata": {"name": "placed", "namespace": "team"}, "spec": spec, "status": {"phase": phase}}
+    uid = server.store.create(PODS, pod)["metadata"]["uid"]
+    refused = "FailedPrepareDynamicResources"
+    said = "claim team/other: 31744 MiB of memory allocated\x1b[2J"
+    for number, (about, reason, message) in enumerate(
+        (
+            (uid, refused, "no-room"),
+            (uid, refused, said),
+            (uid, "FailedMount", "no volume"),
+            ("other", refused, "other"),
+        )
+    ):
+        event = {
+            "metadata": {"name": f"placed.{number}", "namespace": "team"},
+            "involvedObject": {"kind": "Pod", "namespace": "team", "uid": about},
+            "reason": reason,
+            "message": message,
+            "lastTimestamp": f"2026-01-01T00:00:0{number}Z",
+        }
+        server.store.create(EVENTS, event)
+
+
+async def explained_placed(server: ApiServer, folder: Path) -> str:
+    """Return the explanation of the pod that has a node."""
+    to = {"KUBECONFIG": str(server.kubeconfig(folder / "config"))}
+    done = await gpushare("explain", "placed", "-n", "team", environment=to)
+    assert (done.status, done.errors) == (0, "")
+    return done.output
+
+
+async def test_a_pod_whose_claims_the_node_refuses_has_the_reason(server: ApiServer, tmp_path: Path) -> None:
+    """The newest of what the kubelet says of the pod's claims, and nothing once the pod runs."""
+    placed(server)
+    said = await explained_placed(server, tmp_path)
+    assert f"The kubelet of {NODE} says: claim team/other: 31744 MiB of memory allocated\\x1b[2J" in said
+    assert ("no-room" in said, "no volume" in said) == (False, False)
+    rights = [Permission("list", "nodes"), Permission("list", "pods")]
+    rights += [Permission("get", "resourceclaims", group="resource.k8s.io")]
+    server.permissions = [*rights, Permission("list", "resourceslices", group="resource.k8s.io")]
+    said = await explained_placed(server, tmp_path)
+    assert "events: you may not list events; see the ClusterRole" in said
+    server.permissions = None
+    server.store.patch(PODS, "placed", {"status": {"phase": "Running"}})
+    assert "The kubelet of" not in await explained_placed(server, tmp_path)
+
+
+async def test_a_pod_whose_node_has_no_driver_any_more_is_told(server: ApiServer, tmp_path: Path) -> None:
+    """Its claim is allocated a GPU that no ResourceSlice has."""
+    placed(server)
+    assert "No ResourceSlice has" not in await explained_placed(server, tmp_path)
+    server.store.delete(f"{API}/resourceslices", "a")
+    assert f"does not run on {NODE}, or no more" in await explained_placed(server, tmp_path)

@@ -10,8 +10,17 @@ from msgspec.structs import fields
 import gpushare_plugin
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.ledger.node_record import GpuRecord, NodeRecord
+from gpushare_plugin.observe.cluster.claims import ClaimUse
 from gpushare_plugin.observe.cluster.explanation import Explanation
-from gpushare_plugin.observe.cluster.report import GpuUse, NodeUse, ResourceUse, SliceUse, UnofferedGpu, WaitingUse
+from gpushare_plugin.observe.cluster.report import (
+    ClusterReport,
+    GpuUse,
+    NodeUse,
+    ResourceUse,
+    SliceUse,
+    UnofferedGpu,
+    WaitingUse,
+)
 from gpushare_plugin.observe.metrics.extender import ExtenderView
 from gpushare_plugin.observe.metrics.node import View
 from gpushare_plugin.observe.metrics.partitioner import PartitionerView
@@ -30,7 +39,11 @@ CONSTANT = {"version", "gpushare"}
         ("partitioner/rounds.py partitioner/service.py", PartitionerView),
         ("ledger/node_record.py", NodeRecord),
         ("ledger/node_record.py", GpuRecord),
-        *(("observe/cluster/report.py", each) for each in (NodeUse, ResourceUse, GpuUse, UnofferedGpu)),
+        *(
+            ("observe/cluster/report.py observe/cluster/by_claim.py", each)
+            for each in (NodeUse, ResourceUse, GpuUse, UnofferedGpu, ClusterReport)
+        ),
+        ("observe/cluster/claims.py", ClaimUse),
         ("observe/cluster/explanation.py", Explanation),
         *(("observe/cluster/report.py", each) for each in (SliceUse, WaitingUse)),
     ],

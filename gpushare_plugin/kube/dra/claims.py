@@ -168,8 +168,8 @@ class Claims:
         metadata = claim.metadata
         return AllocatedClaim(
             ClaimId(metadata.namespace, metadata.name, metadata.uid),
-            tuple(_device(each) for each in allocation.devices.results if self._is_ours(each)),
-            tuple(ClaimUser(each.name, each.uid) for each in claim.status.reserved_for if each.resource == "pods"),
+            tuple(allocated_device(each) for each in allocation.devices.results if self._is_ours(each)),
+            users(claim),
         )
 
     def _is_ours(self, result: ApiResult) -> bool:
@@ -201,7 +201,13 @@ def _malformed(claim_id: ClaimId, reason: str) -> ClaimRefusedError:
     )
 
 
-def _device(result: ApiResult) -> AllocatedDevice:
+def users(claim: ApiClaim) -> tuple[ClaimUser, ...]:
+    """Return the pods that a claim is reserved for."""
+    return tuple(ClaimUser(each.name, each.uid) for each in claim.status.reserved_for if each.resource == "pods")
+
+
+def allocated_device(result: ApiResult) -> AllocatedDevice:
+    """Return what a claim was allocated of a device; raises QuantityError."""
     return AllocatedDevice(
         request=result.request,
         pool=result.pool,

@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.claims.status import DeviceStatus
 from gpushare_plugin.core.effect import Effect, State
 from gpushare_plugin.kube.dra.devices import quantity
+from gpushare_plugin.kube.objects import Condition, Kept
+from gpushare_plugin.ledger.quantity import QuantityError, rounded_up
 
 CONDITION = "LimitInEffect"
 """The type of the condition that says whether the limit of a share is enforced."""
@@ -36,12 +40,59 @@ def key(entry: Entry) -> tuple[object, ...]:
 def entry(driver: str, status: DeviceStatus, before: Entry | None, now: float) -> Entry:
     """Return the entry for a device.
 
-    `before` is the present one, None without one; `now` is the time of day in seconds since 1970.
+    `before` is the present one, None without one; `now` is the time of day in seconds since 1970. While it is not known
+    whether the limit is in effect, as after a restart of the daemon, the present condition stays.
     """
     share = {"shareID": status.share_id} if status.share_id is not None else {}
-    conditions = {"conditions": [_condition(status.effect, before or {}, now)]} if status.effect is not None else {}
+    there = (before or {}).get("conditions")
+    found = [_condition(status.effect, before or {}, now)] if status.effect is not None else there
+    conditions = {"conditions": found} if found else {}
     identity = {"driver": driver, "pool": status.pool, "device": status.device}
     return {**identity, **share, **conditions, "data": _data(status)}
+
+
+def status_of(found: Entry) -> DeviceStatus | None:
+    """Return what an entry that gpushare wrote says; None for any other entry."""
+    try:
+        read = msgspec.convert(found, _StatusEntry)
+        memory = None if read.data.limit.memory is None else rounded_up(read.data.limit.memory) // MIB
+    except (msgspec.ValidationError, QuantityError):
+        return None
+    return DeviceStatus(
+        read.pool,
+        read.device,
+        read.data.uuid,
+        read.share_id,
+        memory_mib=memory,
+        percent=read.data.limit.compute,
+        isolation=read.data.isolation,
+        effect=next((_effect(each) for each in read.conditions if each.type == CONDITION), None),
+    )
+
+
+class _SaidLimit(Kept, frozen=True):
+    memory: str | None = None
+    compute: int | None = None
+
+
+class _SaidOfDevice(Kept, frozen=True):
+    uuid: str
+    isolation: str
+    limit: _SaidLimit = _SaidLimit()
+
+
+class _StatusEntry(Kept, frozen=True):
+    pool: str
+    device: str
+    data: _SaidOfDevice
+    share_id: str | None = msgspec.field(default=None, name="shareID")
+    conditions: tuple[Condition, ...] = ()
+
+
+def _effect(condition: Condition) -> Effect:
+    states = {words: state for state, words in _STATES.items()}
+    state = states.get((condition.status, condition.reason), "unknown")
+    return Effect(state, condition.message[:_LONGEST_MESSAGE].removeprefix(state).lstrip(": "))
 
 
 def _data(status: DeviceStatus) -> Entry:

@@ -10,14 +10,18 @@ import msgspec
 
 from gpushare_plugin.kube.objects import Kept, Metadata
 
-API = "/apis/resource.k8s.io/v1"
+GROUP = "resource.k8s.io"
+"""The API group."""
+API = f"/apis/{GROUP}/v1"
 """The path of the API group, which Kubernetes has from 1.34 on."""
-API_VERSION = "resource.k8s.io/v1"
+API_VERSION = f"{GROUP}/v1"
 """The API group and version, as objects name them."""
 RESOURCE_SLICES = f"{API}/resourceslices"
 """The path of all ResourceSlices."""
 CLAIMS = f"{API}/resourceclaims"
 """The path of the ResourceClaims of all namespaces."""
+DEVICE_CLASSES = f"{API}/deviceclasses"
+"""The path of all DeviceClasses."""
 
 
 def claim_path(namespace: str, name: str) -> str:

@@ -38,10 +38,11 @@ PATIENCE = 4
 _OUTDATED = frozenset({HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND})
 """The statuses for a version that is not the newest, and for a ResourceSlice that is gone or was made by others."""
 
-_UNREAD = (
+UNREAD = (
     "the ResourceSlices of this node have not been read yet; the API server must have resource.k8s.io/v1, as all have "
     "from Kubernetes 1.34 on"
 )
+"""Why claims cannot get GPUs at the start, for people."""
 
 
 class ResourceSlices:
@@ -68,7 +69,7 @@ class ResourceSlices:
         self._settled: Specs = {}
         self.mended = 0
         """The number of ResourceSlices that were found deleted or changed by somebody else, and were written again."""
-        self.trouble = Published(_UNREAD)
+        self.trouble = Published(UNREAD)
         """Why claims cannot get all GPUs that they should, with the remedy; empty where they can."""
 
     @property
@@ -171,12 +172,7 @@ class ResourceSlices:
         self._tell(f"the ResourceSlices of this node cannot be read; {RIGHTS}")
 
     def _tell(self, *reasons: str) -> None:
-        """Publish and log what is wrong, where that is new."""
+        """Publish what is wrong, where that is new."""
         trouble = "; ".join(reasons)
-        if trouble == self.trouble.value:
-            return
-        self.trouble.publish(trouble)
-        if trouble:
-            _log.warning("gpus_not_offered_to_claims", reason=trouble, consequence=CONSEQUENCE)
-        else:
-            _log.info("gpus_offered_to_claims", count=len(self.devices.value or ()))
+        if trouble != self.trouble.value:
+            self.trouble.publish(trouble)

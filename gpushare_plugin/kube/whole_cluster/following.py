@@ -52,8 +52,8 @@ class ClusterFollower:
 
         `forbidden` is called with `nodes` or `pods` each time the server forbids reading the Nodes or the Pods.
         """
-        self._nodes = _Following(client, NODES, nodes, page, changed, partial(forbidden, "nodes"))
-        self._pods = _Following(client, PODS, pods, page, changed, partial(forbidden, "pods"))
+        self._nodes = Following(client, NODES, nodes, page, changed, partial(forbidden, "nodes"))
+        self._pods = Following(client, PODS, pods, page, changed, partial(forbidden, "pods"))
 
     @property
     def missing(self) -> list[str]:
@@ -89,7 +89,7 @@ class ClusterFollower:
             group.create_task(self._pods.follow())
 
 
-class _Following(Generic[T]):
+class Following(Generic[T]):
     """Follows the objects of one kind."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - the settings of a followed kind
@@ -101,6 +101,7 @@ class _Following(Generic[T]):
         changed: Callable[[], None],
         forbidden: Callable[[], None],
     ) -> None:
+        """Follow the objects of `path` in lists of `page`; the functions are those of ClusterFollower."""
         self._objects = objects
         self._changed = changed
         self._collection = Collection(
@@ -113,16 +114,20 @@ class _Following(Generic[T]):
             forbidden=forbidden,
         )
         self.listed = asyncio.Event()
+        """Set once the first list is complete."""
 
     @property
     def live(self) -> bool:
+        """Whether changes are passed on in the order in which they happened."""
         return self._collection.live
 
     @property
     def heard_at(self) -> float | None:
+        """The time of the last data, None before the first."""
         return self._collection.heard_at
 
     async def follow(self) -> None:
+        """Follow; runs until cancelled, and raises the errors of `put` and `remove`."""
         async with aclosing(self._collection.changes()) as changes:
             async for change in changes:
                 match change:

@@ -1,62 +1,31 @@
 """The cluster for display to people: all Nodes and Pods, read once or followed, and the account of both."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection
 from http import HTTPStatus
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from gpushare_plugin.base.structs import replace
+from gpushare_plugin.claims.cluster import ClusterClaims
 from gpushare_plugin.core.policies import DEFAULT_POLICY
-from gpushare_plugin.kube.client import NODES, PODS, Client, ClusterError, Timing, decoded
+from gpushare_plugin.kube.client import NODES, PODS, Client, ClusterError, decoded
 from gpushare_plugin.kube.nodes import judged_node
-from gpushare_plugin.kube.objects import ApiNode, ApiPod, Kept, ListMetadata
+from gpushare_plugin.kube.objects import ApiNode, ApiPod
 from gpushare_plugin.kube.pods import asks, pod_of
+from gpushare_plugin.kube.whole_cluster.claims import ClaimsFollower, read_held
 from gpushare_plugin.kube.whole_cluster.following import ClusterFollower, Objects
+from gpushare_plugin.kube.whole_cluster.reading import PAGE, DecodedPage, Reading, answered, query_of
 from gpushare_plugin.ledger.annotations import LIMITS, MOST_CHARACTERS
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.node import Node
 from gpushare_plugin.ledger.pod import Pod
-
-T = TypeVar("T")
-
-PAGE = 1000
-"""Number of objects in a page: twice as many as with kubectl, because each page takes a round trip."""
-
-
-ATTEMPTS = 5
-"""Largest number of requests for one answer while the API server is overloaded (429)."""
-
-LONGEST_PAUSE = 10.0
-"""Longest wait between two requests, in seconds, because people wait. The API server itself requests one second."""
-
-PATIENT = Timing(request=60.0)
-"""The API server's own time limit for a request: a page can have 20 MiB, and a person's connection can be slow."""
-
-_WITH_KUBECONFIG: Mapping[int | None, str] = {
-    None: "; check the kubeconfig, and whether its server can be reached from here: `kubectl get nodes`",
-    HTTPStatus.UNAUTHORIZED: "; the API server does not accept the credentials of the kubeconfig: log in again, or "
-    "choose another --context",
-    HTTPStatus.FORBIDDEN: "; this needs the right to list {} in the whole cluster: see the ClusterRole in "
-    "docs/inspect.md",
-}
-"""What people can do about an error of the API server, by its HTTP status, None without an answer."""
-
-_ELSEWHERE = "run this in a pod of the scheduler extender, or with a kubeconfig (docs/inspect.md)"
-_IN_POD: Mapping[int | None, str] = {
-    None: "; this needs the token of a service account in this pod, and a connection to the API server: otherwise "
-    f"{_ELSEWHERE}",
-    HTTPStatus.UNAUTHORIZED: f"; the API server does not accept the token of this pod's service account: {_ELSEWHERE}",
-    HTTPStatus.FORBIDDEN: "; this needs the right to list {} in the whole cluster, which the service account of this "
-    f"pod does not have: {_ELSEWHERE}",
-}
-"""The same within a pod, whose service account asks."""
 
 _NOT_OVER = "status.phase!=Succeeded"
 """Selects all pods except succeeded pods, which run no container any more; a failed pod may still run containers."""
 
 
 class Overview:
-    """The account of a cluster, and the pods that wait for slices."""
+    """The account of a cluster, the pods that wait for slices, and the claims."""
 
     def __init__(self, policy: str = DEFAULT_POLICY) -> None:
         """Start empty; `policy` is the default policy of the scheduler extender."""
@@ -64,6 +33,14 @@ class Overview:
         """The account of the cluster's GPUs."""
         self.waiting: dict[str, Pod] = {}
         """The pods waiting for slices, by UID."""
+        self.claims = ClusterClaims()
+        """The GPUs that nodes give by claim, and what claims have of them."""
+
+    @property
+    def gives_by_claim(self) -> bool:
+        """Whether a node gives GPUs by claim."""
+        records = (node.record for node in self.account.nodes.values())
+        return any(gpu.by_claim for record in records if record is not None for gpu in record.gpus)
 
     def put_node(self, node: Node) -> None:
         """Take in a new or changed node."""
@@ -115,8 +92,8 @@ async def read(client: Client, names: Collection[str] = (), *, empty: Callable[[
 
 async def _read(client: Client, names: Collection[str], overview: OverviewT, page: int) -> OverviewT:
     for of_node, of_pods in _selectors(names):
-        nodes = _Reading(client, NODES, ApiNode, of_node, page)
-        pods = _Reading(client, PODS, ApiPod, of_pods, page)
+        nodes = Reading(client, NODES, ApiNode, of_node, page)
+        pods = Reading(client, PODS, ApiPod, of_pods, page)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(nodes.into(lambda found: overview.put_node(judged_node(found))))
@@ -139,6 +116,14 @@ def _selectors(names: Collection[str]) -> list[tuple[str, str]]:
     return of_names or [("", _NOT_OVER)]
 
 
+async def read_all(client: Client, names: Collection[str] = ()) -> Overview:
+    """Read the whole cluster or the named Nodes as `read` does, and what claims have of GPUs given by claim."""
+    overview = await read(client, names, empty=Overview)
+    if overview.gives_by_claim:
+        overview.claims = await read_held(client, names)
+    return overview
+
+
 async def follow(client: Client, names: Collection[str], every: float) -> AsyncGenerator[Overview, None]:
     """Yield the cluster, or the named Nodes and their Pods, and again after changes, at most once in `every` seconds.
 
@@ -154,12 +139,16 @@ async def follow(client: Client, names: Collection[str], every: float) -> AsyncG
         news.set()
 
     followers = [_follower(client, overview, selectors, news.set, refuse) for selectors in _selectors(names)]
+    claims = ClaimsFollower(client, names, overview.claims, news.set)
     following = [asyncio.create_task(follower.follow()) for follower in followers]
     try:
         for follower in followers:
             await follower.listed()
         while not forbidden:
             news.clear()
+            if overview.gives_by_claim and not claims.begun:
+                following.append(asyncio.create_task(claims.follow()))
+                await claims.listed()
             yield overview
             await asyncio.sleep(every)
             await news.wait()
@@ -202,18 +191,18 @@ def _follower(
 async def _try(client: Client, names: Collection[str]) -> None:
     """Read one Node and one Pod per selector as a test; raises ClusterError in words for people."""
     for name, (of_node, of_pods) in zip(names or (None,), _selectors(names), strict=True):
-        found = decoded(await _answered(client, NODES, _query(of_node, 1)), _DecodedPage[ApiNode], NODES)
+        found = decoded(await answered(client, NODES, query_of(of_node, 1)), DecodedPage[ApiNode], NODES)
         if name is not None and not found.items:
             raise _no_node(name)
-        await _answered(client, PODS, _query(of_pods, 1))
+        await answered(client, PODS, query_of(of_pods, 1))
 
 
 async def read_pod(client: Client, namespace: str, name: str) -> ApiPod:
     """Read and return a pod; raises ClusterError in words for people."""
     # A list with one name, because the right to list pods is then enough.
     path, query = f"/api/v1/namespaces/{namespace}/pods", {"fieldSelector": f"metadata.name={name}"}
-    answer = await _answered(client, path, query)
-    found = decoded(answer, _DecodedPage[ApiPod], path).items
+    answer = await answered(client, path, query)
+    found = decoded(answer, DecodedPage[ApiPod], path).items
     if not found:
         raise ClusterError(
             f"found no pod {name} in namespace {namespace}; --namespace names another one, and "
@@ -221,67 +210,3 @@ async def read_pod(client: Client, namespace: str, name: str) -> ApiPod:
             HTTPStatus.NOT_FOUND,
         )
     return found[0]
-
-
-class _DecodedPage(Kept, Generic[T], frozen=True):
-    """A page of a list, decoded in one step: people wait, and should see the error of a broken object."""
-
-    metadata: ListMetadata = ListMetadata()
-    """The version of the list and the token of the next page."""
-    items: list[T] | None = None
-    """The decoded objects."""
-
-
-class _Reading(Generic[T]):
-    """Reads a collection once, in pages of `page` objects, or in one piece for 0."""
-
-    def __init__(self, client: Client, path: str, kind: type[T], selector: str, page: int) -> None:
-        self._client = client
-        self._path = path
-        self._query = _query(selector, page)
-        self._kind = _DecodedPage[kind]  # type: ignore[valid-type]
-
-    async def into(self, put: Callable[[T], None]) -> None:
-        """Pass all objects to `put` while the next page is on its way; raises ClusterError."""
-        asked: asyncio.Task[_DecodedPage[T]] | None = asyncio.create_task(self._page({}))
-        try:
-            while asked is not None:
-                page = await asked
-                token = page.metadata.continue_
-                asked = asyncio.create_task(self._page({"continue": token})) if token else None
-                await asyncio.sleep(0)  # the next request goes out before the work on this page
-                for each in page.items or ():
-                    put(each)
-        finally:
-            if asked is not None:
-                asked.cancel()
-
-    async def _page(self, more: Mapping[str, str]) -> _DecodedPage[T]:
-        return decoded(await _answered(self._client, self._path, {**self._query, **more}), self._kind, self._path)
-
-
-def _query(selector: str, page: int) -> dict[str, str]:
-    return {**({"fieldSelector": selector} if selector else {}), **({"limit": str(page)} if page else {})}
-
-
-async def _answered(client: Client, path: str, query: Mapping[str, str]) -> bytes:
-    """Return the answer to a request; raises ClusterError with a remedy for people."""
-    try:
-        return await _in_turn(client, path, query)
-    except ClusterError as error:
-        if error.status == HTTPStatus.GONE:
-            raise
-        remedy = (_IN_POD if client.in_pod else _WITH_KUBECONFIG).get(error.status, "")
-        raise ClusterError(f"{error}{remedy.format(path.rpartition('/')[2])}", error.status) from error
-
-
-async def _in_turn(client: Client, path: str, query: Mapping[str, str]) -> bytes:
-    """Return the answer to a request, asking an overloaded API server again; raises ClusterError."""
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return await client.request("GET", path, query)
-        except ClusterError as error:
-            if error.status != HTTPStatus.TOO_MANY_REQUESTS:
-                raise
-            await asyncio.sleep(min(1.0 if error.retry_after is None else error.retry_after, LONGEST_PAUSE))
-    return await client.request("GET", path, query)

@@ -24,7 +24,8 @@ Source: pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go in kubernetes (`validate
 SERVER_OPTIONS: Options = (
     # A refusal in words is all that comes.
     ("grpc.max_receive_message_length", 64 * 1024),
-    # A kubelet connects to register, and newer kubelets ask every 10 s (pluginwatcher/monitor.go).
+    # A kubelet connects to register and hangs up; whether the plugin is there it sees by its connection to the other
+    # socket (kubernetes 1.36: pkg/kubelet/pluginmanager/pluginwatcher/README.md).
     ("grpc.max_connection_idle_ms", 60_000),
 )
 """Options of the gRPC server for the registration."""

@@ -14,12 +14,15 @@ from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.schema.sections import Dra
 from gpushare_plugin.core.namespaces import ContainerNamespace
 from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.core.usage import Usage
 from gpushare_plugin.kubelet.paths import GIVEN_BY_CLAIM
+from gpushare_plugin.node.news.news import News
 from gpushare_plugin.sharing.plan import Plan
 
 if TYPE_CHECKING:
     from gpushare_plugin.core.claim_state import ClaimState
     from gpushare_plugin.kube.own_node.member import Member
+    from gpushare_plugin.node.claims.gpus import UntilMade
     from gpushare_plugin.node.claims.hand_over import HandOver
     from gpushare_plugin.node.claims.service import NodeClaims
 
@@ -75,34 +78,60 @@ class PluginSide(Protocol):
 class Entrance:
     """Gives GPUs of a node by claim, once there is something to give."""
 
-    def __init__(self, places: ClaimPlaces, cluster: "Member | None") -> None:
+    def __init__(self, places: ClaimPlaces, cluster: "Member | None", news: News) -> None:
         """Look for claims in these `places`; without a `cluster` no GPU is given by claim."""
         self._places = places
+        self._news = news
         self._cluster = cluster
         self._claims: NodeClaims | None = None
         self._found = asyncio.Event()
-        self._told = False
+        self._told = ""
+        self._kept_back = ""
 
     @property
     def state(self) -> "ClaimState | None":
         """The claims of the node now; None where no GPU is, or was, given by claim."""
         return self._claims.state if self._claims is not None else None
 
-    async def stand_by(self, dra: Dra | None, plan: Plan, parts: Mapping[str, str]) -> None:
+    def learn(self, usage: Usage) -> None:
+        """Take in what a look at the usage found out about the limits and the pods of claims."""
+        if self._claims is not None:
+            self._claims.learn(usage)
+
+    async def stand_by(self, dra: Dra | None, plan: Plan, parts: Mapping[str, str], until_made: "UntilMade") -> None:
         """Prepare claims from now on beside the daemon that serves the node, by the same config with the `plan`."""
         if dra is not None and (claims := self._made(dra)) is not None:
-            await self._begin(claims, claims.stand_by(plan, parts))
+            await self._begin(claims, claims.stand_by(plan, parts, until_made))
 
     async def begin(self, node: PluginSide) -> None:
         """Keep GPUs that belong to claims from the device plugin, as far as the records of claims can be read."""
         if (claims := self._claims or self._made(node.dra)) is not None:
             await self._begin(claims, claims.begin(node))
+        if self._claims is None:
+            self._keep_back(node)
+
+    def _keep_back(self, node: PluginSide) -> None:
+        """Keep GPUs of earlier claims from the device plugin while claims cannot be served."""
+        before = self._drivers_before()
+        if not before or self._kept_back == self._told:
+            return
+        from gpushare_plugin.node.claims.given import GivenFile  # noqa: PLC0415 - only where there were claims
+        from gpushare_plugin.node.claims.hand_over import HandOver  # noqa: PLC0415 - as above
+
+        self._kept_back = self._told
+        node.share_with(HandOver(GivenFile(self._directory(before[0])), unserved=self._told))
 
     async def answer(self) -> None:
         """Answer the kubelet once claims can be prepared; runs until cancelled."""
         await self._found.wait()
         if self._claims is not None:
             await self._claims.plugin.run()
+
+    async def follow(self) -> None:
+        """Follow what the daemon that stands by does with claims; runs until cancelled."""
+        await self._found.wait()
+        if self._claims is not None:
+            await self._claims.preparation.follow()
 
     async def serve(self, node: PluginSide) -> None:
         """Publish and follow claims as soon as the config gives GPUs by claim; runs until cancelled."""
@@ -127,7 +156,7 @@ class Entrance:
         from gpushare_plugin.node.claims.service import NodeClaims  # noqa: PLC0415 - only where there are claims
 
         try:
-            return NodeClaims(driver, self._places, self._cluster)
+            return NodeClaims(driver, self._places, self._cluster, self._news)
         except (GpushareError, OSError) as error:
             self._tell(str(error))
             return None
@@ -138,14 +167,20 @@ class Entrance:
         except GpushareError as error:
             self._tell(str(error))
         else:
-            self._claims, self._told = claims, False
+            self._claims, self._told = claims, ""
             self._found.set()
 
     def _drivers_before(self) -> list[str]:
-        """Return the names of the DRA drivers for which GPUs still belong to claims."""
-        return sorted(file.parent.name for file in self._places.kubelet_root.glob(f"plugins/*/{GIVEN_BY_CLAIM}"))
+        """Return the names of the DRA drivers for which GPUs may still belong to claims, by their files."""
+        directories = {file.parent for file in self._directory("*").parent.glob(f"*/{GIVEN_BY_CLAIM}")}
+        records = {file.parent.parent for file in self._directory("*").parent.glob("*/claims/*.json")}
+        ours = {each for each in records if (each / "claims" / "writer").exists()}
+        return sorted(each.name for each in directories | ours)
+
+    def _directory(self, driver: str) -> Path:
+        return self._places.kubelet_root / "plugins" / driver
 
     def _tell(self, reason: str) -> None:
         if not self._told:
             _log.error("claims_unavailable", reason=reason)
-        self._told = True
+        self._told = reason

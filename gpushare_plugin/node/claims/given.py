@@ -5,18 +5,17 @@ that starts with another config knows which GPUs to keep from the device plugin 
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-import structlog
 
+from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.files.regular_file import read_regular
 from gpushare_plugin.base.files.replacement import remove_file, replace_file
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import in_words
 from gpushare_plugin.kubelet.paths import GIVEN_BY_CLAIM
-
-_log = structlog.get_logger()
 
 VERSION = 1
 """The version of the meaning of the file."""
@@ -33,6 +32,33 @@ class ClaimSharing(Struct, frozen=True):
     """The name of the isolation."""
 
 
+UNKNOWN = ClaimSharing("unknown", "unknown")
+"""How claims share a GPU of which it is only known that claims may have the GPU."""
+
+
+class GivenRead(Struct, frozen=True):
+    """The content of the file."""
+
+    gpus: Mapping[str, ClaimSharing]
+    """How claims share the GPUs that the file names, by UUID."""
+    trouble: str = ""
+    """Why the file is not understood, the consequence and the remedy, for people; empty for a file that is."""
+    whole: bool = True
+    """Whether the file names all GPUs that belong to claims."""
+
+
+class NewerFileError(GpushareError):
+    """A newer version of gpushare wrote the file; the message gives path, consequence and remedy."""
+
+
+class _GivenVersion(Struct):
+    version: int = VERSION
+
+
+class _NamedByClaim(Struct):
+    gpus: Mapping[str, msgspec.Raw]
+
+
 class _GivenContent(Struct, frozen=True):
     gpus: Mapping[str, ClaimSharing]
     version: int = VERSION
@@ -45,26 +71,58 @@ class GivenFile:
         """Use the file in the directory of the DRA driver."""
         self.path = directory / GIVEN_BY_CLAIM
 
-    def read(self) -> Mapping[str, ClaimSharing]:
-        """Return how the GPUs in the file are shared, by UUID; a file that cannot be used counts as empty."""
+    def read(self) -> GivenRead:
+        """Return the content of the file; a missing file names no GPU."""
         try:
-            given = msgspec.json.decode(read_regular(self.path, LARGEST_FILE), type=_GivenContent)
+            content = read_regular(self.path, LARGEST_FILE)
+            if (version := msgspec.json.decode(content, type=_GivenVersion).version) > VERSION:
+                return self._newer(version, content)
+            return GivenRead(msgspec.json.decode(content, type=_GivenContent).gpus)
         except FileNotFoundError:
-            return {}
+            return GivenRead({})
         except (OSError, msgspec.MsgspecError) as error:
-            return self._unusable(in_words(error))
-        if given.version > VERSION:
-            return self._unusable(f"version {given.version} is newer than {VERSION}")
-        return given.gpus
-
-    def _unusable(self, reason: str) -> Mapping[str, ClaimSharing]:
-        _log.error("given_gpus_unreadable", path=str(self.path), reason=reason)
-        return {}
+            return self._damaged(in_words(error))
 
     def write(self, gpus: Mapping[str, ClaimSharing]) -> None:
-        """Say which GPUs are given by claim; without any, there is no file. Raises OSError."""
+        """Write which GPUs are given by claim; without any, there is no file.
+
+        Raises OSError, and NewerFileError for a file of a newer version, which stays as the file is.
+        """
+        with suppress(OSError, msgspec.MsgspecError):
+            content = read_regular(self.path, LARGEST_FILE)
+            if (version := msgspec.json.decode(content, type=_GivenVersion).version) > VERSION:
+                raise NewerFileError(self._newer(version, content).trouble)
         if gpus:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self.path, msgspec.json.encode(_GivenContent(gpus)).decode())
         else:
             remove_file(self.path)
+
+    def _newer(self, version: int, content: bytes) -> GivenRead:
+        """Return the GPUs that a file of a newer version names, as far as this version can read the content."""
+        try:
+            named = msgspec.json.decode(content, type=_NamedByClaim).gpus
+        except msgspec.MsgspecError:
+            named = None
+        kept = "the GPUs that the file names" if named is not None else "all GPUs but those with units in use"
+        trouble = (
+            f"{self.path} was written by a newer version of gpushare (version {version}, this one reads up to "
+            f"{VERSION}) and is left alone: {kept} stay away from the device plugin; go back to the newer version, or "
+            "end the pods with claims of this node and then remove the file"
+        )
+        return GivenRead({uuid: _sharing(raw) for uuid, raw in (named or {}).items()}, trouble, whole=named is not None)
+
+    def _damaged(self, reason: str) -> GivenRead:
+        trouble = (
+            f"{self.path} cannot be used ({reason}), so it is not known which GPUs belong to claims: all GPUs but "
+            "those with units in use stay away from the device plugin, each until no record of a claim and no claim of "
+            "the API server names the GPU; check that the file can be written if that lasts"
+        )
+        return GivenRead({}, trouble, whole=False)
+
+
+def _sharing(raw: msgspec.Raw) -> ClaimSharing:
+    try:
+        return msgspec.json.decode(raw, type=ClaimSharing)
+    except msgspec.MsgspecError:
+        return UNKNOWN

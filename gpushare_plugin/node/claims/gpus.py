@@ -62,7 +62,9 @@ class ClaimGpus:
     def check(self, claim: PreparedClaim, claims: Collection[PreparedClaim]) -> None:
         """Raise ClaimRefusedError where a claim does not fit beside the other `claims`, or could have no limit now."""
         given = self._file.read()
-        if gone := [each.device for each in claim.devices if each.gpu not in given]:
+        if gone := [each.device for each in claim.devices if each.gpu not in given.gpus]:
+            if given.trouble:
+                raise ClaimRefusedError("files", f"claim {claim.id.label}: device {gone[0]}: {given.trouble}")
             raise ClaimRefusedError(
                 "unknown-device",
                 f"claim {claim.id.label}: device {gone[0]} went from claims to the device plugin; delete the pod, "

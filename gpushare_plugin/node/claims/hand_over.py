@@ -4,6 +4,9 @@ From the device plugin to claims: the units of the GPU are retired, and claims g
 From claims to the device plugin: the GPU leaves the ResourceSlices; when no allocated claim names the GPU, none is
 prepared and WITHDRAWN_SECONDS have passed, its units are offered. A claim that arrives before is still prepared. A GPU
 that claims are to share in another way leaves and comes back in the same steps.
+
+Where it is not known which GPUs belong to claims, because the file or a record cannot be read, every GPU counts as one
+of claims, but for those whose units pods hold. Then a GPU goes to the device plugin in the same steps as any other.
 """
 
 import asyncio
@@ -13,6 +16,7 @@ from contextlib import AbstractAsyncContextManager
 
 import structlog
 
+from gpushare_plugin.base.backoff import Backoff
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.published import Published, changes
 from gpushare_plugin.base.structs import Struct, field, replace
@@ -20,7 +24,9 @@ from gpushare_plugin.base.text import in_words, some_of
 from gpushare_plugin.claims.claim import AllocatedClaim
 from gpushare_plugin.core.claimed_gpu import ClaimedGpu
 from gpushare_plugin.core.prepared_claim import PreparedClaim
-from gpushare_plugin.node.claims.given import ClaimSharing, GivenFile
+from gpushare_plugin.node.claims.given import UNKNOWN, ClaimSharing, GivenFile, NewerFileError
+from gpushare_plugin.node.claims.records import UnreadableRecord
+from gpushare_plugin.node.news.news import GpusGivenByClaim, GpusLeftClaims, News
 from gpushare_plugin.sharing.by_claim import without
 from gpushare_plugin.sharing.isolation.layer import Mode
 from gpushare_plugin.sharing.plan import Plan
@@ -31,8 +37,14 @@ WITHDRAWN_SECONDS = 30.0
 """Seconds that a GPU is out of the ResourceSlices before its units are offered: a scheduler may know it for a while."""
 LOOK_EVERY = 5.0
 """Seconds between looks at GPUs that leave the claims."""
+LONGEST_PAUSE = 60.0
+"""The longest pause in seconds between looks at the claims of the cluster, which may be many."""
 _MOST_CLAIMS = 5
 """The most claims named in the reason why a GPU waits for claims."""
+_KEPT = (
+    "So it is not known which GPUs belong to claims: all GPUs but those with units in use stay away from the device "
+    "plugin, each until it is known that no claim has the GPU"
+)
 
 Still = Callable[[], AbstractAsyncContextManager[Collection[PreparedClaim] | None]]
 """Keeps all daemons of the node from preparing claims; has the prepared claims, None where they are not known."""
@@ -75,21 +87,48 @@ class ClaimStanding(Struct, frozen=True):
 class HandOver:
     """Keeps the ledger, in a file before anything follows from a change."""
 
-    def __init__(
-        self, file: GivenFile, prepared: Iterable[PreparedClaim] = (), standing: Published[ClaimStanding] | None = None
+    def __init__(  # noqa: PLR0913 - all that tells which GPUs belong to claims
+        self,
+        file: GivenFile,
+        prepared: Iterable[PreparedClaim] = (),
+        standing: Published[ClaimStanding] | None = None,
+        news: News | None = None,
+        *,
+        unreadable: Iterable[UnreadableRecord] = (),
+        unserved: str = "",
     ) -> None:
-        """Go on with what `file` and the `prepared` claims say of the GPUs that belong to claims."""
+        """Go on with what `file` and the `prepared` claims say of the GPUs that belong to claims.
+
+        GPUs that change sides are `news`. `unreadable` are the records of further claims. `unserved` is why claims
+        cannot be served, and their records are not known; then GPUs only stay where they are.
+        """
         self._file = file
+        self._news = news or News()
+        self._unserved = unserved
         self._wanted: Mapping[str, ClaimedGpu] = {}
         self._modes: Mapping[str, Mode] = {}
         self._parts: Mapping[str, str] = {}
+        found, unreadable = file.read(), tuple(unreadable)
+        self._doubt = found.trouble
+        self._keeps_all = not found.whole
+        if not found.gpus and found.whole and (reason := unserved or _nameless(unreadable)):
+            self._doubt, self._keeps_all = f"{reason}. {_KEPT}", True
+        if self._doubt:
+            _log.error("given_gpus_unreadable", path=str(file.path), reason=self._doubt)
         given = {
             device.gpu: ClaimSharing(device.way, device.isolation) for claim in prepared for device in claim.devices
         }
-        self._gpus = {uuid: GivenGpu(sharing, leaves=True) for uuid, sharing in {**given, **file.read()}.items()}
+        named = {uuid: UNKNOWN for each in unreadable for uuid in each.gpus or ()}
+        all_given = {**named, **given, **found.gpus}
+        self._gpus = {uuid: GivenGpu(sharing, leaves=True) for uuid, sharing in all_given.items()}
+        self._of_units: set[str] = set()
         self._written: Mapping[str, ClaimSharing] | None = None
+        self._unwritten = ""
         self._known = False
         self._since: dict[str, float] = {}
+        self._named: Mapping[str, str] = {}
+        self._look_again_at = 0.0
+        self._pauses = Backoff(first=LOOK_EVERY, most=LONGEST_PAUSE)
         self.standing = standing or Published(ClaimStanding())
         """Which GPUs belong to claims."""
         self._leaving: Mapping[str, str] = {}
@@ -99,12 +138,20 @@ class HandOver:
     @property
     def waiting(self) -> Mapping[str, str]:
         """Why GPUs are not shared as configured yet, by UUID."""
-        return {**self._leaving, **self._arriving}
+        reason = f"belongs to claims: {self._unserved}" if self._unserved else "may belong to claims"
+        leaving = (uuid for uuid, each in self._gpus.items() if each.leaves)
+        return {**dict.fromkeys(leaving, reason), **self._leaving, **self._arriving}
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Why it is not known which GPUs belong to claims, as long as GPUs are kept from the device plugin for that."""
+        kept = self._written is None or any(each.sharing == UNKNOWN for each in self._gpus.values())
+        return (self._doubt,) if self._doubt and kept else ()
 
     @property
     def waits_for_pods(self) -> bool:
         """Whether claims get GPUs once pods have ended that hold units."""
-        return bool(self._arriving)
+        return bool(self._arriving) and not self._unserved
 
     def resume(self, modes: Mapping[str, Mode]) -> None:
         """Take GPUs to have these modes, which they had before the daemon started, by UUID."""
@@ -112,12 +159,16 @@ class HandOver:
 
     # ------------------------------------------------------------------ what the device plugin asks
 
-    def hold_back(self, plan: Plan, parts: Mapping[str, str]) -> Plan:
+    def hold_back(self, plan: Plan, parts: Mapping[str, str], occupied: AbstractSet[str] = frozenset()) -> Plan:
         """Return the plan without units of the GPUs that belong to claims, and with their modes.
 
-        `parts` are the cards of MIG instances, by UUID of the instance.
+        `parts` are the cards of MIG instances, by UUID of the instance. `occupied` are the GPUs with units.
         """
         self._wanted, self._modes, self._parts = plan.by_claim, plan.modes, parts
+        if self._keeps_all:
+            self._of_units |= self._overlapping(occupied)
+            kept = {uuid for each in plan.resources for uuid in each.gpus} - self._of_units - self._gpus.keys()
+            self._gpus |= dict.fromkeys(kept, GivenGpu(UNKNOWN, leaves=True))
         for uuid, each in self._gpus.items():
             self._gpus[uuid] = _followed(each, plan.by_claim.get(uuid), plan.modes.get(uuid))
         kept = self._overlapping(self._gpus)
@@ -132,6 +183,9 @@ class HandOver:
 
     def settle(self, occupied: AbstractSet[str]) -> None:
         """Give the GPUs to claims that the config gives to claims; those that are `occupied` by units have to wait."""
+        if self._unserved:
+            self._arriving = dict.fromkeys(self._wanted, f"is not given by claim: {self._unserved}")
+            return
         taken = self._overlapping(occupied) | self._overlapping(self._gpus)
         entering = {
             uuid: GivenGpu(_sharing(claimed), claimed, self._modes.get(uuid))
@@ -140,9 +194,11 @@ class HandOver:
         }
         if self._write({**self._gpus, **entering}) and entering:
             self._gpus |= entering
-            _log.info("gpus_given_by_claim", gpus=sorted(entering))
+            self._news.publish(GpusGivenByClaim(tuple(sorted(entering))))
         self._known = True
         reason = "is given by claim when its pods end"
+        if self._unwritten:
+            reason = f"is not given by claim: {self._unwritten}"
         self._arriving = {uuid: reason for uuid in self._wanted if uuid not in self._gpus}
         self._publish()
 
@@ -182,13 +238,29 @@ class HandOver:
             return False
         async with still() as prepared:
             self._leaving = _held(leaving, prepared)
-        named = {}
-        if any(uuid not in self._leaving for uuid in due):
-            named = {each.device: claim.id.label for claim in await allocated() for each in claim.devices}
+        unheld = [leaving[uuid] for uuid in due if uuid not in self._leaving]
+        named = await self._claims_by_device(unheld, allocated) if unheld else {}
         soon = {uuid: "leaves the claims soon" for uuid in leaving if uuid not in due}
         async with still() as prepared:  # again: a claim may have been prepared while the API server answered
             self._leaving = {**soon, **_named(leaving, named), **_held(leaving, prepared)}
-            return self._release(uuid for uuid in due if uuid not in self._leaving)
+            free = [uuid for uuid in due if uuid not in self._leaving]
+            if not (released := self._release(free)):
+                self._leaving |= dict.fromkeys(free, f"stays with claims: {self._unwritten}")
+            return released
+
+    async def _claims_by_device(self, names: Collection[str], allocated: AllAllocated) -> Mapping[str, str]:
+        """Return the claims that are allocated devices.
+
+        Each look reads the claims of the whole cluster. While claims name all devices of `names`, looks are further and
+        further apart, and the claims are those of the look before.
+        """
+        now = asyncio.get_running_loop().time()
+        if now >= self._look_again_at or not self._named.keys() >= set(names):
+            self._named = {each.device: claim.id.label for claim in await allocated() for each in claim.devices}
+            if not self._named.keys() >= set(names):
+                self._pauses.reset()
+            self._look_again_at = now + self._pauses.next()
+        return self._named
 
     def _note_absent(self, leaving: Mapping[str, str], shown: AbstractSet[str] | None, now: float) -> None:
         """Remember since when GPUs that leave have been out of the ResourceSlices."""
@@ -205,7 +277,7 @@ class HandOver:
             return False
         for uuid in gone:
             del self._gpus[uuid]
-        _log.info("gpus_left_claims", gpus=sorted(gone))
+        self._news.publish(GpusLeftClaims(tuple(sorted(gone))))
         self._publish()
         return True
 
@@ -220,19 +292,28 @@ class HandOver:
     def _write(self, gpus: Mapping[str, GivenGpu]) -> bool:
         """Say in the file which GPUs belong to claims; return whether the file says so."""
         sharing = {uuid: each.sharing for uuid, each in gpus.items()}
+        if sharing == self._written:
+            return True
         try:
-            if sharing != self._written:
-                self._file.write(sharing)
-        except OSError as error:
-            _log.error("given_gpus_not_written", path=str(self._file.path), reason=in_words(error))
+            self._file.write(sharing)
+        except (OSError, NewerFileError) as error:
+            before, self._unwritten = self._unwritten, in_words(error)
+            if self._unwritten != before:
+                _log.error("given_gpus_not_written", path=str(self._file.path), reason=self._unwritten)
             return False
-        self._written = sharing
+        # From now on, the file names every GPU that may belong to claims.
+        self._written, self._unwritten, self._keeps_all = sharing, "", False
         return True
 
     def _publish(self) -> None:
         found = ClaimStanding(dict(self._gpus), self._known)
         if found != self.standing.value:
             self.standing.publish(found)
+
+
+def _nameless(unreadable: Iterable[UnreadableRecord]) -> str:
+    """Return what is wrong with records of claims on unknown GPUs; empty where all name their GPUs."""
+    return some_of([f"{each.path} {each.reason}" for each in unreadable if each.gpus is None], _MOST_CLAIMS)
 
 
 def _sharing(claimed: ClaimedGpu) -> ClaimSharing:

@@ -31,6 +31,8 @@ WAIT_FOR_END = 5.0
 """Seconds that a claim is given back later because processes of its pods still end."""
 LOOK_EVERY = 0.25
 """Seconds between looks while a claim waits: another daemon may have given a claim back."""
+FOLLOW_EVERY = 1.0
+"""Seconds between looks whether another daemon has prepared claims, or has given claims back."""
 
 _PASSING = frozenset({"no-room", "not-served"})
 """The reasons of refusals that may be gone in a moment."""
@@ -100,6 +102,17 @@ class Preparation:
             pass
         self._publish()
 
+    async def follow(self) -> None:
+        """Look at the records whenever another daemon has changed them; runs until cancelled.
+
+        The daemon that stands by prepares claims, and the daemon that serves the node requests their MPS namespaces.
+        """
+        while True:
+            await asyncio.sleep(FOLLOW_EVERY)
+            with suppress(ClaimRecordError, OSError):  # the next call of the kubelet tells
+                if not self._records.current:
+                    await self.look()
+
     @asynccontextmanager
     async def still(self) -> AsyncIterator[Sequence[PreparedClaim] | None]:
         """Keep all daemons from changes until the block ends, which must not wait; raises ClaimRecordError.
@@ -161,6 +174,21 @@ class Preparation:
         if known is not None:
             _log.info("claim_unprepared", claim=known.claim.id.label, uid=uid)
         return ""
+
+    async def learn_users(self, claim: AllocatedClaim) -> None:
+        """Remember the pods of a claim that is prepared, as the API server has them now.
+
+        A pod that was known before and is not there any more counts as long as its processes run. Raises
+        ClaimRecordError and OSError.
+        """
+        async with self._turn(claim.id.uid), self._records.exclusive():
+            if (record := self._records.claims.get(claim.id.uid)) is None:
+                return
+            gone = (each for each in record.claim.users if each not in claim.users)
+            users = (*(each for each in gone if self._pod_runs(each.uid)), *claim.users)
+            if users != record.claim.users:
+                self._records.write(replace(record.claim, users=users), record.cdi)
+        self._publish()
 
     # ------------------------------------------------------------------ one claim
 

@@ -8,7 +8,7 @@ import asyncio
 import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -36,6 +36,8 @@ LOCK_WITHIN = 5.0
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """The file with the ID of this boot of the node (Linux, random(4))."""
 
+_LAST_WRITER = "writer"
+"""The name of the file, beside the records, that names the process which changed or read the records last."""
 _UID = re.compile(r"[0-9A-Za-z]([0-9A-Za-z-]{0,61}[0-9A-Za-z])?")
 
 
@@ -60,6 +62,18 @@ class _RecordVersion(Struct):
     version: int
 
 
+class _NamedDevice(Struct):
+    gpu: str
+
+
+class _NamedClaim(Struct):
+    devices: tuple[_NamedDevice, ...]
+
+
+class _NamedGpus(Struct):
+    claim: _NamedClaim
+
+
 class UnreadableRecord(Struct, frozen=True):
     """A record of a claim that this daemon cannot read."""
 
@@ -69,6 +83,8 @@ class UnreadableRecord(Struct, frozen=True):
     """What is wrong, and the remedy, for people."""
     newer: bool = False
     """Whether a newer version of gpushare wrote the record: then the file stays as the file is."""
+    gpus: frozenset[str] | None = None
+    """The UUIDs of the GPUs of the claim; None where the record does not tell."""
 
 
 def uid_is_usable(uid: str) -> bool:
@@ -135,6 +151,14 @@ class ClaimRecords:
         finally:
             asyncio.get_running_loop().call_soon(self._turn.release)
 
+    @property
+    def current(self) -> bool:
+        """Whether no other daemon has changed the records since the last change or look; raises OSError."""
+        try:
+            return read_regular(self.directory / _LAST_WRITER, 64).decode(errors="replace") == self._writer
+        except FileNotFoundError:
+            return False
+
     def write(self, claim: PreparedClaim, cdi: dict[str, Any] | None) -> ClaimRecord:
         """Record a claim, in place of an earlier record of the claim; only inside `exclusive`; raises OSError."""
         uid, record = claim.id.uid, ClaimRecord(claim, cdi, self._boot)
@@ -196,15 +220,13 @@ class ClaimRecords:
         )
 
     def _look(self) -> None:
-        """Read all records, unless this process made the last change; raises OSError."""
-        last_writer = self.directory / "writer"
-        with suppress(FileNotFoundError):
-            if read_regular(last_writer, 64).decode(errors="replace") == self._writer:
-                return
+        """Read all records, unless this process made the last change and can read all of them; raises OSError."""
+        if self.current and not self._unreadable:  # people may have removed a record that cannot be read
+            return
         for leftover in self.directory.glob(".*.new"):  # of a daemon that ended while it wrote
             leftover.unlink(missing_ok=True)
         self._read_all()
-        replace_file(last_writer, self._writer)
+        replace_file(self.directory / _LAST_WRITER, self._writer)
 
     def _read_all(self) -> None:
         told = {record.path for record in self._unreadable.values()}
@@ -217,7 +239,8 @@ class ClaimRecords:
             except ClaimRecordError as error:
                 newer = isinstance(error, _NewerError)
                 if uid_is_usable(uid):
-                    self._unreadable[uid] = UnreadableRecord(file, str(error), newer)
+                    gpus = error.gpus if isinstance(error, _NewerError) else None
+                    self._unreadable[uid] = UnreadableRecord(file, str(error), newer, gpus)
                 if file not in told:
                     _log.error("claim_record_unreadable", path=str(file), reason=str(error))
                 continue
@@ -231,7 +254,11 @@ class ClaimRecords:
 
 
 class _NewerError(ClaimRecordError):
-    """A newer version of gpushare wrote the record."""
+    """A newer version of gpushare wrote the record; `gpus` are those of the claim, None where the record is strange."""
+
+    def __init__(self, message: str, gpus: frozenset[str] | None) -> None:
+        super().__init__(message)
+        self.gpus = gpus
 
 
 def _decoded(file: Path, uid: str) -> ClaimRecord:
@@ -248,7 +275,8 @@ def _decoded(file: Path, uid: str) -> ClaimRecord:
         if version > VERSION:
             raise _NewerError(
                 f"was written by a newer version of gpushare (record version {version}, this one reads up to "
-                f"{VERSION}) and is left alone; go back to the newer version, or end the pods that use the claim"
+                f"{VERSION}) and is left alone; go back to the newer version, or end the pods that use the claim",
+                _named_gpus(content),
             )
         record = msgspec.json.decode(content, type=ClaimRecord)
     except msgspec.MsgspecError as error:
@@ -258,3 +286,11 @@ def _decoded(file: Path, uid: str) -> ClaimRecord:
             f"is the record of the claim with UID {record.claim.id.uid}, under another name; {remedy}"
         )
     return record
+
+
+def _named_gpus(content: bytes) -> frozenset[str] | None:
+    """Return the GPUs that the record of a newer version names; None where the record is too different."""
+    try:
+        return frozenset(each.gpu for each in msgspec.json.decode(content, type=_NamedGpus).claim.devices)
+    except msgspec.MsgspecError:
+        return None

@@ -13,21 +13,25 @@ from gpushare_plugin.claims.devices import device_name
 from gpushare_plugin.core.claim_state import ClaimState
 from gpushare_plugin.core.prepared_claim import ClaimId, PreparedDevice
 from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.core.usage import Usage
 from gpushare_plugin.gpus.cgroups import pod_runs
 from gpushare_plugin.kube.dra.claims import Claims
-from gpushare_plugin.kube.dra.resource_slices import ResourceSlices
+from gpushare_plugin.kube.dra.resource_slices import UNREAD, ResourceSlices
 from gpushare_plugin.kube.own_node.member import Member
 from gpushare_plugin.kubelet.dra_plugin.claim_service import DeviceHealth
 from gpushare_plugin.kubelet.dra_plugin.plugin import DraPlugin
 from gpushare_plugin.node.claims.cdi_files import CdiFiles
 from gpushare_plugin.node.claims.entrance import ClaimPlaces, PluginSide
 from gpushare_plugin.node.claims.given import GivenFile
-from gpushare_plugin.node.claims.gpus import ClaimGpus, offered_devices
+from gpushare_plugin.node.claims.gpus import ClaimGpus, UntilMade, offered_devices
 from gpushare_plugin.node.claims.hand_over import ClaimStanding, HandOver
 from gpushare_plugin.node.claims.leftovers import Leftovers
+from gpushare_plugin.node.claims.order import OrderPauses
 from gpushare_plugin.node.claims.preparation import Preparation
 from gpushare_plugin.node.claims.records import ClaimRecords, boot_id
 from gpushare_plugin.node.claims.statuses import AFTER_ANSWERS, Statuses
+from gpushare_plugin.node.claims.users import ClaimUsers
+from gpushare_plugin.node.news.news import GpusNotOfferedToClaims, GpusOfferedToClaims, News
 from gpushare_plugin.sharing.plan import Plan
 
 _log = structlog.get_logger()
@@ -36,13 +40,14 @@ _log = structlog.get_logger()
 class NodeClaims:
     """The claims of a node, as `kubelet.dra_plugin.claim_service.ClaimService` and beside the device plugin."""
 
-    def __init__(self, driver: str, places: ClaimPlaces, cluster: Member) -> None:
+    def __init__(self, driver: str, places: ClaimPlaces, cluster: Member, news: News) -> None:
         """Prepare to give GPUs of a node in its `cluster` by claim, as the DRA driver `driver`.
 
         Raises GpushareError for a path that is too long for sockets, OSError without the ID of the boot.
         """
         self._driver = driver
         self._cluster = cluster
+        self._news = news
         directory = places.kubelet_root / "plugins" / driver
         self._claims = Claims(cluster.client, driver, cluster.name)
         self._records = ClaimRecords(directory / "claims", boot_id())
@@ -61,6 +66,7 @@ class NodeClaims:
             driver, self.preparation, self._records, files, self._claims.all_allocated, places.pod_resources
         )
         self._statuses = Statuses(self._claims, self.preparation.prepared)
+        self._users = ClaimUsers(self.preparation, self._claims.allocated)
         self._wanted: Published[tuple[Device, ...] | None] = Published(None)
         self._decided = asyncio.Event()
         self.health: Published[tuple[DeviceHealth, ...]] = Published(())
@@ -88,21 +94,32 @@ class NodeClaims:
         """Give claims back."""
         return await self.preparation.unprepare(ids)
 
+    def learn(self, usage: Usage) -> None:
+        """Take in what a look at the usage found out about the limits and the pods of claims."""
+        self._statuses.learn(usage)
+        self._users.learn(usage)
+
     async def begin(self, node: PluginSide) -> None:
         """Keep what earlier claims have on a node that offers nothing yet; raises ClaimRecordError."""
         await self.preparation.look()
-        self._hand_over = HandOver(self._given, self.preparation.prepared.value, self._standing)
+        self._hand_over = self._from_files(self._news)
         self._keep_namespaces(node)
         self._gpus.until_made = node.until_made
         node.share_with(self._hand_over)
 
-    async def stand_by(self, plan: Plan, parts: Mapping[str, str]) -> None:
+    async def stand_by(self, plan: Plan, parts: Mapping[str, str], until_made: UntilMade) -> None:
         """Prepare claims beside another daemon, which keeps the ledger by the same config; raises ClaimRecordError.
 
-        `parts` are the cards of MIG instances, by UUID of the instance.
+        `parts` are the cards of MIG instances, by UUID of the instance. `until_made` waits for the MPS namespaces that
+        the other daemon requests for the claims.
         """
         await self.preparation.look()
-        HandOver(self._given, self.preparation.prepared.value, self._standing).stand_by(plan, parts)
+        self._gpus.until_made = until_made
+        self._from_files().stand_by(plan, parts)
+
+    def _from_files(self, news: News | None = None) -> HandOver:
+        unreadable = self._records.unreadable.values()
+        return HandOver(self._given, self.preparation.prepared.value, self._standing, news, unreadable=unreadable)
 
     def _keep_namespaces(self, node: PluginSide) -> None:
         node.keep_namespaces(each for claim in self.preparation.prepared.value for each in claim.namespaces)
@@ -115,9 +132,11 @@ class NodeClaims:
             spawn("GPUs of claims", partial(self._follow, node))
             spawn("devices", partial(self._offer, node))
             spawn("ResourceSlices", self._publish)
+            spawn("trouble with ResourceSlices", self._tell_trouble)
             spawn("hand-over", leave)
             spawn("leftovers", self._leftovers.run)
             spawn("status of claims", self._statuses.run)
+            spawn("pods of claims", self._users.run)
             await asyncio.Event().wait()
 
     async def _follow(self, node: PluginSide) -> None:
@@ -135,7 +154,9 @@ class NodeClaims:
     async def _offer(self, node: PluginSide) -> None:
         """Keep the devices in line with the GPUs that further claims can get."""
         notices: tuple[str, ...] = ()
-        async for _ in changes(self._standing, node.snapshot, self.preparation.prepared):
+        orders, again = OrderPauses(), Published[None](None)
+        loop = asyncio.get_running_loop()
+        async for _ in changes(self._standing, node.snapshot, self.preparation.prepared, again):
             # The kubelet waits for the answer to a claim, and nobody for what follows from the answer.
             await asyncio.sleep(AFTER_ANSWERS)
             standing = self._standing.value
@@ -148,7 +169,10 @@ class NodeClaims:
             notices = found.notices
             wanted = found.devices if node.dra is not None else None
             if wanted != self._wanted.value:
-                self._wanted.publish(wanted)
+                if wait := orders.wait(self._wanted.value, wanted, loop.time()):
+                    loop.call_later(wait, again.publish, None)
+                else:
+                    self._wanted.publish(wanted)
             self._decided.set()
 
     def _health(self, uuid: str, snapshot: Snapshot) -> DeviceHealth:
@@ -165,3 +189,14 @@ class NodeClaims:
             if registered.times:
                 break
         await self.resource_slices.run(self._wanted, self._cluster.node)
+
+    async def _tell_trouble(self) -> None:
+        """Publish why claims cannot get all GPUs that they should, and that they can."""
+        told = False
+        async for trouble in self.resource_slices.trouble.follow():
+            if trouble and trouble != UNREAD:
+                self._news.publish(GpusNotOfferedToClaims(trouble))
+            elif not trouble:
+                count = len(self.resource_slices.devices.value or ())
+                self._news.publish(GpusOfferedToClaims(count, again=told))
+            told = bool(trouble) and trouble != UNREAD

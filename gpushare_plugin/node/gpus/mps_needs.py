@@ -1,6 +1,7 @@
 """The GPUs to be served by MPS on this node, and the GPUs that cannot be allocated because of MPS."""
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
@@ -10,19 +11,13 @@ from gpushare_plugin.core.holding import Holdings
 from gpushare_plugin.core.namespaces import WITH_NAMESPACES, ContainerNamespace, namespace_name
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.mps.exchange import MpsGpu, MpsNamespace, MpsRoot, MpsSettings
-from gpushare_plugin.mps.link import MpsLink
+from gpushare_plugin.mps.link import MADE_WITHIN, MpsLink
 from gpushare_plugin.node.gpus.namespaces import namespaces
 from gpushare_plugin.node.gpus.state import drifted
 from gpushare_plugin.node.news.news import GpuNotServedByMps, GpuServedByMps, News
 from gpushare_plugin.sharing.isolation.layer import Mode
 from gpushare_plugin.sharing.isolation.mps import UnderMps
 from gpushare_plugin.sharing.plan import Plan
-
-START_WITHIN = 5.0
-"""Seconds that the start of a container waits for its namespace; the kubelet waits 30 seconds.
-
-Source of the latter: `KubeletPreStartContainerRPCTimeoutInSecs` in k8s.io/kubelet, deviceplugin/v1beta1.
-"""
 
 _NOT_RELEASED = "the MPS control daemon has not released it yet"
 
@@ -31,16 +26,23 @@ class NodeMps:
     """Requests MPS for the GPUs of a node, and knows the GPUs not served or not released by MPS."""
 
     def __init__(
-        self, root: MpsRoot, changed: Callable[[], None], news: News, holdings: Callable[[], Awaitable[Holdings | None]]
+        self,
+        root: MpsRoot,
+        changed: Callable[[], None],
+        news: News,
+        holdings: Callable[[], Awaitable[Holdings | None]],
+        resources: Callable[[], Mapping[str, Resource]],
     ) -> None:
         """Exchange files with `gpushare mps` in `root`; call `changed` after each change of the GPUs served by MPS.
 
-        `holdings` returns what containers hold by the kubelet's record, None where the record cannot be read.
+        `holdings` returns what containers hold by the kubelet's record, None where the record cannot be read;
+        `resources` returns the present resources of the node, by name.
         """
         self.link = MpsLink(root, changed)
         """The exchange with `gpushare mps`."""
         self._news = news
         self._holdings = holdings
+        self._resources = resources
         self._wanted: MpsSettings | None = None
         self._before = MpsSettings()
         self._modes: dict[str, UnderMps] = {}
@@ -48,7 +50,9 @@ class NodeMps:
         self._namespaces: dict[str, ContainerNamespace] = {}
         self._of_claims: dict[str, ContainerNamespace] = {}
         self._starting: Counter[str] = Counter()
-        self._following = asyncio.Lock()
+        self._reading = asyncio.Lock()
+        self._begun = 0
+        self._read = 0
         self._published: frozenset[tuple[str, str]] = frozenset()
         self.has_namespaces = asyncio.Event()
         """Set while containers need namespaces, or may need some."""
@@ -96,7 +100,7 @@ class NodeMps:
         settings = before.model_copy(update=changes)
         with_them = settings.protocol == WITH_NAMESPACES
         needed = self._namespaces | self._of_claims
-        namespaces = tuple(_wanted(needed[name]) for name in sorted(needed)) if with_them else ()
+        namespaces = tuple(MpsNamespace.of(needed[name]) for name in sorted(needed)) if with_them else ()
         if namespaces != before.namespaces:
             revision = before.revision + 1
             settings = settings.model_copy(update={"namespaces": namespaces, "revision": revision})
@@ -110,46 +114,54 @@ class NodeMps:
 
     # ------------------------------------------------------------------ namespaces of containers
 
-    async def follow(self, resources: Mapping[str, Resource]) -> None:
-        """Request exactly the namespaces that containers with units of `resources` need by what they hold now.
+    async def follow(self) -> None:
+        """Request exactly the namespaces that containers need by what they hold now.
 
-        Holdings that cannot be read change nothing.
+        Returns once a read of the kubelet's record that began after the call has succeeded: containers that start
+        together share one. A record that cannot be read changes nothing.
         """
+        enough = self._begun + 1
         # One at a time: an older record, read slowly, would take the namespaces away that a newer record has.
-        async with self._following:
+        async with self._reading:
+            if self._read >= enough or not self.has_namespaces.is_set():
+                return
+            self._begun += 1
             held = await self._holdings()
             if held is None or not self.has_namespaces.is_set():
                 return
+            self._read = self._begun
             starting = {name: each for name, each in self._namespaces.items() if self._starting[name]}
-            self._namespaces = starting | namespaces(held, resources, self._modes, self._namespaces)
+            self._namespaces = starting | namespaces(held, self._resources(), self._modes, self._namespaces)
             self._request()
 
-    async def before_start(self, resource: Resource, ids: Collection[str], resources: Mapping[str, Resource]) -> None:
-        """Wait until the container with the units `ids` of `resource` has its namespace, at most START_WITHIN seconds.
+    async def before_start(self, resource: Resource, ids: Collection[str]) -> None:
+        """Wait until the container with the units `ids` of `resource` has its namespace, at most MADE_WITHIN seconds.
 
         Raises PlacementError if the namespace is not there by then. Other units need no namespace.
         """
         under_mps = self.has_namespaces.is_set() and any(uuid in self._modes for uuid in resource.gpus_of(ids))
         if resource.role == "cores" or not under_mps:
             return
-        name = namespace_name(ids)
+        name, clock = namespace_name(ids), asyncio.get_running_loop().time
+        until = clock() + MADE_WITHIN
         self._starting[name] += 1
         try:
-            await self.follow(resources)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await self.follow()
             if name not in self._namespaces:  # the record is older than the allocation, or cannot be read
                 grant = resource.granted(ids)
                 if grant is None or grant.namespace is None:
                     return
                 self._namespaces[name] = grant.namespace
                 self._request()
-            reason = await self.link.until_made(_wanted(self._namespaces[name]), START_WITHIN)
+            reason = await self.link.until_made([self._namespaces[name]], until - clock())
         finally:
             self._starting.subtract([name])
             self._starting = +self._starting
-        if reason is not None:
+        if reason:
             raise PlacementError(
-                f"{resource.name}: the MPS namespace {name} of the container does not exist with its limits after "
-                f"{START_WITHIN:g} s: {reason}. The kubelet tries again"
+                f"{resource.name}: {reason}; gpushare has waited for {MADE_WITHIN:g} s. The kubelet tries again"
             )
 
     def keep(self, namespaces: Iterable[ContainerNamespace]) -> None:
@@ -157,16 +169,6 @@ class NodeMps:
         before, self._of_claims = self._of_claims, {each.name: each for each in namespaces}
         if self._of_claims != before and self._wanted is not None:
             self._request()
-
-    async def until_made(self, namespaces: Iterable[ContainerNamespace]) -> str:
-        """Wait until namespaces exist with their limits, at most START_WITHIN seconds; return why one does not exist.
-
-        Empty when all exist.
-        """
-        for each in namespaces:
-            if reason := await self.link.until_made(_wanted(each), START_WITHIN):
-                return f"the MPS namespace {each.name} does not exist with its limits: {reason}"
-        return ""
 
     @property
     def in_use(self) -> bool:
@@ -197,15 +199,6 @@ class NodeMps:
             self._news.publish(GpuNotServedByMps(uuid, reason))
         for uuid in sorted({uuid for uuid, _ in before} - unserved.keys()):
             self._news.publish(GpuServedByMps(uuid))
-
-
-def _wanted(namespace: ContainerNamespace) -> MpsNamespace:
-    """Return a namespace as `gpushare mps` reads it: without a limit, a process may use all threads."""
-    return MpsNamespace(
-        name=namespace.name,
-        memory_limit_mib=namespace.memory_limit_mib,
-        active_thread_percentage=namespace.active_thread_percentage or 100,
-    )
 
 
 def _much_the_same(before: UnderMps, now: UnderMps) -> bool:

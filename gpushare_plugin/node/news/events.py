@@ -102,6 +102,23 @@ class NewsEvents:
         self._of_gpu(kinds.ISOLATION_NOT_FIRST, item.uuid, item.words)
 
     @publish.register
+    def _(self, item: news.GpusGivenByClaim) -> None:
+        self._of_node(kinds.GPUS_GIVEN_BY_CLAIM, f"{some_of(item.uuids, _MOST_GPUS)}: given by claim from now on")
+
+    @publish.register
+    def _(self, item: news.GpusLeftClaims) -> None:
+        self._of_node(kinds.GPUS_LEFT_CLAIMS, f"{some_of(item.uuids, _MOST_GPUS)}: no claim can have them any more")
+
+    @publish.register
+    def _(self, item: news.GpusNotOfferedToClaims) -> None:
+        self._of_node(kinds.GPUS_NOT_OFFERED_TO_CLAIMS, f"claims do not get all GPUs that they should: {item.reason}")
+
+    @publish.register
+    def _(self, item: news.GpusOfferedToClaims) -> None:
+        if item.again:
+            self._of_node(kinds.GPUS_OFFERED_TO_CLAIMS, f"claims get all GPUs that they should: {item.count} devices")
+
+    @publish.register
     def _(self, item: news.RequestRejected) -> None:
         self._of_node(kinds.ALLOCATION_REFUSED, f"{item.call} refused: {item.reason}")
 

@@ -127,6 +127,23 @@ class NewsLog:
         _log.info("gpu_mode_changed", uuid=item.uuid, isolation=item.isolation)
 
     @log.register
+    def _(self, item: news.GpusGivenByClaim) -> None:
+        _log.info("gpus_given_by_claim", gpus=list(item.uuids))
+
+    @log.register
+    def _(self, item: news.GpusLeftClaims) -> None:
+        _log.info("gpus_left_claims", gpus=list(item.uuids))
+
+    @log.register
+    def _(self, item: news.GpusNotOfferedToClaims) -> None:
+        consequence = "the scheduler does not see the GPUs that this node offers to claims as they are"
+        _log.warning("gpus_not_offered_to_claims", reason=item.reason, consequence=consequence)
+
+    @log.register
+    def _(self, item: news.GpusOfferedToClaims) -> None:
+        _log.info("gpus_offered_to_claims", count=item.count)
+
+    @log.register
     def _(self, item: news.GpuIsolationNotFirst) -> None:
         _log.warning(
             "gpu_isolation_not_first",

@@ -159,6 +159,36 @@ class GpuIsolationNotFirst(Struct, frozen=True):
     """The choice with the reasons, for people."""
 
 
+class GpusGivenByClaim(Struct, frozen=True):
+    """GPUs belong to claims from now on, and not to the device plugin."""
+
+    uuids: tuple[str, ...]
+    """The UUIDs of the GPUs."""
+
+
+class GpusLeftClaims(Struct, frozen=True):
+    """No claim can have these GPUs any more; they go to the device plugin, or back to claims in another way."""
+
+    uuids: tuple[str, ...]
+    """The UUIDs of the GPUs."""
+
+
+class GpusNotOfferedToClaims(Struct, frozen=True):
+    """The ResourceSlices of the node do not show all GPUs that claims should get."""
+
+    reason: str
+    """Why, with the remedy, for people."""
+
+
+class GpusOfferedToClaims(Struct, frozen=True):
+    """The ResourceSlices of the node show all GPUs that claims should get."""
+
+    count: int
+    """The number of devices in the ResourceSlices."""
+    again: bool
+    """Whether this ends an earlier `GpusNotOfferedToClaims`."""
+
+
 class ResourceRetired(Struct, frozen=True):
     """A resource is no longer served."""
 
@@ -350,6 +380,10 @@ NewsItem = (
     | GpuWaiting
     | GpuModeChanged
     | GpuIsolationNotFirst
+    | GpusGivenByClaim
+    | GpusLeftClaims
+    | GpusNotOfferedToClaims
+    | GpusOfferedToClaims
     | ResourceRetired
     | RequestRejected
     | PodDrifted

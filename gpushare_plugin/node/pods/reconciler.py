@@ -9,7 +9,7 @@ from gpushare_plugin.base.published import Published, changes
 from gpushare_plugin.core.effect import Effect
 from gpushare_plugin.core.holding import Unknown
 from gpushare_plugin.core.resource import Resource, UnitsOf
-from gpushare_plugin.core.usage import Usage
+from gpushare_plugin.core.usage import ContainerUsage, Usage
 from gpushare_plugin.kubelet.allocations.reader import HoldingsReader
 from gpushare_plugin.ledger.annotations import LIMITS, Effects, holding_annotations, write_limits
 from gpushare_plugin.ledger.pod import Comparison, Pod, Share, Shares, drift
@@ -54,6 +54,8 @@ class PromiseReconciler:
         """The annotations with the real holdings of pods."""
         self.effects: Published[Mapping[str, Effects]] = Published({})
         """Whether limits are in effect, by the UID of the pod, as the looks at the usage find out."""
+        # The UIDs of the pods with GPUs by claims alone, of which nothing else than limits is written.
+        self._by_claim: frozenset[str] = frozenset()
         self.excess: Excess = {}
         """The units held beyond the promises at the newest look."""
 
@@ -77,11 +79,14 @@ class PromiseReconciler:
 
     def learn_effects(self, usage: Usage) -> None:
         """Take in whether limits are in effect; while the holdings of containers are unknown, nothing changes."""
+        if usage.held is None:
+            return
         found: defaultdict[str, defaultdict[str, dict[str, Effect]]] = defaultdict(lambda: defaultdict(dict))
         for each in usage.containers:
             if each.effect is not None and each.uid:
                 found[each.uid][each.container][each.gpu] = each.effect
-        if usage.held is not None and found != self.effects.value:
+        self._by_claim = _by_claim_alone(usage.containers)
+        if found != self.effects.value:
             self.effects.publish(found)
 
     def publish(self, resources: Iterable[Resource]) -> None:
@@ -90,13 +95,13 @@ class PromiseReconciler:
         indexes = {uuid: gpu.index for resource in offered.values() for uuid, gpu in resource.gpus.items()}
         pods = [pod for pod in self.watched.in_order if not pod.ended]
         shares = _shares(self.steering.shown, offered)
-        self.annotations.publish(
-            {
-                pod.uid: holding_annotations(shares[pod.uid], pod.request, indexes) | self._limits(pod.uid)
-                for pod in pods
-                if pod.uid in shares
-            }
-        )
+        by_claim = {pod.uid: self._limits(pod.uid) for pod in pods if pod.uid in self._by_claim}
+        by_units = {
+            pod.uid: holding_annotations(shares[pod.uid], pod.request, indexes) | self._limits(pod.uid)
+            for pod in pods
+            if pod.uid in shares
+        }
+        self.annotations.publish({uid: each for uid, each in {**by_claim, **by_units}.items() if each})
         self._compare(pods, offered.values())
 
     def _limits(self, uid: str) -> dict[str, str]:
@@ -115,6 +120,14 @@ class PromiseReconciler:
             each = drifted[uid, name]
             self._news.publish(PodDrifted(each.pod.label, name, dict(each.promised), dict(each.held)))
         self._drifted = drifted
+
+
+def _by_claim_alone(containers: Iterable[ContainerUsage]) -> frozenset[str]:
+    """Return the UIDs of the pods that have GPUs by claims, and no units."""
+    found: defaultdict[str, set[bool]] = defaultdict(set)
+    for each in containers:
+        found[each.uid].add(len(each.claimed) == each.units)
+    return frozenset(uid for uid, alone in found.items() if uid and alone == {True})
 
 
 def _shares(held: Held, resources: Mapping[str, Resource]) -> dict[str, Shares]:

@@ -12,6 +12,7 @@ from gpushare_plugin.ledger.node import GPU_MEMORY, OfferedResource
 from gpushare_plugin.ledger.node_record import GpuRecord
 from gpushare_plugin.ledger.occupancy import NodeAccount, Placed, ResourceAccount
 from gpushare_plugin.ledger.pod import Drift, Pod
+from gpushare_plugin.observe.cluster.claims import ClaimUse
 from gpushare_plugin.observe.cluster.limits import ContainerLimit, container_limits
 from gpushare_plugin.observe.parts import Part
 from gpushare_plugin.partition.conversion import partition_node_of
@@ -82,17 +83,19 @@ class GpuUse(Part, frozen=True, kw_only=True):
     """Why no unit can be allocated; None for a usable GPU."""
     pods: tuple[PodUse, ...] = ()
     """The pods with units on the GPU."""
+    claims: tuple[ClaimUse, ...] = ()
+    """What claims have of a GPU that is given by claim."""
 
 
 class ResourceUse(Part, frozen=True, kw_only=True):
-    """A resource of a node."""
+    """A resource of a node, or the GPUs of a node that are given by claim."""
 
     resource: str
-    """The name of the resource."""
+    """The name of the resource; of GPUs that are given by claim, the name of the DRA driver."""
     kind: str
-    """The kind in the record of the node; empty for a held resource that is not offered any more."""
+    """The kind in the record of the node; empty for a held resource that is not offered any more, `claims` by claim."""
     unit: str
-    """The unit: GiB, MiB, 512 MiB or the like, replicas, slices, GPUs or %."""
+    """The unit: GiB, MiB, 512 MiB or the like, replicas, slices, GPUs, % or shares (of claims)."""
     gpus: tuple[GpuUse, ...]
     """The GPUs in the resource."""
     unplaced: tuple[PodUse, ...] = ()
@@ -209,6 +212,8 @@ class NodeUse(Part, frozen=True, kw_only=True):
     """Whether gpushare's daemon published a readable record of the node."""
     resources: tuple[ResourceUse, ...]
     """The shared resources of the node."""
+    given_by_claim: tuple[ResourceUse, ...] = ()
+    """The GPUs that are given by claim, and what claims have of them; empty where that is not known."""
     not_offered: tuple[UnofferedGpu, ...] = ()
     """The GPUs in no resource."""
     notices: tuple[str, ...] = ()
@@ -230,6 +235,8 @@ class ClusterReport(Part, frozen=True, kw_only=True):
     """The nodes, in the order of their names."""
     waiting: tuple[WaitingUse, ...] = ()
     """The pods waiting for slices, in the order of service; empty without partitioned nodes."""
+    claims_unknown: str | None = None
+    """Why it is not known what claims have of the GPUs that are given by claim; None where known."""
 
 
 def cluster_report(

@@ -27,6 +27,7 @@ _KINDS = {
     "memory": "memory",
     "replicas": "replicas",
     "slices": "slices",
+    "claims": "GPUs given by claim",
 }
 
 
@@ -43,7 +44,7 @@ def summary(report: ClusterReport, style: Style) -> Iterator[str]:
     """Yield a table per resource and unit, with a row per node; memory comes first, in the form of Aliyun's tool."""
     groups: dict[tuple[bool, str, str, str], list[_Shared]] = {}
     for node in report.nodes:
-        for use in node.resources:
+        for use in (*node.resources, *node.given_by_claim):
             key = (use.resource != GPU_MEMORY, use.resource, use.kind, use.unit)
             groups.setdefault(key, []).append(_Shared(node, use))
     for number, (_, group) in enumerate(sorted(groups.items())):
@@ -108,7 +109,7 @@ def wide(report: ClusterReport, style: Style) -> Iterator[str]:
             *(", ".join((*_node_states(node), *gpu_states(gpu))) or "ok", gpu.uuid),
         ]
         for node in report.nodes
-        for use in node.resources
+        for use in (*node.resources, *node.given_by_claim)
         for gpu in use.gpus
     ]
     rows += [
@@ -123,10 +124,11 @@ def wide(report: ClusterReport, style: Style) -> Iterator[str]:
         ]
         for node in report.nodes
         for gpu in node.not_offered
+        if not any(gpu.uuid == each.uuid for use in node.given_by_claim for each in use.gpus)
     ]
     if style.bars:
         headers.append("")
-        gpus = [gpu for node in report.nodes for use in node.resources for gpu in use.gpus]
+        gpus = [gpu for node in report.nodes for use in (*node.resources, *node.given_by_claim) for gpu in use.gpus]
         bars = [bar(gpu.allocated, gpu.units) for gpu in gpus] + [""] * (len(rows) - len(gpus))
         rows = [[*row, cells] for row, cells in zip(rows, bars, strict=True)]
     if rows:
@@ -142,6 +144,10 @@ def details(report: ClusterReport, style: Style) -> Iterator[str]:
         for use in node.resources:
             yield from _details(node, use, style)
             key = (_amount_header(use), "" if use.resource == GPU_MEMORY else f" of {use.resource}")
+            allocated[key] = allocated.get(key, 0) + use.allocated
+            units[key] = units.get(key, 0) + use.units
+        for use in node.given_by_claim:
+            key = (_amount_header(use), f" of {use.resource}")
             allocated[key] = allocated.get(key, 0) + use.allocated
             units[key] = units.get(key, 0) + use.units
     for key in sorted(units, key=lambda key: (key[1], key[0])):
@@ -236,15 +242,23 @@ def gpu_states(gpu: GpuUse) -> list[str]:
         found.append("over capacity")
     if gpu.drifted:
         found.append("drift")
-    if any(limit.state == "not in effect" for each in gpu.pods for limit in each.limits):
+    if _is_escaped(gpu):
         found.append("limit not in effect")
     return found
+
+
+def _is_escaped(gpu: GpuUse) -> bool:
+    """Return whether the limit of a container on the GPU is not in effect."""
+    states = [limit.state for each in gpu.pods for limit in each.limits]
+    return "not in effect" in (*states, *(each.limit_effect.state for each in gpu.claims if each.limit_effect))
 
 
 def _remarks(report: ClusterReport, most: int | None) -> Iterator[str]:
     """Yield a sentence for each problem of the nodes, at most `most`; None for all."""
     remarks = list(dict.fromkeys(remark for node in report.nodes for remark in _of_node(node)))
     without_record = any(use.gpus for node in report.nodes if not node.recorded for use in node.resources)
+    if report.claims_unknown:
+        remarks.insert(0, f"Claims are not shown: {report.claims_unknown}")
     if remarks or without_record:
         yield ""
     if without_record:
@@ -256,7 +270,7 @@ def _remarks(report: ClusterReport, most: int | None) -> Iterator[str]:
 
 def _of_node(node: NodeUse) -> Iterator[str]:
     yield from (f"{node.name}: the node is {state}: no new pod gets its GPUs" for state in _node_states(node))
-    for use in node.resources:
+    for use in (*node.resources, *node.given_by_claim):
         yield from (f"{node.name}: {sentence}" for gpu in use.gpus for sentence in _of_gpu(gpu, use))
         yield from (
             f"{node.name}: {each.namespace}/{each.pod} has {each.units} {use.unit} of {use.resource} on an unknown "
@@ -282,6 +296,9 @@ def _of_gpu(gpu: GpuUse, use: ResourceUse) -> Iterator[str]:
             if limit.state == "not in effect":
                 of = f"container {limit.container}" if limit.container else "the containers"
                 yield f"{name}: the limit of {of} of {each.namespace}/{each.pod} is {limit.effect}"
+    for claim in gpu.claims:
+        if claim.limit_effect and claim.limit_effect.state == "not in effect":
+            yield f"{name}: the limit of claim {claim.label} is not in effect: {claim.limit_effect.reason}"
 
 
 def bar(used: int, total: int) -> str:
@@ -319,7 +336,7 @@ def _amount(use: ResourceUse) -> str:
 
 
 def _amount_header(use: ResourceUse) -> str:
-    return f"{'GPU Memory' if use.kind == 'memory' else 'Units'}({use.unit})"
+    return f"{'GPU Memory' if use.unit.endswith('iB') else 'Units'}({use.unit})"
 
 
 def _percent(part: int, whole: int) -> str:

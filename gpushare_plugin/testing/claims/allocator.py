@@ -69,22 +69,30 @@ class ClaimAllocator:
     """Allocates one claim on one node, as the structured allocator does for its first fit.
 
     `classes` are DeviceClasses by name; `selects` evaluates CEL, by default the few forms in `expressions`.
+
+    From Kubernetes 1.36 on, each further device of a request comes after the device before (`startLocation` in
+    dynamic-resource-allocation/structured/internal/incubating/allocator_incubating.go, kubernetes#133678). Kubernetes
+    1.34 and 1.35 begin with the first device again (`allocateOne` in experimental/allocator_experimental.go), so one
+    request can have several shares of one device.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what kube-scheduler knows
         self,
         slices: Iterable[Object],
         allocated: Iterable[Object],
         classes: Mapping[str, Object],
         node: str,
         selects: Selects = expressions.matches,
+        *,
+        begins_again: bool = False,
     ) -> None:
-        """Take ResourceSlices, and the claims whose allocations count."""
+        """Take ResourceSlices, and the claims whose allocations count; `begins_again` is as before Kubernetes 1.36."""
         self._offered = offered(slices, node)
         self._usage = ClaimedDevices.of(allocated)
         self._classes = classes
         self._node = node
         self._selects = selects
+        self._begins_again = begins_again
 
     def allocate(self, claim: Object) -> Object:
         """Return `status.allocation` for a claim; raises AllocationError and SelectorError."""
@@ -122,7 +130,7 @@ class ClaimAllocator:
         chosen: list[ChosenDevice],
         rest: Callable[[], bool],
     ) -> bool:
-        """Choose `count` different devices from position `first` on, and then what comes after them."""
+        """Choose `count` devices from position `first` on, and then what comes after them."""
         if count == 0:
             return rest()
         for position in range(first, len(self._offered)):
@@ -130,7 +138,8 @@ class ClaimAllocator:
             if choice is None or not _together([*chosen, choice], constraints):
                 continue
             self._hold(choice, chosen)
-            if self._take(name, part, count - 1, position + 1, constraints, chosen, rest):
+            following = 0 if self._begins_again else position + 1
+            if self._take(name, part, count - 1, following, constraints, chosen, rest):
                 return True
             self._release(chosen)
         return False
@@ -188,15 +197,39 @@ def _alternatives(request: Object) -> Iterator[tuple[str, Object]]:
 
 
 def _together(chosen: Sequence[ChosenDevice], constraints: Iterable[Object]) -> bool:
-    """Return whether choices meet `matchAttribute` and `distinctAttribute`."""
+    """Return whether choices meet `matchAttribute` and `distinctAttribute`; each choice must have the attribute."""
     for constraint in constraints:
         requests = constraint.get("requests") or ()
-        held = [each for each in chosen if not requests or each.request.split("/")[0] in requests]
+        held = [each for each in chosen if not requests or not {each.request, _main(each)}.isdisjoint(requests)]
         attribute = constraint.get("matchAttribute") or constraint["distinctAttribute"]
-        values = [_attribute(each.found, attribute) for each in held]
-        most = 1 if "matchAttribute" in constraint else len(values)
-        if None in values or (len(set(values)) != most and values):
+        values = [(_main(each), _attribute(each.found, attribute)) for each in held]
+        if any(value is None for _, value in values):
             return False
+        if not (_same(values) if "matchAttribute" in constraint else _distinct(values)):
+            return False
+    return True
+
+
+def _main(choice: ChosenDevice) -> str:
+    """Return the name of the request without the alternative."""
+    return choice.request.partition("/")[0]
+
+
+def _same(values: Sequence[tuple[str, object]]) -> bool:
+    return len({value for _, value in values}) <= 1
+
+
+def _distinct(values: Iterable[tuple[str, object]]) -> bool:
+    """Return whether values differ, as Kubernetes until 1.36 sees that: of a request, only the latest value counts.
+
+    Source: `distinctAttributeConstraint` in dynamic-resource-allocation/structured/internal/incubating/constraint.go;
+    mended by kubernetes#140600.
+    """
+    latest: dict[str, object] = {}
+    for request, value in values:
+        if value in latest.values():
+            return False
+        latest[request] = value
     return True
 
 

@@ -14,7 +14,7 @@ from gpushare_plugin.testing.kubelet.dra_manager import Dra, NodeApi
 from gpushare_plugin.testing.mps import FakeMps
 from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
 from gpushare_plugin.testing.runtime.edits import edits_of
-from tests.process.daemon import Argument, Daemon, process, running
+from tests.process.daemon import Argument, Daemon, gpushare, process, running
 from tests.unit.kube.cluster import NODE, a_node
 
 DRIVER = "gpu.gpushare.io"
@@ -58,6 +58,13 @@ class ClaimNode:
             yield daemon
 
     @asynccontextmanager
+    async def daemon_alone(self) -> AsyncIterator[Daemon]:
+        """Run `gpushare run` without the API server, so that no claim can be served."""
+        arguments = "--config-file", self.file, "--pod-resources-socket", self.kubelet.pod_resources_socket
+        async with running(self.kubelet, *arguments, environment=self.environment) as daemon:
+            yield daemon
+
+    @asynccontextmanager
     async def serving(self, sharing: str, dra: str | None = "{}", *, mps: bool = False) -> AsyncIterator[Daemon]:
         """Run `gpushare run` for a config, with `gpushare mps` where `mps` is set."""
         self.configure(sharing, dra)
@@ -67,12 +74,16 @@ class ClaimNode:
             yield await stack.enter_async_context(self.daemon())
 
     @asynccontextmanager
-    async def keeper(self) -> AsyncIterator[None]:
-        """Run `gpushare mps`."""
+    async def keeper(self) -> AsyncIterator[FakeMps]:
+        """Run `gpushare mps`, with the stand-in for its programs."""
         with FakeMps() as mps:
             self.environment |= mps.environment
             async with process("mps", "--mps-root", self.folder / "mps", environment=self.environment):
-                yield
+                yield mps
+
+    async def listed(self, *arguments: str) -> str:
+        """Return what `gpushare list` prints."""
+        return (await gpushare("list", "--device-plugin-path", self.kubelet.plugin_directory, *arguments)).output
 
     async def refused(self, pod: Pod) -> str:
         """Return why the claims of a pod are not prepared."""
@@ -109,6 +120,12 @@ class ClaimNode:
     def published(self) -> list[Object]:
         """The devices in the ResourceSlices of the node."""
         return [device for each in self.server.store.find(SLICES) for device in each["spec"].get("devices") or ()]
+
+    @property
+    def events(self) -> dict[str, str]:
+        """The messages of the Events of the Node, by reason."""
+        found = self.server.store.find("/api/v1/namespaces/default/events")
+        return {each["reason"]: each["message"] for each in found if each["involvedObject"]["kind"] == "Node"}
 
     def pod(self, name: str, capacity: dict[str, str] | None = None, **more: Any) -> Pod:
         """Make a pod of one container with a claim of the same name, which asks for this `capacity` of a device."""

@@ -1,10 +1,15 @@
 """Claims while daemon, kubelet, config and GPUs change."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 
 from gpushare_plugin.kube.names import UNHEALTHY_GPUS
+from gpushare_plugin.kubelet.paths import GIVEN_BY_CLAIM
+from gpushare_plugin.node.claims.given import VERSION
+from gpushare_plugin.testing.cluster.dra.gates import Gates
 from gpushare_plugin.testing.kubelet import Container, Pod
 from gpushare_plugin.testing.nvml import FakeGpu
 from tests.node.claims.node import CARD, DRIVER, claim_node
@@ -12,6 +17,7 @@ from tests.unit.kube.cluster import annotate
 
 HAMI = "{memory: {resources: [{name: aliyun.com/gpu-mem, isolation: hami-core}]}}"
 GPU_MEM = "aliyun.com/gpu-mem"
+SHARING = {"way": "memory", "isolation": "mps"}
 
 
 async def test_a_daemon_that_is_killed_and_starts_again_serves_the_same_claims(short_path: Path) -> None:
@@ -57,6 +63,19 @@ async def test_resource_slices_are_back_after_the_wipe_of_a_kubelet(short_path: 
         assert node.left == set()
 
 
+async def test_the_node_says_why_claims_get_no_gpu(short_path: Path) -> None:
+    """An API server whose gate is off drops what makes a GPU shared: nothing else than Events tells people of that."""
+    async with claim_node(short_path) as node:
+        node.server.dra.gates = Gates.of("1.35")
+        node.configure(HAMI)
+        async with node.daemon("--events", "true") as daemon:
+            await daemon.until(lambda: len(node.events) == 2, "two Events of the Node")
+            given, missing = sorted(node.events.items())
+            assert given == ("GpusGivenByClaim", f"{node.nvml.gpus[0].uuid}: given by claim from now on")
+            assert missing[0] == "GpusNotOfferedToClaims"
+            assert "turn the feature gate DRAConsumableCapacity on" in missing[1]
+
+
 async def test_a_cordon_and_a_fault_are_taints_that_go_away(short_path: Path) -> None:
     """No further claim gets the GPU meanwhile; the kubelet shows the fault at the pods that have the GPU."""
     async with claim_node(short_path) as node, node.serving(HAMI) as daemon:
@@ -73,6 +92,24 @@ async def test_a_cordon_and_a_fault_are_taints_that_go_away(short_path: Path) ->
         await daemon.until(lambda: not node.free, "the taint of the fault")
         assert [each["key"] for each in node.published[0]["taints"]] == ["gpushare/fault"]
         await node.kubelet.wait_for(lambda kubelet: "Unhealthy" in str(kubelet.health(pod, "main")))
+
+
+@pytest.mark.parametrize(("version", "in_cluster"), [(VERSION, False), (VERSION + 1, False), (VERSION + 1, True)])
+async def test_a_gpu_of_claims_is_never_offered_as_units(short_path: Path, version: int, *, in_cluster: bool) -> None:
+    """Whether or not the daemon can serve claims, or knows the version of the file; people are told why."""
+    card = FakeGpu(memory_mib=40960, reserved_mib=0)
+    async with claim_node(short_path, card, card) as node:
+        file = node.root / "plugins" / DRIVER / GIVEN_BY_CLAIM
+        file.parent.mkdir()
+        file.write_text(json.dumps({"version": version, "gpus": {node.nvml.gpus[0].uuid: SHARING}}))
+        before = file.read_bytes()
+        node.configure(HAMI, None)
+        async with node.daemon() if in_cluster else node.daemon_alone() as daemon:
+            await daemon.advertises(node.kubelet, {GPU_MEM: 40})
+            listed = await node.listed()
+            assert re.search(r"GPU 0\b.* claims", listed)
+            assert (str(file) in listed) == (version > VERSION)
+        assert file.read_bytes() == before
 
 
 @pytest.mark.long
@@ -100,3 +137,16 @@ async def test_a_gpu_goes_from_the_device_plugin_to_claims_and_back(short_path: 
         node.scheduler.release(claimed)
         await daemon.advertises(node.kubelet, {GPU_MEM: 120})
         assert node.left == set()
+
+
+async def test_the_order_of_devices_follows_claims_with_a_bound_on_writes(short_path: Path) -> None:
+    """With `spread` the emptiest GPU comes first: at once after the first claim, and in the end after the last one."""
+    spread = HAMI.replace("hami-core", "hami-core, placement: spread")
+    async with claim_node(short_path, *[CARD] * 3) as node, node.serving(spread) as daemon:
+        names = [each["name"] for each in await node.devices(daemon, 3)]
+        pods = [node.pod(f"pod-{number}", {"memory": "20Gi"}) for number in range(3)]
+        for pod, order in zip(pods, ((1, 2, 0), (2, 0, 1), (0, 1, 2)), strict=True):
+            node.scheduler.schedule(pod)
+            await node.kubelet.admit(pod)
+            expected = [names[number] for number in order]
+            await daemon.until(lambda: [each["name"] for each in node.published] == expected, str(order))  # noqa: B023

@@ -1,6 +1,6 @@
 """A node whose GPUs are given by claim: its devices as the API has them, and claims that kube-scheduler allocates."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import count
 from typing import Any
@@ -32,13 +32,17 @@ Object = dict[str, Any]
 class ClaimNode:
     """A node that gives all or some GPUs by claim, and its claims in the order in which they are allocated."""
 
-    def __init__(self, inventory: Inventory = FOUR, **sections: object) -> None:
-        """Plan the GPUs of a node by a config with these sections, and with `dra`."""
+    def __init__(self, inventory: Inventory = FOUR, *, begins_again: bool = False, **sections: object) -> None:
+        """Plan the GPUs of a node by a config with these sections, and with `dra`.
+
+        `begins_again` is as for ClaimAllocator.
+        """
         self.inventory = inventory
         self.plan: Plan = planned(inventory, **{"dra": {}, **sections})
         assert self.plan.problems == ()
         self.claims: dict[str, Object] = {}
         self._numbers = count(1)
+        self._begins_again = begins_again
 
     @property
     def by_claim(self) -> Mapping[str, ClaimedGpu]:
@@ -75,14 +79,22 @@ class ClaimNode:
         """What the API server has against the ResourceSlice."""
         return list(problems(self.resource_slice, None))
 
-    def allocate(self, *requests: Object | str, name: str = "") -> AllocatedClaim:
+    def allocate(self, *requests: Object | str, name: str = "", constraints: Sequence[Object] = ()) -> AllocatedClaim:
         """Allocate a claim as kube-scheduler does; a text is a request for this much memory. Raises AllocationError."""
         number = next(self._numbers)
         name = name or f"claim-{number}"
-        spec = {"devices": {"requests": [_request(place, each) for place, each in enumerate(requests)]}}
+        asked = [_request(place, each) for place, each in enumerate(requests)]
+        spec = {"devices": {"requests": asked, "constraints": list(constraints)}}
         claim: Object = {"metadata": {"name": name, "namespace": "default", "uid": f"uid-{number}"}, "spec": spec}
         classes: dict[str, Object] = {CLASS: {"spec": {}}}
-        allocator = ClaimAllocator([self.resource_slice], self.claims.values(), classes, NODE, lambda *_: True)
+        allocator = ClaimAllocator(
+            [self.resource_slice],
+            self.claims.values(),
+            classes,
+            NODE,
+            lambda *_: True,
+            begins_again=self._begins_again,
+        )
         self.claims[name] = {**claim, "status": {"allocation": allocator.allocate(claim)}}
         return self.allocated(self.claims[name])
 

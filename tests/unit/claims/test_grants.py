@@ -189,6 +189,71 @@ def test_several_gpus_that_nothing_limits_are_refused(sharing: dict[str, object]
     assert re.search(words, message)
 
 
+@pytest.mark.parametrize(
+    ("isolation", "protocol", "limits"),
+    [
+        ("mps", 2, {LIMIT: "0=20480M", PERCENT: "60", "GPUSHARE_MEMORY_LIMIT_MIB": "20480"}),
+        ("hami-core", 2, {"CUDA_DEVICE_MEMORY_LIMIT_0": "20480m", "CUDA_DEVICE_SM_LIMIT": "60"}),
+        ("mps", 3, {"GPUSHARE_MEMORY_LIMIT_MIB": "20480"}),
+    ],
+)
+def test_several_shares_of_one_gpu_in_a_request_are_one_share(
+    isolation: str, protocol: int, limits: dict[str, str]
+) -> None:
+    """Before Kubernetes 1.36, `count: 2` can have two shares of one GPU: what counts is what the container can use."""
+    node = ClaimNode(sharing=memory(isolation=isolation), flags={"mpsProtocol": protocol}, begins_again=True)
+    claim = node.allocate(request(memory="10Gi", compute="30", count=2))
+    assert {each.device for each in claim.devices} == {a_gpu(0).uuid.lower()}
+    grant, counted = node.grants(claim)["gpu"], node.prepared(claim)
+    assert grant.environment["NVIDIA_VISIBLE_DEVICES"] == a_gpu(0).uuid
+    assert limits.items() <= grant.environment.items()
+    if grant.namespace is not None:
+        assert (grant.namespace.memory_limit_mib, grant.namespace.active_thread_percentage) == (20480, 60)
+    assert [(each.memory_mib, each.percent) for each in counted.devices] == [(10240, 30), (10240, 30)]
+    node.check(counted, [])
+
+
+def test_several_shares_of_one_gpu_have_the_compute_of_their_memory() -> None:
+    """Where the claim asks for no compute, the config gives what it gives one share of that size."""
+    node = ClaimNode(sharing=memory(isolation="mps"), begins_again=True)
+    both = node.grants(node.allocate(request(memory="10Gi", count=2)))["gpu"]
+    assert both == replace(node.grants(node.allocate("20Gi"))["gpu-0"])
+
+
+def test_several_shares_for_administration_are_one_gpu() -> None:
+    """The container sees the GPU once."""
+    node = ClaimNode(sharing=memory(isolation="mps"), begins_again=True)
+    claim = node.allocate(request(memory="1Gi", adminAccess=True, count=2))
+    assert node.grants(claim)["gpu"] == Grant({"NVIDIA_VISIBLE_DEVICES": a_gpu(0).uuid})
+
+
+def test_several_replicas_without_limits_are_one_gpu() -> None:
+    """As for `shares: "2"`."""
+    node = ClaimNode(sharing=time_slicing(ENTRY), begins_again=True)
+    claim = node.allocate(request(count=2))
+    assert node.grants(claim)["gpu"].environment == {"NVIDIA_VISIBLE_DEVICES": a_gpu(0).uuid}
+    assert [each.shares for each in node.prepared(claim).devices] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("sharing", "word"),
+    [
+        (SLICES, "slice"),
+        ({"mps": {"resources": [ENTRY]}}, "replica"),
+        (time_slicing({**ENTRY, "isolation": "hami-core"}), "replica"),
+        ({"timeSlicing": {"failRequestsGreaterThanOne": True, "resources": [ENTRY]}}, "replica"),
+    ],
+)
+def test_several_parts_of_one_gpu_are_refused_where_a_container_has_one(sharing: dict[str, object], word: str) -> None:
+    """The container could not use what both count; the message says how to get different GPUs."""
+    node = ClaimNode(a_node(40960, 40960), sharing=sharing, begins_again=True)
+    reason, message = refused(node, node.allocate(request(count=2)))
+    assert reason == "cannot-limit"
+    assert f"several shares of GPU 0 found, and a container has one {word} of a GPU" in message
+    apart = node.allocate(request(count=2), constraints=[{"distinctAttribute": "gpu.gpushare.io/uuid"}])
+    assert {each.device for each in apart.devices} == {a_gpu(0).uuid.lower(), a_gpu(1).uuid.lower()}
+
+
 def test_different_limits_on_several_gpus_are_refused_by_the_isolation() -> None:
     """The words are those of the isolation; the claim and the request come first."""
     node = ClaimNode(a_node(40960, 81920), sharing=memory(isolation="mps"), flags={"mpsProtocol": 3})

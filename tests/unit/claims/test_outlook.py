@@ -4,28 +4,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.claims.device import Capacity
-from gpushare_plugin.claims.outlook import AskedDevice, GpuForClaims, HeldByClaim, PodClaim, consumed, outlook
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.claims.claim import AllocatedDevice
+from gpushare_plugin.claims.cluster import GpuForClaims, HeldByClaim, HeldGpu
+from gpushare_plugin.claims.device import Capacity, Device, DeviceTaint
+from gpushare_plugin.claims.outlook import AskedDevice, PodClaim, consumed, outlook
+from gpushare_plugin.core.prepared_claim import ClaimId
 from gpushare_plugin.testing.claims import AllocationError
-from tests.unit.claims.node import GIB, ClaimNode
+from tests.unit.claims.node import DRIVER, GIB, NODE, ClaimNode
 from tests.unit.claims.node import request as asked_for
 from tests.unit.sharing.settings import memory
 
-CARD = ("node", "gpu-0")
-SHARED = GpuForClaims(
-    CARD,
+SHARED = Device(
+    "gpu-0",
+    "GPU-0",
     shared=True,
     capacities={
         "memory": Capacity(40 * GIB, "bytes", default=40 * GIB, least=GIB, step=GIB),
         "compute": Capacity(100, default=0, least=0, step=1),
     },
 )
-WHOLE = GpuForClaims(("node", "gpu-1"), shared=False, capacities={"memory": Capacity(40 * GIB, "bytes")})
+WHOLE = Device("gpu-1", "GPU-1", shared=False, capacities={"memory": Capacity(40 * GIB, "bytes")})
 
 
-def said(asked: AskedDevice, *gpus: GpuForClaims, taken: tuple[HeldByClaim, ...] = ()) -> list[str]:
+def held(device: Device, *amounts: dict[str, int]) -> HeldGpu:
+    """Return a GPU of which the claim team/other has these amounts, once for each."""
+    other = ClaimId("team", "other", "uid")
+    claims = (HeldByClaim(DRIVER, other, AllocatedDevice("gpu", NODE, device.name, consumed=each)) for each in amounts)
+    return HeldGpu(GpuForClaims(DRIVER, NODE, device), tuple(claims))
+
+
+def said(asked: AskedDevice, *gpus: HeldGpu) -> list[str]:
     """Return what is said of a claim with one request that is not allocated."""
-    return list(outlook([PodClaim("team/mine", (asked,))], gpus, taken))
+    return list(outlook([PodClaim("team/mine", (asked,))], gpus))
 
 
 @pytest.mark.parametrize(
@@ -41,35 +52,81 @@ def said(asked: AskedDevice, *gpus: GpuForClaims, taken: tuple[HeldByClaim, ...]
 )
 def test_each_gpu_says_why_a_request_does_not_fit(amounts: dict[str, int], reason: str) -> None:
     """What is free, what is wanted, and who has the rest; a capacity that the GPU lacks is named."""
-    taken = HeldByClaim(CARD, "team/other", {"memory": 31 * GIB, "compute": 60})
-    head, request, line, *_ = said(AskedDevice("gpu", "shares", amounts), SHARED, taken=(taken,))
+    taken = held(SHARED, {"memory": 31 * GIB, "compute": 60})
+    head, request, *lines = said(AskedDevice("gpu", "shares", amounts), taken)
     assert head == "Claim team/mine: not allocated"
     assert request.startswith("  Request gpu of DeviceClass shares: ")
-    assert line == f"    node gpu-0: {reason}"
+    assert [line for line in lines if line.startswith("    node ")] == [f"    node gpu-0: {reason}"]
 
 
 def test_a_whole_gpu_is_free_or_not() -> None:
     """The size that a request names is a filter there; a taint closes any GPU."""
     asked = AskedDevice("gpu", "whole", {"memory": GIB})
-    assert said(asked, WHOLE)[2] == "    node gpu-1: has room"
-    taken = HeldByClaim(WHOLE.place, "team/other")
-    assert said(asked, WHOLE, taken=(taken,))[2] == "    node gpu-1: is whole, and team/other has it"
-    tainted = GpuForClaims(WHOLE.place, shared=False, capacities=WHOLE.capacities, taints=("gpushare/fault",))
-    assert said(asked, tainted)[2] == "    node gpu-1: has the taint gpushare/fault"
+    assert said(asked, held(WHOLE))[2] == "    node gpu-1: has room"
+    assert said(asked, held(WHOLE, {}))[3] == "    node gpu-1: is whole, and team/other has it"
+    tainted = replace(WHOLE, taints=(DeviceTaint("gpushare/fault", "", "NoSchedule"),))
+    assert said(asked, held(tainted))[3] == "    node gpu-1: has the taint gpushare/fault"
 
 
 def test_a_claim_that_is_allocated_or_unknown_says_so() -> None:
     """Where the GPUs are, or why the claim cannot be read."""
-    claims = [PodClaim("team/mine", allocated=(CARD,)), PodClaim("team/gone", unknown="does not exist")]
-    assert list(outlook(claims, [], [])) == [
+    claims = [
+        PodClaim("team/mine", allocated=((DRIVER, NODE, "gpu-0"),)),
+        PodClaim("team/gone", unknown="does not exist"),
+    ]
+    assert list(outlook(claims, [])) == [
         "Claim team/mine: allocated: gpu-0 of node",
         "Claim team/gone: does not exist",
     ]
 
 
+TAINTED = replace(WHOLE, name="gpu-2", taints=(DeviceTaint("gpushare/fault", "", "NoSchedule"),))
+
+
+@pytest.mark.parametrize(
+    ("amounts", "gpus", "verdict"),
+    [
+        ({}, [held(TAINTED)], "Every GPU has a taint, which keeps claims away until the reason is gone"),
+        (
+            {"memory": 41 * GIB},
+            [held(SHARED), held(replace(WHOLE, capacities={"memory": Capacity(30 * GIB, "bytes")}))],
+            "No GPU without a taint has more than 40960 MiB of memory; ask for that at most",
+        ),
+        ({"cores": 1}, [held(SHARED)], "No GPU without a taint has a capacity cores; leave cores out of the request"),
+        (
+            {"memory": 20 * GIB},
+            [held(SHARED, {"memory": 30 * GIB}), held(TAINTED)],
+            "No GPU has room now; the request fits when the claims that hold GPUs have ended",
+        ),
+    ],
+)
+def test_what_keeps_a_request_from_all_gpus_comes_first(
+    amounts: dict[str, int], gpus: list[HeldGpu], verdict: str
+) -> None:
+    """Of a thousand GPUs nobody reads the lines; where one has room there is no such sentence."""
+    asked = AskedDevice("gpu", "shares", amounts)
+    assert said(asked, *gpus)[2] == f"    {verdict}"
+    assert f"    {verdict}" not in said(AskedDevice("gpu", "shares", {"memory": GIB}), held(SHARED))
+
+
+def test_a_missing_device_class_is_all_there_is_to_say() -> None:
+    """Whatever GPUs there are: kube-scheduler looks at none of them."""
+    assert said(AskedDevice("gpu", "shared.gpu", no_class=True), held(WHOLE))[2:] == [
+        "    There is no DeviceClass shared.gpu: `kubectl get deviceclasses` lists those that exist"
+    ]
+
+
+def test_an_allocated_gpu_that_no_node_offers_is_named() -> None:
+    """The node's driver is away, or the GPU is no more given by claim: the pod waits for that."""
+    place = (DRIVER, NODE, "gpu-0")
+    head, *lines = outlook([PodClaim("team/mine", allocated=(place,), gone=(place,))], [])
+    assert head == "Claim team/mine: allocated: gpu-0 of node"
+    assert lines[0] == f"  No ResourceSlice has gpu-0 now: the DRA driver {DRIVER} does not run on node, or no more"
+
+
 def test_many_gpus_are_counted() -> None:
     """The answer stays short on a cluster with many GPUs, and says where there is room nevertheless."""
-    gpus = [GpuForClaims(("node", f"gpu-{number}"), shared=False, capacities=WHOLE.capacities) for number in range(30)]
+    gpus = [held(replace(WHOLE, name=f"gpu-{number}")) for number in range(30)]
     lines = said(AskedDevice("gpu", "whole"), *gpus)
     assert "    … and 10 more GPUs, 30 of all GPUs have room" in lines
     assert "    No ResourceSlice has a GPU that gpushare gives by claim" in said(AskedDevice("gpu", "whole"))

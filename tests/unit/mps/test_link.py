@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.base.files.lock import lock
+from gpushare_plugin.core.namespaces import ContainerNamespace
 from gpushare_plugin.gpus.exchange import read_message, write_message
 from gpushare_plugin.mps.exchange import MpsGpu, MpsNamespace, MpsRoot, MpsSettings, MpsStatus
-from gpushare_plugin.mps.link import MpsLink, MpsView
+from gpushare_plugin.mps.link import MADE_WITHIN, MpsLink, MpsView
 from tests.logs import logged
+from tests.skipping import SkippingLoop
 from tests.unit.mps.roots import UUIDS
 from tests.waiting import until
 
@@ -146,33 +148,57 @@ def test_two_files_that_make_no_sense_are_warned_of_once_each(root: MpsRoot) -> 
     assert len(events) == 2
 
 
-SMALL = MpsNamespace(name="c_small", memory_limit_mib=500)
-WITH_NAMESPACE = MpsSettings(gpus=(ONE,), protocol=3, namespaces=(SMALL,), revision=4)
+SMALL = ContainerNamespace("c_small", 500)
+MADE = MpsNamespace(name="c_small", memory_limit_mib=500)
+WITH_NAMESPACE = MpsSettings(gpus=(ONE,), protocol=3, namespaces=(MADE,), revision=4)
 
 
 @pytest.mark.parametrize(
     ("in_force", "words"),
     [
-        (WITH_NAMESPACE, None),
-        (WITH_NAMESPACE.model_copy(update={"revision": 5}), None),
+        (WITH_NAMESPACE, ""),
+        (WITH_NAMESPACE.model_copy(update={"revision": 5}), ""),
         (WITH_NAMESPACE.model_copy(update={"revision": 3}), "it must wait"),
         (WITH_NAMESPACE.model_copy(update={"namespaces": ()}), "it must wait"),
         (
-            WITH_NAMESPACE.model_copy(update={"namespaces": (SMALL.model_copy(update={"memory_limit_mib": 501}),)}),
+            WITH_NAMESPACE.model_copy(update={"namespaces": (MADE.model_copy(update={"memory_limit_mib": 501}),)}),
             "it must wait",
         ),
     ],
 )
-async def test_a_namespace_is_made_once_it_has_its_limits(
-    root: MpsRoot, in_force: MpsSettings, words: str | None
-) -> None:
+async def test_a_namespace_is_made_once_it_has_its_limits(root: MpsRoot, in_force: MpsSettings, words: str) -> None:
     """What an older revision made may have been deleted since: only a status that knows the request counts."""
     link = MpsLink(root, nothing)
     link.want(WITH_NAMESPACE)
     write_message(root.status, MpsStatus(in_force=in_force, problem="it must wait"))
     with lock(root.lock):
-        assert await link.until_made(SMALL, 0.01) == words
-    assert "gpushare mps does not run" in str(await link.until_made(SMALL, 0.01))
+        missing = await link.until_made([SMALL], 0.01)
+    assert missing == (words and f"the MPS namespace c_small does not exist with its limits: {words}")
+    assert "gpushare mps does not run" in await link.until_made([SMALL], 0.01)
+
+
+async def test_another_daemon_can_request_a_namespace(root: MpsRoot) -> None:
+    """As the daemon that serves the node does for a claim which the daemon that stands by prepares."""
+    link = MpsLink(root, nothing)
+    write_message(root.status, MpsStatus(in_force=WITH_NAMESPACE))
+    with lock(root.lock):
+        assert "has not requested it yet" in await link.until_made([SMALL], 0.01)
+        MpsLink(root, nothing).want(WITH_NAMESPACE)
+        assert not await link.until_made([SMALL], 0.01)
+
+
+def test_namespaces_are_waited_for_in_all_as_long_as_for_one(root: MpsRoot) -> None:
+    """A claim with namespaces for many containers is answered before the kubelet gives up."""
+    many = [ContainerNamespace(f"c_{number}", 500) for number in range(32)]
+
+    async def wait() -> float:
+        link = MpsLink(root, nothing)
+        link.want(WITH_NAMESPACE)
+        assert "the MPS namespace c_0 does not exist" in await link.until_made(many)
+        return asyncio.get_running_loop().time()
+
+    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+        assert runner.run(wait()) == pytest.approx(MADE_WITHIN, abs=0.2)
 
 
 def test_gpus_by_another_protocol_are_not_served(root: MpsRoot) -> None:

@@ -4,17 +4,22 @@ import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
+
+from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.config.schema.names import CORES
 from gpushare_plugin.core.holding import Holding, Holdings
 from gpushare_plugin.core.namespaces import ContainerNamespace, namespace_name
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.gpus.exchange import read_message
 from gpushare_plugin.mps.exchange import MpsRoot, MpsSettings
+from gpushare_plugin.mps.link import MADE_WITHIN
 from gpushare_plugin.node.gpus.mps_needs import NodeMps
 from gpushare_plugin.node.gpus.namespaces import namespaces
 from gpushare_plugin.node.news.news import News
 from gpushare_plugin.sharing.isolation.mps import UnderMps
 from tests.nodes import a_node
+from tests.skipping import SkippingLoop
 from tests.unit.sharing.settings import GPU_MEM, memory, planned
 
 NODE = a_node(40960, 40960)
@@ -80,29 +85,103 @@ def test_replicas_of_before_have_the_limit_of_their_mode() -> None:
     assert namespaces((one,), {}, BOTH, {}) == {}
 
 
+PLAN = planned(NODE, sharing=memory(isolation="mps"), flags={"mpsProtocol": 3})
+MEM = next(each for each in PLAN.resources if each.name == GPU_MEM)
+
+
+class Record:
+    """The kubelet's record in the hands of a test: each read takes the next of `contents`, once `slow` is set."""
+
+    def __init__(self, *contents: Holdings | None) -> None:
+        """Have these contents one after the other; the last one stays."""
+        self.contents = list(contents)
+        self.slow = asyncio.Event()
+        self.reads = 0
+
+    async def read(self) -> Holdings | None:
+        """Read the record."""
+        self.reads += 1
+        found = self.contents.pop(0) if len(self.contents) > 1 else self.contents[0]
+        await self.slow.wait()
+        return found
+
+    def followed(self, folder: Path) -> NodeMps:
+        """Return a node under MPS that reads the record."""
+        resources = {each.name: each for each in PLAN.resources}
+        mps = NodeMps(MpsRoot(folder / "mps"), lambda: None, News(), self.read, lambda: resources)
+        mps.want(PLAN, dict(BOTH), NODE)
+        return mps
+
+
+async def all_wait() -> None:
+    """Let everything go on that waits for nothing."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def requested(folder: Path) -> set[str]:
+    """Return the names of the namespaces that are requested from `gpushare mps`."""
+    wanted = read_message(MpsRoot(folder / "mps").wanted, MpsSettings)
+    assert wanted is not None
+    return {each.name for each in wanted.namespaces}
+
+
 async def test_an_older_record_takes_no_namespace_away(tmp_path: Path) -> None:
     """However slowly it is read: the container that only a newer record has keeps its namespace."""
-    plan = planned(NODE, sharing=memory(isolation="mps"), flags={"mpsProtocol": 3})
-    offered = {each.name: each for each in plan.resources}
-    one, two = held(offered[GPU_MEM], 4), held(offered[GPU_MEM], 10, "other")
-    records: list[Holdings] = [(one,), (one, two)]
-    slow = asyncio.Event()
-
-    async def recorded() -> Holdings:
-        record = records.pop(0)
-        if len(record) == 1:
-            await slow.wait()
-        return record
-
-    root = MpsRoot(tmp_path / "mps")
-    mps = NodeMps(root, lambda: None, News(), recorded)
-    mps.want(plan, dict(BOTH), NODE)
+    one, two = held(MEM, 4), held(MEM, 10, "other")
+    record = Record((one,), (one, two))
+    mps = record.followed(tmp_path)
     async with asyncio.TaskGroup() as tasks:
         for _ in range(2):
-            tasks.create_task(mps.follow(offered))
-        for _ in range(20):
-            await asyncio.sleep(0)  # all that does not wait for the slow record goes on
-        slow.set()
-    wanted = read_message(root.wanted, MpsSettings)
-    assert wanted is not None
-    assert {each.name for each in wanted.namespaces} == {namespace_name(one.ids), namespace_name(two.ids)}
+            tasks.create_task(mps.follow())
+            await all_wait()
+        record.slow.set()
+    assert requested(tmp_path) == {namespace_name(one.ids), namespace_name(two.ids)}
+
+
+async def test_containers_that_start_together_share_a_read(tmp_path: Path) -> None:
+    """All of them wait for a read that began after they did, and one read serves all."""
+    one, two = held(MEM, 4), held(MEM, 10, "other")
+    record = Record((one,), (one, two))
+    mps = record.followed(tmp_path)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(mps.follow())
+        await all_wait()  # the read has begun
+        for _ in range(10):
+            tasks.create_task(mps.follow())
+        await all_wait()
+        record.slow.set()
+    assert record.reads == 2
+    assert requested(tmp_path) == {namespace_name(one.ids), namespace_name(two.ids)}
+
+
+async def test_a_read_without_a_result_serves_nobody(tmp_path: Path) -> None:
+    """One that was cancelled, and one of an unreadable record: the next container reads again."""
+    one = held(MEM, 4)
+    record = Record((), None, (one,))
+    mps = record.followed(tmp_path)
+    cancelled = asyncio.create_task(mps.follow())
+    await all_wait()
+    others = [asyncio.create_task(mps.follow()) for _ in range(3)]
+    await all_wait()
+    cancelled.cancel()
+    record.slow.set()
+    await asyncio.gather(*others)
+    assert record.reads == 3
+    assert requested(tmp_path) == {namespace_name(one.ids)}
+
+
+def test_containers_wait_for_record_and_namespace_in_all_as_long_as_for_one(tmp_path: Path) -> None:
+    """A record that cannot be read in time leaves the namespaces requested by what was allocated."""
+
+    async def start() -> list[BaseException | None]:
+        mps = Record(()).followed(tmp_path)
+        starting = (mps.before_start(MEM, [unit.id]) for unit in MEM.units.of(FIRST)[:10])
+        found = await asyncio.gather(*starting, return_exceptions=True)
+        assert asyncio.get_running_loop().time() == pytest.approx(MADE_WITHIN, abs=0.1)
+        return found
+
+    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+        refusals = runner.run(start())
+    assert all(isinstance(each, PlacementError) for each in refusals)
+    assert requested(tmp_path) == {namespace_name([unit.id]) for unit in MEM.units.of(FIRST)[:10]}

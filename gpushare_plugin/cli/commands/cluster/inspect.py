@@ -16,7 +16,10 @@ from gpushare_plugin.cli import completing
 from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
 from gpushare_plugin.cli.output import output_style, show, show_json
 from gpushare_plugin.kube.client import Client
-from gpushare_plugin.kube.whole_cluster.overview import PATIENT, Overview, follow, read
+from gpushare_plugin.kube.whole_cluster.overview import Overview, follow, read_all
+from gpushare_plugin.kube.whole_cluster.reading import PATIENT
+from gpushare_plugin.observe.cluster.by_claim import with_claims
+from gpushare_plugin.observe.cluster.claim_table import claims
 from gpushare_plugin.observe.cluster.report import ClusterReport, cluster_report
 from gpushare_plugin.observe.cluster.slices import slices
 from gpushare_plugin.observe.cluster.tables import details, summary, wide
@@ -53,7 +56,10 @@ def command(nodes: tuple[str, ...], kubeconfig: Path | None, context: str | None
     Columns are those of Aliyun's `kubectl inspect gpushare`. Pods that nothing places on a GPU are PENDING; units that
     a scheduler promised and the node has not confirmed yet are PROMISED, and counted as allocated.
 
-    Needs the right to list nodes and pods in the whole cluster; with --watch, also to watch them.
+    GPUs that nodes give by claim have a table of their own, and a table of the ResourceClaims that have them.
+
+    Needs the right to list nodes and pods in the whole cluster; with --watch, also to watch them. What claims have is
+    shown to those who may also read resourceclaims and resourceslices.
     """
     configure_log("console", "warning")
     client, nodes = Client(kubeconfig, PATIENT, context=context), tuple(dict.fromkeys(nodes))
@@ -69,7 +75,7 @@ def command(nodes: tuple[str, ...], kubeconfig: Path | None, context: str | None
 
 async def _read(client: Client, nodes: tuple[str, ...]) -> Overview:
     async with client:
-        return await read(client, nodes, empty=Overview)
+        return await read_all(client, nodes)
 
 
 async def _watch(client: Client, nodes: tuple[str, ...], output: str, *, detailed: bool) -> None:
@@ -88,7 +94,8 @@ async def _watch(client: Client, nodes: tuple[str, ...], output: str, *, detaile
 
 def _report(overview: Overview, nodes: tuple[str, ...]) -> ClusterReport:
     account = overview.account
-    return cluster_report(map(account.account_of, account.nodes), overview.waiting.values(), everything=bool(nodes))
+    units = cluster_report(map(account.account_of, account.nodes), overview.waiting.values(), everything=bool(nodes))
+    return with_claims(units, overview.claims)
 
 
 def _show(report: ClusterReport, output: str, *, detailed: bool, indent: int | None = 2) -> None:
@@ -97,6 +104,7 @@ def _show(report: ClusterReport, output: str, *, detailed: bool, indent: int | N
         return
     style = output_style()
     lines = list(wide(report, style) if output == "wide" else (details if detailed else summary)(report, style))
-    lines += slices(report, style, datetime.now(UTC), detailed=detailed or output == "wide")
-    # The table of slices stands below an empty line, which nothing may be above.
+    detailed = detailed or output == "wide"
+    lines += [*claims(report, style, detailed=detailed), *slices(report, style, datetime.now(UTC), detailed=detailed)]
+    # The tables of claims and slices stand below an empty line, which nothing may be above.
     show((lines if lines[:1] != [""] else lines[1:]) or [NOTHING], style)

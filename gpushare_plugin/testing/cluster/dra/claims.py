@@ -1,7 +1,8 @@
 """What a ResourceClaim and its status have to be (kubernetes: pkg/apis/resource/validation/validation.go)."""
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpushare_plugin.ledger.quantity import QuantityError, amount
@@ -14,6 +15,11 @@ MOST_REQUESTS, MOST_RESULTS, MOST_USERS = 32, 32, 256
 MOST_SUBREQUESTS = 8
 MOST_CONDITIONS = 8
 LONGEST_DATA = LONGEST_PARAMETERS = 10 * 1024
+LONGEST_REASON, LONGEST_MESSAGE = 1024, 32 * 1024
+
+_LABEL = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 
@@ -95,11 +101,32 @@ def _device_problems(devices: list[Object], allocated: set[DeviceId]) -> Iterato
             yield f"{where}: Invalid value: must be an allocated device in the claim"
         if len(device.get("conditions") or ()) > MOST_CONDITIONS:
             yield f"{where}.conditions: Too many: must have at most {MOST_CONDITIONS} items"
+        yield from _condition_problems(f"{where}.conditions", device.get("conditions") or ())
         data = device.get("data")
         if data is not None and not isinstance(data, dict):
             yield f"{where}.data: Invalid value: must be a valid JSON object"
         if len(json.dumps(data).encode()) > LONGEST_DATA:
             yield f"{where}.data: Too long: may not be more than {LONGEST_DATA} bytes"
+
+
+def _condition_problems(where: str, conditions: Sequence[Object]) -> Iterator[str]:
+    """Yield what is wrong with conditions (k8s.io/apimachinery: pkg/apis/meta/v1/validation, ValidateConditions)."""
+    types = [each.get("type") for each in conditions]
+    for number, each in enumerate(conditions):
+        here = f"{where}[{number}]"
+        if types.count(types[number]) > 1:
+            yield f"{here}.type: Duplicate value"
+        if not _LABEL.fullmatch(str(each.get("type", ""))):
+            yield f"{here}.type: Invalid value: a qualified name is required"
+        if each.get("status") not in {"True", "False", "Unknown"}:
+            yield f"{here}.status: Unsupported value"
+        if not _TIME.fullmatch(str(each.get("lastTransitionTime", ""))):
+            yield f"{here}.lastTransitionTime: Required value"
+        reason = str(each.get("reason", ""))
+        if len(reason) > LONGEST_REASON or not _REASON.fullmatch(reason):
+            yield f"{here}.reason: Invalid value"
+        if len(str(each.get("message", "")).encode()) > LONGEST_MESSAGE:
+            yield f"{here}.message: Too long: may not be more than {LONGEST_MESSAGE} bytes"
 
 
 def drop_deallocated(new: Object, old: Object) -> None:

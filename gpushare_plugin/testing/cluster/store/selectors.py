@@ -22,6 +22,8 @@ class Selectable:
     node: str
     phase: str
     driver: str = ""
+    about: str = ""
+    reason: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -35,13 +37,17 @@ class Selectable:
             spec.get("nodeName") or "",
             status.get("phase") or "",
             spec.get("driver") or "",
+            (found.get("involvedObject") or {}).get("uid") or "",
+            found.get("reason") or "",
             dict(metadata.get("labels") or {}),
         )
 
 
 _FIELDS = {
+    "involvedObject.uid": "about",
     "metadata.name": "name",
     "metadata.namespace": "namespace",
+    "reason": "reason",
     "spec.driver": "driver",
     "spec.nodeName": "node",
     "status.phase": "phase",

@@ -9,10 +9,11 @@ import pytest
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.claims.claim import AllocatedDevice, ClaimRefusedError
 from gpushare_plugin.claims.status import DeviceStatus
-from gpushare_plugin.core.effect import IN_EFFECT, not_in_effect
+from gpushare_plugin.core.effect import IN_EFFECT, not_in_effect, unknown
 from gpushare_plugin.core.prepared_claim import ClaimId, ClaimUser
 from gpushare_plugin.kube.client import Client, ClusterError
 from gpushare_plugin.kube.dra.claims import Claims
+from gpushare_plugin.kube.dra.device_status import entry, status_of
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.dra.gates import Gates
 from gpushare_plugin.testing.cluster.server import Refusal
@@ -246,3 +247,26 @@ async def test_another_claim_of_the_same_name_is_not_written(server: ApiServer, 
 def _times(server: ApiServer) -> list[str]:
     (found,) = server.store.find(CLAIMS, "claim")
     return [each["lastTransitionTime"] for entry in found["status"]["devices"] for each in entry["conditions"]]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        status(),
+        status(effect=not_in_effect("process 7 is not a client of MPS")),
+        status(share_id=None, memory_mib=None, percent=None, isolation="none", effect=None),
+    ],
+)
+def test_what_a_node_says_of_a_device_is_read_as_written(said: DeviceStatus) -> None:
+    """Commands show in claims what daemons wrote there."""
+    assert status_of(entry(DRIVER, said, None, NOW)) == said
+
+
+def test_what_others_say_of_a_device_is_nothing() -> None:
+    """Whatever form it has: another DRA driver writes what it likes, and a person can write nonsense."""
+    there = dict(entry(DRIVER, status(), None, NOW))
+    for data in (None, {}, {"uuid": 1, "isolation": "mps"}, {**there["data"], "limit": {"memory": "much"}}):
+        assert status_of({**there, "data": data}) is None
+    found = status_of({**there, "conditions": [{"type": "LimitInEffect", "status": "False", "message": "x" * 9999}]})
+    assert found is not None
+    assert found.effect == unknown("x" * 1024)

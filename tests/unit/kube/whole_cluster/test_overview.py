@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.kube.client import NODES, Client, ClusterError
-from gpushare_plugin.kube.whole_cluster.overview import ATTEMPTS, PAGE, Overview, follow, read
+from gpushare_plugin.kube.whole_cluster.overview import Overview, follow, read
+from gpushare_plugin.kube.whole_cluster.reading import ATTEMPTS, PAGE
 from gpushare_plugin.ledger.annotations import LIMITS, MOST_CHARACTERS
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.server import Refusal

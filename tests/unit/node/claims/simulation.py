@@ -1,52 +1,43 @@
-"""A node in small, without sockets: its kubelet, a cluster, and a daemon that can be killed between any two lines.
-
-The ledger, the preparation of claims with its files, and the offer of units are the real ones.
-"""
+"""A node in small, without sockets: its kubelet, a cluster, and one or two daemons, as during a rolling update."""
 
 import asyncio
 import random
-import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.published import Published
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.claims.capacities import COMPUTE, MEMORY, SHARES
 from gpushare_plugin.claims.claim import AllocatedClaim, AllocatedDevice, ClaimRefusedError
+from gpushare_plugin.claims.device import Device
 from gpushare_plugin.claims.devices import device_name
-from gpushare_plugin.core.holding import Confirmed, Holding
+from gpushare_plugin.core.holding import Holding
 from gpushare_plugin.core.prepared_claim import ClaimId, ClaimUser, PreparedDevice
-from gpushare_plugin.node.claims.cdi_files import CdiFiles
-from gpushare_plugin.node.claims.given import GivenFile
-from gpushare_plugin.node.claims.gpus import ClaimGpus, offered_devices
-from gpushare_plugin.node.claims.hand_over import ClaimStanding, HandOver
-from gpushare_plugin.node.claims.preparation import Preparation
-from gpushare_plugin.node.claims.records import ClaimRecords
-from gpushare_plugin.node.news.news import News
-from gpushare_plugin.node.offer import NodeOffer
+from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.node.claims.hand_over import WITHDRAWN_SECONDS
 from gpushare_plugin.sharing.plan import Plan
 from gpushare_plugin.sharing.snapshot import planned_snapshot
 from gpushare_plugin.testing.runtime.edits import edits_of
 from tests.nodes import a_node
+from tests.unit.node.claims.simulated_daemon import DRIVER, Killer, SimulatedDaemon
 from tests.unit.sharing.settings import memory, planned, settings, time_slicing
 
 GIB = 1024
 CARD_MIB = 80 * GIB
 NODE = a_node(*[CARD_MIB] * 3)
 GPUS = [gpu.uuid for gpu in NODE.gpus]
-DRIVER = "gpu.example.com"
 LIMIT = "CUDA_DEVICE_MEMORY_LIMIT_0"
-STALE_SECONDS = 20.0
-"""For how long the scheduler may go by ResourceSlices that are not the newest."""
+STALE_SECONDS = 4 * WITHDRAWN_SECONDS
+"""For how long the scheduler may go by ResourceSlices that are not the newest: longer than a GPU takes to leave."""
+MOST_LINES = 120
+"""The most lines that a daemon runs before it is killed."""
 
-T = TypeVar("T")
-
-
-class KilledError(BaseException):
-    """The daemon was killed."""
+Free = Mapping[str, bool]
+"""The devices that claims can get: whether by shares, by name."""
 
 
 @dataclass(eq=False)
@@ -64,55 +55,6 @@ class SimulatedPod:
     """Whether the container has ended, and only the kubelet has not given the claim back."""
 
 
-class SimulatedDaemon:
-    """One life of the daemon: all that is in memory."""
-
-    def __init__(self, node: "SimulatedNode") -> None:
-        """Begin with what is in files."""
-        self.node = node
-        self.records = ClaimRecords(node.directory / "claims", node.boot)
-        self.standing = Published(ClaimStanding())
-        gpus = ClaimGpus(self.standing, GivenFile(node.directory))
-        self.preparation = Preparation(
-            DRIVER, self.records, CdiFiles(node.cdi, DRIVER), node.find, gpus, lambda _pod: False
-        )
-        self.offer = NodeOffer(News(), node.clock)
-        self.hand_over: HandOver
-        self.tasks: list[asyncio.Task[None]] = []
-
-    async def start(self) -> None:
-        """Do what the daemon does before it offers anything, and go on in the background."""
-        await self.preparation.look()
-        self.hand_over = HandOver(GivenFile(self.node.directory), self.preparation.prepared.value, self.standing)
-        self.offer.start(self.node.holdings(), NODE, {})
-        self.apply()
-        still, allocated = self.preparation.still, self.node.all_allocated
-        run = self.hand_over.run(self.node.shown, device_name, still, allocated, self.apply)
-        self.tasks = [asyncio.create_task(run), asyncio.create_task(self._ask())]
-
-    def apply(self) -> None:
-        """Do what `ServedNode.apply` does, as far as the ledger is concerned."""
-        plan = self.hand_over.hold_back(self.node.plan, {})
-        self.offer.advance(plan, NODE)
-        self.hand_over.settle(self.offer.occupied(NODE))
-        self.node.publish(
-            offered_devices(self.standing.value, self.node.snapshot, self.preparation.prepared.value).devices
-        )
-
-    async def stop(self) -> None:
-        """End the tasks."""
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
-
-    async def _ask(self) -> None:
-        """Ask the kubelet for holdings, as the daemon does while units are retired."""
-        while True:
-            await asyncio.sleep(2.0)
-            self.offer.update_holdings(Confirmed.of(self.node.holdings(), self.node.clock()))
-            self.apply()
-
-
 class SimulatedNode:
     """The node, its kubelet and the cluster, as far as GPUs are concerned."""
 
@@ -123,12 +65,19 @@ class SimulatedNode:
         self.cdi.mkdir()
         self.rng = rng
         self.boot = "boot-0"
-        self.clock = asyncio.get_running_loop().time
+        self.inventory = NODE
         self.pods: dict[str, SimulatedPod] = {}
         self.claims: dict[ClaimId, AllocatedClaim] = {}
         self.shown: Published[frozenset[str] | None] = Published(None)
-        self._seen: list[tuple[float, frozenset[str]]] = []
+        self._seen: list[tuple[float, Free]] = [(self.clock(), {})]
         self.daemon: SimulatedDaemon | None = None
+        """The daemon that serves the device plugin, too."""
+        self.standing_by: SimulatedDaemon | None = None
+        """The daemon that prepares claims beside that one, and takes over."""
+        self.faults: set[str] = set()
+        """The GPUs with a fault, by UUID."""
+        self.cordons: set[str] = set()
+        """The cordoned GPUs, by UUID."""
         self.done: Counter[str] = Counter()
         self._names = 0
         self.configure(GPUS[:1], by_memory=True)
@@ -144,21 +93,42 @@ class SimulatedNode:
         sections: dict[str, object] = {"sharing": sharing, **({"dra": {"devices": uuids}} if uuids else {})}
         self.plan: Plan = planned(NODE, **sections)
         assert self.plan.problems == ()
-        self.snapshot = planned_snapshot(settings(**sections), NODE, self.plan)
+        self._planned = planned_snapshot(settings(**sections), NODE, self.plan)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The GPUs as the config shares them, with faults and cordons."""
+        return replace(
+            self._planned,
+            unhealthy=dict.fromkeys(self.faults, "Xid 79"),
+            cordoned=dict.fromkeys(self.cordons, "the annotation"),
+        )
+
+    def clock(self) -> float:
+        """Return the time in seconds."""
+        return asyncio.get_running_loop().time()
 
     # ------------------------------------------------------------------ cluster
 
-    def publish(self, devices: Iterable[Any]) -> None:
-        """Show devices in the ResourceSlices."""
-        names = frozenset(each.name for each in devices)
-        if self.shown.value != names:
+    def publish(self, devices: Iterable[Device]) -> None:
+        """Show devices in the ResourceSlices, and devices with taints to no further claim."""
+        shown = tuple(devices)
+        free = {each.name: SHARES in each.capacities for each in shown if not each.taints}
+        if free != self.free:
+            self._seen.append((self.clock(), free))
+        names = frozenset(each.name for each in shown)
+        if names != self.shown.value:
             self.shown.publish(names)
-            self._seen.append((self.clock(), names))
 
-    def schedulable(self) -> list[str]:
-        """Return the names of devices that the scheduler knows, perhaps not of the newest ResourceSlices."""
-        recent = [names for at, names in self._seen if self.clock() - at < STALE_SECONDS]
-        return sorted(frozenset().union(*recent, self._seen[-1][1] if self._seen else frozenset()))
+    @property
+    def free(self) -> Free:
+        """What claims can get by the newest ResourceSlices."""
+        return self._seen[-1][1]
+
+    def schedulable(self) -> list[tuple[str, bool]]:
+        """Return the devices that the scheduler knows, perhaps not by the newest ResourceSlices."""
+        recent = [free.items() for at, free in self._seen if self.clock() - at < STALE_SECONDS]
+        return sorted({*self.free.items()}.union(*recent))
 
     async def find(self, id_: ClaimId) -> AllocatedClaim:
         """Return a claim."""
@@ -174,22 +144,18 @@ class SimulatedNode:
 
     def claimed_pod(self) -> SimulatedPod | None:
         """Allocate a device to a claim of a new pod, whether there is room or not."""
-        names = self.schedulable()
-        if not names:
+        devices = self.schedulable()
+        if not devices:
             return None
-        name, device = self._name(), self.rng.choice(names)
-        way = next((gpu.way for uuid, gpu in self._ways().items() if device_name(uuid) == device), "memory")
-        consumed = {"memory": self.rng.randint(1, 50) * GIB * MIB, "compute": 0}
-        if way == "replicas":
-            consumed = {"shares": 1, "memory": 0}
+        name, (device, by_shares) = self._name(), self.rng.choice(devices)
+        consumed = {MEMORY: self.rng.randint(1, 50) * GIB * MIB, COMPUTE: 0}
+        if by_shares:
+            consumed = {SHARES: 1, MEMORY: 0}
         share = AllocatedDevice("gpu", "node", device, f"share-{name}", consumed)
         id_ = ClaimId("default", name, f"uid-{name}")
         self.claims[id_] = AllocatedClaim(id_, (share,), (ClaimUser(name, name),))
         pod = self.pods[name] = SimulatedPod(name, self.claims[id_])
         return pod
-
-    def _ways(self) -> Mapping[str, Any]:
-        return self.daemon.standing.value.claimed if self.daemon else {}
 
     # ------------------------------------------------------------------ kubelet
 
@@ -209,7 +175,8 @@ class SimulatedNode:
         offers = [
             (resource, [unit.id for unit in units if unit.id not in held])
             for resource in self.daemon.offer.resources.values()
-            for units in resource.units.by_gpu.values()
+            for gpu, units in resource.units.by_gpu.items()
+            if gpu.uuid not in self.faults | self.cordons
         ]
         offers = [(resource, free) for resource, free in offers if free]
         if not offers:
@@ -223,12 +190,21 @@ class SimulatedNode:
         self.pods[pod.name] = pod
         return pod
 
-    async def start(self, pod: SimulatedPod) -> None:
-        """Have the claim of a pod prepared, and start its container; nothing happens where the daemon is away."""
+    @property
+    def daemons(self) -> list[SimulatedDaemon]:
+        """The daemons that prepare claims."""
+        return [each for each in (self.daemon, self.standing_by) if each is not None]
+
+    def called(self) -> SimulatedDaemon | None:
+        """Return the daemon that the kubelet calls, which may be any."""
+        return self.rng.choice(self.daemons) if self.daemons else None
+
+    async def start(self, pod: SimulatedPod, daemon: SimulatedDaemon | None) -> None:
+        """Have a daemon prepare the claim of a pod, and start its container; nothing happens without a daemon."""
         assert pod.claim is not None
-        if self.daemon is None:
+        if daemon is None:
             return
-        answer = (await self.daemon.preparation.prepare([pod.claim.id]))[pod.claim.id.uid]
+        answer = await daemon.does(daemon.prepare(pod.claim.id))
         if isinstance(answer, str):
             self.done["refused"] += 1
             return
@@ -243,14 +219,13 @@ class SimulatedNode:
         pod.running_mib = {pod.answer[0].gpu: _limit(edits_of(names, [self.cdi]).environment)}
         self.done["started"] += 1
 
-    async def end(self, pod: SimulatedPod) -> None:
-        """End the container of a pod, and give its claim back, now or once the daemon is there."""
+    async def end(self, pod: SimulatedPod, daemon: SimulatedDaemon | None) -> None:
+        """End the container of a pod, and give its claim back, now or once a daemon is there."""
         pod.running_mib, pod.ended = {}, True
         if pod.claim is not None:
-            if self.daemon is None:
+            if daemon is None:
                 return
-            error = (await self.daemon.preparation.unprepare([pod.claim.id]))[pod.claim.id.uid]
-            assert not error
+            await daemon.does(daemon.unprepare(pod.claim.id))
             self.claims.pop(pod.claim.id, None)
         self.pods.pop(pod.name, None)
 
@@ -259,34 +234,41 @@ class SimulatedNode:
         assert pod.claim is not None
         self.claims.pop(pod.claim.id, None)
 
-    # ------------------------------------------------------------------ the life of the daemon
+    # ------------------------------------------------------------------ the lives of daemons
 
     async def begin(self) -> None:
-        """Start the daemon."""
-        self.daemon = SimulatedDaemon(self)
-        await self.daemon.start()
+        """Have a daemon serve everything: one that stands by, or else a new one."""
+        self.daemon, self.standing_by = self.standing_by or SimulatedDaemon(self), None
+        await self.daemon.does(self.daemon.start())
 
-    async def kill(self) -> None:
-        """Kill the daemon."""
-        daemon, self.daemon = self.daemon, None
-        if daemon is not None:
-            await daemon.stop()
+    async def stand_by(self) -> None:
+        """Start a daemon beside the daemon that serves."""
+        daemon = SimulatedDaemon(self)
+        await daemon.does(daemon.stand_by())
+        self.standing_by = daemon
 
-    async def killed_in(self, work: Awaitable[T]) -> None:
-        """Do some work of the daemon, or wait, until the daemon is killed before a line chosen at random."""
-        killer = _Killer(self.rng.randint(1, 120))
-        sys.settrace(killer.call)
-        try:
-            await work
-        except KilledError:
-            self.done["killed"] += 1
-        finally:
-            sys.settrace(None)
-        await self.kill()
+    async def kill(self, daemon: SimulatedDaemon) -> None:
+        """End a daemon."""
+        self._forget(daemon)
+        await daemon.stop()
+
+    async def killed_in(self, daemon: SimulatedDaemon, *work: Coroutine[Any, Any, object]) -> None:
+        """Do some work until a daemon is killed before a line chosen at random, or at the end."""
+        killer = Killer(daemon, self.rng.randint(1, MOST_LINES))
+        await killer.follows(*work)
+        self.done["killed"] += killer.killed
+        self._forget(daemon)
+
+    def _forget(self, daemon: SimulatedDaemon) -> None:
+        if daemon is self.daemon:
+            self.daemon = None
+        else:
+            self.standing_by = None
 
     async def reboot(self) -> None:
         """Boot the node: no container runs, and files below /run are gone; the kubelet starts its pods again."""
-        await self.kill()
+        for daemon in self.daemons:
+            await self.kill(daemon)
         self.boot = f"boot-{self._name()}"
         for file in self.cdi.iterdir():
             file.unlink()
@@ -310,6 +292,8 @@ class SimulatedNode:
             for uuid in pod.running_mib:
                 ways.setdefault(uuid, set()).add("units" if pod.units else "claims")
         assert all(len(each) == 1 for each in ways.values()), ways
+        closed = {device_name(uuid) for uuid in self.faults | self.cordons}
+        assert self.daemon is None or closed.isdisjoint(self.free), (closed, self.free)
 
     @property
     def left(self) -> Iterator[str]:
@@ -324,25 +308,3 @@ class SimulatedNode:
 
 def _limit(environment: Mapping[str, str]) -> int:
     return int(environment[LIMIT].removesuffix("m"))
-
-
-class _Killer:
-    """Kills the daemon before a line of the code that keeps claims."""
-
-    def __init__(self, line: int) -> None:
-        self._left = line
-
-    def call(self, frame: FrameType, _event: str, _argument: Any) -> Callable[..., Any] | None:
-        """Follow the functions that count."""
-        name = frame.f_code.co_filename
-        ours = "/gpushare_plugin/node/claims/" in name or name.endswith("/replacement.py")
-        # The end of a process gives its locks up, which the end of this daemon cannot.
-        return self.line if ours and frame.f_code.co_name not in {"exclusive", "still", "_locked", "_lock"} else None
-
-    def line(self, _frame: FrameType, event: str, _argument: Any) -> Callable[..., Any]:
-        """Count a line."""
-        if event == "line":
-            self._left -= 1
-            if self._left <= 0:  # no line follows
-                raise KilledError
-        return self.line

@@ -5,14 +5,16 @@ from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpushare_plugin.base.published import Published
 from gpushare_plugin.base.tasks import beside, end
 from gpushare_plugin.claims.claim import AllocatedClaim, AllocatedDevice
 from gpushare_plugin.core.prepared_claim import PreparedClaim, PreparedDevice
-from gpushare_plugin.node.claims.given import GivenFile
-from gpushare_plugin.node.claims.hand_over import LOOK_EVERY, WITHDRAWN_SECONDS, HandOver
+from gpushare_plugin.node.claims.given import LARGEST_FILE, UNKNOWN, VERSION, GivenFile
+from gpushare_plugin.node.claims.hand_over import LONGEST_PAUSE, LOOK_EVERY, WITHDRAWN_SECONDS, HandOver
+from gpushare_plugin.node.claims.records import UnreadableRecord
 from gpushare_plugin.sharing.plan import Plan
 from tests.nodes import a_gpu, a_node
 from tests.skipping import SkippingLoop
@@ -42,6 +44,7 @@ class Cluster:
         self.prepared: tuple[PreparedClaim, ...] | None = ()
         self.allocated: tuple[AllocatedClaim, ...] = ()
         self.released = 0
+        self.lists = 0
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[Collection[PreparedClaim] | None]:
@@ -50,6 +53,7 @@ class Cluster:
 
     async def all_allocated(self) -> Iterable[AllocatedClaim]:
         """Return the allocated claims."""
+        self.lists += 1
         return self.allocated
 
     async def leave(self, hand_over: HandOver) -> None:
@@ -71,11 +75,11 @@ def test_a_gpu_belongs_to_claims_when_no_pod_holds_a_unit(tmp_path: Path) -> Non
     hand_over, file = HandOver(GivenFile(tmp_path)), GivenFile(tmp_path)
     assert offered(hand_over.hold_back(given_by_claim(0), {})) == {SECOND}
     hand_over.settle({FIRST, SECOND})
-    assert (hand_over.standing.value.offered, file.read(), hand_over.waits_for_pods) == ({}, {}, True)
+    assert (hand_over.standing.value.offered, file.read().gpus, hand_over.waits_for_pods) == ({}, {}, True)
     assert hand_over.waiting == {FIRST: "is given by claim when its pods end"}
     hand_over.hold_back(given_by_claim(0), {})
     hand_over.settle({SECOND})
-    assert hand_over.standing.value.offered.keys() == file.read().keys() == {FIRST}
+    assert hand_over.standing.value.offered.keys() == file.read().gpus.keys() == {FIRST}
     assert hand_over.waiting == {}
 
 
@@ -116,10 +120,34 @@ def test_a_gpu_leaves_when_no_claim_can_have_it(tmp_path: Path, holder: str) -> 
             if holder == "resource slice":
                 await asyncio.sleep(WITHDRAWN_SECONDS - LOOK_EVERY)
             assert cluster.released == 0
-            await asyncio.sleep(2 * LOOK_EVERY)
+            await asyncio.sleep(2 * LOOK_EVERY + (LONGEST_PAUSE if holder == "allocated claim" else 0))
             assert cluster.released == 1
             assert offered(hand_over.hold_back(given_by_claim(), {})) == {FIRST, SECOND}
-            assert GivenFile(tmp_path).read() == {}
+            assert GivenFile(tmp_path).read().gpus == {}
+            end(leaving)
+
+    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+        runner.run(leave())
+
+
+def test_the_claims_of_the_cluster_are_not_read_again_and_again(tmp_path: Path) -> None:
+    """A claim can stay allocated for ever, and a cluster has many: looks are a minute apart, but for another GPU."""
+    hand_over, cluster = HandOver(GivenFile(tmp_path)), Cluster()
+    hand_over.hold_back(given_by_claim(0, 1), {})
+    hand_over.settle(frozenset())
+    cluster.shown.publish(frozenset({SECOND}))
+    cluster.allocated = (AllocatedClaim(claim_id("late"), (AllocatedDevice("gpu", "node", FIRST),)),)
+
+    async def leave() -> None:
+        async with beside(cluster.leave(hand_over)) as leaving:
+            hand_over.hold_back(given_by_claim(), {})
+            hand_over.settle(frozenset())
+            await asyncio.sleep(3600)
+            assert 3600 / LONGEST_PAUSE <= cluster.lists + 5 <= 3600 / LONGEST_PAUSE + 10
+            assert hand_over.standing.value.gpus.keys() == {FIRST, SECOND}
+            cluster.shown.publish(frozenset())
+            await asyncio.sleep(WITHDRAWN_SECONDS + 2 * LOOK_EVERY)
+            assert hand_over.standing.value.gpus.keys() == {FIRST}
             end(leaving)
 
     with asyncio.Runner(loop_factory=SkippingLoop) as runner:
@@ -133,7 +161,7 @@ def test_a_daemon_that_starts_with_another_config_knows_who_has_the_gpu(tmp_path
     hand_over.settle(frozenset())
     restarted = HandOver(GivenFile(tmp_path))
     assert offered(restarted.hold_back(given_by_claim(), {})) == {SECOND}
-    GivenFile(tmp_path).path.write_text('{"gpus"')
+    GivenFile(tmp_path).path.unlink()
     without_file = HandOver(GivenFile(tmp_path), [holding(SECOND)])
     assert offered(without_file.hold_back(given_by_claim(), {})) == {FIRST}
     without_file.hold_back(given_by_claim(1), {})
@@ -175,3 +203,109 @@ def test_units_of_a_card_keep_its_instances_from_claims(tmp_path: Path) -> None:
     assert hand_over.standing.value.offered == {}
     hand_over.settle({SECOND})
     assert hand_over.standing.value.offered.keys() == {FIRST}
+
+
+NEWER = {"version": VERSION + 1, "since": "today"}
+UNNAMED = UnreadableRecord(Path("/claims/uid.json"), "was written by a newer version of gpushare", newer=True)
+
+
+@pytest.mark.parametrize("torn", [b'{"gpus"', b"", b"[]", b'{"version": 1, "gpus": 5}', b" " * (LARGEST_FILE + 1)])
+def test_a_damaged_file_keeps_every_gpu_without_units_until_nobody_knows_a_claim(tmp_path: Path, torn: bytes) -> None:
+    """Units of a GPU that pods hold show that the GPU is the device plugin's; people are told; the file is mended."""
+    file, cluster = GivenFile(tmp_path), Cluster()
+    file.path.write_bytes(torn)
+    hand_over = HandOver(file)
+    assert offered(hand_over.hold_back(given_by_claim(), {}, frozenset({SECOND}))) == {SECOND}
+    assert [str(file.path) in each for each in hand_over.notices] == [True]
+    assert hand_over.waiting == {FIRST: "may belong to claims"}
+    hand_over.settle(frozenset({SECOND}))
+    assert HandOver(file).hold_back(given_by_claim(), {}).resources
+    cluster.shown.publish(frozenset())
+    cluster.allocated = (AllocatedClaim(claim_id("allocated"), (AllocatedDevice("gpu", "node", FIRST),)),)
+
+    async def leave() -> None:
+        async with beside(cluster.leave(hand_over)) as leaving:
+            await asyncio.sleep(10 * WITHDRAWN_SECONDS)
+            assert offered(hand_over.hold_back(given_by_claim(), {}, frozenset({SECOND}))) == {SECOND}
+            assert "default/allocated" in hand_over.waiting[FIRST]
+            cluster.allocated = ()
+            await asyncio.sleep(2 * LOOK_EVERY + LONGEST_PAUSE)
+            assert offered(hand_over.hold_back(given_by_claim(), {}, frozenset({SECOND}))) == {FIRST, SECOND}
+            assert (hand_over.notices, hand_over.waiting, file.read().trouble) == ((), {}, "")
+            end(leaving)
+
+    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+        runner.run(leave())
+
+
+@pytest.mark.parametrize(
+    ("content", "kept"),
+    [
+        ({**NEWER, "gpus": {FIRST: {"way": "memory", "isolation": "mps", "parts": 3}}}, {FIRST}),
+        ({**NEWER, "gpus": {FIRST: ["another", "form"]}}, {FIRST}),
+        ({**NEWER, "gpus": {}}, set[str]()),
+        ({**NEWER, "gpus": [FIRST]}, {FIRST, SECOND}),
+        (NEWER, {FIRST, SECOND}),
+    ],
+)
+def test_a_file_of_a_newer_version_stays_and_keeps_the_gpus_that_it_could_name(
+    tmp_path: Path, content: object, kept: set[str]
+) -> None:
+    """The names count where they can be read; no GPU comes or goes, since the file could not say so."""
+    file, cluster = GivenFile(tmp_path), Cluster()
+    file.path.write_bytes(msgspec.json.encode(content))
+    hand_over = HandOver(file)
+    cluster.shown.publish(frozenset())
+
+    async def stay() -> None:
+        async with beside(cluster.leave(hand_over)) as leaving:
+            assert offered(hand_over.hold_back(given_by_claim(), {})) == {FIRST, SECOND} - kept
+            hand_over.settle(frozenset())
+            await asyncio.sleep(10 * WITHDRAWN_SECONDS)
+            assert offered(hand_over.hold_back(given_by_claim(), {})) == {FIRST, SECOND} - kept
+            assert [str(file.path) in each for each in hand_over.notices] == [True]
+            assert all(str(file.path) in hand_over.waiting[uuid] for uuid in kept)
+            hand_over.hold_back(given_by_claim(1), {})
+            hand_over.settle(frozenset())
+            assert hand_over.standing.value.offered == {}
+            assert msgspec.json.decode(file.path.read_bytes()) == content
+            file.path.unlink()
+            hand_over.hold_back(given_by_claim(), {})
+            hand_over.settle(frozenset())
+            await asyncio.sleep(WITHDRAWN_SECONDS + 2 * LOOK_EVERY)
+            assert offered(hand_over.hold_back(given_by_claim(), {})) == {FIRST, SECOND}
+            assert hand_over.notices == ()
+            end(leaving)
+
+    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+        runner.run(stay())
+
+
+@pytest.mark.parametrize(
+    ("record", "kept"),
+    [(UNNAMED, {FIRST, SECOND}), (msgspec.structs.replace(UNNAMED, gpus=frozenset({FIRST})), {FIRST})],
+)
+def test_a_record_that_cannot_be_read_keeps_the_gpus_that_it_could_name(
+    tmp_path: Path, record: UnreadableRecord, kept: set[str]
+) -> None:
+    """Where the file names the GPUs of claims, the GPU of the record is one of them."""
+    hand_over = HandOver(GivenFile(tmp_path), unreadable=[record])
+    assert offered(hand_over.hold_back(given_by_claim(), {})) == {FIRST, SECOND} - kept
+    GivenFile(tmp_path).write({SECOND: UNKNOWN})
+    named = HandOver(GivenFile(tmp_path), unreadable=[record])
+    assert offered(named.hold_back(given_by_claim(), {})) == {FIRST} - (record.gpus or set())
+
+
+def test_gpus_stay_where_they_are_while_claims_cannot_be_served(tmp_path: Path) -> None:
+    """Nobody gives their claims back, so no GPU comes or goes; without the file, any GPU may have claims."""
+    GivenFile(tmp_path).write({FIRST: UNKNOWN})
+    hand_over = HandOver(GivenFile(tmp_path), unserved="the API server is not used")
+    assert offered(hand_over.hold_back(given_by_claim(), {})) == {SECOND}
+    assert hand_over.waiting == {FIRST: "belongs to claims: the API server is not used"}
+    hand_over.hold_back(given_by_claim(0, 1), {})
+    hand_over.settle(frozenset())
+    assert GivenFile(tmp_path).read().gpus.keys() == {FIRST}
+    assert hand_over.waiting[SECOND] == "is not given by claim: the API server is not used"
+    GivenFile(tmp_path).path.unlink()
+    without_file = HandOver(GivenFile(tmp_path), unserved="the API server is not used")
+    assert offered(without_file.hold_back(given_by_claim(), {}, frozenset({SECOND}))) == {SECOND}

@@ -7,10 +7,11 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.prepared_claim import ClaimUser
 from gpushare_plugin.node.claims import records
 from gpushare_plugin.testing.runtime.edits import UnresolvableDeviceError, edits_of
-from tests.unit.node.claims.claims import DRIVER, GPU, Claims, claim_id, share
+from tests.unit.node.claims.claims import BOOT, DRIVER, GPU, Claims, claim_id, share
 from tests.unit.node.claims.killed import killed_before
 from tests.waiting import until
 
@@ -37,6 +38,27 @@ async def test_a_claim_keeps_its_pods_and_what_limits_them(tmp_path: Path) -> No
     (claim,) = restarted.prepared.value
     assert claim.users == (ClaimUser("pod-first", "uid-first"),)
     assert claim.devices[0].environment == {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=10240M"}
+
+
+async def test_a_pod_that_came_later_keeps_the_claim_while_its_processes_run(tmp_path: Path) -> None:
+    """Also for a daemon that was restarted; a pod that is not there any more counts only while its processes run."""
+    claims = Claims(tmp_path, share("first", 10))
+    daemon = claims.daemon()
+    await daemon.prepare([FIRST])
+    first, later, last = (ClaimUser(f"pod-{name}", f"uid-{name}") for name in ("first", "later", "last"))
+    claims.running.add("uid-first")
+    await daemon.learn_users(replace(share("first", 10), users=(later,)))
+    assert daemon.prepared.value[0].users == (first, later)
+    claims.running.clear()
+    claims.running.add("uid-later")
+    restarted = claims.daemon()
+    assert "processes of pod pod-later still run" in (await restarted.unprepare([FIRST]))[FIRST.uid]
+    await restarted.learn_users(replace(share("first", 10), users=(last,)))
+    assert restarted.prepared.value[0].users == (later, last)
+    claims.running.clear()
+    assert await restarted.unprepare([FIRST]) == {FIRST.uid: ""}
+    await restarted.learn_users(share("first", 10))
+    assert claims.files == set()
 
 
 async def test_a_repeated_call_gives_the_same_answer_and_brings_the_cdi_file_back(tmp_path: Path) -> None:
@@ -160,6 +182,34 @@ async def test_a_record_of_a_newer_version_is_left_alone_and_named(tmp_path: Pat
     assert "newer version" in refused
     assert await daemon.unprepare([FIRST]) == {FIRST.uid: ""}
     assert claims.files == before
+
+
+async def test_a_record_that_people_remove_is_not_waited_for_any_more(tmp_path: Path) -> None:
+    """The prepared claims are known again, without a restart."""
+    claims = Claims(tmp_path, share("first", 10))
+    daemon = claims.daemon()
+    await daemon.prepare([FIRST])
+    file = claims.records / "torn.json"
+    file.write_text("{")
+    later = claims.daemon()
+    async with later.still() as prepared:
+        assert prepared is None
+    file.unlink()
+    async with later.still() as prepared:
+        assert [each.id for each in prepared or ()] == [FIRST]
+
+
+async def test_a_record_of_a_newer_version_tells_its_gpus_where_it_can(tmp_path: Path) -> None:
+    """They are kept from the device plugin, whatever else the record says."""
+    claims = Claims(tmp_path, share("first", 10))
+    await claims.daemon().prepare([FIRST])
+    file = claims.records / f"{FIRST.uid}.json"
+    newer = json.loads(file.read_text()) | {"version": records.VERSION + 1, "cdi": 5}
+    found = records.ClaimRecords(claims.records, BOOT)
+    for content, gpus in (newer, frozenset({GPU})), (newer | {"claim": {"devices": 5}}, None):
+        file.write_text(json.dumps(content))
+        async with found.exclusive():
+            assert found.unreadable[FIRST.uid].gpus == gpus
 
 
 async def test_files_that_cannot_be_written_are_named(tmp_path: Path) -> None:

@@ -48,9 +48,9 @@ def claim(*requests: Object, name: str = "claim", **more: Any) -> Object:
     return {"metadata": {"name": name}, "spec": {"devices": {"requests": list(requests), **more}}}
 
 
-def allocated(slices: list[Object], wanted: Object, *others: Object) -> list[Object]:
+def allocated(slices: list[Object], wanted: Object, *others: Object, begins_again: bool = False) -> list[Object]:
     """Return the results for a claim beside others."""
-    allocation = ClaimAllocator(slices, others, CLASSES, NODE).allocate(wanted)
+    allocation = ClaimAllocator(slices, others, CLASSES, NODE, begins_again=begins_again).allocate(wanted)
     return list(allocation["devices"]["results"])
 
 
@@ -120,6 +120,36 @@ def test_shares_add_up_and_each_has_an_id_of_its_own() -> None:
     assert allocated(slices, claim(request("61Gi")), with_share("20Gi"))[0]["device"] == "gpu-1"
     with pytest.raises(AllocationError):
         allocated(slices[:1], claim(request("61Gi")), with_share("20Gi"), with_share("20Gi", "gpu-1"))
+
+
+def test_before_kubernetes_1_36_a_request_can_have_a_shared_device_twice() -> None:
+    """Each device of a request is searched for from the first on; a whole device is in use then."""
+    slices = [slice_of(shared("gpu-0"), shared("gpu-1"))]
+    two = allocated(slices, claim(request("30Gi", count=2)), begins_again=True)
+    assert [each["device"] for each in two] == ["gpu-0", "gpu-0"]
+    assert len({each["shareID"] for each in two}) == 2
+    larger = allocated(slices, claim(request("50Gi", count=2)), begins_again=True)
+    assert [each["device"] for each in larger] == ["gpu-0", "gpu-1"]
+    both = allocated([slice_of(whole("a"), whole("b"))], claim(request(count=2)), begins_again=True)
+    assert [each["device"] for each in both] == ["a", "b"]
+
+
+def test_until_kubernetes_1_36_only_the_latest_device_of_a_request_has_to_differ() -> None:
+    """kubernetes#140438: of three devices of a request, the third can repeat the value of the first."""
+    slices = [slice_of(*(whole(name, attributes={"root": {"string": root}}) for name, root in ("a1", "b2", "c1")))]
+    apart = [{"distinctAttribute": f"{DRIVER}/root"}]
+    assert len(allocated(slices, claim(request(count=3), constraints=apart))) == 3
+    with pytest.raises(AllocationError):
+        allocated(slices, claim(*(request(name=name) for name in "xyz"), constraints=apart))
+
+
+def test_a_constraint_can_name_an_alternative() -> None:
+    """`<request>/<alternative>`, as well as the request (`matches` in constraint.go)."""
+    slices = [slice_of(*(shared(name, attributes={"root": {"string": name}}) for name in ("a", "b")))]
+    alternative = {"name": "gpu", "firstAvailable": [{"name": "small", **request("1Gi")["exactly"]}]}
+    apart = [{"requests": ["other", "gpu/small"], "distinctAttribute": f"{DRIVER}/root"}]
+    wanted = claim(request("1Gi", name="other"), alternative, constraints=apart)
+    assert [each["device"] for each in allocated(slices, wanted)] == ["a", "b"]
 
 
 def test_a_capacity_that_the_device_lacks_skips_the_device() -> None:

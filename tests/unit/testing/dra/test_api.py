@@ -17,6 +17,13 @@ SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 GROUP = "resource.k8s.io"
 MERGE = "application/merge-patch+json"
+CONDITION = {
+    "type": "InEffect",
+    "status": "True",
+    "reason": "Seen",
+    "message": "seen",
+    "lastTransitionTime": "2025-11-27T03:43:20Z",
+}
 
 Object = dict[str, Any]
 
@@ -196,13 +203,21 @@ async def test_the_status_of_a_device_is_that_of_an_allocated_share(api: Api) ->
     for wrong, message in (
         ({"shareID": None}, "must be an allocated device"),
         ({"conditions": [{}] * 9}, "at most 8 items"),
+        ({"conditions": [CONDITION, CONDITION]}, "conditions[1].type: Duplicate value"),
+        ({"conditions": [{**CONDITION, "type": "in effect"}]}, "type: Invalid value"),
+        ({"conditions": [{**CONDITION, "status": "true"}]}, "status: Unsupported value"),
+        ({"conditions": [{**CONDITION, "reason": "in effect"}]}, "reason: Invalid value"),
+        ({"conditions": [{**CONDITION, "reason": ""}]}, "reason: Invalid value"),
+        ({"conditions": [{**CONDITION, "lastTransitionTime": None}]}, "lastTransitionTime: Required value"),
+        ({"conditions": [{**CONDITION, "message": "x" * 32769}]}, "may not be more than 32768 bytes"),
         ({"data": {"a": "x" * 10_240}}, "may not be more than 10240 bytes"),
         ({"data": "text"}, "must be a valid JSON object"),
     ):
         with pytest.raises(ClusterError) as failure:
             await api.patch(path, {"status": {"devices": [{**entry, **wrong}]}})
         assert message in str(failure.value)
-    assert (await api.patch(path, {"status": {"devices": [entry]}}))["status"]["devices"] == [entry]
+    right = {**entry, "conditions": [CONDITION]}
+    assert (await api.patch(path, {"status": {"devices": [right]}}))["status"]["devices"] == [right]
     assert (await api.patch(path, {"status": {"allocation": None}}))["status"] == {}
 
 

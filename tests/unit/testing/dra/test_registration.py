@@ -155,6 +155,19 @@ async def test_the_same_endpoint_twice_is_refused_and_another_instance_is_prefer
         await node.driver.stop()
 
 
+async def test_a_driver_that_has_registered_is_not_asked_again(short_path: Path) -> None:
+    """Kubernetes 1.36 sees by the connection for claims that a driver is there (pluginmanager/pluginwatcher/README.md).
+
+    Calls of GetInfo every 10 s were proposed (kubernetes#129799), and not taken.
+    """
+    async with dra_node(short_path) as node:
+        await node.register()
+        await node.clock.skip(3600)
+        await node.kubelet.admit(node.pod("gpu"))
+        assert node.driver.calls["GetInfo"] == 1
+        await node.driver.stop()
+
+
 async def test_names_that_begin_with_a_dot_are_ignored(short_path: Path) -> None:
     """kubernetes: pluginwatcher/plugin_watcher.go, handleCreateEvent."""
     async with dra_node(short_path) as node:

@@ -1,0 +1,1 @@
+"""`gpushare web`: pages that show people every GPU of a cluster, who holds it, and what waits."""

@@ -1,0 +1,156 @@
+"""The map: a tile for each GPU, with how much of the GPU is held, by whom, and what is wrong with it."""
+
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
+
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.observe.cluster.report import GpuUse, NodeUse, ResourceUse
+from gpushare_plugin.observe.cluster.tables import gpu_states
+from gpushare_plugin.web.viewer import Viewer
+
+COLORS = 12
+"""The colours by which namespaces are told apart."""
+STEPS = 20
+"""The levels to which a tile can be filled."""
+
+Color = Literal["held", "namespace", "way"]
+"""What the colour of a tile means."""
+Grouping = Literal["node", "model"]
+"""What tiles stand together."""
+
+_BAD = frozenset({"node not ready", "unhealthy", "over capacity", "limit not in effect"})
+"""The states for which a tile has the border of a fault."""
+OTHERS = "other namespaces"
+"""The name of all namespaces that a viewer may not see."""
+
+
+class TileShare(Struct, frozen=True):
+    """What is held of a GPU in one resource."""
+
+    resource: str
+    """The name of the resource."""
+    held: int
+    """The units that pods hold or are promised."""
+    units: int
+    """The units of the GPU."""
+    unit: str
+    """The unit."""
+
+    @property
+    def percent(self) -> int:
+        """The held part in percent."""
+        return min(100, 100 * self.held // self.units) if self.units else 0
+
+
+class Tile(Struct, frozen=True):
+    """A GPU on the map; the MIG instances of a card are one tile."""
+
+    node: str
+    """The name of the node."""
+    index: int
+    """The index of the GPU; negative for a GPU that the node does not list any more."""
+    product: str
+    """The product name; empty if not known."""
+    way: str
+    """The kind of resource that shares the GPU; empty for a GPU that no resource has."""
+    shares: tuple[TileShare, ...]
+    """What is held of the GPU, by resource."""
+    promised: bool
+    """Whether units are promised, and the node has not confirmed the promise."""
+    states: tuple[str, ...]
+    """What is wrong with the GPU or with its node, in a few words."""
+    namespaces: tuple[str, ...]
+    """The namespaces that hold most of the GPU, the largest first."""
+
+    @property
+    def held(self) -> int:
+        """The held part of the resource of which most is held, in percent."""
+        return max((each.percent for each in self.shares), default=0)
+
+    @property
+    def in_words(self) -> str:
+        """The tile for people who do not see it."""
+        shares = [f"{each.held} of {each.units} {each.unit}" for each in self.shares]
+        return "; ".join([", ".join(shares) or "not offered", *self.states])
+
+
+def tiles(node: NodeUse, viewer: Viewer) -> Iterator[Tile]:
+    """Yield the GPUs of a node, in the order of their indexes."""
+    of_node = [*([] if node.ready else ["node not ready"]), *(["node cordoned"] if node.cordoned else [])]
+    outside = {gpu.index: gpu for gpu in node.not_offered}
+    for index, uses in gpus_of(node).items():
+        states = dict.fromkeys([*of_node, *(state for _, gpu in uses for state in gpu_states(gpu))])
+        unoffered = outside.get(index)
+        if unoffered is not None and not uses:
+            states["by claim" if unoffered.by_claim else "not offered"] = None
+        yield Tile(
+            node.name,
+            index,
+            uses[0][1].product if uses else (unoffered.product if unoffered else ""),
+            uses[0][0].kind if uses else "",
+            tuple(_shares(uses)),
+            any(gpu.promised for _, gpu in uses),
+            tuple(states),
+            tuple(_namespaces(uses, viewer)),
+        )
+
+
+def gpus_of(node: NodeUse) -> Mapping[int, list[tuple[ResourceUse, GpuUse]]]:
+    """Return the GPUs of a node by index, each with its resources; in the order of the indexes."""
+    found: dict[int, list[tuple[ResourceUse, GpuUse]]] = {gpu.index: [] for gpu in node.not_offered}
+    for use in node.resources:
+        for gpu in use.gpus:
+            found.setdefault(gpu.index, []).append((use, gpu))
+    return dict(sorted(found.items()))
+
+
+def _shares(uses: Iterable[tuple[ResourceUse, GpuUse]]) -> Iterator[TileShare]:
+    """Yield what is held in each resource; the MIG instances of a card add up."""
+    sums: dict[str, tuple[ResourceUse, int, int]] = {}
+    for use, gpu in uses:
+        _, held, units = sums.get(use.resource, (use, 0, 0))
+        sums[use.resource] = (use, held + gpu.allocated, units + gpu.units)
+    for use, held, units in sums.values():
+        yield TileShare(use.resource, held, units, use.unit)
+
+
+def _namespaces(uses: Iterable[tuple[ResourceUse, GpuUse]], viewer: Viewer) -> Iterable[str]:
+    held: Counter[str] = Counter()
+    for _, gpu in uses:
+        for pod in gpu.pods:
+            held[pod.namespace if viewer.sees(pod.namespace) else OTHERS] += pod.units * 100 // max(1, gpu.units)
+    return (name for name, _ in held.most_common())
+
+
+def classes(tile: Tile, color: Color) -> str:
+    """Return the classes of a tile in the style sheet: its colour, its level and its borders."""
+    level = -(-tile.held * STEPS // 100)
+    found = [f"h{level}", _color(tile, color)]
+    if tile.promised:
+        found.append("promised")
+    if "cordoned" in tile.states or "node cordoned" in tile.states:
+        found.append("cordoned")
+    elif not _BAD.isdisjoint(tile.states):
+        found.append("bad")
+    return " ".join(filter(None, found))
+
+
+def _color(tile: Tile, color: Color) -> str:
+    if color == "namespace":
+        return color_of(tile.namespaces[0]) if tile.namespaces else ""
+    return f"w-{tile.way or 'none'}" if color == "way" else ""
+
+
+def color_of(namespace: str) -> str:
+    """Return the class of a namespace's colour, which is the same everywhere and always."""
+    return "others" if namespace == OTHERS else f"c{zlib.crc32(namespace.encode()) % COLORS}"
+
+
+def grouped(several: Iterable[Tile], by: Grouping) -> Mapping[str, list[Tile]]:
+    """Return the GPUs of a node by the name of the group that they are in; empty where all stand together."""
+    groups: dict[str, list[Tile]] = {}
+    for tile in several:
+        groups.setdefault("" if by == "node" else tile.product or "unknown model", []).append(tile)
+    return groups

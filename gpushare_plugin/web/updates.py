@@ -1,0 +1,63 @@
+"""Tells open pages what has changed, by server-sent events."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from gpushare_plugin.web.pages import Pages, Query
+from gpushare_plugin.web.picture import Picture
+from gpushare_plugin.web.viewer import Viewer
+
+LONGEST = 90.0
+"""Seconds that a stream lasts; the browser then opens another one, and says what it has seen."""
+_AT_MOST = 500
+"""The most nodes of one event; after more changes the page is loaded again."""
+_ALIVE = 15.0
+"""Seconds after which a page learns that the connection is alive."""
+
+
+async def stream(
+    request: web.BaseRequest, picture: Picture, pages: Pages, viewer: Viewer, headers: Mapping[str, str]
+) -> web.StreamResponse:
+    """Send changes of the nodes on the page of the request, for LONGEST seconds or until the client hangs up."""
+    answer = web.StreamResponse(headers={**headers, "Content-Type": "text/event-stream"})
+    await answer.prepare(request)
+    query, shown = Query.of(request.query), _number(request)
+    clock = asyncio.get_running_loop().time
+    until = clock() + LONGEST
+    while clock() < until:
+        replaced, revision = picture.revision.replaced, picture.revision.value
+        await answer.write(_event(revision, _changes(picture, pages, query, viewer, shown)))
+        shown = revision
+        try:
+            async with asyncio.timeout(_ALIVE):
+                await replaced.wait()
+        except TimeoutError:
+            continue
+    return answer
+
+
+def _number(request: web.BaseRequest) -> int:
+    """Return the revision that the client has seen."""
+    text = request.headers.get("Last-Event-ID") or request.query.get("since", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < _LONGEST_NUMBER else -1
+
+
+_LONGEST_NUMBER = 18
+
+
+def _changes(picture: Picture, pages: Pages, query: Query, viewer: Viewer, shown: int) -> Mapping[str, str] | None:
+    """Return the rows that have changed, by the ID of the row; None where the page has to be loaded again."""
+    if not picture.nodes_changed <= shown <= picture.revision.value:
+        return None
+    changed = [each for each in picture.changed_since(shown) if query.wants(each.use.name)]
+    if len(changed) > _AT_MOST:
+        return None
+    return {row.id: str(row.markup) for each in changed for row in pages.rows(each, query, viewer)}
+
+
+def _event(revision: int, rows: Mapping[str, str] | None) -> bytes:
+    name = "load" if rows is None else "rows"
+    return f"id: {revision}\nevent: {name}\ndata: {json.dumps(rows)}\n\n".encode()

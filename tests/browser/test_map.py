@@ -1,0 +1,40 @@
+"""The map in a browser: what is shown, and what a change does."""
+
+from playwright.async_api import Page, expect
+
+from gpushare_plugin.kube.client import NODES
+from gpushare_plugin.ledger.node_record import encode
+from gpushare_plugin.testing.cluster import ApiServer
+from tests.process.test_inspect import a_node, running
+from tests.unit.observe.cluster.clusters import gpu, recorded
+from tests.waiting import PATIENCE
+
+SOON = PATIENCE * 1000
+"""Milliseconds that a browser may take."""
+
+
+async def test_the_map_follows_the_cluster(server: ApiServer, page: Page) -> None:
+    """A pod fills the tile of its GPU, a new node appears and a deleted one disappears, without a click."""
+    await expect(page.get_by_role("heading", level=1)).to_have_text("2 GPUs on 1 node")
+    await expect(page.get_by_role("link", name="GPU 1: 0 of 15 GiB")).to_have_class("tile h0", timeout=SOON)
+    running(server, "model", "gpu-1", 6, "GPU-gpu-1-1")
+    await expect(page.get_by_role("link", name="GPU 1: 6 of 15 GiB")).to_have_class("tile h8", timeout=SOON)
+    a_node(server, "gpu-2", encode(recorded(gpu("gpu-2", 0))))
+    await expect(page.get_by_role("heading", level=1)).to_have_text("3 GPUs on 2 nodes", timeout=SOON)
+    server.store.delete(NODES, "gpu-2")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("2 GPUs on 1 node", timeout=SOON)
+
+
+async def test_the_map_is_a_table_without_scripts(server: ApiServer, page: Page) -> None:
+    """The rows are nodes, and the tiles are links with words."""
+    running(server, "model", "gpu-1", 6, "GPU-gpu-1-1")
+    await expect(page.get_by_role("link", name="GPU 1: 6 of 15 GiB")).to_be_attached(timeout=SOON)
+    assert page.context.browser is not None
+    without = await page.context.browser.new_context(
+        java_script_enabled=False, storage_state=await page.context.storage_state()
+    )
+    plain = await without.new_page()
+    await plain.goto(page.url)
+    row = plain.get_by_role("row").filter(has=plain.get_by_role("rowheader", name="gpu-1"))
+    await expect(row.get_by_role("link")).to_have_text(["gpu-1", "GPU 0: 0 of 15 GiB", "GPU 1: 6 of 15 GiB"])
+    await without.close()

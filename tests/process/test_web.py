@@ -1,0 +1,100 @@
+"""`gpushare web` as a person at a terminal runs it, asked by a client that is no browser."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+
+from gpushare_plugin.ledger.node_record import encode
+from gpushare_plugin.testing.cluster import ApiServer
+from tests.process.pages import pages
+from tests.process.test_inspect import a_node, running
+from tests.unit.observe.cluster.clusters import gpu, recorded
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    """Run an API server with a node of two GPUs."""
+    async with ApiServer() as started:
+        a_node(started, "gpu-1", encode(recorded(gpu("gpu-1", 0), gpu("gpu-1", 1))))
+        yield started
+
+
+@pytest.fixture
+async def address(server: ApiServer, tmp_path: Path) -> AsyncIterator[str]:
+    """Run the pages, and return the address that is good once."""
+    async with pages(server.kubeconfig(tmp_path / "config")) as found:
+        yield found
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[aiohttp.ClientSession]:
+    """Return a client that keeps cookies."""
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
+        yield session
+
+
+def at(address: str, path: str) -> str:
+    """Return the address of a path, without the token."""
+    return urlsplit(address)._replace(path=path, query="").geturl()
+
+
+async def test_the_address_is_good_once_and_leaves_the_browser(address: str, browser: aiohttp.ClientSession) -> None:
+    """The first browser gets a cookie that scripts cannot read, and an address without the token; a second nothing."""
+    async with browser.get(address) as first:
+        assert (first.status, str(first.url)) == (200, at(address, "/"))
+        (redirect,) = first.history
+        assert "HttpOnly" in redirect.headers["Set-Cookie"]
+        assert "SameSite=Strict" in redirect.headers["Set-Cookie"]
+        assert "2 GPUs on 1 node" in await first.text()
+    async with aiohttp.ClientSession() as other, other.get(address) as second:
+        assert second.status == 403
+    async with browser.get(at(address, "/")) as again:
+        assert again.status == 200
+
+
+async def test_nothing_is_shown_without_the_token(address: str) -> None:
+    """Neither pages nor updates nor the style sheet: a wrong token is no token."""
+    async with aiohttp.ClientSession() as stranger:
+        for path in ("/", "/updates", "/static/style.css", "/?token=", "/?token=wrong"):
+            async with stranger.get(at(address, "/").rstrip("/") + path) as answer:
+                assert answer.status == 403, path
+                assert "gpu-1" not in await answer.text()
+
+
+async def test_a_name_that_leads_here_is_refused(address: str, browser: aiohttp.ClientSession) -> None:
+    """A page from elsewhere cannot read this one through a host name of its own."""
+    async with browser.get(address):
+        pass
+    async with browser.get(at(address, "/"), headers={"Host": "rebound.example"}) as answer:
+        assert answer.status == 421
+
+
+async def test_every_answer_forbids_what_is_not_ours(address: str, browser: aiohttp.ClientSession) -> None:
+    """Also refusals have the policy by which the browser loads and runs nothing from elsewhere."""
+    for url in (at(address, "/"), address, at(address, "/nowhere"), at(address, "/static/updates.js")):
+        async with browser.get(url) as answer:
+            assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'; ")
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_a_change_is_sent_to_an_open_page(
+    server: ApiServer, address: str, browser: aiohttp.ClientSession
+) -> None:
+    """The row of the node that changed arrives, with what is held now."""
+    async with browser.get(address):
+        pass
+    async with browser.get(at(address, "/updates")) as updates:
+        assert "event: load" in await event(updates)
+        running(server, "model", "gpu-1", 6, "GPU-gpu-1-1")
+        rows = json.loads((await event(updates)).partition("data: ")[2])
+        assert list(rows) == ["gpu-1/"]
+        assert "GPU 1: 6 of 15 GiB" in rows["gpu-1/"]
+
+
+async def event(updates: aiohttp.ClientResponse) -> str:
+    """Return the next event of a stream."""
+    return (await updates.content.readuntil(b"\n\n")).decode()
