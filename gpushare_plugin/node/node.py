@@ -213,6 +213,19 @@ class ServedNode:
         if self._offer.waits_for_record(self._slices.surplus(self._configuration.partitioning)):
             self._offer.update_holdings(await self._read_renewed())
             self.apply()
+        await self._serve_retired()
+
+    async def _serve_retired(self) -> None:
+        """Serve the resources of units that pods held before the start, where only that shows the units to be free.
+
+        The kubelet writes its checkpoint, without ended pods, when it gets a device list, allocates, or forgets
+        a resource whose plugin is gone for 5 minutes (`writeCheckpoint` in kubernetes 1.36,
+        pkg/kubelet/cm/devicemanager/manager.go). A node whose GPUs are all given by claim has nothing else to list.
+        """
+        names = frozenset[str]() if self.sessions else self._offer.only_recorded(self._gpus.inventory)
+        if names and (served := await self._reader.healthy()) is not None and not names <= served:
+            self._offer.serve(names - served)
+            self.apply()
 
     async def track_namespaces(self) -> None:
         """Request MPS namespaces for what containers hold, whenever the kubelet has written its record."""

@@ -32,6 +32,7 @@ class NodeOffer:
         self._clock = clock
         self._offer = Offer()
         self._held: Confirmed | None = None
+        self._served: frozenset[str] = frozenset()
         self.waiting: Mapping[str, str] = {}
         """Why GPUs are not shared as configured yet, by UUID."""
 
@@ -45,7 +46,7 @@ class NodeOffer:
 
     def advance(self, plan: Plan, inventory: Inventory) -> None:
         """Offer the part of a plan that is possible now; publish the GPUs that begin or cease to wait."""
-        wanted = WantedOffer(plan.resources, plan.modes, inventory.parts)
+        wanted = WantedOffer(plan.resources, plan.modes, inventory.parts, self._served)
         self._offer, waiting = advance(self._offer, wanted, self._held, self._clock())
         before, self.waiting = self.waiting, {each.gpu: _why(each, self._held) for each in waiting}
         for gpu, reason in self.waiting.items() - before.items():
@@ -81,6 +82,20 @@ class NodeOffer:
         now = self._clock()
         coming = (each.since + MINIMUM_RETIRED_SECONDS - now for each in self._offer.retired if each.listed)
         return min([most, *(seconds for seconds in coming if seconds > 0)])
+
+    def only_recorded(self, inventory: Inventory) -> frozenset[str]:
+        """Return the names of resources that are not served, and of whose units only the kubelet's checkpoint knows.
+
+        They are units of `inventory` that pods held before this daemon started.
+        """
+        recorded = self._held.only_recorded if self._held is not None else frozenset[str]()
+        gpus = inventory.numa_nodes
+        retired = (each for each in self._offer.retired if not each.listed and each.first.on(gpus).gpu in gpus)
+        return frozenset(each.resource for each in retired if not recorded.isdisjoint(each.units))
+
+    def serve(self, names: AbstractSet[str]) -> None:
+        """Serve these resources, too, as long as they have retired units."""
+        self._served |= names
 
     @property
     def modes_in_use(self) -> dict[str, Mode]:

@@ -47,6 +47,8 @@ class WantedOffer(Struct, frozen=True):
     """The modes of shared GPUs by UUID, for GPUs with a mode that the units alone do not show."""
     parts: Mapping[str, str] = field(default_factory=dict)
     """The card of each MIG instance, both by UUID: a card is never allocated beside its MIG instances."""
+    served: frozenset[str] = frozenset()
+    """The names of further resources to serve while they have retired units, since nobody else serves them."""
 
     @property
     def gpus(self) -> dict[str, int | None]:
@@ -172,9 +174,10 @@ def advance(offer: Offer, wanted: WantedOffer, held: Confirmed | None, now: floa
 def _retire(offer: Offer, wanted: WantedOffer, now: float) -> tuple[tuple[Retired, ...], dict[str, set[str]]]:
     """Return the unwanted units among listed and retired units, and the IDs of the wanted units by resource."""
     resources = {resource.name: resource for resource in wanted.resources}
+    names = resources.keys() | wanted.served
     stay: dict[str, set[str]] = defaultdict(set)
     retired = []
-    for each in (*_listed(offer, now), *(_served(each, resources.keys()) for each in offer.retired)):
+    for each in (*_listed(offer, now), *(_served(each, names) for each in offer.retired)):
         same = _same(each, resources.get(each.resource), wanted.modes)
         stay[each.resource] |= same
         if left := _only(each, each.units.keys() - same if same else each.units.keys()):

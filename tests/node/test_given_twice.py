@@ -111,3 +111,14 @@ async def test_a_list_waits_for_the_checkpoint_only_so_long(
     lister = QuietLister(kubelet.plugin_directory, kubelet.pod_resources_socket, recent, 0.01)
     assert len((await lister.list()).holdings) == 1
     assert not recent.unwritten
+
+
+async def test_a_resource_is_known_to_be_served_while_its_plugin_is_there(
+    kubelet: EmbeddedKubelet, recent: RecentAllocations
+) -> None:
+    """Whatever pods hold of it; without an answer of the kubelet, nothing is known."""
+    reader = HoldingsReader(kubelet.plugin_directory, kubelet.pod_resources_socket, recent=recent)
+    await admitted(kubelet, "first", 1)
+    assert await reader.healthy() == frozenset({RESOURCE})
+    await kubelet.stop()
+    assert await reader.healthy() is None

@@ -32,7 +32,7 @@ from gpushare_plugin.kubelet.allocations.checkpoint import (
     read_listed,
     read_recorded,
 )
-from gpushare_plugin.kubelet.allocations.pod_resources import PodResourcesError
+from gpushare_plugin.kubelet.allocations.pod_resources import PodResourcesError, healthy_devices
 from gpushare_plugin.kubelet.allocations.quiet import QuietLister
 from gpushare_plugin.kubelet.allocations.trust import DELAYS, PodName, Trust, TrustDelays
 from gpushare_plugin.kubelet.serving.watched_directory import Identity, identity
@@ -138,6 +138,13 @@ class HoldingsReader:
             asked_at = before[1]
         self._log_doubt(None)
         return await asyncio.to_thread(lambda: Confirmed.of(combined(shown, recorded or ()), asked_at))
+
+    async def healthy(self) -> frozenset[str] | None:
+        """Return the names of the resources with healthy devices, which some plugin serves; None without an answer."""
+        try:
+            return frozenset(await healthy_devices(self._pod_resources))
+        except PodResourcesError:
+            return None
 
     async def next_record(self) -> None:
         """Wait until the kubelet has written its checkpoint after the last question, at most `RECORD_WITHIN` seconds.

@@ -112,6 +112,24 @@ async def test_a_gpu_of_claims_is_never_offered_as_units(short_path: Path, versi
         assert file.read_bytes() == before
 
 
+async def test_a_restart_with_all_gpus_by_claim_waits_for_no_pod_that_has_ended(short_path: Path) -> None:
+    """The kubelet keeps units of ended pods in its record until it gets a device list."""
+    async with claim_node(short_path) as node:
+        pod = Pod("units", [Container("main", {GPU_MEM: 2})])
+        await node.kubelet.admit(Pod("gpushare", []))  # the pod of the daemon shows that the kubelet knows its pods
+        async with node.serving(HAMI, None) as daemon:
+            await daemon.advertises(node.kubelet, {GPU_MEM: 80})
+            await node.kubelet.admit(pod)
+        async with node.serving(HAMI) as daemon:
+            await daemon.logged("dra_plugin_registered")
+            assert "when its pods end" in await node.listed()
+            node.kubelet.delete(pod)
+            await node.devices(daemon, 1)
+            await daemon.logged("resource_retired")
+            assert node.kubelet.allocatable() == {GPU_MEM: 0}
+            assert [each["resource"] for each in daemon.log if each["event"] == "resource_registered"] == [GPU_MEM]
+
+
 @pytest.mark.long
 async def test_a_gpu_goes_from_the_device_plugin_to_claims_and_back(short_path: Path) -> None:
     """The last pod with units has to end first, and on the way back the last claim."""

@@ -179,6 +179,8 @@ def test_units_held_from_an_earlier_life_are_kept_from_the_new_way() -> None:
     assert waiting == (Waiting(a_gpu(0).uuid, frozenset({held})),)
     both, _ = advance(offer, wanted(memory(devices=[1]) | time_slicing({**SLICED, "devices": [0]})), None, 0.0)
     assert counts(both) == {GPU_MEM: (0, 1), "nvidia.com/gpu": (0, 4)}
+    ours, _ = advance(offer, replace(new, served=frozenset({GPU_MEM})), None, 0.0)
+    assert counts(ours) == {GPU_MEM: (0, 1), "nvidia.com/gpu": (4, 0)}
     offer, waiting = advance(offer, new, account(), LATER)
     assert (counts(offer), waiting) == ({"nvidia.com/gpu": (8, 0)}, ())
 
