@@ -171,10 +171,30 @@ def _lines_of_gpus(facts: Facts, host: HostRoot) -> Iterator[Diagnosis]:
     if facts.nvml:
         yield from nvml.judge_nvml(facts.nvml, facts.driver.kernel)
     if facts.runtime is None:
-        # A root without a container runtime is that of a pod, which lacks the other files of the node, too.
-        yield from (not_looked_at(subject, runtimes.WITHOUT_RUNTIME) for subject in _SUBJECTS_OF_FILES)
+        yield from _lines_without_runtime(facts, host)
     else:
         yield from _lines_of_files(facts, facts.runtime, host)
+
+
+def _lines_without_runtime(facts: Facts, host: HostRoot) -> Iterator[Diagnosis]:
+    """Yield the lines about what needs no container runtime, as far as the root shows any of that.
+
+    A root without a container runtime may be that of a pod, which lacks most files of the node: what is not there says
+    nothing.
+    """
+    needs, names = facts.needs, _gpu_names(facts)
+    shown: dict[str, Iterator[Diagnosis]] = {}
+    if facts.toolkit.directory is not None:
+        lines = toolkit.judge_toolkit(facts.toolkit, host, needs, facts.driver)
+        shown |= {toolkit.VERSION: lines, toolkit.SETTINGS: iter(())}
+    if facts.cdi.files or facts.cdi.unusable:
+        ours = facts.plugins.ours is True
+        look = cdi.SpecificationLook(facts.cdi, needs, facts.toolkit, facts.driver, {}, ours, names)
+        shown[cdi.SUBJECT] = cdi.judge_cdi(look)
+    if host.exists(needs.mps_root) and (facts.mps.control or facts.mps.agent):
+        shown[mps.SUBJECT] = mps.judge_mps(facts.mps, needs, facts.driver.kernel)
+    for subject in _SUBJECTS_OF_FILES:
+        yield from shown.get(subject, (not_looked_at(subject, runtimes.WITHOUT_RUNTIME),))
 
 
 def _lines_of_files(facts: Facts, runtime: RuntimeFacts, host: HostRoot) -> Iterator[Diagnosis]:

@@ -126,7 +126,7 @@ def _leave(limits: MemoryLimits, uuid: str, cgroup: Path) -> bool:
 
 
 def _prove(limits: MemoryLimits, uuid: str, tops: Iterable[Path]) -> str | None:
-    """Set the limits that the cgroup of all pods has, which changes nothing; return why that fails, None otherwise."""
+    """Set the limits that the kubepods cgroup has, which changes nothing; return why that fails, None otherwise."""
     reason = None
     for top in tops:
         try:

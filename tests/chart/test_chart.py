@@ -980,6 +980,7 @@ def test_mig_has_pods_of_its_own() -> None:
         "runAsUser": 0,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
     }
     assert environment(values, "mig")["NVIDIA_MIG_CONFIG_DEVICES"] == "all"
     assert environment(values, "mig")["MIG_ROOT"] == "/run/gpushare/mig"

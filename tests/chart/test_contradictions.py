@@ -206,6 +206,13 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "driverLimits.root, so no container would be limited: set driverLimits.securityContext.runAsUser to 0"
         ),
     ),
+    "an argument for an agent that the chart does not run": (
+        {"extraArgs": ["--driver-limits-agent=true"]},
+        (
+            "extraArgs has --driver-limits-agent, but the chart runs no agent, and the daemons would wait for it: "
+            "remove it there, and set driverLimits.enabled to true"
+        ),
+    ),
     "an agent that the chart does not run": (
         {"extraEnv": [{"name": "DRIVER_LIMITS_AGENT", "value": "true"}]},
         (
@@ -649,6 +656,7 @@ CONSISTENT: list[dict[str, Any]] = [
     {"config": {"map": {"a": {"imex": {"channelIDs": [], "required": False}}}}},
     {"extraEnv": [{"name": "CONFIG_FILE", "value": "/more/config.yaml"}]},
     {"extraEnv": [{"name": "DRIVER_LIMITS_AGENT", "value": "false"}]},
+    {"extraArgs": ["--driver-limits-agent=false"]},
     {"config": {"map": {"a": memory_by("driver")}}, "deviceListStrategy": ["envvar", "cdi-annotations"]},
     {"config": {"map": {"a": memory_by("driver")}}, "simulate": GPUS},
     {

@@ -69,13 +69,16 @@ CASES = [
     gauge("GpuUnresponsive", "gpushare_gpus_unresponsive", NODE, "2", 5),
     gauge("GpuNotServedByMps", "gpushare_gpu_unhealthy", {**GPU, "reason": "mps"}, "1", 10),
     gauge("GpuDriverLimitsNotSet", "gpushare_gpu_unhealthy", {**GPU, "reason": "limits"}, "1", 10),
-    gauge(
+    Case(  # beside a GPU that never had the first isolation
         "GpuIsolationNotFirst",
-        "gpushare_gpu_isolation",
+        {
+            series("gpushare_gpu_isolation", GPU, isolation="driver", wanted="driver"): "1x5 stale",
+            series("gpushare_gpu_isolation", GPU, isolation="none", wanted="driver"): "_x6 0x15",
+            series("gpushare_gpu_isolation", {**GPU, "uuid": "GPU-1"}, isolation="none", wanted="driver"): "0x20",
+        },
+        15,
+        17,
         {**GPU, "isolation": "none", "wanted": "driver"},
-        "0",
-        10,
-        good="1x5",
     ),
     gauge("GpuWaiting", "gpushare_gpu_waiting", GPU, "1", 60),
     gauge("GpuOverused", "gpushare_gpu_containers_over_limit", GPU, "1", 10),

@@ -105,6 +105,11 @@ def includes_driver(isolation: Iterable[str]) -> bool:
     return not _BY_DRIVER.isdisjoint(isolation)
 
 
+def without_driver(isolation: Iterable[str]) -> tuple[str, ...]:
+    """Return those of the isolations with which the driver does not limit memory, in the same order."""
+    return tuple(name for name in isolation if name not in _BY_DRIVER)
+
+
 def includes_mps(isolation: Iterable[str]) -> bool:
     """Return whether one of these isolations needs MPS."""
     return not _BY_MPS.isdisjoint(isolation)

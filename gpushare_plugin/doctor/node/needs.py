@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gpushare_plugin.base.structs import Struct
-from gpushare_plugin.config.schema.isolations import is_always_driver, is_always_mps
+from gpushare_plugin.config.schema.isolations import includes_driver, is_always_driver, is_always_mps, without_driver
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.core.namespaces import MpsProtocol
 from gpushare_plugin.kubelet.paths import DEFAULT_POD_RESOURCES_SOCKET
@@ -37,6 +37,8 @@ class ConfigNeeds(Struct, frozen=True):
     """Whether an entry of the config names the limits of the driver as isolation."""
     only_driver_limits: bool = False
     """Whether an entry of the config names no isolation without the limits of the driver."""
+    instead_of_driver: tuple[str, ...] = ()
+    """The isolations that entries of the config list first behind the limits of the driver."""
     burst: bool = False
     """Whether an entry of the config lets its shares use more memory while that is free."""
     file: str | None = None
@@ -88,7 +90,14 @@ def needs_of(config: Config, file: str | None, pod_resources_socket: Path) -> Co
         mps_protocol=config.flags.mps_protocol,
         driver_limits=sharing.includes_driver,
         only_driver_limits=any(map(is_always_driver, sharing.isolations)),
+        instead_of_driver=_instead_of_driver(config),
         burst=sharing.bursts,
         file=file,
         pod_resources_socket=str(pod_resources_socket),
     )
+
+
+def _instead_of_driver(config: Config) -> tuple[str, ...]:
+    listing = filter(includes_driver, config.sharing.isolations)
+    others = filter(None, map(without_driver, listing))
+    return tuple(dict.fromkeys(names[0] for names in others))

@@ -35,7 +35,7 @@ class CgroupFacts(Struct, frozen=True):
     capacities: Mapping[str, int] = field(default_factory=dict)
     """The bytes of each GPU that the kernel counts in the controller dmem, by PCI address."""
     of_pods: tuple[str, ...] = ()
-    """The controllers of the group of all pods; none where the kubelet has not made that group."""
+    """The controllers of the kubepods cgroup, which has all pods; none where the kubelet has not made that cgroup."""
     settings: tuple[str, ...] = ()
     """The limits and reservations of GPU memory of whole groups of services or pods, in words."""
 

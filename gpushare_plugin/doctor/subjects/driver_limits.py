@@ -121,8 +121,13 @@ def _judged(look: LimitLook, defect: Defect | None) -> Diagnosis:
         return right(SUBJECT, f"by {look.limits_by}, set by {_setters(look)}")
     if needs.only_driver_limits:
         return wrong(SUBJECT, *defect)
-    instead = "so the config takes the next isolation of its list; for driver limits"
-    return right(SUBJECT, f"{defect.found}, {instead}, {defect.remedy}")
+    instead = f"so the config takes the next isolation of its list: {' or '.join(needs.instead_of_driver)}"
+    unlimited = needs.instead_of_driver == ("none",)
+    nothing = ", with which nothing limits the memory of containers" if "none" in needs.instead_of_driver else ""
+    return right(
+        SUBJECT,
+        f"{'no limits: ' if unlimited else ''}{defect.found}, {instead}{nothing}; for driver limits, {defect.remedy}",
+    )
 
 
 def _setters(look: LimitLook) -> str:
@@ -157,8 +162,8 @@ def _none_here(look: LimitLook) -> Defect | None:
         )
     if look.cgroups.of_pods and look.limits_by not in look.cgroups.of_pods:
         return Defect(
-            f"the group of all pods has the controllers {' '.join(look.cgroups.of_pods)}, and not {look.limits_by}, so "
-            "the driver would count containers in a group above, and enforce no limits of theirs",
+            f"the kubepods cgroup has the controllers {' '.join(look.cgroups.of_pods)}, and not {look.limits_by}, so "
+            "the driver would count containers in a cgroup above, and enforce no limits of theirs",
             f"run `echo +{look.limits_by} > /sys/fs/cgroup/cgroup.subtree_control`, restart the kubelet, and use runc, "
             "which turns on every controller of the node for its containers",
         )

@@ -106,7 +106,7 @@ def _cells(node: NodeReport) -> Mapping[str, _Cell]:
         "STATE": of_gpu(lambda gpu: gpu.state, "unresponsive"),
         "IN USE": of_gpu(lambda gpu: _mib(gpu.memory_used_mib), "-"),
         "BUSY": of_gpu(lambda gpu: _percent(gpu.utilization), "-"),
-        "MODE": of_gpu(lambda gpu: _mode(gpu) if gpu.units else "-", "-"),
+        "MODE": of_gpu(_mode, "-"),
         "UUID": lambda row: row.uuid or "-",
         "CDI DEVICE": of_gpu(lambda gpu: gpu.cdi_device or "-", "-"),
     }
@@ -125,6 +125,8 @@ def _percent(part: float | None) -> str:
 
 
 def _mode(gpu: GpuReport) -> str:
+    if not gpu.units:
+        return "waiting" if gpu.waiting else "-"
     return f"{gpu.mode}" if gpu.isolation in {None, "none", gpu.mode} else f"{gpu.mode},{gpu.isolation}"
 
 

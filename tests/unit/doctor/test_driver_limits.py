@@ -1,5 +1,6 @@
 """Tests of what `gpushare doctor` says of driver limits, on nodes that have them and on nodes that lack one thing."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +28,7 @@ from gpushare_plugin.testing.hosts import (
 from tests.unit.doctor.examining import CDI, ENVVAR, examined, shown, wrong_lines
 
 SUBJECT = "driver limits"
-WISHED = replace(ENVVAR, driver_limits=True)
+WISHED = replace(ENVVAR, driver_limits=True, instead_of_driver=("none",))
 """A config with `isolation: [driver, none]`."""
 NEEDED = replace(WISHED, only_driver_limits=True)
 """A config with `isolation: driver`."""
@@ -167,7 +168,7 @@ def test_a_config_without_them_makes_no_line_wrong(name: str, short_path: Path) 
         (
             DRIVER_LIMITS.edited(f"{CGROUPS}/kubepods.slice/cgroup.controllers", " misc dmem", ""),
             BY_CDI,
-            "the group of all pods has the controllers cpuset cpu io memory hugetlb pids rdma, and not dmem",
+            "the kubepods cgroup has the controllers cpuset cpu io memory hugetlb pids rdma, and not dmem",
             "run `echo +dmem > /sys/fs/cgroup/cgroup.subtree_control`",
         ),
         (
@@ -244,14 +245,38 @@ def test_what_a_node_lacks_is_named_with_what_mends_it(
 
 
 @pytest.mark.parametrize("host", [KUBEADM_CONTAINERD_2, DRIVER_LIMITS_OLD_TOOLKIT], ids=["driver", "toolkit"])
-def test_a_config_with_another_isolation_is_served_without_them(host: HostDescription, short_path: Path) -> None:
-    """With `isolation: [driver, none]` nothing is wrong there, and the line says what would bring driver limits."""
-    _, report = examined(host, short_path, replace(BY_CDI, only_driver_limits=False))
+@pytest.mark.parametrize("instead", ["none", "mps"])
+def test_a_config_with_another_isolation_is_served_without_them(
+    host: HostDescription, instead: str, short_path: Path
+) -> None:
+    """With `isolation: [driver, none]` nothing is wrong; the line says what is taken, and what is missing."""
+    needs = replace(BY_CDI, only_driver_limits=False, instead_of_driver=(instead,))
+    _, report = examined(host, short_path, needs)
     assert wrong_lines(report) == []
     (line,) = lines(report)
-    assert "so the config takes the next isolation of its list; for driver limits, " in line.found
+    assert f"so the config takes the next isolation of its list: {instead}" in line.found
+    assert line.found.startswith("no limits: ") is (instead == "none")
+    assert ("with which nothing limits the memory of containers" in line.found) is (instead == "none")
+    assert "; for driver limits, " in line.found
     assert "upgrade" in line.found
     assert "[driver, none]" not in line.found
+
+
+def test_what_a_config_lists_behind_driver_limits_is_known(tmp_path: Path) -> None:
+    """Of each entry, the first isolation behind those of the driver counts, each once."""
+    lists = [
+        ["driver", "mps", "none"],
+        ["driver+mps", "driver", "none"],
+        ["driver", "none"],
+        ["driver"],
+        ["mps", "none"],
+    ]
+    entries = [{"name": f"a.b/{number}", "isolation": each} for number, each in enumerate(lists)]
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"version": "v1", "sharing": {"memory": {"resources": entries}}}))
+    config = load(file).config
+    assert config is not None
+    assert needs_of(config, None, Path("/s")).instead_of_driver == ("mps", "none")
 
 
 @pytest.mark.parametrize(

@@ -198,3 +198,17 @@ def test_a_failure_of_nvml_is_a_wrong_line(short_path: Path) -> None:
     _, report = examined(KUBEADM_CONTAINERD_1_7, short_path, source=source)
     (line,) = wrong_lines(report)
     assert (line.subject, line.found) == ("NVML", "no GPU answers")
+
+
+def test_what_needs_no_container_runtime_is_looked_at_without_one(short_path: Path) -> None:
+    """On a node whose container runtime is not found, what the root shows of toolkit, CDI and MPS is judged anyway."""
+    bare = KUBEADM_CONTAINERD_2.without("/etc/containerd", "/run/containerd", "/usr/bin/containerd")
+    spec = HostDescription({"/etc/cdi/nvidia.yaml": "no: specification"}, directories=("/run/nvidia/mps",))
+    spec += HostDescription({"/usr/bin/nvidia-cuda-mps-control": ""})
+    facts, report = examined(bare + spec, short_path, ConfigNeeds(mps=True))
+    assert facts.runtime is None
+    assert found(report, "container toolkit") == "1.18.1, in /usr/bin"
+    wrong = {line.subject for line in wrong_lines(report)}
+    assert wrong >= {"MPS"}
+    assert "mount the root of the node" not in found(report, "CDI specifications")
+    assert "mount the root of the node" in found(report, "container runtime")

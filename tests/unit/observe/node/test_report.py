@@ -436,6 +436,13 @@ class TestStates:
         assert "GPU 0: unhealthy: GPU is lost" in lines
         assert lines.index("GPU 2: unhealthy: XID 79") + 1 == lines.index("GPU 2: cordoned by annotation")
 
+    def test_a_gpu_that_waits_has_that_for_its_mode(self) -> None:
+        """While pods hold units of the mode before, the GPU has no units in any mode; one that is left out has none."""
+        snapshot = Snapshot(self.node, (), waiting={a_gpu(1).uuid: "waits for pods"})
+        rows = [line.split() for line in text(report(snapshot, "daemon"), wide=True)]
+        mode = {row[0]: "waiting" in row[-2:] for row in rows if row and row[0] in {"0", "1"}}
+        assert mode == {"0": False, "1": True}
+
     def test_a_node_without_trouble_is_as_configured(self, resources: tuple[Resource, ...]) -> None:
         """Nothing is said, for there is nothing to say; what is not registered is not available."""
         snapshot = self.snapshot(resources)
