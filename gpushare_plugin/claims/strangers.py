@@ -11,27 +11,26 @@ from gpushare_plugin.core.usage import Usage
 def strangers(claims: Iterable[PreparedClaim], usage: Usage) -> Mapping[str, frozenset[str]]:
     """Return the pods that may have come to claims, by the UID of the claim, as a look at the usage shows them.
 
-    Pods of which the kubelet shows a container with the claim are named as `namespace/name`, pods with processes on a
-    GPU of the claim by their UID; a pod whose UID is known as that of a holder of the GPU is no stranger. Claims
+    Pods with a container that has the claim are named as `namespace/name`, unless their UID is that of a pod of the
+    claim; pods with processes on a GPU of the claim by their UID, unless it is that of a holder of the GPU. Claims
     without strangers are left out.
     """
-    nameless, foreign = _nameless(usage), _foreign(usage)
-    found = {
-        claim.id.uid: frozenset().union(
-            *(nameless[claim.id.namespace, each.device, each.share_id] for each in claim.devices),
-            *(foreign[each.gpu] for each in claim.devices),
-        )
-        for claim in claims
-    }
+    holders, foreign = _holders(usage), _foreign(usage)
+    found: dict[str, frozenset[str]] = {}
+    for claim in claims:
+        users = {user.uid for user in claim.users}
+        having = (who for each in claim.devices for who in holders[claim.id.namespace, each.device, each.share_id])
+        unknown = frozenset(label for label, uid in having if uid not in users)
+        found[claim.id.uid] = unknown.union(*(foreign[each.gpu] for each in claim.devices))
     return {uid: pods for uid, pods in found.items() if pods}
 
 
-def _nameless(usage: Usage) -> defaultdict[tuple[str, str, str | None], set[str]]:
-    """Return the pods without a known UID, by the namespace and the device of what they have by claims."""
-    found: defaultdict[tuple[str, str, str | None], set[str]] = defaultdict(set)
+def _holders(usage: Usage) -> defaultdict[tuple[str, str, str | None], set[tuple[str, str]]]:
+    """Return label and UID of the pods that have devices by claims, by the namespace and the device."""
+    found: defaultdict[tuple[str, str, str | None], set[tuple[str, str]]] = defaultdict(set)
     for each in usage.containers:
-        for device in each.claimed if not each.uid else ():
-            found[each.namespace, device.device, device.share_id].add(each.label)
+        for device in each.claimed:
+            found[each.namespace, device.device, device.share_id].add((each.label, each.uid))
     return found
 
 

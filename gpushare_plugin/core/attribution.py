@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import Struct, replace
-from gpushare_plugin.core.driver_limits import NO_LIMIT, MemoryLimit
+from gpushare_plugin.core.driver_limits import NO_LIMIT, MemoryLimit, given_limit
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.holding import Holding
 from gpushare_plugin.core.prepared_claim import PreparedDevice
@@ -70,7 +70,7 @@ def _leaving_mps(snapshot: Snapshot) -> frozenset[str]:
 def driver_limits(snapshot: Snapshot, holdings: Iterable[Holding]) -> Iterator[tuple[Holding, str, MemoryLimit]]:
     """Yield every container with each GPU that the container holds, by UUID, and the driver limits promised there."""
     for share in _shares(snapshot, holdings):
-        limited = share.gpu in snapshot.driver_limits
+        limited = share.gpu in snapshot.driver_limits or _given(share.claimed)
         yield share.holder, share.gpu, MemoryLimit(share.memory, share.guaranteed) if limited else NO_LIMIT
 
 
@@ -113,11 +113,27 @@ def _claimed_shares(snapshot: Snapshot, holdings: Iterable[Holding]) -> Iterator
 
 
 def _claimed_limit(snapshot: Snapshot, gpu: Gpu, devices: Sequence[PreparedDevice]) -> MemoryLimit:
-    """Return the limits of a container with `devices` of a GPU, which are shares, or the GPU itself."""
+    """Return the limits of a container with `devices` of a GPU, which are shares, or the GPU itself.
+
+    The driver limits a share as the claim was given it, whatever the config adds now; by the rule of the config only
+    where the variables of a container cannot say it, as for different limits on several GPUs.
+    """
     share, rule = sum(each.memory_mib for each in devices), snapshot.driver_limits.get(gpu.uuid)
+    given = _given(devices)
+    if given and given.keys() == {each.request for each in devices}:
+        most = sum(each.hard or 0 for each in given.values())
+        return MemoryLimit(min(most, gpu.memory_mib * MIB), sum(each.soft for each in given.values()))
     if rule is None or not share or any(each.way == "whole" for each in devices):
         return MemoryLimit(share * MIB or None)
     return rule.limit(share, gpu.memory_mib)
+
+
+def _given(devices: Iterable[PreparedDevice]) -> Mapping[str, MemoryLimit]:
+    """Return the driver limits that requests were given, by the request; nothing for one without such limits.
+
+    Several shares of one GPU in a request have one limit together.
+    """
+    return {each.request: given for each in devices if (given := given_limit(each.environment)) is not None}
 
 
 def _held(snapshot: Snapshot, holdings: Iterable[Holding]) -> Counter[tuple[str, str]]:

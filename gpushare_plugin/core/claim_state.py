@@ -55,23 +55,35 @@ class ClaimState(Struct, frozen=True):
                 named = devices[holding.namespace, holding.claim]
                 yield holding, [device for id_, device in named if id_ in holding.ids]
 
-    def holdings(self, shown: Iterable[Holding]) -> Holdings:
+    def of_request(self, claim: PreparedClaim, request: str) -> frozenset[str]:
+        """Return the IDs of the devices of a request of a claim in holdings, of all requests where it is empty."""
+        return frozenset(id_ for id_, each in self.devices(claim).items() if request in {"", each.request})
+
+    def holdings(self, shown: Iterable[Holding], named: Iterable[Holding] = ()) -> Holdings:
         """Return what pods have of the prepared claims, with the UIDs of pods; `shown` is what the kubelet shows.
 
-        The kubelet does not show which request of a claim a container names: a claim with several requests is held by
-        all containers of the pod together, with an empty name. While the kubelet shows no container with a claim, as
-        while an init container runs, the pods hold the claim for which the claim was reserved.
+        The kubelet does not show which request of a claim a container names. The pods do: `named` is what containers
+        have by the requests that they name. A claim with several requests is held by all containers of a pod together,
+        with an empty name, where the pod is not known. While the kubelet shows no container with a claim, as while an
+        init container runs, the pods hold the claim for which the claim was reserved.
         """
         held = of_each_claim(shown)
-        found = (self._of_claim(each, held.get((each.id.namespace, each.id.name), ())) for each in self.prepared)
+        exact = {(each.namespace, each.pod, each.container, each.claim): each for each in named}
+        found = (self._of_claim(each, held.get((each.id.namespace, each.id.name), ()), exact) for each in self.prepared)
         return tuple(chain.from_iterable(found))
 
-    def _of_claim(self, claim: PreparedClaim, shown: Iterable[Holding]) -> Iterator[Holding]:
+    def _of_claim(
+        self, claim: PreparedClaim, shown: Iterable[Holding], named: Mapping[tuple[str, str, str, str], Holding]
+    ) -> Iterator[Holding]:
         """Yield what pods have of a claim; `shown` are the holdings of claims with its name."""
         ids, together = frozenset(self.devices(claim)), len({each.request for each in claim.devices}) > 1
         uids = {user.name: user.uid for user in claim.users}
         found = [each for each in shown if each.ids & ids]
         for each in found:
+            own = named.get((each.namespace, each.pod, each.container, each.claim))
+            if own is not None and own.ids & ids:
+                yield own._replace(ids=own.ids & ids)
+                continue
             known = each._replace(ids=each.ids & ids, uid=each.uid or uids.get(each.pod, ""))
             yield known._replace(container="", container_id="") if together else known
         if not found:

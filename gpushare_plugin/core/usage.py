@@ -63,7 +63,7 @@ class ContainerUsage(Struct, frozen=True):
     """The name of the container.
 
     Empty for all containers of the pod together, where several containers hold the GPU and a process cannot be
-    attributed to one of the containers; also where several requests of a claim are for the containers of the pod.
+    attributed to one of the containers; also where it is not known which of several requests of a claim each has.
     """
     uid: str
     """The UID of the pod, as the kubelet has it."""

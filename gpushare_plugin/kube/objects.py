@@ -46,6 +46,15 @@ class Metadata(Kept, frozen=True):
     """The owners of the object."""
 
 
+class ClaimOfContainer(Kept, frozen=True):
+    """A ResourceClaim that a container names."""
+
+    name: str = ""
+    """The name of the claim in the pod."""
+    request: str = ""
+    """The request of the claim, empty for all requests."""
+
+
 class ResourceRequirements(Kept, frozen=True):
     """The resources of a container or a pod, as Kubernetes quantities by resource."""
 
@@ -53,6 +62,8 @@ class ResourceRequirements(Kept, frozen=True):
     """The largest amounts that may be used."""
     requests: dict[str, str] = {}
     """The amounts to reserve on the node."""
+    claims: tuple[ClaimOfContainer, ...] = ()
+    """The ResourceClaims of a container."""
 
 
 class ContainerPort(Kept, frozen=True):
@@ -134,6 +145,15 @@ class Affinity(Kept, frozen=True):
     """The affinity to nodes."""
 
 
+class ClaimOfPod(Kept, frozen=True):
+    """A ResourceClaim of a pod."""
+
+    name: str = ""
+    """The name of the claim in the pod."""
+    resource_claim_name: str | None = None
+    """The name of the ResourceClaim; None for a claim from a template, also if no claim is made yet, or needed."""
+
+
 class PodSpec(Kept, frozen=True):
     """The containers, requests and requirements of a pod."""
 
@@ -159,6 +179,8 @@ class PodSpec(Kept, frozen=True):
     """The affinity of the pod."""
     tolerations: tuple[Toleration, ...] = ()
     """The tolerated taints."""
+    resource_claims: tuple[ClaimOfPod, ...] = ()
+    """The ResourceClaims that containers can name."""
 
 
 class Running(Kept, frozen=True):
@@ -200,6 +222,24 @@ class Condition(Kept, frozen=True):
     """The reason for the status, for people."""
 
 
+class ExtendedResourceRequest(Kept, frozen=True):
+    """The request of a ResourceClaim that is for an extended resource of a container."""
+
+    container_name: str = ""
+    """The name of the container."""
+    request_name: str = ""
+    """The name of the request."""
+
+
+class ExtendedResourceClaim(Kept, frozen=True):
+    """The ResourceClaim that a scheduler made for the extended resources of a pod."""
+
+    resource_claim_name: str = ""
+    """The name of the ResourceClaim."""
+    request_mappings: tuple[ExtendedResourceRequest, ...] = ()
+    """The requests of the containers."""
+
+
 class PodStatus(Kept, frozen=True):
     """The reports of the scheduler and the kubelet on a pod."""
 
@@ -223,6 +263,10 @@ class PodStatus(Kept, frozen=True):
     """The resources that the pod as a whole runs with, None if the kubelet does not report them."""
     conditions: tuple[Condition, ...] = ()
     """The conditions of the pod."""
+    resource_claim_statuses: tuple[ClaimOfPod, ...] = ()
+    """The ResourceClaims that were made from templates."""
+    extended_resource_claim_status: ExtendedResourceClaim | None = None
+    """The ResourceClaim for extended resources, None without one."""
 
 
 class ApiPod(Kept, frozen=True):

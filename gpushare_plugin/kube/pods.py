@@ -36,6 +36,7 @@ from gpushare_plugin.ledger.pod import (
     MOST_LABELS,
     NO_LABELS,
     UNKNOWN,
+    ContainerClaim,
     Labels,
     Pod,
     has_ended,
@@ -105,6 +106,27 @@ def _pod(found: ApiPod, request: PodRequest, needs: Needs, *, evictable: bool) -
         indexes=annotated.indexes,
         needs=needs,
     )
+
+
+def claim_names(found: ApiPod) -> Mapping[str, str | None]:
+    """Return the names of the ResourceClaims of a pod by their names in the pod; None for a claim that is not made."""
+    made = {each.name: each.resource_claim_name for each in found.status.resource_claim_statuses}
+    return {each.name: each.resource_claim_name or made.get(each.name) for each in found.spec.resource_claims}
+
+
+def claims_of(found: ApiPod) -> Iterator[ContainerClaim]:
+    """Yield the ResourceClaims of the containers of a pod, as the kubelet finds them.
+
+    Source: kubernetes 1.36, pkg/kubelet/cm/dra/manager.go, `GetResources`.
+    """
+    names, spec = claim_names(found), found.spec
+    for container in (*spec.init_containers, *spec.containers):
+        for each in container.resources.claims:
+            if claim := names.get(each.name):
+                yield ContainerClaim(container.name, claim, each.request)
+    if (extended := found.status.extended_resource_claim_status) is not None:
+        for request in extended.request_mappings:
+            yield ContainerClaim(request.container_name, extended.resource_claim_name, request.request_name)
 
 
 @lru_cache(maxsize=1024)

@@ -46,6 +46,17 @@ Pairs = tuple[tuple[str, str], ...]
 """Keys with their values."""
 
 
+class ContainerClaim(NamedTuple):
+    """A ResourceClaim that a container names."""
+
+    container: str
+    """The name of the container."""
+    claim: str
+    """The name of the ResourceClaim, in the namespace of the pod."""
+    request: str
+    """The request of the claim; empty for all requests."""
+
+
 class Labels(Struct, frozen=True, weakref=True, cache_hash=True):
     """The labels of a pod for disruption budgets; pods of a controller mostly share an object."""
 
@@ -120,6 +131,8 @@ class Pod(Struct, frozen=True, gc=False):
     """The container runtime's IDs of the containers, by name; read by the node's daemon only."""
     static_uid: str = ""
     """The UID of the static pod that this pod mirrors; empty for other pods, and read by the node's daemon only."""
+    claims: tuple[ContainerClaim, ...] = ()
+    """The ResourceClaims of the containers; read by the node's daemon only."""
 
     @property
     def label(self) -> str:

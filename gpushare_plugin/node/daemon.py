@@ -323,7 +323,7 @@ class NodeDaemon:
                 spawn("MPS namespaces", node.track_namespaces)
                 spawn("MIG", node.follow_mig)
                 watched = pods.watched if pods is not None else None
-                spawn("driver limits", partial(node.limits.run, watched, reader, node.snapshot))
+                spawn("driver limits", partial(node.limits.run, watched, reader, node.snapshot, phase.claims))
                 spawn("usage", partial(self._follow_usage, source, node, cluster, reader, phase, claims))
                 spawn(
                     "own socket",
@@ -416,6 +416,7 @@ class NodeDaemon:
             lambda: replace(node.snapshot.value, claims=claims.state),
             lambda: node.config,
             lambda: cluster.container_ids if cluster is not None else {},
+            lambda: phase.held_by_claim,
             found,
         )
 

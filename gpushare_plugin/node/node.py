@@ -342,7 +342,7 @@ class ServedNode:
             self._mig.release()
         self._mps.want(plan, self._offer.modes_in_use, inventory)
         means, promised = self._configuration.driver_limits, limit_rules(plan.modes)
-        self.limits.want(limit_rules(self._offer.modes_in_use), means, promised.keys(), plan.by_claim.keys())
+        self.limits.want(limit_rules(self._offer.modes_in_use), means, promised.keys())
         unserved = {**self.limits.unlimited, **self._mps.unserved}
         unhealthy = self._mig.unsafe(inventory) | self._gpus.cordons | unserved | self._gpus.faults
         now = {"unhealthy": unhealthy, "withdrawn": self.withdrawals.ids}

@@ -13,6 +13,7 @@ from gpushare_plugin.kubelet.allocations.quiet import QuietLister
 from gpushare_plugin.node.configuration import Reloads
 from gpushare_plugin.node.gpus.events import EventThread
 from gpushare_plugin.node.node import ServedNode
+from gpushare_plugin.node.pods.claimed import held_by_claim
 from gpushare_plugin.observe.readiness import NO_GPU as NOT_READY
 from gpushare_plugin.observe.readiness import STARTING, Readiness, readiness
 
@@ -146,6 +147,11 @@ class Serving(Struct, frozen=True):
         usage = self.usage.usage if self.usage is not None else None
         claims = self.claims()
         return replace(self.node.snapshot.value, standings=standings, excess=excess, usage=usage, claims=claims)
+
+    @property
+    def held_by_claim(self) -> Holdings:
+        """What the containers of known pods have by claims; nothing where the daemon does not follow pods."""
+        return held_by_claim(self.pods.watched.in_order if self.pods is not None else (), self.claims())
 
     @property
     def readiness(self) -> Readiness:

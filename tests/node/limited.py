@@ -117,6 +117,8 @@ class Machine:
     nvml: FakeNvml
     mps: FakeMps
     way: Way
+    by_claim: bool = False
+    """Whether the kubelet names CDI devices also where the toolkit has no hook."""
     shown: ShownProcesses = field(init=False)
 
     def __post_init__(self) -> None:
@@ -129,7 +131,7 @@ class Machine:
         for index, gpu in enumerate(GPUS):
             described = described.replace(gpu.uuid, a_gpu(index).uuid)
         (self.spec_dir / "nvidia.json").write_text(described)
-        mode, pods = ("cdi" if self.way.hook else "legacy"), PodCgroups(self.cgroups)
+        mode, pods = ("cdi" if self.way.hook or self.by_claim else "legacy"), PodCgroups(self.cgroups)
         self.runtime = Runtime(self.folder, pods, self.nvml, mode=mode, cdi=[self.spec_dir])  # type: ignore[arg-type] # a mode
         self.library = self.folder / "libvgpu.so"
         self.library.write_bytes(b"library")
@@ -351,12 +353,12 @@ def _in_mib(promised: Mapping[int, int]) -> dict[int, int]:
 
 
 @contextmanager
-def machine(folder: Path, nvml: FakeNvml, way: Way) -> Iterator[Machine]:
+def machine(folder: Path, nvml: FakeNvml, way: Way, *, by_claim: bool = False) -> Iterator[Machine]:
     """Describe a machine; its programs end with the block."""
     with FakeMps() as mps, pytest.MonkeyPatch.context() as patch:
         for name, value in mps.environment.items():
             patch.setenv(name, value)
-        made = Machine(folder, nvml, mps, way)
+        made = Machine(folder, nvml, mps, way, by_claim)
         with shown_processes(made.runtime.procfs) as made.shown:
             yield made
 

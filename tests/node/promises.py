@@ -70,11 +70,13 @@ def in_api(pod: Pod, node: str | None = NODE, annotations: Mapping[str, str] | N
     """Return a pod as the API server has it."""
 
     def container(each: Container) -> dict[str, Any]:
-        return {"name": each.name, "resources": {"limits": {name: str(units) for name, units in each.limits.items()}}}
+        limits = {name: str(units) for name, units in each.limits.items()}
+        return {"name": each.name, "resources": {"limits": limits, "claims": [use._asdict() for use in each.claims]}}
 
     spec: dict[str, Any] = {
         "containers": [container(each) for each in pod.containers],
         "initContainers": [container(each) for each in pod.init_containers],
+        "resourceClaims": [{"name": name, "resourceClaimName": claim} for name, claim in pod.claims.items()],
     }
     if node is not None:
         spec["nodeName"] = node
@@ -104,6 +106,7 @@ class FollowedNode:
         self.flags = ""
         self.limits_root: Path | None = None
         self.cdi_spec_dirs: tuple[Path, ...] = ()
+        self.claim_specs = folder / "claims"
         self.cgroup_root = CGROUP_ROOT
         self.procfs = PROCFS
         self._folder = folder
@@ -121,12 +124,17 @@ class FollowedNode:
             membership=app.Membership(NODE, kubeconfig, follow_pods=True),
             driver_limits_root=self.limits_root,
             cdi_spec_dirs=self.cdi_spec_dirs,
+            claim_specs=self.claim_specs,
             cgroup_root=self.cgroup_root,
             procfs=self.procfs,
             clock=time.monotonic,
         )
         self._root = app.NodeDaemon(daemon)
         self._task = asyncio.create_task(self._root.run())
+        await self.registered()
+
+    async def registered(self) -> None:
+        """Wait until the daemon is registered with the kubelet."""
         await self.kubelet.wait_for(lambda seen: any(seen.allocatable().values()))
 
     def _write_config(self) -> Path:
@@ -161,7 +169,7 @@ class FollowedNode:
 
         tracker = await until(loaded)
         assert tracker is not None
-        await tracker.look(phase.snapshot, Overuse(), ids)
+        await tracker.look(phase.snapshot, Overuse(), ids, phase.held_by_claim)
         assert tracker.usage is not None
         return tracker.usage.containers
 

@@ -16,7 +16,7 @@ from gpushare_plugin.gpus.exchange import read_message, write_message
 from gpushare_plugin.node.news.news import News
 from gpushare_plugin.node.pods.limits import NodeLimits
 from gpushare_plugin.testing.cluster import ApiServer
-from gpushare_plugin.testing.kubelet import EmbeddedKubelet, Pod
+from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.node.promises import FollowedNode, a_pod, followed, in_api, path
 from tests.nodes import a_gpu
 from tests.unit.driver_limits.conftest import container_id
@@ -142,16 +142,20 @@ def test_a_burst_needs_the_agent_beside_the_hook(tmp_path: Path) -> None:
         assert set(limits.unlimited) == unlimited
 
 
-def test_a_gpu_given_by_claim_needs_the_hook(tmp_path: Path) -> None:
-    """The agent sets no limits of claims: without a hook, no claim is promised a limit, and units are as ever."""
-    rules = {a_gpu(index).uuid: LimitRule() for index in range(2)}
-    limits = NodeLimits(tmp_path, lambda: None, News(), follows_pods=True)
-    by_agent = DriverLimits(agent=True, hook="no CDI specification has the hook")
-    limits.want(rules, by_agent, rules.keys(), {a_gpu(0).uuid})
-    unknown = "gpushare driver-limits does not set the limits of claims"
-    assert [unknown in limits.unlimited[a_gpu(index).uuid] for index in range(2)] == [True, False]
-    limits.want(rules, DriverLimits(agent=True), rules.keys(), {a_gpu(0).uuid})
-    assert limits.unlimited == {}
+async def test_the_limit_of_a_share_is_none_of_a_whole_gpu_beside_the_share(
+    kubelet: EmbeddedKubelet, short_path: Path, root: DriverLimitsRoot
+) -> None:
+    """The variables of a container are for all its GPUs, and say nothing of a GPU that the container has whole."""
+    settings = DRIVER.replace("gpu-mem,", "gpu-mem, devices: [0],")
+    async with (
+        ApiServer() as server,
+        followed(server, kubelet, short_path, 8, 8, settings=settings, limits_root=root.path) as node,
+    ):
+        pod = Pod("pod", [Container("main", {"aliyun.com/gpu-mem": 2, "nvidia.com/gpu": 1})])
+        node.server.store.create(path(pod), shown(pod, 1))
+        await node.kubelet.wait_for(lambda seen: seen.allocatable().get("nvidia.com/gpu") == 1)
+        await node.kubelet.admit(pod)
+        await until(lambda: ordered(root) == {container_id(1): [2048, None]}, lambda: f"{ordered(root)}")
 
 
 def test_the_agent_is_told_of_bursts_until_the_node_starts_again(tmp_path: Path) -> None:

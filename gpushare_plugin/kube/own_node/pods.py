@@ -19,7 +19,7 @@ from gpushare_plugin.kube.collection import (
     raise_forbidden,
 )
 from gpushare_plugin.kube.objects import ApiPod
-from gpushare_plugin.kube.pods import pod_of
+from gpushare_plugin.kube.pods import claims_of, pod_of
 from gpushare_plugin.ledger.annotations import (
     ACK_ALLOCATION,
     ALIYUN_ASSIGNED,
@@ -172,7 +172,7 @@ class OwnPods:
 
 
 def _own(found: ApiPod) -> Pod:
-    """Return a pod of this node, with the annotations written by gpushare, and the IDs of the pod's containers."""
+    """Return a pod of this node, with the annotations written by gpushare, and IDs and claims of the containers."""
     annotations = found.metadata.annotations
     # An annotation longer than any annotation of gpushare is overwritten in any case, so the first part is enough.
     written = tuple((key, annotations[key][: MOST_CHARACTERS + 1]) for key in _WRITTEN if key in annotations)
@@ -180,4 +180,5 @@ def _own(found: ApiPod) -> Pod:
     # `<runtime>://<ID>`
     ids = tuple((status.name, id_) for status in statuses if (id_ := status.container_id.rpartition("://")[2]))
     static_uid = annotations.get(_MIRROR, "")[:_LONGEST_UID]
-    return replace(pod_of(found), written=written, container_ids=ids, static_uid=static_uid)
+    claims = tuple(claims_of(found))
+    return replace(pod_of(found), written=written, container_ids=ids, static_uid=static_uid, claims=claims)

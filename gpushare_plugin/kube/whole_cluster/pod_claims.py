@@ -27,7 +27,8 @@ from gpushare_plugin.kube.dra.objects import (
     ApiResourceSlice,
     claim_path,
 )
-from gpushare_plugin.kube.objects import Kept, Metadata
+from gpushare_plugin.kube.objects import ApiPod, Kept, Metadata
+from gpushare_plugin.kube.pods import claim_names
 from gpushare_plugin.kube.whole_cluster.claims import held_by, offered_devices
 from gpushare_plugin.ledger.quantity import QuantityError, rounded_up
 
@@ -37,29 +38,6 @@ _NOT_PREPARED = "FailedPrepareDynamicResources"
 """The reason of the kubelet's Event about claims that are not prepared (kubernetes, pkg/kubelet/events/event.go)."""
 _LONGEST_MESSAGE = 1024
 """Characters of the message of an Event that are shown, which is also what the API server takes."""
-
-
-class _ClaimName(Kept, frozen=True):
-    """A claim by its name in the pod, and by its own name: None for a claim that is not made yet, or not needed."""
-
-    name: str = ""
-    resource_claim_name: str | None = None
-
-
-class _SpecWithClaims(Kept, frozen=True):
-    node_name: str = ""
-    resource_claims: tuple[_ClaimName, ...] = ()
-
-
-class _StatusWithClaims(Kept, frozen=True):
-    phase: str = ""
-    resource_claim_statuses: tuple[_ClaimName, ...] = ()
-
-
-class _PodWithClaims(Kept, frozen=True):
-    metadata: Metadata = Metadata()
-    spec: _SpecWithClaims = _SpecWithClaims()
-    status: _StatusWithClaims = _StatusWithClaims()
 
 
 class _ClaimAmounts(Kept, frozen=True):
@@ -118,8 +96,8 @@ async def read_claims(client: Client, namespace: str, pod: str) -> ClaimOverview
     """Return what is known of the claims of a pod; None for a pod without claims. Raises ClusterError for the pod."""
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
     query = {"fieldSelector": f"metadata.name={pod}"}
-    found = decoded(await client.request("GET", path, query), _ListWithClaims, path).items or []
-    names = [name for each in found for name in _names(each)]
+    found = decoded(await client.request("GET", path, query), _Pods, path).items or []
+    names = [name for each in found for name in claim_names(each).items()]
     if not names:
         return None
     unread: list[str] = []
@@ -159,7 +137,7 @@ async def _with_classes(client: Client, claims: Iterable[PodClaim], unread: list
     ]
 
 
-async def _refused(client: Client, namespace: str, pod: _PodWithClaims, unread: list[str]) -> list[str]:
+async def _refused(client: Client, namespace: str, pod: ApiPod, unread: list[str]) -> list[str]:
     """Return what the kubelet says last of claims that are not prepared; nothing for a pod that runs, or has no node.
 
     Source of the selectable fields: kubernetes, pkg/registry/core/event/strategy.go (1.36).
@@ -177,15 +155,8 @@ async def _refused(client: Client, namespace: str, pod: _PodWithClaims, unread: 
     return [f"The kubelet of {pod.spec.node_name} says: {words} (docs/claims.md, When a claim is refused)"]
 
 
-class _ListWithClaims(Kept, frozen=True):
-    items: list[_PodWithClaims] | None = None
-
-
-def _names(pod: _PodWithClaims) -> Iterator[tuple[str, str | None]]:
-    """Yield the name of each claim in the pod, and of the claim itself, None where the claim is not made yet."""
-    made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
-    for each in pod.spec.resource_claims:
-        yield each.name, each.resource_claim_name or made.get(each.name)
+class _Pods(Kept, frozen=True):
+    items: list[ApiPod] | None = None
 
 
 async def _claim(client: Client, namespace: str, inner: str, name: str | None) -> PodClaim:

@@ -7,17 +7,19 @@ cannot be allocated: no pod is promised a limit that nothing sets.
 import asyncio
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.published import Published, changes
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.core.claim_state import ClaimState
 from gpushare_plugin.core.driver_limits import DriverLimits, LimitRule, given_limit
 from gpushare_plugin.core.holding import Holdings, Unknown
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.kubelet.allocations.reader import HoldingsReader
 from gpushare_plugin.node.news.news import GpuLimited, GpuNotLimited, News
+from gpushare_plugin.node.pods.claimed import held_by_claim
 
 if TYPE_CHECKING:
     from gpushare_plugin.driver_limits.exchange import WantedContainer
@@ -86,23 +88,14 @@ class NodeLimits:
             return {}
         return self._link.view.unable if self._follows_pods else dict.fromkeys(self._uuids, _UNFOLLOWED)
 
-    def want(
-        self,
-        rules: Mapping[str, LimitRule],
-        means: DriverLimits | None,
-        offered: Collection[str],
-        by_claim: AbstractSet[str] = frozenset(),
-    ) -> None:
+    def want(self, rules: Mapping[str, LimitRule], means: DriverLimits | None, offered: Collection[str]) -> None:
         """Want limits on the GPUs with these rules, by UUID; `means` are those of the host.
 
         `offered` are the UUIDs of the GPUs on which pods are promised limits: other GPUs with a rule only wait for pods
-        that have limits. `by_claim` are the GPUs that are given by claim, for whose containers only a hook sets limits.
+        that have limits.
         """
         self._offered = frozenset(offered)
         reasons = {} if means is None else {uuid: means.why_not(rule) for uuid, rule in rules.items()}
-        if means is not None and means.hook:
-            unknown = f"{means.hook}, and gpushare driver-limits does not set the limits of claims"
-            reasons |= dict.fromkeys(by_claim & rules.keys(), unknown)
         self._lost = {uuid: f"{reason}; {_REMEDY}" for uuid, reason in reasons.items() if reason}
         # The agent is told also why a node for which the config names the driver has no limits.
         if self._root is not None and (rules or self._link or means is not None):
@@ -149,28 +142,42 @@ class NodeLimits:
 
     # ------------------------------------------------------------------ background tasks
 
-    async def run(self, watched: "Watched | None", reader: HoldingsReader, node: Published[Snapshot]) -> None:
+    async def run(
+        self,
+        watched: "Watched | None",
+        reader: HoldingsReader,
+        node: Published[Snapshot],
+        claims: Callable[[], ClaimState | None] = lambda: None,
+    ) -> None:
         """Follow the agent, and order the limits of containers as soon as the watched pods show their IDs.
 
-        Runs until cancelled. `watched` is None where pods are not followed.
+        Runs until cancelled. `watched` is None where pods are not followed, and `claims` returns the claims of the
+        node.
         """
         await self._wanted.wait()
         async with asyncio.TaskGroup() as tasks:
             if self._link is not None:
                 tasks.create_task(self._link.watch(), name="agent of driver limits")
             if watched is not None:
-                tasks.create_task(self._follow(watched, reader, node), name="limits of containers")
+                tasks.create_task(self._follow(watched, reader, node, claims), name="limits of containers")
 
-    async def _follow(self, watched: "Watched", reader: HoldingsReader, node: Published[Snapshot]) -> None:
+    async def _follow(
+        self,
+        watched: "Watched",
+        reader: HoldingsReader,
+        node: Published[Snapshot],
+        claims: Callable[[], ClaimState | None],
+    ) -> None:
         before: tuple[object, object, object] = (None, None, None)
         async for _ in changes(watched.changed, node, every=LOOK_EVERY):
-            pods, snapshot = watched.in_order, node.value
-            holdings = await reader.with_uids({(pod.namespace, pod.name): pod.uid_on_node for pod in pods})
+            pods, snapshot, prepared = watched.in_order, node.value, claims()
+            units = await reader.with_uids({(pod.namespace, pod.name): pod.uid_on_node for pod in pods})
+            holdings = units if isinstance(units, Unknown) else (*units, *held_by_claim(pods, prepared))
             same = holdings == before[0] and pods is before[1] and snapshot is before[2]
             if self._root is not None and not isinstance(holdings, Unknown) and not same:
                 before = holdings, pods, snapshot
-                granted = await reader.granted()
-                self._containers = tuple(_containers(snapshot, holdings, pods, granted, self._containers))
+                granted, seen = await reader.granted(), replace(snapshot, claims=prepared)
+                self._containers = tuple(_containers(seen, holdings, pods, granted, self._containers))
                 if self._order(self._root):
                     self._changed()
             await asyncio.sleep(PAUSE)
@@ -185,8 +192,8 @@ def _containers(
 ) -> "Iterable[WantedContainer]":
     """Return the containers with known IDs that hold cards, each with its limits; MIG instances have no limits.
 
-    A container keeps the limits that it had `before`, or was `granted` by its variables: another rule, also a config
-    without limits, counts for containers that start later.
+    A container keeps the limits that it had `before`. One without limits by the present rules has those that it was
+    `granted` by its variables: another rule, also a config without limits, counts for containers that start later.
     """
     from gpushare_plugin.core.attribution import driver_limits  # noqa: PLC0415 - see the class
     from gpushare_plugin.driver_limits.exchange import WantedContainer, WantedLimit  # noqa: PLC0415 - see the class
@@ -197,10 +204,14 @@ def _containers(
     ids = {(pod.uid_on_node, container): id_ for pod in pods for container, id_ in pod.container_ids}
     wanted: dict[str, dict[str, WantedLimit]] = {}
     uids: dict[str, str] = {}
-    for holder, gpu, by_rule in driver_limits(snapshot, holdings):
-        id_ = ids.get((holder.uid, holder.container), "")
+    promised = list(driver_limits(snapshot, holdings))
+    limited = {(holder.uid, holder.container) for holder, _, by_rule in promised if by_rule.hard}
+    for holder, gpu, by_rule in promised:
+        who = holder.uid, holder.container
+        id_ = ids.get(who, "")
         if gpu in cards and re.fullmatch(POD_UID, holder.uid) and re.fullmatch(CONTAINER_ID, id_):
-            given = None if by_rule.hard else given_limit(granted.get(holder.uid, {}).get(holder.container, {}))
+            # The variables are for all GPUs of a container. Those of a limited share say nothing of a whole GPU beside.
+            given = None if who in limited else given_limit(granted.get(holder.uid, {}).get(holder.container, {}))
             limit = given or by_rule
             hard = None if limit.hard is None else limit.hard // MIB
             new = WantedLimit(uuid=gpu, hard_mib=hard, soft_mib=limit.soft // MIB)

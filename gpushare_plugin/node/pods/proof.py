@@ -158,7 +158,8 @@ def _judged(usage: ContainerUsage, isolations: Sequence[str], node: Usage, facts
 def _driven(usage: ContainerUsage, answer: DriverAnswer, facts: _Evidence) -> Effect:
     """Return the effect of a limit by the driver: by the present rule, or by what the container was given."""
     given = facts.granted.get(usage.uid, {}).get(usage.container, {})
-    earlier = given_limit(given)  # by a rule that may have been another one
+    # By a rule that may have been another one. The limit of a claim is what the claim was given on this GPU.
+    earlier = None if usage.claimed else given_limit(given)
     promised = [MemoryLimit(usage.limit, usage.guaranteed), *([] if earlier is None else [earlier])]
     others = any(who.gpu == usage.gpu and each.limit is not None for who, each in facts.driver.items())
     found = by_driver(promised, answer, others=others, late=facts.late(usage.container_id, usage.gpu))

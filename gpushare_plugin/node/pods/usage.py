@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 import structlog
 
@@ -88,20 +89,23 @@ class UsageTracker:
         snapshot: Callable[[], Snapshot],
         config: Callable[[], Config],
         container_ids: Callable[[], ContainerIds] = dict,
+        by_claim: Callable[[], Holdings] = tuple,
         found: Callable[[Usage], None] = lambda _: None,
     ) -> None:
         """Look at intervals until cancelled, and call `found` with the usage after each look.
 
-        `snapshot` returns the current node, `config` the config in effect, and `container_ids` the known IDs of
-        containers.
+        `snapshot` returns the current node, `config` the config in effect, `container_ids` the known IDs of containers,
+        and `by_claim` what the containers of known pods have by claims.
         """
         while True:
-            await self.look(snapshot(), config().overuse, container_ids())
+            await self.look(snapshot(), config().overuse, container_ids(), by_claim())
             if self._usage is not None:
                 found(self._usage)
             await asyncio.sleep(max(LEAST_PAUSE, min(LOOK_EVERY, config().health.rescan_seconds)))
 
-    async def look(self, snapshot: Snapshot, overuse: Overuse, container_ids: ContainerIds) -> None:
+    async def look(
+        self, snapshot: Snapshot, overuse: Overuse, container_ids: ContainerIds, by_claim: Holdings = ()
+    ) -> None:
         """Look once; after a failed look, the usage of the previous look stays."""
         seen_at = containers.now()
         try:
@@ -112,16 +116,21 @@ class UsageTracker:
         looked_at = self._clock()
         # Holdings are read after the GPUs: a process seen on a GPU had got its units before.
         prepared = snapshot.claims.prepared if snapshot.claims is not None else None
-        holdings = _with_claims(await self._holdings.read(prepared), snapshot)
+        holdings = _with_claims(await self._holdings.read(prepared), snapshot, by_claim)
         holdings = _with_ids(holdings, container_ids)
         if holdings is not None:
-            holdings = await with_init_containers(holdings, samples, container_ids, self._holdings.recorded)
+            recorded = partial(self._recorded, by_claim)
+            holdings = await with_init_containers(holdings, samples, container_ids, recorded)
         usage = await self._proof.of(attribute(samples, snapshot, holdings), snapshot, seen_at)
         self._usage, self._looked_at = self._lasting(usage), looked_at
         self._publish(self._usage, samples)
         if holdings is not None:
             self._follow_breaches(self._usage)
             await self._follow_episodes(self._usage, overuse, looked_at)
+
+    async def _recorded(self, by_claim: Holdings) -> Holdings:
+        """Return the holdings of all containers of known pods, init containers included."""
+        return (*(await self._holdings.recorded() or ()), *by_claim)
 
     def _lasting(self, usage: Usage) -> Usage:
         """Return the usage with only the stowaways that the previous look also found.
@@ -175,11 +184,11 @@ class UsageTracker:
             )
 
 
-def _with_claims(holdings: Holdings | None, snapshot: Snapshot) -> Holdings | None:
+def _with_claims(holdings: Holdings | None, snapshot: Snapshot, by_claim: Holdings) -> Holdings | None:
     """Return holdings with the claims of this node only, and the UIDs of their pods."""
     if holdings is None:
         return None
-    claims = snapshot.claims.holdings(holdings) if snapshot.claims is not None else ()
+    claims = snapshot.claims.holdings(holdings, by_claim) if snapshot.claims is not None else ()
     return (*(each for each in holdings if not each.claim), *claims)
 
 

@@ -102,7 +102,7 @@ async def test_memory_promised_twice_waits_for_the_container_that_will_not_die(s
         node.scheduler.schedule(second)
         refusal = await node.refused(second)
         assert "default/first" in refusal
-        assert daemon.events("claim_refused", kind="no-room")
+        await daemon.logged("claim_refused", kind="no-room")
         await node.kubelet.end(first)
         await node.kubelet.admit(second)
 

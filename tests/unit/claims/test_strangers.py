@@ -35,10 +35,19 @@ HOLDERS = (use("a", "uid-a", MINE), use("b", "uid-b", OTHER))
         (Usage((gpu(MINE, "uid-a", "uid-c"),), HOLDERS), {OF_MINE: {"uid-c"}}),
         (Usage((gpu(MINE, "uid-b"),), HOLDERS), {OF_MINE: {"uid-b"}}),
         (Usage((), (*HOLDERS, use("c", "", OTHER))), {OF_OTHER: {"default/c"}}),
+        (Usage((), (*HOLDERS, use("c", "uid-c", OTHER))), {OF_OTHER: {"default/c"}}),
         (Usage((gpu(MINE, "uid-of-mps", program="nvidia-cuda-mps"),), HOLDERS), {}),
         (Usage((GpuUsage(MINE.gpu, processes=None),), HOLDERS), {}),
     ],
-    ids=["all are known", "a process", "a pod of another GPU", "a container", "the server of MPS", "nothing is known"],
+    ids=[
+        "all are known",
+        "a process",
+        "a pod of another GPU",
+        "a container",
+        "a container of a followed pod",
+        "the server of MPS",
+        "nothing is known",
+    ],
 )
 def test_who_is_not_known_to_have_a_claim(usage: Usage, expected: dict[str, set[str]]) -> None:
     """By the container that the kubelet shows, or by a process on the GPU; processes of the host are nobody's."""

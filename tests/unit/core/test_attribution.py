@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.effective import EffectiveConfig
-from gpushare_plugin.core.attribution import NO_HOLDINGS, attribute
-from gpushare_plugin.core.driver_limits import DriverLimits
+from gpushare_plugin.core.attribution import NO_HOLDINGS, attribute, driver_limits
+from gpushare_plugin.core.driver_limits import DriverLimits, MemoryLimit
 from gpushare_plugin.core.holding import Holding
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.usage import HOST, TOLERANCE, ContainerUsage, GpuUsage, Owner, Process, Stowaway
@@ -329,6 +329,29 @@ class TestClaims:
         (container,) = self.seen(made, [shown(made, "a", "mine")])
         assert (container.limit, container.guaranteed) == (5 * GIB, 2 * GIB)
 
+    def test_what_a_claim_was_given_is_its_limit_by_the_driver(self) -> None:
+        """Whatever the config adds now; a container with two shares of a GPU has both, up to the memory of the GPU."""
+        sections = {"driverLimits": {"additionalMemory": "512MiB"}, **self.BY_CLAIM}
+        config = config_of(sharing=memory(isolation="driver"), **sections)
+        decided = plan(EffectiveConfig(config), a_node(8192), driver_limits=DriverLimits(agent=True))
+        made = planned_snapshot(config, a_node(8192), decided)
+        given = {"small": (2 * GIB, 0), "large": (3 * GIB, 1 * GIB), "larger": (7 * GIB, 0)}
+        variables = {name: MemoryLimit(hard, soft).variables for name, (hard, soft) in given.items()}
+        shares = {name: device(made, 1024, request=name, environment=each) for name, each in variables.items()}
+        for names, limit in ((["small"], (2, 0)), (["small", "large"], (5, 1)), (["small", "larger"], (8, 0))):
+            claimed = with_claims(made, claim("mine", *(shares[name] for name in names), users=("a",)))
+            (container,) = self.seen(claimed, [shown(claimed, "a", "mine")])
+            assert (container.limit, container.guaranteed) == (limit[0] * GIB, limit[1] * GIB)
+        together = with_claims(made, claim("mine", shares["large"], replace(shares["large"], share_id="second")))
+        (container,) = self.seen(together, [shown(together, "a", "mine")])
+        assert (container.limit, container.guaranteed) == (3 * GIB, 1 * GIB)
+
+    def test_a_claim_keeps_the_limit_by_the_driver_that_an_earlier_config_gave_it(self) -> None:
+        """Its containers can start again under a config without limits, and have the variables still."""
+        made, limit = snapshot(memory(), 8192, **self.BY_CLAIM), MemoryLimit(2 * GIB)
+        made = with_claims(made, claim("mine", device(made, 2048, environment=limit.variables), users=("a",)))
+        assert [each for _, _, each in driver_limits(made, [shown(made, "a", "mine")])] == [limit]
+
     def test_a_pod_that_the_kubelet_does_not_show_is_known_by_the_reservation(self) -> None:
         """While an init container runs, or where the kubelet shows no claims, the processes are those of the pod."""
         made = snapshot(memory(), 8192, **self.BY_CLAIM)
@@ -336,7 +359,7 @@ class TestClaims:
         (container,) = self.seen(made, [], process(1, "a", 300, container="init"))
         assert (container.label, container.container, container.used) == ("default/a", "", 300 * MIB)
 
-    def test_containers_with_a_request_each_are_known_together(self) -> None:
+    def test_containers_of_an_unknown_pod_with_a_request_each_are_known_together(self) -> None:
         """The kubelet does not show which request a container names: the limit is that of both shares."""
         made = snapshot(memory(), 8192, **self.BY_CLAIM)
         shares = device(made, 1024, request="small"), device(made, 2048, request="large")

@@ -223,3 +223,38 @@ async def test_a_list_that_breaks_loses_no_pod_and_keeps_none_that_is_gone(
         assert names(pods) == [f"{number:04}" for number in range(1, PAGE + 1)]
         task.cancel()
         await asyncio.wait([task])
+
+
+async def test_containers_have_the_claims_that_they_name(server: ApiServer, tmp_path: Path) -> None:
+    """By the name of the claim, from a template, and for extended resources; one that is not made is left out."""
+    spec = {
+        "nodeName": NODE,
+        "resourceClaims": [
+            {"name": "own", "resourceClaimName": "mine"},
+            {"name": "made", "resourceClaimTemplateName": "template"},
+            {"name": "unmade", "resourceClaimTemplateName": "template"},
+        ],
+        "initContainers": [{"name": "init", "resources": {"claims": [{"name": "made"}]}}],
+        "containers": [
+            {
+                "name": "main",
+                "resources": {"claims": [{"name": "own", "request": "a"}, {"name": "own", "request": "b"}]},
+            },
+            {"name": "other", "resources": {"claims": [{"name": "unmade"}, {"name": "unknown"}]}},
+        ],
+    }
+    extended = {"containerName": "other", "resourceName": "example.com/gpu", "requestName": "container-1-request-0"}
+    status = {
+        "resourceClaimStatuses": [{"name": "made", "resourceClaimName": "pod-made-x"}, {"name": "unmade"}],
+        "extendedResourceClaimStatus": {"resourceClaimName": "pod-extended", "requestMappings": [extended]},
+    }
+    server.store.create(PATH, {"metadata": {"name": "pod"}, "spec": spec, "status": status})
+    async with following(server, tmp_path) as (pods, _):
+        await pods.answered.wait()
+        (pod,) = pods.in_order
+        assert pod.claims == (
+            ("init", "pod-made-x", ""),
+            ("main", "mine", "a"),
+            ("main", "mine", "b"),
+            ("other", "pod-extended", "container-1-request-0"),
+        )
