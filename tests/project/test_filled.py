@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import fields
 
 import gpushare_plugin
 from gpushare_plugin.core.snapshot import Snapshot
@@ -51,7 +50,7 @@ CONSTANT = {"version", "gpushare"}
 )
 def test_every_field_is_filled(files: str, made: Any) -> None:
     """The module that makes such an object gives each field a value, at once or when it replaces fields of it."""
-    names = [each.name for each in fields(made)]
+    names = list(made.__struct_fields__)
     filled = set(CONSTANT)
     for node in (node for file in files.split() for node in ast.walk(ast.parse((ROOT / file).read_text()))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == made.__name__:
