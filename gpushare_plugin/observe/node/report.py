@@ -1,7 +1,7 @@
 """The offer and the holdings of a node as data: a projection of a snapshot, exchanged as JSON."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -472,7 +472,10 @@ def _claimed(snapshot: Snapshot, claims: ClaimState) -> Iterator[ClaimedDevice]:
     """Yield what claims have, in the order of the names of claims."""
     labels = {gpu.uuid: gpu.label for gpu in snapshot.inventory.gpus}
     shown = of_each_claim(claims.holdings(() if isinstance(snapshot.holdings, Unknown) else snapshot.holdings))
-    usages = snapshot.usage.containers if snapshot.usage is not None else ()
+    usages = defaultdict[tuple[str, str, str | None], list[ContainerUsage]](list)
+    for usage in snapshot.usage.containers if snapshot.usage is not None else ():
+        for key in {(usage.namespace, each.device, each.share_id) for each in usage.claimed}:
+            usages[key].append(usage)
     for claim in sorted(claims.prepared, key=lambda each: each.id):
         holders = shown.get((claim.id.namespace, claim.id.name), ())
         for id_, device in claims.devices(claim).items():
@@ -494,8 +497,8 @@ def _claimed(snapshot: Snapshot, claims: ClaimState) -> Iterator[ClaimedDevice]:
                 pods=tuple(dict.fromkeys(pods)),
                 uses=tuple(
                     _with_measured(Use(namespace=each.namespace, pod=each.pod, container=each.container, units=1), each)
-                    for each in usages
-                    if each.namespace == claim.id.namespace and device in each.claimed
+                    for each in usages.get((claim.id.namespace, device.device, device.share_id), ())
+                    if device in each.claimed
                 ),
             )
 
