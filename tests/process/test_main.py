@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE
+
 AFTER_A_COMMAND = """
 import gc, sys
 from gpushare_plugin.__main__ import main
@@ -116,7 +118,9 @@ def test_a_daemon_told_to_end_while_importing_prints_nothing(tmp_path: Path) -> 
     """The exit status is 0, also where the interpreter would lose an exception."""
     arguments = ["gpushare", "run", "--device-plugin-path", str(tmp_path)]
     script = f"{SIGNAL_IN_A_CALLBACK}\nsys.argv = {arguments}\nfrom gpushare_plugin.__main__ import main\nmain()"
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
