@@ -17,6 +17,8 @@ from tests.process.daemon import Daemon
 
 OLD = "e59800de273117663763406cf1550a7f0cf51209"
 """The commit whose programs are the old ones."""
+WITH_CLAIMS = "c05dcfc590cb87460dea7d2f8bb05b4627ff47f7"
+"""A commit whose daemon gives GPUs by claim, with records and files of the first version."""
 
 PACKAGE = "gpushare_plugin"
 ROOT = Path(__file__).parents[2]
@@ -62,26 +64,32 @@ def new_build() -> Build:
     return Build("new", Path(gpushare_plugin.__file__).parents[1], gpushare_plugin.__version__)
 
 
-def old_build(folder: Path) -> Build:
-    """Return the build of the commit OLD, extracted into a folder that several processes may share.
+def old_build(folder: Path, commit: str = OLD) -> Build:
+    """Return the build of a commit, extracted into a folder that several processes may share.
 
     Its version names the commit, so that a program shows of which build it is. Raises HistoryMissingError where this
     is no clone with that commit.
     """
-    made = folder / OLD
+    made = folder / commit
     if not made.exists():
         with tempfile.TemporaryDirectory(dir=folder) as workplace:
-            extract(OLD, PACKAGE, Path(workplace))
-            with (Path(workplace) / PACKAGE / "__init__.py").open("a") as file:
-                file.write(f'__version__ += "+{OLD[:8]}"\n')
-            new = folder / f"{OLD}.{os.getpid()}"
+            extract(commit, PACKAGE, Path(workplace))
+            with _version_file(Path(workplace)).open("a") as file:
+                file.write(f'__version__ += "+{commit[:8]}"\n')
+            new = folder / f"{commit}.{os.getpid()}"
             new.mkdir()
             (Path(workplace) / PACKAGE).rename(new / PACKAGE)
             with contextlib.suppress(OSError):  # another process was faster
                 new.rename(made)
     namespace: dict[str, str] = {}
-    exec((made / PACKAGE / "__init__.py").read_text(), namespace)  # noqa: S102 - our own text
+    exec(_version_file(made).read_text(), namespace)  # noqa: S102 - our own text
     return Build("old", made, namespace["__version__"])
+
+
+def _version_file(root: Path) -> Path:
+    """Return the file of a build that says the version: the commit OLD has no file for that alone."""
+    file = root / PACKAGE / "base" / "version.py"
+    return file if file.exists() else root / PACKAGE / "__init__.py"
 
 
 def extract(commit: str, path: str, folder: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from gpushare_plugin.testing.kubelet import Container, Pod
 from gpushare_plugin.testing.nvml import FakeGpu
 from tests.node.claims.node import CARD, DRIVER, ClaimNode, claim_node
+from tests.node.claims.traffic import pods_come_and_go
 from tests.upgrade.builds import Build
 
 HAMI = "{memory: {resources: [{name: aliyun.com/gpu-mem, isolation: hami-core}]}}"
@@ -64,6 +65,42 @@ async def test_claims_come_with_an_upgrade_and_go_before_a_downgrade(short_path:
         async with node.daemon() as daemon:
             await daemon.advertises(node.kubelet, {GPU_MEM: 160})
             assert node.kubelet.held(GPU_MEM) == held
+
+
+@pytest.mark.parametrize("first", ["with_claims", "new"])
+async def test_daemons_of_two_builds_serve_claims_side_by_side(
+    short_path: Path, with_claims: Build, new: Build, first: str
+) -> None:
+    """In an update and in a roll-back, no pod is refused, and each build goes on with the claims of the other build."""
+    before, after = (with_claims, new) if first == "with_claims" else (new, with_claims)
+    async with claim_node(short_path) as node:
+        run(node, before)
+        async with node.serving(HAMI) as one:
+            await node.devices(one, 1)
+            before.check_running(one)
+            pod = await claimed(node)
+            run(node, after)
+            async with node.daemon("--stand-by", "true") as other:
+                async with pods_come_and_go(node) as started:
+                    await other.logged("standing_by")
+                    after.check_running(other)
+                    await other.logged("dra_plugin_registered")
+                    number = len(started)
+                    await other.until(lambda: len(started) > number + 2, "pods beside the other daemon")
+                    assert await one.stop() == 0
+                    await other.logged("taking_over")
+                    number = len(started)
+                    await other.until(lambda: len(started) > number + 2, "pods after the other daemon")
+                assert not [*one.events("claim_refused"), *other.events("claim_refused")]
+                assert other.events("claim_prepared")
+                large = node.pod("large", {"memory": "80Gi"})
+                node.scheduler.release(pod)
+                node.scheduler.schedule(large)
+                assert "default/claimed" in await node.refused(large)
+                await node.kubelet.end(pod)
+                await node.kubelet.admit(large)
+                await node.kubelet.end(large)
+                assert node.left == set()
 
 
 async def test_the_record_of_a_newer_version_is_left_alone_and_named(short_path: Path) -> None:
