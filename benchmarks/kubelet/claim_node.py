@@ -118,6 +118,10 @@ class ClaimNode:
         """Wait until the daemon has written into a claim what became of it."""
         await until_there(lambda: self._status(claim).get("devices"))
 
+    async def has_condition(self, claim: api.Claim) -> None:
+        """Wait until the daemon has written into a claim whether the limit is in effect, after a look at the usage."""
+        await until_there(lambda: [each for each in self._status(claim).get("devices", ()) if each.get("conditions")])
+
     def delete(self, claim: api.Claim) -> None:
         """Delete a claim."""
         self.server.store.delete(_CLAIMS, claim.name)

@@ -28,7 +28,7 @@ async def measure(effort: Effort) -> list[Figure]:
     ):
         await giving.outlives(on.published(GPUS // 2))
         await prepare(asked, [claim := on.claim(0)])
-        await on.has_status(claim)
+        await on.has_condition(claim)
         health = asyncio.create_task(asked.hear_health())
         await asyncio.sleep(effort.seconds(_SETTLING))
         began, used, writes = time.perf_counter(), (giving.cpu_seconds(), other.cpu_seconds()), len(on.writes)

@@ -69,13 +69,19 @@ class Statuses:
             await self.write()
 
     async def write(self) -> None:
-        """Write once what has changed, but of claims whose status was tried too often."""
+        """Write once what has changed, but of claims whose status was tried too often.
+
+        Claims that were never tried come first. Where claims come or go meanwhile, the rest is left for the next call.
+        """
         claims = {each.id.uid: each for each in self._prepared.value if each.done}
         self._written = {uid: each for uid, each in self._written.items() if uid in claims}
         self._tried = {uid: at for uid, at in self._tried.items() if uid in claims}
-        for number, said in enumerate(list(self._due(claims))):
+        others = self._prepared.replaced
+        for number, said in enumerate(sorted(self._due(claims), key=lambda each: each.claim.id.uid in self._tried)):
             if number:
                 await asyncio.sleep(BETWEEN_CLAIMS)
+            if others.is_set():
+                return
             self._tried.setdefault(said.claim.id.uid, deque(maxlen=MOST_ATTEMPTS)).append(self._clock())
             await self._write(said)
 

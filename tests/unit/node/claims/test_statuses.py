@@ -20,6 +20,7 @@ from gpushare_plugin.testing.cluster.server import Refusal
 from tests.unit.kube.cluster import QUICK
 from tests.unit.kube.dra.gpus import CLAIMS, DRIVER, NODE
 from tests.unit.kube.dra.test_claims import RIGHTS, SHARE, claim, result
+from tests.waiting import until
 
 DEVICE = PreparedDevice("gpu", NODE, "gpu-0", "GPU-0", "memory", SHARE, 10240, percent=25, isolation="mps")
 NOTHING_RUNS = unknown("no process of the container uses the GPU")
@@ -170,6 +171,26 @@ async def test_claims_are_read_one_after_another_with_pauses(node: Node) -> None
     await node.statuses.write()
     assert time() - begun >= 4 * BETWEEN_CLAIMS
     assert [each.verb for each in node.server.asked] == ["get"] * 5
+
+
+async def test_a_new_claim_does_not_wait_for_hundreds_of_others(node: Node) -> None:
+    """What it got is written first, also where a pass over the others has begun."""
+    others = [PreparedClaim(claim(node.server, result(), name=f"claim-{number}"), (DEVICE,)) for number in range(4)]
+    node.prepared.publish((*node.prepared.value, *others))
+    await node.statuses.write()
+    node.learn(IN_EFFECT)
+    task = asyncio.create_task(node.statuses.write())
+    before = node.writes
+    await until(lambda: node.writes > before)
+    new = PreparedClaim(claim(node.server, result(), name="new"), (DEVICE,))
+    node.prepared.publish((*node.prepared.value, new))
+    await task
+    done = node.writes
+    await node.statuses.write()
+    order = [each.name for each in node.server.asked if each.verb == "patch"]
+    assert order[done] == "new"
+    assert {*order[before:]} == {"claim", "new", *(each.id.name for each in others)}
+    assert len(order) == before + 6
 
 
 async def test_a_device_without_a_limit_gets_no_condition(node: Node) -> None:
