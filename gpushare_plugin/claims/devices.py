@@ -2,8 +2,9 @@
 
 Names of attributes and capacities are those of NVIDIA's DRA driver (kubernetes-sigs/dra-driver-nvidia-gpu,
 cmd/gpu-kubelet-plugin/deviceinfo.go), and `way` and `isolation` of our own. The expression of a claim about an
-attribute that a device lacks keeps the pod from being scheduled at all, so every device has every attribute. Bounds:
-kubernetes 1.36, pkg/apis/resource/validation/validation.go.
+attribute that a device lacks keeps the pod from being scheduled at all, so every device has every attribute, but for a
+root complex that nobody knows: devices with an empty root would match each other. Bounds: kubernetes 1.36,
+pkg/apis/resource/validation/validation.go.
 """
 
 import re
@@ -123,9 +124,10 @@ def _attributes(claimed: ClaimedGpu, inventory: Inventory) -> Mapping[str, Attri
         "driverVersion": semantic_version(_numbers(inventory.driver_version)),
         "cudaDriverVersion": semantic_version(inventory.cuda_version),
         "resource.kubernetes.io/pciBusID": _text(_pci_address(gpu)),
-        "resource.kubernetes.io/pcieRoot": _text(gpu.pci_root),
         "way": claimed.way,
         "isolation": claimed.isolation,
+        # NVIDIA's driver leaves an unknown root out, too, and `matchAttribute` then passes the device over.
+        **({"resource.kubernetes.io/pcieRoot": _text(gpu.pci_root)} if gpu.pci_root else {}),
     }
 
 

@@ -42,6 +42,9 @@ mends that (kubernetes: pkg/kubelet/cm/dra/healthinfo.go and manager.go).
 _VERSIONS = ("k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin")
 _HEALTH = health_api.DESCRIPTOR.services_by_name["DRAResourceHealth"].full_name
 
+MOST_CLAIMS = 256
+"""Claims of one call, which has the claims of one pod."""
+
 _UID = re.compile(r"[0-9A-Za-z-]{1,64}")
 _NAME = re.compile(r"[0-9a-z]([0-9a-z.-]{0,251}[0-9a-z])?")
 """A DNS subdomain, as names in Kubernetes are: the name becomes a part of URLs."""
@@ -159,8 +162,15 @@ def _handler(
 async def _answered(
     ask: Callable[[Sequence[ClaimId]], Awaitable[Mapping[str, T]]], claims: Iterable[api.Claim]
 ) -> Mapping[str, T | str]:
-    """Return the answers of `ask` by UID; a claim that cannot be one of Kubernetes has an error and is not asked."""
+    """Return the answers of `ask` by UID.
+
+    A claim that cannot be one of Kubernetes has an error and is not asked for, and neither are too many claims.
+    """
     by_uid = {claim.uid: ClaimId(claim.namespace, claim.name, claim.uid) for claim in claims}
+    if len(by_uid) > MOST_CLAIMS:
+        return dict.fromkeys(
+            by_uid, f"{len(by_uid)} claims in one call found, at most {MOST_CLAIMS} expected: a call has those of a pod"
+        )
     answers: dict[str, T | str] = {uid: error for uid, id_ in by_uid.items() if (error := _why_no_claim(id_))}
     ids = [id_ for uid, id_ in by_uid.items() if uid not in answers]
     try:

@@ -112,6 +112,18 @@ def test_whole_gpus_and_instances_have_what_claims_select_by() -> None:
     assert card.attributes.keys() == instance.attributes.keys()
 
 
+def test_gpus_with_unknown_roots_are_no_neighbours() -> None:
+    """`matchAttribute` takes GPUs of one root complex; of a GPU whose root is unknown, nobody can say that."""
+    first, second, *others = FOUR.cards
+    apart = replace(FOUR, cards=(first, second, *(replace(each, pci_root="pci0000:00") for each in others)))
+    node = ClaimNode(apart)
+    near = [{"matchAttribute": "resource.kubernetes.io/pcieRoot"}]
+    claim = node.allocate(request(count=2), constraints=near)
+    assert {each.device for each in claim.devices} == {a_gpu(2).uuid.lower(), a_gpu(3).uuid.lower()}
+    with pytest.raises(AllocationError):
+        node.allocate(request(count=2), constraints=near)
+
+
 def test_attributes_have_the_names_of_nvidia() -> None:
     """Selectors of NVIDIA's driver work with another domain."""
     node = ClaimNode(replace(FOUR, driver_version="535.161.08", cuda_version=(12, 4)), sharing=memory(isolation="mps"))
@@ -127,7 +139,6 @@ def test_attributes_have_the_names_of_nvidia() -> None:
         "driverVersion": SemanticVersion("535.161.8"),
         "cudaDriverVersion": SemanticVersion("12.4.0"),
         "resource.kubernetes.io/pciBusID": "0000:02:00.0",
-        "resource.kubernetes.io/pcieRoot": "",
         "way": "memory",
         "isolation": "mps",
     }

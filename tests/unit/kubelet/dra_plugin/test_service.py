@@ -13,6 +13,7 @@ from gpushare_plugin.kubelet.api.dra_v1_pb2_grpc import DRAPluginStub
 from gpushare_plugin.kubelet.api.pluginregistration_pb2 import InfoRequest
 from gpushare_plugin.kubelet.api.pluginregistration_pb2_grpc import RegistrationStub
 from gpushare_plugin.kubelet.dra_plugin.claim_service import DeviceHealth
+from gpushare_plugin.kubelet.dra_plugin.service import MOST_CLAIMS
 from gpushare_plugin.kubelet.serving.own_socket import MOST_CONNECTIONS
 from tests.unit.kubelet.dra_plugin.serving import HEALTHY, Claims, PluginNode, cdi_name, connected, plugin_node
 from tests.unit.testing.dra.driver import DRIVER
@@ -67,6 +68,21 @@ async def test_a_claim_that_kubernetes_cannot_have_is_refused(short_path: Path, 
         assert "a claim of Kubernetes cannot have the" in answer.claims[claim.uid].error
         assert answer.claims["sound"].error == ""
         assert claims.prepared == [[ClaimId("default", "gpu", "sound")]]
+
+
+async def test_more_claims_than_a_pod_has_are_refused(short_path: Path) -> None:
+    """Nothing is asked for; each claim of the call has the reason, to give back as well."""
+    claims = Claims()
+    async with plugin_node(short_path) as its, its.plugin(claims), connected(its.endpoint) as channel:
+        many = [a_claim(str(number)) for number in range(MOST_CLAIMS + 1)]
+        answer = await prepared(its, *many)
+        assert {each.error[:29] for each in answer.claims.values()} == {"257 claims in one call found,"}
+        assert len(answer.claims) == len(many)
+        back = await DRAPluginStub(channel).NodeUnprepareResources(api.NodeUnprepareResourcesRequest(claims=many))
+        assert {each.error[:29] for each in back.claims.values()} == {"257 claims in one call found,"}
+        assert (claims.prepared, claims.unprepared) == ([], [])
+        await prepared(its, *many[1:])
+        assert [len(each) for each in claims.prepared] == [MOST_CLAIMS]
 
 
 async def test_every_claim_is_in_the_answer(short_path: Path) -> None:
