@@ -34,6 +34,9 @@ LOOK_EVERY = 0.25
 FOLLOW_EVERY = 1.0
 """Seconds between looks whether another daemon has prepared claims, or has given claims back."""
 
+MOST_READS = 16
+"""Claims that are read from the API server at a time."""
+
 _PASSING = frozenset({"no-room", "not-served"})
 """The reasons of refusals that may be gone in a moment."""
 
@@ -90,6 +93,7 @@ class Preparation:
         self._pod_runs = pod_runs
         self._wait_for_room = wait_for_room
         self._wait_for_end = wait_for_end
+        self._reads = asyncio.Semaphore(MOST_READS)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.prepared: Published[tuple[PreparedClaim, ...]] = Published(())
         """The claims that are prepared, or about to be."""
@@ -135,11 +139,13 @@ class Preparation:
 
         A claim that is not known is forgotten already.
         """
-        answers = await asyncio.gather(*(self.forget(each.uid) for each in ids))
+        answers = await asyncio.gather(*(self.forget(each.uid, each) for each in ids))
         return {each.uid: answer for each, answer in zip(ids, answers, strict=True)}
 
-    async def forget(self, uid: str) -> str:
+    async def forget(self, uid: str, named: ClaimId | None = None) -> str:
         """Remove what there is of a claim; return why that is not possible, empty for success.
+
+        Where the claim is `named`, a claim with this UID and another name stays.
 
         The kubelet gives back the claims of a pod that was deleted by force within a minute, though containers of the
         pod still run (pkg/kubelet/cm/dra/manager.go, `reconcileLoop`): what they use counts until they have ended.
@@ -150,19 +156,21 @@ class Preparation:
         until = clock() + self._wait_for_end
         try:
             async with self._turn(uid):
-                while running := await self._remove(uid):
+                while running := await self._remove(uid, named):
                     if clock() >= until:
                         return running
                     await asyncio.sleep(LOOK_EVERY)
-        except (ClaimRecordError, OSError) as error:
+        except (ClaimRefusedError, ClaimRecordError, OSError) as error:
             return in_words(error)
         self._publish()
         return ""
 
-    async def _remove(self, uid: str) -> str:
+    async def _remove(self, uid: str, named: ClaimId | None) -> str:
         """Remove what there is of a claim, unless its pods still run: then return this for people."""
         async with self._records.exclusive():
             known = self._records.claims.get(uid)
+            if known is not None and named is not None:
+                _check_name(known.claim.id, named)
             if known is not None and (running := [each.name for each in known.claim.users if self._pod_runs(each.uid)]):
                 return (
                     f"claim {known.claim.id.label}: processes of pod {', '.join(running)} still run, and can use the "
@@ -211,7 +219,8 @@ class Preparation:
         async with self._records.exclusive():
             if (before := self._before(id_)) is not None:
                 return before
-        claim = await self._allocated(id_)
+        async with self._reads:
+            claim = await self._allocated(id_)
         prepared = await self._once_there_is_room(claim)
         self._publish()
         if not prepared.done:
@@ -232,8 +241,10 @@ class Preparation:
         if id_.uid in self._records.newer:
             unreadable = self._records.unreadable[id_.uid]
             raise ClaimRefusedError("files", f"claim {id_.label}: {unreadable.path} {unreadable.reason}")
-        record = self._records.claims.get(id_.uid)
-        if record is None or not record.claim.done:
+        if (record := self._records.claims.get(id_.uid)) is None:
+            return None
+        _check_name(record.claim.id, id_)
+        if not record.claim.done:
             return None
         self._files.keep(id_.uid, record.cdi)
         return record.claim.devices
@@ -298,6 +309,16 @@ class Preparation:
         claims = tuple(each.claim for each in self._records.claims.values())
         if claims != self.prepared.value:
             self.prepared.publish(claims)
+
+
+def _check_name(known: ClaimId, asked: ClaimId) -> None:
+    """Raise ClaimRefusedError where a UID is asked for under another name than the claim has."""
+    if known != asked:
+        raise ClaimRefusedError(
+            "other-claim",
+            f"claim {asked.label}: the UID {asked.uid} is that of claim {known.label}, which is prepared; is the "
+            "caller a kubelet?",
+        )
 
 
 def _with_limits(devices: Iterable[PreparedDevice], grants: Mapping[str, Grant]) -> Iterator[PreparedDevice]:

@@ -1,5 +1,6 @@
 """Claims for the tests of the node, and a card of 80 GiB that they share."""
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -77,10 +78,13 @@ class Claims:
         self.allocated = {each.id: each for each in allocated}
         self.asked: list[ClaimId] = []
         self.running: set[str] = set()
+        self.answering = asyncio.Event()
+        self.answering.set()
 
     async def find(self, id_: ClaimId) -> AllocatedClaim:
         """Return a claim as the API server has it."""
         self.asked.append(id_)
+        await self.answering.wait()
         if id_ not in self.allocated:
             raise ClaimRefusedError("not-found", f"claim {id_.label} does not exist")
         return self.allocated[id_]

@@ -10,6 +10,7 @@ from typing import Any
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.prepared_claim import ClaimUser
 from gpushare_plugin.node.claims import records
+from gpushare_plugin.node.claims.preparation import MOST_READS
 from gpushare_plugin.testing.runtime.edits import UnresolvableDeviceError, edits_of
 from tests.unit.node.claims.claims import BOOT, DRIVER, GPU, Claims, claim_id, share
 from tests.unit.node.claims.killed import killed_before
@@ -139,6 +140,33 @@ async def test_other_calls_are_answered_while_claims_come_at_once(tmp_path: Path
         written.append(sum(file.endswith(".json") for file in claims.files))
     assert written[-1] == 2 * 50
     assert max(after - before for before, after in pairwise(written)) == 2
+
+
+async def test_a_uid_counts_only_with_the_name_of_its_claim(tmp_path: Path) -> None:
+    """Nobody gets the answer of another claim, or gives another claim back, by its UID alone."""
+    claims = Claims(tmp_path, share("first", 10))
+    daemon = claims.daemon()
+    await daemon.prepare([FIRST])
+    for foreign in (FIRST._replace(name="foreign"), FIRST._replace(namespace="foreign")):
+        for answer in (await daemon.prepare([foreign]), await daemon.unprepare([foreign])):
+            assert "is that of claim default/first, which is prepared" in str(answer[FIRST.uid])
+    assert daemon.refusals == {"other-claim": 2}
+    assert {each.id for each in daemon.prepared.value} == {FIRST}
+    assert await daemon.unprepare([FIRST]) == {FIRST.uid: ""}
+
+
+async def test_so_many_claims_are_read_at_a_time_and_no_more(tmp_path: Path) -> None:
+    """However many claims one call has, the API server sees a bounded number of requests."""
+    ids = [claim_id(f"claim-{number}") for number in range(MOST_READS + 1)]
+    claims = Claims(tmp_path, *(share(each.name, 1) for each in ids))
+    claims.answering.clear()
+    answers = asyncio.create_task(claims.daemon().prepare(ids))
+    await until(lambda: len(claims.asked) == MOST_READS)
+    assert await claims.daemon().unprepare([FIRST]) == {FIRST.uid: ""}, "other calls do not wait"
+    assert len(claims.asked) == MOST_READS
+    claims.answering.set()
+    assert not any(isinstance(each, str) for each in (await answers).values())
+    assert len(claims.asked) == MOST_READS + 1
 
 
 async def test_nothing_is_left_over_of_a_claim_that_is_given_back(tmp_path: Path) -> None:
