@@ -92,7 +92,7 @@ async def main(root: Path) -> None:
     """Serve until killed."""
     for directory in (REGISTRY, PLUGINS):
         (root / directory).mkdir()
-    await DraPlugin(root, DRIVER, "", PreparedClaims()).run()
+    await DraPlugin(root, DRIVER, PreparedClaims()).run()
 
 
 if __name__ == "__main__":

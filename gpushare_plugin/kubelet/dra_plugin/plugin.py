@@ -34,11 +34,10 @@ LONGEST_CALLS = 15.0
 class DraPlugin:
     """Keeps the calls for claims served, and the plugin registered."""
 
-    def __init__(  # noqa: PLR0913 - what a plugin is made of
+    def __init__(
         self,
         kubelet_root: Path,
         driver: str,
-        instance: str,
         claims: ClaimService,
         *,
         health_seconds: float = HEALTH_SECONDS,
@@ -46,14 +45,14 @@ class DraPlugin:
     ) -> None:
         """Prepare to serve `claims` as the DRA driver `driver`, below the root directory of the kubelet.
 
-        `instance` is the UID of the pod, or empty. The health is sent again after `health_seconds`, and trouble that
-        lasts for `grace` seconds is warned of. Raises GpushareError if the path of a socket is too long.
+        The health is sent again after `health_seconds`, and trouble that lasts for `grace` seconds is warned of. Raises
+        GpushareError if the path of a socket is too long.
         """
         self._log = _log.bind(dra_driver=driver)
         self._wake = asyncio.Event()
         self._backoff = Backoff()
         self._troubles = Troubles(self._warn, lambda: self.served and not self.registered.value.refusal, grace)
-        self._paths = SocketPaths(kubelet_root, driver, instance)
+        self._paths = SocketPaths(kubelet_root, driver)
         self._registry = WatchedDirectory(self._paths.registration.parent)
         self._plugins = WatchedDirectory(self._paths.endpoint.parent)
         self.calls = Calls()

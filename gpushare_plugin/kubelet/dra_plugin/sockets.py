@@ -19,19 +19,16 @@ REGISTRY, PLUGINS = "plugins_registry", "plugins"
 """The directories, below the root of the kubelet, with the sockets at which plugins register and are called."""
 
 _PROCESS = "~{}"
-"""Ends what names a process in the names of sockets; no name of a DRA driver and no UID has this character."""
+"""Names a process in the names of sockets; no name of a DRA driver has this character."""
 
 
 class SocketPaths:
     """The paths of the sockets of one process."""
 
-    def __init__(self, kubelet_root: Path, driver: str, instance: str) -> None:
-        """Name the sockets of the DRA driver `driver`; `instance` is the UID of the pod, or empty.
-
-        Raises GpushareError if a path is too long for a socket.
-        """
+    def __init__(self, kubelet_root: Path, driver: str) -> None:
+        """Name the sockets of the DRA driver `driver`; raises GpushareError if a path is too long for a socket."""
         self._driver = driver
-        process = (f"-{instance}" if instance else "") + _PROCESS.format(secrets.token_hex(2))
+        process = _PROCESS.format(secrets.token_hex(2))
         self.registration = kubelet_root / REGISTRY / f"{driver}{process}-reg.sock"
         """Where the kubelet asks who serves."""
         self.endpoint = kubelet_root / PLUGINS / driver / f"dra{process}.sock"
@@ -51,8 +48,8 @@ class SocketPaths:
                     path.unlink()
 
     def _others(self) -> Iterator[Path]:
-        registration = re.compile(rf"{re.escape(self._driver)}(-[^~/]+)?~[0-9a-f]+-reg\.sock")
-        endpoint = re.compile(r"dra(-[^~/]+)?~[0-9a-f]+\.sock")
+        registration = re.compile(rf"{re.escape(self._driver)}~[0-9a-f]+-reg\.sock")
+        endpoint = re.compile(r"dra~[0-9a-f]+\.sock")
         for own, name in ((self.registration, registration), (self.endpoint, endpoint)):
             with contextlib.suppress(OSError):  # the directory does not exist yet
                 yield from (path for path in list(own.parent.iterdir()) if path != own and name.fullmatch(path.name))

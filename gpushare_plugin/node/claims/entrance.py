@@ -43,8 +43,6 @@ class ClaimPlaces(Struct, frozen=True):
     """The directory of CDI specifications that a reboot empties."""
     cgroups: Path
     """Where the host's tree of cgroups is mounted; where it is not, nobody knows which pods still run."""
-    instance: str = ""
-    """The UID of the pod of this daemon where daemons serve claims side by side, otherwise empty."""
 
 
 class PluginSide(Protocol):

@@ -159,13 +159,12 @@ class ClaimRecords:
         except FileNotFoundError:
             return False
 
-    def write(self, claim: PreparedClaim, cdi: dict[str, Any] | None) -> ClaimRecord:
+    def write(self, claim: PreparedClaim, cdi: dict[str, Any] | None) -> None:
         """Record a claim, in place of an earlier record of the claim; only inside `exclusive`; raises OSError."""
         uid, record = claim.id.uid, ClaimRecord(claim, cdi, self._boot)
         replace_file(self._file(uid), msgspec.json.format(msgspec.json.encode(record), indent=1).decode())
         self._keep(uid, record)
         self._unreadable.pop(uid, None)
-        return record
 
     def remove(self, uid: str) -> None:
         """Remove the record of a claim, if there is one; only inside `exclusive`; raises OSError.

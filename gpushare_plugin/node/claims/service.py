@@ -58,7 +58,7 @@ class NodeClaims:
         runs = partial(pod_runs, places.cgroups)
         self.preparation = Preparation(driver, self._records, files, self._claims.allocated, self._gpus, runs)
         """Prepares claims."""
-        self.plugin = DraPlugin(places.kubelet_root, driver, places.instance, self)
+        self.plugin = DraPlugin(places.kubelet_root, driver, self)
         """The side of the kubelet."""
         self.resource_slices = ResourceSlices(cluster.client, driver, cluster.name)
         """The side of the API server."""

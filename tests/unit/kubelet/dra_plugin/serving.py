@@ -63,11 +63,9 @@ class PluginNode:
     root: Path
 
     @asynccontextmanager
-    async def plugin(
-        self, claims: Claims | None = None, instance: str = "", **settings: Any
-    ) -> AsyncIterator[DraPlugin]:
+    async def plugin(self, claims: Claims | None = None, **settings: Any) -> AsyncIterator[DraPlugin]:
         """Run a plugin for as long as the block lasts."""
-        plugin = DraPlugin(self.root, DRIVER, instance, claims or Claims(), **settings)
+        plugin = DraPlugin(self.root, DRIVER, claims or Claims(), **settings)
         task = asyncio.create_task(plugin.run())
         try:
             await until(lambda: plugin.served)

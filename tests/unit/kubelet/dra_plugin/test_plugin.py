@@ -91,7 +91,7 @@ async def test_sockets_that_somebody_removes_are_made_again(short_path: Path) ->
 async def test_a_plugin_waits_for_the_kubelets_directories(short_path: Path) -> None:
     """Trouble that lasts is warned of, with the directory; the plugin serves once a kubelet has made it."""
     with logged() as events:
-        plugin = DraPlugin(short_path, DRIVER, "", Claims(), grace=0.0)
+        plugin = DraPlugin(short_path, DRIVER, Claims(), grace=0.0)
         task = asyncio.create_task(plugin.run())
         warning = await until(lambda: [each for each in events if each["event"] == "dra_plugin_failed"])
         assert str(short_path / "plugins_registry") in warning[0]["reason"]
@@ -119,7 +119,7 @@ async def test_both_sockets_are_removed_at_the_end_and_nothing_else(short_path: 
         other = Driver(short_path, name="other.example.com")
         await other.start()
         for turns in range(40):
-            running = asyncio.create_task(DraPlugin(short_path, DRIVER, "", Claims()).run())
+            running = asyncio.create_task(DraPlugin(short_path, DRIVER, Claims()).run())
             for _ in range(turns):
                 await asyncio.sleep(0)
             running.cancel()
@@ -134,14 +134,10 @@ async def test_sockets_of_dead_processes_are_removed(short_path: Path) -> None:
         registry, plugins = its.directories
         plugins.mkdir(parents=True)
         foreign = [registry / f"{DRIVER}.other~12-reg.sock", registry / "other-reg.sock", plugins / "another.sock"]
-        dead = [
-            registry / f"{DRIVER}-uid~12ab-reg.sock",
-            registry / f"{DRIVER}~1-reg.sock",
-            plugins / "dra-uid~12ab.sock",
-        ]
+        dead = [registry / f"{DRIVER}~12ab-reg.sock", registry / f"{DRIVER}~1-reg.sock", plugins / "dra~12ab.sock"]
         for path in (*foreign, *dead):
             left_behind(path)
-        async with its.plugin(instance="old"), its.plugin(instance="new"):
+        async with its.plugin(), its.plugin():
             assert not any(path.exists() for path in dead)
             assert len(its.sockets) == 4 + len(foreign)
             left_behind(dead[0])
@@ -180,10 +176,10 @@ async def test_a_kubelet_that_failed_to_reach_a_dead_plugin_registers_the_next_a
 async def test_two_instances_serve_side_by_side(short_path: Path) -> None:
     """As during an update with `maxSurge: 1`: the newer one is called; each ends alone, and takes its sockets along."""
     older, newer = Claims(), Claims()
-    async with plugin_node(short_path) as its, its.plugin(older, "1b4e28ba-2fa1-11d2-883f-0016d3cca427") as first:
+    async with plugin_node(short_path) as its, its.plugin(older) as first:
         await its.until_registered(first)
         await its.node.kubelet.admit(its.node.pod("a", name="a"))
-        async with its.plugin(newer, "6ba7b810-9dad-11d1-80b4-00c04fd430c8") as second:
+        async with its.plugin(newer) as second:
             await its.until_registered(second)
             assert len(its.sockets) == 4
             await its.node.kubelet.admit(its.node.pod("b", name="b"))
@@ -203,10 +199,10 @@ async def test_no_call_fails_while_one_instance_follows_another(short_path: Path
         await answer.wait()
 
     older, newer = Claims(during=wait), Claims()
-    async with plugin_node(short_path) as its, its.plugin(newer, "new") as second:
+    async with plugin_node(short_path) as its, its.plugin(newer) as second:
         await its.until_registered(second)
         ending = contextlib.AsyncExitStack()
-        first = await ending.enter_async_context(its.plugin(older, "old"))
+        first = await ending.enter_async_context(its.plugin(older))
         await its.until_registered(first)
         admission = asyncio.create_task(its.node.kubelet.admit(its.node.pod("a", name="a")))
         await answering.wait()

@@ -187,10 +187,10 @@ async def test_health_reaches_pods_and_does_not_run_out(short_path: Path) -> Non
 async def test_health_of_one_instance_outlives_the_end_of_another(short_path: Path) -> None:
     """The kubelet then forgets all health of the DRA driver, until the next report."""
     claims = Claims(health=type(Claims().health)((HEALTHY,)))
-    async with plugin_node(short_path) as its, its.plugin(claims, "new", health_seconds=0.01) as plugin:
+    async with plugin_node(short_path) as its, its.plugin(claims, health_seconds=0.01) as plugin:
         await its.until_registered(plugin)
         pod = its.node.pod("gpu")
-        async with its.plugin(claims, "old") as old:
+        async with its.plugin(claims) as old:
             await its.until_registered(old)
             await its.node.kubelet.admit(pod)
         shown = {"claim:gpu": {cdi_name(its.node.uid("gpu")): "Healthy"}}
