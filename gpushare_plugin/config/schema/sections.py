@@ -760,8 +760,8 @@ class Dra(Section):
     )
     devices: ChosenDevices = Field(
         default=AllDevices(),
-        description="GPUs that are given by claim; the device plugin offers the other GPUs. How each GPU is shared is "
-        "in `sharing`.",
+        description="GPUs that are given by claim; the device plugin offers the other GPUs. The index of a MIG "
+        "instance is written as in 0:1. How each GPU is shared is in `sharing`.",
     )
 
 
