@@ -70,7 +70,7 @@ EVENTS = {
     "gpus_left_claims": "No claim can have these GPUs any more. The device plugin offers them if the configuration says so, or claims get them in another way.",
     "given_gpus_not_written": "The file that says which GPUs belong to claims cannot be written; `reason` says why. GPUs stay where they are until the file can be written.",
     "given_gpus_unreadable": "The file that says which GPUs belong to claims cannot be used; `reason` says why, which GPUs are kept from the device plugin, and what to do. A file of a newer version of gpushare is not changed.",
-    "claim_record_unreadable": "The file `path`, which should be the record of a prepared claim, cannot be used; `reason` says why, and what to do. Other claims are not affected. Until the file is gone, no GPU goes from claims to the device plugin.",
+    "claim_record_unreadable": "The file `path`, which should be the record of a prepared claim, cannot be used; `reason` says why, and what to do. What the claim holds counts as far as the record tells; where a record does not tell, no new claim is prepared until the record is mended or gone (see [claims](claims.md#when-it-is-not-known-which-gpus-have-claims)). Until then, no GPU goes from claims to the device plugin.",
     # ------------------------------------------------------------------ configuration
     "config_rejected": "The new configuration has a mistake; each mistake is one event. The current configuration stays in effect. Correct `problem`. The same mistakes are not logged again.",
     "config_unreadable": "The config file cannot be read. The current configuration stays. See `reason`.",

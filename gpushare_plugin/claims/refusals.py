@@ -49,9 +49,10 @@ REFUSALS: Mapping[RefusalReason, ClaimRefusal] = {
     ),
     "no-room": ClaimRefusal(
         "Other claims still hold the memory, shares or compute, though the API has freed them: a pod was deleted by "
-        "force, or the node was away. The claim has waited 10 seconds for them.",
-        "Nothing: the kubelet tries again, and the pod starts once the named claims have ended. Look for containers "
-        "that do not end if that takes long.",
+        "force, or the node was away. Or it is not known what the claim of a damaged record holds. The claim has "
+        "waited 10 seconds.",
+        "Nothing: the kubelet tries again, and the pod starts once the named claims have ended. If that takes "
+        "long, look for containers that do not end, or at the record that the message names.",
     ),
     "not-served": ClaimRefusal(
         "Nothing would keep the container within its share now, for example because MPS does not serve the GPU (yet). "

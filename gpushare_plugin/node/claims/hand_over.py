@@ -118,7 +118,8 @@ class HandOver:
         given = {
             device.gpu: ClaimSharing(device.way, device.isolation) for claim in prepared for device in claim.devices
         }
-        named = {uuid: UNKNOWN for each in unreadable for uuid in each.gpus or ()}
+        told = (each.claim for each in unreadable if each.claim is not None)
+        named = {device.gpu: UNKNOWN for claim in told for device in claim.devices}
         all_given = {**named, **given, **found.gpus}
         self._gpus = {uuid: GivenGpu(sharing, leaves=True) for uuid, sharing in all_given.items()}
         self._of_units: set[str] = set()
@@ -312,8 +313,8 @@ class HandOver:
 
 
 def _nameless(unreadable: Iterable[UnreadableRecord]) -> str:
-    """Return what is wrong with records of claims on unknown GPUs; empty where all name their GPUs."""
-    return some_of([f"{each.path} {each.reason}" for each in unreadable if each.gpus is None], _MOST_CLAIMS)
+    """Return what is wrong with records of claims on unknown GPUs; empty where all tell their claim."""
+    return some_of([f"{each.path} {each.reason}" for each in unreadable if each.claim is None], _MOST_CLAIMS)
 
 
 def _sharing(claimed: ClaimedGpu) -> ClaimSharing:

@@ -1,5 +1,7 @@
 """Forgets claims that nobody has any more, and of which no kubelet will tell: the kubelet lost its own record of them.
 
+Claims that are allocated, and whose own record here is damaged, are prepared anew: their memory is known again.
+
 A kubelet gives a claim back within a minute after the last pod of the claim is gone (kubernetes: pkg/kubelet/cm/dra,
 1.36). What stays longer, is not allocated, and is not in a container by what the kubelet shows, belongs to nobody.
 """
@@ -54,17 +56,20 @@ class Leftovers:
         clock = asyncio.get_running_loop().time
         while True:
             await self.look(clock)
-            await asyncio.sleep(LOOK_AGAIN if self._since else LOOK_EVERY)
+            await asyncio.sleep(LOOK_AGAIN if self._since or self._damaged() else LOOK_EVERY)
 
     async def look(self, clock: Callable[[], float]) -> None:
-        """Forget the claims that nobody has had for a while."""
+        """Forget the claims that nobody has had for a while, and mend damaged records of claims that are allocated."""
         kept = self._kept()
         try:
-            alone = kept - await self._had() if kept else frozenset[str]()
+            allocated = {each.id.uid: each.id for each in await self._allocated()} if kept else {}
+            shown = await self._shown() if kept else frozenset[str]()
         except GpushareError as error:
             _log.debug("claims_not_compared", reason=in_words(error))
             return
-        now = clock()
+        if damaged := [allocated[uid] for uid in self._damaged() if uid in allocated]:
+            await self._preparation.prepare(damaged)
+        now, alone = clock(), kept - allocated.keys() - shown
         self._since = {uid: self._since.get(uid, now) for uid in alone}
         for uid in [uid for uid, since in self._since.items() if now - since >= LEFT_SECONDS]:
             if not await self._preparation.forget(uid):
@@ -72,14 +77,16 @@ class Leftovers:
                 _log.warning("claim_left_over", uid=uid)
 
     def _kept(self) -> frozenset[str]:
-        """Return the UIDs of the claims with a record or a CDI file, but for records of a newer version."""
+        """Return the UIDs of the claims with a record or a CDI file that were not given back."""
         known = self._records.claims.keys() | self._records.unreadable.keys() | self._files.uids()
-        return frozenset(known - self._records.newer)
+        return frozenset(known - self._records.given_back)
 
-    async def _had(self) -> set[str]:
-        """Return the UIDs of the claims that are allocated here, or that containers have; raises GpushareError."""
-        allocated = {each.id.uid for each in await self._allocated()}
+    def _damaged(self) -> frozenset[str]:
+        """Return the UIDs of the claims with a damaged record."""
+        return frozenset(self._records.unreadable.keys() - self._records.newer.keys())
+
+    async def _shown(self) -> frozenset[str]:
+        """Return the UIDs of the claims that containers have by what the kubelet shows; raises GpushareError."""
         # By its CDI device, which has the UID in its name, a container shows its claim.
         names = await cdi_devices_of_claims(self._socket, self._driver)
-        shown = {uid for uid in self._kept() if any(f"={uid}-" in name for name in names)}
-        return allocated | shown
+        return frozenset(uid for uid in self._kept() if any(f"={uid}-" in name for name in names))

@@ -239,8 +239,8 @@ class Preparation:
     def _before(self, id_: ClaimId) -> tuple[PreparedDevice, ...] | None:
         """Return the devices of a claim that was prepared, with its CDI file; None for any other claim."""
         if id_.uid in self._records.newer:
-            unreadable = self._records.unreadable[id_.uid]
-            raise ClaimRefusedError("files", f"claim {id_.label}: {unreadable.path} {unreadable.reason}")
+            newer = self._records.newer[id_.uid]
+            raise ClaimRefusedError("files", f"claim {id_.label}: {newer.path} {newer.reason}")
         if (record := self._records.claims.get(id_.uid)) is None:
             return None
         _check_name(record.claim.id, id_)
@@ -275,6 +275,7 @@ class Preparation:
         """Check a claim, and write its record and its CDI file; the record exists before the file, and outlives it."""
         uid = claim.id.uid
         begun = PreparedClaim(claim.id, self._given.devices(claim), done=False, users=claim.users)
+        self._refuse_the_unknown(claim.id)
         self._given.check(begun, self._records.beside(begun))
         grants = self._given.grants(claim)
         document = specification(self._driver, uid, grants)
@@ -284,6 +285,19 @@ class Preparation:
         self._records.write(begun, document)
         self._files.keep(uid, document)
         return begun if namespaces else self._finish(begun)
+
+    def _refuse_the_unknown(self, id_: ClaimId) -> None:
+        """Refuse a new claim while it is not known what the claim of another record holds."""
+        unreadable = self._records.unreadable
+        if id_.uid in unreadable:  # prepared before, and counted no less than others
+            return
+        for each in unreadable.values():
+            if each.claim is None:
+                raise ClaimRefusedError(
+                    "no-room",
+                    f"claim {id_.label}: {each.path} {each.reason}; until then it is not known what the claim of that "
+                    "file holds, and no new claim is prepared",
+                )
 
     def _finish(self, claim: PreparedClaim) -> PreparedClaim:
         """Record a claim as done, all of whose files exist."""

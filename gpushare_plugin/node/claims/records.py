@@ -7,8 +7,8 @@ claims side by side during a rolling update: a lock on a file makes each change 
 import asyncio
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -62,16 +62,8 @@ class _RecordVersion(Struct):
     version: int
 
 
-class _NamedDevice(Struct):
-    gpu: str
-
-
-class _NamedClaim(Struct):
-    devices: tuple[_NamedDevice, ...]
-
-
-class _NamedGpus(Struct):
-    claim: _NamedClaim
+class _ToldClaim(Struct):
+    claim: PreparedClaim
 
 
 class UnreadableRecord(Struct, frozen=True):
@@ -83,8 +75,8 @@ class UnreadableRecord(Struct, frozen=True):
     """What is wrong, and the remedy, for people."""
     newer: bool = False
     """Whether a newer version of gpushare wrote the record: then the file stays as the file is."""
-    gpus: frozenset[str] | None = None
-    """The UUIDs of the GPUs of the claim; None where the record does not tell."""
+    claim: PreparedClaim | None = None
+    """The claim with what counts of the claim; None where the record does not tell."""
 
 
 def uid_is_usable(uid: str) -> bool:
@@ -111,6 +103,7 @@ class ClaimRecords:
         self._records: dict[str, ClaimRecord] = {}
         self._by_gpu: defaultdict[str, dict[str, PreparedClaim]] = defaultdict(dict)
         self._unreadable: dict[str, UnreadableRecord] = {}
+        self._given_back: set[str] = set()
         self._turn = asyncio.Lock()
 
     @property
@@ -119,19 +112,28 @@ class ClaimRecords:
         return self._records
 
     def beside(self, claim: PreparedClaim) -> Sequence[PreparedClaim]:
-        """Return the claims on the GPUs of a claim: what a claim costs must not grow with the claims of other GPUs."""
+        """Return the claims on the GPUs of a claim: what a claim costs must not grow with the claims of other GPUs.
+
+        Claims of unreadable records count as far as the records tell.
+        """
+        told = {each.claim.id.uid: each.claim for each in self.unreadable.values() if each.claim is not None}
         found = {uid: each for device in claim.devices for uid, each in self._by_gpu[device.gpu].items()}
-        return tuple(found.values())
+        return tuple((told | found).values())
 
     @property
     def unreadable(self) -> Mapping[str, UnreadableRecord]:
-        """The records that cannot be read, by the UID of the claim."""
-        return self._unreadable
+        """The records that cannot be read of claims that nobody has given back, by the UID of the claim."""
+        return {uid: each for uid, each in self._unreadable.items() if uid not in self._given_back}
 
     @property
-    def newer(self) -> frozenset[str]:
-        """The UIDs of the claims whose records a newer version of gpushare wrote."""
-        return frozenset(uid for uid, each in self._unreadable.items() if each.newer)
+    def given_back(self) -> frozenset[str]:
+        """The UIDs of the claims that nobody has any more, though a record of a newer version stays."""
+        return frozenset(self._given_back)
+
+    @property
+    def newer(self) -> Mapping[str, UnreadableRecord]:
+        """The records that a newer version of gpushare wrote, by the UID of the claim."""
+        return {uid: each for uid, each in self._unreadable.items() if each.newer}
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
@@ -169,9 +171,10 @@ class ClaimRecords:
     def remove(self, uid: str) -> None:
         """Remove the record of a claim, if there is one; only inside `exclusive`; raises OSError.
 
-        A record of a newer version stays for the newer version.
+        A record of a newer version stays for the newer version, and counts no more.
         """
         if uid in self.newer:
+            self._given_back.add(uid)
             return
         remove_file(self._file(uid))
         self._drop(uid)
@@ -219,28 +222,43 @@ class ClaimRecords:
         )
 
     def _look(self) -> None:
-        """Read all records, unless this process made the last change and can read all of them; raises OSError."""
-        if self.current and not self._unreadable:  # people may have removed a record that cannot be read
+        """Read all records, unless this process made the last change; raises OSError.
+
+        Records that cannot be read are always read again: people may have removed or mended them.
+        """
+        if self.current:
+            self._read(each.path for each in self._unreadable.values())
             return
         for leftover in self.directory.glob(".*.new"):  # of a daemon that ended while it wrote
             leftover.unlink(missing_ok=True)
-        self._read_all()
-        replace_file(self.directory / _LAST_WRITER, self._writer)
-
-    def _read_all(self) -> None:
-        told = {record.path for record in self._unreadable.values()}
-        self._records, self._unreadable = {}, {}
+        self._records = {}
         self._by_gpu.clear()
-        for file in sorted(self.directory.glob("*.json")):
+        self._read(self.directory.glob("*.json"))
+        self._sign()
+
+    def _sign(self) -> None:
+        """Say that this process has read or changed the records; on a full disk, that nobody knows all of them."""
+        file = self.directory / _LAST_WRITER
+        try:
+            replace_file(file, self._writer)
+        except OSError:
+            with suppress(OSError):  # then nobody can change the records either
+                remove_file(file)
+
+    def _read(self, files: Iterable[Path]) -> None:
+        """Read records, in place of all records that could not be read."""
+        files, before, self._unreadable = sorted(files), self._unreadable, {}
+        for file in files:
             uid = file.name.removesuffix(".json")
             try:
                 record = _decoded(file, uid)
+            except FileNotFoundError:
+                continue
             except ClaimRecordError as error:
-                newer = isinstance(error, _NewerError)
                 if uid_is_usable(uid):
-                    gpus = error.gpus if isinstance(error, _NewerError) else None
-                    self._unreadable[uid] = UnreadableRecord(file, str(error), newer, gpus)
-                if file not in told:
+                    newer = isinstance(error, _NewerError)
+                    self._unreadable[uid] = UnreadableRecord(file, str(error), newer, _told(file))
+                if uid not in before:
                     _log.error("claim_record_unreadable", path=str(file), reason=str(error))
                 continue
             if record.boot == self._boot:
@@ -253,18 +271,16 @@ class ClaimRecords:
 
 
 class _NewerError(ClaimRecordError):
-    """A newer version of gpushare wrote the record; `gpus` are those of the claim, None where the record is strange."""
-
-    def __init__(self, message: str, gpus: frozenset[str] | None) -> None:
-        super().__init__(message)
-        self.gpus = gpus
+    """A newer version of gpushare wrote the record."""
 
 
 def _decoded(file: Path, uid: str) -> ClaimRecord:
-    """Return the record in `file`; raises ClaimRecordError."""
+    """Return the record in `file`; raises FileNotFoundError and ClaimRecordError."""
     remedy = "end the pods that use the claim, then remove the file"
     try:
         content = read_regular(file, LARGEST_RECORD + 1)
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise ClaimRecordError(f"cannot be read: {in_words(error)}; {remedy}") from error
     if len(content) > LARGEST_RECORD:
@@ -274,8 +290,7 @@ def _decoded(file: Path, uid: str) -> ClaimRecord:
         if version > VERSION:
             raise _NewerError(
                 f"was written by a newer version of gpushare (record version {version}, this one reads up to "
-                f"{VERSION}) and is left alone; go back to the newer version, or end the pods that use the claim",
-                _named_gpus(content),
+                f"{VERSION}) and is left alone; go back to the newer version, or end the pods that use the claim"
             )
         record = msgspec.json.decode(content, type=ClaimRecord)
     except msgspec.MsgspecError as error:
@@ -287,9 +302,9 @@ def _decoded(file: Path, uid: str) -> ClaimRecord:
     return record
 
 
-def _named_gpus(content: bytes) -> frozenset[str] | None:
-    """Return the GPUs that the record of a newer version names; None where the record is too different."""
+def _told(file: Path) -> PreparedClaim | None:
+    """Return the claim of a record that cannot be used, as far as the record tells."""
     try:
-        return frozenset(each.gpu for each in msgspec.json.decode(content, type=_NamedGpus).claim.devices)
-    except msgspec.MsgspecError:
+        return msgspec.json.decode(read_regular(file, LARGEST_RECORD), type=_ToldClaim).claim
+    except (OSError, msgspec.MsgspecError):
         return None

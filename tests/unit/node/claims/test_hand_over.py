@@ -283,7 +283,7 @@ def test_a_file_of_a_newer_version_stays_and_keeps_the_gpus_that_it_could_name(
 
 @pytest.mark.parametrize(
     ("record", "kept"),
-    [(UNNAMED, {FIRST, SECOND}), (msgspec.structs.replace(UNNAMED, gpus=frozenset({FIRST})), {FIRST})],
+    [(UNNAMED, {FIRST, SECOND}), (msgspec.structs.replace(UNNAMED, claim=holding(FIRST)), {FIRST})],
 )
 def test_a_record_that_cannot_be_read_keeps_the_gpus_that_it_could_name(
     tmp_path: Path, record: UnreadableRecord, kept: set[str]
@@ -293,7 +293,7 @@ def test_a_record_that_cannot_be_read_keeps_the_gpus_that_it_could_name(
     assert offered(hand_over.hold_back(given_by_claim(), {})) == {FIRST, SECOND} - kept
     GivenFile(tmp_path).write({SECOND: UNKNOWN})
     named = HandOver(GivenFile(tmp_path), unreadable=[record])
-    assert offered(named.hold_back(given_by_claim(), {})) == {FIRST} - (record.gpus or set())
+    assert offered(named.hold_back(given_by_claim(), {})) == (set[str]() if record.claim else {FIRST})
 
 
 def test_gpus_stay_where_they_are_while_claims_cannot_be_served(tmp_path: Path) -> None:

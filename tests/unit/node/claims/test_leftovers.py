@@ -1,5 +1,6 @@
 """Claims that nobody has any more are forgotten, and no claim that somebody may have."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from gpushare_plugin.kubelet.api import dra_v1_pb2
 from gpushare_plugin.node.claims.cdi_files import CdiFiles
 from gpushare_plugin.node.claims.leftovers import LEFT_SECONDS, Leftovers
 from gpushare_plugin.node.claims.preparation import Preparation
-from gpushare_plugin.node.claims.records import ClaimRecords
+from gpushare_plugin.node.claims.records import VERSION, ClaimRecords
 from tests.unit.node.claims.claims import BOOT, DRIVER, Card, Claims, claim_id, share
 from tests.unit.testing.dra.node import dra_node
 
@@ -95,3 +96,34 @@ async def test_without_an_answer_of_the_kubelet_nothing_is_forgotten(short_path:
     await node.look(0)
     await node.look(10 * LEFT_SECONDS)
     assert len(node.claims.files) == 2
+
+
+async def test_a_damaged_record_of_an_allocated_claim_is_written_anew(short_path: Path) -> None:
+    """What the claim holds is known again, with the pods that use the claim, before anybody takes that."""
+    async with dra_node(short_path) as kubelet:
+        node = Node(short_path / "node", kubelet.kubelet.pod_resources_socket)
+        await node.preparation.prepare([FIRST])
+        before = node.preparation.prepared.value
+        (node.claims.records / f"{FIRST.uid}.json").write_text("{")
+        (node.claims.records / "writer").unlink()
+        await node.preparation.look()
+        assert node.preparation.prepared.value == ()
+        await node.look(0)
+        assert node.preparation.prepared.value == before
+
+
+async def test_a_record_of_a_newer_version_counts_until_nobody_has_the_claim(short_path: Path) -> None:
+    """The record itself stays for the newer version."""
+    async with dra_node(short_path) as kubelet:
+        node = Node(short_path / "node", kubelet.kubelet.pod_resources_socket)
+        await node.preparation.prepare([FIRST])
+        record = node.claims.records / f"{FIRST.uid}.json"
+        record.write_text(json.dumps(json.loads(record.read_text()) | {"version": VERSION + 1}))
+        (node.claims.records / "writer").unlink()
+        await node.preparation.look()
+        node.claims.allocated.clear()
+        files = node.claims.files
+        await node.look(0)
+        assert node.records.unreadable
+        await node.look(LEFT_SECONDS)
+        assert (dict(node.records.unreadable), node.claims.files) == ({}, files)

@@ -2,10 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import MutableMapping
+import resource
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.prepared_claim import ClaimUser
@@ -16,7 +20,7 @@ from tests.unit.node.claims.claims import BOOT, DRIVER, GPU, Claims, claim_id, s
 from tests.unit.node.claims.killed import killed_before
 from tests.waiting import until
 
-FIRST, SECOND = claim_id("first"), claim_id("second")
+FIRST, SECOND, THIRD, TORN = map(claim_id, ("first", "second", "third", "torn"))
 
 
 async def test_a_prepared_claim_has_its_limit_in_a_real_cdi_file(tmp_path: Path) -> None:
@@ -227,17 +231,44 @@ async def test_a_record_that_people_remove_is_not_waited_for_any_more(tmp_path: 
         assert [each.id for each in prepared or ()] == [FIRST]
 
 
-async def test_a_record_of_a_newer_version_tells_its_gpus_where_it_can(tmp_path: Path) -> None:
-    """They are kept from the device plugin, whatever else the record says."""
+async def test_a_record_of_a_newer_version_tells_its_claim_where_it_can(tmp_path: Path) -> None:
+    """Its GPUs are kept from the device plugin, and what it holds counts, whatever else the record says."""
     claims = Claims(tmp_path, share("first", 10))
     await claims.daemon().prepare([FIRST])
     file = claims.records / f"{FIRST.uid}.json"
     newer = json.loads(file.read_text()) | {"version": records.VERSION + 1, "cdi": 5}
     found = records.ClaimRecords(claims.records, BOOT)
-    for content, gpus in (newer, frozenset({GPU})), (newer | {"claim": {"devices": 5}}, None):
+    for content, told in (newer, [GPU]), (newer | {"claim": {"devices": 5}}, []):
         file.write_text(json.dumps(content))
         async with found.exclusive():
-            assert found.unreadable[FIRST.uid].gpus == gpus
+            claim = found.unreadable[FIRST.uid].claim
+            assert [each.gpu for each in (claim.devices if claim else ())] == told
+
+
+@pytest.mark.parametrize("damage", ["torn", "of a newer version", "of another form, and newer"])
+async def test_what_the_claim_of_a_bad_record_holds_is_given_to_no_other_claim(tmp_path: Path, damage: str) -> None:
+    """Until the kubelet gives the claim back; a claim whose own record is torn is prepared anew, beside another one."""
+    claims = Claims(tmp_path, share("first", 60), share("second", 60), share("third", 1), share("torn", 1))
+    await claims.daemon().prepare([FIRST])
+    file = claims.records / f"{FIRST.uid}.json"
+    newer = json.loads(file.read_text()) | {"version": records.VERSION + 1}
+    contents = {"torn": file.read_text()[:100], "of a newer version": json.dumps(newer)}
+    file.write_text(contents.get(damage, json.dumps(newer | {"claim": []})))
+    daemon = claims.daemon(wait_for_room=0)
+    refused = (await daemon.prepare([SECOND]))[SECOND.uid]
+    assert isinstance(refused, str)
+    assert ("default/first" if damage == "of a newer version" else str(file)) in refused
+    assert daemon.refusals == {"no-room": 1}
+    fits = (await daemon.prepare([THIRD]))[THIRD.uid]
+    assert isinstance(fits, str) == (damage != "of a newer version")
+    (claims.records / f"{TORN.uid}.json").write_text("")
+    (claims.records / "writer").unlink()
+    assert not isinstance((await daemon.prepare([TORN]))[TORN.uid], str)
+    assert await daemon.unprepare([FIRST]) == {FIRST.uid: ""}
+    assert not isinstance((await daemon.prepare([SECOND]))[SECOND.uid], str)
+    assert file.exists() == (damage != "torn")
+    async with daemon.still() as prepared:
+        assert prepared is not None
 
 
 async def test_files_that_cannot_be_written_are_named(tmp_path: Path) -> None:
@@ -250,6 +281,35 @@ async def test_files_that_cannot_be_written_are_named(tmp_path: Path) -> None:
     assert str(claims.cdi) in refused
     claims.cdi.mkdir()
     assert not isinstance((await daemon.prepare([FIRST]))[FIRST.uid], str)
+
+
+async def test_on_a_full_disk_claims_are_given_back(tmp_path: Path) -> None:
+    """By a daemon that starts there, too, and another daemon knows; new claims are refused."""
+    claims = Claims(tmp_path, share("first", 10), share("second", 10), share("third", 10))
+    other = claims.daemon()
+    await other.prepare([FIRST, SECOND])
+    with full_disk():
+        started = claims.daemon()
+        await started.look()
+        assert {each.id for each in started.prepared.value} == {FIRST, SECOND}
+        assert await started.unprepare([FIRST]) == {FIRST.uid: ""}
+        await other.look()
+        assert {each.id for each in other.prepared.value} == {SECOND}
+        assert isinstance((await started.prepare([THIRD]))[THIRD.uid], str)
+        assert await other.unprepare([SECOND]) == {SECOND.uid: ""}
+    await started.look()
+    assert started.prepared.value == ()
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Let no write of this process succeed."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_killed_before_any_line_of_prepare(tmp_path: Path) -> None:
