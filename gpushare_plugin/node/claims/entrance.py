@@ -83,13 +83,20 @@ class Entrance:
         self._cluster = cluster
         self._claims: NodeClaims | None = None
         self._found = asyncio.Event()
+        self._driver = ""
         self._told = ""
         self._kept_back = ""
 
     @property
     def state(self) -> "ClaimState | None":
         """The claims of the node now; None where no GPU is, or was, given by claim."""
-        return self._claims.state if self._claims is not None else None
+        if self._claims is not None:
+            return self._claims.state
+        if not self._told:
+            return None
+        from gpushare_plugin.core.claim_state import ClaimState  # noqa: PLC0415 - only where there are claims
+
+        return ClaimState(self._driver, trouble=f"none can be served: {self._told}")
 
     def learn(self, usage: Usage) -> None:
         """Take in what a look at the usage found out about the limits and the pods of claims."""
@@ -147,7 +154,9 @@ class Entrance:
         before = self._drivers_before()
         driver = before[0] if before else dra.driver if dra is not None else None
         if driver is None:
+            self._told = ""
             return None
+        self._driver = driver
         if self._cluster is None:
             self._tell("the API server is not used, and claims are read there; set --node-name (NODE_NAME)")
             return None
@@ -179,6 +188,6 @@ class Entrance:
         return self._places.kubelet_root / "plugins" / driver
 
     def _tell(self, reason: str) -> None:
-        if not self._told:
+        if reason != self._told:
             _log.error("claims_unavailable", reason=reason)
         self._told = reason

@@ -109,6 +109,7 @@ async def test_a_gpu_of_claims_is_never_offered_as_units(short_path: Path, versi
             listed = await node.listed()
             assert re.search(r"GPU 0\b.* claims", listed)
             assert (str(file) in listed) == (version > VERSION)
+            assert ("Claims: none can be served: the API server is not used" in listed) != in_cluster
         assert file.read_bytes() == before
 
 
