@@ -28,7 +28,7 @@ from gpushare_plugin.extender.protocol import (
     encode,
 )
 from gpushare_plugin.extender.term import LeaderTerm, NotLeadingError
-from gpushare_plugin.extender.tls.certificates import Certificates, RenewedCertificates
+from gpushare_plugin.observe.http.certificates import Certificates, RenewedCertificates
 from gpushare_plugin.observe.http.connections import ConnectionLimits, Page, listening
 from gpushare_plugin.observe.metrics.extender import ExtenderCounts
 

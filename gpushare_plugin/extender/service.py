@@ -16,7 +16,6 @@ from gpushare_plugin.extender.binder import Binder, BinderTiming
 from gpushare_plugin.extender.follower import AccountFollower
 from gpushare_plugin.extender.server import ExtenderServer
 from gpushare_plugin.extender.term import LeaderTerm, NotLeadingError
-from gpushare_plugin.extender.tls.certificates import Certificates
 from gpushare_plugin.extender.tls.own import CertificateKeeper, OwnCertificateSettings
 from gpushare_plugin.kube.client import Client, Timing
 from gpushare_plugin.kube.identity import ObjectIdentity
@@ -27,6 +26,7 @@ from gpushare_plugin.ledger.annotations import PLACEMENT
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.observe.event_loop import Pauses
 from gpushare_plugin.observe.exposition import extender_exposition
+from gpushare_plugin.observe.http.certificates import Certificates
 from gpushare_plugin.observe.http.probes import serve_http
 from gpushare_plugin.observe.metrics.extender import ExtenderView
 

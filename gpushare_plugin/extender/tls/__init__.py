@@ -1,1 +1,1 @@
-"""HTTPS of the scheduler extender: certificates, and the end of certificates."""
+"""The certificates that the scheduler extender makes itself."""

@@ -20,9 +20,9 @@ import structlog
 from gpushare_plugin.base.text import in_words
 from gpushare_plugin.extender.tls import authority
 from gpushare_plugin.extender.tls.authority import Signed, UnusableError
-from gpushare_plugin.extender.tls.certificates import Certificates
 from gpushare_plugin.kube.client import Client, ClusterError
 from gpushare_plugin.kube.scheduling.secrets import Secrets
+from gpushare_plugin.observe.http.certificates import Certificates
 
 _log = structlog.get_logger()
 

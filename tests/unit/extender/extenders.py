@@ -14,10 +14,10 @@ import aiohttp
 
 from gpushare_plugin.extender.binder import BinderTiming
 from gpushare_plugin.extender.service import ExtenderSettings, serve
-from gpushare_plugin.extender.tls.certificates import Certificates
 from gpushare_plugin.kube.client import NODES
 from gpushare_plugin.kube.lease import LeaseTiming
 from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION, NodeRecord, ResourceRecord, encode
+from gpushare_plugin.observe.http.certificates import Certificates
 from gpushare_plugin.testing.cluster import ApiServer
 from tests.unit.kube.cluster import QUICK
 from tests.unit.ledger.objects import gpu_record, uuid

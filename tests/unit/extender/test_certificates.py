@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from cryptography import x509
 
-from gpushare_plugin.extender.tls.certificates import Certificates
+from gpushare_plugin.observe.http.certificates import Certificates
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.ports import claim_port
 from tests.process.daemon import answer

@@ -13,9 +13,9 @@ import pytest
 from gpushare_plugin import __version__
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.extender.bodies import LARGEST_REQUEST
-from gpushare_plugin.extender.tls.certificates import Certificates
 from gpushare_plugin.kube.client import NODES
 from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION
+from gpushare_plugin.observe.http.certificates import Certificates
 from gpushare_plugin.testing.cluster import ApiServer
 from tests.unit.extender.extenders import MEMORY, Asking, a_pod, create, extender, pod
 from tests.unit.kube.certificates import Authority

@@ -21,10 +21,10 @@ from gpushare_plugin.cli.options import (
 from gpushare_plugin.core.policies import DEFAULT_POLICY, POLICIES
 from gpushare_plugin.extender.aliyun.cordons import EVERY_NODE
 from gpushare_plugin.extender.service import ExtenderSettings, run
-from gpushare_plugin.extender.tls.certificates import Certificates
 from gpushare_plugin.extender.tls.own import OwnCertificateSettings
 from gpushare_plugin.kube.identity import ObjectIdentity
 from gpushare_plugin.observe.http.address import parse_address
+from gpushare_plugin.observe.http.certificates import Certificates
 
 
 def _names(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, ...]:

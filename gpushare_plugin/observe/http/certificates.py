@@ -7,7 +7,7 @@ import structlog
 
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.structs import Struct
-from gpushare_plugin.extender.tls.expiry import first_end
+from gpushare_plugin.observe.http.expiry import first_end
 
 _log = structlog.get_logger()
 

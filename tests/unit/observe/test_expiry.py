@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.extender.tls.expiry`, against certificates that `cryptography` makes."""
+"""Tests of `gpushare_plugin.observe.http.expiry`, against certificates that `cryptography` makes."""
 
 import datetime as dt
 
@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpushare_plugin.extender.tls.expiry import first_end
+from gpushare_plugin.observe.http.expiry import first_end
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 BEGIN = dt.datetime(1950, 1, 1, tzinfo=dt.UTC)
