@@ -87,7 +87,7 @@ def _wrong_place(place: int, items: Sequence[object]) -> str:
     name, before = items[place], items[:place]
     if name in before:
         return f'found "{name}" twice; an isolation is listed once'
-    if place and (last := before[-1]) in _ON_EVERY_NODE:
+    if place and isinstance(last := before[-1], str) and last in _ON_EVERY_NODE:
         return (
             f'found "{name}" after "{last}", which every node counts as having, so that "{name}" is never chosen; put '
             f'"{last}" at the end'

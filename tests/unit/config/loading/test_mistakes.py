@@ -89,6 +89,8 @@ UUID = "b1028956-cfa2-0990-bf4a-5da9abb51763"
         (MEMORY % "isolation: [hami, none]", '1:71: sharing.memory.resources[0].isolation[0]: found "hami"; did you mean "hami-core"?'),
         (MEMORY % "isolation: [driver, 3]", "1:79: sharing.memory.resources[0].isolation[1]: found 3; allowed: none, mps"),
         (MEMORY % "isolation: [[driver]]", "1:71: sharing.memory.resources[0].isolation[0]: found a list; allowed: none, mps"),
+        (MEMORY % "isolation: [[driver], none]", "1:71: sharing.memory.resources[0].isolation[0]: found a list; allowed: none, mps"),
+        (MEMORY % "isolation: [{driver: 1}, none]", "1:71: sharing.memory.resources[0].isolation[0]: found a section; allowed: none, mps"),
         ("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, isolation: [driver, mps]}]}}", '1:82: sharing.timeSlicing.resources[0].isolation[1]: found "mps", which is not time slicing'),
         (MEMORY % "isolation: mps+driver", 'found "mps+driver"; did you mean "driver+mps"?'),
         (MEMORY % "isolation: 'driver, none'", 'found "driver, none"; did you mean the list [driver, none]? Allowed: none, mps, hami-core, driver, driver+mps, or a list of them in order'),
