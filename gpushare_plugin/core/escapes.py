@@ -2,12 +2,14 @@
 
 Pods, `envFrom`, images and programs can set the variables. Sources: NVIDIA, "Multi-Process Service", appendix on
 environment variables; NVIDIA, "CUDA Programming Guide", CUDA_VISIBLE_DEVICES (GPUs after an invalid one are not
-visible); Project-HAMi/HAMi-core, src/multiprocess. A list in CUDA_MPS_PINNED_DEVICE_MEM_LIMIT that names a GPU which
-the process does not see lifts all limits of memory: measured with driver 615 and MPS protocol 3, published in the
-documentation of NVIDIA Dynamo; seen with driver 580.
+visible); Project-HAMi/HAMi-core, src/multiprocess and src/libvgpu.c. A list in CUDA_MPS_PINNED_DEVICE_MEM_LIMIT that
+names a GPU which the process does not see lifts all limits of memory: measured with driver 615 and MPS protocol 3,
+published in the documentation of NVIDIA Dynamo; seen with driver 580.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 
 Variables = Mapping[str, str]
 """Watched environment variables by name."""
@@ -18,6 +20,7 @@ VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 OWN_NAMES = frozenset({
     "NVIDIA_VISIBLE_DEVICES",
     "CUDA_DISABLE_CONTROL",
+    "CUDA_REDIRECT",
     "CUDA_TASK_PRIORITY",
     "GPU_CORE_UTILIZATION_POLICY",
 })  # fmt: skip
@@ -33,7 +36,19 @@ LIST = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 """The variable with the memory limits of an MPS client, as a list of GPUs and limits."""
 _MPS_PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 _HAMI_PERCENTAGE = "CUDA_DEVICE_SM_LIMIT"
-_OF_HAMI = ("CUDA_DEVICE_MEMORY_", "CUDA_DISABLE_CONTROL", "CUDA_TASK_PRIORITY", "GPU_CORE_UTILIZATION_POLICY")
+_OF_HAMI = (
+    "CUDA_DEVICE_MEMORY_",
+    "CUDA_DISABLE_CONTROL",
+    "CUDA_REDIRECT",
+    "CUDA_TASK_PRIORITY",
+    "GPU_CORE_UTILIZATION_POLICY",
+)
+_PERCENTAGE = re.compile(r"[1-9][0-9]*(\.[0-9]+)?", re.ASCII)
+"""A percentage that limits. HAMi-core takes 0, a negative number and what it cannot read for no limit (strtoul(3))."""
+
+_ENTRY = re.compile(r"([\w-]+)=([1-9][0-9]{0,9})([MG])B?", re.ASCII)
+"""A GPU with its limit in a list."""
+_MIB = {"M": 1, "G": 1024}
 
 Escapes = Callable[[Sequence[str], Variables, Variables], Iterator[str]]
 """Yields the escapes of a process, in words that follow "process 1 has".
@@ -51,7 +66,7 @@ def is_watched(name: str) -> bool:
 def mps_escapes(gpus: Sequence[str], given: Variables, found: Variables) -> Iterator[str]:
     """Yield the escapes from limits by MPS; see `Escapes`. Of a list, the names of GPUs count before the sizes."""
     yield from namespace_escapes(gpus, given, found)
-    yield from _raised(_MPS_PERCENTAGE, given, found)
+    yield from _raised(_MPS_PERCENTAGE, given.get(_MPS_PERCENTAGE), given, found)
 
 
 def namespace_escapes(gpus: Sequence[str], given: Variables, found: Variables) -> Iterator[str]:
@@ -63,7 +78,8 @@ def namespace_escapes(gpus: Sequence[str], given: Variables, found: Variables) -
     yield from _changed(_PIPE, given, found)
     if names_unseen_gpu(found.get(LIST, ""), gpus, found.get(VISIBLE_DEVICES)):
         yield f"a {LIST} that names a GPU which it does not see by {VISIBLE_DEVICES}, so CUDA drops all limits"
-    elif LIST in given:  # otherwise the limit is MPS' own, and a list of the process can only lower the limit
+    elif LIST in given and not _within(found.get(LIST, ""), given[LIST]):
+        # Without a list in `given` the limit is MPS' own, which a list of the process can only lower.
         yield from _changed(LIST, given, found)
 
 
@@ -89,7 +105,9 @@ def hami_escapes(gpus: Sequence[str], given: Variables, found: Variables) -> Ite
     for name in sorted(given.keys() | found.keys()):
         if name.startswith(_OF_HAMI):
             yield from _changed(name, given, found)
-    yield from _raised(_HAMI_PERCENTAGE, given, found)
+    # The variable of one GPU, such as CUDA_DEVICE_SM_LIMIT_0, counts before the variable of all GPUs.
+    for name in (_HAMI_PERCENTAGE, *sorted(each for each in found if each.startswith(f"{_HAMI_PERCENTAGE}_"))):
+        yield from _raised(name, given.get(_HAMI_PERCENTAGE), given, found)
 
 
 def _chosen(given: Variables, found: Variables) -> Iterator[str]:
@@ -105,20 +123,36 @@ def _changed(name: str, given: Variables, found: Variables) -> Iterator[str]:
             yield f"another {name} than its container was given" if name in given else f"a {name} of its own"
 
 
-def _raised(name: str, given: Variables, found: Variables) -> Iterator[str]:
-    """Yield the change of a percentage, unless the process has a lower one than its container was given."""
-    if name in given and not _percent(found.get(name)) <= _percent(given[name]):
+def _raised(name: str, most: str | None, given: Variables, found: Variables) -> Iterator[str]:
+    """Yield the change of a percentage, unless `most`, the granted percentage, still holds; None without one."""
+    if most is not None and not _percent(found.get(name)) <= _percent(most):
         yield from _changed(name, given, found)
 
 
 def _percent(text: str | None) -> float:
-    try:
-        return float(text or "")
-    except ValueError:
-        return float("inf")
+    """Return a percentage that limits; infinity for any other text, such as 0."""
+    return float(text) if text is not None and _PERCENTAGE.fullmatch(text) else inf
 
 
 # ---------------------------------------------------------------------- lists of GPUs
+
+
+def _within(limits: str, granted: str) -> bool:
+    """Return whether a list limits the same GPUs as the granted one, and none to more memory."""
+    found, most = _amounts(limits), _amounts(granted)
+    return (
+        found is not None
+        and most is not None
+        and found.keys() == most.keys()
+        and all(found[gpu] <= most[gpu] for gpu in most)
+    )
+
+
+def _amounts(limits: str) -> Mapping[str, int] | None:
+    """Return the limits of a list in MiB, by the name of the GPU; None for a list of another form."""
+    entries = [_ENTRY.fullmatch(entry) for entry in limits.split(",")]
+    amounts = {each[1]: int(each[2]) * _MIB[each[3]] for each in entries if each}
+    return amounts if len(amounts) == len(entries) else None
 
 
 def names_unseen_gpu(limits: str, gpus: Sequence[str], visible: str | None) -> bool:

@@ -83,6 +83,7 @@ def test_ordinary_pods_are_admitted() -> None:
         "ALIYUN_COM_GPU_MEM_CONTAINER",
         "ALIYUN_COM_GPU_MEM_IDX",
         "CUDA_DISABLE_CONTROL",
+        "CUDA_REDIRECT",
         "CUDA_TASK_PRIORITY",
         "GPU_CORE_UTILIZATION_POLICY",
         "NVIDIA_GPU_MEMORY_LIMIT",

@@ -102,12 +102,12 @@ key.matches('^(gpushare/(promise|allocation|limits)$|scheduler[.]framework[.]gpu
 
 {{/*
 CEL: whether only gpushare may set the variable `variable` in pods with a share, because it chooses GPUs, or sets or lifts a limit.
-NVIDIA's container toolkit reads NVIDIA_*, CUDA reads CUDA_MPS_*, and HAMi-core the others of CUDA_* and GPU_* (src/multiprocess of
+NVIDIA's container toolkit reads NVIDIA_*, CUDA reads CUDA_MPS_*, and HAMi-core the others of CUDA_* and GPU_* (src/multiprocess and src/libvgpu.c of
 Project-HAMi/HAMi-core), but for CUDA_DISABLE_CONTROL, with which HAMi's plugin does not preload it (docs/config.md of Project-HAMi/HAMi).
 An API server counts 26 for a variable so, and would count 147 for one pattern of all names.
 */}}
 {{- define "gpushare.ownVariable" -}}
-variable.name in ['NVIDIA_VISIBLE_DEVICES', 'CUDA_DISABLE_CONTROL', 'CUDA_TASK_PRIORITY', 'GPU_CORE_UTILIZATION_POLICY']
+variable.name in ['NVIDIA_VISIBLE_DEVICES', 'CUDA_DISABLE_CONTROL', 'CUDA_REDIRECT', 'CUDA_TASK_PRIORITY', 'GPU_CORE_UTILIZATION_POLICY']
 {{- range list "CUDA_DEVICE_MEMORY_" "CUDA_DEVICE_SM_LIMIT" "CUDA_MPS_" "NVIDIA_GPU_MEMORY_" "ALIYUN_COM_GPU_MEM_" }}
 || variable.name.startsWith('{{ . }}')
 {{- end }}

@@ -40,6 +40,12 @@ TRAP = f"a {LIST} that names a GPU which it does not see by {VISIBLE_DEVICES}, s
         pytest.param(REPLICA, {LIST: "0=1G"}, [], id="a lower list than the default"),
         pytest.param(REPLICA, {LIST: "0=100G"}, [], id="a list cannot raise the default"),
         pytest.param(MPS, {"CUDA_MPS_LOG_DIRECTORY": "/log"}, [], id="a log directory"),
+        pytest.param(MPS, {LIST: "0=2048M"}, [], id="less memory"),
+        pytest.param(MPS, {LIST: "0=4G"}, [], id="the same memory in another unit"),
+        pytest.param(MPS, {LIST: "0=4GB"}, [], id="the same memory in another spelling"),
+        pytest.param(MPS, {LIST: "0=1G,0=40G"}, [f"another {LIST} than its container was given"], id="a GPU twice"),
+        pytest.param(MPS, {LIST: "0=0M"}, [f"another {LIST} than its container was given"], id="a limit of 0"),
+        pytest.param(MPS, {LIST: "0=1"}, [f"another {LIST} than its container was given"], id="no unit"),
         pytest.param(MPS, {LIST: "0=40G"}, [f"another {LIST} than its container was given"], id="another list"),
         pytest.param(MPS, {LIST: None}, [f"no {LIST}, which its container was given"], id="no list"),
         pytest.param(MPS, {LIST: "0=1G,1=1G"}, [TRAP], id="a list that is dropped"),
@@ -47,6 +53,12 @@ TRAP = f"a {LIST} that names a GPU which it does not see by {VISIBLE_DEVICES}, s
         pytest.param(MPS, {PIPE: "/own"}, [f"another {PIPE} than its container was given"], id="another daemon"),
         pytest.param(MPS, {CHOSEN: "all"}, [f"another {CHOSEN} than its container was given"], id="all GPUs"),
         pytest.param(MPS, {PERCENT: "100"}, [f"another {PERCENT} than its container was given"], id="more compute"),
+        *[
+            pytest.param(
+                MPS, {PERCENT: text}, [f"another {PERCENT} than its container was given"], id=f"{text!r} percent"
+            )
+            for text in ("0", "-5", "1_0", "nan", "")
+        ],
         pytest.param(MPS, {PERCENT: None}, [f"no {PERCENT}, which its container was given"], id="all compute"),
     ],
 )
@@ -68,6 +80,19 @@ def test_a_process_that_sees_all_gpus_keeps_its_list(visible: str | None) -> Non
     """Another order of the GPUs is no narrowing."""
     found = SEVERAL if visible is None else {**SEVERAL, VISIBLE_DEVICES: visible}
     assert list(mps_escapes((FIRST, SECOND), SEVERAL, found)) == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ("1=1G,0=3G", []),
+        ("0=1G", [f"another {LIST} than its container was given"]),
+        ("0=1G,1=4G", [f"another {LIST} than its container was given"]),
+    ],
+)
+def test_a_list_for_several_gpus_may_be_lower_for_each(limits: str, expected: list[str]) -> None:
+    """Every GPU has to be limited, and none to more memory than granted."""
+    assert list(mps_escapes((FIRST, SECOND), SEVERAL, {**SEVERAL, LIST: limits})) == expected
 
 
 @pytest.mark.parametrize(
@@ -99,6 +124,14 @@ def test_lists_by_uuid_and_by_number(
         ({}, []),
         ({"CUDA_DEVICE_SM_LIMIT": "10"}, []),
         ({"CUDA_DEVICE_SM_LIMIT": "100"}, ["another CUDA_DEVICE_SM_LIMIT than its container was given"]),
+        *[
+            ({"CUDA_DEVICE_SM_LIMIT": text}, ["another CUDA_DEVICE_SM_LIMIT than its container was given"])
+            for text in ("0", "-1", "010", "0.5", "k")
+        ],
+        ({"CUDA_DEVICE_SM_LIMIT_0": "25"}, []),
+        ({"CUDA_DEVICE_SM_LIMIT_0": "100"}, ["a CUDA_DEVICE_SM_LIMIT_0 of its own"]),
+        ({"CUDA_DEVICE_SM_LIMIT_1": "-1"}, ["a CUDA_DEVICE_SM_LIMIT_1 of its own"]),
+        ({"CUDA_REDIRECT": "/lib/libcuda.so.1"}, ["a CUDA_REDIRECT of its own"]),
         ({"CUDA_DEVICE_MEMORY_LIMIT_0": "80g"}, ["another CUDA_DEVICE_MEMORY_LIMIT_0 than its container was given"]),
         ({"CUDA_DEVICE_MEMORY_LIMIT_0": None}, ["no CUDA_DEVICE_MEMORY_LIMIT_0, which its container was given"]),
         ({"CUDA_DEVICE_MEMORY_LIMIT": "80g"}, ["a CUDA_DEVICE_MEMORY_LIMIT of its own"]),
@@ -110,6 +143,13 @@ def test_escapes_from_hamis_library(changes: dict[str, str | None], expected: li
     """Each variable by which HAMi's library limits more, less or nothing is named."""
     found = {name: value for name, value in {**HAMI, **changes}.items() if value is not None}
     assert list(hami_escapes((FIRST,), HAMI, found)) == expected
+
+
+def test_a_container_without_a_limit_of_compute_may_limit_itself() -> None:
+    """Where no percentage was granted, none is escaped."""
+    memory = {name: value for name, value in HAMI.items() if name != "CUDA_DEVICE_SM_LIMIT"}
+    found = {**memory, "CUDA_DEVICE_SM_LIMIT": "0", "CUDA_DEVICE_SM_LIMIT_0": "50"}
+    assert list(hami_escapes((FIRST,), memory, found)) == []
 
 
 def test_only_variables_about_shares_are_watched() -> None:
