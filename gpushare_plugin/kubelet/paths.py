@@ -7,4 +7,10 @@ DEFAULT_PLUGIN_DIRECTORY = Path("/var/lib/kubelet/device-plugins")
 DEFAULT_POD_RESOURCES_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 """The socket of the pod-resources API."""
 GIVEN_BY_CLAIM = "gpushare-given.json"
-"""The file in the directory of a DRA driver that names the GPUs that belong to claims."""
+"""The file that names the GPUs that belong to claims of a DRA driver."""
+GIVEN_COPIES = "gpushare-given"
+"""The directory, in the plugin directory, with a directory of each DRA driver for a copy of that file.
+
+Every daemon has the plugin directory, a daemon without a DRA driver, too. A kubelet that starts removes files of the
+plugin directory, but no directory: `CleanupPluginDirectory` in kubernetes, pkg/kubelet/cm/devicemanager/manager.go.
+"""

@@ -34,7 +34,7 @@ from gpushare_plugin.kubelet.allocations.reader import HoldingsReader
 from gpushare_plugin.kubelet.allocations.trust import PodName, TrustDelays
 from gpushare_plugin.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
 from gpushare_plugin.kubelet.device_plugin.succession import Succession
-from gpushare_plugin.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_RESOURCES_SOCKET
+from gpushare_plugin.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_RESOURCES_SOCKET, GIVEN_COPIES
 from gpushare_plugin.mig.exchange import DEFAULT_ROOT as DEFAULT_MIG_ROOT
 from gpushare_plugin.mig.exchange import MigRoot
 from gpushare_plugin.mps.exchange import MpsRoot
@@ -227,7 +227,8 @@ class NodeDaemon:
     def _claims(self, cluster: "Member | None") -> Entrance:
         daemon = self._daemon
         root = daemon.kubelet_root or daemon.directory.parent
-        places = ClaimPlaces(root, daemon.pod_resources, daemon.claim_specs, daemon.cgroup_root)
+        copies = daemon.directory / GIVEN_COPIES
+        places = ClaimPlaces(root, daemon.pod_resources, daemon.claim_specs, daemon.cgroup_root, copies)
         return Entrance(places, cluster, self._news)
 
     async def _stand_by(self, found: Inventory | NoGpu, cluster: "Member | None", claims: Entrance) -> None:

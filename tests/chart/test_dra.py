@@ -7,6 +7,7 @@ import pytest
 
 from gpushare_plugin.kubelet.device_plugin.succession import LONGEST_HANDOVER
 from gpushare_plugin.kubelet.dra_plugin.plugin import LONGEST_CALLS
+from gpushare_plugin.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY
 from gpushare_plugin.testing.cluster import Permission
 from gpushare_plugin.testing.cluster.rbac import granted
 from tests.chart.admission import AdmissionRequest, Policy
@@ -39,6 +40,17 @@ def test_without_dra_nothing_of_it_is_there() -> None:
     """No right, no directory, no class, no policy."""
     text = "\n".join(map(str, objects({"cluster": {"admissionPolicy": True}})))
     assert not any(word in text for word in (GROUP, "plugins_registry", "DeviceClass"))
+
+
+def test_without_dra_daemons_still_see_which_gpus_belong_to_claims() -> None:
+    """The copies of the ledger are in the plugin directory, so that no change of values gives away a GPU of claims."""
+    path = str(DEFAULT_PLUGIN_DIRECTORY)
+    for values in ({}, ON):
+        mounted = daemonset(values)["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+        assert [each for each in mounted if each["mountPath"] == path] == [
+            {"name": "device-plugins", "mountPath": path}
+        ]
+        assert mounts(values)[path] == (path, "Directory")
 
 
 def test_daemons_have_the_rights_that_they_use_and_no_more() -> None:
@@ -166,7 +178,7 @@ def test_values_that_contradict_each_other_are_rejected() -> None:
         ({**ON, "cdi": {"specDirs": []}}, "dra.enabled is true, but cdi.specDirs is empty"),
         (
             {"config": {"map": {"a": {"dra": {}, "sharing": share}}}},
-            "config.map.a gives GPUs by claim, but dra.enabled",
+            "config.map.a gives GPUs by claim, but dra.enabled.*to turn claims off, remove dra from the config first",
         ),
         (
             {**ON, "config": {"map": {"a": {"dra": {"driver": "d.example.com"}, "sharing": share}}}},

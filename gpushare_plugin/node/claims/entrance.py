@@ -30,6 +30,7 @@ _log = structlog.get_logger()
 
 AGAIN_AFTER = 10.0
 """Seconds between attempts to read the records of claims."""
+_GIVEN = f"*/{GIVEN_BY_CLAIM}"
 
 
 class ClaimPlaces(Struct, frozen=True):
@@ -43,6 +44,17 @@ class ClaimPlaces(Struct, frozen=True):
     """The directory of CDI specifications that a reboot empties."""
     cgroups: Path
     """Where the host's tree of cgroups is mounted; where it is not, nobody knows which pods still run."""
+    copies: Path
+    """The directory with copies of the files that say which GPUs belong to claims."""
+
+    @property
+    def registry(self) -> Path:
+        """The directory in which the kubelet looks for DRA drivers."""
+        return self.kubelet_root / "plugins_registry"
+
+    def directory(self, driver: str) -> Path:
+        """Return the directory of a DRA driver."""
+        return self.kubelet_root / "plugins" / driver
 
 
 class PluginSide(Protocol):
@@ -124,7 +136,8 @@ class Entrance:
         from gpushare_plugin.node.claims.hand_over import HandOver  # noqa: PLC0415 - as above
 
         self._kept_back = self._told
-        node.share_with(HandOver(GivenFile(self._directory(before[0])), unserved=self._told))
+        file = GivenFile(self._places.directory(before[0]), self._places.copies / before[0])
+        node.share_with(HandOver(file, unserved=self._told))
 
     async def answer(self) -> None:
         """Answer the kubelet once claims can be prepared; runs until cancelled."""
@@ -160,6 +173,9 @@ class Entrance:
         if self._cluster is None:
             self._tell("the API server is not used, and claims are read there; set --node-name (NODE_NAME)")
             return None
+        if reason := self._why_not_mounted(driver, dra):
+            self._tell(reason)
+            return None
         from gpushare_plugin.node.claims.service import NodeClaims  # noqa: PLC0415 - only where there are claims
 
         try:
@@ -179,13 +195,33 @@ class Entrance:
 
     def _drivers_before(self) -> list[str]:
         """Return the names of the DRA drivers for which GPUs may still belong to claims, by their files."""
-        directories = {file.parent for file in self._directory("*").parent.glob(f"*/{GIVEN_BY_CLAIM}")}
-        records = {file.parent.parent for file in self._directory("*").parent.glob("*/claims/*.json")}
+        plugins = self._places.directory("*").parent
+        directories = {file.parent for place in (plugins, self._places.copies) for file in place.glob(_GIVEN)}
+        records = {file.parent.parent for file in plugins.glob("*/claims/*.json")}
         ours = {each for each in records if (each / "claims" / "writer").exists()}
-        return sorted(each.name for each in directories | ours)
+        return sorted({each.name for each in directories | ours})
 
-    def _directory(self, driver: str) -> Path:
-        return self._places.kubelet_root / "plugins" / driver
+    def _why_not_mounted(self, driver: str, dra: Dra | None) -> str:
+        """Return which directory of a DRA driver this daemon does not have; empty where nothing is missing.
+
+        The directory of the configured DRA driver is made where it is missing. That of an earlier one has records of
+        claims: a daemon that does not see them cannot end these claims, and knows of none of them.
+        """
+        configured = dra is not None and dra.driver == driver
+        needed = (self._places.registry, *(() if configured else (self._places.directory(driver),)))
+        missing = next((each for each in needed if not each.is_dir()), None)
+        if missing is None:
+            return ""
+        reason = (
+            f"{missing} is not there, which the DRA driver {driver} needs: set dra.enabled to true and dra.driver to "
+            f"{driver} in the values of the chart; without the chart, see --kubelet-root"
+        )
+        if (copy := self._places.copies / driver / GIVEN_BY_CLAIM).exists():
+            reason += (
+                "; to turn claims off, set it back when no GPU belongs to claims any more (docs/claims.md); or, if no "
+                f"pod of this node has a claim, remove {copy} and restart this daemon"
+            )
+        return reason
 
     def _tell(self, reason: str) -> None:
         if reason != self._told:

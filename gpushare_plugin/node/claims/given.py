@@ -1,7 +1,8 @@
 """The file that says which GPUs are given by claim: the ledger between the device plugin and claims.
 
 A GPU is in the file before claims can get the GPU, and until the device plugin may offer its units again. So a daemon
-that starts with another config knows which GPUs to keep from the device plugin until their claims have ended.
+that starts with another config knows which GPUs to keep from the device plugin until their claims have ended. A copy of
+the file is where a daemon sees it that does not see the directory of the DRA driver.
 """
 
 from collections.abc import Mapping
@@ -65,60 +66,82 @@ class _GivenContent(Struct, frozen=True):
 
 
 class GivenFile:
-    """The file with the GPUs that are given by claim."""
+    """The file with the GPUs that are given by claim, and its copies."""
 
-    def __init__(self, directory: Path) -> None:
-        """Use the file in the directory of the DRA driver."""
-        self.path = directory / GIVEN_BY_CLAIM
+    def __init__(self, *directories: Path) -> None:
+        """Use the file in each of the `directories`, of which the first is that of the DRA driver."""
+        self._paths = tuple(each / GIVEN_BY_CLAIM for each in directories)
+        self.path = self._paths[0]
+        """The file in the first directory."""
 
     def read(self) -> GivenRead:
-        """Return the content of the file; a missing file names no GPU."""
-        try:
-            content = read_regular(self.path, LARGEST_FILE)
-            if (version := msgspec.json.decode(content, type=_GivenVersion).version) > VERSION:
-                return self._newer(version, content)
-            return GivenRead(msgspec.json.decode(content, type=_GivenContent).gpus)
-        except FileNotFoundError:
-            return GivenRead({})
-        except (OSError, msgspec.MsgspecError) as error:
-            return self._damaged(in_words(error))
+        """Return the content of the file; a missing file names no GPU.
+
+        A GPU that the file or a copy names belongs to claims: a daemon can have ended while it wrote, and an earlier
+        version writes no copy.
+        """
+        found = [_read(path) for path in reversed(self._paths)]
+        gpus = {uuid: sharing for each in found for uuid, sharing in each.gpus.items()}
+        trouble = "; ".join(each.trouble for each in found if each.trouble)
+        return GivenRead(gpus, trouble, whole=all(each.whole for each in found))
 
     def write(self, gpus: Mapping[str, ClaimSharing]) -> None:
         """Write which GPUs are given by claim; without any, there is no file.
 
         Raises OSError, and NewerFileError for a file of a newer version, which stays as the file is.
         """
-        with suppress(OSError, msgspec.MsgspecError):
-            content = read_regular(self.path, LARGEST_FILE)
-            if (version := msgspec.json.decode(content, type=_GivenVersion).version) > VERSION:
-                raise NewerFileError(self._newer(version, content).trouble)
-        if gpus:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(self.path, msgspec.json.encode(_GivenContent(gpus)).decode())
-        else:
-            remove_file(self.path)
+        for path in self._paths:
+            _check_version(path)
+        for path in self._paths:
+            if gpus:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(path, msgspec.json.encode(_GivenContent(gpus)).decode())
+            else:
+                remove_file(path)
 
-    def _newer(self, version: int, content: bytes) -> GivenRead:
-        """Return the GPUs that a file of a newer version names, as far as this version can read the content."""
-        try:
-            named = msgspec.json.decode(content, type=_NamedByClaim).gpus
-        except msgspec.MsgspecError:
-            named = None
-        kept = "the GPUs that the file names" if named is not None else "all GPUs but those with units in use"
-        trouble = (
-            f"{self.path} was written by a newer version of gpushare (version {version}, this one reads up to "
-            f"{VERSION}) and is left alone: {kept} stay away from the device plugin; go back to the newer version, or "
-            "end the pods with claims of this node and then remove the file"
-        )
-        return GivenRead({uuid: _sharing(raw) for uuid, raw in (named or {}).items()}, trouble, whole=named is not None)
 
-    def _damaged(self, reason: str) -> GivenRead:
-        trouble = (
-            f"{self.path} cannot be used ({reason}), so it is not known which GPUs belong to claims: all GPUs but "
-            "those with units in use stay away from the device plugin, each until no record of a claim and no claim of "
-            "the API server names the GPU; check that the file can be written if that lasts"
-        )
-        return GivenRead({}, trouble, whole=False)
+def _read(path: Path) -> GivenRead:
+    try:
+        content = read_regular(path, LARGEST_FILE)
+        if (version := msgspec.json.decode(content, type=_GivenVersion).version) > VERSION:
+            return _newer(path, version, content)
+        return GivenRead(msgspec.json.decode(content, type=_GivenContent).gpus)
+    except FileNotFoundError:
+        return GivenRead({})
+    except (OSError, msgspec.MsgspecError) as error:
+        return _damaged(path, in_words(error))
+
+
+def _check_version(path: Path) -> None:
+    """Raise NewerFileError for a file of a newer version."""
+    with suppress(OSError, msgspec.MsgspecError):
+        content = read_regular(path, LARGEST_FILE)
+        if (version := msgspec.json.decode(content, type=_GivenVersion).version) > VERSION:
+            raise NewerFileError(_newer(path, version, content).trouble)
+
+
+def _newer(path: Path, version: int, content: bytes) -> GivenRead:
+    """Return the GPUs that a file of a newer version names, as far as this version can read the content."""
+    try:
+        named = msgspec.json.decode(content, type=_NamedByClaim).gpus
+    except msgspec.MsgspecError:
+        named = None
+    kept = "the GPUs that the file names" if named is not None else "all GPUs but those with units in use"
+    trouble = (
+        f"{path} was written by a newer version of gpushare (version {version}, this one reads up to {VERSION}) and is "
+        f"left alone: {kept} stay away from the device plugin; go back to the newer version, or end the pods with "
+        "claims of this node and then remove the file"
+    )
+    return GivenRead({uuid: _sharing(raw) for uuid, raw in (named or {}).items()}, trouble, whole=named is not None)
+
+
+def _damaged(path: Path, reason: str) -> GivenRead:
+    trouble = (
+        f"{path} cannot be used ({reason}), so it is not known which GPUs belong to claims: all GPUs but those with "
+        "units in use stay away from the device plugin, each until no record of a claim and no claim of the API server "
+        "names the GPU; check that the file can be written if that lasts"
+    )
+    return GivenRead({}, trouble, whole=False)
 
 
 def _sharing(raw: msgspec.Raw) -> ClaimSharing:

@@ -48,12 +48,12 @@ class NodeClaims:
         self._driver = driver
         self._cluster = cluster
         self._news = news
-        directory = places.kubelet_root / "plugins" / driver
+        directory = places.directory(driver)
         self._claims = Claims(cluster.client, driver, cluster.name)
         self._records = ClaimRecords(directory / "claims", boot_id())
         files = CdiFiles(places.specifications, driver)
         self._standing = Published(ClaimStanding())
-        self._given = GivenFile(directory)
+        self._given = GivenFile(directory, places.copies / driver)
         self._gpus = ClaimGpus(self._standing, self._given)
         runs = partial(pod_runs, places.cgroups)
         self.preparation = Preparation(driver, self._records, files, self._claims.allocated, self._gpus, runs)

@@ -113,6 +113,32 @@ async def test_a_gpu_of_claims_is_never_offered_as_units(short_path: Path, versi
         assert file.read_bytes() == before
 
 
+async def test_values_of_the_chart_alone_give_no_gpu_of_claims_away(short_path: Path) -> None:
+    """A daemon without the directories of the DRA driver keeps the GPU back, as `dra.enabled: false` leaves it.
+
+    It says what to do, and with the directories the claim can be given back again.
+    """
+    card = FakeGpu(memory_mib=40960, reserved_mib=0)
+    async with claim_node(short_path, CARD, card) as node:
+        async with node.serving(HAMI, "{devices: [0]}") as daemon:
+            await node.devices(daemon, 1)
+            pod = node.pod("pod", {"memory": "60Gi"})
+            node.scheduler.schedule(pod)
+            await node.kubelet.admit(pod)
+        node.configure(HAMI, None)
+        (short_path / "mounts").mkdir()
+        async with node.daemon("--kubelet-root", short_path / "mounts") as daemon:
+            await daemon.advertises(node.kubelet, {GPU_MEM: 40})
+            listed = await node.listed()
+            assert "belongs to claims" in listed
+            assert "set dra.enabled to true and dra.driver to gpu.gpushare.io" in listed
+            assert not list((short_path / "mounts").iterdir())
+        async with node.daemon() as daemon:
+            await daemon.logged("dra_plugin_registered")
+            await node.kubelet.end(pod)
+            await daemon.logged("claim_unprepared")
+
+
 async def test_a_restart_with_all_gpus_by_claim_waits_for_no_pod_that_has_ended(short_path: Path) -> None:
     """The kubelet keeps units of ended pods in its record until it gets a device list."""
     async with claim_node(short_path) as node:

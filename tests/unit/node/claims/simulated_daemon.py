@@ -39,6 +39,7 @@ class Surroundings(Protocol):
     """What a daemon has around it."""
 
     directory: Path
+    copies: Path
     cdi: Path
     boot: str
     inventory: Inventory
@@ -91,7 +92,7 @@ class SimulatedDaemon:
 
     @property
     def _given(self) -> GivenFile:
-        return GivenFile(self.node.directory)
+        return GivenFile(self.node.directory, self.node.copies)
 
     async def start(self) -> None:
         """Do what the daemon does before it offers anything, and go on in the background; also after `stand_by`."""

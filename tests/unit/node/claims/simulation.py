@@ -60,7 +60,7 @@ class SimulatedNode:
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
         """Begin without pods; all that is chosen is drawn from `rng`."""
-        self.directory, self.cdi = folder / "driver", folder / "cdi"
+        self.directory, self.copies, self.cdi = folder / "driver", folder / "copies", folder / "cdi"
         self.directory.mkdir()
         self.cdi.mkdir()
         self.rng = rng

@@ -12,7 +12,7 @@ from gpushare_plugin.base.published import Published
 from gpushare_plugin.base.tasks import beside, end
 from gpushare_plugin.claims.claim import AllocatedClaim, AllocatedDevice
 from gpushare_plugin.core.prepared_claim import PreparedClaim, PreparedDevice
-from gpushare_plugin.node.claims.given import LARGEST_FILE, UNKNOWN, VERSION, GivenFile
+from gpushare_plugin.node.claims.given import LARGEST_FILE, UNKNOWN, VERSION, GivenFile, NewerFileError
 from gpushare_plugin.node.claims.hand_over import LONGEST_PAUSE, LOOK_EVERY, WITHDRAWN_SECONDS, HandOver
 from gpushare_plugin.node.claims.records import UnreadableRecord
 from gpushare_plugin.sharing.plan import Plan
@@ -294,6 +294,23 @@ def test_a_record_that_cannot_be_read_keeps_the_gpus_that_it_could_name(
     GivenFile(tmp_path).write({SECOND: UNKNOWN})
     named = HandOver(GivenFile(tmp_path), unreadable=[record])
     assert offered(named.hold_back(given_by_claim(), {})) == (set[str]() if record.claim else {FIRST})
+
+
+def test_a_gpu_that_the_file_or_its_copy_names_belongs_to_claims(tmp_path: Path) -> None:
+    """Either is enough: earlier versions wrote no copy, and a daemon without the DRA driver's directory has only it."""
+    both = GivenFile(tmp_path / "driver", tmp_path / "copies" / "driver")
+    both.write({FIRST: UNKNOWN})
+    without_directory = GivenFile(tmp_path / "missing", tmp_path / "copies" / "driver")
+    assert without_directory.read().gpus.keys() == GivenFile(tmp_path / "driver").read().gpus.keys() == {FIRST}
+    GivenFile(tmp_path / "driver").write({SECOND: UNKNOWN})
+    assert both.read().gpus.keys() == {FIRST, SECOND}
+    both.write({})
+    assert not [each for each in tmp_path.rglob("*") if each.is_file()]
+    newer = GivenFile(tmp_path / "copies" / "driver").path
+    newer.write_bytes(msgspec.json.encode({"version": VERSION + 1, "gpus": {FIRST: {}}}))
+    with pytest.raises(NewerFileError, match=str(newer)):
+        both.write({SECOND: UNKNOWN})
+    assert both.read().gpus.keys() == {FIRST}
 
 
 def test_gpus_stay_where_they_are_while_claims_cannot_be_served(tmp_path: Path) -> None:
