@@ -120,7 +120,7 @@ def read_node(host: HostRoot, needs: ConfigNeeds, source: Callable[[Path], GpuSo
         cdi=cdi.read_cdi(host, runtime, of_driver),
         cgroups=cgroups.read_cgroups(host),
         accounting=accounting.read_accounting(host),
-        limit_agent=driver_limits.read_agent(host),
+        limit_agent=driver_limits.read_agent(host, needs),
         mps=mps.read_mps(host, needs, of_driver),
         kubelet=kubelet.read_kubelet(host, needs),
         plugins=plugins.read_plugins(host),

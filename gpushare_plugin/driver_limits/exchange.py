@@ -147,3 +147,13 @@ class DriverLimitsStatus(AgentStatus):
     """The containers whose limits are wanted."""
     trouble: str | None = None
     """Why no limits at all are set; None without a problem."""
+
+    def why_not(self, uuid: str) -> str | None:
+        """Return why limits cannot be counted on for a GPU, None for a GPU on which limits were set and read back."""
+        if self.trouble is not None:
+            return self.trouble
+        known = next((gpu for gpu in self.gpus if gpu.uuid == uuid), GpuStatus(uuid=uuid))
+        return known.reason or (None if known.proven else _NOT_PROVEN)
+
+
+_NOT_PROVEN = "gpushare driver-limits has not proven yet that limits can be set on this GPU"

@@ -11,8 +11,6 @@ from gpushare_plugin.gpus.exchange import AgentFiles, ExchangeError, read_messag
 
 _log = structlog.get_logger()
 
-_NOT_PROVEN = "gpushare driver-limits has not proven yet that limits can be set on this GPU"
-
 
 class DriverLimitsView(Struct, frozen=True):
     """What `gpushare driver-limits` reports at one moment."""
@@ -88,8 +86,7 @@ class DriverLimitsLink:
         seen = self._files.look()
         status = seen.status or DriverLimitsStatus()
         trouble = seen.trouble or status.trouble
-        known = {gpu.uuid: gpu.reason or (None if gpu.proven else _NOT_PROVEN) for gpu in status.gpus}
-        reasons = {uuid: trouble or known.get(uuid, _NOT_PROVEN) for uuid in order.gpus}
+        reasons = {uuid: trouble or status.why_not(uuid) for uuid in order.gpus}
         return DriverLimitsView(
             _by_container(status),
             self._late(order, seen.status or self._left_behind()),

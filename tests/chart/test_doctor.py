@@ -69,6 +69,12 @@ def test_the_job_looks_for_the_kubelet_where_the_values_have_it() -> None:
     assert "--pod-resources-socket=/opt/kubelet/pod-resources/kubelet.sock" in container["args"]
 
 
+def test_the_job_looks_for_driver_limits_where_the_values_have_them() -> None:
+    """Daemon and agent exchange files in `driverLimits.root`, so doctor looks there on the node."""
+    (container,) = pod({"driverLimits": {"root": "/var/lib/limits"}})["containers"]
+    assert "--driver-limits-root=/var/lib/limits" in container["args"]
+
+
 def test_the_job_judges_by_the_config_of_the_daemon() -> None:
     """What the values and the configs say of how GPUs are given reaches the command, in variables that it reads."""
     spec = pod({"deviceListStrategy": "cdi-cri", "config": {"map": {"default": CONFIG}}})

@@ -6,6 +6,7 @@ from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.schema.isolations import includes_driver, is_always_driver, is_always_mps, without_driver
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.core.namespaces import MpsProtocol
+from gpushare_plugin.driver_limits.exchange import DEFAULT_ROOT as DEFAULT_LIMITS_ROOT
 from gpushare_plugin.kubelet.paths import DEFAULT_POD_RESOURCES_SOCKET
 
 CONFIG = "config"
@@ -41,6 +42,8 @@ class ConfigNeeds(Struct, frozen=True):
     """The isolations that entries of the config list first behind the limits of the driver."""
     burst: bool = False
     """Whether an entry of the config lets its shares use more memory while that is free."""
+    limits_root: str = str(DEFAULT_LIMITS_ROOT)
+    """The root of driver limits, which daemon and agent share, a path of the node."""
     file: str | None = None
     """The config file; None without one."""
     pod_resources_socket: str = str(DEFAULT_POD_RESOURCES_SOCKET)
@@ -73,10 +76,12 @@ def by_cdi(needs: ConfigNeeds) -> str:
     )
 
 
-def needs_of(config: Config, file: str | None, pod_resources_socket: Path) -> ConfigNeeds:
+def needs_of(
+    config: Config, file: str | None, pod_resources_socket: Path, limits_root: Path = DEFAULT_LIMITS_ROOT
+) -> ConfigNeeds:
     """Return what a node must have for `config` and a daemon with this socket of the kubelet, a path of the node.
 
-    `file` is the file of the config; None without one.
+    `file` is the file of the config, None without one, and `limits_root` the root of driver limits, a path of the node.
     """
     plugin, sharing = config.flags.plugin, config.sharing
     return ConfigNeeds(
@@ -92,6 +97,7 @@ def needs_of(config: Config, file: str | None, pod_resources_socket: Path) -> Co
         only_driver_limits=any(map(is_always_driver, sharing.isolations)),
         instead_of_driver=_instead_of_driver(config),
         burst=sharing.bursts,
+        limits_root=str(limits_root),
         file=file,
         pod_resources_socket=str(pod_resources_socket),
     )

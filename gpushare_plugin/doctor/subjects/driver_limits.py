@@ -23,7 +23,7 @@ from gpushare_plugin.doctor.subjects.cdi import SpecificationLook, files_of, gen
 from gpushare_plugin.doctor.subjects.cgroups import CgroupFacts
 from gpushare_plugin.doctor.subjects.nvml import NvmlFacts
 from gpushare_plugin.doctor.subjects.toolkit import DISABLED_HOOKS, REFRESH_VARIABLES, ToolkitFacts
-from gpushare_plugin.driver_limits.exchange import DEFAULT_ROOT, DriverLimitsRoot, DriverLimitsStatus
+from gpushare_plugin.driver_limits.exchange import DriverLimitsRoot, DriverLimitsStatus, LimitOrder
 from gpushare_plugin.gpus.accounting import FORCED, OFF, PARAMETER, SETTING
 from gpushare_plugin.gpus.exchange import ExchangeError, read_message
 
@@ -35,6 +35,10 @@ _ENTRIES_TO_SHOW = 3
 _ANOTHER = ", or let the config take another isolation on such nodes (isolation: [driver, none])"
 _AGENT = "the agent gpushare driver-limits"
 _START = "start the agent on this node: driverLimits.enabled=true in the chart"
+_WAITS = (
+    f"{_AGENT} runs, and the daemon of gpushare has ordered no limits from it, so nothing is known of whether it can "
+    "set any; start the daemon with this config and --driver-limits-agent=true, and run doctor again"
+)
 _READ_LOG = "see the log of the pod of `gpushare driver-limits` on this node"
 _RESTART = "restart the daemon of gpushare on this node, which then writes its specification again"
 _LEAST_PART = 15 / 16
@@ -46,20 +50,25 @@ class AgentFacts(Struct, frozen=True):
 
     runs: bool | None = False
     """Whether the agent runs; None where that cannot be seen."""
+    ordered: bool = False
+    """Whether the daemon of gpushare wants limits on a GPU."""
     troubles: tuple[str, ...] = ()
     """Why the agent sets no limits, on a GPU or at all."""
 
 
-def read_agent(host: HostRoot) -> AgentFacts:
-    """Return what the node shows of the agent, in the default root of driver limits."""
-    root = DriverLimitsRoot(host.resolved(str(DEFAULT_ROOT)))
+def read_agent(host: HostRoot, needs: ConfigNeeds) -> AgentFacts:
+    """Return what the node shows of the agent, in the root of driver limits."""
+    root = DriverLimitsRoot(host.resolved(needs.limits_root))
+    runs = locked(root.lock)
     try:
-        status = read_message(root.status, DriverLimitsStatus)
+        status = read_message(root.status, DriverLimitsStatus) or DriverLimitsStatus()
+        order = read_message(root.wanted, LimitOrder) or LimitOrder()
     except ExchangeError as error:
-        return AgentFacts(locked(root.lock), (str(error),))
-    gpus = status.gpus if status else ()
-    troubles = (status.trouble if status else None, *(each.reason and f"{each.uuid}: {each.reason}" for each in gpus))
-    return AgentFacts(locked(root.lock), tuple(filter(None, troubles)))
+        return AgentFacts(runs, ordered=True, troubles=(str(error),))
+    if status.trouble:
+        return AgentFacts(runs, ordered=True, troubles=(status.trouble,))
+    reasons = [f"{uuid}: {reason}" for uuid in order.gpus if (reason := status.why_not(uuid))]
+    return AgentFacts(runs, bool(order.gpus), tuple(reasons))
 
 
 class LimitLook(NamedTuple):
@@ -107,7 +116,8 @@ def judge_driver_limits(look: LimitLook) -> Iterator[Diagnosis]:
     if not look.driver or look.cgroups.version is None:
         yield not_looked_at(SUBJECT, "the driver is not loaded" if not look.driver else "no control groups are shown")
         return
-    yield _judged(look, _none_here(look) or (_nobody_sets(look) if look.needs.driver_limits else None))
+    defect = _none_here(look) or (_nobody_sets(look) if look.needs.driver_limits else None)
+    yield not_looked_at(SUBJECT, _WAITS) if defect is None and _waits(look) else _judged(look, defect)
     yield from _turned_off_later(look)
     yield from _hidden_memory(look)
 
@@ -128,6 +138,11 @@ def _judged(look: LimitLook, defect: Defect | None) -> Diagnosis:
         SUBJECT,
         f"{'no limits: ' if unlimited else ''}{defect.found}, {instead}{nothing}; for driver limits, {defect.remedy}",
     )
+
+
+def _waits(look: LimitLook) -> bool:
+    """Return whether the agent that the config needs has nothing to do yet, so that nobody knows whether it can."""
+    return look.needs.driver_limits and bool(look.agent.runs) and not look.agent.ordered
 
 
 def _setters(look: LimitLook) -> str:

@@ -15,7 +15,7 @@ from gpushare_plugin.doctor.node.host import HostRoot, locked
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
 from gpushare_plugin.doctor.subjects.driver import DriverFacts
 from gpushare_plugin.gpus.exchange import ExchangeError, read_message
-from gpushare_plugin.mps.exchange import MpsRoot, MpsStatus
+from gpushare_plugin.mps.exchange import MpsRoot, MpsSettings, MpsStatus
 
 SUBJECT = "MPS"
 _CONTROL = "usr/bin/nvidia-cuda-mps-control"
@@ -32,8 +32,10 @@ class MpsFacts(Struct, frozen=True):
     """Whether the driver root has the MPS control daemon."""
     agent: bool | None = False
     """Whether `gpushare mps` runs; None where that cannot be seen."""
+    requested: bool = False
+    """Whether the daemon of gpushare wants a GPU under MPS."""
     not_served: tuple[str, ...] = ()
-    """Why `gpushare mps` does not serve a GPU, or cannot read what is wanted."""
+    """Why `gpushare mps` does not serve what is wanted."""
     of_others: tuple[str, ...] = ()
     """Pipes of MPS daemons that are not ours, paths of the node."""
 
@@ -42,20 +44,27 @@ def read_mps(host: HostRoot, needs: ConfigNeeds, driver: DriverFacts) -> MpsFact
     """Return what the node shows of MPS."""
     root = MpsRoot(host.resolved(needs.mps_root))
     control = driver.root is not None and host.exists(f"{driver.root.rstrip('/')}/{_CONTROL}")
-    return MpsFacts(control, locked(root.lock), _troubles(root), tuple(_pipes_of_others(host, needs.mps_root)))
-
-
-def _troubles(root: MpsRoot) -> tuple[str, ...]:
+    others = tuple(_pipes_of_others(host, needs.mps_root))
+    agent = locked(root.lock)
     try:
-        status = read_message(root.status, MpsStatus)
+        status = read_message(root.status, MpsStatus) or MpsStatus()
+        wanted = read_message(root.wanted, MpsSettings) or MpsSettings()
     except ExchangeError as error:
-        return (str(error),)
-    if status is None:
-        return ()
-    return (
-        *([status.trouble] if status.trouble else []),
-        *(f"{uuid}: {why}" for uuid, why in status.not_served.items()),
-    )
+        return MpsFacts(control, agent, requested=True, not_served=(str(error),), of_others=others)
+    troubles = list(_troubles(status, wanted))
+    if wanted.gpus and not troubles and not host.is_socket(f"{needs.mps_root}/pipe/control"):
+        troubles = [f"no MPS control daemon has its socket at {needs.mps_root}/pipe/control"]
+    return MpsFacts(control, agent, bool(wanted.gpus), tuple(troubles), others)
+
+
+def _troubles(status: MpsStatus, wanted: MpsSettings) -> Iterator[str]:
+    """Yield why `gpushare mps` does not serve what is wanted."""
+    if status.trouble:
+        yield status.trouble
+        return
+    for gpu in wanted.gpus:
+        if reason := status.why_not(gpu, wanted):
+            yield f"{gpu.uuid}: {reason}"
 
 
 def _pipes_of_others(host: HostRoot, root: str) -> Iterator[str]:
@@ -102,6 +111,12 @@ def judge_mps(facts: MpsFacts, needs: ConfigNeeds, driver: str) -> Iterator[Diag
             SUBJECT,
             f"gpushare mps does not serve as desired: {'; '.join(facts.not_served)}",
             "see the log of the pod of `gpushare mps` on this node",
+        )
+    elif not facts.requested:
+        yield not_looked_at(
+            SUBJECT,
+            f"gpushare mps runs in {needs.mps_root}, and serves no GPU, because the daemon of gpushare has not "
+            "requested that; start the daemon with this config, and run doctor again",
         )
     else:
         by = f", by protocol {needs.mps_protocol}" if needs.mps_protocol == WITH_NAMESPACES else ""

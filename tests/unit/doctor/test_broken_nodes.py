@@ -1,7 +1,9 @@
 """Tests of `gpushare doctor` on nodes on which one thing is broken: that thing is named, with what mends it."""
 
 import json
+import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY
 from gpushare_plugin.doctor.subjects.mps import judge_mps, read_mps
 from gpushare_plugin.doctor.subjects.plugins import judge_plugins, read_plugins
 from gpushare_plugin.gpus.exchange import write_message
-from gpushare_plugin.mps.exchange import MpsRoot, MpsStatus
+from gpushare_plugin.mps.exchange import MpsGpu, MpsRoot, MpsSettings, MpsStatus
 from gpushare_plugin.testing.hosts import (
     DRIVER_LIMITS,
     GPUS,
@@ -58,6 +60,19 @@ DOCKER = KUBEADM_CONTAINERD_1_7 + HostDescription(
     sockets=("/run/cri-dockerd.sock",),
 )
 """Docker by cri-dockerd, with the containerd of Docker's packages."""
+
+
+WANTED = MpsSettings(gpus=(MpsGpu(uuid=GPUS[0].uuid),))
+"""The GPU that a daemon wants under MPS."""
+
+
+@contextmanager
+def control_daemon(root: MpsRoot) -> Iterator[None]:
+    """Listen where an MPS control daemon listens."""
+    root.pipe.mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(root.pipe / "control"))
+        yield
 
 
 def linked(bus: str, driver: str) -> HostDescription:
@@ -382,8 +397,9 @@ def test_mps_that_serves_is_right_wherever_the_driver_is(short_path: Path) -> No
     with built(WITHOUT_GPU + HostDescription(directories=("/run/nvidia/mps",)), short_path) as folder:
         host = HostRoot(folder)
         root = MpsRoot(folder / "run/nvidia/mps")
-        with lock(root.lock):
-            write_message(root.status, MpsStatus())
+        with lock(root.lock), control_daemon(root):
+            write_message(root.wanted, WANTED)
+            write_message(root.status, MpsStatus(in_force=WANTED))
             (line,) = judge_mps(read_mps(host, MPS, DriverFacts()), MPS, "")
     assert line.judgement == "right"
 
@@ -536,20 +552,48 @@ def served(short_path: Path) -> Iterator[Path]:
     ) as folder:
         root = MpsRoot(folder / "run/nvidia/mps")
         with lock(root.lock), lock(folder / f"{PLUGIN_DIRECTORY[1:]}/gpushare.lock"):
-            write_message(root.status, MpsStatus())
+            write_message(root.wanted, WANTED)
+            write_message(root.status, MpsStatus(in_force=WANTED))
             yield folder
 
 
 def test_what_gpushare_itself_does_is_seen(served: Path) -> None:
     """The locks of the daemon and of `gpushare mps` show that both run."""
     host = HostRoot(served)
-    (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS, "")
+    with control_daemon(MpsRoot(served / "run/nvidia/mps")):
+        (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS, "")
     assert (line.judgement, line.found) == ("right", "gpushare mps serves in /run/nvidia/mps")
     ours, _ = judge_plugins(read_plugins(host), "NODE")
     assert ours.judgement == "right"
     write_message(MpsRoot(served / "run/nvidia/mps").status, MpsStatus(trouble="wanted.json cannot be read"))
     (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS, "")
     assert (line.judgement, "wanted.json cannot be read" in line.found) == ("wrong", True)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (None, f"{GPUS[0].uuid}: gpushare mps has not started to serve this GPU yet"),
+        (MpsStatus(), f"{GPUS[0].uuid}: gpushare mps has not started to serve this GPU yet"),
+        (MpsStatus(in_force=WANTED), "no MPS control daemon has its socket at /run/nvidia/mps/pipe/control"),
+    ],
+    ids=["no status", "nothing in force", "no socket"],
+)
+def test_mps_that_does_not_serve_is_wrong(status: MpsStatus | None, said: str, served: Path) -> None:
+    """A lock alone shows a program, not that it serves the GPUs that the daemon wants under MPS."""
+    root = MpsRoot(served / "run/nvidia/mps")
+    root.status.unlink()
+    if status is not None:
+        write_message(root.status, status)
+    (line,) = judge_mps(read_mps(HostRoot(served), MPS, DriverFacts(root="/")), MPS, "")
+    assert (line.judgement, said in line.found) == ("wrong", True)
+
+
+def test_mps_that_nobody_wants_yet_is_not_judged(served: Path) -> None:
+    """Without the daemon, `gpushare mps` has nothing to serve."""
+    MpsRoot(served / "run/nvidia/mps").wanted.unlink()
+    (line,) = judge_mps(read_mps(HostRoot(served), MPS, DriverFacts(root="/")), MPS, "")
+    assert (line.judgement, "the daemon of gpushare has not requested that" in line.found) == ("notLookedAt", True)
 
 
 def test_secrets_of_a_file_that_is_no_yaml_are_not_told(short_path: Path) -> None:

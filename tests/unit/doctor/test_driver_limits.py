@@ -14,7 +14,13 @@ from gpushare_plugin.config.loading.load import load
 from gpushare_plugin.doctor.examination import DoctorReport
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis
 from gpushare_plugin.doctor.node.needs import ConfigNeeds, needs_of
-from gpushare_plugin.driver_limits.exchange import DEFAULT_ROOT, DriverLimitsRoot, DriverLimitsStatus, GpuStatus
+from gpushare_plugin.driver_limits.exchange import (
+    DEFAULT_ROOT,
+    DriverLimitsRoot,
+    DriverLimitsStatus,
+    GpuStatus,
+    LimitOrder,
+)
 from gpushare_plugin.gpus.exchange import write_message
 from gpushare_plugin.testing.hosts import (
     DRIVER_LIMITS,
@@ -38,7 +44,11 @@ BURST = replace(BY_CDI, burst=True)
 SETTINGS = "/etc/nvidia-container-runtime/config.toml"
 PARAMETERS = "/proc/driver/nvidia/params"
 CGROUPS = "/sys/fs/cgroup"
+NOT_PROVEN = "gpushare driver-limits has not proven yet that limits can be set on this GPU"
 OFF = 'options nvidia NVreg_RegistryDwords="Other=1;RmMemacctMode=0"\n'
+UUIDS = tuple(gpu.uuid for gpu in GPUS)
+PROVEN = DriverLimitsStatus(gpus=tuple(GpuStatus(uuid=uuid, proven=True) for uuid in UUIDS))
+"""The status of an agent that can set limits on every GPU."""
 NOTHING = 'options nvidia NVreg_RegistryDwords="Other=1"\n'
 
 
@@ -53,11 +63,19 @@ def running(host: HostDescription, mode: int) -> HostDescription:
 
 
 @contextmanager
-def agent(folder: Path, *gpus: GpuStatus, trouble: str | None = None) -> Iterator[None]:
-    """Run something that looks like the agent on the node below `folder`."""
-    root = DriverLimitsRoot(folder / str(DEFAULT_ROOT).removeprefix("/"))
+def agent(
+    folder: Path,
+    *,
+    status: DriverLimitsStatus | None = PROVEN,
+    ordered: tuple[str, ...] = UUIDS,
+    place: str = str(DEFAULT_ROOT),
+) -> Iterator[None]:
+    """Run something that looks like the agent on the node below `folder`, and a daemon that ordered limits from it."""
+    root = DriverLimitsRoot(folder / place.removeprefix("/"))
     root.path.mkdir(parents=True)
-    write_message(root.status, DriverLimitsStatus(gpus=gpus, trouble=trouble))
+    write_message(root.wanted, LimitOrder(gpus=ordered))
+    if status is not None:
+        write_message(root.status, status)
     with lock(root.lock):
         yield
 
@@ -107,22 +125,46 @@ def test_the_agent_sets_limits_where_it_runs(
 
 
 @pytest.mark.parametrize(
-    ("gpus", "trouble", "found"),
+    ("status", "found"),
     [
-        ((), "only root can set limits", "only root can set limits"),
-        ((GpuStatus(uuid="GPU-1", reason="NVML says no"), GpuStatus(uuid="GPU-2")), None, "GPU-1: NVML says no"),
+        (DriverLimitsStatus(trouble="only root can set limits"), "only root can set limits"),
+        (
+            DriverLimitsStatus(gpus=(GpuStatus(uuid=UUIDS[0], reason="NVML says no"), PROVEN.gpus[1])),
+            f"{UUIDS[0]}: NVML says no",
+        ),
+        (
+            DriverLimitsStatus(gpus=(PROVEN.gpus[0], GpuStatus(uuid=UUIDS[1]))),
+            f"{UUIDS[1]}: {NOT_PROVEN}",
+        ),
+        (DriverLimitsStatus(), f"{UUIDS[0]}: {NOT_PROVEN}; {UUIDS[1]}: {NOT_PROVEN}"),
+        (None, f"{UUIDS[0]}: {NOT_PROVEN}; {UUIDS[1]}: {NOT_PROVEN}"),
     ],
-    ids=["at all", "on a GPU"],
+    ids=["at all", "on a GPU", "not proven", "of no GPU", "no status"],
 )
-def test_the_troubles_of_the_agent_are_told(
-    gpus: tuple[GpuStatus, ...], trouble: str | None, found: str, short_path: Path
-) -> None:
-    """An agent that runs and sets no limits is no agent."""
-    with agent(short_path, *gpus, trouble=trouble):
+def test_the_troubles_of_the_agent_are_told(status: DriverLimitsStatus | None, found: str, short_path: Path) -> None:
+    """An agent that runs and sets no limits is no agent, and neither is one that has not shown yet that it can."""
+    with agent(short_path, status=status):
         _, report = examined(DRIVER_LIMITS, short_path, BY_CDI)
     (line,) = wrong_lines(report)
     assert line.found == f"the agent gpushare driver-limits sets no limits: {found}"
     assert "the log of the pod of `gpushare driver-limits`" in (line.remedy or "")
+
+
+def test_an_agent_without_an_order_is_not_judged(short_path: Path) -> None:
+    """Until the daemon orders limits, nobody knows whether the agent can set them."""
+    with agent(short_path, ordered=(), status=DriverLimitsStatus()):
+        _, report = examined(DRIVER_LIMITS, short_path, NEEDED)
+    (line,) = lines(report)
+    assert line.judgement == "notLookedAt"
+    assert "the daemon of gpushare has ordered no limits from it" in line.found
+
+
+def test_the_agent_is_looked_for_in_the_root_of_driver_limits(short_path: Path) -> None:
+    """Where agent and daemon exchange files elsewhere, doctor is told so by the same option."""
+    elsewhere = replace(NEEDED, limits_root="/var/lib/limits")
+    with agent(short_path, place="/var/lib/limits"):
+        _, report = examined(DRIVER_LIMITS, short_path, elsewhere)
+    assert "set by the agent" in lines(report)[0].found
 
 
 def test_a_config_says_whether_driver_limits_are_needed(tmp_path: Path) -> None:

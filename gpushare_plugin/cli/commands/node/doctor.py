@@ -10,7 +10,7 @@ import click
 from gpushare_plugin.base.errors import ConfigError, GpushareError
 from gpushare_plugin.base.log.form import configure_log
 from gpushare_plugin.cli.inputs import chosen_configs, with_config_options
-from gpushare_plugin.cli.options import A_PATH, node_name_option, pod_resources_socket_option
+from gpushare_plugin.cli.options import A_PATH, driver_limits_root_option, node_name_option, pod_resources_socket_option
 from gpushare_plugin.cli.output import output_style, show, show_json
 from gpushare_plugin.cli.setting_options import with_setting_options
 from gpushare_plugin.config.loading.load import NO_FILE
@@ -39,6 +39,7 @@ _MOUNTED = Path("/host")
 @with_setting_options
 @node_name_option
 @pod_resources_socket_option
+@driver_limits_root_option
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
 @click.option(
     "--bundle",
@@ -67,7 +68,8 @@ def command(context: click.Context, /, root: Path | None, output: str, bundle: P
     if loaded.config is None:
         raise ConfigError(loaded.lines(loaded.problems))
     source = loaded.places.root.place.source
-    needs = needs_of(loaded.config, None if source == NO_FILE else source, options["pod_resources_socket"])
+    file = None if source == NO_FILE else source
+    needs = needs_of(loaded.config, file, options["pod_resources_socket"], options["driver_limits_root"])
     facts = read_node(host, needs, NvmlSource)
     node = options["node_name"] or ""
     report = judged(facts, host, node or "NODE")
