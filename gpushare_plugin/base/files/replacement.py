@@ -17,10 +17,11 @@ def replace_file(file: Path, content: str) -> None:
 def remove_file(file: Path) -> None:
     """Remove `file`, and what a process left that ended while replacing the file; raises OSError.
 
-    A missing file is no error.
+    A missing file is no error, also in a directory that is read-only, or is no directory any more.
     """
     for each in (_new(file), file):
-        each.unlink(missing_ok=True)
+        if os.path.lexists(each):
+            each.unlink(missing_ok=True)
 
 
 def _new(file: Path) -> Path:

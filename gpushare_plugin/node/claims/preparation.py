@@ -162,7 +162,8 @@ class Preparation:
                     await asyncio.sleep(LOOK_EVERY)
         except (ClaimRefusedError, ClaimRecordError, OSError) as error:
             return in_words(error)
-        self._publish()
+        finally:
+            self._publish()
         return ""
 
     async def _remove(self, uid: str, named: ClaimId | None) -> str:
@@ -208,6 +209,8 @@ class Preparation:
             reason, message = error.reason, str(error)
         except (ClaimRecordError, OSError) as error:
             reason, message = "files", f"claim {id_.label}: {in_words(error)}"
+        finally:
+            self._publish()  # a claim that was recorded counts, also where its CDI file could not be written
         self.refusals[reason] += 1
         _log.warning("claim_refused", claim=id_.label, uid=id_.uid, kind=reason, reason=message)
         return message

@@ -312,6 +312,18 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+async def test_a_claim_without_its_cdi_file_is_shown_and_can_be_given_back(tmp_path: Path) -> None:
+    """What was recorded counts; a CDI file that never was is not removed, whatever is wrong with the directory."""
+    claims = Claims(tmp_path, share("first", 10))
+    claims.cdi.rmdir()
+    claims.cdi.write_text("no directory")
+    daemon = claims.daemon()
+    assert isinstance((await daemon.prepare([FIRST]))[FIRST.uid], str)
+    assert [each.id for each in daemon.prepared.value] == [FIRST]
+    assert await daemon.unprepare([FIRST]) == {FIRST.uid: ""}
+    assert daemon.prepared.value == ()
+
+
 def test_killed_before_any_line_of_prepare(tmp_path: Path) -> None:
     """The next daemon gives the same answer, or gives the claim back, and nothing is left over."""
     whole = Claims(_folder(tmp_path, "whole"), share("first", 10))
