@@ -67,8 +67,9 @@ class ClaimGpus:
                 raise ClaimRefusedError("files", f"claim {claim.id.label}: device {gone[0]}: {given.trouble}")
             raise ClaimRefusedError(
                 "unknown-device",
-                f"claim {claim.id.label}: device {gone[0]} went from claims to the device plugin; delete the pod, "
-                "so that a new pod is scheduled by what the node offers now",
+                f"claim {claim.id.label}: device {gone[0]} is not given by claim by {self._file.path}: the device "
+                "plugin has the GPU now, or somebody removed the file, which is written again. The kubelet tries "
+                "again; if that does not help, delete the pod, so that a new pod is scheduled by what the node offers",
             )
         check_room(claim, claims, self._gpus)
         for each in claim.devices:

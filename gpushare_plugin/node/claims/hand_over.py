@@ -24,7 +24,7 @@ from gpushare_plugin.base.text import in_words, some_of
 from gpushare_plugin.claims.claim import AllocatedClaim
 from gpushare_plugin.core.claimed_gpu import ClaimedGpu
 from gpushare_plugin.core.prepared_claim import PreparedClaim
-from gpushare_plugin.node.claims.given import UNKNOWN, ClaimSharing, GivenFile, NewerFileError
+from gpushare_plugin.node.claims.given import UNKNOWN, ClaimSharing, GivenFile, GivenRead, NewerFileError
 from gpushare_plugin.node.claims.records import UnreadableRecord
 from gpushare_plugin.node.news.news import GpusGivenByClaim, GpusLeftClaims, News
 from gpushare_plugin.sharing.by_claim import without
@@ -221,6 +221,8 @@ class HandOver:
         async for _ in changes(self.standing, shown, every=LOOK_EVERY):
             leaving = {uuid: name_of(uuid) for uuid, each in self._gpus.items() if each.leaves}
             self._note_absent(leaving, shown.value, clock())
+            if self._known:
+                self._write(self._gpus)  # again, where somebody has changed or removed the file
             due, before = [uuid for uuid in leaving if self._is_due(uuid, clock())], self._leaving
             try:
                 released = await self._let_go(leaving, due, still, allocated)
@@ -293,7 +295,7 @@ class HandOver:
     def _write(self, gpus: Mapping[str, GivenGpu]) -> bool:
         """Say in the file which GPUs belong to claims; return whether the file says so."""
         sharing = {uuid: each.sharing for uuid, each in gpus.items()}
-        if sharing == self._written:
+        if sharing == self._written and self._file.read() == GivenRead(sharing):
             return True
         try:
             self._file.write(sharing)

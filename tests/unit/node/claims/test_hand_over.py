@@ -92,6 +92,32 @@ def test_a_file_that_cannot_be_written_keeps_the_gpu_from_claims(tmp_path: Path)
     assert hand_over.standing.value.offered == {}
 
 
+@pytest.mark.parametrize("damage", ["removed", "torn", "another GPU"])
+def test_a_file_that_somebody_changes_under_a_running_daemon_is_written_again(tmp_path: Path, damage: str) -> None:
+    """Claims are prepared by what the file says, and the next daemon knows only the file."""
+    file = GivenFile(tmp_path)
+    hand_over, cluster = HandOver(file), Cluster()
+    hand_over.hold_back(given_by_claim(0), {})
+    hand_over.settle(frozenset())
+
+    async def mend() -> None:
+        async with beside(cluster.leave(hand_over)) as leaving:
+            match damage:
+                case "removed":
+                    file.path.unlink()
+                case "torn":
+                    file.path.write_text('{"gpus')
+                case _:
+                    file.write({SECOND: UNKNOWN})
+            await asyncio.sleep(2 * LOOK_EVERY)
+            assert file.read().gpus.keys() == {FIRST}
+            assert file.read().trouble == ""
+            end(leaving)
+
+    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+        runner.run(mend())
+
+
 @pytest.mark.parametrize("holder", ["resource slice", "prepared claim", "record", "allocated claim"])
 def test_a_gpu_leaves_when_no_claim_can_have_it(tmp_path: Path, holder: str) -> None:
     """Its units stay away until the last of those is gone that could use the GPU, and a late claim is still served."""
