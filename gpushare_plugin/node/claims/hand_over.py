@@ -37,7 +37,7 @@ WITHDRAWN_SECONDS = 30.0
 """Seconds that a GPU is out of the ResourceSlices before its units are offered: a scheduler may know it for a while."""
 LOOK_EVERY = 5.0
 """Seconds between looks at GPUs that leave the claims."""
-LONGEST_PAUSE = 60.0
+LONGEST_PAUSE = 300.0
 """The longest pause in seconds between looks at the claims of the cluster, which may be many."""
 _MOST_CLAIMS = 5
 """The most claims named in the reason why a GPU waits for claims."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import structlog
 
+from gpushare_plugin.base.backoff import Backoff
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.text import in_words
 from gpushare_plugin.kubelet.allocations.pod_resources import cdi_devices_of_claims
@@ -25,9 +26,9 @@ _log = structlog.get_logger()
 LEFT_SECONDS = 180.0
 """Seconds for which nobody has a claim before the claim is forgotten."""
 LOOK_AGAIN = 60.0
-"""Seconds between looks while nobody seems to have a claim."""
+"""Seconds before the second look at a claim that nobody seems to have; then the looks are further and further apart."""
 LOOK_EVERY = 1800.0
-"""Seconds between looks otherwise: every look lists the claims of the cluster."""
+"""The most seconds between looks: every look lists the claims of the cluster."""
 
 
 class Leftovers:
@@ -50,16 +51,25 @@ class Leftovers:
         self._allocated = allocated
         self._socket = socket
         self._since: dict[str, float] = {}
+        self._pauses = Backoff(first=LOOK_AGAIN, most=LOOK_EVERY)
 
     async def run(self) -> None:
         """Look at intervals, until cancelled."""
         clock = asyncio.get_running_loop().time
         while True:
-            await self.look(clock)
-            await asyncio.sleep(LOOK_AGAIN if self._since or self._damaged() else LOOK_EVERY)
+            pause = await self.look(clock)
+            await asyncio.sleep(pause)
 
-    async def look(self, clock: Callable[[], float]) -> None:
-        """Forget the claims that nobody has had for a while, and mend damaged records of claims that are allocated."""
+    async def look(self, clock: Callable[[], float]) -> float:
+        """Forget the claims that nobody has had for a while, and mend damaged records of claims that are allocated.
+
+        Returns the seconds until the next look.
+        """
+        await self._compare(clock)
+        open_claims = self._since.keys() | self._damaged()
+        return self._pauses.next(" ".join(sorted(open_claims))) if open_claims else LOOK_EVERY
+
+    async def _compare(self, clock: Callable[[], float]) -> None:
         kept = self._kept()
         try:
             allocated = {each.id.uid: each.id for each in await self._allocated()} if kept else {}

@@ -157,7 +157,7 @@ def test_a_gpu_leaves_when_no_claim_can_have_it(tmp_path: Path, holder: str) -> 
 
 
 def test_the_claims_of_the_cluster_are_not_read_again_and_again(tmp_path: Path) -> None:
-    """A claim can stay allocated for ever, and a cluster has many: looks are a minute apart, but for another GPU."""
+    """A claim can stay allocated for ever, and a cluster has many: looks are further and further apart."""
     hand_over, cluster = HandOver(GivenFile(tmp_path)), Cluster()
     hand_over.hold_back(given_by_claim(0, 1), {})
     hand_over.settle(frozenset())

@@ -9,7 +9,7 @@ import pytest
 from gpushare_plugin.claims.claim import AllocatedClaim
 from gpushare_plugin.kubelet.api import dra_v1_pb2
 from gpushare_plugin.node.claims.cdi_files import CdiFiles
-from gpushare_plugin.node.claims.leftovers import LEFT_SECONDS, Leftovers
+from gpushare_plugin.node.claims.leftovers import LEFT_SECONDS, LOOK_AGAIN, LOOK_EVERY, Leftovers
 from gpushare_plugin.node.claims.preparation import Preparation
 from gpushare_plugin.node.claims.records import VERSION, ClaimRecords
 from tests.unit.node.claims.claims import BOOT, DRIVER, Card, Claims, claim_id, share
@@ -26,17 +26,18 @@ class Node:
         folder.mkdir()
         self.claims = Claims(folder, share("first", 10))
         self.records, files = ClaimRecords(self.claims.records, BOOT), CdiFiles(self.claims.cdi, DRIVER)
-        self.preparation = Preparation(DRIVER, self.records, files, self.claims.find, Card(), lambda _pod: False)
+        runs = self.claims.running.__contains__
+        self.preparation = Preparation(DRIVER, self.records, files, self.claims.find, Card(), runs, wait_for_end=0)
         self.leftovers = Leftovers(DRIVER, self.preparation, self.records, files, self._allocated, socket)
         self.now = 0.0
 
     async def _allocated(self) -> Iterable[AllocatedClaim]:
         return self.claims.allocated.values()
 
-    async def look(self, after: float) -> None:
-        """Look some seconds later."""
+    async def look(self, after: float) -> float:
+        """Look some seconds later; return when to look again."""
         self.now += after
-        await self.leftovers.look(lambda: self.now)
+        return await self.leftovers.look(lambda: self.now)
 
 
 @pytest.mark.parametrize("left", ["all", "the record", "the CDI file"])
@@ -127,3 +128,18 @@ async def test_a_record_of_a_newer_version_counts_until_nobody_has_the_claim(sho
         assert node.records.unreadable
         await node.look(LEFT_SECONDS)
         assert (dict(node.records.unreadable), node.claims.files) == ({}, files)
+
+
+async def test_the_claims_of_the_cluster_are_listed_less_and_less_often(short_path: Path) -> None:
+    """Processes of a pod that nobody has any more can run for days, and every look lists the claims of the cluster."""
+    async with dra_node(short_path) as kubelet:
+        node = Node(short_path / "node", kubelet.kubelet.pod_resources_socket)
+        await node.preparation.prepare([FIRST])
+        assert await node.look(0) == LOOK_EVERY
+        node.claims.allocated.clear()
+        node.claims.running.add("uid-first")
+        pauses = [await node.look(LOOK_AGAIN) for _ in range(8)]
+        assert pauses == [LOOK_AGAIN * factor for factor in (1, 2, 4, 8, 16, 30, 30, 30)]
+        node.claims.running.clear()
+        assert await node.look(LOOK_EVERY) == LOOK_EVERY
+        assert node.claims.files == set()
