@@ -24,7 +24,7 @@ def without(resources: Iterable[Resource], uuids: AbstractSet[str]) -> tuple[Res
     return tuple(each for each in left if each.units)
 
 
-def claimed(
+def claimed_gpu(
     gpu: Gpu, resources: Iterable[Resource], isolation: Isolation | None, injection: Injection, settings: Dra
 ) -> ClaimedGpu:
     """Return `gpu` as claims can get the GPU.

@@ -4,6 +4,8 @@ The way of sharing of an entry makes resources of the GPUs of the entry; see `wa
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from gpushare_plugin.base.errors import Path, Problem
@@ -11,7 +13,7 @@ from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.findings import Findings, TooManyProblemsError
 from gpushare_plugin.config.schema.places import spelled
-from gpushare_plugin.config.schema.sections import AllDevices, DeviceCount, DeviceList, Dra
+from gpushare_plugin.config.schema.sections import AllDevices, DeviceCount, DeviceList
 from gpushare_plugin.config.schema.spelling import shown
 from gpushare_plugin.config.unreported_memory import NO_SIZE, remedy, sized
 from gpushare_plugin.core.cdi import CdiDevices
@@ -20,6 +22,7 @@ from gpushare_plugin.core.driver_limits import DriverLimits
 from gpushare_plugin.core.gpu import FailedGpu, Gpu, Inventory
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.core.unit import short_uuids
+from gpushare_plugin.sharing import offered_replicas
 from gpushare_plugin.sharing.isolation import mps
 from gpushare_plugin.sharing.isolation.choice import choose
 from gpushare_plugin.sharing.isolation.layer import Mode, SharedGpus
@@ -109,27 +112,29 @@ def _assembled(node: NodeFacts, ways: Iterable[MakeWay], describe: Callable[[Pat
     entries = [entry for way in made for entry in way.entries]
     selection = _Selection(node.inventory.failed, describe, findings)
     selection.select(entries)
+    unclaimed = {gpu: name for gpu, name in _left(node).items() if gpu.uuid not in selection.owners}
+    offered_gpus = _by_place([*(gpu for each in entries for gpu in each.gpus), *unclaimed])
+    by_claim = _given_by_claim(node, offered_gpus, describe, findings)
     for entry in entries:
         containers = {gpu: entry.containers(gpu) for gpu in entry.gpus}
-        shared = SharedGpus(selection.title(entry), entry.path, containers, entry.key)
+        shared = SharedGpus(selection.title(entry), entry.path, containers, entry.key, by_claim)
         entry.choice = choose(entry.isolations, shared, findings)
     needs = mps.needs((entry.isolation, entry.gpus) for entry in entries)
     if reason := mps.why_not_protocol(needs.protocol, node.inventory.driver_version):
         found = f"{needs.protocol} found, but {reason}; set 2, or install a newer driver"
         findings.problem(("flags", "mpsProtocol"), found)
-    unclaimed = {gpu: name for gpu, name in _left(node).items() if gpu.uuid not in selection.owners}
     resources = tuple(_resources(made, unclaimed, findings))
     cdi, gpus = CdiNames(node.config.flags, node.injection.cdi_devices), _gpus(resources)
     findings.notices += cdi.notices(gpus)
     isolation_of = {gpu.uuid: entry.isolation for entry in entries for gpu in entry.gpus}
     claimed: dict[str, ClaimedGpu] = {}
     if (dra := node.config.dra) is not None:
-        from gpushare_plugin.sharing import by_claim  # noqa: PLC0415 - few configs give GPUs by claim
+        from gpushare_plugin.sharing.by_claim import claimed_gpu, without  # noqa: PLC0415 - few configs have claims
 
-        for gpu in _given_by_claim(node, dra, gpus, describe, findings):
-            isolation = isolation_of.get(gpu.uuid)
-            claimed[gpu.uuid] = by_claim.claimed(gpu, resources, isolation, node.injection, dra)
-        resources = by_claim.without(resources, claimed.keys())
+        for gpu in (each for each in gpus if each in by_claim):
+            claimed[gpu.uuid] = claimed_gpu(gpu, resources, isolation_of.get(gpu.uuid), node.injection, dra)
+        resources = without(resources, claimed.keys())
+    findings.notices += chain.from_iterable(map(offered_replicas.warnings, resources))
     return Plan(
         resources,
         tuple(findings.problems),
@@ -145,14 +150,16 @@ def _assembled(node: NodeFacts, ways: Iterable[MakeWay], describe: Callable[[Pat
 
 
 def _given_by_claim(
-    node: NodeFacts, settings: Dra, gpus: Sequence[Gpu], describe: Callable[[Path], str], findings: Findings
-) -> Sequence[Gpu]:
-    """Return those of the offered `gpus` that are given by claim, sorted by place."""
+    node: NodeFacts, gpus: Sequence[Gpu], describe: Callable[[Path], str], findings: Findings
+) -> AbstractSet[Gpu]:
+    """Return those of the offered `gpus`, sorted by place, that are given by claim."""
+    if (settings := node.config.dra) is None:
+        return frozenset()
     if node.effective.partitioning:
         findings.notice(
             "dra has no effect: the GPUs of this node are divided as its annotations want, and are not given by claim"
         )
-        return ()
+        return frozenset()
     entry = Entry(
         path=("dra",),
         name=settings.driver,
@@ -163,13 +170,17 @@ def _given_by_claim(
         unsuitable={card: _IN_MIG_MODE for card in node.inventory.cards if card.mig_enabled and card not in gpus},
     )
     _Selection(node.inventory.failed, describe, findings).select([entry])
-    return [gpu for gpu in gpus if gpu in entry.gpus]
+    return frozenset(entry.gpus)
 
 
 def _gpus(resources: Iterable[Resource]) -> Sequence[Gpu]:
     """Return the GPUs with units of any resource, by place."""
     gpus = {gpu.uuid: gpu for resource in resources for gpu in resource.gpus.values()}
-    return sorted(gpus.values(), key=lambda gpu: gpu.place)
+    return _by_place(gpus.values())
+
+
+def _by_place(gpus: Iterable[Gpu]) -> Sequence[Gpu]:
+    return sorted(gpus, key=lambda gpu: gpu.place)
 
 
 def _left(node: NodeFacts) -> Mapping[Gpu, str]:

@@ -5,6 +5,7 @@ container within its share. Each isolation is a module of this package and a lin
 """
 
 from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import ClassVar, Protocol
 
 from gpushare_plugin.base.errors import Path
@@ -83,6 +84,8 @@ class SharedGpus(Struct, frozen=True):
     """The number of containers that could share each GPU at a time."""
     key: str = ""
     """The key of the entry that sets the number of containers; empty if a container can count for several."""
+    by_claim: AbstractSet[Gpu] = frozenset()
+    """Those of the GPUs that are given by claim: their ResourceSlices say how many containers can share them."""
 
 
 class NodeMeans(Struct, frozen=True):

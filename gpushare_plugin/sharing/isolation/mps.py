@@ -213,7 +213,7 @@ class MpsIsolation(Struct, Isolation, frozen=True):
             if not why_not(gpu) and clients > (most := room_of(gpu).most):
                 if shared.key:
                     too_many.setdefault((shared.key, clients, most), []).append(gpu.description)
-                else:
+                elif gpu not in shared.by_claim:
                     crowded.append(f"GPU {gpu.label} ({most})")
             if not enforces_limits(gpu):
                 unlimited.append(gpu.label)

@@ -7,7 +7,6 @@ of the same GPU adds nothing.
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from math import ceil
 
 from gpushare_plugin.base.errors import Path, PlacementError
 from gpushare_plugin.base.structs import Struct, replace
@@ -25,11 +24,6 @@ from gpushare_plugin.sharing.isolation.variables import ShareVariables
 from gpushare_plugin.sharing.ways.injection import Injection
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, Unsuitable, by_place
 from gpushare_plugin.sharing.ways.whole_gpus import whole_unit
-
-_PODS = 110
-"""The pods that a kubelet runs by default (`maxPods` of KubeletConfiguration, kubelet.config.k8s.io/v1beta1)."""
-_MOST_USED = 10 * _PODS
-"""Replicas of a resource beyond which no node uses all, with room for more pods and for several containers in each."""
 
 _NAME_INSTANCES = 'Name MIG instances in devices, such as "0:0", in an entry with the name of their resource'
 
@@ -138,17 +132,6 @@ class ReplicasWay:
         return {gpu: replica_units(gpu, each.count) for gpu in gpus}
 
     def _resource(self, rules: _Replication, units: Mapping[Gpu, Sequence[Unit]]) -> Resource:
-        if any(len(of_gpu) == 1 for of_gpu in units.values()):
-            self._findings.notice(
-                f"{rules.name} has both replicas and whole GPUs: a pod cannot choose between them; "
-                "set rename (or renameByDefault) to give them different names"
-            )
-        if (count := sum(map(len, units.values()))) > _MOST_USED:
-            self._findings.notice(
-                f"{rules.name} has {count:,} replicas on this node, more than its pods can use: a kubelet runs {_PODS} "
-                "pods unless its maxPods says otherwise, and each container needs one replica. The kubelet is sent and "
-                f"keeps all of them; set fewer replicas, such as {ceil(_PODS / len(units))} for each GPU"
-            )
         enforced = rules.entry.isolation.layers
         return Resource(
             rules.name,

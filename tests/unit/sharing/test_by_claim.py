@@ -59,6 +59,24 @@ def test_a_gpu_given_by_claim_keeps_its_isolation() -> None:
     assert after.isolations == before.isolations
 
 
+@pytest.mark.parametrize(
+    ("sharing", "warning"),
+    [
+        (time_slicing({**ENTRY, "devices": [0, 1]}), "has both replicas and whole GPUs"),
+        (time_slicing({**ENTRY, "replicas": 500}), "more than its pods can use"),
+        (
+            memory(unit="512MiB", isolation="mps", devices=[0, 1]),
+            "more units than MPS serves clients, on GPU 0 (48), GPU 1",
+        ),
+    ],
+)
+def test_warnings_are_of_the_gpus_that_the_device_plugin_offers(sharing: object, warning: str) -> None:
+    """No pod asks for a unit of a GPU given by claim, and a ResourceSlice says how many clients MPS serves there."""
+    assert warning in "".join(planned(FOUR, sharing=sharing, dra={"devices": [3]}).notices)
+    assert planned(FOUR, sharing=sharing, dra={"devices": [0, 1]}).notices == ()
+    assert planned(FOUR, sharing=sharing, dra={}).notices == ()
+
+
 def test_compute_is_not_offered_on_a_gpu_given_by_claim() -> None:
     """The second resource of a GPU goes with the GPU, and the claim has the variable instead."""
     sharing = memory(isolation="mps", compute="requested")
