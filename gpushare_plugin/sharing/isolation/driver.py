@@ -24,13 +24,13 @@ from gpushare_plugin.config.unreported_memory import NO_SIZE
 from gpushare_plugin.core.driver_limits import DriverLimits, LimitRule
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.grant import Allocation, Grant
-from gpushare_plugin.sharing.isolation.layer import IsolatedMode, Isolation, Layers, Limits, Mode, SharedGpus
+from gpushare_plugin.sharing.isolation.layer import EqualParts, Isolation, Layers, Limits, Mode, SharedGpus
 
 _NOT_LOOKED_AT = DriverLimits(missing="nobody looked at whether the driver of this node can limit memory")
 
 
-class UnderDriver(IsolatedMode, frozen=True, eq=False):
-    """The mode of a GPU whose memory the driver limits.
+class UnderDriver(EqualParts, frozen=True, eq=False):
+    """The mode of a GPU whose memory the driver limits; the rule makes limits of the equal shares, too.
 
     Two such modes are equal if their parts are, whatever their rules: another rule changes the limits of containers
     that start later, and no container's share.
@@ -38,17 +38,11 @@ class UnderDriver(IsolatedMode, frozen=True, eq=False):
 
     rule: LimitRule
     """The rule that makes limits of shares."""
-    equal_parts: int | None = None
-    """The number of equal parts of the GPU; None if each container has its own share."""
 
     @property
     def isolation(self) -> str:
         """The name of the isolation."""
         return DriverIsolation.name
-
-    def equal_share_mib(self, gpu_mib: int) -> int | None:
-        """Return the share of each container, before the rule is applied."""
-        return gpu_mib // self.equal_parts if self.equal_parts else None
 
     def __eq__(self, other: object) -> bool:
         """Return whether `other` is the mode with the same parts."""
@@ -114,7 +108,7 @@ class DriverIsolation(Struct, Isolation, frozen=True):
     @property
     def under_driver(self) -> UnderDriver:
         """The mode of every GPU."""
-        return UnderDriver(self.rule, self.limits.equal_parts)
+        return UnderDriver(self.limits.equal_parts, self.rule)
 
     def why_not_on(self, gpu: Gpu) -> str:
         """Return why the driver does not limit memory of `gpu`; empty if it does."""

@@ -14,7 +14,7 @@ from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.schema.sections import Compute
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.grant import Allocation, Grant, Mount
-from gpushare_plugin.sharing.isolation.layer import IsolatedMode, Isolation, Layers, Limits, percentage
+from gpushare_plugin.sharing.isolation.layer import EqualParts, Isolation, Layers, Limits, percentage
 
 LIBRARY_DIRECTORY = "/usr/local/vgpu"
 """The directory of the library in a container, as in the `ld.so.preload` file that HAMi installs."""
@@ -43,20 +43,13 @@ class PreloadedHamiCore(Struct, frozen=True):
         grant.environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = _cache(share.ids)
 
 
-class WithHamiCore(IsolatedMode, frozen=True):
+class WithHamiCore(EqualParts, frozen=True):
     """The mode of a GPU whose containers have the library."""
-
-    equal_parts: int | None = None
-    """The number of equal parts of the GPU; None if each container has its own share."""
 
     @property
     def isolation(self) -> str:
         """The name of the isolation."""
         return HamiCoreIsolation.name
-
-    def equal_share_mib(self, gpu_mib: int) -> int | None:
-        """Return the share of each container."""
-        return gpu_mib // self.equal_parts if self.equal_parts else None
 
 
 class HamiCoreIsolation(Struct, Isolation, frozen=True):

@@ -53,6 +53,17 @@ class IsolatedMode(Struct, frozen=True):
         raise NotImplementedError
 
 
+class EqualParts(IsolatedMode, frozen=True):
+    """The mode of a GPU whose containers are limited to equal parts of the GPU, or to shares of their own."""
+
+    equal_parts: int | None
+    """The number of equal parts of the GPU; None if each container has its own share."""
+
+    def equal_share_mib(self, gpu_mib: int) -> int | None:
+        """Return the share of each container in MiB."""
+        return gpu_mib // self.equal_parts if self.equal_parts else None
+
+
 class Limits(Struct, frozen=True):
     """The limits that an entry of the config sets for its containers."""
 
