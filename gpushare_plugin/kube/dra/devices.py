@@ -81,16 +81,13 @@ def _capacity(capacity: Capacity, *, shared: bool) -> ApiCapacity:
 
 
 def _policy(capacity: Capacity) -> ApiPolicy:
-    values, limits = capacity.values, None
-    if not values and capacity.least is not None and capacity.step is not None:
-        if capacity.least + capacity.step > capacity.amount:
-            values = (capacity.least,)  # the API server refuses a range without room for a step
-        else:
-            least, step = (quantity(each, capacity.unit) for each in (capacity.least, capacity.step))
-            limits = ApiRange(min=least, step=step)
+    limits = None
+    if not capacity.values and capacity.least is not None and capacity.step is not None:
+        least, step = (quantity(each, capacity.unit) for each in (capacity.least, capacity.step))
+        limits = ApiRange(min=least, step=step)
     return ApiPolicy(
         default=quantity(capacity.default or 0, capacity.unit),
-        valid_values=tuple(quantity(each, capacity.unit) for each in values),
+        valid_values=tuple(quantity(each, capacity.unit) for each in capacity.values),
         valid_range=limits,
     )
 

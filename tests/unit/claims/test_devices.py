@@ -51,8 +51,9 @@ def test_the_default_of_the_config_is_rounded_up_to_units(default: str, gib: int
 
 def test_a_unit_as_large_as_the_gpu_is_the_only_size() -> None:
     """The API server refuses steps that have no room."""
-    capacity = ClaimNode(sharing=memory(unit="40GiB")).device().capacities["memory"]
-    assert capacity == Capacity(40 * GIB, "bytes", 40 * GIB, values=(40 * GIB,))
+    node = ClaimNode(sharing=memory(unit="40GiB"))
+    assert node.device().capacities["memory"] == Capacity(40 * GIB, "bytes", 40 * GIB, values=(40 * GIB,))
+    assert node.objections == []
 
 
 def test_under_mps_compute_can_be_asked_and_clients_count() -> None:
