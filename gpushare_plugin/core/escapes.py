@@ -9,7 +9,7 @@ published in the documentation of NVIDIA Dynamo; seen with driver 580.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import inf
+from math import inf, isfinite
 
 Variables = Mapping[str, str]
 """Watched environment variables by name."""
@@ -81,6 +81,12 @@ def namespace_escapes(gpus: Sequence[str], given: Variables, found: Variables) -
     elif LIST in given and not _within(found.get(LIST, ""), given[LIST]):
         # Without a list in `given` the limit is MPS' own, which a list of the process can only lower.
         yield from _changed(LIST, given, found)
+
+
+def granted_percent(given: Variables) -> int | None:
+    """Return the compute in percent of each GPU to which the variables of a container limit it; None for no limit."""
+    percent = min(_percent(given.get(name)) for name in (_MPS_PERCENTAGE, _HAMI_PERCENTAGE))
+    return int(percent) if isfinite(percent) else None
 
 
 def holds_threads(default: int | None, grants: Iterable[Variables]) -> bool:

@@ -22,7 +22,10 @@ from tests.unit.kube.dra.gpus import CLAIMS, DRIVER, NODE
 from tests.unit.kube.dra.test_claims import RIGHTS, SHARE, claim, result
 from tests.waiting import until
 
-DEVICE = PreparedDevice("gpu", NODE, "gpu-0", "GPU-0", "memory", SHARE, 10240, percent=25, isolation="mps")
+GIVEN = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}
+DEVICE = PreparedDevice(
+    "gpu", NODE, "gpu-0", "GPU-0", "memory", SHARE, 10240, percent=25, isolation="mps", environment=GIVEN
+)
 NOTHING_RUNS = unknown("no process of the container uses the GPU")
 Object = dict[str, Any]
 
@@ -101,6 +104,28 @@ async def test_a_claim_says_at_once_what_it_got_and_later_whether_the_limit_is_i
         node.now += WITHIN
         expected = {"type": "LimitInEffect", "status": status, "reason": reason, "message": message}
         assert await node.says(effect) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit"),
+    [
+        ({"isolation": "none", "environment": {}, "percent": None}, None),
+        ({"admin_access": True}, None),
+        ({"isolation": "hami-core", "environment": {"CUDA_DEVICE_SM_LIMIT": "30"}, "percent": None}, (10, 30)),
+        ({"isolation": "driver", "environment": {"CUDA_DEVICE_SM_LIMIT": "0"}, "percent": None}, (10, None)),
+    ],
+)
+async def test_a_claim_says_the_limits_that_containers_were_given(
+    node: Node, changes: Object, limit: tuple[int, int | None] | None
+) -> None:
+    """Not what only counts: a whole GPU and time slices have no limit, and compute by the config is one."""
+    (before,) = node.prepared.value
+    node.prepared.publish((replace(before, devices=(replace(DEVICE, **changes),)),))
+    await node.statuses.write()
+    found = node.entry["data"].get("limit")
+    assert found == (
+        None if limit is None else {"memory": f"{limit[0]}Gi", **({"compute": limit[1]} if limit[1] else {})}
+    )
 
 
 async def test_nothing_is_written_or_asked_where_nothing_changes(node: Node) -> None:
