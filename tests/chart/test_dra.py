@@ -12,7 +12,7 @@ from gpushare_plugin.testing.cluster import Permission
 from gpushare_plugin.testing.cluster.rbac import granted
 from tests.chart.admission import AdmissionRequest, Policy
 from tests.chart.reading import daemonset, environment
-from tests.chart.rendering import objects
+from tests.chart.rendering import objects, templates
 
 DRIVER = "gpu.gpushare.io"
 ON: dict[str, Any] = {"dra": {"enabled": True}}
@@ -176,6 +176,7 @@ def test_values_that_contradict_each_other_are_rejected() -> None:
     for values, message in (
         ({**ON, "cluster": {"enabled": False}}, "dra.enabled is true, but cluster.enabled is false"),
         ({**ON, "cdi": {"specDirs": []}}, "dra.enabled is true, but cdi.specDirs is empty"),
+        ({"dra": {"enabled": True, "driver": "gpu.nvidia.com"}}, "dra.driver is gpu.nvidia.com, the name of NVIDIA's"),
         (
             {"config": {"map": {"a": {"dra": {}, "sharing": share}}}},
             "config.map.a gives GPUs by claim, but dra.enabled.*to turn claims off, remove dra from the config first",
@@ -187,3 +188,27 @@ def test_values_that_contradict_each_other_are_rejected() -> None:
     ):
         with pytest.raises(helm_python.HelmError, match=message):
             objects(values)
+
+
+def notes(values: dict[str, Any]) -> str:
+    """Return what Helm prints, on one line."""
+    return " ".join(templates(values)["NOTES.txt"].split())
+
+
+def config(dra: object) -> dict[str, Any]:
+    """Return values with a config that has this section `dra`."""
+    return {"config": {"map": {"mine": {"dra": dra}}, "default": "mine"}}
+
+
+def test_notes_say_where_claims_get_no_gpu() -> None:
+    """Without a section `dra`, where the section is empty, and on nodes with automatic partitioning."""
+    none, partitioned = "no config has a section dra", "gpu-partitioning give no GPU by claim"
+    empty = "The section dra of config mine is empty and has no effect"
+    assert not any(each in notes({}) for each in (none, partitioned, empty, "resourceslices"))
+    assert f"--field-selector spec.driver={DRIVER}" in notes({**ON, **config({})})
+    assert none in notes(ON)
+    assert all(each in notes({**ON, **config(None)}) for each in (none, empty))
+    assert empty in notes(config(None))
+    dividing = {"partitioning": {"enabled": True}, "mps": {"enabled": True}}
+    assert partitioned in notes({**ON, **config({}), **dividing})
+    assert not any(each in notes({**ON, **config({})}) for each in (none, partitioned, empty))
