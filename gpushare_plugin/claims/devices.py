@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 
 from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.text import some_of
 from gpushare_plugin.claims.capacities import MOST_VALUES, capacities
 from gpushare_plugin.claims.claim import AllocatedDevice
 from gpushare_plugin.claims.device import Attribute, Device, SemanticVersion
@@ -27,6 +28,7 @@ UNKNOWN = "Unknown"
 
 _ARCHITECTURES = {3: "Kepler", 5: "Maxwell", 6: "Pascal", 9: "Hopper", 10: "Blackwell", 12: "Blackwell"}
 _TENTHS = 10
+_MOST_GPUS_NAMED = 16
 
 
 class NodeDevices(Struct, frozen=True):
@@ -61,9 +63,8 @@ def node_devices(
         return 0, kinds[_kind(gpu)], tenths, *gpu.gpu.place
 
     order = sorted(by_claim.values(), key=rank)
-    return NodeDevices(
-        tuple(devices[gpu.gpu.uuid] for gpu in order), tuple(notice for gpu in order for notice in _notices(gpu))
-    )
+    notices = (*_too_small(order), *(notice for gpu in order for notice in _notices(gpu)))
+    return NodeDevices(tuple(devices[gpu.gpu.uuid] for gpu in order), notices)
 
 
 def device_name(uuid: str) -> str:
@@ -166,16 +167,23 @@ def _architecture(capability: tuple[int, int] | None) -> str:
     return UNKNOWN
 
 
+def _too_small(gpus: Iterable[ClaimedGpu]) -> Iterator[str]:
+    """Yield which GPUs have less memory than a claim without a size gets, in one sentence for all of them."""
+    small = [each for each in gpus if each.way == "memory" and (each.default_mib or 0) > each.gpu.memory_mib]
+    if small:
+        labels = some_of([each.gpu.label for each in small], _MOST_GPUS_NAMED)
+        most = max(each.gpu.memory_mib for each in small)
+        yield (
+            f"dra.default is {small[0].default_mib} MiB, and GPU {labels} has {most} MiB at most: a claim without a "
+            "size gets all memory of such a GPU"
+        )
+
+
 def _notices(gpu: ClaimedGpu) -> Iterator[str]:
     if gpu.way == "slices" and (beyond := gpu.resources[MOST_VALUES:]):
         yield (
             f"{gpu.gpu.description}: no claim gets slices of {', '.join(each.name for each in beyond)}, because a "
             f"ResourceSlice can name {MOST_VALUES} sizes; configure fewer sizes for this GPU"
-        )
-    if gpu.way == "memory" and gpu.default_mib and gpu.default_mib > gpu.gpu.memory_mib:
-        yield (
-            f"{gpu.gpu.description} has {gpu.gpu.memory_mib} MiB, less than dra.default, which is {gpu.default_mib} "
-            "MiB: a claim without a size gets all of its memory"
         )
     if len(gpu.gpu.name.encode()) > LONGEST_TEXT:
         yield f"{gpu.gpu.description}: the attribute productName has only the first {LONGEST_TEXT} bytes of the name"

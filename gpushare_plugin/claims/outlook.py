@@ -146,4 +146,6 @@ def consumed(asked: int | None, capacity: Capacity) -> int | None:
 
 
 def _words(name: str, amount: int) -> str:
-    return f"{amount // MIB} MiB" if name == MEMORY else str(amount)
+    if name != MEMORY:
+        return str(amount)
+    return f"{amount} bytes" if amount % MIB else f"{amount // MIB} MiB"

@@ -225,6 +225,13 @@ def _names(reference: str, gpu: Gpu) -> bool:
     return reference.lower() in {gpu.label, gpu.uuid.lower()}
 
 
+def _choice(free: int, most: int) -> str:
+    """Return how many GPUs an entry can choose from, of `most` that suit the entry."""
+    if free == most:
+        return f"this node has {most} to choose from"
+    return f"{free} of the {most} of this node are not selected by another entry"
+
+
 def _not_counted(entry: Entry) -> str:
     """Return the cards that a count of devices leaves out, with reasons; for MIG instances, the labels say enough."""
     reasons = {gpu: each.reason for gpu, each in entry.unsuitable.items()} | dict.fromkeys(entry.unsized, NO_SIZE)
@@ -268,8 +275,7 @@ class _Selection:
                 ):
                     self._findings.problem(
                         (*entry.path, "devices"),
-                        f"{count} GPUs requested, but {len(free)} of the {len(entry.candidates)} of this node are not "
-                        f"selected by another entry{_not_counted(entry)}",
+                        f"{count} GPUs requested, but {_choice(len(free), len(entry.candidates))}{_not_counted(entry)}",
                     )
                 return free[:count]
             case DeviceList(references=references):

@@ -73,6 +73,7 @@ async def test_a_pod_that_waits_for_a_claim_is_explained(server: ApiServer, tmp_
     """Which claims there are, what each GPU has free, who holds the rest; a claim that is not made yet is named."""
     lines = (await explained(server, tmp_path)).splitlines()
     assert lines[0] == "Pod team/waits waits for a node"
+    assert not any("extender" in line or "Placement policy" in line for line in lines)
     assert "  Claim team/mine: not allocated" in lines
     assert "    Request gpu of DeviceClass shares: 40960 MiB of memory" in lines
     gpus = [line for line in lines if line.startswith(f"      {NODE} ")]

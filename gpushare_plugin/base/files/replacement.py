@@ -5,13 +5,20 @@ from pathlib import Path
 
 
 def replace_file(file: Path, content: str) -> None:
-    """Replace `file`, readable by everybody, so that no reader sees half of `content`; raises OSError."""
+    """Replace `file`, readable by everybody, so that no reader sees half of `content`.
+
+    Raises OSError with a file name, also where the kernel gives none, as for a full disk.
+    """
     new = _new(file)
-    new.unlink(missing_ok=True)
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(content)
-    new.rename(file)
+    try:
+        new.unlink(missing_ok=True)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(content)
+        new.rename(file)
+    except OSError as error:
+        error.filename = error.filename or str(file)
+        raise
 
 
 def remove_file(file: Path) -> None:

@@ -92,8 +92,14 @@ def validated(root: PlacedValue, findings: Sequence[Finding], overrides: Sequenc
     config = mistakes.config(overrides)
     if config is None:
         return Loaded(None, tuple(mistakes.findings), (), SettingPlaces(root), mistakes.left_out)
-    found = tuple(notices(config, [override.path for override in overrides]))
+    found = (*_empty(root, config), *notices(config, [override.path for override in overrides]))
     return Loaded(EffectiveConfig(config), (), found, SettingPlaces(root))
+
+
+def _empty(root: PlacedValue, config: Config) -> Iterator[str]:
+    """Yield a notice for a section that has to be written as `{}` where all of its keys are left out."""
+    if config.dra is None and root.child("dra") is not None:
+        yield "dra is empty and has no effect; write `dra: {}` to give all GPUs by claim, or remove dra"
 
 
 def notices(config: Config, overridden: Collection[Path] = ()) -> Iterator[str]:

@@ -66,6 +66,7 @@ from gpushare_plugin.config.schema.values import (
     parse_card_memory,
     parse_compute,
     parse_devices,
+    parse_memory_by_default,
     parse_slice,
     parse_slice_compute,
     parse_xids,
@@ -260,6 +261,12 @@ AddedMemory = Annotated[
     Spelled(parse_added_memory, str),
 ]
 """Memory that is added to each share."""
+MemoryByDefault = Annotated[
+    MemoryUnit,
+    Allowed(MemoryUnit.allowed, MEMORY_UNIT_SCHEMA),
+    Spelled(parse_memory_by_default, str),
+]
+"""Memory that a claim gets that names no size."""
 DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
 _STRATEGY_SCHEMA: JsonSchema = {"enum": [*get_args(DeviceListStrategy)]}
 
@@ -753,7 +760,7 @@ class Dra(Section):
     driver: Annotated[
         str, Allowed(names.DRA_DRIVER_ALLOWED, text_like(names.DRA_DRIVER_PATTERN)), AfterValidator(names.dra_driver)
     ] = Field(default=names.DRA_DRIVER, description="Name of the DRA driver, the same on all nodes of a cluster.")
-    default: CardMemory | None = Field(
+    default: MemoryByDefault | None = Field(
         default=None,
         description="Memory that a claim gets of a GPU shared by memory if the claim asks for no size, rounded up to "
         "units. Default: all of it.",

@@ -96,8 +96,17 @@ def parse_card_memory(value: object) -> MemoryUnit:
 
 def parse_added_memory(value: object) -> MemoryUnit:
     """Read memory to add, such as `512MiB`; raise ValueError for other values, and say for nothing what to write."""
+    return _parse_some_memory(value, "to add nothing")
+
+
+def parse_memory_by_default(value: object) -> MemoryUnit:
+    """Read what is given where nothing is asked for; raise ValueError for other values, and for nothing of a GPU."""
+    return _parse_some_memory(value, "for all of the memory")
+
+
+def _parse_some_memory(value: object, meant: str) -> MemoryUnit:
     if _NOTHING.fullmatch(str(value)):
-        raise ValueError(f"found {shown(value)}; to add nothing, leave this key out. Allowed: {MemoryUnit.allowed}")
+        raise ValueError(f"found {shown(value)}; {meant}, leave this key out. Allowed: {MemoryUnit.allowed}")
     return parse_card_memory(value)
 
 

@@ -83,7 +83,8 @@ class Claims:
         """Write what became of the devices of a claim; return whether that was new.
 
         Entries of other DRA drivers stay, and devices that are not allocated any more are left out. Raises
-        ClaimRefusedError where there is no such claim any more, and ClusterError.
+        ClaimRefusedError where there is no such claim any more (`not-found`, `other-claim`) or the claim cannot be read
+        (`api`), and ClusterError where the claim cannot be written.
         """
         for attempt in range(ATTEMPTS):
             claim = await self._read(claim_id)
@@ -103,7 +104,7 @@ class Claims:
                 raise ClaimRefusedError(
                     "not-found", f"claim {claim_id.label} does not exist any more; delete the pod that uses the claim"
                 ) from error
-            again = "the kubelet tries again within two minutes"
+            again = "the kubelet tries again about once a minute"
             raise ClaimRefusedError("api", f"claim {claim_id.label} cannot be read: {error}; {again}") from error
         if claim.metadata.uid != claim_id.uid:
             raise ClaimRefusedError(

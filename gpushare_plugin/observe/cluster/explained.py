@@ -47,7 +47,8 @@ def _head(explained: Explanation) -> Iterator[str]:
     yield Headed(f"Pod {name} {states[explained.state]}")
     asked = ", ".join(f"{amount} {resource}" for resource, amount in explained.amounts.items())
     split = f", split evenly over {explained.gpu_count} GPUs" if explained.gpu_count > 1 else ""
-    if asked or not explained.claims:
+    by_units = bool(asked) or not explained.claims
+    if by_units:
         yield f"Asks for: {asked or 'no extended resource'}{split}"
     for each in explained.not_offered:
         if each.made:
@@ -59,10 +60,10 @@ def _head(explained: Explanation) -> Iterator[str]:
         yield f"No node can take it: {explained.problem}"
     for ignored in explained.ignored:
         yield f"Not understood, and ignored: {ignored}"
-    if explained.policy is not None and explained.state in {"pending", "placed"}:
+    if by_units and explained.policy is not None and explained.state in {"pending", "placed"}:
         assumed, source = explained.policy_assumed, explained.policy_source
         yield f"Placement policy: {explained.policy}, {f'assumed: {assumed}' if assumed else f'chosen by {source}'}"
-    if explained.extender_problem:
+    if by_units and explained.extender_problem:
         yield explained.extender_problem
     if explained.scheduler:
         yield f"Scheduler: {explained.scheduler}"

@@ -47,6 +47,7 @@ def said(asked: AskedDevice, *gpus: HeldGpu) -> list[str]:
         ({}, "9216 MiB of 40960 MiB memory free, 40960 MiB wanted; held by team/other"),
         ({"memory": 9 * GIB, "compute": 50}, "40 of 100 compute free, 50 wanted; held by team/other"),
         ({"memory": 41 * GIB}, "no claim can have 41984 MiB of memory there"),
+        ({"memory": 41 * GIB + 10}, f"no claim can have {41 * GIB + 10} bytes of memory there"),
         ({"cores": 1}, "has no capacity cores"),
     ],
 )

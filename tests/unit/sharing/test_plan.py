@@ -350,6 +350,8 @@ def test_a_count_can_be_of_all_that_are_free() -> None:
     several = problems(replace(node, failed=()), sharing=sharing | memory(devices=3))
     found = several["sharing.memory.resources.0.devices"]
     assert found == "3 GPUs requested, but 2 of the 3 of this node are not selected by another entry"
+    alone = problems(replace(node, failed=()), dra={"devices": 9})["dra.devices"]
+    assert alone == "9 GPUs requested, but this node has 3 to choose from"
 
 
 def test_a_device_that_is_named_may_be_the_card_that_failed() -> None:

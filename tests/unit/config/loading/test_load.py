@@ -473,6 +473,13 @@ sharing: {mps: {}, memory: {resources: [{name: a.io/m, compute: unlimited}]}}
     assert load_text("flags: {migStrategy: mixed}\nresources: {migs: [{pattern: '*', name: small}]}").notices == ()
 
 
+def test_a_section_dra_without_keys_is_named(load_text: Load) -> None:
+    """YAML takes a section whose keys are all comments for nothing, and nothing gives no GPU by claim."""
+    (notice,) = load_text("dra:\n  # devices: [0]\n").notices
+    assert notice.startswith("dra is empty and has no effect; write `dra: {}`")
+    assert load_text("dra: {}").notices == load_text("version: v1").notices == ()
+
+
 def test_a_protocol_of_mps_without_mps_is_named_where_the_file_sets_it(load_text: Load) -> None:
     """One option or variable is for all configs of a cluster, also for those without MPS; a file is for itself."""
     without, name = "sharing: {memory: {resources: [{name: a.io/m, isolation: [driver, none]}]}}", "flags.mpsProtocol"

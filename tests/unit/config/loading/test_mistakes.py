@@ -122,6 +122,8 @@ UUID = "b1028956-cfa2-0990-bf4a-5da9abb51763"
         ("dra: {devices: 0}", "1:16: dra.devices: found 0; allowed: all, a count of 1 or more, or a list of indices and UUIDs"),
         ("dra: {devices: none}", '1:16: dra.devices: found "none"; allowed: all, a count'),
         ("dra: {default: 8}", '1:16: dra.default: found 8; did you mean "8MiB"? Allowed: GiB, MiB or a multiple'),
+        ("dra: {default: 0}", "1:16: dra.default: found 0; for all of the memory, leave this key out. Allowed: GiB, MiB or"),
+        ("dra: {default: 0GiB}", 'found "0GiB"; for all of the memory, leave this key out'),
         ("dra: {default: 8Gi}", '1:16: dra.default: found "8Gi"; did you mean "8GiB"?'),
         ("dra: {isolation: mps}", '1:7: dra.isolation: unknown key "isolation"'),
         ("dra: {enabled: true}", "1:1: dra: found Helm values, but a config is expected"),

@@ -136,8 +136,8 @@ def test_memory_is_never_shared_on_a_card_in_mig_mode() -> None:
         (
             2,
             (
-                "2 GPUs requested, but 1 of the 1 of this node are not selected by another entry; GPU 0 is in MIG mode "
-                "and cannot be shared by memory"
+                "2 GPUs requested, but this node has 1 to choose from; GPU 0 is in MIG mode and cannot be shared by "
+                "memory"
             ),
         ),
     ],
