@@ -129,5 +129,5 @@ class DriverLimits(Struct, frozen=True):
 
 _NO_AGENT = (
     "no agent sets limits here (start gpushare driver-limits, and give gpushare run --driver-limits-agent=true; chart: "
-    "driverLimits.enabled)"
+    "driverLimits.enabled and cluster.followPods)"
 )

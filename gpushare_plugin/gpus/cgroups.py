@@ -100,6 +100,11 @@ class Kubepods(Struct, frozen=True):
         """Look for the cgroups of all pods in `root`, and in each directory of `root`."""
         return cls(tuple(top for top in (*_tops(root), *_nested(root)) if _is_directory(top)))
 
+    @property
+    def controllers(self) -> tuple[str, ...]:
+        """The controllers of any of these cgroups, in one of which the pods are."""
+        return tuple(dict.fromkeys(name for top in self.tops for name in controllers_of(top) or ()))
+
     def container(self, pod_uid: str, container_id: str) -> Path | None:
         """Return the cgroup of a container, None if not found."""
         if not (_POD_UID.fullmatch(pod_uid) and _CONTAINER_ID.fullmatch(container_id)):

@@ -18,8 +18,8 @@ from gpushare_plugin.config.schema.sections import Flags
 from gpushare_plugin.core.cdi import CdiDevices
 from gpushare_plugin.core.driver_limits import FIRST_DRIVER, LIMITS_HOOK, DriverLimits, has_driver_limits
 from gpushare_plugin.core.gpu import Gpu, Inventory
-from gpushare_plugin.gpus.accounting import OFF, PARAMETER, PARAMETERS, SETTING, running_mode
-from gpushare_plugin.gpus.cgroups import MEMORY_CONTROLLERS, controllers_of, why_no_tree
+from gpushare_plugin.gpus.accounting import PARAMETERS, running_mode, why_not_counted
+from gpushare_plugin.gpus.cgroups import Kubepods, controllers_of, why_no_tree
 from gpushare_plugin.sharing.ways.cdi import CdiNames
 
 _MOUNTED_BY = " (chart: driverLimits.enabled, or driverLimits.readCgroups)"
@@ -50,32 +50,19 @@ def _missing(driver_version: str, cgroup_root: Path, procfs: Path) -> str:
     if not has_driver_limits(driver_version):
         found = driver_version or "of unknown version"
         return f"NVIDIA's driver {found} limits no memory, which drivers from {FIRST_DRIVER} on do"
-    return _turned_off(procfs) or _missing_cgroups(cgroup_root)
-
-
-def _turned_off(procfs: Path) -> str:
-    try:
-        parameters = (procfs / PARAMETERS).read_text(errors="replace")
-    except OSError:  # a container need not show the file
-        return ""
-    if running_mode(parameters) != OFF:
-        return ""
-    return (
-        f"{SETTING}=0 in {PARAMETER}, a parameter of the kernel module nvidia, turns the driver's accounting of memory "
-        "off; remove the setting from /etc/modprobe.d, and reboot the node"
-    )
-
-
-def _missing_cgroups(root: Path) -> str:
-    if reason := why_no_tree(root, _MOUNTED_BY):
+    if reason := why_no_tree(cgroup_root, _MOUNTED_BY):
         return reason
-    is_root = not (root / "cgroup.events").exists()  # a container sees only what its own cgroup has
-    if is_root and MEMORY_CONTROLLERS.isdisjoint(controllers_of(root) or ()):
-        return (
-            "the kernel has neither of the cgroup controllers dmem and misc, by which the driver limits memory; boot a "
-            "kernel with CONFIG_CGROUP_DMEM or CONFIG_CGROUP_MISC"
-        )
-    return ""
+    is_root = not (cgroup_root / "cgroup.events").exists()  # a container sees only what its own cgroup has
+    kernel, of_pods = (controllers_of(cgroup_root), Kubepods.below(cgroup_root).controllers) if is_root else ((), ())
+    lack = why_not_counted(_mode(procfs), kernel or (), of_pods)
+    return "; ".join(lack or ())
+
+
+def _mode(procfs: Path) -> int | None:
+    try:
+        return running_mode((procfs / PARAMETERS).read_text(errors="replace"))
+    except OSError:  # a container need not show the file
+        return None
 
 
 def _no_hook(gpus: Sequence[Gpu], flags: Flags, devices: CdiDevices | None) -> str:

@@ -15,6 +15,8 @@ from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.core.driver_limits import FIRST_DRIVER, has_driver_limits
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right
 from gpushare_plugin.doctor.node.host import HostRoot
+from gpushare_plugin.gpus.accounting import counting_controller
+from gpushare_plugin.gpus.cgroups import Kubepods
 
 SUBJECT = "control groups"
 _ROOT = "/sys/fs/cgroup"
@@ -42,8 +44,7 @@ class CgroupFacts(Struct, frozen=True):
     @property
     def limits_by(self) -> str:
         """The controller by which a driver can limit memory of GPUs, `dmem` or `misc`; empty without one."""
-        usable = ("dmem",) if self.capacities else tuple(name for name in ("dmem", "misc") if name in self.controllers)
-        return next(iter(usable), "")
+        return counting_controller(None, self.controllers)
 
 
 def read_cgroups(host: HostRoot) -> CgroupFacts:
@@ -52,9 +53,9 @@ def read_cgroups(host: HostRoot) -> CgroupFacts:
         return CgroupFacts(1 if host.names(_ROOT) else None)
     controllers = tuple(host.line(f"{_ROOT}/{_LIST}").split())
     capacities = dict(_regions(host, f"{_ROOT}/dmem.capacity"))
-    of_pods = host.line(f"{_ROOT}/{_OF_PODS}.slice/{_LIST}") or host.line(f"{_ROOT}/{_OF_PODS}/{_LIST}")
-    settings = tuple(_settings(host)) if capacities else ()
-    return CgroupFacts(2, controllers, capacities, tuple(of_pods.split()), settings)
+    pods = Kubepods.below(host.resolved(_ROOT))
+    settings = tuple(_settings(host, pods)) if capacities else ()
+    return CgroupFacts(2, controllers, capacities, pods.controllers, settings)
 
 
 def _regions(host: HostRoot, path: str) -> Iterator[tuple[str, int]]:
@@ -63,12 +64,13 @@ def _regions(host: HostRoot, path: str) -> Iterator[tuple[str, int]]:
         yield address, int(size)
 
 
-def _settings(host: HostRoot) -> Iterator[str]:
+def _settings(host: HostRoot, kubepods: Kubepods) -> Iterator[str]:
     """Yield the limits and reservations of the groups above those of pods, and of the groups of services, in words."""
     groups = [f"{_ROOT}/{name}" for name in host.names(_ROOT) if host.is_directory(f"{_ROOT}/{name}")]
-    pods = [group for group in groups if group.startswith(f"{_ROOT}/{_OF_PODS}")]
-    classes = [f"{group}/{name}" for group in pods for name in host.names(group, f"{_OF_PODS}*")]
-    for group in (*groups, *classes, *(f"{group}/{name}" for group in pods for name in ("besteffort", "burstable"))):
+    pods = [f"/{top.relative_to(host.root)}" for top in kubepods.tops]
+    classes = [f"{group}/{name}" for group in pods for name in host.names(group, f"*{_OF_PODS}-*.slice")]
+    classes += [f"{group}/{name}" for group in pods for name in ("besteffort", "burstable")]
+    for group in dict.fromkeys((*groups, *pods, *classes)):
         for setting in (*_RESERVATIONS, _LIMIT):
             for address, value in _regions(host, f"{group}/{setting}"):
                 if value or setting == _LIMIT:

@@ -24,7 +24,7 @@ from gpushare_plugin.doctor.subjects.cgroups import CgroupFacts
 from gpushare_plugin.doctor.subjects.nvml import NvmlFacts
 from gpushare_plugin.doctor.subjects.toolkit import DISABLED_HOOKS, REFRESH_VARIABLES, ToolkitFacts
 from gpushare_plugin.driver_limits.exchange import DriverLimitsRoot, DriverLimitsStatus, LimitOrder
-from gpushare_plugin.gpus.accounting import FORCED, OFF, PARAMETER, SETTING
+from gpushare_plugin.gpus.accounting import OFF, PARAMETER, SETTING, counting_controller, why_not_counted
 from gpushare_plugin.gpus.exchange import ExchangeError, read_message
 
 SUBJECT = "driver limits"
@@ -34,7 +34,7 @@ _VERSION_2 = 2
 _ENTRIES_TO_SHOW = 3
 _ANOTHER = ", or let the config take another isolation on such nodes (isolation: [driver, none])"
 _AGENT = "the agent gpushare driver-limits"
-_START = "start the agent on this node: driverLimits.enabled=true in the chart"
+_START = "start the agent on this node: driverLimits.enabled=true and cluster.followPods=true in the chart"
 _WAITS = (
     f"{_AGENT} runs, and the daemon of gpushare has ordered no limits from it, so nothing is known of whether it can "
     "set any; start the daemon with this config and --driver-limits-agent=true, and run doctor again"
@@ -103,10 +103,7 @@ class LimitLook(NamedTuple):
     @property
     def limits_by(self) -> str:
         """The controller by which the driver limits memory; empty without one."""
-        forced = FORCED.get(self.accounting.running)
-        if forced is None or forced in self.cgroups.controllers:
-            return forced or self.cgroups.limits_by
-        return ""
+        return counting_controller(self.accounting.running, self.cgroups.controllers)
 
 
 def judge_driver_limits(look: LimitLook) -> Iterator[Diagnosis]:
@@ -156,11 +153,18 @@ def _setters(look: LimitLook) -> str:
 
 def _none_here(look: LimitLook) -> Defect | None:
     """Return why the driver of the node cannot limit memory; None if it can."""
+    lack = _lack(look)
+    if lack and look.needs.only_driver_limits:
+        return Defect(lack.found, f"{lack.remedy}{_ANOTHER}")
+    return lack
+
+
+def _lack(look: LimitLook) -> Defect | None:
+    """Return what the node lacks for driver limits; None if nothing."""
     if not has_driver_limits(look.driver):
         return Defect(
             f"driver {look.driver} has none; drivers from {FIRST_DRIVER} on have them",
-            f"upgrade the driver of the node to {FIRST_DRIVER} or newer (NVIDIA's operator: driver.version)"
-            f"{_ANOTHER if look.needs.only_driver_limits else ''}",
+            f"upgrade the driver of the node to {FIRST_DRIVER} or newer (NVIDIA's operator: driver.version)",
         )
     if look.cgroups.version != _VERSION_2:
         return Defect(
@@ -168,29 +172,20 @@ def _none_here(look: LimitLook) -> Defect | None:
             "boot the node with systemd.unified_cgroup_hierarchy=1 on the command line of the kernel (kubernetes.io, "
             "About cgroup v2)",
         )
-    if look.accounting.running == OFF:
-        return Defect(f"{SETTING}=0 turns the accounting of the driver off", _turns_on(look.accounting))
-    if not look.limits_by:
-        return Defect(
-            f"the kernel has neither of the controllers dmem and misc: {' '.join(look.cgroups.controllers)}",
-            "boot a kernel with CONFIG_CGROUP_DMEM (from 6.14 on) or CONFIG_CGROUP_MISC, and without cgroup_disable",
-        )
-    if look.cgroups.of_pods and look.limits_by not in look.cgroups.of_pods:
-        return Defect(
-            f"the kubepods cgroup has the controllers {' '.join(look.cgroups.of_pods)}, and not {look.limits_by}, so "
-            "the driver would count containers in a cgroup above, and enforce no limits of theirs",
-            f"run `echo +{look.limits_by} > /sys/fs/cgroup/cgroup.subtree_control`, restart the kubelet, and use runc, "
-            "which turns on every controller of the node for its containers",
-        )
-    return None
+    mode = look.accounting.running
+    lack = why_not_counted(mode, look.cgroups.controllers, look.cgroups.of_pods)
+    if lack is None:
+        return None
+    by_setting = mode == OFF or (look.cgroups.limits_by and not look.limits_by)
+    return Defect(lack.found, _without_setting(look.accounting, mode) if by_setting else lack.remedy)
 
 
-def _turns_on(accounting: Accounting) -> str:
-    """Return what turns the accounting on, as an instruction."""
+def _without_setting(accounting: Accounting, mode: int | None) -> str:
+    """Return what removes the setting with this mode of the accounting, as an instruction."""
     elsewhere = "the file of /etc/modprobe.d or the command line of the kernel that has it"
-    place = accounting.file if accounting.next == OFF else elsewhere
+    place = accounting.file if accounting.next == mode else elsewhere
     return (
-        f"remove {SETTING}=0 from {PARAMETER} in {place}, and keep the other settings of that string; of several "
+        f"remove {SETTING}={mode} from {PARAMETER} in {place}, and keep the other settings of that string; of several "
         "options lines with the string, the last one counts. If the initramfs has the driver, build it again "
         "(update-initramfs -u, dracut -f), and reboot the node"
     )
@@ -200,7 +195,7 @@ def _turned_off_later(look: LimitLook) -> Iterator[Diagnosis]:
     """Yield the line about a setting that turns the accounting off at the next boot."""
     if look.needs.driver_limits and look.accounting.running != OFF and look.accounting.next == OFF:
         found = f"{SETTING}=0 in {look.accounting.file} turns the accounting of the driver off at the next boot"
-        yield wrong(SUBJECT, found, _turns_on(look.accounting))
+        yield wrong(SUBJECT, found, _without_setting(look.accounting, OFF))
 
 
 def _nobody_sets(look: LimitLook) -> Defect | None:

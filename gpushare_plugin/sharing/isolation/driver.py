@@ -80,7 +80,7 @@ class LimitVariables(Struct, frozen=True):
             raise PlacementError(
                 f"{share.resource}: the limits on the {len(share.gpus)} GPUs of this container differ ({found}), and "
                 "the hook of NVIDIA's container toolkit gives all GPUs of a container the same limit; start the agent "
-                "gpushare driver-limits (chart: driverLimits.enabled), or request equal shares"
+                "gpushare driver-limits (chart: driverLimits.enabled and cluster.followPods), or request equal shares"
             )
 
 

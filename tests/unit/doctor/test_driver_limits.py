@@ -204,14 +204,14 @@ def test_a_config_without_them_makes_no_line_wrong(name: str, short_path: Path) 
             DRIVER_LIMITS,
             NEEDED,
             "gpushare driver-limits does not run",
-            "(b) start the agent on this node: driverLimits",
+            "(b) start the agent on this node: driverLimits.enabled=true and cluster.followPods=true",
         ),
         (DRIVER_LIMITS, BURST, "burst needs the agent gpushare driver-limits", "start the agent on this node"),
         (
             DRIVER_LIMITS.edited(f"{CGROUPS}/kubepods.slice/cgroup.controllers", " misc dmem", ""),
             BY_CDI,
             "the kubepods cgroup has the controllers cpuset cpu io memory hugetlb pids rdma, and not dmem",
-            "run `echo +dmem > /sys/fs/cgroup/cgroup.subtree_control`",
+            "subtree_control - - - - +dmem' > /etc/tmpfiles.d/gpushare-cgroup.conf && systemd-tmpfiles --create",
         ),
         (
             DRIVER_LIMITS_OLD_TOOLKIT,
@@ -224,31 +224,44 @@ def test_a_config_without_them_makes_no_line_wrong(name: str, short_path: Path) 
             + HostDescription(directories=(f"{CGROUPS}/memory",)),
             NEEDED,
             "control groups of version 1",
-            "systemd.unified_cgroup_hierarchy=1",
+            "About cgroup v2), or let the config take another isolation on such nodes (isolation: [driver, none])",
         ),
         (
             DRIVER_LIMITS.without(f"{CGROUPS}/dmem.capacity").edited(f"{CGROUPS}/cgroup.controllers", " misc dmem", ""),
             NEEDED,
-            "neither of the controllers dmem and misc: cpuset cpu",
+            "neither of the cgroup controllers dmem and misc, by which the driver counts memory: cpuset cpu",
             "CONFIG_CGROUP_MISC",
         ),
         (
             running(DRIVER_LIMITS, 1).edited(f"{CGROUPS}/cgroup.controllers", " misc", ""),
             NEEDED,
-            "neither of the controllers dmem and misc",
-            "CONFIG_CGROUP_MISC",
+            "RmMemacctMode=1 in NVreg_RegistryDwords has the driver count memory by misc alone, a controller that the",
+            "remove RmMemacctMode=1 from NVreg_RegistryDwords in the file of /etc/modprobe.d or the command line",
         ),
         (
             running(DRIVER_LIMITS, 2).edited(f"{CGROUPS}/cgroup.controllers", " dmem", ""),
             NEEDED,
-            "neither of the controllers dmem and misc",
-            "CONFIG_CGROUP_DMEM",
+            "RmMemacctMode=2 in NVreg_RegistryDwords has the driver count memory by dmem alone, a controller that the",
+            "remove RmMemacctMode=2 from NVreg_RegistryDwords in the file of /etc/modprobe.d or the command line",
         ),
-        (running(DRIVER_LIMITS, 0), NEEDED, "RmMemacctMode=0 turns", "or the command line of the kernel that has it"),
+        (
+            running(DRIVER_LIMITS, 2)
+            .without(f"{CGROUPS}/dmem.capacity")
+            .edited(f"{CGROUPS}/cgroup.controllers", " misc dmem", ""),
+            NEEDED,
+            "neither of the cgroup controllers dmem and misc",
+            "and without cgroup_disable; remove RmMemacctMode from NVreg_RegistryDwords",
+        ),
+        (
+            running(DRIVER_LIMITS, 0),
+            NEEDED,
+            "RmMemacctMode=0 in NVreg_RegistryDwords",
+            "or the command line of the kernel that has it",
+        ),
         (
             running(DRIVER_LIMITS, 0) + HostDescription({"/usr/lib/modprobe.d/zz.conf": OFF}),
             NEEDED,
-            "RmMemacctMode=0 turns the accounting of the driver off",
+            "turns the driver's accounting of memory off",
             "remove RmMemacctMode=0 from NVreg_RegistryDwords in /usr/lib/modprobe.d/zz.conf",
         ),
         (
@@ -270,6 +283,7 @@ def test_a_config_without_them_makes_no_line_wrong(name: str, short_path: Path) 
         "no controller",
         "forced misc without misc",
         "forced dmem without dmem",
+        "forced dmem without any",
         "turned off",
         "turned off by a file",
         "turned off later",
@@ -394,6 +408,17 @@ def test_a_reservation_that_hides_memory_is_named_with_its_group(short_path: Pat
         f"{CGROUPS}/user.slice/dmem.min has 36864 MiB of {address}"
     )
     assert "nvidia-smi memory-limits --set --namespace GROUP --soft-limit 0" in (line.remedy or "")
+
+
+def test_cgroups_of_pods_are_looked_for_one_level_below(short_path: Path) -> None:
+    """A kubelet with a `--cgroup-root`, as in nodes of kind, has the cgroup of all pods in that directory."""
+    top = f"{CGROUPS}/kubelet.slice/kubelet-kubepods.slice"
+    nested = DRIVER_LIMITS.without(f"{CGROUPS}/kubepods.slice") + HostDescription(
+        {f"{top}/cgroup.controllers": "cpu memory\n"}
+    )
+    _, report = examined(nested, short_path, BY_CDI)
+    (line,) = wrong_lines(report)
+    assert "the kubepods cgroup has the controllers cpu memory, and not dmem" in line.found
 
 
 def test_a_node_without_a_driver_is_not_judged(short_path: Path) -> None:

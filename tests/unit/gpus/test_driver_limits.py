@@ -128,6 +128,35 @@ def test_the_kernel_needs_a_controller_that_counts_memory_of_gpus(
     assert below == DriverLimits()
 
 
+def accounting(host: Host, mode: str) -> None:
+    """Have the driver of a host run with a mode of accounting, the default one if empty."""
+    words = f"Other=1;RmMemacctMode={mode}" if mode else "Other=0"
+    (host.root / "proc/driver/nvidia/params").write_text(f'Version: 1\nRegistryDwords: "{words}"\n')
+
+
+@pytest.mark.parametrize(
+    ("kernel", "of_pods", "mode", "missing"),
+    [
+        (["cpu", "dmem"], ["cpu"], "", "the kubepods cgroup has the controllers cpu, and not dmem"),
+        (["cpu", "dmem"], ["cpu", "dmem"], "", ""),
+        (["cpu", "dmem"], ["cpu", "dmem"], "1", "RmMemacctMode=1 in NVreg_RegistryDwords has the driver count memory"),
+        (["cpu", "misc"], ["cpu", "misc"], "1", ""),
+        (["dmem", "misc"], ["dmem"], "1", "the kubepods cgroup has the controllers dmem, and not misc"),
+    ],
+)
+def test_the_driver_has_to_count_the_containers_of_pods(
+    tmp_path: Path, *, kernel: list[str], of_pods: list[str], mode: str, missing: str
+) -> None:
+    """Where the driver counts above containers, or by no controller at all, it limits none of them."""
+    tree = CgroupTree(tmp_path / "cgroup", kernel)
+    (tree.make("kubepods.slice") / "cgroup.controllers").write_text(" ".join(of_pods))
+    host = Host("driver-limits", tmp_path)
+    accounting(host, mode)
+    limits = found(host, cgroups=tree.root)
+    assert limits is not None
+    assert limits.missing[: len(missing) or None] == missing
+
+
 @pytest.mark.parametrize(("mode", "off"), [("0", True), ("0x0", True), ("3", False), ("", False)])
 def test_an_accounting_that_is_turned_off_limits_nothing(
     tmp_path: Path,
@@ -136,8 +165,7 @@ def test_an_accounting_that_is_turned_off_limits_nothing(
 ) -> None:
     """The functions of the library are there, and the hook would keep containers from being created."""
     host = Host("driver-limits", tmp_path)
-    words = f"Other=1;RmMemacctMode={mode}" if mode else "Other=0"
-    (host.root / "proc/driver/nvidia/params").write_text(f'Version: 1\nRegistryDwords: "{words}"\n')
+    accounting(host, mode)
     limits = found(host)
     assert limits is not None
     assert limits.missing.startswith("RmMemacctMode=0 in NVreg_RegistryDwords") is off
