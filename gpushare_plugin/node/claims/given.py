@@ -85,6 +85,10 @@ class GivenFile:
         trouble = "; ".join(each.trouble for each in found if each.trouble)
         return GivenRead(gpus, trouble, whole=all(each.whole for each in found))
 
+    def says(self, gpus: Mapping[str, ClaimSharing]) -> bool:
+        """Return whether the file and each copy name exactly these GPUs."""
+        return all(_read(path) == GivenRead(gpus) for path in self._paths)
+
     def write(self, gpus: Mapping[str, ClaimSharing]) -> None:
         """Write which GPUs are given by claim; without any, there is no file.
 

@@ -24,7 +24,7 @@ from gpushare_plugin.base.text import in_words, some_of
 from gpushare_plugin.claims.claim import AllocatedClaim
 from gpushare_plugin.core.claimed_gpu import ClaimedGpu
 from gpushare_plugin.core.prepared_claim import PreparedClaim
-from gpushare_plugin.node.claims.given import UNKNOWN, ClaimSharing, GivenFile, GivenRead, NewerFileError
+from gpushare_plugin.node.claims.given import UNKNOWN, ClaimSharing, GivenFile, NewerFileError
 from gpushare_plugin.node.claims.records import UnreadableRecord
 from gpushare_plugin.node.news.news import GpusGivenByClaim, GpusLeftClaims, News
 from gpushare_plugin.sharing.by_claim import without
@@ -295,7 +295,7 @@ class HandOver:
     def _write(self, gpus: Mapping[str, GivenGpu]) -> bool:
         """Say in the file which GPUs belong to claims; return whether the file says so."""
         sharing = {uuid: each.sharing for uuid, each in gpus.items()}
-        if sharing == self._written and self._file.read() == GivenRead(sharing):
+        if sharing == self._written and self._file.says(sharing):
             return True
         try:
             self._file.write(sharing)

@@ -92,11 +92,14 @@ def test_a_file_that_cannot_be_written_keeps_the_gpu_from_claims(tmp_path: Path)
     assert hand_over.standing.value.offered == {}
 
 
+@pytest.mark.parametrize("place", ["driver", "copy"])
 @pytest.mark.parametrize("damage", ["removed", "torn", "another GPU"])
-def test_a_file_that_somebody_changes_under_a_running_daemon_is_written_again(tmp_path: Path, damage: str) -> None:
-    """Claims are prepared by what the file says, and the next daemon knows only the file."""
-    file = GivenFile(tmp_path)
-    hand_over, cluster = HandOver(file), Cluster()
+def test_a_file_that_somebody_changes_under_a_running_daemon_is_written_again(
+    tmp_path: Path, damage: str, place: str
+) -> None:
+    """Claims are prepared by what the file says, and the next daemon knows only the file, or only its copy."""
+    hand_over, cluster = HandOver(GivenFile(tmp_path / "driver", tmp_path / "copy")), Cluster()
+    file = GivenFile(tmp_path / place)
     hand_over.hold_back(given_by_claim(0), {})
     hand_over.settle(frozenset())
 
