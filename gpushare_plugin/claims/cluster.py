@@ -1,6 +1,7 @@
 """The claims of a cluster: the GPUs that nodes give by claim, and what claims have of each GPU."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.claims.claim import AllocatedDevice
@@ -94,10 +95,13 @@ class OfferedDevices(Struct, frozen=True):
     """The devices that gpushare offers, in their order."""
 
 
-def held_gpus(slices: Iterable[OfferedDevices], held: Iterable[HeldByClaim]) -> Iterator[HeldGpu]:
+def held_gpus(
+    slices: Iterable[OfferedDevices], held: Iterable[HeldByClaim], drivers: Collection[str] | None = None
+) -> Iterator[HeldGpu]:
     """Yield each GPU that gpushare gives by claim, in the order of the `slices`, with what claims have.
 
-    Then come devices that claims have and no ResourceSlice has any more. Devices of other DRA drivers are left out.
+    Then come devices that claims have and no ResourceSlice has any more. Devices of other DRA drivers than `drivers`,
+    those with GPUs in the `slices` if None, are left out.
     """
     slices = tuple(slices)
     by_place: dict[Place, list[HeldByClaim]] = {}
@@ -105,7 +109,7 @@ def held_gpus(slices: Iterable[OfferedDevices], held: Iterable[HeldByClaim]) -> 
         by_place.setdefault(each.place, []).append(each)
     for gpu in _newest(slices):
         yield HeldGpu(gpu, tuple(by_place.pop(gpu.place, ())))
-    ours = {each.driver for each in slices if each.devices}
+    ours = {each.driver for each in slices if each.devices} if drivers is None else drivers
     for (driver, pool, name), left in by_place.items():
         if driver in ours:
             uuid = next((each.status.gpu for each in left if each.status is not None), name)
@@ -124,44 +128,90 @@ def _newest(slices: Iterable[OfferedDevices]) -> Iterator[GpuForClaims]:
             yield GpuForClaims(driver, pool, device)
 
 
+class _ClaimedNode:
+    """The ResourceSlices of one node, and what claims have of its GPUs."""
+
+    def __init__(self) -> None:
+        self.slices: dict[str, OfferedDevices] = {}
+        self.held: dict[str, tuple[HeldByClaim, ...]] = {}
+        self.gpus: tuple[HeldGpu, ...] | None = None
+        """The GPUs of the pool; None until somebody asks after a change."""
+
+
 class ClusterClaims:
     """The ResourceSlices and allocated claims of a cluster; for one thread only."""
 
     def __init__(self, unknown: str = "") -> None:
         """Start empty; `unknown` says why the claims are not known."""
-        self._slices: dict[str, OfferedDevices] = {}
-        self._held: dict[str, tuple[HeldByClaim, ...]] = {}
+        self._pools: dict[str, _ClaimedNode] = {}
+        self._pool_of_slice: dict[str, str] = {}
+        self._pools_of_claim: dict[str, frozenset[str]] = {}
+        self._drivers: Counter[str] = Counter()
+        """The number of ResourceSlices with GPUs of each DRA driver."""
         self.unknown = unknown
         """Why the claims are not known, for people; empty where they are."""
 
     def put_slice(self, name: str, devices: OfferedDevices) -> None:
         """Take in a new or changed ResourceSlice by its name."""
-        self._slices[name] = devices
+        self.remove_slice(name)
+        self._pool_of_slice[name] = devices.pool
+        self._changed(devices.pool).slices[name] = devices
+        if devices.devices:
+            self._drivers[devices.driver] += 1
+            if self._drivers[devices.driver] == 1:
+                self._all_changed()
 
     def remove_slice(self, name: str) -> None:
         """Forget a ResourceSlice."""
-        self._slices.pop(name, None)
+        if (pool := self._pool_of_slice.pop(name, None)) is None:
+            return
+        gone = self._changed(pool).slices.pop(name)
+        self._drop_if_empty(pool)
+        if gone.devices:
+            self._drivers[gone.driver] -= 1
+            if not self._drivers[gone.driver]:
+                del self._drivers[gone.driver]
+                self._all_changed()
 
     def put_claim(self, uid: str, held: tuple[HeldByClaim, ...]) -> None:
         """Take in what a new or changed claim has, by the UID of the claim."""
         self.remove_claim(uid)
-        if held:
-            self._held[uid] = held
+        pools = frozenset(each.device.pool for each in held)
+        if pools:
+            self._pools_of_claim[uid] = pools
+        for pool in pools:
+            self._changed(pool).held[uid] = tuple(each for each in held if each.device.pool == pool)
 
     def remove_claim(self, uid: str) -> None:
         """Forget a claim."""
-        self._held.pop(uid, None)
+        for pool in self._pools_of_claim.pop(uid, ()):
+            del self._changed(pool).held[uid]
+            self._drop_if_empty(pool)
 
-    @property
-    def gpus(self) -> Iterator[HeldGpu]:
-        """Each GPU given by claim, with what claims have; nothing where the claims are not known."""
-        if not self.unknown:
-            slices = (each for _, each in sorted(self._slices.items()))
-            yield from held_gpus(slices, (each for held in self._held.values() for each in held))
+    def on_node(self, name: str) -> Sequence[HeldGpu]:
+        """Return the GPUs that a node gives by claim, with what claims have: the same object until that changes.
 
-    def by_node(self) -> Mapping[str, list[HeldGpu]]:
-        """Return the GPUs given by claim, with what claims have, by the name of the node."""
-        found: dict[str, list[HeldGpu]] = {}
-        for each in self.gpus:
-            found.setdefault(each.gpu.pool, []).append(each)
-        return found
+        Nothing where the claims are not known.
+        """
+        pool = self._pools.get(name)
+        if pool is None or self.unknown:
+            return ()
+        if pool.gpus is None:
+            slices = (each for _, each in sorted(pool.slices.items()))
+            held = (each for several in pool.held.values() for each in several)
+            pool.gpus = tuple(held_gpus(slices, held, self._drivers))
+        return pool.gpus
+
+    def _changed(self, name: str) -> _ClaimedNode:
+        pool = self._pools.setdefault(name, _ClaimedNode())
+        pool.gpus = None
+        return pool
+
+    def _drop_if_empty(self, name: str) -> None:
+        if not self._pools[name].slices and not self._pools[name].held:
+            del self._pools[name]
+
+    def _all_changed(self) -> None:
+        """Look again at what claims have of every node: a DRA driver has become ours, or is not ours any more."""
+        for pool in self._pools.values():
+            pool.gpus = None

@@ -6,7 +6,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from gpushare_plugin.base.text import visible
 from gpushare_plugin.base.version import __version__
-from gpushare_plugin.web.tiles import classes, color_of
+from gpushare_plugin.web.tiles import classes, color_of, reason_for
 
 
 def _shown(value: object) -> object:
@@ -27,7 +27,9 @@ _environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_environment.globals.update(classes=classes, color_of=color_of, counted=_counted, version=__version__)
+_environment.globals.update(
+    classes=classes, color_of=color_of, reason_for=reason_for, counted=_counted, version=__version__
+)
 
 
 def rendered(template: str, **values: Any) -> str:

@@ -73,6 +73,7 @@ class Pages:
             gpus=sum(len(gpus_of(each.use)) for each in nodes),
             nodes=len(nodes),
             query=query,
+            claims_unknown=self._picture.claims_unknown,
             groups=sorted(groups.items()),
         )
 

@@ -1,11 +1,13 @@
 """The nodes of a cluster as pages show them, made anew only where something of a node has changed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpushare_plugin.base.published import Published
 from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.claims.cluster import ClusterClaims, HeldGpu
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.occupancy import NodeAccount
+from gpushare_plugin.observe.cluster.by_claim import node_with_claims
 from gpushare_plugin.observe.cluster.report import NodeUse, node_use
 
 
@@ -23,40 +25,47 @@ class Picture:
 
     def __init__(self) -> None:
         """Show no node yet."""
-        self._made_of: dict[str, NodeAccount] = {}
+        self._made_of: dict[str, tuple[NodeAccount, Sequence[HeldGpu]]] = {}
         self._nodes: dict[str, PicturedNode] = {}
         self.revision: Published[int] = Published(0)
         """The number of the newest change."""
-        self.nodes_changed = 0
-        """The revision in which nodes last came or went."""
+        self.whole_changed = 0
+        """The revision in which nodes last came or went, or what is said of the whole cluster changed."""
+        self.claims_unknown = ""
+        """Why it is not known what claims have, for people; empty where that is known."""
 
     @property
     def nodes(self) -> Mapping[str, PicturedNode]:
         """The nodes with GPUs, by name, in the order of their names."""
         return self._nodes
 
-    def refresh(self, account: ClusterAccount) -> None:
-        """Take in what has changed in the account of the cluster."""
-        revision, names = self.revision.value + 1, self._nodes.keys()
-        # The account of a node is another object after every change of the node or of its pods.
-        accounts = {name: account.account_of(name) for name in account.nodes}
-        changed = [name for name, found in accounts.items() if found is not self._made_of.get(name)]
-        gone = self._made_of.keys() - accounts.keys()
-        nodes = {name: each for name, each in self._nodes.items() if name not in gone}
+    def refresh(self, account: ClusterAccount, claims: ClusterClaims) -> None:
+        """Take in what has changed in the account and the claims of the cluster."""
+        revision = self.revision.value + 1
+        # What is known of a node is another object after every change of the node, of its pods or of its claims.
+        known = {name: (account.account_of(name), claims.on_node(name)) for name in account.nodes}
+        changed = [name for name, each in known.items() if not _is_same(each, self._made_of.get(name))]
+        nodes = {name: each for name, each in self._nodes.items() if name in known}
         for name in changed:
             nodes.pop(name, None)
-            use = node_use(accounts[name], [])
+            use = node_use(known[name][0], [])
             if use.recorded or use.resources or use.notices:
-                before = self._nodes.get(name)
+                use, before = node_with_claims(use, known[name][1]), self._nodes.get(name)
                 nodes[name] = before if before and before.use == use else PicturedNode(use, revision)
-        self._made_of = accounts
-        if all(nodes[name] is self._nodes.get(name) for name in changed if name in nodes) and nodes.keys() == names:
+        self._made_of = known
+        if nodes.keys() != self._nodes.keys() or claims.unknown != self.claims_unknown:
+            self.whole_changed = revision
+        elif all(nodes[name] is self._nodes[name] for name in changed if name in nodes):
             return
-        if nodes.keys() != names:
-            self.nodes_changed = revision
-        self._nodes = dict(sorted(nodes.items()))
+        self._nodes, self.claims_unknown = dict(sorted(nodes.items())), claims.unknown
         self.revision.publish(revision)
 
     def changed_since(self, revision: int) -> Iterator[PicturedNode]:
         """Yield the nodes that became what they are after a revision."""
         return (each for each in self._nodes.values() if each.revision > revision)
+
+
+def _is_same(
+    known: tuple[NodeAccount, Sequence[HeldGpu]], before: tuple[NodeAccount, Sequence[HeldGpu]] | None
+) -> bool:
+    return before is not None and known[0] is before[0] and known[1] is before[1]

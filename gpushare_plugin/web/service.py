@@ -50,5 +50,5 @@ async def _follow(client: Client, picture: Picture, shown: asyncio.Event) -> Non
     """Keep the picture like the cluster; raises ClusterError where the cluster cannot be read."""
     async with aclosing(follow(client, (), _EVERY)) as overviews:
         async for overview in overviews:
-            picture.refresh(overview.account)
+            picture.refresh(overview.account, overview.claims)
             shown.set()

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from gpushare_plugin.base.structs import Struct
-from gpushare_plugin.observe.cluster.report import GpuUse, NodeUse, ResourceUse
+from gpushare_plugin.observe.cluster.by_claim import HELD_BY_CLAIMS
+from gpushare_plugin.observe.cluster.report import GpuUse, NodeUse, ResourceUse, UnofferedGpu
 from gpushare_plugin.observe.cluster.tables import gpu_states
 from gpushare_plugin.web.viewer import Viewer
 
@@ -20,8 +21,8 @@ Color = Literal["held", "namespace", "way"]
 Grouping = Literal["node", "model"]
 """What tiles stand together."""
 
-_BAD = frozenset({"node not ready", "unhealthy", "over capacity", "limit not in effect"})
-"""The states for which a tile has the border of a fault."""
+_BAD = ("node not ready", "unhealthy", "over capacity", "limit not in effect", "tainted")
+"""The beginnings of the states for which a tile has the border of a fault."""
 OTHERS = "other namespaces"
 """The name of all namespaces that a viewer may not see."""
 
@@ -49,8 +50,8 @@ class Tile(Struct, frozen=True):
 
     node: str
     """The name of the node."""
-    index: int
-    """The index of the GPU; negative for a GPU that the node does not list any more."""
+    gpu: str
+    """The index of the GPU; the UUID for a GPU that the node does not list any more."""
     product: str
     """The product name; empty if not known."""
     way: str
@@ -79,15 +80,15 @@ class Tile(Struct, frozen=True):
 def tiles(node: NodeUse, viewer: Viewer) -> Iterator[Tile]:
     """Yield the GPUs of a node, in the order of their indexes."""
     of_node = [*([] if node.ready else ["node not ready"]), *(["node cordoned"] if node.cordoned else [])]
-    outside = {gpu.index: gpu for gpu in node.not_offered}
-    for index, uses in gpus_of(node).items():
+    outside = {str(gpu.index): gpu for gpu in node.not_offered}
+    for label, uses in gpus_of(node).items():
         states = dict.fromkeys([*of_node, *(state for _, gpu in uses for state in gpu_states(gpu))])
-        unoffered = outside.get(index)
+        unoffered = outside.get(label)
         if unoffered is not None and not uses:
             states["by claim" if unoffered.by_claim else "not offered"] = None
         yield Tile(
             node.name,
-            index,
+            label,
             uses[0][1].product if uses else (unoffered.product if unoffered else ""),
             uses[0][0].kind if uses else "",
             tuple(_shares(uses)),
@@ -97,13 +98,23 @@ def tiles(node: NodeUse, viewer: Viewer) -> Iterator[Tile]:
         )
 
 
-def gpus_of(node: NodeUse) -> Mapping[int, list[tuple[ResourceUse, GpuUse]]]:
-    """Return the GPUs of a node by index, each with its resources; in the order of the indexes."""
-    found: dict[int, list[tuple[ResourceUse, GpuUse]]] = {gpu.index: [] for gpu in node.not_offered}
-    for use in node.resources:
-        for gpu in use.gpus:
-            found.setdefault(gpu.index, []).append((use, gpu))
-    return dict(sorted(found.items()))
+def gpus_of(node: NodeUse) -> Mapping[str, list[tuple[ResourceUse, GpuUse]]]:
+    """Return the GPUs of a node by index, or by UUID without an index, each with its resources; in this order."""
+    several = [(use, gpu) for use in (*node.resources, *node.given_by_claim) for gpu in use.gpus]
+    known: list[GpuUse | UnofferedGpu] = [*node.not_offered, *(gpu for _, gpu in several)]
+    in_order = sorted(known, key=lambda gpu: (gpu.index < 0, gpu.index))
+    # A GPU that is about to go from units to claims has its index in one of both only.
+    labels = {gpu.uuid: gpu.uuid if gpu.index < 0 else str(gpu.index) for gpu in reversed(in_order)}
+    found: dict[str, list[tuple[ResourceUse, GpuUse]]] = {labels[gpu.uuid]: [] for gpu in in_order}
+    for use, gpu in several:
+        found[labels[gpu.uuid]].append((use, gpu))
+    return found
+
+
+def reason_for(gpu: GpuUse, viewer: Viewer) -> str:
+    """Return why nobody gets units of a GPU, empty for a usable GPU; claims that a viewer may not see have no name."""
+    reason = gpu.reason or ""
+    return HELD_BY_CLAIMS if viewer.namespaces is not None and reason.startswith(HELD_BY_CLAIMS) else reason
 
 
 def _shares(uses: Iterable[tuple[ResourceUse, GpuUse]]) -> Iterator[TileShare]:
@@ -118,10 +129,17 @@ def _shares(uses: Iterable[tuple[ResourceUse, GpuUse]]) -> Iterator[TileShare]:
 
 def _namespaces(uses: Iterable[tuple[ResourceUse, GpuUse]], viewer: Viewer) -> Iterable[str]:
     held: Counter[str] = Counter()
-    for _, gpu in uses:
+    for use, gpu in uses:
         for pod in gpu.pods:
-            held[pod.namespace if viewer.sees(pod.namespace) else OTHERS] += pod.units * 100 // max(1, gpu.units)
+            held[_seen(pod.namespace, viewer)] += pod.units * 100 // max(1, gpu.units)
+        for claim in gpu.claims:
+            amount = claim.shares if use.unit == "shares" else claim.memory_mib
+            held[_seen(claim.namespace, viewer)] += (amount or 0) * 100 // max(1, gpu.units)
     return (name for name, _ in held.most_common())
+
+
+def _seen(namespace: str, viewer: Viewer) -> str:
+    return namespace if viewer.sees(namespace) else OTHERS
 
 
 def classes(tile: Tile, color: Color) -> str:
@@ -132,7 +150,7 @@ def classes(tile: Tile, color: Color) -> str:
         found.append("promised")
     if "cordoned" in tile.states or "node cordoned" in tile.states:
         found.append("cordoned")
-    elif not _BAD.isdisjoint(tile.states):
+    elif any(state.startswith(_BAD) for state in tile.states):
         found.append("bad")
     return " ".join(filter(None, found))
 

@@ -50,7 +50,7 @@ _LONGEST_NUMBER = 18
 
 def _changes(picture: Picture, pages: Pages, query: Query, viewer: Viewer, shown: int) -> Mapping[str, str] | None:
     """Return the rows that have changed, by the ID of the row; None where the page has to be loaded again."""
-    if not picture.nodes_changed <= shown <= picture.revision.value:
+    if not picture.whole_changed <= shown <= picture.revision.value:
         return None
     changed = [each for each in picture.changed_since(shown) if query.wants(each.use.name)]
     if len(changed) > _AT_MOST:

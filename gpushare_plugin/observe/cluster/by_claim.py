@@ -13,6 +13,9 @@ from gpushare_plugin.observe.cluster.report import ClusterReport, GpuUse, NodeUs
 BY_CLAIM = "claims"
 """The kind of GPUs that are given by claim, where resources have the kinds of records."""
 
+HELD_BY_CLAIMS = "held by claims"
+"""Why nobody gets units of a GPU that claims have; the names of claims follow, after a colon."""
+
 _BY_SHARES = frozenset({"replicas", "mps-replicas"})
 """The ways in which a GPU has a number of equal shares."""
 _MOST_CLAIMS = 3
@@ -23,12 +26,14 @@ def with_claims(report: ClusterReport, claims: ClusterClaims) -> ClusterReport:
 
     A GPU that claims have has no free units, whatever its node offers: the GPU is about to change sides.
     """
-    held = claims.by_node()
-    nodes = (_with_claims(node, held[node.name]) if node.name in held else node for node in report.nodes)
-    return replace(report, nodes=tuple(nodes), claims_unknown=claims.unknown or None)
+    nodes = tuple(node_with_claims(node, claims.on_node(node.name)) for node in report.nodes)
+    return replace(report, nodes=nodes, claims_unknown=claims.unknown or None)
 
 
-def _with_claims(node: NodeUse, held: Sequence[HeldGpu]) -> NodeUse:
+def node_with_claims(node: NodeUse, held: Sequence[HeldGpu]) -> NodeUse:
+    """Return a node with the GPUs that are given by claim, as `with_claims` does for a whole report."""
+    if not held:
+        return node
     claimed = {each.gpu.device.gpu: each.holders for each in held if each.counted}
     return replace(
         node,
@@ -42,7 +47,7 @@ def _without_free(use: ResourceUse, claimed: Mapping[str, Sequence[str]]) -> Res
     if not any(gpu.uuid in claimed for gpu in use.gpus):
         return use
     gpus = (
-        replace(gpu, free=0, reason=gpu.reason or f"held by claims: {some_of(claimed[gpu.uuid], _MOST_CLAIMS)}")
+        replace(gpu, free=0, reason=gpu.reason or f"{HELD_BY_CLAIMS}: {some_of(claimed[gpu.uuid], _MOST_CLAIMS)}")
         if gpu.uuid in claimed
         else gpu
         for gpu in use.gpus

@@ -1,8 +1,15 @@
 """The map: what a tile says of a GPU."""
 
+from gpushare_plugin.claims.claim import AllocatedDevice
+from gpushare_plugin.claims.cluster import ClusterClaims, HeldByClaim, OfferedDevices
+from gpushare_plugin.claims.device import Capacity, Device
+from gpushare_plugin.core.prepared_claim import ClaimId
+from gpushare_plugin.observe.cluster.by_claim import with_claims
 from gpushare_plugin.observe.cluster.report import NodeUse
-from gpushare_plugin.web.tiles import classes, color_of, grouped, tiles
+from gpushare_plugin.web.tiles import OTHERS, classes, color_of, grouped, reason_for, tiles
 from gpushare_plugin.web.viewer import EVERYTHING, Viewer
+from tests.unit.claims.node import DRIVER
+from tests.unit.ledger.objects import uuid
 from tests.unit.observe.cluster.clusters import Cluster, gpu, recorded
 
 
@@ -19,8 +26,8 @@ def test_a_tile_is_filled_by_what_pods_hold() -> None:
     cluster.pod("held", 6, "a", on=0)
     cluster.pod("promised", 9, "a", promise=1)
     held, promised = tiles(node(cluster), EVERYTHING)
-    assert (held.index, held.held, held.promised) == (0, 40, False)
-    assert (promised.index, promised.held, promised.promised) == (1, 60, True)
+    assert (held.gpu, held.held, held.promised) == ("0", 40, False)
+    assert (promised.gpu, promised.held, promised.promised) == ("1", 60, True)
     assert classes(held, "held") == "h8"
     assert classes(promised, "held") == "h12 promised"
     assert held.in_words == "6 of 15 GiB"
@@ -71,4 +78,30 @@ def test_gpus_of_a_node_stand_with_those_of_their_model() -> None:
     cluster = Cluster()
     cluster.node("a", recorded(gpu("a", 0, product="T4"), gpu("a", 1, product="L4"), gpu("a", 2, product="T4")))
     groups = grouped(tiles(node(cluster), EVERYTHING), "model")
-    assert {name: [tile.index for tile in several] for name, several in groups.items()} == {"L4": [1], "T4": [0, 2]}
+    assert {name: [tile.gpu for tile in several] for name, several in groups.items()} == {"L4": ["1"], "T4": ["0", "2"]}
+
+
+def claimed(namespace: str) -> NodeUse:
+    """Return a node whose one GPU a claim of a namespace has, while the node still offers units of the GPU."""
+    cluster, claims = Cluster(), ClusterClaims()
+    cluster.node("a", recorded(gpu("a", 0)))
+    device = Device(
+        "gpu-0", uuid(0, "a"), shared=True, attributes={"way": "memory"}, capacities={"memory": Capacity(15 << 30)}
+    )
+    claims.put_slice("s", OfferedDevices(DRIVER, "a", 1, (device,)))
+    share = AllocatedDevice("gpu", "a", "gpu-0", "share", {"memory": 3 << 30})
+    claims.put_claim("uid", (HeldByClaim(DRIVER, ClaimId(namespace, "their-claim", "uid"), share),))
+    (only,) = with_claims(cluster.report, claims).nodes
+    return only
+
+
+def test_claims_fill_tiles_and_have_no_name_for_others() -> None:
+    """What claims have counts; the reason why the GPU has no free units names only claims that may be seen."""
+    found, stranger = claimed("blue"), Viewer("alice", frozenset({"red"}))
+    (tile,) = tiles(found, EVERYTHING)
+    assert (tile.gpu, tile.held, tile.namespaces) == ("0", 20, ("blue",))
+    assert tile.in_words == "0 of 15 GiB, 3072 of 15360 MiB; held by claims"
+    (unit,) = found.resources[0].gpus
+    assert reason_for(unit, EVERYTHING) == "held by claims: blue/their-claim"
+    assert reason_for(unit, stranger) == "held by claims"
+    assert [each.namespaces for each in tiles(found, stranger)] == [(OTHERS,)]
