@@ -204,6 +204,7 @@ EVENTS = {
     "task_crashed": "A defect of gpushare stopped a part of the daemon. It is restarted. Report it with the `exception`.",
     "probe_failed": "A defect of gpushare: a probe answered 503. Report it with the `exception`.",
     "metrics_failed": "A defect of gpushare: `/metrics` answered 500. Report it with the `exception`.",
+    "viewer_review_failed": "The API server did not say who asks `gpushare web` for a page, or what this user may see. Nobody is let in meanwhile. See `reason` and `remedy`; `count` more failures were not logged.",
     "page_failed": "A defect of gpushare: a page of `gpushare web` answered 500. Report it with the `exception`.",
     # ------------------------------------------------------------------ scheduler extender
     "extender_ready": "All Nodes (`count`) and Pods have been listed. kube-scheduler is answered from now on.",
@@ -212,7 +213,7 @@ EVENTS = {
     "binding_refused": "The pod does not fit on the node any more, or is gone. kube-scheduler schedules it again. See `reason`.",
     "binding_failed": "The API server did not bind the pod, or did not answer. Where it is not known whether the pod is bound, its units stay promised and it fits on that node only. kube-scheduler schedules the pod again.",
     "binding_unconfirmed": "The pod, which may be bound, cannot be read. Its units stay promised, and it is read again after some seconds.",
-    "certificates_renewed": "The files of the extender's certificate changed. Connections that begin from now on use them.",
+    "certificates_renewed": "The files of the certificate of the extender, or of the pages of `gpushare web`, changed. Connections that begin from now on use them.",
     "certificates_rejected": "The files of the extender's certificate, or the Secret with the authority that the extender made, cannot be used; `reason` says what is wrong. Of files, the previous certificate, key and authority of clients stay in use: correct the files. The Secret is written again: with the same authority by an extender that has it in memory, and nothing needs a restart; with another authority by an extender that has just started, and kube-scheduler must be restarted. `remedy` says which.",
     "budgets_forbidden": "The API server does not let the extender read PodDisruptionBudgets (`path`). A preemption hands on how many violations kube-scheduler counted, and does not spare pods for their budgets. It is tried again every five minutes without another line. Upgrade the chart, whose ClusterRole has the right.",
     "extender_request_incomplete": "A client hung up after `count` bytes of a request that was not complete, or the extender ended.",

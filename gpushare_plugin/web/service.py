@@ -1,26 +1,20 @@
-"""The composition root: follows the cluster, and shows it to the person who started the program."""
+"""The composition root at a terminal: follows the cluster, and shows it to the person who started the program."""
 
-import asyncio
 from collections.abc import Callable
-from contextlib import aclosing
 from pathlib import Path
 
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.tasks import beside
 from gpushare_plugin.kube.client import Client
-from gpushare_plugin.kube.whole_cluster.overview import follow
 from gpushare_plugin.kube.whole_cluster.reading import PATIENT
 from gpushare_plugin.observe.http.connections import listening
 from gpushare_plugin.web.access import TerminalAccess
-from gpushare_plugin.web.picture import Picture
+from gpushare_plugin.web.following import FollowedPicture
 from gpushare_plugin.web.server import LIMITS, WebServer
-
-_EVERY = 1.0
-"""Seconds between two looks at the cluster at least."""
 
 
 class WebSettings(Struct, frozen=True):
-    """The settings of the pages."""
+    """The settings of the pages at a terminal."""
 
     kubeconfig: Path | None = None
     """The kubeconfig for the API server; None in a pod of the cluster."""
@@ -34,21 +28,13 @@ class WebSettings(Struct, frozen=True):
 
 async def serve(settings: WebSettings) -> None:
     """Show the cluster until cancelled; raises ClusterError where the cluster cannot be read."""
-    picture, shown, access = Picture(), asyncio.Event(), TerminalAccess()
-    server = WebServer(picture, access)
+    followed, access = FollowedPicture(), TerminalAccess()
+    server = WebServer(followed.picture, access)
     async with (
         Client(settings.kubeconfig, PATIENT, context=settings.context) as client,
-        beside(_follow(client, picture, shown)) as following,
+        beside(followed.follow(client)) as following,
     ):
-        await shown.wait()
+        await followed.shown.wait()
         async with listening(f"127.0.0.1:{settings.port}", server.answer, LIMITS) as port:
             settings.started(access.address(port))
             await following
-
-
-async def _follow(client: Client, picture: Picture, shown: asyncio.Event) -> None:
-    """Keep the picture like the cluster; raises ClusterError where the cluster cannot be read."""
-    async with aclosing(follow(client, (), _EVERY)) as overviews:
-        async for overview in overviews:
-            picture.refresh(overview.account, overview.claims)
-            shown.set()

@@ -1,4 +1,4 @@
-"""`gpushare web` as a person at a terminal runs it, asked by a client that is no browser."""
+"""`gpushare web` as a person at a terminal and as a cluster runs it, asked by a client that is no browser."""
 
 import json
 from collections.abc import AsyncIterator
@@ -10,9 +10,13 @@ import pytest
 
 from gpushare_plugin.ledger.node_record import encode
 from gpushare_plugin.testing.cluster import ApiServer
+from gpushare_plugin.testing.cluster.people import Person
+from gpushare_plugin.testing.ports import claim_port
+from tests.process.daemon import comes_to_answer, gpushare, process
 from tests.process.pages import pages
 from tests.process.test_inspect import a_node, running
 from tests.unit.observe.cluster.clusters import gpu, recorded
+from tests.unit.web.visited import asked
 
 
 @pytest.fixture
@@ -98,3 +102,49 @@ async def test_a_change_is_sent_to_an_open_page(
 async def event(updates: aiohttp.ClientResponse) -> str:
     """Return the next event of a stream."""
     return (await updates.content.readuntil(b"\n\n")).decode()
+
+
+async def test_the_pages_of_a_cluster_are_for_users_of_its_api_server(server: ApiServer, tmp_path: Path) -> None:
+    """At an address of its own the program is a daemon with probes, which shows nothing without a token."""
+    server.people.tokens["token-of-olga"] = Person("olga", None)
+    port, probes = claim_port(), claim_port()
+    kubeconfig = server.kubeconfig(tmp_path / "config")
+    addresses = (f"--listen-address=127.0.0.1:{port}", f"--probe-address=127.0.0.1:{probes}")
+    async with process("web", *addresses, "--kubeconfig", kubeconfig) as daemon:
+        await comes_to_answer(probes, "/readyz", (200, "ok\n"))
+        assert (await asked(f"http://127.0.0.1:{port}/"))[0] == 401
+        status, page = await asked(f"http://127.0.0.1:{port}/", "token-of-olga")
+        assert (status, "2 GPUs on 1 node" in page) == (200, True)
+        assert await daemon.stop() == 0
+        assert [each["event"] for each in daemon.log] == ["starting", "stopping", "stopped"]
+
+
+async def test_a_daemon_outlives_an_api_server_that_does_not_answer(server: ApiServer, tmp_path: Path) -> None:
+    """It is not ready until it has listed the cluster, and says in its log why."""
+    probes, kubeconfig = claim_port(), server.kubeconfig(tmp_path / "config")
+    await server.stop()
+    addresses = ("--listen-address=127.0.0.1:0", f"--probe-address=127.0.0.1:{probes}")
+    async with process("web", *addresses, "--kubeconfig", kubeconfig) as daemon:
+        await daemon.logged("task_failed", task="following")
+        await comes_to_answer(probes, "/readyz", (503, "all nodes and pods have not been listed yet\n"))
+        await server.start()
+        await comes_to_answer(probes, "/readyz", (200, "ok\n"))
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--listen-address=:0"], "would take tokens over plain HTTP: give --tls-certificate and --tls-key, or"),
+        (["--listen-address=10.0.0.1:0", "--insecure-http=false"], "would take tokens over plain HTTP"),
+        (["--listen-address=localhost:0", "--port=8000"], "leave out --port"),
+        (["--listen-address=localhost:8000", "--probe-address=:8000"], "are the same port"),
+        (["--listen-address=:0", "--tls-key=key.pem"], "HTTPS needs both --tls-certificate and --tls-key"),
+    ],
+)
+async def test_options_that_contradict_each_other_are_refused(
+    server: ApiServer, tmp_path: Path, options: list[str], complaint: str
+) -> None:
+    """Before anything is served."""
+    done = await gpushare("web", *options, "--kubeconfig", server.kubeconfig(tmp_path / "config"))
+    assert done.status == 2
+    assert complaint in " ".join(done.errors.split())

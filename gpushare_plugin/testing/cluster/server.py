@@ -12,6 +12,7 @@ from types import TracebackType
 from aiohttp import web
 
 from gpushare_plugin.testing.cluster.dra.strategy import DraObjects
+from gpushare_plugin.testing.cluster.people import People
 from gpushare_plugin.testing.cluster.rbac import Permission
 from gpushare_plugin.testing.cluster.store.errors import NotFoundError
 from gpushare_plugin.testing.cluster.store.objects import Store
@@ -68,7 +69,8 @@ class ApiServer(Running):
     given), `delayed` (events before which requests for a resource are not carried out, and not at all once the
     `timeout` that they name has passed) and what `watches` has make it misbehave. In namespaces that are `terminating`
     nothing is created. `tls` is what it proves who it is with, from the next start on, None for plain HTTP. With
-    `anonymous`, requests without a token are answered, too. `dra` has the feature gates for `resource.k8s.io`.
+    `anonymous`, requests without a token are answered, too. `dra` has the feature gates for `resource.k8s.io`,
+    `people` the users whose tokens and rights can be reviewed.
     """
 
     def __init__(self, permissions: Collection[Permission] | None = None, store: Store | None = None) -> None:
@@ -92,7 +94,8 @@ class ApiServer(Running):
         self._listener: socket.socket
         self._runner: web.AppRunner | None = None
         self.dra = DraObjects(self.store, self._permitted)
-        self._verbs = Verbs(self.store, self.dra)
+        self.people = People()
+        self._verbs = Verbs(self.store, self.dra, self.people)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

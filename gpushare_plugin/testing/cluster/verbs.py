@@ -9,6 +9,7 @@ from aiohttp import web
 
 from gpushare_plugin.testing.cluster.dra.strategy import GROUP, DraObjects
 from gpushare_plugin.testing.cluster.pages import Pages
+from gpushare_plugin.testing.cluster.people import People
 from gpushare_plugin.testing.cluster.store.errors import (
     STATUS,
     ApiError,
@@ -49,10 +50,11 @@ def status(code: int, message: str, headers: dict[str, str] | None = None, reaso
 class Verbs:
     """Answers all verbs but watches."""
 
-    def __init__(self, store: Store, dra: DraObjects) -> None:
+    def __init__(self, store: Store, dra: DraObjects, people: People) -> None:
         """Read and change the objects of `store`; `dra` does so for those of `resource.k8s.io`."""
         self._store = store
         self._dra = dra
+        self._people = people
         self._pages = Pages(store)
 
     async def answer(self, request: web.Request, verb: str, place: Place) -> web.Response:
@@ -78,6 +80,8 @@ class Verbs:
             return 200, self._delete(path, place, body)
         if verb == "patch" and request.content_type == "application/apply-patch+yaml":
             return 200, self._applied(request, path, place, body)
+        if verb == "create" and (review := self._people.reviews.get(path)) is not None:
+            return 201, review(body)
         written = self._written_dra if place.collection.group == GROUP else self._written
         return written(request, verb, place, body)
 

@@ -18,13 +18,12 @@ from gpushare_plugin.cli.options import (
     option,
     probe_address_option,
 )
+from gpushare_plugin.cli.serving import certificates_of, check_addresses, tls_certificate_option, tls_key_option
 from gpushare_plugin.core.policies import DEFAULT_POLICY, POLICIES
 from gpushare_plugin.extender.aliyun.cordons import EVERY_NODE
 from gpushare_plugin.extender.service import ExtenderSettings, run
 from gpushare_plugin.extender.tls.own import OwnCertificateSettings
 from gpushare_plugin.kube.identity import ObjectIdentity
-from gpushare_plugin.observe.http.address import parse_address
-from gpushare_plugin.observe.http.certificates import Certificates
 
 
 def _names(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, ...]:
@@ -91,8 +90,8 @@ def _ip_address(_context: click.Context, _option: click.Parameter, text: str | N
 @option("--pod-name", "Name of the pod that the extender runs in.", metavar="NAME")
 @option("--pod-uid", "UID of that pod.", metavar="UID")
 @option("--pod-ip", "Address of that pod.", metavar="ADDRESS", callback=_ip_address)
-@option("--tls-certificate", "Certificate to serve HTTPS with, in PEM.", metavar="FILE", type=A_PATH)
-@option("--tls-key", "Key of the certificate, in PEM.", metavar="FILE", type=A_PATH)
+@tls_certificate_option
+@tls_key_option
 @option(
     "--tls-client-authority",
     "Authority that signed the certificates of clients, in PEM; others are rejected.",
@@ -117,8 +116,8 @@ def command(
     **options: Any,
 ) -> None:
     """Answer kube-scheduler's extender requests: filter, prioritize, bind and preempt, by GPU."""
-    _check_addresses(listen_address, probe_address)
-    certificates = _own_certificates(lease_namespace, options) or _certificates(
+    check_addresses(listen_address, probe_address)
+    certificates = _own_certificates(lease_namespace, options) or certificates_of(
         options["tls_certificate"], options["tls_key"], options["tls_client_authority"]
     )
     pod = _own_pod(lease_namespace, options)
@@ -139,18 +138,6 @@ def command(
             listed=gc.freeze,
         )
         run_daemon(run(settings), log)
-
-
-def _check_addresses(listen_address: str, probe_address: str | None) -> None:
-    """Reject the same port for both: the process could serve one address, and would retry the other again and again."""
-    if probe_address is None:
-        return
-    (host, port), (probe_host, probe_port) = parse_address(listen_address), parse_address(probe_address)
-    if port == probe_port != 0 and (host == probe_host or None in {host, probe_host}):
-        raise click.UsageError(
-            f"--listen-address {listen_address} and --probe-address {probe_address} are the same port; expected two "
-            "ports, such as :32766 and :9400"
-        )
 
 
 def _own_pod(namespace: str, options: Mapping[str, Any]) -> ObjectIdentity | None:
@@ -174,11 +161,3 @@ def _own_certificates(namespace: str, options: Mapping[str, Any]) -> OwnCertific
     if service is None:
         raise click.UsageError("--tls-secret needs --service-name, whose name the certificate has")
     return OwnCertificateSettings(name, host=f"{service}.{namespace}.svc")
-
-
-def _certificates(certificate: Path | None, key: Path | None, authority: Path | None) -> Certificates | None:
-    if certificate is not None and key is not None:
-        return Certificates(certificate, key, authority)
-    if certificate is not None or key is not None or authority is not None:
-        raise click.UsageError("HTTPS needs both --tls-certificate and --tls-key")
-    return None

@@ -2,31 +2,90 @@
 
 import asyncio
 import webbrowser
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
 from gpushare_plugin.base.log.form import configure_log
 from gpushare_plugin.base.signals.ending import until_stopped
-from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
+from gpushare_plugin.cli.daemons import daemon_log, run_daemon
+from gpushare_plugin.cli.options import (
+    an_address,
+    context_option,
+    log_format_option,
+    log_level_option,
+    option,
+    person_kubeconfig_option,
+    probe_address_option,
+)
+from gpushare_plugin.cli.serving import (
+    certificates_of,
+    check_addresses,
+    is_loopback,
+    tls_certificate_option,
+    tls_key_option,
+)
+from gpushare_plugin.web import in_cluster
 from gpushare_plugin.web.service import WebSettings, serve
 
 
 @click.command("web", short_help="Show every GPU of a cluster in the browser.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the pages. Default: any free port.")
 @click.option("--browser/--no-browser", default=True, help="Open the browser, or only print the address.")
+@option(
+    "--listen-address",
+    "Show the pages at this address to users of the API server, until SIGTERM, instead of to yourself.",
+    metavar="[HOST]:PORT",
+    callback=an_address,
+)
+@probe_address_option
+@tls_certificate_option
+@tls_key_option
+@option(
+    "--insecure-http",
+    "Accept tokens over plain HTTP at an address beyond loopback: for pages behind a proxy that has HTTPS.",
+    metavar="[true|false]",
+    type=click.BOOL,
+    default=False,
+)
 @person_kubeconfig_option
 @context_option
-def command(port: int, *, browser: bool, kubeconfig: Path | None, context: str | None) -> None:
+@log_format_option
+@log_level_option
+def command(*, listen_address: str | None, kubeconfig: Path | None, context: str | None, **options: Any) -> None:
     """Show the GPUs of a cluster on pages at 127.0.0.1, until interrupted.
 
     The printed address is good once, for one browser. Needs the right to list and watch nodes and pods in the whole
-    cluster, like `gpushare inspect --watch`.
+    cluster, like `gpushare inspect --watch`. With --listen-address, the pages are for everybody who may see them, by
+    the token of a user of the API server.
     """
-    configure_log("console", "warning")
-    settings = WebSettings(kubeconfig, context, port, partial(_open, browser=browser))
-    asyncio.run(until_stopped(serve(settings), interactive=True))
+    if listen_address is None:
+        configure_log("console", "warning")
+        settings = WebSettings(kubeconfig, context, options["port"], partial(_open, browser=options["browser"]))
+        asyncio.run(until_stopped(serve(settings), interactive=True))
+        return
+    in_a_cluster = _in_cluster(listen_address, kubeconfig, context, options)
+    with daemon_log(options["log_format"], options["log_level"]) as log:
+        run_daemon(until_stopped(in_cluster.serve(in_a_cluster)), log)
+
+
+def _in_cluster(
+    address: str, kubeconfig: Path | None, context: str | None, options: Mapping[str, Any]
+) -> in_cluster.ClusterWebSettings:
+    """Return the settings of the pages in a cluster; raise click.UsageError where tokens could be read by others."""
+    if options["port"]:
+        raise click.UsageError("--listen-address has the port of the pages: leave out --port")
+    check_addresses(address, options["probe_address"])
+    certificates = certificates_of(options["tls_certificate"], options["tls_key"], None)
+    if certificates is None and not options["insecure_http"] and not is_loopback(address):
+        raise click.UsageError(
+            f"--listen-address {address} would take tokens over plain HTTP: give --tls-certificate and --tls-key, or "
+            "--insecure-http=true behind a proxy that has HTTPS"
+        )
+    return in_cluster.ClusterWebSettings(address, options["probe_address"], certificates, kubeconfig, context)
 
 
 def _open(address: str, *, browser: bool) -> None:

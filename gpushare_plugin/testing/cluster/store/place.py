@@ -37,6 +37,8 @@ KINDS = {
     "services": "Service",
     "statefulsets": "StatefulSet",
     "storageclasses": "StorageClass",
+    "subjectaccessreviews": "SubjectAccessReview",
+    "tokenreviews": "TokenReview",
     "volumeattachments": "VolumeAttachment",
 }
 """The kind of the objects of each resource, whatever its group: of what gpushare uses, and kube-scheduler reads."""

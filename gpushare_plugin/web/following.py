@@ -1,0 +1,33 @@
+"""Keeps what pages show like the cluster."""
+
+import asyncio
+from contextlib import aclosing
+
+from gpushare_plugin.kube.client import Client
+from gpushare_plugin.kube.whole_cluster.overview import follow
+from gpushare_plugin.web.picture import Picture
+
+_EVERY = 1.0
+"""Seconds between two looks at the cluster at least."""
+
+
+class FollowedPicture:
+    """A picture of a cluster that is kept like the cluster."""
+
+    def __init__(self) -> None:
+        """Show nothing yet."""
+        self.picture = Picture()
+        """The picture."""
+        self.shown = asyncio.Event()
+        """Set once the picture has all nodes and pods."""
+
+    async def follow(self, client: Client) -> None:
+        """Keep the picture like the cluster; raises ClusterError where the cluster cannot be read."""
+        async with aclosing(follow(client, (), _EVERY)) as overviews:
+            async for overview in overviews:
+                self.picture.refresh(overview.account, overview.claims)
+                self.shown.set()
+
+    def problems(self) -> list[str]:
+        """Return why nothing can be shown; empty without a problem."""
+        return [] if self.shown.is_set() else ["all nodes and pods have not been listed yet"]

@@ -1,0 +1,54 @@
+"""The composition root in a cluster: follows the cluster, and shows it to users of the API server."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.tasks import background
+from gpushare_plugin.kube.client import Client
+from gpushare_plugin.observe.http.certificates import Certificates, RenewedCertificates
+from gpushare_plugin.observe.http.connections import listening
+from gpushare_plugin.observe.http.probes import serve_http
+from gpushare_plugin.web.following import FollowedPicture
+from gpushare_plugin.web.reviewed_access import ReviewedAccess
+from gpushare_plugin.web.server import LIMITS, WebServer
+
+
+class ClusterWebSettings(Struct, frozen=True):
+    """The settings of the pages in a cluster."""
+
+    address: str
+    """The address of the pages."""
+    probe_address: str | None = None
+    """The address for probes of the kubelet; None for no probes."""
+    certificates: Certificates | None = None
+    """The certificates of the pages; None for plain HTTP."""
+    kubeconfig: Path | None = None
+    """The kubeconfig for the API server; None in a pod of the cluster."""
+    context: str | None = None
+    """The context of the kubeconfig; None for the current one."""
+    started: Callable[[int], None] = lambda _port: None
+    """Called with the port of the pages, when the pages can be asked for."""
+
+
+async def serve(settings: ClusterWebSettings) -> None:
+    """Show the cluster until cancelled.
+
+    Raises GpushareError for an address, a certificate or a kubeconfig that cannot be used at the start.
+    """
+    async with Client(settings.kubeconfig, context=settings.context) as client, background() as spawn:
+        await client.configure()
+        followed, tls = FollowedPicture(), None
+        if settings.certificates is not None:
+            tls = RenewedCertificates(settings.certificates).context
+        access = ReviewedAccess(client, lambda: followed.picture.namespaces)
+        server = WebServer(followed.picture, access)
+        spawn("following", lambda: followed.follow(client))
+        if settings.probe_address is not None:
+            address = settings.probe_address
+            spawn("probes", lambda: serve_http(address, live=list, ready=followed.problems))
+        await followed.shown.wait()
+        async with listening(settings.address, server.answer, LIMITS, tls) as port:
+            settings.started(port)
+            await asyncio.Event().wait()
