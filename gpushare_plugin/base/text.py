@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
@@ -13,6 +13,9 @@ _UNSEEN = re.compile(
     "[\\u034f\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u3164\\ufe00-\\ufe0f\\uffa0\\U000e0100-\\U000e01ef]"
 )
 """Invisible letters and marks (Unicode: Default_Ignorable_Code_Point) that Python takes for printable."""
+
+_LIKE = 0.7
+"""How much alike a word and a name have to be, from 0 to 1 (`difflib.SequenceMatcher.ratio`)."""
 
 
 def visible(text: str) -> str:
@@ -53,6 +56,14 @@ def in_words(error: BaseException) -> str:
     if " " in text and not isinstance(error, _DEFECTS):
         return text
     return f"{type(error).__name__}{text and ': '}{text}"
+
+
+def nearest(word: str, names: Collection[str]) -> str | None:
+    """Return the name that is most like a word, None if no name is much like it."""
+    import difflib  # noqa: PLC0415 - only a mistake needs it
+
+    found = difflib.get_close_matches(word, names, n=1, cutoff=_LIKE)
+    return found[0] if found else None
 
 
 T = TypeVar("T")

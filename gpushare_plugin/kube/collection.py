@@ -73,19 +73,22 @@ class Collection(Generic[T]):
         *,
         consequence: str,
         selector: str = "",
+        labels: str = "",
         page: int = PAGE,
         forbidden: Callable[[], None] = lambda: None,
     ) -> None:
         """Follow the objects of `path`, decoded as `kind`, in lists of `page` objects.
 
-        With a field `selector`, follow the matching objects only. `consequence` is a clause for the log of failures: it
-        names the work that stops during a failure. `forbidden` is called when the server forbids reading the
-        collection. An object that cannot be decoded as `kind` is logged, and its former version stays.
+        With a field `selector` or a label selector `labels`, follow the matching objects only. `consequence` is a
+        clause for the log of failures: it names the work that stops during a failure. `forbidden` is called when the
+        server forbids reading the collection. An object that cannot be decoded as `kind` is logged, and its former
+        version stays.
         """
         self._client = client
         self._path = path
-        self._query = {"fieldSelector": selector} if selector else {}
-        self._shown = f"{path}?fieldSelector={selector}" if selector else path
+        selectors = {"fieldSelector": selector, "labelSelector": labels}
+        self._query = {name: value for name, value in selectors.items() if value}
+        self._shown = "?".join(filter(None, (path, "&".join(f"{name}={value}" for name, value in self._query.items()))))
         self._consequence = consequence
         self._page_size = page
         self._forbidden = forbidden

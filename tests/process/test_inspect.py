@@ -4,10 +4,12 @@ import asyncio
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,111 @@ async def test_named_nodes_alone_are_read(server: ApiServer, kubeconfig: Path) -
     data = json.loads((await run(kubeconfig, "inspect", "-o", "json", "cpu-1", "gpu-2")).output)
     assert [node["name"] for node in data["nodes"]] == ["cpu-1", "gpu-2"]
     assert "NVIDIA A100-SXM4-40GB" in (await run(kubeconfig, "inspect", "-o", "wide")).output
+
+
+def labelled(server: ApiServer) -> None:
+    """Add a third node, which alone has the label zone=b, with a pod of another namespace."""
+    a_node(server, "gpu-30", encode(recorded(gpu("gpu-30", 0, 40, product="NVIDIA H100"))))
+    server.store.update(NODES, "gpu-30", {("metadata", "labels"): {"zone": "b"}})
+    running(server, "other", "gpu-30", 10, "GPU-gpu-30-0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        ([], ["gpu-1", "gpu-2", "gpu-30"]),
+        (["--node", "gpu-?"], ["gpu-1", "gpu-2"]),
+        (["--node", "gpu-?", "gpu-30"], ["gpu-1", "gpu-2", "gpu-30"]),
+        (["--node", "gpu-1", "cpu-1"], ["cpu-1", "gpu-1"]),
+        (["-n", "team"], ["gpu-1", "gpu-30"]),
+        (["-n", "nobody"], []),
+        (["--resource", MEMORY], ["gpu-1", "gpu-2", "gpu-30"]),
+        (["--model", "h100"], ["gpu-30"]),
+        (["--free", "12GiB"], ["gpu-1", "gpu-2", "gpu-30"]),
+        (["--free", "16"], ["gpu-30"]),
+        (["-l", "zone in (a, b)"], ["gpu-30"]),
+        (["-l", "zone!=b"], ["gpu-1", "gpu-2"]),
+        (["-l", "zone=c"], []),
+        (["--sort", "free"], ["gpu-30", "gpu-1", "gpu-2"]),
+        (["--sort", "held", "--free", "1"], ["gpu-1", "gpu-30", "gpu-2"]),
+    ],
+    ids=lambda each: " ".join(each) or "all",
+)
+async def test_options_choose_the_nodes_of_every_output(
+    server: ApiServer, kubeconfig: Path, arguments: list[str], names: list[str]
+) -> None:
+    """What is shown as JSON has its rows in the tables, in the same order, and no other node has one."""
+    labelled(server)
+    data = json.loads((await run(kubeconfig, "inspect", "-o", "json", *arguments)).output)
+    assert [node["name"] for node in data["nodes"]] == names
+    rows = [name for name in names if name != "cpu-1"]
+    for output in (["-o", "wide"], ["-d"], []):
+        lines = (await run(kubeconfig, "inspect", *output, *arguments)).output.removeprefix("NAME").splitlines()
+        assert list(dict.fromkeys(re.findall(r"\b[gc]pu-[0-9]+\b", " ".join(lines)))) == rows
+
+
+async def test_watch_follows_what_is_chosen(server: ApiServer, kubeconfig: Path) -> None:
+    """A node that gets the labels is shown from then on; what happens to others shows nothing."""
+    labelled(server)
+    command = (sys.executable, "-m", "gpushare_plugin", "inspect", "-w", "-o", "json", "-l", "zone=b", "--free", "20")
+    async with watching(kubeconfig, *command) as lines:
+        assert [node["name"] for node in json.loads(await lines.readline())["nodes"]] == ["gpu-30"]
+        running(server, "elsewhere", "gpu-2", 4, "GPU-gpu-2-1")
+        running(server, "here", "gpu-30", 20, "GPU-gpu-30-0")
+        assert json.loads(await lines.readline())["nodes"] == []
+        a_node(server, "gpu-400", encode(recorded(gpu("gpu-400", 0, 40))))
+        server.store.update(NODES, "gpu-400", {("metadata", "labels"): {"zone": "b"}})
+        assert [node["name"] for node in json.loads(await lines.readline())["nodes"]] == ["gpu-400"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["gpu-11"], "found no node gpu-11; did you mean gpu-1? `kubectl get nodes` lists those that there are"),
+        (["gpu-1", "-l", "zone=b"], "found no node gpu-1 with the labels zone=b; "),
+        (["--node", "gpu-9*"], "--node gpu-9*: no node that shares GPUs has such a name; did you mean gpu-2?"),
+        (["--node", "gpu-1", "x*"], "--node x*: no node that shares GPUs has such a name; there are gpu-1, gpu-2"),
+        (["--resource", "aliyun.com/gpumem"], "no node has this resource; did you mean aliyun.com/gpu-mem?"),
+        (["--model", "B200"], "no GPU has these words in its product name; there are NVIDIA A100-SXM4-40GB"),
+        (["--selector", "a b"], "expected labels such as zone=a,pool!=b,disk in (x, y),!old"),
+        (["--selector", "a b", "-w"], "expected labels such as zone=a,pool!=b,disk in (x, y),!old"),
+        (["--resource", "x", "-w"], "--resource x: no node has this resource; there are aliyun.com/gpu-mem"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+async def test_a_wrong_choice_is_told_what_to_change(kubeconfig: Path, arguments: list[str], said: str) -> None:
+    """One line with the value and the nearest one, or with what there is."""
+    done = await gpushare("inspect", *arguments, environment={"KUBECONFIG": str(kubeconfig)})
+    assert (done.status, done.output) == (1, "")
+    assert said in done.errors
+
+
+async def test_why_nothing_is_shown_is_told(kubeconfig: Path) -> None:
+    """A namespace without units, with the nearest one; filters that nothing meets together; labels of no node."""
+    assert (await run(kubeconfig, "inspect", "-n", "teams")).output == (
+        "No pod of namespace teams has units of a GPU; did you mean team?\n"
+    )
+    assert (await run(kubeconfig, "inspect", "--free", "500")).output == "No GPU of this cluster meets all filters\n"
+    assert (await run(kubeconfig, "inspect", "-l", "x")).output == "No node with the labels x shares GPUs.\n"
+
+
+@asynccontextmanager
+async def watching(kubeconfig: Path, *command: str) -> AsyncIterator[asyncio.StreamReader]:
+    """Run a command until the end of the block, which reads what it prints."""
+    environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    process = await asyncio.create_subprocess_exec(
+        *command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(PATIENCE):
+            yield process.stdout
+            process.terminate()
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 async def test_a_pending_pod_is_explained(kubeconfig: Path) -> None:
@@ -285,26 +392,14 @@ async def test_a_list_that_expires_is_read_again(server: ApiServer, kubeconfig: 
 async def test_watch_shows_each_change(server: ApiServer, kubeconfig: Path) -> None:
     """With --watch, one JSON document a line for each state, until interrupted; losing the server ends nothing."""
     command = (sys.executable, "-m", "gpushare_plugin", "inspect", "--watch", "-o", "json", "gpu-1")
-    environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
-    process = await asyncio.create_subprocess_exec(
-        *command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(PATIENCE):
-            assert allocated(await process.stdout.readline()) == 8
-            running(server, "second", "gpu-1", 4, "GPU-gpu-1-1")
-            assert allocated(await process.stdout.readline()) == 12
-            await server.stop()
-            await server.start()
-            server.store.delete(PODS, "second")
-            assert allocated(await process.stdout.readline()) == 8
-            process.terminate()
-            assert await process.wait() == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    async with watching(kubeconfig, *command) as lines:
+        assert allocated(await lines.readline()) == 8
+        running(server, "second", "gpu-1", 4, "GPU-gpu-1-1")
+        assert allocated(await lines.readline()) == 12
+        await server.stop()
+        await server.start()
+        server.store.delete(PODS, "second")
+        assert allocated(await lines.readline()) == 8
 
 
 def allocated(line: bytes) -> int:

@@ -29,6 +29,8 @@ class Objects(Generic[T]):
     """A clause for the log: the work that stops while the API server cannot be followed."""
     selector: str = ""
     """The field selector of the objects, empty for all objects of the kind."""
+    labels: str = ""
+    """The label selector of the objects, empty for all objects of the kind."""
 
 
 class ClusterFollower:
@@ -110,6 +112,7 @@ class Following(Generic[T]):
             objects.kind,
             consequence=objects.consequence,
             selector=objects.selector,
+            labels=objects.labels,
             page=page,
             forbidden=forbidden,
         )

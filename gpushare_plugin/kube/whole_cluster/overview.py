@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection
+from contextlib import suppress
 from http import HTTPStatus
 from typing import TypeVar
 
 from gpushare_plugin.base.structs import replace
+from gpushare_plugin.base.text import nearest
 from gpushare_plugin.claims.cluster import ClusterClaims
 from gpushare_plugin.core.policies import DEFAULT_POLICY
 from gpushare_plugin.kube.client import NODES, PODS, Client, ClusterError, decoded
 from gpushare_plugin.kube.nodes import judged_node
-from gpushare_plugin.kube.objects import ApiNode, ApiPod
+from gpushare_plugin.kube.objects import ApiNode, ApiPod, Kept, Metadata
 from gpushare_plugin.kube.pods import asks, pod_of
 from gpushare_plugin.kube.whole_cluster.claims import ClaimsFollower, read_held
 from gpushare_plugin.kube.whole_cluster.following import ClusterFollower, Objects
@@ -76,23 +78,26 @@ def _shown(found: ApiPod) -> Pod:
 OverviewT = TypeVar("OverviewT", bound=Overview)
 
 
-async def read(client: Client, names: Collection[str] = (), *, empty: Callable[[], OverviewT]) -> OverviewT:
+async def read(
+    client: Client, names: Collection[str] = (), *, empty: Callable[[], OverviewT], labels: str = ""
+) -> OverviewT:
     """Read the whole cluster or, with `names`, the named Nodes and their Pods, into the overview made by `empty`.
 
-    Returns the overview. Raises ClusterError in words for people.
+    With a label selector `labels`, of the Nodes only those that the selector selects. Returns the overview. Raises
+    ClusterError in words for people.
     """
     try:
-        return await _read(client, names, empty(), PAGE)
+        return await _read(client, names, empty(), PAGE, labels)
     except ClusterError as error:
         if error.status != HTTPStatus.GONE:
             raise
         # The server has forgotten the version of the first page; only a list in one piece is sure to have one version.
-        return await _read(client, names, empty(), 0)
+        return await _read(client, names, empty(), 0, labels)
 
 
-async def _read(client: Client, names: Collection[str], overview: OverviewT, page: int) -> OverviewT:
+async def _read(client: Client, names: Collection[str], overview: OverviewT, page: int, labels: str) -> OverviewT:
     for of_node, of_pods in _selectors(names):
-        nodes = Reading(client, NODES, ApiNode, of_node, page)
+        nodes = Reading(client, NODES, ApiNode, of_node, page, labels)
         pods = Reading(client, PODS, ApiPod, of_pods, page)
         try:
             async with asyncio.TaskGroup() as group:
@@ -102,12 +107,25 @@ async def _read(client: Client, names: Collection[str], overview: OverviewT, pag
             raise failed.exceptions[0] from None
     for name in names:
         if name not in overview.account.nodes:
-            raise _no_node(name)
+            raise await _no_node(client, name, labels)
     return overview
 
 
-def _no_node(name: str) -> ClusterError:
-    return ClusterError(f"found no node {name}; `kubectl get nodes` lists those that there are", HTTPStatus.NOT_FOUND)
+class _NamedNode(Kept, frozen=True):
+    metadata: Metadata = Metadata()
+
+
+async def _no_node(client: Client, name: str, labels: str) -> ClusterError:
+    """Return the error about a name that no node has, or no node with the labels, with the nearest name."""
+    there: list[str] = []
+    with suppress(ClusterError):  # a name is of help, and no need
+        await Reading(client, NODES, _NamedNode, "", PAGE, labels).into(lambda node: there.append(node.metadata.name))
+    meant = nearest(name, there)
+    return ClusterError(
+        f"found no node {name}{f' with the labels {labels}' if labels else ''}; "
+        f"{f'did you mean {meant}? ' if meant else ''}`kubectl get nodes` lists those that there are",
+        HTTPStatus.NOT_FOUND,
+    )
 
 
 def _selectors(names: Collection[str]) -> list[tuple[str, str]]:
@@ -116,21 +134,23 @@ def _selectors(names: Collection[str]) -> list[tuple[str, str]]:
     return of_names or [("", _NOT_OVER)]
 
 
-async def read_all(client: Client, names: Collection[str] = ()) -> Overview:
-    """Read the whole cluster or the named Nodes as `read` does, and what claims have of GPUs given by claim."""
-    overview = await read(client, names, empty=Overview)
+async def read_all(client: Client, names: Collection[str] = (), labels: str = "") -> Overview:
+    """Read the whole cluster or some Nodes as `read` does, and what claims have of GPUs given by claim."""
+    overview = await read(client, names, empty=Overview, labels=labels)
     if overview.gives_by_claim:
         overview.claims = await read_held(client, names)
     return overview
 
 
-async def follow(client: Client, names: Collection[str], every: float) -> AsyncGenerator[Overview, None]:
+async def follow(
+    client: Client, names: Collection[str], every: float, labels: str = ""
+) -> AsyncGenerator[Overview, None]:
     """Yield the cluster, or the named Nodes and their Pods, and again after changes, at most once in `every` seconds.
 
-    Raises ClusterError if the first read fails or if the server forbids the watch. Further failures are logged, and
-    followed by another attempt.
+    With a label selector `labels`, of the Nodes only those that the selector selects. Raises ClusterError if the first
+    read fails or if the server forbids the watch. Further failures are logged, and followed by another attempt.
     """
-    await _try(client, names)
+    await _try(client, names, labels)
     overview, news = Overview(), asyncio.Event()
     forbidden: list[str] = []
 
@@ -138,7 +158,7 @@ async def follow(client: Client, names: Collection[str], every: float) -> AsyncG
         forbidden.append(what)
         news.set()
 
-    followers = [_follower(client, overview, selectors, news.set, refuse) for selectors in _selectors(names)]
+    followers = [_follower(client, overview, each, labels, news.set, refuse) for each in _selectors(names)]
     claims = ClaimsFollower(client, names, overview.claims, news.set)
     following = [asyncio.create_task(follower.follow()) for follower in followers]
     try:
@@ -167,10 +187,11 @@ def _may_not_watch(what: str) -> ClusterError:
     )
 
 
-def _follower(
+def _follower(  # noqa: PLR0913, PLR0917 - what is followed, and who is told
     client: Client,
     overview: Overview,
     selectors: tuple[str, str],
+    labels: str,
     changed: Callable[[], None],
     forbidden: Callable[[str], None],
 ) -> ClusterFollower:
@@ -183,17 +204,18 @@ def _follower(
         lambda gone: overview.remove_node(gone.name),
         consequence,
         of_node,
+        labels,
     )
     pods = Objects(ApiPod, overview.put_pod, lambda gone: overview.remove_pod(gone.uid), consequence, of_pods)
     return ClusterFollower(client, nodes, pods, page=PAGE, changed=changed, forbidden=forbidden)
 
 
-async def _try(client: Client, names: Collection[str]) -> None:
+async def _try(client: Client, names: Collection[str], labels: str) -> None:
     """Read one Node and one Pod per selector as a test; raises ClusterError in words for people."""
     for name, (of_node, of_pods) in zip(names or (None,), _selectors(names), strict=True):
-        found = decoded(await answered(client, NODES, query_of(of_node, 1)), DecodedPage[ApiNode], NODES)
+        found = decoded(await answered(client, NODES, query_of(of_node, 1, labels)), DecodedPage[ApiNode], NODES)
         if name is not None and not found.items:
-            raise _no_node(name)
+            raise await _no_node(client, name, labels)
         await answered(client, PODS, query_of(of_pods, 1))
 
 

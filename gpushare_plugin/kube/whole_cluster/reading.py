@@ -55,11 +55,13 @@ class DecodedPage(Kept, Generic[T], frozen=True):
 class Reading(Generic[T]):
     """Reads a collection once, in pages of `page` objects, or in one piece for 0."""
 
-    def __init__(self, client: Client, path: str, kind: type[T], selector: str, page: int) -> None:
-        """Read the objects of `path` that a field selector selects; empty for all."""
+    def __init__(  # noqa: PLR0913, PLR0917 - what is read
+        self, client: Client, path: str, kind: type[T], selector: str, page: int, labels: str = ""
+    ) -> None:
+        """Read the objects of `path` that a field selector and a label selector select; empty for all."""
         self._client = client
         self._path = path
-        self._query = query_of(selector, page)
+        self._query = query_of(selector, page, labels)
         self._kind = DecodedPage[kind]  # type: ignore[valid-type]
 
     async def into(self, put: Callable[[T], None]) -> None:
@@ -81,9 +83,13 @@ class Reading(Generic[T]):
         return decoded(await answered(self._client, self._path, {**self._query, **more}), self._kind, self._path)
 
 
-def query_of(selector: str, page: int) -> dict[str, str]:
-    """Return the query for objects that a field selector selects, empty for all, in pages of `page`, 0 for no pages."""
-    return {**({"fieldSelector": selector} if selector else {}), **({"limit": str(page)} if page else {})}
+def query_of(selector: str, page: int, labels: str = "") -> dict[str, str]:
+    """Return the query for objects in pages of `page`, 0 for no pages.
+
+    The field selector and the label selector `labels` select the objects; an empty text selects all.
+    """
+    parts = {"fieldSelector": selector, "labelSelector": labels, "limit": str(page) if page else ""}
+    return {name: value for name, value in parts.items() if value}
 
 
 async def answered(client: Client, path: str, query: Mapping[str, str]) -> bytes:

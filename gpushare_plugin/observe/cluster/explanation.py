@@ -1,10 +1,10 @@
 """Why a pod gets no GPU, or has its GPUs, as data; `explained` puts the data into words."""
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from gpushare_plugin.base.structs import Struct, replace
+from gpushare_plugin.base.text import nearest
 from gpushare_plugin.base.version import __version__
 from gpushare_plugin.core.policies import DEFAULT_POLICY
 from gpushare_plugin.ledger.annotations import (
@@ -279,9 +279,7 @@ def _offered(account: NodeAccount) -> Iterator[str]:
 
 
 def _nearest(name: str, offered: Iterable[str]) -> str | None:
-    requestable = sorted(set(offered) - {GPU_COUNT})  # GPU_COUNT only counts the GPUs of a node
-    found = difflib.get_close_matches(name, requestable, n=1, cutoff=0.7)
-    return found[0] if found else None
+    return nearest(name, sorted(set(offered) - {GPU_COUNT}))  # GPU_COUNT only counts the GPUs of a node
 
 
 def _verdicts(account: ClusterAccount, pod: Pod) -> Iterator[NodeVerdict]:

@@ -223,6 +223,10 @@ class NodeUse(Part, frozen=True, kw_only=True):
     slices: tuple[SliceUse, ...] = ()
     """The slices of a partitioned node."""
 
+    def free_of(self, gpu: GpuUse) -> int:
+        """Return the units of a GPU of the node that a new pod can get: none where the node takes no new pods."""
+        return gpu.free if self.ready and not self.cordoned else 0
+
 
 class ClusterReport(Part, frozen=True, kw_only=True):
     """The whole output of `gpushare inspect`."""
@@ -403,6 +407,14 @@ def _limits(pod: Pod) -> Iterable[ContainerLimit]:
         return tuple(container_limits(text))
     except AnnotationError:
         return ()
+
+
+def mib_of(unit: str) -> int | None:
+    """Return the MiB of a unit by the name of the unit; None for a unit that is no memory."""
+    if unit == "GiB":
+        return _GIB
+    count, _, name = unit.rpartition(" ")
+    return int(count or 1) if name == "MiB" else None
 
 
 def unit_name(offer: OfferedResource) -> str:

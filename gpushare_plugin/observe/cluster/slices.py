@@ -15,16 +15,15 @@ _UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
 
 def slices(report: ClusterReport, style: Style, now: datetime, *, detailed: bool = False) -> Iterator[str]:
-    """Yield a table of slices and a table of waiting pods; nothing for a cluster without partitioned nodes.
+    """Yield a table of slices and a table of waiting pods, each where there are some.
 
     The table of slices has a row for each size on a node or, with `detailed`, on a GPU. `now` is an aware time.
     """
     nodes = [node for node in report.nodes if node.partitioning is not None]
-    if not nodes:
-        return
-    yield ""
-    yield Headed("Slices of partitioned nodes:")
-    yield from (_by_gpu(nodes, now).lines(style) if detailed else _by_node(nodes).lines(style))
+    if nodes:
+        yield ""
+        yield Headed("Slices of partitioned nodes:")
+        yield from (_by_gpu(nodes, now).lines(style) if detailed else _by_node(nodes).lines(style))
     if report.waiting:
         yield ""
         yield Headed("Pods that wait for slices:")

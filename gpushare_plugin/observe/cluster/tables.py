@@ -19,6 +19,8 @@ from gpushare_plugin.observe.cluster.report import (
 _BAR_CELLS = 10
 _MOST_REMARKS = 20
 """The most sentences below the summary."""
+_MOST_GPUS = 3
+"""The most GPUs named with a state."""
 
 _KINDS = {
     "": "not offered any more",
@@ -221,9 +223,17 @@ def states(node: NodeUse, use: ResourceUse) -> Iterator[str]:
     yield from _node_states(node)
     for state in dict.fromkeys(state for gpu in use.gpus for state in gpu_states(gpu)):
         gpus = list(dict.fromkeys(_gpu_name(gpu.index) for gpu in use.gpus if state in gpu_states(gpu)))
-        yield f"{some_of(gpus, 3)} {state}"
+        yield f"{some_of(gpus, _MOST_GPUS)} {state}"
     if use.pending:
         yield f"{use.pending} on unknown GPUs"
+
+
+def all_states(node: NodeUse) -> list[str]:
+    """Return each problem of a node, of its resources and of its GPUs, in a few words."""
+    found = [*_node_states(node)]
+    found += [state for use in (*node.resources, *node.given_by_claim) for state in states(node, use)]
+    unoffered = [_gpu_name(gpu.index) for gpu in node.not_offered if gpu.reason]
+    return [*dict.fromkeys(found), *([f"{some_of(unoffered, _MOST_GPUS)} not offered"] if unoffered else [])]
 
 
 def _node_states(node: NodeUse) -> Iterator[str]:
