@@ -39,8 +39,8 @@ from tests.unit.partitioner.partitioners import (
 from tests.unit.sharing.settings import GPU_MEM, memory
 from tests.waiting import until
 
-MAY_BE_BLANK = {"Errors of the API server"}
-"""Panels of what is there with an API server only, which the node of these tests has not."""
+MAY_BE_BLANK = {"Errors of the API server", *(panel.title for panel in ROWS["Claims"])}
+"""Panels of what is there with an API server only, which the node of these tests has not: claims, too."""
 
 MONITORS = ("PodMonitor", "ServiceMonitor")
 """Each scrapes the same node under its own name, so that what one of them shows is told from the other's."""

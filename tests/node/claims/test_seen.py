@@ -96,13 +96,14 @@ async def test_a_pod_that_comes_to_a_prepared_claim_later_becomes_known(short_pa
         for pod in (first, second):
             node.scheduler.schedule(pod)
             await node.kubelet.admit(pod)
-        assert len(daemon.events("claim_prepared")) == 1
+        await daemon.logged("claim_prepared")
         (record,) = (node.root / "plugins" / DRIVER / "claims").glob("*.json")
 
         def users() -> dict[str, str]:
             return dict(json.loads(record.read_text())["claim"]["users"])
 
         await until(lambda: users() == {"first": first.uid, "second": second.uid}, lambda: str(users()))
+        assert len(daemon.events("claim_prepared")) == 1
 
 
 async def test_containers_with_a_request_each_are_listed_by_request(short_path: Path) -> None:

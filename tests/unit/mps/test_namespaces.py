@@ -137,7 +137,7 @@ async def test_a_namespace_that_cannot_be_made_keeps_no_other_waiting(mps: FakeM
         await made(supervised, TWO)
         assert supervised.status().not_served == {}
         assert "1 MPS namespaces do not have their limits: c_one: " in str(supervised.status().problem)
-        why = supervised.status().why_missing(ONE, MpsSettings(protocol=3, revision=1))
+        why = supervised.status().why_missing(ONE, MpsSettings(protocol=3, namespaces=(ONE, TWO), revision=1))
         assert why == supervised.status().problem
         mps.ignore(None)
         await made(supervised, ONE, TWO)
