@@ -24,7 +24,7 @@ class LimitsPace(Struct, frozen=True):
     """The times of the work, in seconds."""
 
     look: float = 1.0
-    """The pause between two looks at all containers."""
+    """The pause between two looks at all containers, and the longest wait for calls of the driver at a look."""
     ask: float = 15.0
     """The time between two checks of reserved memory, and between two touches of the file for the liveness probe."""
     first: float = 1.0
@@ -32,7 +32,7 @@ class LimitsPace(Struct, frozen=True):
     most: float = 60.0
     """The longest wait before another attempt."""
     patience: float = 10.0
-    """The longest wait for calls of the driver, at each look and at the end of the process."""
+    """The time after which a GPU counts as silent, and the longest wait for calls at the end of the process."""
 
 
 class Retry(Struct):

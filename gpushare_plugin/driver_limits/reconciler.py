@@ -47,6 +47,7 @@ class LimitsReconciler:
         self._file = StatusFile(root)
         self._gpus: dict[str, GpuLimits] = {}
         self._calls: dict[str, asyncio.Task[None]] = {}
+        self._silent: set[str] = set()
         self._trouble: str | None = None
         self._changes = Reported()
         self._before: tuple[LimitedContainer, ...] = ()
@@ -91,12 +92,10 @@ class LimitsReconciler:
             kubepods, cgroups = await in_thread(partial(_find, order, self._cgroup_root), "cgroups")
             self._trouble = self._look_for_pods(order, kubepods)
             self._want(order, cgroups)
-            for uuid, gpu in self._gpus.items():
-                if uuid not in self._calls:
-                    job = gpu.job(self._cgroup_root, kubepods, offered=uuid in order.gpus)
-                    self._calls[uuid] = asyncio.create_task(self._do(gpu, job), name=f"limits of {uuid}")
-            if self._calls:
-                await asyncio.wait(self._calls.values(), timeout=self._pace.patience)
+            if begun := [
+                self._begin(order, kubepods, gpu) for gpu in self._gpus.values() if gpu.uuid not in self._calls
+            ]:
+                await asyncio.wait(begun, timeout=self._pace.look)
             self._publish(order.gpus, tuple(self._containers(order)))
         else:
             self._publish((), self._before)
@@ -143,16 +142,26 @@ class LimitsReconciler:
             uuid: gpu for uuid, gpu in self._gpus.items() if uuid in ordered or not gpu.idle or uuid in self._calls
         }
 
+    def _begin(self, order: LimitOrder, kubepods: Kubepods, gpu: GpuLimits) -> asyncio.Task[None]:
+        job = gpu.job(self._cgroup_root, kubepods, offered=gpu.uuid in order.gpus)
+        task = asyncio.create_task(self._do(gpu, job), name=f"limits of {gpu.uuid}")
+        self._calls[gpu.uuid] = task
+        return task
+
     async def _do(self, gpu: GpuLimits, job: Job) -> None:
         """Let a thread do the work on a GPU, and take in what came of the work."""
+        overdue = partial(self._silent.add, job.uuid)
         try:
-            report = await in_thread(partial(work, self._limits, job), f"limits-{job.uuid}", self._pace.patience)
+            report = await in_thread(
+                partial(work, self._limits, job), f"limits-{job.uuid}", self._pace.patience, overdue
+            )
         except Exception:  # noqa: BLE001 - a defect at one GPU must not end the work on others
             _log.exception("driver_limits_step_failed", uuid=job.uuid, remedy="report this as a defect of gpushare")
         else:
             gpu.take(report)
         finally:
             del self._calls[job.uuid]
+            self._silent.discard(job.uuid)
 
     # ------------------------------------------------------------------ what is reported
 
@@ -168,7 +177,7 @@ class LimitsReconciler:
                 _log.error("driver_limits_status_not_written", reason=str(error))
 
     def _gpu_status(self, uuid: str) -> GpuStatus:
-        silent = uuid in self._calls
+        silent = uuid in self._silent
         if self._changes.is_new(uuid, silent) and silent:
             _log.error("driver_silent", uuid=uuid, reason=SILENT)
         status = self._gpus[uuid].status

@@ -10,6 +10,7 @@ import pytest
 
 from gpushare_plugin.base.files.lock import lock
 from gpushare_plugin.base.memory import MIB
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.driver_limits import NO_LIMIT, MemoryLimit
 from gpushare_plugin.driver_limits.exchange import LimitOrder
 from gpushare_plugin.driver_limits.gpu import GpuLimits, LimitsPace
@@ -32,10 +33,10 @@ both_backends = pytest.mark.parametrize("backend", ["misc", "dmem"])
 
 
 @contextlib.asynccontextmanager
-async def serving(node: NodeWithLimits) -> AsyncIterator[list[Any]]:
+async def serving(node: NodeWithLimits, pace: LimitsPace = PACE) -> AsyncIterator[list[Any]]:
     """Serve until the end of the block; yield the events of the log."""
     with logged() as told:
-        task = asyncio.create_task(serve(node.root, node.limits, node.cgroups.root, PACE))
+        task = asyncio.create_task(serve(node.root, node.limits, node.cgroups.root, pace))
         try:
             yield told
         finally:
@@ -266,6 +267,23 @@ async def test_a_card_that_does_not_answer_delays_no_other(node: NodeWithLimits)
         await until(lambda: node.is_set(1))
         await until(node.root.ready.exists)
     assert [each["uuid"] for each in events(told, "driver_silent")] == [GPU]
+
+
+async def test_looks_at_other_gpus_go_on_before_a_gpu_counts_as_silent(node: NodeWithLimits) -> None:
+    """A call that has not returned yet keeps no other GPU from its next look, however long the patience is."""
+    node.container(1)
+    node.limits.set(OTHER, node.container(2), TWO)
+    set_before = node.fake.calls()[SET]
+    node.fake.hang(SET)
+    node.order(wanted(1, 2048), gpus=(GPU,))
+    async with serving(node, replace(PACE, patience=3600.0)):
+        try:
+            await until(lambda: node.fake.calls()[SET] > set_before)
+            node.order(wanted(1, 2048), wanted(2, 2048, 0, OTHER), gpus=(GPU,))
+            await until(lambda: node.is_set(2, OTHER))
+            assert node.status.gpus[0].reason is None
+        finally:
+            node.fake.go_on()
 
 
 async def test_the_end_does_not_wait_for_a_silent_driver(node: NodeWithLimits) -> None:
