@@ -15,17 +15,13 @@ _log = structlog.get_logger()
 class DriverLimitsView(Struct, frozen=True):
     """What `gpushare driver-limits` reports at one moment."""
 
-    limits: Mapping[tuple[str, str], LimitStatus] = field(default_factory=dict)
-    """How limits stand, by the ID of the container and the UUID of the GPU."""
     late: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """The seconds that containers ran before their limits, with the keys of `limits`.
+    """The seconds that containers ran before their limits, by the ID of the container and the UUID of the GPU.
 
     What was once late stays so, also while nothing runs that reports it: the process uses memory from before the limit.
     """
     unable: Mapping[str, str] = field(default_factory=dict)
     """The ordered GPUs on which limits cannot be set, by UUID, with the reason."""
-    trouble: str | None = None
-    """Why no limits are set, or nothing is known of limits; None without a problem."""
 
 
 class DriverLimitsLink:
@@ -88,10 +84,8 @@ class DriverLimitsLink:
         trouble = seen.trouble or status.trouble
         reasons = {uuid: trouble or status.why_not(uuid) for uuid in order.gpus}
         return DriverLimitsView(
-            _by_container(status),
             self._late(order, seen.status or self._left_behind()),
             {uuid: reason for uuid, reason in reasons.items() if reason is not None},
-            trouble,
         )
 
     def _late(self, order: LimitOrder, status: DriverLimitsStatus) -> Mapping[tuple[str, str], float]:

@@ -33,15 +33,6 @@ _POD_UID, _CONTAINER_ID = re.compile(POD_UID), re.compile(CONTAINER_ID)
 _SCOPES = ("cri-containerd-{}.scope", "crio-{}.scope", "docker-{}.scope")
 
 
-def container_cgroup(root: Path, pod_uid: str, container_id: str) -> Path | None:
-    """Return the cgroup of a container, None if not found; `root` is where cgroups of version 2 are mounted.
-
-    The runtime's processes of the container are in this cgroup, or in cgroups that the container created below. An ID
-    of another form than the kubelet's and the runtime's finds nothing. Many containers: `Kubepods`.
-    """
-    return Kubepods.below(root).container(pod_uid, container_id)
-
-
 def pod_runs(root: Path, pod_uid: str) -> bool:
     """Return whether processes of a pod run; False where no cgroup of the pod is found below `root`, see above."""
     return Kubepods.below(root).runs(pod_uid)
@@ -106,7 +97,11 @@ class Kubepods(Struct, frozen=True):
         return tuple(dict.fromkeys(name for top in self.tops for name in controllers_of(top) or ()))
 
     def container(self, pod_uid: str, container_id: str) -> Path | None:
-        """Return the cgroup of a container, None if not found."""
+        """Return the cgroup of a container, None if not found.
+
+        The runtime's processes of the container are in this cgroup, or in cgroups that the container created below. An
+        ID of another form than the kubelet's and the runtime's finds nothing.
+        """
         if not (_POD_UID.fullmatch(pod_uid) and _CONTAINER_ID.fullmatch(container_id)):
             return None
         names = (container_id, *(scope.format(container_id) for scope in _SCOPES))

@@ -142,6 +142,15 @@ def test_a_burst_needs_the_agent_beside_the_hook(tmp_path: Path) -> None:
         assert set(limits.unlimited) == unlimited
 
 
+@pytest.mark.parametrize("follows_pods", [True, False])
+def test_a_burst_on_one_gpu_ties_no_other_to_the_agent(tmp_path: Path, *, follows_pods: bool) -> None:
+    """While no agent runs, a GPU whose limits the hook sets can be allocated, whatever another GPU of the node has."""
+    limits = NodeLimits(tmp_path, lambda: None, News(), follows_pods=follows_pods)
+    rules = {a_gpu(0).uuid: LimitRule(burst=Fraction(2)), a_gpu(1).uuid: LimitRule()}
+    limits.want(rules, DriverLimits(agent=True), list(rules))
+    assert set(limits.unlimited) == {a_gpu(0).uuid}
+
+
 async def test_the_limit_of_a_share_is_none_of_a_whole_gpu_beside_the_share(
     kubelet: EmbeddedKubelet, short_path: Path, root: DriverLimitsRoot
 ) -> None:

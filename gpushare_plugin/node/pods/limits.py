@@ -61,7 +61,7 @@ class NodeLimits:
         self._uuids: tuple[str, ...] = ()
         self._bursts: frozenset[str] = frozenset()
         self._missing: str | None = None
-        self._by_agent_alone = False
+        self._need_agent: frozenset[str] = frozenset()
         self._offered: frozenset[str] = frozenset()
         self._lost: Mapping[str, str] = {}
         self._published: frozenset[tuple[str, str]] = frozenset()
@@ -77,16 +77,17 @@ class NodeLimits:
     def unlimited(self) -> Mapping[str, str]:
         """The reasons why GPUs cannot be allocated, by UUID.
 
-        The host has lost its means to limit memory, or only the agent can set limits there, and cannot.
+        The host has lost its means to limit memory, or the GPU needs the agent, which cannot set limits there.
         """
         reasons = {**self._unable, **self._lost}
         return {uuid: f"no driver limits can be set: {reasons[uuid]}" for uuid in self._offered & reasons.keys()}
 
     @property
     def _unable(self) -> Mapping[str, str]:
-        if self._link is None or not self._by_agent_alone:
+        if self._link is None:
             return {}
-        return self._link.view.unable if self._follows_pods else dict.fromkeys(self._uuids, _UNFOLLOWED)
+        reasons = self._link.view.unable if self._follows_pods else dict.fromkeys(self._uuids, _UNFOLLOWED)
+        return {uuid: reason for uuid, reason in reasons.items() if uuid in self._need_agent}
 
     def want(self, rules: Mapping[str, LimitRule], means: DriverLimits | None, offered: Collection[str]) -> None:
         """Want limits on the GPUs with these rules, by UUID; `means` are those of the host.
@@ -107,7 +108,7 @@ class NodeLimits:
         # Only the agent takes a soft limit back, which the end of a container leaves behind.
         bursts = {uuid for uuid, rule in rules.items() if rule.bursts}
         self._bursts |= bursts
-        self._by_agent_alone = means is not None and bool(means.hook or bursts)
+        self._need_agent = frozenset(rules if means is not None and means.hook else bursts)
         self._missing = (means.missing or None) if means is not None and not rules else None
         self._order(root)
         if rules:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.gpus.cgroups import Kubepods, container_cgroup, counted_above, pod_runs
+from gpushare_plugin.gpus.cgroups import Kubepods, counted_above, pod_runs
 from gpushare_plugin.gpus.containers import owner
 from gpushare_plugin.testing.cgroups import CgroupTree
 
@@ -52,7 +52,7 @@ def test_each_driver_and_runtime_names_the_cgroup(tmp_path: Path, path: str, uid
     A process of the found cgroup is counted as a process of the same container.
     """
     made = make(tmp_path, path)
-    assert container_cgroup(tmp_path, uid, ID) == made
+    assert Kubepods.below(tmp_path).container(uid, ID) == made
     found = owner(f"0::/{made.relative_to(tmp_path)}")
     assert (found.pod_uid, found.container_id) == (uid, ID)
     (made.parent / "cgroup.events").write_text("populated 1\nfrozen 0\n")
@@ -76,7 +76,7 @@ def test_each_driver_and_runtime_names_the_cgroup(tmp_path: Path, path: str, uid
 def test_cgroups_of_others_are_not_found(tmp_path: Path, path: str) -> None:
     """No other cgroup counts: not CRI-O's monitor, and nothing that another container made below its own cgroup."""
     make(tmp_path, path)
-    assert container_cgroup(tmp_path, UID, ID) is None
+    assert Kubepods.below(tmp_path).container(UID, ID) is None
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_ids_of_another_form_find_nothing(tmp_path: Path, uid: str, container_id
     """An ID that neither the kubelet nor the runtime gives leads nowhere, least of all out of the tree."""
     make(tmp_path, f"kubepods/pod{UID}/{ID}")
     make(tmp_path, f"kubepods/burstable/pod{UID}/{ID[:12]}")
-    assert container_cgroup(tmp_path, uid, container_id) is None
+    assert Kubepods.below(tmp_path).container(uid, container_id) is None
 
 
 @pytest.mark.parametrize(
@@ -111,14 +111,14 @@ def test_no_link_is_followed(tmp_path: Path, link: str) -> None:
     make(elsewhere, f"kubepods/burstable/pod{UID}/{ID}")
     (root / link).parent.mkdir(parents=True)
     (root / link).symlink_to(elsewhere / link)
-    assert container_cgroup(root, UID, ID) is None
+    assert Kubepods.below(root).container(UID, ID) is None
 
 
 def test_a_missing_tree_has_no_cgroups(tmp_path: Path) -> None:
     """Without a tree of cgroups, or with a file in the place of a directory, nothing is found and nothing raised."""
-    assert container_cgroup(tmp_path / "missing", UID, ID) is None
+    assert Kubepods.below(tmp_path / "missing").container(UID, ID) is None
     (tmp_path / "kubepods").write_text("")
-    assert container_cgroup(tmp_path, UID, ID) is None
+    assert Kubepods.below(tmp_path).container(UID, ID) is None
 
 
 def test_the_inner_cgroup_of_crun_counts_while_the_scope_is_empty(tmp_path: Path) -> None:
@@ -128,11 +128,11 @@ def test_the_inner_cgroup_of_crun_counts_while_the_scope_is_empty(tmp_path: Path
     """
     scope = make(tmp_path, f"{pod_slice(UID)}/crio-{ID}.scope", processes="")
     inner = make(scope, "container")
-    assert container_cgroup(tmp_path, UID, ID) == inner
+    assert Kubepods.below(tmp_path).container(UID, ID) == inner
     (scope / "cgroup.procs").write_text("12\n")
-    assert container_cgroup(tmp_path, UID, ID) == scope
+    assert Kubepods.below(tmp_path).container(UID, ID) == scope
     (scope / "cgroup.procs").unlink()
-    assert container_cgroup(tmp_path, UID, ID) == scope, "whether the scope has processes is not known"
+    assert Kubepods.below(tmp_path).container(UID, ID) == scope, "whether the scope has processes is not known"
 
 
 def test_the_tree_of_the_settings_in_use_is_found_beside_an_older_one(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.gpus.cgroups import container_cgroup
+from gpushare_plugin.gpus.cgroups import Kubepods
 from gpushare_plugin.testing.cgroups import (
     CgroupTree,
     Driver,
@@ -41,9 +41,9 @@ def test_the_cgroup_of_a_container_is_where_gpushare_looks_for_it(
     for qos in classes:
         made = pods.container(UID, ID, qos)
         assert made.is_dir()
-        assert container_cgroup(tmp_path, UID, ID) == made
+        assert Kubepods.below(tmp_path).container(UID, ID) == made
         pods.remove_container(UID, ID, qos)
-        assert container_cgroup(tmp_path, UID, ID) is None
+        assert Kubepods.below(tmp_path).container(UID, ID) is None
 
 
 def test_names_are_those_of_a_kubelet_with_containerd(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_cgroups_of_the_machine_are_gone_at_the_end() -> None:
             pytest.skip("no cgroups of version 2 that can be written")
         made = PodCgroups(cgroups).container(UID, ID)
         assert (made / "cgroup.procs").exists()
-        assert container_cgroup(cgroups.root, UID, ID) == made
+        assert Kubepods.below(cgroups.root).container(UID, ID) == made
         with pytest.raises(ValueError, match="misc"):
             cgroups.make("a", without=["misc"])
     assert not cgroups.root.exists()

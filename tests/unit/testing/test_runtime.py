@@ -7,7 +7,7 @@ import pytest
 
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.core.driver_limits import NO_LIMIT, MemoryLimit
-from gpushare_plugin.gpus.cgroups import container_cgroup
+from gpushare_plugin.gpus.cgroups import Kubepods
 from gpushare_plugin.gpus.containers import look_up, now
 from gpushare_plugin.gpus.nvml.memory_limits import NvmlMemoryLimits
 from gpushare_plugin.testing.cgroups import CgroupTree, PodCgroups, RealCgroups, real_cgroups
@@ -219,7 +219,7 @@ def test_the_limit_is_on_the_cgroup_of_the_process(
         return
     container = bench.started(BOTH)
     assert bench.runtime.room(container, 0) == 4096
-    assert container_cgroup(bench.pods.cgroups.root, bench.pod.uid, container.id) == container.cgroup
+    assert Kubepods.below(bench.pods.cgroups.root).container(bench.pod.uid, container.id) == container.cgroup
 
 
 def test_several_cards_get_the_same_limit_each(prepare: Prepare) -> None:
