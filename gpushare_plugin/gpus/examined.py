@@ -6,9 +6,10 @@ SYS_PTRACE. A program may overwrite its environment, as programs do that change 
 a GPU. What was read once of a process is therefore kept.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.core.escapes import is_watched
 from gpushare_plugin.core.in_effect import ProcessFacts
 from gpushare_plugin.core.usage import Process
@@ -18,7 +19,7 @@ LIBRARY = "libvgpu.so"
 """The file name of HAMi's library."""
 
 MOST_EXAMINED = 256
-"""The most processes read at a look; the others follow at the next looks."""
+"""The most processes read at a look; the others follow at the next looks, first those that wait the longest."""
 MOST_ENVIRONMENT = 1 << 20
 """The most bytes of an environment that is read."""
 MOST_MAPS = 8 << 20
@@ -26,10 +27,27 @@ MOST_MAPS = 8 << 20
 _LONGEST_NAME = 128
 """The most bytes of a watched name."""
 _LONGEST_VALUE = 1024
-"""The most bytes kept of a value; the values that containers are given are shorter."""
+"""The most bytes of a value; the values that containers are given are shorter."""
+
+_Key = tuple[int, float, bool]
+"""A process: its number, when it began, and whether its mapped files are read."""
 
 _REMEDY = "usage.readProcesses of the chart allows that (hostPID and the capability SYS_PTRACE)"
 _WAITS = "has not been looked at yet, because many processes use GPUs"
+
+
+class _Examined(Struct, frozen=True):
+    """The last look at a process."""
+
+    facts: ProcessFacts
+    """The facts."""
+    look: int
+    """The number of the look."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether the facts stay; a process without watched variables, or one that cannot be read, is read again."""
+        return bool(self.facts.environment)
 
 
 class Examiner:
@@ -38,7 +56,8 @@ class Examiner:
     def __init__(self, procfs: Path) -> None:
         """Look for the processes in `procfs`."""
         self._procfs = procfs
-        self._known: dict[tuple[int, float, bool], ProcessFacts] = {}
+        self._look = 0
+        self._known: dict[_Key, _Examined] = {}
 
     def examine(self, processes: Iterable[tuple[Process, bool]], seen_at: float) -> Mapping[int, ProcessFacts]:
         """Return the facts about processes by number; a process with True also has its mapped files read.
@@ -46,25 +65,24 @@ class Examiner:
         Processes that ended, or began after `seen_at` (a value of `containers.now`), are left out, as are simulated
         processes.
         """
-        found: dict[int, ProcessFacts] = {}
-        known, self._known, budget = self._known, {}, MOST_EXAMINED
+        hosts = dict(self._living(processes, seen_at))
+        known = self._known = {key: each for key, each in self._known.items() if key in hosts}
+        self._look += 1
+        unsettled = [key for key in hosts if key not in known or not known[key].settled]
+        for key in sorted(unsettled, key=lambda key: known[key].look if key in known else 0)[:MOST_EXAMINED]:
+            pid, _, with_library = key
+            if (facts := self._read(pid, hosts[key], seen_at, with_library=with_library)) is not None:
+                known[key] = _Examined(facts, self._look)
+            else:
+                del hosts[key]
+                known.pop(key, None)
+        return {key[0]: known[key].facts if key in known else ProcessFacts(key[0], unread=_WAITS) for key in hosts}
+
+    def _living(self, processes: Iterable[tuple[Process, bool]], seen_at: float) -> Iterator[tuple[_Key, HostProcess]]:
         for process, with_library in processes:
             host = look_up([process.pid], seen_at, self._procfs).get(process.pid)
-            if host is None or host.owner != process.owner:
-                continue
-            key = process.pid, host.began, with_library
-            facts = known.get(key)
-            if facts is None:
-                if not budget:
-                    found[process.pid] = ProcessFacts(process.pid, unread=_WAITS)
-                    continue
-                budget -= 1
-                facts = self._read(process.pid, host, seen_at, with_library=with_library)
-            if facts is not None:
-                found[process.pid] = facts
-                if facts.environment:
-                    self._known[key] = facts
-        return found
+            if host is not None and host.owner == process.owner:
+                yield (process.pid, host.began, with_library), host
 
     def _read(self, pid: int, host: HostProcess, seen_at: float, *, with_library: bool) -> ProcessFacts | None:
         """Return the facts about a process; None if the process has ended, and another one may have got its number."""
@@ -93,12 +111,17 @@ def _content(file: Path, most: int) -> bytes:
 
 
 def _variables(environment: bytes) -> Mapping[str, str]:
-    """Return the watched variables; of a name that is there more than once the first, as getenv(3) finds it."""
+    """Return the watched variables; of a name that is there more than once the first, as getenv(3) finds it.
+
+    Raises ValueError for a longer value than is read: what was cut off could lift a limit.
+    """
     found: dict[str, str] = {}
     for entry in environment.split(b"\0"):
         name, is_variable, value = entry.partition(b"=")
         if is_variable and len(name) <= _LONGEST_NAME and is_watched(key := name.decode("ascii", "replace")):
-            found.setdefault(key, value[:_LONGEST_VALUE].decode("utf-8", "replace"))
+            if key not in found and len(value) > _LONGEST_VALUE:
+                raise ValueError(f"has more than {_LONGEST_VALUE} bytes in the variable {key}, which are not read")
+            found.setdefault(key, value.decode("utf-8", "replace"))
     return found
 
 

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gpushare_plugin.core.in_effect import ProcessFacts
 from gpushare_plugin.core.usage import Owner, Process
 from gpushare_plugin.gpus import containers, examined
@@ -75,20 +77,49 @@ def test_what_was_read_of_a_process_is_kept(shown: ShownProcesses) -> None:
     assert examiner.examine([(process, False)], containers.now())[pid].environment == {}
 
 
-def test_only_so_many_processes_are_read_at_a_look(shown: ShownProcesses) -> None:
-    """A crowd of processes takes several looks; those that wait say so, and those that were read are not read again."""
-    pids = range(1, examined.MOST_EXAMINED + 3)
-    for pid in pids:
+def shown_crowd(shown: ShownProcesses, count: int, environment: bytes) -> list[tuple[Process, bool]]:
+    """Show so many processes with the same environment, numbered from 1."""
+    for pid in range(1, count + 1):
         (folder := shown.procfs / str(pid)).mkdir(parents=True)
         (folder / "stat").write_text(f"{pid} (python) S " + " ".join(["1"] * 18) + " 5 2 3\n")
         (folder / "cgroup").write_text(f"0::/kubepods/pod{OWNER.pod_uid}/{OWNER.container_id}\n")
-        (folder / "environ").write_bytes(f"{LIST}=0=1G".encode())
-    examiner, crowd = Examiner(shown.procfs), [(Process(pid, owner=OWNER), False) for pid in pids]
+        (folder / "environ").write_bytes(environment)
+    return [(Process(pid, owner=OWNER), False) for pid in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("environment", [f"{LIST}=0=1G".encode(), b""])
+def test_only_so_many_processes_are_read_at_a_look(shown: ShownProcesses, environment: bytes) -> None:
+    """A crowd of processes takes several looks, whatever they show; those that wait say so."""
+    crowd = shown_crowd(shown, examined.MOST_EXAMINED + 2, environment)
+    examiner = Examiner(shown.procfs)
     waiting = [
         sum("has not been looked at yet" in each.unread for each in examiner.examine(crowd, 1000.0).values())
-        for _ in range(2)
+        for _ in range(3)
     ]
-    assert waiting == [2, 0]
+    assert waiting == [2, 0, 0]
+
+
+def test_a_crowd_that_is_read_again_and_again_takes_turns(shown: ShownProcesses) -> None:
+    """Processes without watched variables are read again, first those that were not read the longest."""
+    crowd = shown_crowd(shown, examined.MOST_EXAMINED + 2, b"")
+    examiner = Examiner(shown.procfs)
+    for _ in range(3):
+        examiner.examine(crowd, 1000.0)
+    for process, _ in crowd:
+        (shown.procfs / str(process.pid) / "environ").write_bytes(f"{LIST}=0=1G".encode())
+    found = examiner.examine(crowd, 1000.0).values()
+    assert {each.pid for each in found if not each.environment} == {examined.MOST_EXAMINED - 1, examined.MOST_EXAMINED}
+
+
+def test_a_value_that_is_too_long_is_not_known(shown: ShownProcesses) -> None:
+    """A limit can be lifted at the end of a value: no part of a value is taken for the whole."""
+    pid = shown.start(OWNER, {LIST: f"{'0=1G,' * 300}1=1G"})
+    facts = looked(shown, pid)
+    assert facts is not None
+    assert (facts.environment, facts.unread) == (
+        None,
+        f"has more than 1024 bytes in the variable {LIST}, which are not read",
+    )
 
 
 _ELSEWHERE = """
