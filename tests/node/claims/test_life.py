@@ -113,10 +113,12 @@ async def test_a_gpu_of_claims_is_never_offered_as_units(short_path: Path, versi
         assert file.read_bytes() == before
 
 
-async def test_values_of_the_chart_alone_give_no_gpu_of_claims_away(short_path: Path) -> None:
-    """A daemon without the directories of the DRA driver keeps the GPU back, as `dra.enabled: false` leaves it.
+@pytest.mark.parametrize("dra", [None, "{driver: other.example.com, devices: [0]}"])
+async def test_values_of_the_chart_alone_give_no_gpu_of_claims_away(short_path: Path, dra: str | None) -> None:
+    """A daemon without the directory of the DRA driver keeps the GPU back, and says what to do.
 
-    It says what to do, and with the directories the claim can be given back again.
+    `dra.enabled: false` leaves the daemon without the directory, and another `dra.driver` does. With the directory, the
+    claim can be given back again.
     """
     card = FakeGpu(memory_mib=40960, reserved_mib=0)
     async with claim_node(short_path, CARD, card) as node:
@@ -125,14 +127,17 @@ async def test_values_of_the_chart_alone_give_no_gpu_of_claims_away(short_path: 
             pod = node.pod("pod", {"memory": "60Gi"})
             node.scheduler.schedule(pod)
             await node.kubelet.admit(pod)
-        node.configure(HAMI, None)
-        (short_path / "mounts").mkdir()
-        async with node.daemon("--kubelet-root", short_path / "mounts") as daemon:
+        node.configure(HAMI, dra)
+        mounts = short_path / "mounts"
+        for name in ("plugins_registry", "plugins/other.example.com") if dra else (".",):
+            (mounts / name).mkdir(parents=True)
+        async with node.daemon("--kubelet-root", mounts) as daemon:
             await daemon.advertises(node.kubelet, {GPU_MEM: 40})
             listed = await node.listed()
             assert "belongs to claims" in listed
             assert "set dra.enabled to true and dra.driver to gpu.gpushare.io" in listed
-            assert not list((short_path / "mounts").iterdir())
+            assert not [each for each in mounts.rglob("*") if not each.is_dir()]
+        node.configure(HAMI, None)
         async with node.daemon() as daemon:
             await daemon.logged("dra_plugin_registered")
             await node.kubelet.end(pod)
