@@ -49,6 +49,11 @@ def an_address(_context: click.Context, _option: click.Parameter, text: str | No
     return text
 
 
+def names_by_commas(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, ...]:
+    """Return the names in a text, each once."""
+    return tuple(dict.fromkeys(filter(None, (each.strip() for each in (text or "").split(",")))))
+
+
 probe_address_option = option(
     "--probe-address",
     "Address for the probes /healthz and /readyz and for /metrics, always plain HTTP. Default: none of them.",

@@ -10,6 +10,7 @@ from gpushare_plugin.kube.client import Client
 from gpushare_plugin.observe.http.certificates import Certificates, RenewedCertificates
 from gpushare_plugin.observe.http.connections import listening
 from gpushare_plugin.observe.http.probes import serve_http
+from gpushare_plugin.web.credentials import TrustedProxy
 from gpushare_plugin.web.following import FollowedPicture
 from gpushare_plugin.web.reviewed_access import ReviewedAccess
 from gpushare_plugin.web.server import LIMITS, WebServer
@@ -24,6 +25,8 @@ class ClusterWebSettings(Struct, frozen=True):
     """The address for probes of the kubelet; None for no probes."""
     certificates: Certificates | None = None
     """The certificates of the pages; None for plain HTTP."""
+    proxy: TrustedProxy | None = None
+    """The proxy that is trusted, whose authority `certificates` has; None for no proxy."""
     kubeconfig: Path | None = None
     """The kubeconfig for the API server; None in a pod of the cluster."""
     context: str | None = None
@@ -42,7 +45,7 @@ async def serve(settings: ClusterWebSettings) -> None:
         followed, tls = FollowedPicture(), None
         if settings.certificates is not None:
             tls = RenewedCertificates(settings.certificates).context
-        access = ReviewedAccess(client, lambda: followed.picture.namespaces)
+        access = ReviewedAccess(client, lambda: followed.picture.namespaces, settings.proxy)
         server = WebServer(followed.picture, access)
         spawn("following", lambda: followed.follow(client))
         if settings.probe_address is not None:

@@ -17,7 +17,7 @@ from gpushare_plugin.base.reported import Repeats
 from gpushare_plugin.base.text import visible
 from gpushare_plugin.kube.client import Client, ClusterError
 from gpushare_plugin.kube.reviews import User, may_get, may_list_pods, user_of
-from gpushare_plugin.web.credentials import token_of
+from gpushare_plugin.web.credentials import TrustedProxy, token_of
 from gpushare_plugin.web.viewer import Viewer
 
 _log = structlog.get_logger()
@@ -46,8 +46,8 @@ _UNKNOWN = (
     "with any user name; the API server does not accept the token that came, if any\n"
 )
 
-_Key = bytes
-"""The hash of a token, with a key that only this process has."""
+_Key = bytes | tuple[str, ...]
+"""The hash of a token, with a key that only this process has; or the name and the groups from a proxy."""
 
 
 class _Visitor:
@@ -70,10 +70,12 @@ class ReviewedAccess:
         self,
         client: Client,
         namespaces: Callable[[], AbstractSet[str]],
+        proxy: TrustedProxy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Ask by `client`; `namespaces` returns the namespaces of the pods that pages show."""
         self._client = client
+        self._proxy = proxy
         self._clock = clock
         self._namespaces = namespaces
         self._secret = secrets.token_bytes(32)
@@ -84,16 +86,25 @@ class ReviewedAccess:
 
     async def viewer(self, request: web.BaseRequest) -> Viewer | web.Response:
         """Return the user who asks, or a refusal."""
-        if (token := token_of(request)) is None:
+        if (found := self._credentials(request)) is None:
             return _refusal(HTTPStatus.UNAUTHORIZED, _UNKNOWN)
-        key = blake2b(token.encode(), key=self._secret).digest()
+        key, who = found
         try:
-            return await self._known(key) or await self._newcomer(key, lambda: user_of(self._client, token))
+            return await self._known(key) or await self._newcomer(key, who)
         except ClusterError as error:
             kept_back = self._repeats.untold("review", self._clock())
             if kept_back is not None:
                 _log.warning("viewer_review_failed", reason=str(error), count=kept_back, remedy=_REVIEW_REMEDY)
             return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "the API server cannot be asked who you are; try again\n")
+
+    def _credentials(self, request: web.BaseRequest) -> tuple[_Key, "_Who"] | None:
+        """Return by what the one who asks is known, and how to find out the user; None without credentials."""
+        user = self._proxy.user_of(request) if self._proxy else None
+        if user is not None:
+            return (user.username, *user.groups), lambda: _named(user)
+        if (token := token_of(request)) is not None:
+            return blake2b(token.encode(), key=self._secret).digest(), lambda: user_of(self._client, token)
+        return None
 
     async def _known(self, key: _Key) -> Viewer | None:
         """Return a user about whom the answers still count."""
@@ -103,7 +114,7 @@ class ReviewedAccess:
         self._visitors.move_to_end(key)
         return await self._with_namespaces(visitor)
 
-    async def _newcomer(self, key: _Key, who: Callable[[], Awaitable[User | None]]) -> Viewer | web.Response:
+    async def _newcomer(self, key: _Key, who: "_Who") -> Viewer | web.Response:
         """Review a user; a user who was known has not to wait where many who were not ask."""
         unknown = key not in self._visitors
         if unknown and self._newcomers >= MOST_NEWCOMERS:
@@ -114,7 +125,7 @@ class ReviewedAccess:
         finally:
             self._newcomers -= unknown
 
-    async def _reviewed(self, key: _Key, who: Callable[[], Awaitable[User | None]]) -> Viewer | web.Response:
+    async def _reviewed(self, key: _Key, who: "_Who") -> Viewer | web.Response:
         until = self._clock() + LASTING
         user = await self._review(who())
         if user is None or not await self._review(may_get(self._client, user, PAGES)):
@@ -153,6 +164,14 @@ class ReviewedAccess:
     async def _review(self, asking: Awaitable[T]) -> T:
         async with self._under_way:
             return await asking
+
+
+_Who = Callable[[], Awaitable[User | None]]
+"""Finds out who a user is; None for nobody."""
+
+
+async def _named(user: User) -> User:
+    return user
 
 
 def _forbidden(user: User) -> web.Response:

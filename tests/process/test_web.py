@@ -139,6 +139,8 @@ async def test_a_daemon_outlives_an_api_server_that_does_not_answer(server: ApiS
         (["--listen-address=localhost:0", "--port=8000"], "leave out --port"),
         (["--listen-address=localhost:8000", "--probe-address=:8000"], "are the same port"),
         (["--listen-address=:0", "--tls-key=key.pem"], "HTTPS needs both --tls-certificate and --tls-key"),
+        (["--listen-address=localhost:0", "--proxy-client-authority=ca.pem"], "HTTPS needs both --tls-certificate"),
+        (["--listen-address=localhost:0", "--proxy-names=front"], "--proxy-names needs --proxy-client-authority"),
     ],
 )
 async def test_options_that_contradict_each_other_are_refused(

@@ -24,6 +24,8 @@ class Certificates(Struct, frozen=True):
     """The key of the certificate."""
     client_authority: Path | None = None
     """The authorities of clients; None if clients need no certificate."""
+    clients_optional: bool = False
+    """Whether clients without a certificate are served, too; a certificate of another authority is never accepted."""
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -43,7 +45,7 @@ class Certificates(Struct, frozen=True):
             context.load_cert_chain(self.certificate, self.key)
             if self.client_authority is not None:
                 context.load_verify_locations(self.client_authority)
-                context.verify_mode = ssl.CERT_REQUIRED
+                context.verify_mode = ssl.CERT_OPTIONAL if self.clients_optional else ssl.CERT_REQUIRED
         except (OSError, ssl.SSLError) as error:
             files = ", ".join(map(str, self.files))
             raise GpushareError(f"cannot use the certificates in {files}: {error}; expected PEM files") from error

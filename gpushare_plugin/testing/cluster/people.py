@@ -21,10 +21,14 @@ class Person:
 
 @dataclass(slots=True)
 class People:
-    """All users: `tokens` says whose a token is, and `by_name` has those who come without a token, too."""
+    """All users: `tokens` says whose a token is, and `by_name` has those who come without a token, too.
+
+    `reviewed` is what reviews of rights asked.
+    """
 
     tokens: dict[str, Person] = field(default_factory=dict)
     by_name: dict[str, Person] = field(default_factory=dict)
+    reviewed: list[Object] = field(default_factory=list)
 
     @property
     def reviews(self) -> Mapping[str, Callable[[Object], Object]]:
@@ -45,6 +49,7 @@ class People:
 
     def _access(self, review: Object) -> Object:
         spec = review["spec"]
+        self.reviewed.append(spec)
         known = {person.name: person for person in self.tokens.values()} | self.by_name
         person = known.get(spec["user"])
         return {**review, "status": {"allowed": person is not None and _may(person, spec)}}

@@ -29,17 +29,35 @@ class Authority:
 
     def server(self, folder: Path, lasts: dt.timedelta = _A_DAY) -> ssl.SSLContext:
         """Return what a server at 127.0.0.1 proves with who it is; its certificate ends when it has lasted so long."""
-        key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-        certificate = self._signed(x509.Name([]), key.public_key(), names, critical=True, lasts=lasts)
-        file = folder / "server.pem"
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self._pair(folder / "server.pem", x509.Name([]), names, critical=True, lasts=lasts))
+        return context
+
+    def client(self, file: Path, name: str) -> Path:
+        """Write a key, and the certificate with which a client of this common name proves who it is."""
+        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        return self._pair(
+            file, subject, x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+        )
+
+    def _pair(
+        self,
+        file: Path,
+        subject: x509.Name,
+        extension: x509.ExtensionType,
+        *,
+        critical: bool,
+        lasts: dt.timedelta = _A_DAY,
+    ) -> Path:
+        """Write a new key and its certificate."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = self._signed(subject, key.public_key(), extension, critical=critical, lasts=lasts)
         secret = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         file.write_bytes(secret + certificate.public_bytes(serialization.Encoding.PEM))
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(file)
-        return context
+        return file
 
     def _signed(
         self,

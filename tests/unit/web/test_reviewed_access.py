@@ -138,7 +138,7 @@ async def test_answers_count_for_a_minute(server: ApiServer, tmp_path: Path) -> 
     server.people.tokens["token-of-bob"] = bob = Person("bob", frozenset({"red", "blue"}))
     clock = MovedClock()
     async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
-        access = ReviewedAccess(client, lambda: frozenset({"red", "blue"}), clock)
+        access = ReviewedAccess(client, lambda: frozenset({"red", "blue"}), clock=clock)
         assert await access.viewer(of("token-of-bob")) == Viewer("bob", frozenset({"red", "blue"}))
         bob.lists_pods = frozenset({"red"})
         await clock.skip(LASTING)

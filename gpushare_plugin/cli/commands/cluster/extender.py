@@ -15,6 +15,7 @@ from gpushare_plugin.cli.options import (
     kubeconfig_option,
     log_format_option,
     log_level_option,
+    names_by_commas,
     option,
     probe_address_option,
 )
@@ -26,12 +27,8 @@ from gpushare_plugin.extender.tls.own import OwnCertificateSettings
 from gpushare_plugin.kube.identity import ObjectIdentity
 
 
-def _names(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(filter(None, (each.strip() for each in (text or "").split(",")))))
-
-
 def _nodes(context: click.Context, given: click.Parameter, text: str | None) -> tuple[str, ...]:
-    nodes = _names(context, given, text)
+    nodes = names_by_commas(context, given, text)
     if EVERY_NODE in nodes and len(nodes) > 1:
         raise click.BadParameter(f"found {text!r}; expected names of nodes, or {EVERY_NODE} alone for all")
     return nodes
@@ -73,7 +70,7 @@ def _ip_address(_context: click.Context, _option: click.Parameter, text: str | N
     "Names by which pods choose a kube-scheduler that asks this extender (spec.schedulerName), by commas; pods of "
     "others are not bound. Default: any.",
     metavar="NAMES",
-    callback=_names,
+    callback=names_by_commas,
 )
 @option(
     "--lease-namespace",

@@ -11,12 +11,15 @@ import click
 
 from gpushare_plugin.base.log.form import configure_log
 from gpushare_plugin.base.signals.ending import until_stopped
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.cli.daemons import daemon_log, run_daemon
 from gpushare_plugin.cli.options import (
+    A_PATH,
     an_address,
     context_option,
     log_format_option,
     log_level_option,
+    names_by_commas,
     option,
     person_kubeconfig_option,
     probe_address_option,
@@ -29,6 +32,7 @@ from gpushare_plugin.cli.serving import (
     tls_key_option,
 )
 from gpushare_plugin.web import in_cluster
+from gpushare_plugin.web.credentials import TrustedProxy
 from gpushare_plugin.web.service import WebSettings, serve
 
 
@@ -44,6 +48,19 @@ from gpushare_plugin.web.service import WebSettings, serve
 @probe_address_option
 @tls_certificate_option
 @tls_key_option
+@option(
+    "--proxy-client-authority",
+    "Authority that signed the client certificate of a proxy, in PEM: over a connection with this certificate, the "
+    "headers X-Remote-User and X-Remote-Group say who asks. Needs HTTPS. Default: no proxy is believed.",
+    metavar="FILE",
+    type=A_PATH,
+)
+@option(
+    "--proxy-names",
+    "Common names that the certificate of the proxy may have, by commas. Default: any.",
+    metavar="NAMES",
+    callback=names_by_commas,
+)
 @option(
     "--insecure-http",
     "Accept tokens over plain HTTP at an address beyond loopback: for pages behind a proxy that has HTTPS.",
@@ -79,13 +96,19 @@ def _in_cluster(
     if options["port"]:
         raise click.UsageError("--listen-address has the port of the pages: leave out --port")
     check_addresses(address, options["probe_address"])
-    certificates = certificates_of(options["tls_certificate"], options["tls_key"], None)
+    authority, names = options["proxy_client_authority"], options["proxy_names"]
+    if names and authority is None:
+        raise click.UsageError("--proxy-names needs --proxy-client-authority")
+    certificates = certificates_of(options["tls_certificate"], options["tls_key"], authority)
+    if certificates is not None:
+        certificates = replace(certificates, clients_optional=True)
+    proxy = None if authority is None else TrustedProxy(names)
     if certificates is None and not options["insecure_http"] and not is_loopback(address):
         raise click.UsageError(
             f"--listen-address {address} would take tokens over plain HTTP: give --tls-certificate and --tls-key, or "
             "--insecure-http=true behind a proxy that has HTTPS"
         )
-    return in_cluster.ClusterWebSettings(address, options["probe_address"], certificates, kubeconfig, context)
+    return in_cluster.ClusterWebSettings(address, options["probe_address"], certificates, proxy, kubeconfig, context)
 
 
 def _open(address: str, *, browser: bool) -> None:
