@@ -6,7 +6,7 @@ objects on demand. Thus the order of events does not matter, and accounts cannot
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
@@ -233,6 +233,14 @@ class ClusterAccount:
     def place_pod(self, pod: Pod, node: str) -> PodPlace:
         """Return the place of a pod on a node, after nominated pods; raises PlacementError like `place`."""
         return self.place(pod.request, node, pod.owner, self._nominated.ahead_of(pod, node))
+
+    def places_of(self, pod: Pod, node: str) -> Iterator[PodPlace]:
+        """Yield the places of pods like `pod` on a known node after nominated pods, until no further pod fits.
+
+        Nothing is promised: the account stays as it is.
+        """
+        account = fitting.with_nominated(self.account_of(node), self._nominated.ahead_of(pod, node), self._rules)
+        return fitting.places(account, pod, self._ask(pod.request, pod.owner))
 
     def reserve(self, pod: Pod, node: str) -> PodPlace:
         """Promise units on a node to a pod until the pod is bound or released, and return the place.

@@ -1,9 +1,10 @@
 """Whether a pod fits on a node or on many nodes, and the place of the pod on a node."""
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 
 import numpy as np
 
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.ledger.alike import AlikeNodes
 from gpushare_plugin.ledger.ask import Ask, Rules
 from gpushare_plugin.ledger.gpu_search import GpuSearch
@@ -22,6 +23,15 @@ def place(account: NodeAccount, ask: Ask) -> PodPlace | Misfit:
     """Return the place of a pod on a node, or the reason why the pod does not fit, as `fit` does."""
     search = GpuSearch(AlikeNodes.alone(account, ask.request.amounts), ask, close=True)
     return _with_numbers(search, account, ask) or PodPlace(account.node.name, tuple(search.shares()))
+
+
+def places(account: NodeAccount, pod: Pod, ask: Ask) -> Iterator[PodPlace]:
+    """Yield the places of pods like `pod` on a node, one after another, until no further pod fits."""
+    number = 0
+    while isinstance(found := place(account, ask), PodPlace):
+        yield found
+        number += 1
+        account = account.promising(replace(pod, uid=f"{pod.uid}/{number}"), found.shares)
 
 
 def has_room(account: NodeAccount, ask: Ask) -> bool:

@@ -7,7 +7,6 @@ from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.claims.cluster import ClusterClaims, HeldGpu
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.occupancy import NodeAccount
-from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.observe.cluster.by_claim import node_with_claims
 from gpushare_plugin.observe.cluster.report import NodeUse, node_use
 
@@ -28,7 +27,8 @@ class Picture:
         """Show no node yet."""
         self._made_of: dict[str, tuple[NodeAccount, Sequence[HeldGpu]]] = {}
         self._nodes: dict[str, PicturedNode] = {}
-        self._pods: Mapping[str, Pod] = {}
+        self.account = ClusterAccount()
+        """The account of the cluster, as it is now."""
         self._namespaces: frozenset[str] | None = None
         self.revision: Published[int] = Published(0)
         """The number of the newest change."""
@@ -46,14 +46,14 @@ class Picture:
     def namespaces(self) -> frozenset[str]:
         """The namespaces of all pods that ask for GPUs, and of all claims that have some."""
         if self._namespaces is None:
-            of_pods = {pod.namespace for pod in self._pods.values()}
+            of_pods = {pod.namespace for pod in self.account.pods.values()}
             given = [gpu for node in self._nodes.values() for use in node.use.given_by_claim for gpu in use.gpus]
             self._namespaces = frozenset(of_pods.union(claim.namespace for gpu in given for claim in gpu.claims))
         return self._namespaces
 
     def refresh(self, account: ClusterAccount, claims: ClusterClaims) -> None:
         """Take in what has changed in the account and the claims of the cluster."""
-        self._pods, self._namespaces = account.pods, None
+        self.account, self._namespaces = account, None
         revision = self.revision.value + 1
         # What is known of a node is another object after every change of the node, of its pods or of its claims.
         known = {name: (account.account_of(name), claims.on_node(name)) for name in account.nodes}

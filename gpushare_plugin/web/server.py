@@ -7,8 +7,11 @@ import structlog
 from aiohttp import web
 
 from gpushare_plugin.base.text import in_words
+from gpushare_plugin.kube.manifest import LARGEST
 from gpushare_plugin.observe.http.connections import ConnectionLimits
 from gpushare_plugin.web.access import Access
+from gpushare_plugin.web.fits_page import FitsPage
+from gpushare_plugin.web.forms import RefusedFormError, form_of
 from gpushare_plugin.web.pages import Pages, Query
 from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.updates import LONGEST, stream
@@ -27,11 +30,15 @@ HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": _POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
 """The headers of every answer: a page runs and loads nothing from elsewhere, and is shown in no other page."""
+
+_READ = ("GET", "HEAD")
+_METHODS = {"/fits": (*_READ, "POST")}
+"""The methods of paths that take more than those that read: a manifest is too long for an address."""
 
 _STATIC = {"style.css": "text/css", "updates.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
@@ -43,6 +50,7 @@ class WebServer:
         """Show `picture` to those whom `access` lets in."""
         self._picture = picture
         self._pages = Pages(picture)
+        self._fits = FitsPage(picture)
         self._access = access
         self._static = {
             name: (kind, (files(__package__) / "static" / name).read_bytes()) for name, kind in _STATIC.items()
@@ -50,20 +58,25 @@ class WebServer:
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request, also where a page has a defect."""
-        if request.method not in {"GET", "HEAD"}:
-            return _with_headers(web.Response(status=405, headers={"Allow": "GET, HEAD"}, text="pages are only read\n"))
+        methods = _METHODS.get(request.path, _READ)
+        if request.method not in methods:
+            allowed = {"Allow": ", ".join(methods)}
+            return _with_headers(web.Response(status=405, headers=allowed, text="pages are only read\n"))
         try:
             viewer = await self._access.viewer(request)
             if isinstance(viewer, web.Response):
                 return _with_headers(viewer)
             if request.path == "/updates":
                 return await stream(request, self._picture, self._pages, viewer, HEADERS)
-            return _with_headers(self._page(request, viewer) or web.Response(status=404, text="not found\n"))
+            page = await self._page(request, viewer) or web.Response(status=404, text="not found\n")
+            return _with_headers(page)
+        except RefusedFormError as error:
+            return _with_headers(web.Response(status=error.status, text=f"{error}\n"))
         except Exception as error:  # noqa: BLE001 - a defect in a page must not end the server
             _log.exception("page_failed", path=request.path, remedy="report this as a defect of gpushare")
             return _with_headers(web.Response(status=500, text=f"the page failed: {in_words(error)}\n"))
 
-    def _page(self, request: web.BaseRequest, viewer: Viewer) -> web.Response | None:
+    async def _page(self, request: web.BaseRequest, viewer: Viewer) -> web.Response | None:
         """Return the answer at a path; None where there is nothing."""
         first, _, rest = request.path.removeprefix("/").partition("/")
         match first:
@@ -72,6 +85,11 @@ class WebServer:
             case "nodes":
                 page = self._pages.node(rest, viewer)
                 return None if page is None else _html(page)
+            case "fits" if not rest and request.method == "POST":
+                form = await form_of(request, LARGEST)
+                return _html(await self._fits.manifest(form.get("manifest", "")))
+            case "fits" if not rest:
+                return _html(await self._fits.short(request.query.get("request", "")))
             case "static" if rest in self._static:
                 kind, body = self._static[rest]
                 return web.Response(body=body, content_type=kind)

@@ -14,6 +14,8 @@ LONGEST = 90.0
 """Seconds that a stream lasts; the browser then opens another one, and says what it has seen."""
 _AT_MOST = 500
 """The most nodes of one event; after more changes the page is loaded again."""
+_PAUSE = 5.0
+"""Seconds between two reloads of a page at least."""
 _ALIVE = 15.0
 """Seconds after which a page learns that the connection is alive."""
 
@@ -21,15 +23,21 @@ _ALIVE = 15.0
 async def stream(
     request: web.BaseRequest, picture: Picture, pages: Pages, viewer: Viewer, headers: Mapping[str, str]
 ) -> web.StreamResponse:
-    """Send changes of the nodes on the page of the request, for LONGEST seconds or until the client hangs up."""
+    """Send changes of the page of the request, for LONGEST seconds or until the client hangs up.
+
+    A page is the map, whose rows are sent, or with the parameter `whole` a page that is loaded again.
+    """
     answer = web.StreamResponse(headers={**headers, "Content-Type": "text/event-stream"})
     await answer.prepare(request)
-    query, shown = Query.of(request.query), _number(request)
+    whole, query, shown = "whole" in request.query, Query.of(request.query), _number(request)
     clock = asyncio.get_running_loop().time
     until = clock() + LONGEST
     while clock() < until:
         replaced, revision = picture.revision.replaced, picture.revision.value
-        await answer.write(_event(revision, _changes(picture, pages, query, viewer, shown)))
+        rows = _reload(revision, shown) if whole else _changes(picture, pages, query, viewer, shown)
+        await answer.write(_event(revision, rows))
+        if whole and rows is None:
+            await asyncio.sleep(_PAUSE)
         shown = revision
         try:
             async with asyncio.timeout(_ALIVE):
@@ -46,6 +54,11 @@ def _number(request: web.BaseRequest) -> int:
 
 
 _LONGEST_NUMBER = 18
+
+
+def _reload(revision: int, shown: int) -> Mapping[str, str] | None:
+    """Return no rows for a page that shows a revision; None where the page has to be loaded again."""
+    return {} if shown == revision else None
 
 
 def _changes(picture: Picture, pages: Pages, query: Query, viewer: Viewer, shown: int) -> Mapping[str, str] | None:

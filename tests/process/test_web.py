@@ -104,6 +104,47 @@ async def event(updates: aiohttp.ClientResponse) -> str:
     return (await updates.content.readuntil(b"\n\n")).decode()
 
 
+async def test_a_request_is_told_where_it_fits(server: ApiServer, address: str, browser: aiohttp.ClientSession) -> None:
+    """At an address to paste: the place that the ledger gives, how many fit, and what is wrong with a request."""
+    running(server, "model", "gpu-1", 6, "GPU-gpu-1-1")
+    async with browser.get(address):
+        pass
+    page = at(address, "/fits")
+    async with browser.get(page, params={"request": "10 GiB, A100"}) as answer:
+        text = await answer.text()
+        assert '10 aliyun.com/gpu-mem on <a href="/nodes/gpu-1#gpu-0">GPU 0</a>' in text
+        assert 'data-updates="/updates?whole=1&amp;since=' in text
+    async with browser.get(page, params={"request": "<script>, 24 GB"}) as answer:
+        assert (answer.status, "<script>," in await answer.text()) == (200, False)
+    async with browser.get(at(address, "/updates"), params={"whole": "1", "since": "-1"}) as updates:
+        assert "event: load" in await event(updates)
+
+
+async def test_a_manifest_is_taken_from_pages_of_this_server_alone(
+    address: str, browser: aiohttp.ClientSession
+) -> None:
+    """A form of this page is answered; one from elsewhere, a large one, and one to another path are refused."""
+    async with browser.get(address):
+        pass
+    page, own = at(address, "/fits"), {"Sec-Fetch-Site": "same-origin"}
+    pod = "kind: Pod\nmetadata: {name: big}\nspec: {containers: [{resources: {limits: {aliyun.com/gpu-mem: 20}}}]}"
+    async with browser.post(page, data={"manifest": pod}, headers=own) as answer:
+        text = await answer.text()
+        assert "The pod fits on no node" in text
+        assert "no GPU has 20 units of aliyun.com/gpu-mem free" in text
+    for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://elsewhere.example"}):
+        async with browser.post(page, data={"manifest": pod}, headers=headers) as answer:
+            assert answer.status == 403
+    async with browser.post(page, data={"manifest": "a" * 70_000}, headers=own) as answer:
+        assert "65,536 at most" in await answer.text()
+    async with browser.post(page, data={"manifest": "a" * 300_000}, headers=own) as answer:
+        assert answer.status == 413
+    async with browser.post(at(address, "/"), data={"manifest": pod}, headers=own) as answer:
+        assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
+    async with aiohttp.ClientSession() as stranger, stranger.post(page, data={"manifest": pod}, headers=own) as answer:
+        assert answer.status == 403
+
+
 async def test_the_pages_of_a_cluster_are_for_users_of_its_api_server(server: ApiServer, tmp_path: Path) -> None:
     """At an address of its own the program is a daemon with probes, which shows nothing without a token."""
     server.people.tokens["token-of-olga"] = Person("olga", None)

@@ -1,0 +1,113 @@
+"""What fits of a request: the answers equal those of the ledger, and the count that of placing pod after pod."""
+
+import asyncio
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.ledger.cluster import ClusterAccount
+from gpushare_plugin.ledger.node import Node
+from gpushare_plugin.ledger.pod import Pod
+from gpushare_plugin.ledger.taint import Taint
+from gpushare_plugin.ledger.verdicts import Fit
+from gpushare_plugin.web.fits import MOST_COUNTED, BestPlace, Fits, answer, short_pod
+from gpushare_plugin.web.short_form import parse
+from tests.unit.ledger.objects import account, memory, memory_node, pod, uuid
+from tests.unit.observe.cluster.clusters import Cluster, gpu, recorded
+
+
+def answered(made: ClusterAccount, asked: str) -> Fits:
+    """Return what fits of a short request."""
+    return asyncio.run(answer(made, short_pod(parse(asked), made)))
+
+
+def by_hand(made: ClusterAccount, asked: Pod) -> int:
+    """Return how many pods an extender could place one after another, by promising each to the best node."""
+    for count in range(MOST_COUNTED):
+        verdicts = made.fits_pod(asked, list(made.nodes))
+        fitting = {name: verdicts[name].score for name in made.nodes if isinstance(verdicts[name], Fit)}
+        if not fitting:
+            return count
+        best = min(fitting, key=lambda name: (-fitting[name], name))
+        made.reserve(replace(asked, uid=f"copy-{count}", name=f"copy-{count}"), best)
+    return MOST_COUNTED
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> list[tuple[Node, list[Pod]]]:
+    """Return a few nodes with pods on their GPUs."""
+    found = []
+    for name in [f"n{index}" for index in range(draw(st.integers(1, 3)))]:
+        sizes = draw(st.lists(st.integers(1, 12), min_size=1, max_size=3))
+        node = memory_node(*sizes, name=name, policy=draw(st.sampled_from([None, "spread", "binpack"])))
+        held = [draw(st.integers(0, size)) for size in sizes]
+        pods = [pod(memory(units), name, f"{name}-{i}", on=uuid(i, name)) for i, units in enumerate(held) if units]
+        found.append((node, pods))
+    return found
+
+
+@given(clusters(), st.integers(1, 14), st.integers(1, 2))
+@settings(max_examples=60)
+def test_the_count_is_that_of_placing_pod_after_pod(found: list[tuple[Node, list[Pod]]], units: int, gpus: int) -> None:
+    """Each further pod goes to the best node, until none fits; the account stays as it is."""
+
+    def made() -> ClusterAccount:
+        return account(*[node for node, _ in found], pods=tuple(each for _, pods in found for each in pods))
+
+    shown = made()
+    asked = pod(memory(units, gpus=str(gpus)), None, "asked")
+    before = {name: shown.account_of(name).resources for name in shown.nodes}
+    result = asyncio.run(answer(shown, asked))
+    assert result.count == by_hand(made(), asked)
+    assert (result.where is None) == (result.count == 0)
+    assert {name: shown.account_of(name).resources for name in shown.nodes} == before
+
+
+def test_a_request_goes_where_the_ledger_puts_it() -> None:
+    """Node, GPU, units and model; the causes are those of `explain`, and the pieces tell what fragments cost."""
+    cluster = Cluster()
+    cluster.node("a", recorded(gpu("a", 0), gpu("a", 1)))
+    cluster.node("b", recorded(gpu("b", 0, product="NVIDIA L4")))
+    cluster.pod("held", 10, "a", on=0)
+    found = answered(cluster.account, "8 GiB, A100")
+    assert found.where == BestPlace(
+        "a", found.where.score if found.where else 0, (("aliyun.com/gpu-mem", 8, "1", "NVIDIA A100-SXM4-40GB"),), 0
+    )
+    assert (found.count, found.fitting, found.nodes) == (1, 1, 2)
+    assert [(each.nodes, each.names) for each in found.causes] == [(1, "b")]
+    assert found.causes[0].why == "no GPU that the pod wants has 8 units of aliyun.com/gpu-mem free"
+    (piece,) = found.pieces
+    assert (piece.model, piece.gpus, piece.free, piece.largest, piece.where) == (
+        "NVIDIA A100-SXM4-40GB",
+        2,
+        20,
+        15,
+        "a GPU 1",
+    )
+    assert (piece.small, piece.percent) == (5, 25)
+
+
+def test_nodes_that_take_no_pods_are_left_out() -> None:
+    """Cordoned, not ready, and tainted by Kubernetes; a taint that people set is tolerated in the short form."""
+    cluster = Cluster()
+    cluster.node("cordoned", recorded(gpu("c", 0)), unschedulable=True)
+    cluster.node("down", recorded(gpu("d", 0)), ready=False)
+    cluster.node(
+        "pressed", recorded(gpu("p", 0)), taints=(Taint("node.kubernetes.io/disk-pressure", "", "NoSchedule"),)
+    )
+    cluster.node("tainted", recorded(gpu("t", 0)), taints=(Taint("nvidia.com/gpu", "", "NoSchedule"),))
+    found = answered(cluster.account, "8 GiB")
+    assert (found.where.node if found.where else None, found.count) == ("tainted", 1)
+    assert {each.names: each.why for each in found.causes} == {
+        "cordoned": "the node is cordoned",
+        "down": "the node is not ready",
+        "pressed": "not tolerated: taint node.kubernetes.io/disk-pressure:NoSchedule",
+    }
+
+
+def test_the_count_is_bounded() -> None:
+    """A page tells `at least` of more."""
+    cluster = Cluster()
+    cluster.node("a", recorded(*[gpu("a", index, 400) for index in range(3)]))
+    assert answered(cluster.account, "1 GiB").count == MOST_COUNTED
