@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.base.version import __version__
+from gpushare_plugin.doctor.node.choice import in_any_case_mps
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import CONFIG, ConfigNeeds, judged_by
@@ -85,6 +86,12 @@ class Facts(Part, frozen=True, kw_only=True):
     def without_gpus(self) -> str:
         """Why the node has no GPUs for containers; empty if it has GPUs."""
         return pci.why_without(self.cards, self.driver.kernel)
+
+    @property
+    def no_mps(self) -> bool:
+        """Whether MPS can share no GPU of the node as the config says."""
+        only_instances = self.nvml is not None and self.nvml.only_instances
+        return only_instances or mps.lacks_protocol(self.needs, self.driver.kernel)
 
 
 class DoctorReport(Part, frozen=True, kw_only=True):
@@ -192,7 +199,8 @@ def _lines_without_runtime(facts: Facts, host: HostRoot) -> Iterator[Diagnosis]:
         look = cdi.SpecificationLook(facts.cdi, needs, facts.toolkit, facts.driver, {}, ours, names)
         shown[cdi.SUBJECT] = cdi.judge_cdi(look)
     if host.exists(needs.mps_root) and (facts.mps.control or facts.mps.agent):
-        shown[mps.SUBJECT] = mps.judge_mps(facts.mps, needs, facts.driver.kernel)
+        needed = in_any_case_mps(needs.entries, no_mps=facts.no_mps)
+        shown[mps.SUBJECT] = mps.judge_mps(facts.mps, needs, facts.driver.kernel, needed=needed)
     for subject in _SUBJECTS_OF_FILES:
         yield from shown.get(subject, (not_looked_at(subject, runtimes.WITHOUT_RUNTIME),))
 
@@ -207,10 +215,12 @@ def _lines_of_files(facts: Facts, runtime: RuntimeFacts, host: HostRoot) -> Iter
         facts.cdi, needs, facts.toolkit, facts.driver, runtime.nvidia, facts.plugins.ours is True, names
     )
     yield from cdi.judge_cdi(look)
-    yield from mps.judge_mps(facts.mps, needs, facts.driver.kernel)
-    yield from driver_limits.judge_driver_limits(
-        driver_limits.LimitLook(look, facts.cgroups, facts.accounting, facts.nvml, facts.limit_agent)
-    )
+    limits = driver_limits.LimitLook(look, facts.cgroups, facts.accounting, facts.nvml, facts.limit_agent)
+    choices = driver_limits.choices(limits, no_mps=facts.no_mps) if limits.shown else ()
+    by_choice = any(choice.needs_mps for choice in choices)
+    needed = by_choice if limits.shown else in_any_case_mps(needs.entries, no_mps=facts.no_mps)
+    yield from mps.judge_mps(facts.mps, needs, facts.driver.kernel, needed=needed)
+    yield from driver_limits.judge_driver_limits(limits, choices)
 
 
 def _gpu_names(facts: Facts) -> tuple[cdi.GpuNames, ...] | None:

@@ -1,10 +1,10 @@
 """The report of an examination for people: a line for each part of the node, and the remedies below."""
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gpushare_plugin.doctor.examination import DoctorReport
-from gpushare_plugin.doctor.node.diagnosis import Diagnosis, Judgement
+from gpushare_plugin.doctor.node.diagnosis import Judgement
 
 MARKS: dict[Judgement, str] = {"right": "right", "wrong": "WRONG", "notLookedAt": "not looked at"}
 """How a judgement is spelled for people."""
@@ -16,21 +16,24 @@ def lines_of(report: DoctorReport, width: int | None = None) -> Iterator[str]:
     mark = max(map(len, MARKS.values()))
     for line in report.lines:
         yield from _wrapped(f"{MARKS[line.judgement]:{mark}}  {line.subject}: {line.found}", " " * (mark + 2), width)
-    mistakes = [line for line in report.lines if line.judgement == "wrong"]
-    if mistakes:
-        yield ""
-        yield "What to do, in this order:"
-    for number, line in enumerate(mistakes, 1):
-        yield from _wrapped(f"{number}. {line.subject}: {_remedy(line)}", _INDENT, width)
+    mistakes = [(line.subject, line.remedy) for line in report.lines if line.remedy]
+    better = [(line.subject, line.improvement) for line in report.lines if line.improvement]
+    yield from _numbered("What to do, in this order:", mistakes, width)
     if mistakes:
         yield "Then run gpushare doctor again."
+    yield from _numbered("To get the first isolation of each list of the config, which is not needed:", better, width)
     yield ""
     yield f"{report.right} right, {report.wrong} wrong, {report.not_looked_at} not looked at"
 
 
-def _remedy(line: Diagnosis) -> str:
-    remedy = line.remedy or ""
-    return f"{remedy[:1].upper()}{remedy[1:]}."
+def _numbered(title: str, instructions: Sequence[tuple[str, str]], width: int | None) -> Iterator[str]:
+    """Yield instructions about parts of the node below a title; nothing without instructions."""
+    if instructions:
+        yield ""
+        yield title
+    for number, (subject, instruction) in enumerate(instructions, 1):
+        sentence = f"{instruction[:1].upper()}{instruction[1:]}."
+        yield from _wrapped(f"{number}. {subject}: {sentence}", _INDENT, width)
 
 
 def _wrapped(line: str, indent: str, width: int | None) -> list[str]:

@@ -110,7 +110,7 @@ async def test_programs_get_json(short_path: Path, nvml: FakeNvml) -> None:
     assert [report[key] for key in ("right", "wrong", "notLookedAt")] == [
         judgements.count(each) for each in ("right", "wrong", "notLookedAt")
     ]
-    assert all(set(line) == {"subject", "judgement", "found", "remedy"} for line in report["lines"])
+    assert all(set(line) == {"subject", "judgement", "found", "remedy", "improvement"} for line in report["lines"])
     assert all(bool(line["remedy"]) == (line["judgement"] == "wrong") for line in report["lines"])
 
 

@@ -685,7 +685,7 @@ class Sharing(Section):
     @property
     def isolations(self) -> tuple[tuple[str, ...], ...]:
         """The isolations of each entry, in the order of preference."""
-        return tuple(entry.isolation or ("mps",) for entry in self._entries)
+        return tuple(entry.isolation or ("mps",) for entry in self.entries)
 
     @property
     def includes_mps(self) -> bool:
@@ -695,10 +695,11 @@ class Sharing(Section):
     @property
     def bursts(self) -> bool:
         """Whether an entry lets its shares use more memory while that is free."""
-        return any(entry.burst is not None for entry in self._entries)
+        return any(entry.burst is not None for entry in self.entries)
 
     @property
-    def _entries(self) -> "Iterator[TimeSlicedResource | MpsResource | SizedDevices | MemoryResource]":
+    def entries(self) -> "Iterator[TimeSlicedResource | MpsResource | SizedDevices | MemoryResource]":
+        """The entries of all ways of sharing."""
         if self.time_slicing:
             yield from self.time_slicing.resources
         if self.mps:

@@ -19,6 +19,8 @@ class Diagnosis(Part, frozen=True):
     """What was found; for a part that was not looked at the reason."""
     remedy: str | None = None
     """What to do about a part that is wrong; None otherwise."""
+    improvement: str | None = None
+    """What to do so that the node has the first isolation of a list of the config; None where it has."""
 
 
 class Defect(NamedTuple):
@@ -30,9 +32,9 @@ class Defect(NamedTuple):
     """What to do."""
 
 
-def right(subject: str, found: str) -> Diagnosis:
-    """Return the line of a part that is as gpushare needs it."""
-    return Diagnosis(subject=subject, judgement="right", found=found)
+def right(subject: str, found: str, improvement: str | None = None) -> Diagnosis:
+    """Return the line of a part that is as gpushare needs it, and what would improve the part."""
+    return Diagnosis(subject=subject, judgement="right", found=found, improvement=improvement)
 
 
 def wrong(subject: str, found: str, remedy: str) -> Diagnosis:

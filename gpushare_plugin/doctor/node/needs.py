@@ -1,10 +1,11 @@
 """What the config of the daemon needs of the node: a node is right or wrong for a config."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from gpushare_plugin.base.structs import Struct
-from gpushare_plugin.config.schema.isolations import includes_driver, is_always_driver, is_always_mps, without_driver
-from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.config.schema.isolations import includes_driver
+from gpushare_plugin.config.schema.sections import Config, MpsResource, SizedDevices
 from gpushare_plugin.core.namespaces import MpsProtocol
 from gpushare_plugin.driver_limits.exchange import DEFAULT_ROOT as DEFAULT_LIMITS_ROOT
 from gpushare_plugin.kubelet.paths import DEFAULT_POD_RESOURCES_SOCKET
@@ -13,6 +14,15 @@ CONFIG = "config"
 """The subject of the line about the config."""
 _BY_RUNTIME = frozenset({"envvar", "volume-mounts"})
 """Values of `deviceListStrategy` that NVIDIA's runtime carries out."""
+
+
+class EntryNeeds(Struct, frozen=True):
+    """What an entry of the config needs for its containers."""
+
+    isolations: tuple[str, ...]
+    """The isolations in the order of the config; the node uses the first that it has."""
+    bursts: bool = False
+    """Whether the entry lets its shares use more memory while that is free."""
 
 
 class ConfigNeeds(Struct, frozen=True):
@@ -30,24 +40,21 @@ class ConfigNeeds(Struct, frozen=True):
     """`flags.nvidiaDriverRoot`, a path of the node."""
     mps_root: str = "/run/nvidia/mps"
     """`flags.mpsRoot`."""
-    mps: bool = False
-    """Whether the config shares GPUs by MPS."""
     mps_protocol: MpsProtocol = 2
     """`flags.mpsProtocol`."""
-    driver_limits: bool = False
-    """Whether an entry of the config names the limits of the driver as isolation."""
-    only_driver_limits: bool = False
-    """Whether an entry of the config names no isolation without the limits of the driver."""
-    instead_of_driver: tuple[str, ...] = ()
-    """The isolations that entries of the config list first behind the limits of the driver."""
-    burst: bool = False
-    """Whether an entry of the config lets its shares use more memory while that is free."""
+    entries: tuple[EntryNeeds, ...] = ()
+    """The entries of the config that share GPUs."""
     limits_root: str = str(DEFAULT_LIMITS_ROOT)
     """The root of driver limits, which daemon and agent share, a path of the node."""
     file: str | None = None
     """The config file; None without one."""
     pod_resources_socket: str = str(DEFAULT_POD_RESOURCES_SOCKET)
     """Where the daemon gets the kubelet's pod-resources socket from, a path of the node."""
+
+    @property
+    def driver_limits(self) -> bool:
+        """Whether an entry of the config names the limits of the driver as isolation."""
+        return any(includes_driver(entry.isolations) for entry in self.entries)
 
     @property
     def runtime(self) -> bool:
@@ -83,7 +90,7 @@ def needs_of(
 
     `file` is the file of the config, None without one, and `limits_root` the root of driver limits, a path of the node.
     """
-    plugin, sharing = config.flags.plugin, config.sharing
+    plugin = config.flags.plugin
     return ConfigNeeds(
         strategies=tuple(plugin.device_list_strategy),
         cdi=plugin.uses_cdi,
@@ -91,19 +98,18 @@ def needs_of(
         by_index=plugin.device_id_strategy == "index",
         driver_root=config.flags.nvidia_driver_root,
         mps_root=config.flags.mps_root,
-        mps=bool(sharing.mps) or any(map(is_always_mps, sharing.isolations)),
         mps_protocol=config.flags.mps_protocol,
-        driver_limits=sharing.includes_driver,
-        only_driver_limits=any(map(is_always_driver, sharing.isolations)),
-        instead_of_driver=_instead_of_driver(config),
-        burst=sharing.bursts,
+        entries=tuple(_entries(config)),
         limits_root=str(limits_root),
         file=file,
         pod_resources_socket=str(pod_resources_socket),
     )
 
 
-def _instead_of_driver(config: Config) -> tuple[str, ...]:
-    listing = filter(includes_driver, config.sharing.isolations)
-    others = filter(None, map(without_driver, listing))
-    return tuple(dict.fromkeys(names[0] for names in others))
+def _entries(config: Config) -> Iterator[EntryNeeds]:
+    """Yield what each entry needs; below `sharing.mps`, `driver` means the same as `driver+mps`."""
+    for entry in config.sharing.entries:
+        names: tuple[str, ...] = entry.isolation or ("mps",)
+        if isinstance(entry, MpsResource | SizedDevices):
+            names = tuple("driver+mps" if name == "driver" else name for name in names)
+        yield EntryNeeds(names, entry.burst is not None)

@@ -63,6 +63,8 @@ class CdiFacts(Struct, frozen=True):
     """Why specifications or devices cannot be used."""
     files: Mapping[str, CdiFile]
     """What else is in the files with devices."""
+    limiting: tuple[str, ...] = ()
+    """The names of the devices with a hook that sets driver limits."""
 
     @property
     def kinds(self) -> Counter[str]:
@@ -88,6 +90,7 @@ def read_cdi(host: HostRoot, runtime: RuntimeFacts | None, driver: DriverFacts) 
         devices,
         tuple(map(of_node, found.unusable)),
         {file: _beside_devices(host, file) for file in sorted(set(devices.values()))},
+        tuple(sorted(found.limiting)),
     )
 
 
@@ -151,12 +154,29 @@ class SpecificationLook(Struct, frozen=True):
     """The GPUs, None where the GPUs are not known."""
 
     @property
+    def _kinds_of_config(self) -> tuple[str, ...]:
+        """The kinds by which the daemon names GPUs, the first that a specification has."""
+        return (self.needs.cdi_kind, NVIDIA_PLUGIN_KIND, OWN_KIND)
+
+    @property
+    def devices_of_config(self) -> list[str | None]:
+        """The device by which the daemon names each GPU, None for a GPU without a device.
+
+        Where the GPUs are not known, each device of a GPU counts, and without any device there is one GPU.
+        """
+        there = self.cdi.devices
+        if self.gpus is None:
+            named = [name for name in there if name.partition("=")[0] in self._kinds_of_config]
+            return [*(name for name in named if not name.endswith("=all"))] or [None]
+        candidates = ([gpu.of_kind(kind) for kind in self._kinds_of_config] for gpu in self.gpus)
+        return [next((name for name in names if name in there), None) for names in candidates]
+
+    @property
     def needed(self) -> dict[tuple[str, ...], str]:
         """The groups of kinds of which every GPU needs a device of any kind, each with who needs that."""
         found: dict[tuple[str, ...], str] = {}
         if self.needs.cdi:
-            kinds = (self.needs.cdi_kind, NVIDIA_PLUGIN_KIND, OWN_KIND)
-            found[kinds] = f"the config (deviceListStrategy {', '.join(self.needs.strategies)})"
+            found[self._kinds_of_config] = f"the config (deviceListStrategy {', '.join(self.needs.strategies)})"
         if self.needs.runtime and self.toolkit.by_specification and self.handlers:
             found[self.toolkit.default_kind,] = f"NVIDIA's runtime in mode cdi ({self.toolkit.file})"
         return found

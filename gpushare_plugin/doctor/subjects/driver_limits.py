@@ -1,9 +1,7 @@
 """Driver limits: whether NVIDIA's driver can limit GPU memory on the node, and who would set the limits of containers.
 
 Facts: NVIDIA's MPS documentation, r615, "MPS v3 Memory Partitioning" (needs; what programs see of a GPU's memory). The
-hook is in NVIDIA/nvidia-container-toolkit, cmd/nvidia-cdi-hook/apply-cuda-memory-limits; from version 1.20.1 on, every
-specification of full GPUs that the toolkit makes has it. The daemon counts on the hook only where containers get CDI
-devices, since it sees neither the toolkit's version nor the specifications of just-in-time CDI.
+hook is the matter of `limits_hook`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,24 +10,22 @@ from typing import NamedTuple
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import some_of
-from gpushare_plugin.core.cdi import OWN_KIND
+from gpushare_plugin.config.schema.isolations import includes_driver, is_always_driver
 from gpushare_plugin.core.driver_limits import FIRST_DRIVER, LIMITS_HOOK, has_driver_limits
+from gpushare_plugin.doctor.node.choice import EntryChoice, chosen, names_of
 from gpushare_plugin.doctor.node.diagnosis import Defect, Diagnosis, not_looked_at, one_of, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot, locked
-from gpushare_plugin.doctor.node.needs import ConfigNeeds, by_cdi, strategies
-from gpushare_plugin.doctor.node.packages import is_at_least
+from gpushare_plugin.doctor.node.needs import ConfigNeeds, EntryNeeds
 from gpushare_plugin.doctor.subjects.accounting import Accounting
-from gpushare_plugin.doctor.subjects.cdi import SpecificationLook, files_of, generates, is_refreshed
+from gpushare_plugin.doctor.subjects.cdi import SpecificationLook
 from gpushare_plugin.doctor.subjects.cgroups import CgroupFacts
+from gpushare_plugin.doctor.subjects.limits_hook import in_runtime, no_hook, will_have_hook
 from gpushare_plugin.doctor.subjects.nvml import NvmlFacts
-from gpushare_plugin.doctor.subjects.toolkit import DISABLED_HOOKS, REFRESH_VARIABLES, ToolkitFacts
 from gpushare_plugin.driver_limits.exchange import DriverLimitsRoot, DriverLimitsStatus, LimitOrder
 from gpushare_plugin.gpus.accounting import OFF, PARAMETER, SETTING, counting_controller, why_not_counted
 from gpushare_plugin.gpus.exchange import ExchangeError, read_message
 
 SUBJECT = "driver limits"
-_FIRST_WITH_HOOK = (1, 20, 1)
-_ALL_HOOKS = "all"
 _VERSION_2 = 2
 _ENTRIES_TO_SHOW = 3
 _ANOTHER = ", or let the config take another isolation on such nodes (isolation: [driver, none])"
@@ -40,7 +36,6 @@ _WAITS = (
     "set any; start the daemon with this config and --driver-limits-agent=true, and run doctor again"
 )
 _READ_LOG = "see the log of the pod of `gpushare driver-limits` on this node"
-_RESTART = "restart the daemon of gpushare on this node, which then writes its specification again"
 _LEAST_PART = 15 / 16
 """NVML shows at least this part of the memory that the kernel counts; the driver itself takes some percent."""
 
@@ -96,9 +91,9 @@ class LimitLook(NamedTuple):
         return self.specifications.driver.kernel
 
     @property
-    def toolkit(self) -> ToolkitFacts:
-        """The container toolkit."""
-        return self.specifications.toolkit
+    def shown(self) -> bool:
+        """Whether the node shows enough of driver and control groups for a judgement."""
+        return bool(self.driver) and self.cgroups.version is not None
 
     @property
     def limits_by(self) -> str:
@@ -106,40 +101,65 @@ class LimitLook(NamedTuple):
         return counting_controller(self.accounting.running, self.cgroups.controllers)
 
 
-def judge_driver_limits(look: LimitLook) -> Iterator[Diagnosis]:
-    """Yield the lines about driver limits; none on a node without them whose config does not name them."""
+def choices(look: LimitLook, *, no_mps: bool) -> tuple[EntryChoice, ...]:
+    """Return the isolation of each entry of the config here; `no_mps` is whether MPS can share no GPU."""
+    lack = _none_here(look)
+    means = {entry.bursts: lack or _nobody_sets(look, entry) for entry in look.needs.entries}
+    return tuple(chosen(entry, means[entry.bursts], no_mps=no_mps) for entry in look.needs.entries)
+
+
+def judge_driver_limits(look: LimitLook, chosen_here: Sequence[EntryChoice]) -> Iterator[Diagnosis]:
+    """Yield the lines about driver limits; none on a node without them whose config does not name them.
+
+    `chosen_here` has the isolation of each entry of the config.
+    """
     if not look.needs.driver_limits and not has_driver_limits(look.driver):
         return
-    if not look.driver or look.cgroups.version is None:
+    if not look.shown:
         yield not_looked_at(SUBJECT, "the driver is not loaded" if not look.driver else "no control groups are shown")
         return
-    defect = _none_here(look) or (_nobody_sets(look) if look.needs.driver_limits else None)
-    yield not_looked_at(SUBJECT, _WAITS) if defect is None and _waits(look) else _judged(look, defect)
+    yield _judged(look, chosen_here) if look.needs.driver_limits else _not_used(look)
     yield from _turned_off_later(look)
     yield from _hidden_memory(look)
 
 
-def _judged(look: LimitLook, defect: Defect | None) -> Diagnosis:
-    """Return the line about driver limits that are missing because of `defect`; None where nothing is missing."""
-    needs = look.needs
-    if not needs.driver_limits:
-        return right(SUBJECT, f"not used by the config; {defect.found if defect else f'possible by {look.limits_by}'}")
-    if defect is None:
-        return right(SUBJECT, f"by {look.limits_by}, set by {_setters(look)}")
-    if needs.only_driver_limits:
-        return wrong(SUBJECT, *defect)
-    instead = f"so the config takes the next isolation of its list: {' or '.join(needs.instead_of_driver)}"
-    unlimited = needs.instead_of_driver == ("none",)
-    nothing = ", with which nothing limits the memory of containers" if "none" in needs.instead_of_driver else ""
+def _not_used(look: LimitLook) -> Diagnosis:
+    lack = _none_here(look)
+    return right(SUBJECT, f"not used by the config; {lack.found if lack else f'possible by {look.limits_by}'}")
+
+
+def _judged(look: LimitLook, chosen_here: Sequence[EntryChoice]) -> Diagnosis:
+    """Return the line about the driver limits that the config names."""
+    without = [choice for choice in chosen_here if choice.misses_driver and choice.no_driver]
+    for choice in without:
+        if choice.no_driver and not choice.isolation:
+            return wrong(SUBJECT, *choice.no_driver)
+    with_driver = any(includes_driver((choice.isolation,)) for choice in chosen_here)
+    if with_driver and look.agent.runs and look.agent.troubles:
+        return wrong(SUBJECT, f"{_AGENT} sets no limits: {'; '.join(look.agent.troubles)}", _READ_LOG)
+    if without and without[0].no_driver:
+        return _instead(names_of(without), without[0].no_driver)
+    if reason := _not_known_yet(look):
+        return not_looked_at(SUBJECT, reason)
+    return right(SUBJECT, f"by {look.limits_by}, set by {_setters(look)}")
+
+
+def _instead(names: Sequence[str], defect: Defect) -> Diagnosis:
+    """Return the line about other isolations that the config takes because of a defect."""
+    nothing = ", with which nothing limits the memory of containers" if "none" in names else ""
     return right(
         SUBJECT,
-        f"{'no limits: ' if unlimited else ''}{defect.found}, {instead}{nothing}; for driver limits, {defect.remedy}",
+        f"{'no limits: ' if names == ('none',) else ''}{defect.found}, so the config takes the next isolation of its "
+        f"list: {' or '.join(names)}{nothing}",
+        defect.remedy,
     )
 
 
-def _waits(look: LimitLook) -> bool:
-    """Return whether the agent that the config needs has nothing to do yet, so that nobody knows whether it can."""
-    return look.needs.driver_limits and bool(look.agent.runs) and not look.agent.ordered
+def _not_known_yet(look: LimitLook) -> str:
+    """Return why nobody knows yet whether limits are set, since the daemon has not begun; empty if that is known."""
+    if look.agent.runs:
+        return "" if look.agent.ordered else _WAITS
+    return will_have_hook(look.specifications)
 
 
 def _setters(look: LimitLook) -> str:
@@ -147,14 +167,14 @@ def _setters(look: LimitLook) -> str:
     hook = f"the hook {LIMITS_HOOK}"
     if not look.agent.runs:
         return hook
-    early = _no_hook(look) is None or _in_runtime(look)
+    early = no_hook(look.specifications) is None or in_runtime(look.specifications)
     return f"{_AGENT}, {f'and before that by {hook}' if early else 'some time after a container starts'}"
 
 
 def _none_here(look: LimitLook) -> Defect | None:
     """Return why the driver of the node cannot limit memory; None if it can."""
     lack = _lack(look)
-    if lack and look.needs.only_driver_limits:
+    if lack and any(is_always_driver(entry.isolations) for entry in look.needs.entries):
         return Defect(lack.found, f"{lack.remedy}{_ANOTHER}")
     return lack
 
@@ -171,6 +191,11 @@ def _lack(look: LimitLook) -> Defect | None:
             "the node has control groups of version 1, and driver limits need version 2",
             "boot the node with systemd.unified_cgroup_hierarchy=1 on the command line of the kernel (kubernetes.io, "
             "About cgroup v2)",
+        )
+    if look.nvml and look.nvml.only_instances:
+        return Defect(
+            "the GPUs of this node are in MIG mode, in which the driver limits no memory",
+            "turn MIG mode off on GPUs that are to have driver limits (nvidia-smi -i GPU -mig 0)",
         )
     mode = look.accounting.running
     lack = why_not_counted(mode, look.cgroups.controllers, look.cgroups.of_pods)
@@ -198,63 +223,19 @@ def _turned_off_later(look: LimitLook) -> Iterator[Diagnosis]:
         yield wrong(SUBJECT, found, _without_setting(look.accounting, OFF))
 
 
-def _nobody_sets(look: LimitLook) -> Defect | None:
-    """Return why nobody would set the limits of containers; None if a hook or the agent does."""
+def _nobody_sets(look: LimitLook, entry: EntryNeeds) -> Defect | None:
+    """Return why nobody would set the limits of an entry's containers; None if a hook or the agent does.
+
+    The daemon counts on an agent that runs, also on one in trouble.
+    """
     if look.agent.runs:
-        if look.agent.troubles:
-            return Defect(f"{_AGENT} sets no limits: {'; '.join(look.agent.troubles)}", _READ_LOG)
         return None
-    if look.needs.burst:
+    if entry.bursts:
         return Defect(f"burst needs {_AGENT}, which does not run", _START)
-    if defect := _no_hook(look):
+    if defect := no_hook(look.specifications):
         found = f"possible by {look.limits_by}, but nobody sets them: {defect.found}, and {_AGENT} does not run"
         return Defect(found, one_of(defect.remedy, _START))
     return None
-
-
-def _no_hook(look: LimitLook) -> Defect | None:
-    """Return why the daemon counts on no hook; None if all CDI devices that it can give have the hook."""
-    if not look.needs.cdi:
-        found = f"the daemon sees no hook of containers without CDI devices ({strategies(look.needs)})"
-        return Defect(found, by_cdi(look.needs))
-    for kinds in look.specifications.needed:
-        files = files_of(look.specifications, kinds)
-        if not files:
-            return Defect("no CDI specification has the GPUs", "mend the line about CDI specifications first")
-        if without := [file for file, content in files.items() if LIMITS_HOOK not in content.hooks]:
-            return Defect(f"{without[0]} has no {LIMITS_HOOK}", _adds_hook(look, kinds))
-    return None
-
-
-def _adds_hook(look: LimitLook, kinds: Sequence[str]) -> str:
-    """Return what brings the hook into the specification of the node, as an instruction."""
-    toolkit = look.toolkit
-    found = {name.partition("=")[0] for name in look.specifications.cdi.devices}
-    own = found.intersection(kinds) == {OWN_KIND}
-    by_hand = "" if is_refreshed(look.specifications) else ". Leave out the option --disable-hook"
-    steps = [_RESTART if own else f"{generates(look.specifications)}{by_hand}"]
-    if is_refreshed(look.specifications) and _leaves_out(toolkit.refresh_disabled_hooks):
-        steps.insert(0, f"remove {LIMITS_HOOK} from {DISABLED_HOOKS} in {REFRESH_VARIABLES}")
-    if not is_at_least(toolkit.version, *_FIRST_WITH_HOOK):
-        steps.insert(0, _upgrade(toolkit))
-    return ". Then ".join(steps)
-
-
-def _in_runtime(look: LimitLook) -> bool:
-    """Return whether NVIDIA's runtime runs the hook in each container, by specifications that it makes itself."""
-    toolkit = look.toolkit
-    has_hook = is_at_least(toolkit.version, *_FIRST_WITH_HOOK) and not _leaves_out(toolkit.disabled_hooks)
-    return look.needs.runtime and not look.needs.cdi and bool(toolkit.just_in_time) and has_hook
-
-
-def _leaves_out(hooks: tuple[str, ...]) -> bool:
-    return not {LIMITS_HOOK, _ALL_HOOKS}.isdisjoint(hooks)
-
-
-def _upgrade(toolkit: ToolkitFacts) -> str:
-    first = ".".join(map(str, _FIRST_WITH_HOOK))
-    now = f", {toolkit.version} now," if toolkit.version else ""
-    return f"upgrade NVIDIA's container toolkit{now} to {first} or newer (NVIDIA's operator: from 26.7.1 on)"
 
 
 def _hidden_memory(look: LimitLook) -> Iterator[Diagnosis]:

@@ -8,6 +8,7 @@ README); NVIDIA's device plugin keeps the pipes of its own MPS daemon in `<root>
 from collections.abc import Iterator
 
 from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.config.schema.isolations import includes_mps
 from gpushare_plugin.core.driver_limits import FIRST_DRIVER, has_driver_limits
 from gpushare_plugin.core.namespaces import WITH_NAMESPACES
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
@@ -76,11 +77,22 @@ def _pipes_of_others(host: HostRoot, root: str) -> Iterator[str]:
             yield place
 
 
-def judge_mps(facts: MpsFacts, needs: ConfigNeeds, driver: str) -> Iterator[Diagnosis]:
-    """Yield the lines about MPS; `driver` is the version of the kernel module, empty without one."""
+def lacks_protocol(needs: ConfigNeeds, driver: str) -> bool:
+    """Return whether MPS of a driver, of empty version if unknown, lacks the protocol that the config names."""
+    return needs.mps_protocol == WITH_NAMESPACES and bool(driver) and not has_driver_limits(driver)
+
+
+def judge_mps(facts: MpsFacts, needs: ConfigNeeds, driver: str, *, needed: bool) -> Iterator[Diagnosis]:
+    """Yield the lines about MPS.
+
+    `driver` is the version of the kernel module, empty without one; `needed` is whether the config shares a GPU of this
+    node by MPS.
+    """
     others = f"another MPS control daemon has its pipes in {', '.join(facts.of_others)}" if facts.of_others else ""
-    if not needs.mps:
-        yield right(SUBJECT, f"not used by the config{others and f'; {others}'}")
+    if not needed:
+        listed = any(includes_mps(entry.isolations) for entry in needs.entries)
+        by_whom = "on this node, where the config takes other isolations of its lists" if listed else "by the config"
+        yield right(SUBJECT, f"not used {by_whom}{others and f'; {others}'}")
     elif others:
         yield wrong(
             SUBJECT,
@@ -88,7 +100,7 @@ def judge_mps(facts: MpsFacts, needs: ConfigNeeds, driver: str) -> Iterator[Diag
             "turn MPS off in the other plugin (sharing.mps of NVIDIA's device plugin), or end that daemon with "
             "`echo quit | CUDA_MPS_PIPE_DIRECTORY=<that directory> nvidia-cuda-mps-control`",
         )
-    elif needs.mps_protocol == WITH_NAMESPACES and driver and not has_driver_limits(driver):
+    elif lacks_protocol(needs, driver):
         yield wrong(
             SUBJECT,
             f"MPS of driver {driver} has no protocol 3, which the config names (mpsProtocol); drivers from "

@@ -48,6 +48,12 @@ class NvmlFacts(Struct, frozen=True):
     reachable: bool = True
     """Whether this process could get an answer at all: it needs the device nodes of the driver."""
 
+    @property
+    def only_instances(self) -> bool:
+        """Whether MIG mode is on for every GPU."""
+        cards = [gpu for gpu in self.gpus if ":" not in gpu.label]
+        return bool(cards) and all(card.divided for card in cards)
+
 
 def read_nvml(source: GpuSource, host: HostRoot) -> NvmlFacts:
     """Ask NVML for the GPUs, for `PATIENCE` seconds; NVML that hangs or fails is a fact, not an error."""

@@ -9,7 +9,7 @@ from gpushare_plugin.base.structs import replace
 from gpushare_plugin.doctor.examination import DoctorReport, Facts, judged, read_node
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis
 from gpushare_plugin.doctor.node.host import HostRoot
-from gpushare_plugin.doctor.node.needs import ConfigNeeds
+from gpushare_plugin.doctor.node.needs import ConfigNeeds, EntryNeeds
 from gpushare_plugin.gpus.nvml.initialisation import refuse_mismatch
 from gpushare_plugin.testing.hosts import DRIVER, HostDescription, built
 from tests.hosts import two_gpus
@@ -17,6 +17,8 @@ from tests.nodes import Cards
 
 ENVVAR = ConfigNeeds()
 """A config that says nothing of how containers get their GPUs."""
+MPS = ConfigNeeds(entries=(EntryNeeds(("mps",)),))
+"""A config that shares GPUs by MPS."""
 CDI = ConfigNeeds(strategies=("cdi-cri",), cdi=True)
 """A config that gives GPUs by CDI."""
 

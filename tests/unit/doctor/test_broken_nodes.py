@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.base.files.lock import lock
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.cdi import OWN_KIND
 from gpushare_plugin.doctor.examination import judged, read_node
 from gpushare_plugin.doctor.node.host import HostRoot
@@ -32,13 +33,12 @@ from gpushare_plugin.testing.hosts import (
     built,
     specification,
 )
-from tests.unit.doctor.examining import CDI, ENVVAR, examined, found, shown, wrong_lines
+from tests.unit.doctor.examining import CDI, ENVVAR, MPS, examined, found, shown, wrong_lines
 
 CONTAINERD = "/etc/containerd/config.toml"
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 SETTINGS = "/etc/nvidia-container-runtime/config.toml"
 MOUNTS = ConfigNeeds(strategies=("volume-mounts",))
-MPS = ConfigNeeds(mps=True)
 OTHER_ROOT = ConfigNeeds(driver_root="/opt/driver")
 
 BY_SPECIFICATION = KUBEADM_CONTAINERD_2.edited(SETTINGS, 'mode = "auto"', 'mode = "cdi"')
@@ -400,7 +400,7 @@ def test_mps_that_serves_is_right_wherever_the_driver_is(short_path: Path) -> No
         with lock(root.lock), control_daemon(root):
             write_message(root.wanted, WANTED)
             write_message(root.status, MpsStatus(in_force=WANTED))
-            (line,) = judge_mps(read_mps(host, MPS, DriverFacts()), MPS, "")
+            (line,) = judge_mps(read_mps(host, MPS, DriverFacts()), MPS, "", needed=True)
     assert line.judgement == "right"
 
 
@@ -561,12 +561,12 @@ def test_what_gpushare_itself_does_is_seen(served: Path) -> None:
     """The locks of the daemon and of `gpushare mps` show that both run."""
     host = HostRoot(served)
     with control_daemon(MpsRoot(served / "run/nvidia/mps")):
-        (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS, "")
+        (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS, "", needed=True)
     assert (line.judgement, line.found) == ("right", "gpushare mps serves in /run/nvidia/mps")
     ours, _ = judge_plugins(read_plugins(host), "NODE")
     assert ours.judgement == "right"
     write_message(MpsRoot(served / "run/nvidia/mps").status, MpsStatus(trouble="wanted.json cannot be read"))
-    (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS, "")
+    (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS, "", needed=True)
     assert (line.judgement, "wanted.json cannot be read" in line.found) == ("wrong", True)
 
 
@@ -585,14 +585,14 @@ def test_mps_that_does_not_serve_is_wrong(status: MpsStatus | None, said: str, s
     root.status.unlink()
     if status is not None:
         write_message(root.status, status)
-    (line,) = judge_mps(read_mps(HostRoot(served), MPS, DriverFacts(root="/")), MPS, "")
+    (line,) = judge_mps(read_mps(HostRoot(served), MPS, DriverFacts(root="/")), MPS, "", needed=True)
     assert (line.judgement, said in line.found) == ("wrong", True)
 
 
 def test_mps_that_nobody_wants_yet_is_not_judged(served: Path) -> None:
     """Without the daemon, `gpushare mps` has nothing to serve."""
     MpsRoot(served / "run/nvidia/mps").wanted.unlink()
-    (line,) = judge_mps(read_mps(HostRoot(served), MPS, DriverFacts(root="/")), MPS, "")
+    (line,) = judge_mps(read_mps(HostRoot(served), MPS, DriverFacts(root="/")), MPS, "", needed=True)
     assert (line.judgement, "the daemon of gpushare has not requested that" in line.found) == ("notLookedAt", True)
 
 
@@ -616,7 +616,7 @@ def test_management_devices_do_not_count_as_gpus(short_path: Path) -> None:
 
 def test_protocol_3_of_mps_needs_a_driver_that_has_it(short_path: Path) -> None:
     """A node with an older driver cannot serve the config; one from 615 on lacks only `gpushare mps`."""
-    needs = ConfigNeeds(mps=True, mps_protocol=3)
+    needs = replace(MPS, mps_protocol=3)
     _, old = examined(KUBEADM_CONTAINERD_2, short_path / "old", needs)
     (line,) = wrong_lines(old)
     assert line.found.startswith("MPS of driver 580.95.05 has no protocol 3")

@@ -11,9 +11,12 @@ from gpushare_plugin.base.files.lock import lock
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.config.loading.load import load
-from gpushare_plugin.doctor.examination import DoctorReport
+from gpushare_plugin.doctor.examination import DoctorReport, judged, read_node
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis
-from gpushare_plugin.doctor.node.needs import ConfigNeeds, needs_of
+from gpushare_plugin.doctor.node.host import HostRoot
+from gpushare_plugin.doctor.node.needs import ConfigNeeds, EntryNeeds, needs_of
+from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY
+from gpushare_plugin.doctor.words import lines_of
 from gpushare_plugin.driver_limits.exchange import (
     DEFAULT_ROOT,
     DriverLimitsRoot,
@@ -30,20 +33,33 @@ from gpushare_plugin.testing.hosts import (
     KUBEADM_CONTAINERD_2,
     NODES,
     HostDescription,
+    built,
+    specification,
 )
+from gpushare_plugin.testing.nvml import DRIVER_WITH_LIMITS
 from tests.unit.doctor.examining import CDI, ENVVAR, examined, shown, wrong_lines
 
 SUBJECT = "driver limits"
-WISHED = replace(ENVVAR, driver_limits=True, instead_of_driver=("none",))
+WISHED = replace(ENVVAR, entries=(EntryNeeds(("driver", "none")),))
 """A config with `isolation: [driver, none]`."""
-NEEDED = replace(WISHED, only_driver_limits=True)
+NEEDED = replace(ENVVAR, entries=(EntryNeeds(("driver",)),))
 """A config with `isolation: driver`."""
-BY_CDI = replace(CDI, driver_limits=True, only_driver_limits=True)
-BURST = replace(BY_CDI, burst=True)
+BY_CDI = replace(CDI, entries=NEEDED.entries)
+BURST = replace(CDI, entries=(EntryNeeds(("driver",), bursts=True),))
 
 SETTINGS = "/etc/nvidia-container-runtime/config.toml"
 PARAMETERS = "/proc/driver/nvidia/params"
 CGROUPS = "/sys/fs/cgroup"
+WITHOUT_HOOK_ON_ONE = json.dumps(
+    {
+        **(document := json.loads(specification(driver=DRIVER_WITH_LIMITS, limits=True))),
+        "devices": [
+            {**device, "containerEdits": {}} if device["name"] in {"1", GPUS[1].uuid} else device
+            for device in document["devices"]
+        ],
+    }
+)
+"""A specification whose device of the second GPU has no hook."""
 NOT_PROVEN = "gpushare driver-limits has not proven yet that limits can be set on this GPU"
 OFF = 'options nvidia NVreg_RegistryDwords="Other=1;RmMemacctMode=0"\n'
 UUIDS = tuple(gpu.uuid for gpu in GPUS)
@@ -80,7 +96,7 @@ def agent(
         yield
 
 
-@pytest.mark.parametrize("needs", [replace(BY_CDI, only_driver_limits=False), BY_CDI], ids=["wished", "needed"])
+@pytest.mark.parametrize("needs", [replace(BY_CDI, entries=WISHED.entries), BY_CDI], ids=["wished", "needed"])
 def test_a_node_that_has_them_is_right(needs: ConfigNeeds, short_path: Path) -> None:
     """With driver 615, dmem and the hook of toolkit 1.20.1 in the specification, limits are set."""
     _, report = examined(DRIVER_LIMITS, short_path, needs)
@@ -145,6 +161,9 @@ def test_the_troubles_of_the_agent_are_told(status: DriverLimitsStatus | None, f
     """An agent that runs and sets no limits is no agent, and neither is one that has not shown yet that it can."""
     with agent(short_path, status=status):
         _, report = examined(DRIVER_LIMITS, short_path, BY_CDI)
+        root = HostRoot(short_path)
+        wished = judged(read_node(root, WISHED, lambda _library: shown(DRIVER_WITH_LIMITS)), root)
+    assert SUBJECT in {line.subject for line in wrong_lines(wished)}, "the daemon counts on an agent that runs"
     (line,) = wrong_lines(report)
     assert line.found == f"the agent gpushare driver-limits sets no limits: {found}"
     assert "the log of the pod of `gpushare driver-limits`" in (line.remedy or "")
@@ -167,24 +186,34 @@ def test_the_agent_is_looked_for_in_the_root_of_driver_limits(short_path: Path) 
     assert "set by the agent" in lines(report)[0].found
 
 
-def test_a_config_says_whether_driver_limits_are_needed(tmp_path: Path) -> None:
-    """They are needed where an entry has no other isolation, and wished where one follows in its list."""
-    found = {}
-    for isolation in ("none", "[mps, none]", "[driver, none]", "driver", "[driver+mps, driver]"):
-        file = tmp_path / "config.yaml"
-        entry = f"{{name: aliyun.com/gpu-mem, isolation: {isolation}}}"
-        file.write_text(f"version: v1\nsharing: {{memory: {{resources: [{entry}]}}}}\n")
-        config = load(file).config
-        assert config is not None
-        needs = needs_of(config, None, tmp_path)
-        found[isolation] = (needs.driver_limits, needs.only_driver_limits, needs.burst)
-    assert found == {
-        "none": (False, False, False),
-        "[mps, none]": (False, False, False),
-        "[driver, none]": (True, False, False),
-        "driver": (True, True, False),
-        "[driver+mps, driver]": (True, True, False),
+def needs_by(sharing: object, folder: Path) -> ConfigNeeds:
+    """Return what a config with this way of sharing needs."""
+    file = folder / "config.json"
+    file.write_text(json.dumps({"version": "v1", "sharing": sharing}))
+    config = load(file).config
+    assert config is not None
+    return needs_of(config, None, folder)
+
+
+def test_a_config_says_what_each_entry_needs(tmp_path: Path) -> None:
+    """Each entry has its list of isolations, and `driver` means MPS, too, below `sharing.mps`."""
+    needs = needs_by(
+        {
+            "memory": {
+                "resources": [{"name": "a.b/c", "devices": [0], "isolation": ["driver", "mps", "none"], "burst": 1.5}]
+            },
+            "mps": {
+                "resources": [{"name": "nvidia.com/gpu", "replicas": 2, "devices": [1], "isolation": ["driver", "mps"]}]
+            },
+        },
+        tmp_path,
+    )
+    assert set(needs.entries) == {
+        EntryNeeds(("driver", "mps", "none"), bursts=True),
+        EntryNeeds(("driver+mps", "mps")),
     }
+    assert needs.driver_limits
+    assert not needs_by({"memory": {"resources": [{"name": "a.b/c"}]}}, tmp_path).driver_limits
 
 
 @pytest.mark.parametrize("name", NODES)
@@ -199,7 +228,12 @@ def test_a_config_without_them_makes_no_line_wrong(name: str, short_path: Path) 
     ("host", "needs", "found", "remedy"),
     [
         (KUBEADM_CONTAINERD_2, NEEDED, "driver 580.95.05 has none", "driver.version), or let the config take"),
-        (DRIVER_LIMITS, NEEDED, "sees no hook of containers without CDI devices", "(a) give GPUs by CDI, with `helm"),
+        (
+            DRIVER_LIMITS,
+            NEEDED,
+            "the daemon sees hooks of CDI devices only",
+            "(a) give GPUs by CDI, with `helm",
+        ),
         (
             DRIVER_LIMITS,
             NEEDED,
@@ -270,7 +304,18 @@ def test_a_config_without_them_makes_no_line_wrong(name: str, short_path: Path) 
             "in /etc/modprobe.d/nvidia.conf turns the accounting of the driver off at the next boot",
             "and reboot the node",
         ),
-        (DRIVER_LIMITS.without("/run/cdi/nvidia.yaml"), BY_CDI, "no CDI specification has the GPUs", "mend the line"),
+        (
+            DRIVER_LIMITS_OLD_TOOLKIT.without("/run/cdi/nvidia.yaml"),
+            BY_CDI,
+            "write a CDI specification, and toolkit 1.18.1 has no apply-cuda-memory-limits",
+            "1.18.1 now, to 1.20.1 or newer (NVIDIA's operator: from 26.7.1 on). Then start the daemon of gpushare",
+        ),
+        (
+            DRIVER_LIMITS + HostDescription({"/run/cdi/nvidia.yaml": WITHOUT_HOOK_ON_ONE}),
+            BY_CDI,
+            f"/run/cdi/nvidia.yaml has no apply-cuda-memory-limits for nvidia.com/gpu={GPUS[1].uuid}",
+            "Leave out the option --disable-hook",
+        ),
     ],
     ids=[
         "old driver",
@@ -287,7 +332,8 @@ def test_a_config_without_them_makes_no_line_wrong(name: str, short_path: Path) 
         "turned off",
         "turned off by a file",
         "turned off later",
-        "no specification",
+        "no specification and old toolkit",
+        "no hook on one GPU",
     ],
 )
 def test_what_a_node_lacks_is_named_with_what_mends_it(
@@ -300,39 +346,100 @@ def test_what_a_node_lacks_is_named_with_what_mends_it(
     assert remedy in (line.remedy or "")
 
 
+OLDER = HostDescription({"/run/cdi/nvidia.yaml": specification(driver="580.95.05", limits=True)})
+
+
+@pytest.mark.parametrize(
+    ("host", "needs"),
+    [
+        (DRIVER_LIMITS.without("/run/cdi/nvidia.yaml"), BY_CDI),
+        (DRIVER_LIMITS + OLDER, BY_CDI),
+        (DRIVER_LIMITS, replace(BY_CDI, cdi_kind="example.com/gpu")),
+    ],
+    ids=["no specification", "of an older driver", "another kind"],
+)
+def test_a_specification_that_the_daemon_will_write_is_not_judged(
+    host: HostDescription, needs: ConfigNeeds, short_path: Path
+) -> None:
+    """Nothing is wrong before the daemon starts: with toolkit 1.20.1 the daemon's own specification has the hook.
+
+    Whoever follows the advice to give GPUs by CDI comes to this node, and must not be sent in a circle.
+    """
+    _, before = examined(host, short_path / "before", needs)
+    assert wrong_lines(before) == []
+    assert [line.judgement for line in lines(before)] == ["notLookedAt"]
+    assert "the daemon will have the toolkit write one, with apply-cuda-memory-limits" in lines(before)[0].found
+    folder = short_path / "after"
+    with built(host, folder), lock(folder / f"{PLUGIN_DIRECTORY[1:]}/gpushare.lock"):
+        root = HostRoot(folder)
+        report = judged(read_node(root, needs, lambda _library: shown(DRIVER_WITH_LIMITS)), root)
+    assert [line.subject for line in wrong_lines(report)] == ["CDI specifications", SUBJECT]
+    assert "mend the line about CDI specifications first" in (wrong_lines(report)[1].remedy or "")
+
+
 @pytest.mark.parametrize("host", [KUBEADM_CONTAINERD_2, DRIVER_LIMITS_OLD_TOOLKIT], ids=["driver", "toolkit"])
 @pytest.mark.parametrize("instead", ["none", "mps"])
 def test_a_config_with_another_isolation_is_served_without_them(
     host: HostDescription, instead: str, short_path: Path
 ) -> None:
-    """With `isolation: [driver, none]` nothing is wrong; the line says what is taken, and what is missing."""
-    needs = replace(BY_CDI, only_driver_limits=False, instead_of_driver=(instead,))
+    """With `isolation: [driver, none]` nothing is wrong; the line says what is taken, and what is missing.
+
+    What brings driver limits is told below what is wrong, in a list of its own.
+    """
+    needs = replace(BY_CDI, entries=(EntryNeeds(("driver", instead)),))
     _, report = examined(host, short_path, needs)
-    assert wrong_lines(report) == []
+    assert [line.subject for line in wrong_lines(report)] == (["MPS"] if instead == "mps" else [])
     (line,) = lines(report)
     assert f"so the config takes the next isolation of its list: {instead}" in line.found
     assert line.found.startswith("no limits: ") is (instead == "none")
     assert ("with which nothing limits the memory of containers" in line.found) is (instead == "none")
-    assert "; for driver limits, " in line.found
-    assert "upgrade" in line.found
-    assert "[driver, none]" not in line.found
+    assert "upgrade" not in line.found
+    assert line.improvement is not None
+    assert "upgrade" in line.improvement
+    assert "[driver, none]" not in line.improvement
+    assert "To get the first isolation of each list of the config, which is not needed:" in [*lines_of(report)]
 
 
-def test_what_a_config_lists_behind_driver_limits_is_known(tmp_path: Path) -> None:
-    """Of each entry, the first isolation behind those of the driver counts, each once."""
-    lists = [
-        ["driver", "mps", "none"],
-        ["driver+mps", "driver", "none"],
-        ["driver", "none"],
-        ["driver"],
-        ["mps", "none"],
-    ]
-    entries = [{"name": f"a.b/{number}", "isolation": each} for number, each in enumerate(lists)]
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps({"version": "v1", "sharing": {"memory": {"resources": entries}}}))
-    config = load(file).config
-    assert config is not None
-    assert needs_of(config, None, Path("/s")).instead_of_driver == ("mps", "none")
+OLD = KUBEADM_CONTAINERD_2
+
+
+@pytest.mark.parametrize(
+    ("host", "isolations", "mps"),
+    [
+        (DRIVER_LIMITS, ("mps", "none"), "wrong"),
+        (DRIVER_LIMITS, ("driver", "mps", "none"), "right"),
+        (DRIVER_LIMITS, ("driver+mps", "none"), "wrong"),
+        (OLD, ("driver", "mps", "none"), "wrong"),
+        (OLD, ("driver+mps", "none"), "right"),
+        (OLD, ("none",), "right"),
+    ],
+)
+def test_mps_is_judged_by_the_isolation_that_the_node_takes(
+    host: HostDescription, isolations: tuple[str, ...], mps: str, short_path: Path
+) -> None:
+    """Where a list comes to MPS on a node, something has to serve MPS there; elsewhere MPS is not needed."""
+    _, report = examined(host, short_path, replace(CDI, entries=(EntryNeeds(isolations),)))
+    assert [line.judgement for line in report.lines if line.subject == "MPS"] == [mps]
+
+
+def test_mps_is_not_needed_where_it_can_share_no_gpu(short_path: Path) -> None:
+    """On a node whose GPUs are in MIG mode, and with a protocol that the driver lacks, a list goes on behind MPS."""
+    entries = (EntryNeeds(("driver", "mps", "none")),)
+    source = shown(OLD.files["/sys/module/nvidia/version"].strip())
+    cards = tuple(replace(card, mig_enabled=True) for card in source.inventory.cards)
+    source.inventory = replace(source.inventory, cards=cards)
+    _, divided = examined(OLD, short_path / "divided", replace(CDI, entries=entries), source)
+    _, protocol = examined(OLD, short_path / "protocol", replace(CDI, entries=entries, mps_protocol=3))
+    assert wrong_lines(divided) == wrong_lines(protocol) == []
+
+
+def test_each_entry_is_judged_by_its_own_list(short_path: Path) -> None:
+    """Of two entries, one with a burst lacks the agent, and the other has its limits by the hook."""
+    burst = EntryNeeds(("driver", "none"), bursts=True)
+    _, report = examined(DRIVER_LIMITS, short_path / "burst", replace(CDI, entries=(burst, *NEEDED.entries)))
+    assert wrong_lines(report) == []
+    (line,) = lines(report)
+    assert line.found.startswith("no limits: burst needs the agent gpushare driver-limits, which does not run")
 
 
 @pytest.mark.parametrize(

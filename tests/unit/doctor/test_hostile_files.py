@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.doctor.bundle import write_bundle
+from gpushare_plugin.doctor.node.needs import EntryNeeds
 from gpushare_plugin.doctor.words import lines_of
 from gpushare_plugin.testing.hosts import DRIVER_LIMITS, KUBEADM_CONTAINERD_1_7, OPERATOR_25_10, HostDescription
 from tests.unit.doctor.examining import CDI, ENVVAR, examined
@@ -71,7 +72,7 @@ def test_any_content_is_survived(contents: dict[str, str], node: HostDescription
     """Every part has its line, in text and in the archive, whatever the files of the node have in them."""
     sendable = {path: text.encode(errors="replace").decode() for path, text in contents.items()}
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="gs-") as folder:
-        needs = replace(CDI, driver_limits=True, only_driver_limits=True)
+        needs = replace(CDI, entries=(EntryNeeds(("driver",)),))
         facts, report = examined(node + HostDescription(sendable), Path(folder, "node"), needs)
         subjects = {line.subject for line in report.lines}
         assert {"driver (kernel)", "kubelet, checkpoint", "control groups", "SELinux"} <= subjects

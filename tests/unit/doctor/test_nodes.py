@@ -20,7 +20,7 @@ from gpushare_plugin.testing.hosts import (
     HostDescription,
     specification,
 )
-from tests.unit.doctor.examining import CDI, ENVVAR, examined, found, hidden, shown, wrong_lines
+from tests.unit.doctor.examining import CDI, ENVVAR, MPS, examined, found, hidden, shown, wrong_lines
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
 SETTINGS = f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml"
@@ -162,8 +162,8 @@ def test_the_root_of_a_pod_is_no_node(short_path: Path) -> None:
         directories=OPERATOR_25_10.directories,
         nvml=KUBEADM_CONTAINERD_1_7.nvml,
     )
-    for needs in (ENVVAR, CDI, ConfigNeeds(mps=True)):
-        _, report = examined(seen, short_path / f"{needs.cdi}{needs.mps}", needs)
+    for needs in (ENVVAR, CDI, MPS):
+        _, report = examined(seen, short_path / f"{needs.cdi}{len(needs.entries)}", needs)
         assert wrong_lines(report) == []
         assert "mount the root of the node" in found(report, "NVIDIA's GPU operator")
         assert found(report, "CDI specifications") == found(report, "container toolkit") == found(report, "MPS")
@@ -205,7 +205,7 @@ def test_what_needs_no_container_runtime_is_looked_at_without_one(short_path: Pa
     bare = KUBEADM_CONTAINERD_2.without("/etc/containerd", "/run/containerd", "/usr/bin/containerd")
     spec = HostDescription({"/etc/cdi/nvidia.yaml": "no: specification"}, directories=("/run/nvidia/mps",))
     spec += HostDescription({"/usr/bin/nvidia-cuda-mps-control": ""})
-    facts, report = examined(bare + spec, short_path, ConfigNeeds(mps=True))
+    facts, report = examined(bare + spec, short_path, MPS)
     assert facts.runtime is None
     assert found(report, "container toolkit") == "1.18.1, in /usr/bin"
     wrong = {line.subject for line in wrong_lines(report)}
