@@ -185,6 +185,7 @@ EVENTS = {
     "mps_status_not_written": "The status file cannot be written, so `gpushare run` keeps the units Unhealthy. See `reason`.",
     "mps_server_created": "The MPS server of all namespaces runs (MPS protocol 3).",
     "mps_server_ended": "The MPS server has ended, and the programs that used it with it (MPS protocol 3). A new one is made, with all namespaces. Containers of ended programs have to start again.",
+    "mps_process_stays": "A process of MPS still runs after SIGKILL. `gpushare mps` goes on without waiting for its end.",
     "mps_server_orphaned": "An MPS server was left without an MPS control daemon. It is ended, since it blocks the GPU.",
     "mps_daemon_ignored": "Another process looks like the MPS control daemon, but is not the one of gpushare. It is ignored.",
     "mps_daemon_warned": "The MPS control daemon printed a message when it started. gpushare uses it nevertheless.",

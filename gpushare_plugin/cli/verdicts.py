@@ -92,6 +92,15 @@ class ConfigVerdict:
         }
 
     @property
+    def _told_isolations(self) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """Those of `isolations` that people are told: of a list, and by the driver."""
+        plan = self.plan or Plan()
+        listed = {
+            gpu.label for each in self.resources for gpu in each.gpus.values() if gpu.uuid in plan.isolation_reasons
+        }
+        return {label: each for label, each in self.isolations.items() if label in listed or includes_driver(each[:1])}
+
+    @property
     def devices(self) -> dict[str, Device]:
         """The devices that claims could get, by the label of the GPU."""
         gpus = self.plan.by_claim if self.plan else {}
@@ -118,8 +127,7 @@ class ConfigVerdict:
             on = ", ".join(gpu.label for gpu in resource.gpus.values())
             yield f"  {resource.name}: {len(resource.units)} on GPU {on}"
         yield from (f"  {line}" for line in device_lines(self._driver, self.devices))
-        told = {gpu: each for gpu, each in self.isolations.items() if each[1] or includes_driver(each[:1])}
-        yield from (f"  {sentence}" for sentence in chosen_isolations(told))
+        yield from (f"  {sentence}" for sentence in chosen_isolations(self._told_isolations))
         for label, name in self.cdi_names.items():
             yield f"  CDI device of GPU {label}: {name}"
         yield from self.warning_lines

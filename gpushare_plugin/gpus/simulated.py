@@ -300,8 +300,17 @@ def _inventory(node: SimulatedNode) -> Inventory:
         driver_version=node.driver_version,
         cuda_version=_numbers(node.cuda_version),
         machine=node.machine,
-        driver_limits=_LIMITS[node.driver_limits],
+        driver_limits=_limits(node),
         closeness={frozenset((one.uuid, other.uuid)): _closeness(one, other) for one, other in combinations(gpus, 2)},
+    )
+
+
+def _limits(node: SimulatedNode) -> DriverLimits:
+    if has_driver_limits(node.driver_version):
+        return _LIMITS[node.driver_limits]
+    return DriverLimits(
+        f"driver {node.driver_version} of the simulated GPUs limits no memory, and drivers from {FIRST_DRIVER} on do; "
+        "set driverVersion and driverLimits in their file"
     )
 
 

@@ -16,13 +16,15 @@ import contextlib
 import os
 import shutil
 import signal
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import structlog
 
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.files.socket_path import why_too_long
+from gpushare_plugin.base.reported import Repeats
 from gpushare_plugin.core.namespaces import NAMESPACE_NAME, SERVER, WITH_NAMESPACES, MpsProtocol
 from gpushare_plugin.mps import pipe_directory
 from gpushare_plugin.mps.exchange import ListedClient, MpsSettings
@@ -34,6 +36,7 @@ from gpushare_plugin.mps.processes import (
     DEVICES_VARIABLE,
     PIPE_VARIABLE,
     PROTOCOL_OPTION,
+    STAYS,
     MpsProcess,
     candidates,
     servers,
@@ -59,6 +62,10 @@ _PAUSE = 0.1
 """Seconds until a daemon busy with another connection is asked again."""
 _MOST_PEERS = 5
 """The most peers named in a message: many connections must not fill the log."""
+_IGNORED_PAUSE = 600.0
+"""Seconds before another process that only resembles the daemon is logged for the same objection."""
+_MOST_IGNORED = 16
+"""The most objections counted apart."""
 _STARTED_WITHIN = 20.0
 """Seconds that the start of the daemon may take, in addition to the seconds for any answer."""
 _QUIT_WITHIN = 5
@@ -81,25 +88,27 @@ class ProgramError(ControlError):
 class Control:
     """The control daemon of a pipe directory and a log directory; the daemon need not run."""
 
-    def __init__(self, pipe: Path, log: Path, patience: float = 10.0) -> None:
-        """Wait for every answer at most `patience` seconds."""
+    def __init__(
+        self, pipe: Path, log: Path, patience: float = 10.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Wait for every answer at most `patience` seconds; `clock` returns seconds, for pauses in the log."""
         self._pipe = pipe
         self._log = log
         self._patience = patience
-        self._ignored: set[MpsProcess] = set()
+        self._ignored = Repeats(_IGNORED_PAUSE, _MOST_IGNORED)
+        self._clock = clock
 
     def find(self) -> MpsProcess | None:
         """Return the running daemon, whoever started it, or None.
 
-        A process that only resembles the daemon is ignored, and logged once.
+        A process that only resembles the daemon is ignored, and logged: one for each objection within a pause, since
+        any container can start such processes without end.
         """
         for candidate in candidates(self._pipe):
             if candidate.objection is None:
                 return candidate.process
-            if candidate.process not in self._ignored:
-                pid, reason = candidate.process.pid, candidate.objection
-                _log.warning("mps_daemon_ignored", pid=pid, reason=reason)
-                self._ignored.add(candidate.process)
+            if self._ignored.untold(candidate.objection, self._clock()) is not None:
+                _log.warning("mps_daemon_ignored", pid=candidate.process.pid, reason=candidate.objection)
         return None
 
     async def start(self, devices: Sequence[str], protocol: MpsProtocol = 2) -> MpsProcess:
@@ -214,7 +223,10 @@ class Control:
         return found
 
     async def quit(self, daemon: MpsProcess) -> None:
-        """End `daemon` and its servers; processes that still use a server after a few seconds lose it."""
+        """End `daemon` and its servers; processes that still use a server after a few seconds lose it.
+
+        Raises ControlError if the daemon stays even after SIGKILL.
+        """
         try:
             # The exit status shows only whether the servers ended by themselves.
             if daemon.protocol == WITH_NAMESPACES:
@@ -223,8 +235,8 @@ class Control:
                 await self._run(commands=(f"quit -t {_QUIT_WITHIN}",), patience=_QUIT_WITHIN)
         except ControlError as error:
             _log.warning("mps_daemon_quit_failed", pid=daemon.pid, reason=str(error))
-        if not await daemon.ended(_GONE_WITHIN):
-            await daemon.end()
+        if not (await daemon.ended(_GONE_WITHIN) or await daemon.end()):
+            raise ControlError(f"the MPS control daemon, process {daemon.pid}, does not end: {STAYS}")
 
     async def _servers(self) -> list[int]:
         return _numbers(await self.ask("get_server_list"))

@@ -1,6 +1,7 @@
 """The life of the MPS control daemon: adopted or started, limited, asked for signs of life, replaced, ended."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from gpushare_plugin.mps.applied import Applied, AppliedLimits
 from gpushare_plugin.mps.clients import ListedClients
 from gpushare_plugin.mps.control import Control, ControlError, ProgramError
 from gpushare_plugin.mps.namespaces import AppliedNamespaces
-from gpushare_plugin.mps.processes import MpsProcess, servers
+from gpushare_plugin.mps.processes import STAYS, MpsProcess, servers
 
 _log = structlog.get_logger()
 
@@ -96,10 +97,11 @@ class Lifecycle:
             self.daemon.ask_at = 0.0
 
     async def end(self) -> None:
-        """End the daemon and the MPS servers, no matter who started the daemon."""
+        """End the daemon and the MPS servers, no matter who started the daemon; a process that stays is logged."""
         if (process := self._control.find()) is not None:
-            await self._control.quit(process)
-            _log.info("mps_daemon_stopped", pid=process.pid, reason="gpushare mps ends")
+            with contextlib.suppress(ControlError):  # the process stays
+                await self._control.quit(process)
+                _log.info("mps_daemon_stopped", pid=process.pid, reason="gpushare mps ends")
         await self._end_orphans()
 
     @staticmethod
@@ -153,7 +155,8 @@ class Lifecycle:
                 f"{cause}; not replacing it, because programs that use its servers ({pids}) would end with it: end the "
                 "processes that are connected to it, or stop gpushare mps to end all programs under MPS"
             )
-        await daemon.process.end()
+        if not await daemon.process.end():
+            return f"{cause}; process {daemon.process.pid} cannot be replaced: {STAYS}"
         self.daemon = None
         return f"{cause}; replacing process {daemon.process.pid}"
 

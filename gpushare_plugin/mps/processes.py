@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import psutil
+import structlog
 
 from gpushare_plugin.base.files.mounts import sees_our_files
 from gpushare_plugin.base.structs import Struct
@@ -37,6 +38,14 @@ Source of variable and option: NVIDIA, "Multi-Process Service" r615, MPS v3 Inte
 
 CONTROL_SOCKET = "control"
 """The socket of the control daemon in the pipe directory; a second socket in the directory is for root."""
+
+STAYS = (
+    "it still runs after SIGKILL, so a call of the driver does not return; see dmesg of the node, and restart the node "
+    "if the process stays"
+)
+"""Why a process has not ended, and what to do."""
+
+_log = structlog.get_logger()
 
 _PROC = Path("/proc")
 _LOOK_EVERY = 0.02
@@ -73,22 +82,29 @@ class MpsProcess(Struct, frozen=True):
             pass
         return False
 
-    async def ended(self, within: float | None) -> bool:
-        """Wait for the end of the process, at most `within` seconds if given; return whether the process has ended."""
+    async def ended(self, within: float) -> bool:
+        """Wait for the end of the process, at most `within` seconds; return whether the process has ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
                 while self.alive:  # noqa: ASYNC110 - no event reports the end
                     await asyncio.sleep(_LOOK_EVERY)
         return not self.alive
 
-    async def end(self, patience: float = 3.0) -> None:
-        """Ask the process to end, and kill the process after `patience` seconds; return once the process is gone."""
-        for send, within in ((self.process.terminate, patience), (self.process.kill, None)):
+    async def end(self, patience: float = 3.0, killed_within: float = 10.0) -> bool:
+        """Ask the process to end, and kill the process after `patience` seconds; return whether the process is gone.
+
+        A process that is still there `killed_within` seconds after the kill is logged: SIGKILL waits for a call of the
+        driver that does not return.
+        """
+        for send, within in ((self.process.terminate, patience), (self.process.kill, killed_within)):
             if not self.alive:
-                return
+                return True
             with contextlib.suppress(psutil.NoSuchProcess):
                 send()
-            await self.ended(within)
+            if await self.ended(within):
+                return True
+        _log.error("mps_process_stays", pid=self.pid, reason=STAYS)
+        return False
 
 
 class CandidateDaemon(Struct, frozen=True):

@@ -193,7 +193,10 @@ class TestCheckConfig:
         lacking, having = tmp_path / "lacking.yaml", tmp_path / "having.yaml"
         lacking.write_text("gpus: [{memory: 8GiB, count: 2}]\n")
         having.write_text('gpus: [{memory: 8GiB, count: 2}]\ndriverVersion: "615.71.09"\ndriverLimits: hook\n')
-        reason = "driver: simulated GPUs have no driver that limits memory, unless their file has driverLimits"
+        reason = (
+            "driver: driver 570.86.15 of the simulated GPUs limits no memory, and drivers from 615 on do; set "
+            "driverVersion and driverLimits in their file"
+        )
         for gpus, sentence, name, reasons in (
             (lacking, f"GPU 0, 1: isolation mps, not {reason}", "mps", [reason]),
             (having, "GPU 0, 1: isolation driver", "driver", []),
@@ -209,7 +212,19 @@ class TestCheckConfig:
             assert found["isolations"] == {gpu: {"name": name, "passedOver": reasons} for gpu in "01"}
             gpu = json.loads(listed.output)["gpus"][0]
             assert (gpu["isolation"], gpu["isolationReasons"]) == (name, reasons)
-            assert (sentence in rows.output.splitlines()) is bool(reasons)
+            assert sentence in rows.output.splitlines()
+
+    async def test_the_first_isolation_of_a_list_is_named_too(self, tmp_path: Path) -> None:
+        """A list says what may come; both commands say what came, also without a limit by the driver."""
+        entry = "{name: aliyun.com/gpu-mem, isolation: [mps, none]}"
+        config = written(tmp_path, f"version: v1\nsharing: {{memory: {{resources: [{entry}]}}}}\n")
+        (gpus := tmp_path / "gpus.yaml").write_text("gpus: [{memory: 8GiB}]\n")
+        checked, listed = await asyncio.gather(
+            gpushare("check-config", config, "--simulate", gpus),
+            gpushare("list", "--config-file", config, "--simulate", gpus),
+        )
+        assert checked.output.splitlines()[-1] == "  GPU 0: isolation mps"
+        assert "GPU 0: isolation mps" in listed.output.splitlines()
 
     async def test_an_isolation_that_the_node_lacks_is_a_mistake(self, node: FakeNvml, tmp_path: Path) -> None:
         """The driver of the node is too old, and the message says what to do."""

@@ -178,6 +178,8 @@ class GpuReport(Part, frozen=True, kw_only=True):
     """
     isolation_reasons: tuple[str, ...] = ()
     """Why other isolations were not chosen that the config has before `isolation`, each with the name in front."""
+    isolation_listed: bool = False
+    """Whether the config lists several isolations, of which `isolation` is the first that the node has."""
     cdi_device: str | None = None
     """The CDI device that containers get; None where containers get no CDI devices."""
     units: int = 0
@@ -406,6 +408,7 @@ class _NodeReporter:
             "mode": mode,
             "isolation": self._snapshot.isolations.get(gpu.uuid, "none") if chosen else None,
             "isolation_reasons": self._snapshot.isolation_reasons.get(gpu.uuid, ()) if chosen else (),
+            "isolation_listed": bool(chosen) and gpu.uuid in self._snapshot.isolation_reasons,
             "units": len(units),
             "unit_mib": (units[0].mib or None) if units else None,
             "retired": self._retired[name, gpu.uuid],

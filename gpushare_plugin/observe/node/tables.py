@@ -137,7 +137,7 @@ def remarks(node: NodeReport) -> Iterator[str]:
         {
             gpu.label: (f"{gpu.isolation}{later if gpu.waiting else ''}", gpu.isolation_reasons)
             for gpu in node.gpus
-            if gpu.isolation and gpu.isolation_reasons
+            if gpu.isolation and (gpu.isolation_listed or gpu.isolation_reasons)
         }
     )
     yield from _about_gpus(node)

@@ -25,7 +25,7 @@ from tests.logs import logged
 from tests.namespaces import unshared
 from tests.unit.mps.roots import UUIDS
 from tests.unit.mps.supervised import control_daemon
-from tests.waiting import until, until_blocking
+from tests.waiting import PATIENCE, until, until_blocking
 
 
 def environment_of(process: MpsProcess) -> list[bytes]:
@@ -163,13 +163,44 @@ def test_a_process_that_only_looks_like_the_daemon_is_none(root: MpsRoot) -> Non
 @pytest.mark.parametrize("where", [None, "elsewhere"])
 def test_a_daemon_listens_on_its_socket(root: MpsRoot, where: str | None) -> None:
     """A process that has all of a daemon but the socket is none; it is ignored, and the log says so once."""
-    control = Control(root.pipe, root.log)
+    control = Control(root.pipe, root.log, clock=lambda: 0.0)
     with lookalike("-d", pipe=root.pipe, listen=root.pipe / where if where else None) as pid, logged() as told:
         assert control.find() is None
         assert control.find() is None
     event = "mps_daemon_ignored"
     reason = f"it does not listen on {root.pipe}/control"
     assert told == [{"event": event, "pid": pid, "reason": reason, "log_level": "warning"}]
+
+
+def test_processes_that_look_like_the_daemon_do_not_fill_the_log(root: MpsRoot) -> None:
+    """However many of them a container starts, one is logged in ten minutes."""
+    clock = [0.0]
+    control = Control(root.pipe, root.log, clock=lambda: clock[0])
+    lines = []
+    for clock[0] in (0.0, 1.0, 599.0, 600.0):
+        with lookalike("-d", pipe=root.pipe), logged() as told:
+            assert control.find() is None
+        lines.append(len(told))
+    assert lines == [1, 0, 0, 1]
+
+
+_OWN_INIT = """
+import asyncio, os, psutil
+from gpushare_plugin.mps.processes import MpsProcess
+if not os.fork():
+    gone = asyncio.run(MpsProcess(psutil.Process(1), ()).end(patience=0.05, killed_within=0.05))
+    print("gone" if gone else "stays", flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_a_process_that_stays_after_a_kill_is_not_waited_for() -> None:
+    """The first process of a PID namespace, which nothing inside can kill, stands for one in a call of the driver."""
+    command = [*unshared("--pid", "--fork", "--mount-proc"), sys.executable, "-c", _OWN_INIT]
+    said = subprocess.run(command, capture_output=True, check=True, text=True, timeout=PATIENCE).stdout
+    assert "mps_process_stays" in said
+    assert said.endswith("stays\n")
 
 
 def test_a_server_sees_our_file_systems(root: MpsRoot) -> None:

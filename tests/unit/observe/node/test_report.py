@@ -145,6 +145,7 @@ def test_data_holds_everything_and_is_json(node: NodeReport) -> None:
         "mode": "memory",
         "isolation": "none",
         "isolationReasons": [],
+        "isolationListed": False,
         "cdiDevice": None,
         "units": 15,
         "unitMiB": 1024,
