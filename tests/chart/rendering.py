@@ -32,6 +32,7 @@ STATIC_VALUES: dict[str, dict[str, Any]] = {
         "mps": {"enabled": True},
         "partitioning": {"enabled": True, "mig": {"enabled": True}},
     },
+    "gpushare-web.yaml": {"web": {"enabled": True, "tls": {"secretName": "gpushare-web-tls"}}},
 }
 """The static manifests, each by the values that it is made with: the daemon, and what works with the daemon."""
 

@@ -208,6 +208,22 @@ EVERYTHING: dict[str, Any] = {
             "securityContext": {"privileged": True},
         },
     },
+    "web": {
+        **WORKLOAD,
+        "enabled": True,
+        "replicas": 2,
+        "port": 1444,
+        "probePort": 1445,
+        "tls": {"secretName": "pages"},
+        "insecureHttp": True,
+        "proxy": {"secretName": "front-proxy", "names": ["front"]},
+        "topologySpreadConstraints": SPREAD,
+        "resources": {"limits": {"memory": "1Gi"}},
+        "priorityClassName": "pages",
+        "nodeSelector": {"team": "gpu"},
+        "affinity": {"podAntiAffinity": {}},
+        "tolerations": [{"operator": "Exists"}],
+    },
     "dra": {"enabled": True, "driver": "gpus.example.com"},
     "driverLimits": {
         **WORKLOAD,
@@ -243,6 +259,7 @@ EVERYTHING: dict[str, Any] = {
         "enabled": True,
         "from": [{"podSelector": {}}],
         "schedulers": [{"ipBlock": {"cidr": "192.0.2.1/32"}}],
+        "viewers": [{"podSelector": {}}],
     },
     "resourceNames": ["example.com/gpu"],
     "scheduler": {
@@ -328,8 +345,9 @@ def test_the_chart_makes_only_the_daemon_and_its_rights_by_default() -> None:
     bounds += ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"] * 3
     rest = [*["PodMonitor"] * 3, "PrometheusRule", *rights, *local, "RuntimeClass", *["Service"] * 3]
     rest += ["ServiceAccount", *["ServiceMonitor"] * 3]
+    rest += ["ServiceAccount", *rights, "ClusterRole", "Service", "Deployment", "PodDisruptionBudget"]
     node = ["ConfigMap", "DaemonSet", "ConfigMap"]
-    parts = [*extender, "Secret", *scheduler, *["DaemonSet"] * 2, *["NetworkPolicy"] * 3, *partitioner]
+    parts = [*extender, "Secret", *scheduler, *["DaemonSet"] * 2, *["NetworkPolicy"] * 4, *partitioner]
     assert kinds(EVERYTHING) == [*node, *["DeviceClass"] * 5, "Job", "DaemonSet", *parts, *bounds, *rest]
     assert kinds({"simulate": GPUS}) == ["DaemonSet", *rights, "ServiceAccount", "ConfigMap"]
     assert kinds({"cluster": {"enabled": False}}) == ["DaemonSet", "ServiceAccount"]
@@ -374,7 +392,7 @@ def test_every_program_is_in_a_static_manifest() -> None:
     """Whoever has no Helm can run all parts, each with the daemon that works with it."""
     daemons = {"node-daemon", "mps", "mig", "driver-limits"}
     found = {name: components(yaml.safe_load_all((STATIC / name).read_text())) for name in STATIC_VALUES}
-    assert set().union(*found.values()) == {*daemons, "extender", "kube-scheduler", "partitioner"}
+    assert set().union(*found.values()) == {*daemons, "extender", "kube-scheduler", "partitioner", "web"}
     assert all("node-daemon" in each for each in found.values())
 
 

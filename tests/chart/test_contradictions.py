@@ -283,6 +283,38 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "true, or both to false"
         ),
     ),
+    "pages without GPUs": (
+        {"cluster": {"enabled": False}, "web": {"enabled": True, "insecureHttp": True}},
+        (
+            "web.enabled is true, but cluster.enabled is false, so the daemons would not publish the GPUs that the "
+            "pages show: set both to true, or both to false"
+        ),
+    ),
+    "tokens that others can read": (
+        {"web": {"enabled": True}},
+        (
+            "web.enabled is true, but web.tls.secretName is not set, so tokens of viewers would come over plain HTTP: "
+            "set web.tls.secretName, or web.insecureHttp where only a proxy with HTTPS reaches the pages"
+        ),
+    ),
+    "a proxy without HTTPS": (
+        {"web": {"enabled": True, "insecureHttp": True, "proxy": {"secretName": "front"}}},
+        (
+            "web.proxy.secretName is set, but web.tls.secretName is not, and a proxy proves by HTTPS who it is: set "
+            "web.tls.secretName, or remove web.proxy.secretName"
+        ),
+    ),
+    "names of a proxy without an authority": (
+        {"web": {"enabled": True, "tls": {"secretName": "pages"}, "proxy": {"names": ["front"]}}},
+        (
+            "web.proxy.names is set, but web.proxy.secretName is not, so no proxy would be believed: set "
+            "web.proxy.secretName, or remove web.proxy.names"
+        ),
+    ),
+    "one port for pages and probes": (
+        {"web": {"enabled": True, "insecureHttp": True, "port": 8081}},
+        "web.port and web.probePort are both 8081: set two ports",
+    ),
     "slices that no daemon sees": (
         {"cluster": {"enabled": False}, "partitioning": {"enabled": True}},
         (

@@ -30,6 +30,14 @@ gpushare-extender
 {{- include "gpushare.part" (list . "-partitioner") }}
 {{- end }}
 
+{{/* The names of the Deployment with the pages, and of the ClusterRole of those who may see the pages. */}}
+{{- define "gpushare.webName" -}}
+{{- include "gpushare.part" (list . "-web") }}
+{{- end }}
+{{- define "gpushare.webViewerName" -}}
+{{- include "gpushare.part" (list . "-web-viewer") }}
+{{- end }}
+
 {{/* The name of the Lease of partitioners, which `gpushare partition` has fixed. */}}
 {{- define "gpushare.partitionerLease" -}}
 gpushare-partitioner

@@ -1,6 +1,6 @@
 {{/*
 The programs that the chart runs, called by the component in their labels: node-daemon, mps, mig, driver-limits, extender,
-kube-scheduler, partitioner, cleanup, doctor and test. Values about a program have the same names for all of them. Most templates take (list $ $component).
+kube-scheduler, partitioner, web, cleanup, doctor and test. Values about a program have the same names for all of them. Most templates take (list $ $component).
 */}}
 
 {{/* Where the values of a program are, such as partitioning.mig. Those of the daemon are at the top. */}}
@@ -13,6 +13,7 @@ kube-scheduler, partitioner, cleanup, doctor and test. Values about a program ha
   "extender" "scheduler"
   "kube-scheduler" "scheduler.kubeScheduler"
   "partitioner" "partitioning"
+  "web" "web"
   "cleanup" "cleanup"
   "doctor" "doctor"
   "test" "helmTest"
@@ -217,7 +218,7 @@ nodeAffinity:
 {{/* Where the programs go that work for the whole cluster. kube-scheduler goes where the extender goes. */}}
 {{- define "gpushare.clusterFields" -}}
 {{- $ := first . }}
-{{- $section := eq (last .) "partitioner" | ternary $.Values.partitioning $.Values.scheduler }}
+{{- $section := get (dict "partitioner" $.Values.partitioning "web" $.Values.web) (last .) | default $.Values.scheduler }}
 {{- $affinity := $section.affinity }}
 {{- $selector := dict "matchLabels" (include "gpushare.selectorLabels" . | fromYaml) }}
 {{- if kindIs "invalid" $affinity }}

@@ -12,7 +12,7 @@ from aiohttp.test_utils import make_mocked_request
 
 from gpushare_plugin.kube.client import Client
 from gpushare_plugin.testing.clock import MovedClock
-from gpushare_plugin.testing.cluster import ApiServer
+from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.cluster.people import Person
 from gpushare_plugin.testing.cluster.server import Refusal
 from gpushare_plugin.web.reviewed_access import (
@@ -20,9 +20,11 @@ from gpushare_plugin.web.reviewed_access import (
     MOST_NAMESPACES,
     MOST_NEWCOMERS,
     MOST_VISITORS,
+    PAGES,
     ReviewedAccess,
 )
 from gpushare_plugin.web.viewer import Viewer
+from tests.chart.rendering import objects
 from tests.unit.kube.cluster import QUICK
 from tests.unit.web.visited import a_cluster, asked, in_namespace, visited
 from tests.waiting import until
@@ -198,3 +200,14 @@ async def test_a_flood_of_wrong_tokens_does_not_keep_users_out(server: ApiServer
         assert (await asked(address, "token-of-alice"))[0] == 200
         server.delayed.pop("tokenreviews").set()
     assert {task.result()[0] for task in strangers} == {401}
+
+
+async def test_the_rights_of_the_chart_suffice_and_are_all_used(server: ApiServer, tmp_path: Path) -> None:
+    """The service account of the pages has the rights that it uses, and no other."""
+    made = objects({"web": {"enabled": True, "insecureHttp": True}})
+    server.permissions = rights = granted(made, "gpushare-web")
+    async with visited(server, tmp_path) as address:
+        assert (await asked(address, "token-of-alice"))[0] == 200
+        await until(lambda: server.used == rights, lambda: rights - server.used)
+    (role,) = [each for each in made if each["metadata"]["name"] == "gpushare-web-viewer"]
+    assert role["rules"] == [{"nonResourceURLs": [PAGES], "verbs": ["get"]}]
