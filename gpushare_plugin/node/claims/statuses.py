@@ -14,8 +14,8 @@ from gpushare_plugin.base.text import in_words
 from gpushare_plugin.claims.claim import ClaimRefusedError
 from gpushare_plugin.claims.effects import DeviceShare, device_effects, share_effects
 from gpushare_plugin.claims.status import DeviceStatus
+from gpushare_plugin.core.claim_limits import compute_limit_percent, memory_limit_mib
 from gpushare_plugin.core.effect import Effect
-from gpushare_plugin.core.escapes import granted_percent
 from gpushare_plugin.core.prepared_claim import PreparedClaim
 from gpushare_plugin.core.usage import Usage
 from gpushare_plugin.kube.dra.claims import Claims
@@ -111,14 +111,13 @@ class Statuses:
 def _entries(said: _Said) -> Iterator[DeviceStatus]:
     """Yield what is said of each device: as limits what the containers were given, and not what only counts."""
     for each, effect in zip(said.claim.devices, said.effects, strict=True):
-        limited = each.isolation != "none" and not each.admin_access
         yield DeviceStatus(
             each.pool,
             each.device,
             each.gpu,
             each.share_id,
-            memory_mib=(each.memory_mib or None) if limited else None,
-            percent=granted_percent(each.environment) if limited else None,
+            memory_mib=memory_limit_mib(each),
+            percent=compute_limit_percent(each),
             isolation=each.isolation,
             effect=effect,
         )

@@ -11,6 +11,7 @@ from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.base.version import __version__
+from gpushare_plugin.core.claim_limits import compute_limit_percent, memory_limit_mib
 from gpushare_plugin.core.claim_state import ClaimState, of_each_claim
 from gpushare_plugin.core.effect import Effect
 from gpushare_plugin.core.gpu import FailedGpu, Gpu, MigInstance, gpu_label
@@ -100,6 +101,10 @@ class ClaimedDevice(Part, frozen=True, kw_only=True):
     """The shares that count against the GPU; None where no shares count."""
     compute_percent: int | None = None
     """The compute in percent that counts against the GPU; None where no compute was asked for."""
+    memory_limit_mib: int | None = None
+    """The limit of memory in MiB that the containers were given; None without a limit."""
+    compute_limit_percent: int | None = None
+    """The limit of compute in percent that the containers were given; None without a limit."""
     state: str = "prepared"
     """The state: prepared, or not done yet (the kubelet asks again, or gives the claim back)."""
     pods: tuple[str, ...] = ()
@@ -496,6 +501,8 @@ def _claimed(snapshot: Snapshot, claims: ClaimState) -> Iterator[ClaimedDevice]:
                 memory_mib=device.memory_mib or None,
                 shares=device.shares or None,
                 compute_percent=device.percent,
+                memory_limit_mib=memory_limit_mib(device),
+                compute_limit_percent=compute_limit_percent(device),
                 state="prepared" if claim.done else "not done yet",
                 pods=tuple(dict.fromkeys(pods)),
                 uses=tuple(

@@ -227,7 +227,7 @@ def use_rows(node: NodeReport, *, wide: bool = False) -> tuple[Sequence[str], li
 
 
 def claim_rows(node: NodeReport, *, wide: bool = False) -> tuple[Sequence[str], list[list[RenderableType]]]:
-    """Return headers, and a row for what each request of a claim has of each GPU; `wide` adds the use.
+    """Return headers, and a row for what each request of a claim has of each GPU; `wide` adds limits and use.
 
     Where an isolation limits containers, there is also whether the limits are enforced.
     """
@@ -245,14 +245,18 @@ def claim_rows(node: NodeReport, *, wide: bool = False) -> tuple[Sequence[str], 
         ]
         for each in node.claims or ()
     ]
-    more = ("IN USE", "BUSY", "WAY", "UUID") if wide else ()
+    more = ("LIMIT", "IN USE", "BUSY", "WAY", "UUID") if wide else ()
     return (*headers, *(("LIMIT IS",) if proven else ()), *more), rows
 
 
 def _use_of(claim: ClaimedDevice) -> Sequence[str]:
     used = _words(_mib(use.memory_used_mib) for use in claim.uses)
     busy = _words(_percent(use.utilization) for use in claim.uses)
-    return used, busy, claim.way, claim.uuid
+    limits = [
+        *([] if claim.memory_limit_mib is None else [_mib(claim.memory_limit_mib)]),
+        *([] if claim.compute_limit_percent is None else [f"{claim.compute_limit_percent} %"]),
+    ]
+    return ", ".join(limits) or "-", used, busy, claim.way, claim.uuid
 
 
 def _words(words: Iterable[str]) -> str:

@@ -33,6 +33,7 @@ async def test_a_claim_is_listed_with_its_pod_and_its_limit(short_path: Path) ->
         assert (claim["namespace"], claim["claim"], claim["request"]) == ("default", "pod", "gpu")
         assert (claim["gpu"], claim["uuid"], claim["way"]) == ("0", node.nvml.gpus[0].uuid, "memory")
         assert (claim["memoryMiB"], claim["computePercent"], claim["isolation"]) == (10240, 30, "hami-core")
+        assert (claim["memoryLimitMiB"], claim["computeLimitPercent"]) == (10240, 30)
         assert (claim["state"], claim["pods"]) == ("prepared", ["pod"])
 
         async def uses() -> list[dict[str, Any]]:
@@ -44,6 +45,7 @@ async def test_a_claim_is_listed_with_its_pod_and_its_limit(short_path: Path) ->
         table = await node.listed()
         assert "10240 MiB" in table
         assert "30 %" in table
+        assert "10240 MiB, 30 %" in await node.listed("-o", "wide")
         await node.kubelet.end(pod)
         assert await claims(node) == []
 
