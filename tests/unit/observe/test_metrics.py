@@ -597,6 +597,7 @@ async def test_the_format_is_the_requested_one(kubelet: EmbeddedKubelet) -> None
     """Prometheus' text for a browser, OpenMetrics for who prefers it, with the same values."""
     async with target(kubelet, Cards(TWO), sharing=memory()) as daemon:
         await daemon.until(lambda seen: seen["gpushare_resource_registered"] == {(GPU_MEM,): 1})
+        await daemon.until(lambda seen: seen["gpushare_gpu_units_used"])  # known only after the kubelet's first answer
         kind, text = await daemon.page("text/html,*/*;q=0.8")
         assert kind == "text/plain; version=0.0.4; charset=utf-8"
         kind, openmetrics = await daemon.page(OPENMETRICS)
