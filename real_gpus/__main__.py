@@ -92,6 +92,8 @@ STEPS: Mapping[str, Step] = {
 
 _STEP_WITHIN = 180.0
 """Seconds for one step."""
+_WITHOUT_DRIVER = "NVML cannot be used: "
+"""What `gpushare list` says on a machine where NVML cannot begin, before the reason."""
 
 
 @click.command()
@@ -154,6 +156,12 @@ def _listed() -> NodeReport:
         listed = subprocess.run([*command, *nowhere], capture_output=True, check=False)  # noqa: S603 - our own program
     if not listed.stdout:
         reason = listed.stderr.decode().strip().rpartition("\n")[2]
+        if _WITHOUT_DRIVER in reason:
+            cause = reason.partition(_WITHOUT_DRIVER)[2].partition(". ")[0]
+            raise click.ClickException(
+                f"nothing to report: NVIDIA's driver is not on this machine, or does not run ({cause}). Run this where "
+                "nvidia-smi shows a GPU"
+            )
         raise click.ClickException(f"the GPUs of this machine cannot be listed: {reason}")
     return decode(listed.stdout)
 

@@ -4,11 +4,12 @@ No program of the node is run, no file is written, and no service is asked; sock
 """
 
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from pathlib import Path
 
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.base.version import __version__
-from gpushare_plugin.doctor.node.choice import in_any_case_mps
+from gpushare_plugin.doctor.node.choice import EntryChoice, in_any_case
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import CONFIG, ConfigNeeds, judged_by
@@ -18,6 +19,7 @@ from gpushare_plugin.doctor.subjects import (
     cgroups,
     driver,
     driver_limits,
+    hami_core,
     kubelet,
     mps,
     nvml,
@@ -33,6 +35,7 @@ from gpushare_plugin.gpus.source import GpuSource
 from gpushare_plugin.observe.parts import Part
 
 _PATHS_TO_SHOW = 2
+_NEEDS_MPS, _NEEDS_HAMI_CORE = attrgetter("needs_mps"), attrgetter("needs_hami_core")
 _SUBJECTS_OF_FILES = (
     operator.SUBJECT,
     runtimes.RUNTIME,
@@ -73,6 +76,8 @@ class Facts(Part, frozen=True, kw_only=True):
     """The agent that sets driver limits."""
     mps: mps.MpsFacts
     """CUDA MPS."""
+    hami_core: hami_core.HamiCoreFacts
+    """HAMi-core."""
     kubelet: kubelet.KubeletFacts
     """The kubelet."""
     plugins: plugins.PluginFacts
@@ -129,6 +134,7 @@ def read_node(host: HostRoot, needs: ConfigNeeds, source: Callable[[Path], GpuSo
         accounting=accounting.read_accounting(host),
         limit_agent=driver_limits.read_agent(host, needs),
         mps=mps.read_mps(host, needs, of_driver),
+        hami_core=hami_core.read_hami_core(host, needs),
         kubelet=kubelet.read_kubelet(host, needs),
         plugins=plugins.read_plugins(host),
         operator=operator.read_operator(host),
@@ -199,7 +205,7 @@ def _lines_without_runtime(facts: Facts, host: HostRoot) -> Iterator[Diagnosis]:
         look = cdi.SpecificationLook(facts.cdi, needs, facts.toolkit, facts.driver, {}, ours, names)
         shown[cdi.SUBJECT] = cdi.judge_cdi(look)
     if host.exists(needs.mps_root) and (facts.mps.control or facts.mps.agent):
-        needed = in_any_case_mps(needs.entries, no_mps=facts.no_mps)
+        needed = in_any_case(needs.entries, _NEEDS_MPS, no_mps=facts.no_mps)
         shown[mps.SUBJECT] = mps.judge_mps(facts.mps, needs, facts.driver.kernel, needed=needed)
     for subject in _SUBJECTS_OF_FILES:
         yield from shown.get(subject, (not_looked_at(subject, runtimes.WITHOUT_RUNTIME),))
@@ -217,9 +223,13 @@ def _lines_of_files(facts: Facts, runtime: RuntimeFacts, host: HostRoot) -> Iter
     yield from cdi.judge_cdi(look)
     limits = driver_limits.LimitLook(look, facts.cgroups, facts.accounting, facts.nvml, facts.limit_agent)
     choices = driver_limits.choices(limits, no_mps=facts.no_mps) if limits.shown else ()
-    by_choice = any(choice.needs_mps for choice in choices)
-    needed = by_choice if limits.shown else in_any_case_mps(needs.entries, no_mps=facts.no_mps)
-    yield from mps.judge_mps(facts.mps, needs, facts.driver.kernel, needed=needed)
+
+    def needed(what: Callable[[EntryChoice], bool]) -> bool:
+        """Return whether an entry of the config needs something on this node."""
+        return any(map(what, choices)) if limits.shown else in_any_case(needs.entries, what, no_mps=facts.no_mps)
+
+    yield from mps.judge_mps(facts.mps, needs, facts.driver.kernel, needed=needed(_NEEDS_MPS))
+    yield from hami_core.judge_hami_core(facts.hami_core, needs, needed=needed(_NEEDS_HAMI_CORE))
     yield from driver_limits.judge_driver_limits(limits, choices)
 
 

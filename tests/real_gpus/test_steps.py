@@ -160,8 +160,10 @@ def test_a_machine_without_cgroups_of_version_2_has_none_for_containers(tmp_path
 
 
 def test_a_machine_without_a_gpu_is_told_so(tmp_path: Path) -> None:
-    """One sentence says what is missing."""
+    """What is missing is said in words for people at the machine, and not for a pod."""
     done = Machine(tmp_path, {}).run()
     assert done.returncode == 1
-    assert done.stderr.startswith("Error: the GPUs of this machine cannot be listed: ")
+    assert done.stderr.startswith("Error: nothing to report: NVIDIA's driver is not on this machine, or does not run (")
+    assert "pod" not in done.stderr
+    assert "runtimeClassName" not in done.stderr
     assert done.stderr.count("\n") == 1

@@ -4,7 +4,7 @@ The daemon decides the same way, see `gpushare_plugin.sharing.isolation.choice`;
 node.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.schema.isolations import includes_driver, includes_mps, is_always_mps
@@ -28,6 +28,11 @@ class EntryChoice(Struct, frozen=True):
         return includes_mps((self.isolation,)) or is_always_mps(self.entry.isolations)
 
     @property
+    def needs_hami_core(self) -> bool:
+        """Whether the node has to have the library of HAMi-core for the entry."""
+        return self.isolation == "hami-core"
+
+    @property
     def misses_driver(self) -> bool:
         """Whether the entry names driver limits, and the node does not use them for the entry."""
         return includes_driver(self.entry.isolations) and not includes_driver((self.isolation,))
@@ -43,10 +48,10 @@ def chosen(entry: EntryNeeds, no_driver: Defect | None, *, no_mps: bool) -> Entr
     return EntryChoice(entry, first, no_driver)
 
 
-def in_any_case_mps(entries: Iterable[EntryNeeds], *, no_mps: bool) -> bool:
-    """Return whether an entry needs MPS whether or not the node has driver limits."""
+def in_any_case(entries: Iterable[EntryNeeds], needs: Callable[[EntryChoice], bool], *, no_mps: bool) -> bool:
+    """Return whether an entry `needs` something whether or not the node has driver limits."""
     unknown = (None, Defect("not known", ""))
-    return any(all(chosen(entry, case, no_mps=no_mps).needs_mps for case in unknown) for entry in entries)
+    return any(all(needs(chosen(entry, case, no_mps=no_mps)) for case in unknown) for entry in entries)
 
 
 def names_of(choices: Collection[EntryChoice]) -> tuple[str, ...]:

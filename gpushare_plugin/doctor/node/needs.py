@@ -42,6 +42,8 @@ class ConfigNeeds(Struct, frozen=True):
     """`flags.mpsRoot`."""
     mps_protocol: MpsProtocol = 2
     """`flags.mpsProtocol`."""
+    hami_directory: str = "/usr/local/vgpu"
+    """`hamiCore.libraryDirectory`, a path of the node."""
     entries: tuple[EntryNeeds, ...] = ()
     """The entries of the config that share GPUs."""
     limits_root: str = str(DEFAULT_LIMITS_ROOT)
@@ -99,6 +101,7 @@ def needs_of(
         driver_root=config.flags.nvidia_driver_root,
         mps_root=config.flags.mps_root,
         mps_protocol=config.flags.mps_protocol,
+        hami_directory=config.hami_core.library_directory,
         entries=tuple(_entries(config)),
         limits_root=str(limits_root),
         file=file,

@@ -13,7 +13,7 @@ from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.cdi import OWN_KIND
 from gpushare_plugin.doctor.examination import judged, read_node
 from gpushare_plugin.doctor.node.host import HostRoot
-from gpushare_plugin.doctor.node.needs import ConfigNeeds
+from gpushare_plugin.doctor.node.needs import ConfigNeeds, EntryNeeds
 from gpushare_plugin.doctor.subjects.driver import DriverFacts
 from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY
 from gpushare_plugin.doctor.subjects.mps import judge_mps, read_mps
@@ -120,6 +120,24 @@ def linked(bus: str, driver: str) -> HostDescription:
             "container runtime",
             "turns the CRI plugin off",
             f"remove cri from disabled_plugins in {CONTAINERD}",
+        ),
+        (
+            KUBEADM_CONTAINERD_1_7.edited(
+                CONTAINERD, 'default_runtime_name = "runc"', 'default_runtime_name = "nvida"'
+            ),
+            ENVVAR,
+            "container runtime",
+            "names the handler nvida as default_runtime_name, and there is no such handler (handlers: runc, nvidia)",
+            f"set default_runtime_name in {CONTAINERD} to one of these handlers and run systemctl restart containerd",
+        ),
+        (
+            OPERATOR_24.edited(CONTAINERD, "runtimes.nvidia]", "runtimes.other]").edited(
+                CONTAINERD, "runtimes.nvidia.options]", "runtimes.other.options]"
+            ),
+            ENVVAR,
+            "container runtime",
+            "names the handler nvidia as default_runtime_name, and there is no such handler",
+            "or make a handler of that name: run `nvidia-ctk runtime configure --runtime=containerd`",
         ),
         (
             KUBEADM_CONTAINERD_1_7.edited(CONTAINERD, "version = 2", "version = "),
@@ -542,6 +560,45 @@ def test_a_version_that_is_not_known_is_no_mistake(short_path: Path) -> None:
     _, report = examined(host, short_path, CDI)
     assert wrong_lines(report) == []
     assert "the version of containerd decides" in found(report, "CDI in the container runtime")
+
+
+HAMI = ConfigNeeds(entries=(EntryNeeds(("hami-core",)),))
+HAMI_FILES = HostDescription(
+    {"/usr/local/vgpu/libvgpu.so": "", "/usr/local/vgpu/ld.so.preload": "/usr/local/vgpu/libvgpu.so\n"}
+)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (HostDescription(), "/usr/local/vgpu has no libvgpu.so and no ld.so.preload"),
+        (HAMI_FILES.without("/usr/local/vgpu/libvgpu.so"), "/usr/local/vgpu has no libvgpu.so, so containers"),
+        (HAMI_FILES.without("/usr/local/vgpu/ld.so.preload"), "/usr/local/vgpu has no ld.so.preload, so containers"),
+        (
+            HAMI_FILES.edited("/usr/local/vgpu/ld.so.preload", "/usr/local/vgpu", "/opt"),
+            "/usr/local/vgpu/ld.so.preload does not name /usr/local/vgpu/libvgpu.so",
+        ),
+    ],
+)
+def test_the_library_of_hami_core_has_to_be_there(files: HostDescription, said: str, short_path: Path) -> None:
+    """Without its two files, containers do not start or have no limit."""
+    _, report = examined(KUBEADM_CONTAINERD_1_7 + files, short_path, HAMI)
+    (line,) = wrong_lines(report)
+    assert line.subject == "HAMi-core"
+    assert said in line.found
+    assert "hamiCore.libraryDirectory" in (line.remedy or "")
+
+
+def test_the_library_of_hami_core_is_needed_only_where_the_config_comes_to_it(short_path: Path) -> None:
+    """A node that takes driver limits first needs no library; elsewhere the directory of the config counts."""
+    needs = replace(HAMI, hami_directory="/opt/hami")
+    files = {path.replace("/usr/local/vgpu", "/opt/hami"): text for path, text in HAMI_FILES.files.items()}
+    _, report = examined(KUBEADM_CONTAINERD_1_7 + HostDescription(files), short_path / "there", needs)
+    assert wrong_lines(report) == []
+    assert found(report, "HAMi-core") == "libvgpu.so and ld.so.preload are in /opt/hami"
+    wished = replace(CDI, entries=(EntryNeeds(("driver", "hami-core")),))
+    _, report = examined(DRIVER_LIMITS, short_path / "driver", wished)
+    assert "HAMi-core" not in {line.subject for line in report.lines}
 
 
 @pytest.fixture

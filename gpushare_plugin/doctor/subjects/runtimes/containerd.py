@@ -5,7 +5,9 @@ moved them from `io.containerd.grpc.v1.cri` to `io.containerd.cri.v1.runtime`); 
 file without `version` has version 1; version 3 needs 2.0 and version 4 needs 2.3); docs/man/containerd-config.toml.5.md
 (`imports`); plugins/cri/runtime/plugin.go (`configMigration`: 2.3 also takes the old section of a file of version 3);
 docs/containerd-2.0.md (CDI is on from 2.0 on; before, `enable_cdi` is false: issue 3530 of
-kubernetes-sigs/kind). `disabled_plugins = ["cri"]` is in the packages of Docker (containerd/containerd issue 4581).
+kubernetes-sigs/kind); internal/cri/config/config.go, `ValidateRuntimeConfig` (a default handler that is not there keeps
+the CRI plugin from loading). `disabled_plugins = ["cri"]` is in the packages of Docker (containerd/containerd issue
+4581).
 
 K3s and RKE2 make a configuration of their own and find NVIDIA's runtime when they start (k3s-io/k3s,
 pkg/agent/containerd/nvidia.go, docs.k3s.io, "NVIDIA Container Runtime Support"); k0s reads /etc/k0s
@@ -104,7 +106,7 @@ class _ConfigFiles:
         self._host = host
         self.files: list[str] = []
         self.handlers: dict[str, str] = {"runc": ""}
-        self.default = "runc"
+        self.default, self.default_in = "runc", ""
         self.cdi: bool | None = None
         self.directories: tuple[str, ...] = ()
         self.version = 0
@@ -142,7 +144,7 @@ class _ConfigFiles:
                 )
             )
         for name in (_SECTIONS[2], _NEWEST_SECTION, _SECTIONS[1]) if version in _SECTIONS else (_NEWEST_SECTION,):
-            self._take_section(table(content, "plugins", name))
+            self._take_section(file, table(content, "plugins", name))
         if version not in _SECTIONS:
             old = dict(_handlers(table(content, "plugins", _SECTIONS[2])))
             self.left_behind |= {name: program for name, program in old.items() if is_nvidias(program)}
@@ -153,9 +155,10 @@ class _ConfigFiles:
                 if is_nvidias(program)
             ]
 
-    def _take_section(self, section: Mapping[str, object]) -> None:
+    def _take_section(self, file: str, section: Mapping[str, object]) -> None:
         self.handlers |= dict(_handlers(section))
-        self.default = text(table(section, "containerd").get("default_runtime_name")) or self.default
+        if default := text(table(section, "containerd").get("default_runtime_name")):
+            self.default, self.default_in = default, file
         if isinstance(given := section.get("enable_cdi"), bool):
             self.cdi = given
         self.directories = texts(section.get("cdi_spec_dirs")) or self.directories
@@ -174,11 +177,12 @@ def read_containerd(host: HostRoot) -> RuntimeFacts | None:
     moves = _moves_handlers(version) and reading.version == max(_SECTIONS) + 1
     by_version = True if newer else False if version.startswith("1.") else None
     section = _SECTIONS.get(reading.version or 2, _NEWEST_SECTION)
+    handlers = reading.handlers | (reading.left_behind if moves else {})
     return RuntimeFacts(
         name=f"containerd of {where.name}" if where.name else "containerd",
         files=tuple(reading.files),
         service=where.service,
-        handlers=reading.handlers | (reading.left_behind if moves else {}),
+        handlers=handlers,
         default=reading.default,
         cdi=by_version if reading.cdi is None else reading.cdi,
         cdi_directories=reading.directories or CDI_DIRECTORIES,
@@ -187,7 +191,11 @@ def read_containerd(host: HostRoot) -> RuntimeFacts | None:
         f"{where.service}",
         adds_nvidia=where.adds_nvidia,
         misplaced=() if moves else tuple(reading.misplaced),
-        defects=(*reading.defects, *_not_imported(host, where, reading)),
+        defects=(
+            *reading.defects,
+            *_not_imported(host, where, reading),
+            *_without_default(where, reading, handlers),
+        ),
     )
 
 
@@ -206,6 +214,17 @@ def _not_imported(host: HostRoot, where: Distribution, reading: _ConfigFiles) ->
             f"{', '.join(left)} has no effect, because {where.file} does not import this file",
             f'add `imports = ["{DROP_INS}/*.toml"]` at the top of {where.file}, before the first table, and run '
             f"{where.service}",
+        )
+
+
+def _without_default(where: Distribution, reading: _ConfigFiles, handlers: Mapping[str, str]) -> Iterator[Defect]:
+    """Yield the defect that the default handler is none of the handlers."""
+    if reading.default not in handlers:
+        yield Defect(
+            f"{reading.default_in} names the handler {reading.default} as default_runtime_name, and there is no such "
+            f"handler (handlers: {', '.join(handlers)}), so containerd does not serve the kubelet",
+            f"set default_runtime_name in {where.edited or reading.default_in} to one of these handlers and run "
+            f"{where.service}, or make a handler of that name: {where.adds_nvidia}",
         )
 
 
