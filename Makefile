@@ -93,6 +93,11 @@ generate: .venv/.developer
 pictures: .venv/.developer
 	$(BIN)/python -m generators.pictures
 
+# The pictures of docs/web.md, from a real Chromium.
+.PHONY: web-pictures
+web-pictures: .venv/.developer
+	$(BIN)/python -m tests.browser.views
+
 # The picture of the dashboard: two minutes with Prometheus (Debian, Ubuntu: apt-get install prometheus).
 .PHONY: dashboard-picture
 dashboard-picture: .venv/.developer

@@ -6,7 +6,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from gpushare_plugin.base.text import visible
 from gpushare_plugin.base.version import __version__
-from gpushare_plugin.web.tiles import classes, color_of, reason_for
+from gpushare_plugin.web.tiles import classes, color_of, reason_for, words_of
 
 
 def _shown(value: object) -> object:
@@ -28,7 +28,12 @@ _environment = Environment(
     lstrip_blocks=True,
 )
 _environment.globals.update(
-    classes=classes, color_of=color_of, reason_for=reason_for, counted=_counted, version=__version__
+    classes=classes,
+    color_of=color_of,
+    counted=_counted,
+    reason_for=reason_for,
+    version=__version__,
+    words_of=words_of,
 )
 
 

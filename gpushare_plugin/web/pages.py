@@ -1,8 +1,8 @@
 """The pages: what a template shows of the cluster, for a viewer."""
 
+import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping
-from typing import get_args
+from collections.abc import AsyncIterator
 from urllib.parse import urlencode
 
 from markupsafe import Markup
@@ -10,34 +10,14 @@ from markupsafe import Markup
 from gpushare_plugin.base.structs import Struct, asdict
 from gpushare_plugin.web.markup import rendered
 from gpushare_plugin.web.picture import Picture, PicturedNode
-from gpushare_plugin.web.tiles import Color, Grouping, gpus_of, grouped, tiles
+from gpushare_plugin.web.query import Query
+from gpushare_plugin.web.tiles import Tile, gpus_of, grouped, legend, tiles
 from gpushare_plugin.web.viewer import Viewer
 
+_AT_A_TIME = 50
+"""The nodes of which rows are made before other work has its turn."""
 _MOST_ROWS = 50_000
 """The most rows kept for further pages and updates."""
-
-
-class Query(Struct, frozen=True):
-    """What the address of a map asks for."""
-
-    group: Grouping = "node"
-    """What stands together."""
-    color: Color = "held"
-    """What colours mean."""
-    node: str = ""
-    """A part of the names of the nodes."""
-
-    @classmethod
-    def of(cls, query: Mapping[str, str]) -> "Query":
-        """Return what an address asks for; what is not understood counts as not asked for."""
-        found = cls(node=query.get("node", ""))
-        group = next((each for each in get_args(Grouping) if each == query.get("group")), found.group)
-        color = next((each for each in get_args(Color) if each == query.get("color")), found.color)
-        return cls(group, color, found.node)
-
-    def wants(self, node: str) -> bool:
-        """Return whether a node is on the map."""
-        return self.node in node
 
 
 class NodeRow(Struct, frozen=True):
@@ -45,8 +25,12 @@ class NodeRow(Struct, frozen=True):
 
     id: str
     """The ID of the row on the page."""
+    node: str
+    """The name of the node."""
     group: str
     """The name of the group that the row is in; empty where all nodes stand together."""
+    gpus: int
+    """The number of tiles in the row."""
     markup: Markup
     """The row as HTML."""
 
@@ -59,23 +43,33 @@ class Pages:
         self._picture = picture
         self._rows: OrderedDict[tuple[object, ...], list[NodeRow]] = OrderedDict()
 
-    def map(self, query: Query, viewer: Viewer) -> str:
-        """Return the map."""
-        nodes = [each for name, each in self._picture.nodes.items() if query.wants(name)]
+    async def map(self, query: Query, viewer: Viewer) -> str:
+        """Return the map; other work has its turn meanwhile."""
+        # Rows made after a change have the change, and come once more with the updates.
+        since = self._picture.revision.value
+        rows = [row async for row in self._all_rows(query, viewer)]
         groups: dict[str, list[Markup]] = {}
-        for node in nodes:
-            for row in self.rows(node, query, viewer):
-                groups.setdefault(row.group, []).append(row.markup)
+        for row in rows:
+            groups.setdefault(row.group, []).append(row.markup)
         return rendered(
             "map.html",
             here="/",
-            updates="/updates?" + urlencode({**asdict(query), "since": self._picture.revision.value}),
-            gpus=sum(len(gpus_of(each.use)) for each in nodes),
-            nodes=len(nodes),
+            updates="/updates?" + urlencode({**asdict(query), "since": since}),
+            gpus=sum(row.gpus for row in rows),
+            nodes=len({row.node for row in rows}),
+            any_node=bool(self._picture.nodes),
             query=query,
+            legend=legend(query.color, self._picture.namespaces, viewer),
             claims_unknown=self._picture.claims_unknown,
             groups=sorted(groups.items()),
         )
+
+    async def _all_rows(self, query: Query, viewer: Viewer) -> AsyncIterator[NodeRow]:
+        for count, node in enumerate([each for name, each in self._picture.nodes.items() if query.wants(name)]):
+            for row in self.rows(node, query, viewer):
+                yield row
+            if count % _AT_A_TIME == 0:
+                await asyncio.sleep(0)
 
     def node(self, name: str, viewer: Viewer) -> str | None:
         """Return the page of a node; None for a node without GPUs."""
@@ -86,16 +80,26 @@ class Pages:
 
     def rows(self, node: PicturedNode, query: Query, viewer: Viewer) -> list[NodeRow]:
         """Return the rows of a node, a row for each group that the node is in."""
-        name = node.use.name
-        key = (name, node.revision, query.group, query.color, viewer.namespaces)
+        if query.chooses_gpus:
+            return self._made(node, query, viewer)
+        key = (node.use.name, node.revision, query.group, query.color, viewer.namespaces)
         if (kept := self._rows.get(key)) is not None:
             self._rows.move_to_end(key)
             return kept
-        found = self._rows[key] = [
-            NodeRow(row_id, group, Markup(rendered("row.html", id=row_id, node=name, tiles=several, color=query.color)))  # noqa: S704 - made by a template
-            for group, several in grouped(tiles(node.use, viewer), query.group).items()
-            for row_id in [f"{name}/{group}".replace(" ", "-")]
-        ]
+        found = self._rows[key] = self._made(node, query, viewer)
         while len(self._rows) > _MOST_ROWS:
             self._rows.popitem(last=False)
         return found
+
+    def _made(self, node: PicturedNode, query: Query, viewer: Viewer) -> list[NodeRow]:
+        name = node.use.name
+        wanted = (each for each in tiles(node.use, viewer) if query.wants_tile(each, node.use))
+        return [
+            NodeRow(row_id, name, group, len(several), _row(row_id, name, several, query))
+            for group, several in grouped(wanted, query.group, node.pool).items()
+            for row_id in [f"{name}/{group}".replace(" ", "-")]
+        ]
+
+
+def _row(row_id: str, node: str, several: list[Tile], query: Query) -> Markup:
+    return Markup(rendered("row.html", id=row_id, node=node, tiles=several, color=query.color))  # noqa: S704 - made by a template

@@ -6,9 +6,22 @@ from gpushare_plugin.base.published import Published
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.claims.cluster import ClusterClaims, HeldGpu
 from gpushare_plugin.ledger.cluster import ClusterAccount
+from gpushare_plugin.ledger.node import Node
 from gpushare_plugin.ledger.occupancy import NodeAccount
 from gpushare_plugin.observe.cluster.by_claim import node_with_claims
 from gpushare_plugin.observe.cluster.report import NodeUse, node_use
+
+_POOL_LABELS = (
+    "cloud.google.com/gke-nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "kubernetes.azure.com/agentpool",
+    "karpenter.sh/nodepool",
+    "node.kubernetes.io/instance-type",
+)
+"""The node labels that name the pool of a node: of GKE, EKS, AKS and Karpenter, else the type of the machine.
+
+Sources: the documentation of each about labels of nodes, and Kubernetes' of well-known labels.
+"""
 
 
 class PicturedNode(Struct, frozen=True):
@@ -16,6 +29,8 @@ class PicturedNode(Struct, frozen=True):
 
     use: NodeUse
     """The node, as `gpushare inspect` shows the node."""
+    pool: str
+    """The pool of nodes that the node is in; empty if not known."""
     revision: int
     """The revision of the picture in which the node became what it is."""
 
@@ -63,8 +78,9 @@ class Picture:
             nodes.pop(name, None)
             use = node_use(known[name][0], [])
             if use.recorded or use.resources or use.notices:
-                use, before = node_with_claims(use, known[name][1]), self._nodes.get(name)
-                nodes[name] = before if before and before.use == use else PicturedNode(use, revision)
+                found = PicturedNode(node_with_claims(use, known[name][1]), _pool(known[name][0].node), revision)
+                before = self._nodes.get(name)
+                nodes[name] = before if before and _looks_same(before, found) else found
         self._made_of = known
         if nodes.keys() != self._nodes.keys() or claims.unknown != self.claims_unknown:
             self.whole_changed = revision
@@ -76,6 +92,14 @@ class Picture:
     def changed_since(self, revision: int) -> Iterator[PicturedNode]:
         """Yield the nodes that became what they are after a revision."""
         return (each for each in self._nodes.values() if each.revision > revision)
+
+
+def _pool(node: Node) -> str:
+    return next((node.labels[label] for label in _POOL_LABELS if node.labels.get(label)), "")
+
+
+def _looks_same(before: PicturedNode, after: PicturedNode) -> bool:
+    return before.use == after.use and before.pool == after.pool
 
 
 def _is_same(

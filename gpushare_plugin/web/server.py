@@ -12,8 +12,9 @@ from gpushare_plugin.observe.http.connections import ConnectionLimits
 from gpushare_plugin.web.access import Access
 from gpushare_plugin.web.fits_page import FitsPage
 from gpushare_plugin.web.forms import RefusedFormError, form_of
-from gpushare_plugin.web.pages import Pages, Query
+from gpushare_plugin.web.pages import Pages
 from gpushare_plugin.web.picture import Picture
+from gpushare_plugin.web.query import Query
 from gpushare_plugin.web.updates import LONGEST, stream
 from gpushare_plugin.web.viewer import Viewer
 
@@ -81,7 +82,7 @@ class WebServer:
         first, _, rest = request.path.removeprefix("/").partition("/")
         match first:
             case "":
-                return _html(self._pages.map(Query.of(request.query), viewer))
+                return _html(await self._pages.map(Query.of(request.query), viewer))
             case "nodes":
                 page = self._pages.node(rest, viewer)
                 return None if page is None else _html(page)

@@ -18,7 +18,7 @@ STEPS = 20
 
 Color = Literal["held", "namespace", "way"]
 """What the colour of a tile means."""
-Grouping = Literal["node", "model"]
+Grouping = Literal["node", "pool", "model"]
 """What tiles stand together."""
 
 _BAD = ("node not ready", "unhealthy", "over capacity", "limit not in effect", "tainted")
@@ -36,6 +36,8 @@ class TileShare(Struct, frozen=True):
     """The units that pods hold or are promised."""
     units: int
     """The units of the GPU."""
+    free: int
+    """The largest free piece: the free units, of MIG instances of a card the most on one."""
     unit: str
     """The unit."""
 
@@ -119,12 +121,12 @@ def reason_for(gpu: GpuUse, viewer: Viewer) -> str:
 
 def _shares(uses: Iterable[tuple[ResourceUse, GpuUse]]) -> Iterator[TileShare]:
     """Yield what is held in each resource; the MIG instances of a card add up."""
-    sums: dict[str, tuple[ResourceUse, int, int]] = {}
+    sums: dict[str, TileShare] = {}
     for use, gpu in uses:
-        _, held, units = sums.get(use.resource, (use, 0, 0))
-        sums[use.resource] = (use, held + gpu.allocated, units + gpu.units)
-    for use, held, units in sums.values():
-        yield TileShare(use.resource, held, units, use.unit)
+        sum_of = sums.get(use.resource) or TileShare(use.resource, 0, 0, 0, use.unit)
+        held, units = sum_of.held + gpu.allocated, sum_of.units + gpu.units
+        sums[use.resource] = TileShare(use.resource, held, units, max(sum_of.free, gpu.free), use.unit)
+    yield from sums.values()
 
 
 def _namespaces(uses: Iterable[tuple[ResourceUse, GpuUse]], viewer: Viewer) -> Iterable[str]:
@@ -166,9 +168,54 @@ def color_of(namespace: str) -> str:
     return "others" if namespace == OTHERS else f"c{zlib.crc32(namespace.encode()) % COLORS}"
 
 
-def grouped(several: Iterable[Tile], by: Grouping) -> Mapping[str, list[Tile]]:
-    """Return the GPUs of a node by the name of the group that they are in; empty where all stand together."""
+def grouped(several: Iterable[Tile], by: Grouping, pool: str) -> Mapping[str, list[Tile]]:
+    """Return the GPUs of a node of a `pool` by the name of the group that they are in; empty where all stand together.
+
+    Without a GPU, there is no group.
+    """
     groups: dict[str, list[Tile]] = {}
     for tile in several:
-        groups.setdefault("" if by == "node" else tile.product or "unknown model", []).append(tile)
+        name = {"node": "", "pool": pool or "no pool", "model": tile.product or "unknown model"}[by]
+        groups.setdefault(name, []).append(tile)
     return groups
+
+
+def words_of(tile: Tile, color: Color) -> str:
+    """Return a tile in words; with the namespaces where these are the colours."""
+    named = ", ".join(tile.namespaces[:_NAMED]) if color == "namespace" else ""
+    return f"GPU {tile.gpu}: {tile.in_words}" + (f"; held by {named}" if named else "")
+
+
+def legend(color: Color, namespaces: Iterable[str], viewer: Viewer) -> Iterator[tuple[str, str]]:
+    """Yield the classes of samples of colours and borders, each with its meaning.
+
+    `namespaces` are those with pods or claims; the first of these that the viewer may see have samples.
+    """
+    if color == "held":
+        yield from (("h0", "free"), ("h10", "half held"), ("h20", "all held"))
+    elif color == "way":
+        yield from ((f"h20 w-{way}", words) for way, words in _WAYS.items())
+    else:
+        seen = sorted(filter(viewer.sees, namespaces))
+        yield from ((f"h20 {color_of(each)}", each) for each in seen[:_SAMPLES])
+        if len(seen) > _SAMPLES:
+            yield "h0", f"{len(seen) - _SAMPLES} more"
+        if viewer.namespaces is not None:
+            yield f"h20 {color_of(OTHERS)}", OTHERS
+    yield "h20 promised", "promised, not confirmed"
+    yield "h10 bad", "faulty, over capacity, not ready, or a limit not in effect"
+    yield "h10 cordoned", "cordoned"
+
+
+_SAMPLES = 24
+"""The most namespaces with a sample of their colour."""
+_NAMED = 3
+"""The most namespaces in the words of a tile."""
+_WAYS = {
+    "memory": "memory",
+    "replicas": "replicas",
+    "slices": "slices",
+    "gpus": "whole GPUs",
+    "claims": "by claim",
+    "none": "not offered",
+}

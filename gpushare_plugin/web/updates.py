@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from gpushare_plugin.web.pages import Pages, Query
+from gpushare_plugin.web.pages import Pages
 from gpushare_plugin.web.picture import Picture
+from gpushare_plugin.web.query import Query
 from gpushare_plugin.web.viewer import Viewer
 
 LONGEST = 90.0
@@ -56,21 +57,25 @@ def _number(request: web.BaseRequest) -> int:
 _LONGEST_NUMBER = 18
 
 
-def _reload(revision: int, shown: int) -> Mapping[str, str] | None:
+_Rows = Mapping[str, Mapping[str, str]]
+"""All rows of each changed node, as HTML by the ID of the row."""
+
+
+def _reload(revision: int, shown: int) -> _Rows | None:
     """Return no rows for a page that shows a revision; None where the page has to be loaded again."""
     return {} if shown == revision else None
 
 
-def _changes(picture: Picture, pages: Pages, query: Query, viewer: Viewer, shown: int) -> Mapping[str, str] | None:
-    """Return the rows that have changed, by the ID of the row; None where the page has to be loaded again."""
+def _changes(picture: Picture, pages: Pages, query: Query, viewer: Viewer, shown: int) -> _Rows | None:
+    """Return the rows of nodes that have changed; None where the page has to be loaded again."""
     if not picture.whole_changed <= shown <= picture.revision.value:
         return None
     changed = [each for each in picture.changed_since(shown) if query.wants(each.use.name)]
     if len(changed) > _AT_MOST:
         return None
-    return {row.id: str(row.markup) for each in changed for row in pages.rows(each, query, viewer)}
+    return {each.use.name: {row.id: str(row.markup) for row in pages.rows(each, query, viewer)} for each in changed}
 
 
-def _event(revision: int, rows: Mapping[str, str] | None) -> bytes:
+def _event(revision: int, rows: _Rows | None) -> bytes:
     name = "load" if rows is None else "rows"
     return f"id: {revision}\nevent: {name}\ndata: {json.dumps(rows)}\n\n".encode()

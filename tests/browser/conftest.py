@@ -1,15 +1,15 @@
 """A real Chromium: Debian's package `chromium`, driven by playwright."""
 
-import os
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page
 
 from gpushare_plugin.ledger.node_record import encode
 from gpushare_plugin.testing.cluster import ApiServer
+from tests.browser.views import CHROMIUM, running_chromium, without
 from tests.process.pages import pages
 from tests.process.test_inspect import a_node
 from tests.unit.observe.cluster.clusters import gpu, recorded
@@ -33,16 +33,10 @@ async def address(server: ApiServer, tmp_path: Path) -> AsyncIterator[str]:
 @pytest.fixture
 async def chromium() -> AsyncIterator[Browser]:
     """Run Chromium; skip the test where it is missing, but in CI."""
-    program = shutil.which("chromium")
-    if program is None:
-        reason = "Debian's package `chromium` is not installed"
-        assert "CI" not in os.environ, reason
-        pytest.skip(reason)
-    async with async_playwright() as playwright:
-        # Root has no sandbox; the pages are ours.
-        browser = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+    if shutil.which(CHROMIUM) is None:
+        without(f"Debian's package `{CHROMIUM}`")
+    async with running_chromium() as browser:
         yield browser
-        await browser.close()
 
 
 @pytest.fixture

@@ -1,10 +1,13 @@
 """The map in a browser: what is shown, and what a change does."""
 
-from playwright.async_api import Page, expect
+from urllib.parse import urljoin
+
+from playwright.async_api import Browser, Page, expect
 
 from gpushare_plugin.kube.client import NODES
 from gpushare_plugin.ledger.node_record import encode
 from gpushare_plugin.testing.cluster import ApiServer
+from tests.browser.views import shown_cluster
 from tests.process.test_inspect import a_node, running
 from tests.unit.observe.cluster.clusters import gpu, recorded
 from tests.waiting import PATIENCE
@@ -38,3 +41,30 @@ async def test_the_map_is_a_table_without_scripts(server: ApiServer, page: Page)
     row = plain.get_by_role("row").filter(has=plain.get_by_role("rowheader", name="gpu-1"))
     await expect(row.get_by_role("link")).to_have_text(["gpu-1", "GPU 0: 0 of 15 GiB", "GPU 1: 6 of 15 GiB"])
     await without.close()
+
+
+async def test_a_filtered_map_follows_the_cluster_by_keyboard(server: ApiServer, page: Page) -> None:
+    """The arrow keys reach a tile and stay there after a change; a GPU that does not meet the filter any more goes."""
+    await page.goto(f"{page.url}?free=10GiB&size=small")
+    await page.get_by_role("link", name="gpu-1").focus()
+    await page.keyboard.press("ArrowRight")
+    await page.keyboard.press("ArrowRight")
+    await expect(page.get_by_role("link", name="GPU 1: 0 of 15 GiB")).to_be_focused()
+    running(server, "small", "gpu-1", 3, "GPU-gpu-1-1")
+    await expect(page.get_by_role("link", name="GPU 1: 3 of 15 GiB")).to_be_focused(timeout=SOON)
+    running(server, "more", "gpu-1", 3, "GPU-gpu-1-1")
+    await expect(page.get_by_role("link", name="GPU 1")).to_have_count(0, timeout=SOON)
+    running(server, "large", "gpu-1", 15, "GPU-gpu-1-0")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("0 GPUs on 0 nodes", timeout=SOON)
+    await expect(page.get_by_text("No GPU of this cluster meets all filters.")).to_be_visible()
+
+
+async def test_2400_gpus_are_on_one_screen(chromium: Browser) -> None:
+    """Small tiles of 300 nodes need no scrolling at 1920 x 1080."""
+    async with shown_cluster(300) as address:
+        page = await chromium.new_page(viewport={"width": 1920, "height": 1080})
+        await page.goto(address)
+        await page.goto(urljoin(address, "/?size=small"))
+        await expect(page.locator(".map .tile")).to_have_count(2400)
+        assert await page.evaluate("document.documentElement.scrollHeight") <= 1080
+        await page.close()

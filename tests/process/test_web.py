@@ -94,9 +94,9 @@ async def test_a_change_is_sent_to_an_open_page(
     async with browser.get(at(address, "/updates")) as updates:
         assert "event: load" in await event(updates)
         running(server, "model", "gpu-1", 6, "GPU-gpu-1-1")
-        rows = json.loads((await event(updates)).partition("data: ")[2])
-        assert list(rows) == ["gpu-1/"]
-        assert "GPU 1: 6 of 15 GiB" in rows["gpu-1/"]
+        nodes = json.loads((await event(updates)).partition("data: ")[2])
+        assert {name: list(rows) for name, rows in nodes.items()} == {"gpu-1": ["gpu-1/"]}
+        assert "GPU 1: 6 of 15 GiB" in nodes["gpu-1"]["gpu-1/"]
 
 
 async def event(updates: aiohttp.ClientResponse) -> str:

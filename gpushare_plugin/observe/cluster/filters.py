@@ -88,7 +88,7 @@ def check(report: ClusterReport, filters: Filters) -> None:
             raise _unknown("--resource", resource, "no node has this resource", resources)
     models = dict.fromkeys(product for node in report.nodes for product in _products(node))
     for model in filters.models:
-        if not any(_is_model(product, [model]) for product in models):
+        if not any(is_model(product, [model]) for product in models):
             raise _unknown("--model", model, "no GPU has these words in its product name", models)
 
 
@@ -111,7 +111,8 @@ def _products(node: NodeUse) -> Iterator[str]:
     yield from (gpu.product for gpu in node.not_offered)
 
 
-def _is_model(product: str, models: Iterable[str]) -> bool:
+def is_model(product: str, models: Iterable[str]) -> bool:
+    """Return whether a product name has the words of one of `models`, in any case."""
     # Whole words, because A10 is another model than A100.
     return any(re.search(rf"(?<!\w){re.escape(model)}(?!\w)", product, re.IGNORECASE) for model in models)
 
@@ -169,7 +170,7 @@ def _with_fewer_gpus(node: NodeUse, filters: Filters) -> NodeUse:
         node,
         resources=tuple(_uses(node.resources, filters)),
         given_by_claim=tuple(_uses(node.given_by_claim, filters)),
-        not_offered=tuple(gpu for gpu in node.not_offered if whole and _is_model(gpu.product, filters.models)),
+        not_offered=tuple(gpu for gpu in node.not_offered if whole and is_model(gpu.product, filters.models)),
     )
     indexes = {gpu.index for use in shown.resources for gpu in use.gpus} | {gpu.index for gpu in shown.not_offered}
     by_gpu = bool(filters.namespaces or filters.models)
@@ -195,7 +196,7 @@ def _uses(uses: Iterable[ResourceUse], filters: Filters) -> Iterator[ResourceUse
 
 def _gpu(gpu: GpuUse, filters: Filters) -> GpuUse | None:
     """Return a GPU with what pods and claims of the shown namespaces have; None for a GPU that is not shown."""
-    if filters.models and not _is_model(gpu.product, filters.models):
+    if filters.models and not is_model(gpu.product, filters.models):
         return None
     if not filters.namespaces:
         return gpu

@@ -4,15 +4,23 @@
 const main = document.getElementById("main");
 const freshness = document.getElementById("freshness");
 
-function replace(id, markup) {
-  const row = document.getElementById(id);
-  if (row === null) return;
+function replace(row, markup) {
   const focused = row.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   const template = document.createElement("template");
   template.innerHTML = markup;
   const fresh = template.content.firstElementChild;
   row.replaceWith(fresh);
   if (focused !== null) fresh.querySelector(`[href="${CSS.escape(focused)}"]`)?.focus();
+}
+
+// Replaces the rows of each node; false where a node has other rows than before, so that totals and groups changed, too.
+function replaceNodes(nodes) {
+  return Object.entries(nodes).every(([node, rows]) => {
+    const shown = [...main.querySelectorAll(`[data-node="${CSS.escape(node)}"]`)];
+    if (shown.length !== Object.keys(rows).length || !shown.every((row) => row.id in rows)) return false;
+    for (const row of shown) replace(row, rows[row.id]);
+    return true;
+  });
 }
 
 async function load() {
@@ -24,13 +32,29 @@ async function load() {
 
 if (main.dataset.updates) {
   const source = new EventSource(main.dataset.updates);
-  source.addEventListener("rows", (event) => {
-    for (const [id, markup] of Object.entries(JSON.parse(event.data))) replace(id, markup);
-    document.documentElement.dataset.revision = event.lastEventId;
+  const took = (event) => { document.documentElement.dataset.revision = event.lastEventId; };
+  source.addEventListener("rows", async (event) => {
+    if (!replaceNodes(JSON.parse(event.data))) await load();
+    took(event);
   });
-  source.addEventListener("load", (event) => {
-    load().then(() => { document.documentElement.dataset.revision = event.lastEventId; });
-  });
+  source.addEventListener("load", (event) => { load().then(() => took(event)); });
   source.addEventListener("open", () => { freshness.textContent = "Up to date"; });
   source.addEventListener("error", () => { freshness.textContent = "No connection: what you see may be old"; });
 }
+
+// The arrow keys go from the name of a node to its GPUs, and from row to row.
+main.addEventListener("keydown", (event) => {
+  const here = event.target.closest("[data-node] a");
+  const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1 }[event.key];
+  if (here === null || step === undefined) return;
+  const row = here.closest("tr");
+  const links = [...row.querySelectorAll("a")];
+  const place = links.indexOf(here);
+  const beside = step < 0 ? row.previousElementSibling : row.nextElementSibling;
+  const next = event.key === "ArrowLeft" || event.key === "ArrowRight"
+    ? links[place + step]
+    : beside?.querySelectorAll("a")[place];
+  if (next === undefined) return;
+  event.preventDefault();
+  next.focus();
+});

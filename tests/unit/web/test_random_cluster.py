@@ -15,8 +15,9 @@ from gpushare_plugin.core.prepared_claim import ClaimId, ClaimUser
 from gpushare_plugin.ledger.node_record import GpuRecord
 from gpushare_plugin.observe.cluster.by_claim import with_claims
 from gpushare_plugin.observe.parts import encode
-from gpushare_plugin.web.pages import Pages, Query
+from gpushare_plugin.web.pages import Pages
 from gpushare_plugin.web.picture import Picture
+from gpushare_plugin.web.query import Query
 from gpushare_plugin.web.viewer import EVERYTHING
 from tests.unit.claims.node import DRIVER
 from tests.unit.ledger.objects import uuid
@@ -174,7 +175,7 @@ def check_node(page: str, node: Object) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_pages_show_what_the_report_has(seed: int) -> None:
+async def test_pages_show_what_the_report_has(seed: int) -> None:
     """After every change: the picture is the report, and the map and the nodes have the amounts of the report."""
     made, picture = RandomCluster(seed), Picture()
     pages = Pages(picture)
@@ -184,7 +185,7 @@ def test_pages_show_what_the_report_has(seed: int) -> None:
         report = with_claims(made.cluster.report, made.claims)
         assert tuple(each.use for each in picture.nodes.values()) == report.nodes
         nodes = made.json["nodes"]
-        page = pages.map(Query(), EVERYTHING)
+        page = await pages.map(Query(), EVERYTHING)
         words = Words(page).found
         assert {each["name"]: said_by(words, each["name"]) for each in nodes} == {
             each["name"]: tiles_of(each) for each in nodes

@@ -77,7 +77,7 @@ def test_gpus_of_a_node_stand_with_those_of_their_model() -> None:
     """A node of two models is in two groups."""
     cluster = Cluster()
     cluster.node("a", recorded(gpu("a", 0, product="T4"), gpu("a", 1, product="L4"), gpu("a", 2, product="T4")))
-    groups = grouped(tiles(node(cluster), EVERYTHING), "model")
+    groups = grouped(tiles(node(cluster), EVERYTHING), "model", "")
     assert {name: [tile.gpu for tile in several] for name, several in groups.items()} == {"L4": ["1"], "T4": ["0", "2"]}
 
 
