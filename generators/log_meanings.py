@@ -80,6 +80,7 @@ EVENTS = {
     "config_reloading": "The daemon got SIGHUP. It reads the configuration again.",
     "config_for_label_rejected": "At start, the config that the node label names has a mistake. The daemon ignores the label. Correct `problem`, or the label.",
     "config_does_not_fit_gpus": "The configuration fitted the GPUs at start, but does not fit those that the node has now, or the node lacks what it had, such as driver limits. The remaining GPUs stay shared as before; those without driver limits cannot be allocated. Correct `problem`.",
+    "dra_driver_waits": "`dra.driver` of the config is `found`, but GPUs of this node may belong to claims of `served`, which is served until all of its claims have ended and gets no further GPU. Then GPUs are given by claim under the new name. End the pods with claims of `served`; the [page on claims](claims.md#change-the-name-of-the-dra-driver) says more.",
     "mps_root_change_ignored": "`flags.mpsRoot` cannot change while the daemon runs. Drain the node, then restart gpushare.",
     "mps_protocol_change_ignored": "`flags.mpsProtocol` cannot change while the daemon runs. Drain the node, then restart gpushare.",
     "warning": "Something in the configuration or on the node needs attention. The annotation on the Node has it as well.",

@@ -21,6 +21,15 @@ def device_changes(old: Mapping[str, Device], new: Mapping[str, Device]) -> Iter
         yield f"GPU {labels}: {text}"
 
 
+def driver_change(old: str, new: str) -> Iterator[str]:
+    """Yield a line for another name of the DRA driver; a name is empty without GPUs by claim."""
+    if old and new and old != new:
+        yield (
+            f"dra.driver: {old} -> {new}: a node gives GPUs by claim under the new name once all of its claims of "
+            f"{old} have ended"
+        )
+
+
 def _together(texts: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Yield each text once, with the labels of its GPUs."""
     labels: dict[str, list[str]] = {}

@@ -107,7 +107,8 @@ class ConfigVerdict:
         return {gpus[device.gpu].gpu.label: device for device in self.offered.devices}
 
     @property
-    def _driver(self) -> str:
+    def driver(self) -> str:
+        """The name of the DRA driver; empty without GPUs by claim."""
         dra = self.loaded.config.dra if self.loaded.config else None
         return dra.driver if dra else ""
 
@@ -126,7 +127,7 @@ class ConfigVerdict:
         for resource in self.resources:
             on = ", ".join(gpu.label for gpu in resource.gpus.values())
             yield f"  {resource.name}: {len(resource.units)} on GPU {on}"
-        yield from (f"  {line}" for line in device_lines(self._driver, self.devices))
+        yield from (f"  {line}" for line in device_lines(self.driver, self.devices))
         yield from (f"  {sentence}" for sentence in chosen_isolations(self._told_isolations))
         for label, name in self.cdi_names.items():
             yield f"  CDI device of GPU {label}: {name}"

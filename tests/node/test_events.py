@@ -57,6 +57,7 @@ SILENT = {
     news.UsageUnknown,
     news.UsageKnown,
     news.MpsRootKept,
+    news.DraDriverWaits,
     news.MpsProtocolKept,
     news.ReloadRequested,
     news.Warned,

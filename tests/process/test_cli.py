@@ -402,6 +402,19 @@ sharing:
         done = await gpushare("check-config", "-o", "json", written(tmp_path, CONFIG), "--simulate", gpus)
         assert json.loads(done.output)["configs"][0]["devices"] == []
 
+    async def test_another_name_of_the_dra_driver_is_printed(self, tmp_path: Path) -> None:
+        """With what happens to the claims that there are."""
+        gpus, new, old = (tmp_path / name for name in ("gpus.yaml", "new.yaml", "old.yaml"))
+        gpus.write_text("gpus: [{memory: 40GiB}]")
+        new.write_text("dra: {driver: new.example.com}")
+        old.write_text("dra: {}")
+        done = await gpushare("check-config", new, "--against", old, "--simulate", gpus)
+        assert done.output.endswith(
+            "# Changes in the GPUs given by claim on this node:\n"
+            "dra.driver: gpu.gpushare.io -> new.example.com: a node gives GPUs by claim under the new name once all of "
+            "its claims of gpu.gpushare.io have ended\n"
+        )
+
     async def test_changes_for_claims_are_printed(self, tmp_path: Path) -> None:
         """Only what differs of each device, for all alike GPUs together; a GPU comes, goes or changes."""
         gpus, new, old = (tmp_path / name for name in ("gpus.yaml", "new.yaml", "old.yaml"))

@@ -760,7 +760,11 @@ class Dra(Section):
 
     driver: Annotated[
         str, Allowed(names.DRA_DRIVER_ALLOWED, text_like(names.DRA_DRIVER_PATTERN)), AfterValidator(names.dra_driver)
-    ] = Field(default=names.DRA_DRIVER, description="Name of the DRA driver, the same on all nodes of a cluster.")
+    ] = Field(
+        default=names.DRA_DRIVER,
+        description="Name of the DRA driver, the same on all nodes of a cluster. Another name takes effect on a node "
+        "when all claims under the name before have ended there.",
+    )
     default: MemoryByDefault | None = Field(
         default=None,
         description="Memory that a claim gets of a GPU shared by memory if the claim asks for no size, rounded up to "

@@ -1,8 +1,9 @@
 """The way into this room: everything else here is imported only where claims have GPUs of the node, or can get some."""
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,7 +11,8 @@ import structlog
 
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.published import Published
-from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.structs import Struct, replace
+from gpushare_plugin.base.tasks import background
 from gpushare_plugin.config.schema.sections import Dra
 from gpushare_plugin.core.namespaces import ContainerNamespace
 from gpushare_plugin.core.snapshot import Snapshot
@@ -55,6 +57,10 @@ class ClaimPlaces(Struct, frozen=True):
     def directory(self, driver: str) -> Path:
         """Return the directory of a DRA driver."""
         return self.kubelet_root / "plugins" / driver
+
+    def given(self, driver: str) -> tuple[Path, Path]:
+        """Return the directories with the file that says which GPUs belong to claims of a DRA driver."""
+        return self.directory(driver), self.copies / driver
 
 
 class PluginSide(Protocol):
@@ -118,7 +124,8 @@ class Entrance:
     async def stand_by(self, dra: Dra | None, plan: Plan, parts: Mapping[str, str], until_made: "UntilMade") -> None:
         """Prepare claims from now on beside the daemon that serves the node, by the same config with the `plan`."""
         if dra is not None and (claims := self._made(dra)) is not None:
-            await self._begin(claims, claims.stand_by(plan, parts, until_made))
+            own = plan if claims.driver == dra.driver else replace(plan, by_claim={})
+            await self._begin(claims, claims.stand_by(own, parts, until_made))
 
     async def begin(self, node: PluginSide) -> None:
         """Keep GPUs that belong to claims from the device plugin, as far as the records of claims can be read."""
@@ -136,23 +143,38 @@ class Entrance:
         from gpushare_plugin.node.claims.hand_over import HandOver  # noqa: PLC0415 - as above
 
         self._kept_back = self._told
-        file = GivenFile(self._places.directory(before[0]), self._places.copies / before[0])
-        node.share_with(HandOver(file, unserved=self._told))
+        file, *others = (GivenFile(*self._places.given(each)) for each in before)
+        node.share_with(HandOver(file, unserved=self._told, others=others))
 
     async def answer(self) -> None:
         """Answer the kubelet once claims can be prepared; runs until cancelled."""
-        await self._found.wait()
-        if self._claims is not None:
-            await self._claims.plugin.run()
+        await self._for_each_driver(lambda claims: claims.plugin.run())
 
     async def follow(self) -> None:
         """Follow what the daemon that stands by does with claims; runs until cancelled."""
-        await self._found.wait()
-        if self._claims is not None:
-            await self._claims.preparation.follow()
+        await self._for_each_driver(lambda claims: claims.preparation.follow())
+
+    async def _for_each_driver(self, work: "Callable[[NodeClaims], Awaitable[None]]") -> None:
+        """Do `work` while a DRA driver is served, for one after the other; runs until cancelled."""
+        while True:
+            await self._found.wait()
+            if (claims := self._claims) is not None:
+                async with background() as spawn:
+                    spawn("DRA driver", partial(work, claims))
+                    await claims.ended.wait()
 
     async def serve(self, node: PluginSide) -> None:
-        """Publish and follow claims as soon as the config gives GPUs by claim; runs until cancelled."""
+        """Publish and follow claims as soon as the config gives GPUs by claim; runs until cancelled.
+
+        Where the name of the DRA driver changes, the claims of the earlier name end first.
+        """
+        while True:
+            claims = await self._begun(node)
+            await claims.run(node, partial(self._is_left, claims.driver))
+            self._claims = None
+            self._found.clear()
+
+    async def _begun(self, node: PluginSide) -> "NodeClaims":
         while self._claims is None:
             changed = node.snapshot.replaced
             await self.begin(node)
@@ -160,12 +182,13 @@ class Entrance:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(AGAIN_AFTER if self._told else None):
                         await changed.wait()
-        await self._claims.run(node)
+        return self._claims
 
     def _made(self, dra: Dra | None) -> "NodeClaims | None":
         """Return what serves claims; None where there are none, or none can be served."""
         before = self._drivers_before()
-        driver = before[0] if before else dra.driver if dra is not None else None
+        configured = dra.driver if dra is not None else None
+        driver = next((each for each in before if each != configured), configured)
         if driver is None:
             self._told = ""
             return None
@@ -179,7 +202,8 @@ class Entrance:
         from gpushare_plugin.node.claims.service import NodeClaims  # noqa: PLC0415 - only where there are claims
 
         try:
-            return NodeClaims(driver, self._places, self._cluster, self._news)
+            others = [each for each in before if each != driver]
+            return NodeClaims(driver, self._places, self._cluster, self._news, others)
         except (GpushareError, OSError) as error:
             self._tell(str(error))
             return None
@@ -192,6 +216,9 @@ class Entrance:
         else:
             self._claims, self._told = claims, ""
             self._found.set()
+
+    def _is_left(self, driver: str) -> bool:
+        return driver not in self._drivers_before()
 
     def _drivers_before(self) -> list[str]:
         """Return the names of the DRA drivers for which GPUs may still belong to claims, by their files."""

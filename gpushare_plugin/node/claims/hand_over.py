@@ -10,7 +10,7 @@ of claims, but for those whose units pods hold. Then a GPU goes to the device pl
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager
 
@@ -96,15 +96,22 @@ class HandOver:
         *,
         unreadable: Iterable[UnreadableRecord] = (),
         unserved: str = "",
+        others: Iterable[GivenFile] = (),
+        why_not: Callable[[], str] = lambda: "",
     ) -> None:
         """Go on with what `file` and the `prepared` claims say of the GPUs that belong to claims.
 
         GPUs that change sides are `news`. `unreadable` are the records of further claims. `unserved` is why claims
-        cannot be served, and their records are not known; then GPUs only stay where they are.
+        cannot be served, and their records are not known; then GPUs only stay where they are. `others` are the files of
+        other DRA drivers. `why_not` returns why claims get no GPUs here whatever the config gives by claim, for people;
+        empty where they get them.
         """
         self._file = file
         self._news = news or News()
         self._unserved = unserved
+        self._others = tuple(others)
+        self._of_others: Mapping[str, str] = {}
+        self._why_not = why_not
         self._wanted: Mapping[str, ClaimedGpu] = {}
         self._modes: Mapping[str, Mode] = {}
         self._parts: Mapping[str, str] = {}
@@ -141,13 +148,13 @@ class HandOver:
         """Why GPUs are not shared as configured yet, by UUID."""
         reason = f"belongs to claims: {self._unserved}" if self._unserved else "may belong to claims"
         leaving = (uuid for uuid, each in self._gpus.items() if each.leaves)
-        return {**dict.fromkeys(leaving, reason), **self._leaving, **self._arriving}
+        return {**dict.fromkeys(leaving, reason), **self._leaving, **self._arriving, **self._of_others}
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Why it is not known which GPUs belong to claims, as long as GPUs are kept from the device plugin for that."""
+        """Why claims get no GPUs; why it is not known which GPUs have claims, while GPUs are kept back for that."""
         kept = self._written is None or any(each.sharing == UNKNOWN for each in self._gpus.values())
-        return (self._doubt,) if self._doubt and kept else ()
+        return tuple(filter(None, (self._why_not(), self._doubt if kept else "")))
 
     @property
     def waits_for_pods(self) -> bool:
@@ -165,14 +172,16 @@ class HandOver:
 
         `parts` are the cards of MIG instances, by UUID of the instance. `occupied` are the GPUs with units.
         """
-        self._wanted, self._modes, self._parts = plan.by_claim, plan.modes, parts
+        self._wanted = {} if self._why_not() else plan.by_claim
+        self._modes, self._parts = plan.modes, parts
+        self._of_others = dict(self._named_by_others(plan, occupied))
         if self._keeps_all:
             self._of_units |= self._overlapping(occupied)
             kept = {uuid for each in plan.resources for uuid in each.gpus} - self._of_units - self._gpus.keys()
             self._gpus |= dict.fromkeys(kept, GivenGpu(UNKNOWN, leaves=True))
         for uuid, each in self._gpus.items():
-            self._gpus[uuid] = _followed(each, plan.by_claim.get(uuid), plan.modes.get(uuid))
-        kept = self._overlapping(self._gpus)
+            self._gpus[uuid] = _followed(each, self._wanted.get(uuid), plan.modes.get(uuid))
+        kept = self._overlapping((*self._gpus, *self._of_others))
         old = {uuid: each.mode for uuid, each in self._gpus.items() if each.leaves}
         return replace(plan, resources=without(plan.resources, kept), modes={**plan.modes, **old}) if kept else plan
 
@@ -187,7 +196,7 @@ class HandOver:
         if self._unserved:
             self._arriving = dict.fromkeys(self._wanted, f"is not given by claim: {self._unserved}")
             return
-        taken = self._overlapping(occupied) | self._overlapping(self._gpus)
+        taken = self._overlapping((*occupied, *self._gpus, *self._of_others))
         entering = {
             uuid: GivenGpu(_sharing(claimed), claimed, self._modes.get(uuid))
             for uuid, claimed in self._wanted.items()
@@ -200,8 +209,19 @@ class HandOver:
         reason = "is given by claim when its pods end"
         if self._unwritten:
             reason = f"is not given by claim: {self._unwritten}"
-        self._arriving = {uuid: reason for uuid in self._wanted if uuid not in self._gpus}
+        elsewhere = self._gpus.keys() | self._of_others.keys()
+        self._arriving = {uuid: reason for uuid in self._wanted if uuid not in elsewhere}
         self._publish()
+
+    def _named_by_others(self, plan: Plan, occupied: AbstractSet[str]) -> Iterator[tuple[str, str]]:
+        """Yield the GPUs that may belong to claims of other DRA drivers, with the reason for people."""
+        for file in self._others:
+            found, reason = file.read(), f"belongs to claims of the DRA driver {file.path.parent.name}"
+            if not found.whole:
+                found_here = {uuid for each in plan.resources for uuid in each.gpus} | self._wanted.keys()
+                kept = found_here - self._overlapping(occupied) - self._gpus.keys()
+                yield from dict.fromkeys(kept, f"{reason}, maybe").items()
+            yield from dict.fromkeys(found.gpus, reason).items()
 
     # ------------------------------------------------------------------ GPUs that leave
 

@@ -271,6 +271,10 @@ class NewsLog:
         _log.warning("mps_root_change_ignored", found=item.found, expected=item.in_effect)
 
     @log.register
+    def _(self, item: news.DraDriverWaits) -> None:
+        _log.warning("dra_driver_waits", found=item.found, served=item.served)
+
+    @log.register
     def _(self, item: news.MpsProtocolKept) -> None:
         _log.warning("mps_protocol_change_ignored", found=item.found, expected=item.in_effect)
 

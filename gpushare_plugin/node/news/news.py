@@ -341,6 +341,15 @@ class MpsRootKept(Struct, frozen=True):
     """The MPS root of the start."""
 
 
+class DraDriverWaits(Struct, frozen=True):
+    """The config has another name for the DRA driver than the claims of the node."""
+
+    found: str
+    """The name in the config."""
+    served: str
+    """The name under which GPUs were given by claim, which is served until the claims have ended."""
+
+
 class MpsProtocolKept(Struct, frozen=True):
     """A config changes the protocol of MPS; the protocol of the start stays in effect."""
 
@@ -405,6 +414,7 @@ NewsItem = (
     | ConfigDoesNotFitGpus
     | LabelConfigRejected
     | MpsRootKept
+    | DraDriverWaits
     | MpsProtocolKept
     | ReloadRequested
     | Warned

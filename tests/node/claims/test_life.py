@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from gpushare_plugin.node.claims.given import VERSION
 from gpushare_plugin.testing.cluster.dra.gates import Gates
 from gpushare_plugin.testing.kubelet import Container, Pod
 from gpushare_plugin.testing.nvml import FakeGpu
-from tests.node.claims.node import CARD, DRIVER, claim_node
+from tests.node.claims.node import CARD, DRIVER, SLICES, claim_node
 from tests.unit.kube.cluster import annotate
 
 HAMI = "{memory: {resources: [{name: aliyun.com/gpu-mem, isolation: hami-core}]}}"
@@ -187,6 +188,43 @@ async def test_a_gpu_goes_from_the_device_plugin_to_claims_and_back(short_path: 
         node.scheduler.release(claimed)
         await daemon.advertises(node.kubelet, {GPU_MEM: 120})
         assert node.left == set()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("restart", [False, True])
+async def test_another_name_of_the_dra_driver_waits_for_the_claims_of_the_name_before(
+    short_path: Path, *, restart: bool
+) -> None:
+    """They end under the name that they were prepared under, and no unit of their GPU is offered; people are told."""
+    new = "new.example.com"
+    async with claim_node(short_path) as node, AsyncExitStack() as stack:
+        daemon = await stack.enter_async_context(node.serving(HAMI))
+        await node.devices(daemon, 1)
+        pod = node.pod("pod", {"memory": "2Gi"})
+        node.scheduler.schedule(pod)
+        await node.kubelet.admit(pod)
+        node.configure(HAMI, f"{{driver: {new}}}")
+        if restart:
+            await stack.aclose()
+            daemon = await stack.enter_async_context(node.daemon())
+        await daemon.logged("dra_driver_waits", found=new, served=DRIVER)
+        await daemon.until(lambda: not node.published, "no device in ResourceSlices")
+        listed = await node.listed()
+        assert f"dra.driver is {new}" in listed
+        assert "default/pod" in listed
+        assert node.kubelet.allocatable() in ({}, {GPU_MEM: 0})
+        await node.kubelet.end(pod)
+        node.scheduler.release(pod)
+        await daemon.logged("dra_plugin_registered", dra_driver=new)
+        await node.devices(daemon, 1)
+        assert {each["spec"]["driver"] for each in node.server.store.find(SLICES)} == {new}
+        assert not (node.root / "plugins" / DRIVER / GIVEN_BY_CLAIM).exists()
+        assert node.kubelet.allocatable() in ({}, {GPU_MEM: 0})
+        other = node.pod("other", {"memory": "2Gi"})
+        node.scheduler.schedule(other)
+        await node.kubelet.admit(other)
+        await node.kubelet.end(other)
+        assert DRIVER not in node.kubelet.connected_drivers
 
 
 async def test_the_order_of_devices_follows_claims_with_a_bound_on_writes(short_path: Path) -> None:

@@ -13,7 +13,7 @@ import click
 from gpushare_plugin.base.errors import ConfigError, NoGpuLibraryError
 from gpushare_plugin.base.log.form import configure_log
 from gpushare_plugin.base.text import in_words, some_of
-from gpushare_plugin.cli.claim_devices import device_changes
+from gpushare_plugin.cli.claim_devices import device_changes, driver_change
 from gpushare_plugin.cli.inputs import HostLook, gpu_source
 from gpushare_plugin.cli.options import (
     A_PATH,
@@ -200,7 +200,8 @@ def _print_changes(verdicts: Sequence[ConfigVerdict], others: Sequence[ConfigVer
     if old.plan is not None and new.plan is not None:
         _print_section("the units advertised on this node", list(_unit_changes(old, new)))
         if old.devices or new.devices:
-            _print_section("the GPUs given by claim on this node", list(device_changes(old.devices, new.devices)))
+            changes = (*driver_change(old.driver, new.driver), *device_changes(old.devices, new.devices))
+            _print_section("the GPUs given by claim on this node", list(changes))
     for line in new.warning_lines:
         warn(line)
 

@@ -342,6 +342,39 @@ def test_a_gpu_that_the_file_or_its_copy_names_belongs_to_claims(tmp_path: Path)
     assert both.read().gpus.keys() == {FIRST}
 
 
+@pytest.mark.parametrize(
+    ("content", "left"), [({"gpus": {FIRST: {"way": "memory", "isolation": "mps"}}}, {SECOND}), (5, set[str]())]
+)
+def test_gpus_of_other_dra_drivers_are_neither_offered_nor_given(
+    tmp_path: Path, content: object, left: set[str]
+) -> None:
+    """A daemon can find the files of several names; a file that cannot be used may name every GPU without units."""
+    own, other = GivenFile(tmp_path / "own"), GivenFile(tmp_path / "other.example.com")
+    other.path.parent.mkdir()
+    other.path.write_bytes(msgspec.json.encode(content))
+    hand_over = HandOver(own, others=[other])
+    assert offered(hand_over.hold_back(given_by_claim(), {})) == left
+    assert "belongs to claims of the DRA driver other.example.com" in hand_over.waiting[FIRST]
+    hand_over.hold_back(given_by_claim(0), {})
+    hand_over.settle(frozenset())
+    assert FIRST not in hand_over.standing.value.gpus
+    other.path.unlink()
+    hand_over.hold_back(given_by_claim(0), {})
+    hand_over.settle(frozenset())
+    assert hand_over.standing.value.offered.keys() == own.read().gpus.keys() == {FIRST}
+
+
+def test_under_an_earlier_name_gpus_only_leave(tmp_path: Path) -> None:
+    """The config gives its GPUs by claim under the new name, after the claims of the earlier one have ended."""
+    GivenFile(tmp_path).write({FIRST: UNKNOWN})
+    hand_over = HandOver(GivenFile(tmp_path), why_not=lambda: "dra.driver is another")
+    assert offered(hand_over.hold_back(given_by_claim(0, 1), {})) == set()
+    hand_over.settle(frozenset())
+    assert hand_over.standing.value.gpus.keys() == {FIRST}
+    assert hand_over.standing.value.offered == {}
+    assert hand_over.notices == ("dra.driver is another",)
+
+
 def test_gpus_stay_where_they_are_while_claims_cannot_be_served(tmp_path: Path) -> None:
     """Nobody gives their claims back, so no GPU comes or goes; without the file, any GPU may have claims."""
     GivenFile(tmp_path).write({FIRST: UNKNOWN})
