@@ -17,6 +17,7 @@ from gpushare_plugin.kube.pods import asks, pod_of
 from gpushare_plugin.kube.whole_cluster.claims import ClaimsFollower, read_held
 from gpushare_plugin.kube.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.kube.whole_cluster.reading import PAGE, DecodedPage, Reading, answered, query_of
+from gpushare_plugin.kube.whole_cluster.waiting import WaitingPod, waiting_pod
 from gpushare_plugin.ledger.annotations import LIMITS, MOST_CHARACTERS
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.node import Node
@@ -35,6 +36,8 @@ class Overview:
         """The account of the cluster's GPUs."""
         self.waiting: dict[str, Pod] = {}
         """The pods waiting for slices, by UID."""
+        self.without_node: dict[str, WaitingPod] = {}
+        """The pods without a node that ask for extended resources or have ResourceClaims, by UID."""
         self.claims = ClusterClaims()
         """The GPUs that nodes give by claim, and what claims have of them."""
 
@@ -54,9 +57,13 @@ class Overview:
 
     def put_pod(self, found: ApiPod) -> None:
         """Take in a new or changed Pod, and ignore a Pod without a request for extended resources."""
-        if not asks(found):
+        pod = _shown(found) if asks(found) else None
+        if (waits := waiting_pod(found, pod)) is not None:
+            self.without_node[found.metadata.uid] = waits
+        else:
+            self.without_node.pop(found.metadata.uid, None)
+        if pod is None:
             return
-        pod = _shown(found)
         self.account.put_pod(pod)
         if pod.schedulable and pod.waits_for_slices and pod.slices:
             self.waiting[pod.uid] = pod
@@ -67,6 +74,7 @@ class Overview:
         """Forget a Pod."""
         self.account.remove_pod(uid)
         self.waiting.pop(uid, None)
+        self.without_node.pop(uid, None)
 
 
 def _shown(found: ApiPod) -> Pod:

@@ -1,8 +1,10 @@
 """Why a pod gets no GPU, or has its GPUs, as data; `explained` puts the data into words."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Literal
 
+from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.base.text import nearest
 from gpushare_plugin.base.version import __version__
@@ -226,6 +228,14 @@ class Explanation(Part, frozen=True, kw_only=True):
 
 def explain(account: ClusterAccount, pod: Pod, told: Told) -> Explanation:
     """Return the explanation of a pod from the account of the cluster."""
+    return next(found for found in explain_in_steps(account, pod, told) if found is not None)
+
+
+def explain_in_steps(account: ClusterAccount, pod: Pod, told: Told) -> Iterator[Explanation | None]:
+    """Yield None after each step, and in the end the explanation of a pod: thousands of nodes take seconds.
+
+    The account may change between two steps; each node is judged as the node is then.
+    """
     nodes = account.nodes.values()
     offered = {name for node in nodes for name in (*node.extended, *_offered(account.account_of(node.name)))}
     request = pod.request
@@ -257,12 +267,17 @@ def explain(account: ClusterAccount, pod: Pod, told: Told) -> Explanation:
         # A verdict makes no sense while all requested slices are still to be made.
         judged = not told.slices or not offered.isdisjoint(request.amounts)
         by_units = account.concerns(request) or not told.claims
-        verdicts = tuple(_verdicts(account, pod)) if about.state == "pending" and judged and by_units else ()
+        verdicts: list[NodeVerdict] = []
+        for verdict in _verdicts(account, pod) if about.state == "pending" and judged and by_units else ():
+            if verdict is not None:
+                verdicts.append(verdict)
+            yield None
         notes = _notes(nodes) if verdicts else ()
         problem = _extender_problem(request, told.extender) if about.state == "pending" else None
         policy = _policy(request.policy, None, told)
-        return replace(about, nodes=verdicts, notes=notes, extender_problem=problem, **policy)
-    return replace(about, **_placed(account.account_of(pod.node), pod, told))
+        yield replace(about, nodes=tuple(verdicts), notes=notes, extender_problem=problem, **policy)
+    else:
+        yield replace(about, **_placed(account.account_of(pod.node), pod, told))
 
 
 def _state(account: ClusterAccount, pod: Pod, told: Told) -> State:
@@ -282,18 +297,25 @@ def _nearest(name: str, offered: Iterable[str]) -> str | None:
     return nearest(name, sorted(set(offered) - {GPU_COUNT}))  # GPU_COUNT only counts the GPUs of a node
 
 
-def _verdicts(account: ClusterAccount, pod: Pod) -> Iterator[NodeVerdict]:
-    """Yield the verdict of each node: fitting nodes, the best first, then nodes by missing units, the fewest first."""
-    nodes = account.nodes
-    verdicts = account.fits_pod(pod, list(nodes))
-    fitting = [name for name in nodes if isinstance(verdicts[name], Fit)]
+def _verdicts(account: ClusterAccount, pod: Pod) -> Iterator[NodeVerdict | None]:
+    """Yield the verdict of each node: fitting nodes, the best first, then nodes by missing units, the fewest first.
+
+    None is a step without a verdict.
+    """
+    names = list(account.nodes)
+    verdicts = account.fits_pod(pod, names)
+    fitting = [name for name in names if isinstance(verdicts[name], Fit)]
     for name in sorted(fitting, key=lambda name: (-_score(verdicts[name]), name)):
-        yield _fit(account, nodes[name], pod, _score(verdicts[name]))
-    others = {name: account.fit_pod(pod, name) for name in nodes if isinstance(verdicts[name], Misfit)}
-    misfits = {name: verdict for name, verdict in others.items() if isinstance(verdict, Misfit)}
+        with suppress(PlacementError):  # where the account has changed since the last step
+            yield _fit(account, account.node_named(name), pod, _score(verdicts[name]))
+    misfits: dict[str, Misfit] = {}
+    for name in names:
+        if isinstance(verdicts[name], Misfit) and isinstance(verdict := account.fit_pod(pod, name), Misfit):
+            misfits[name] = verdict
+        yield None
     order = sorted(misfits, key=lambda name: (*_missing(misfits[name]), name))
     for number, name in enumerate(order):
-        yield _misfit(account, nodes[name], pod, misfits[name], cured=number < _MOST_CURED)
+        yield _misfit(account, account.node_named(name), pod, misfits[name], cured=number < _MOST_CURED)
 
 
 def _missing(misfit: Misfit) -> tuple[bool, int]:

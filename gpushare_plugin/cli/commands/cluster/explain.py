@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
@@ -23,6 +23,7 @@ from gpushare_plugin.kube.pods import pod_of
 from gpushare_plugin.kube.whole_cluster.overview import Overview, read, read_pod
 from gpushare_plugin.kube.whole_cluster.pod_claims import read_claims
 from gpushare_plugin.kube.whole_cluster.reading import PATIENT
+from gpushare_plugin.kube.whole_cluster.waiting import reasons_of
 from gpushare_plugin.ledger.annotations import PLACEMENT
 from gpushare_plugin.observe.cluster.explained import lines
 from gpushare_plugin.observe.cluster.explanation import ExtenderStanding, Told, explain
@@ -77,7 +78,9 @@ def command(pod: str, output: str, kubeconfig: Path | None, context: str | None,
     pod, namespaces["namespace"] = _named(pod, namespaces["namespace"])
     client = Client(kubeconfig, PATIENT, context=context)
     (found, extender, overview, slices), claims = asyncio.run(_read_all(client, pod, namespaces))
-    told = Told(found.metadata.annotations, found.spec.scheduler_name, tuple(_waits(found)), extender, slices, claims)
+    told = Told(
+        found.metadata.annotations, found.spec.scheduler_name, tuple(reasons_of(found)), extender, slices, claims
+    )
     explanation = explain(overview.account, pod_of(found), told)
     if output == "json":
         show_json(encode(explanation, indent=2))
@@ -158,16 +161,3 @@ async def _standing(client: Client, namespace: str) -> ExtenderStanding:
         return ExtenderStanding(policy, f"the default of the scheduler extender ({name})", None, stopped)
     assumed = f"the {name} of the scheduler extender names no policy that is known here"
     return ExtenderStanding(assumed=assumed, stopped=stopped)
-
-
-def _waits(pod: ApiPod) -> Iterator[str]:
-    """Yield what Kubernetes itself says that the pod waits for, or why it failed."""
-    for gate in pod.spec.scheduling_gates:
-        yield f"Scheduling gate {gate.name}: no scheduler looks at the pod until it is removed"
-    for each in pod.status.conditions:
-        if each.type == "PodScheduled" and each.status != "True":
-            yield f"The scheduler says: {each.message or each.reason or 'nothing'}"
-    if pod.status.nominated_node_name:
-        yield f"Nominated for node {pod.status.nominated_node_name}: pods there are being evicted for it"
-    if pod.status.reason or pod.status.message:
-        yield f"The kubelet says: {': '.join(filter(None, (pod.status.reason, pod.status.message)))}"
