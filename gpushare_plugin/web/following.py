@@ -25,7 +25,7 @@ class FollowedPicture:
         """Keep the picture like the cluster; raises ClusterError where the cluster cannot be read."""
         async with aclosing(follow(client, (), _EVERY)) as overviews:
             async for overview in overviews:
-                self.picture.refresh(overview.account, overview.claims)
+                self.picture.refresh(overview.account, overview.claims, overview.without_node)
                 self.shown.set()
 
     def problems(self) -> list[str]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from gpushare_plugin.base.published import Published
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.claims.cluster import ClusterClaims, HeldGpu
+from gpushare_plugin.kube.whole_cluster.waiting import WaitingPod
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.node import Node
 from gpushare_plugin.ledger.occupancy import NodeAccount
@@ -22,6 +23,7 @@ _POOL_LABELS = (
 
 Sources: the documentation of each about labels of nodes, and Kubernetes' of well-known labels.
 """
+_NOBODY: Mapping[str, WaitingPod] = {}
 
 
 class PicturedNode(Struct, frozen=True):
@@ -44,6 +46,8 @@ class Picture:
         self._nodes: dict[str, PicturedNode] = {}
         self.account = ClusterAccount()
         """The account of the cluster, as it is now."""
+        self.waiting: Mapping[str, WaitingPod] = {}
+        """The pods without a node, by UID."""
         self._namespaces: frozenset[str] | None = None
         self.revision: Published[int] = Published(0)
         """The number of the newest change."""
@@ -62,12 +66,15 @@ class Picture:
         """The namespaces of all pods that ask for GPUs, and of all claims that have some."""
         if self._namespaces is None:
             of_pods = {pod.namespace for pod in self.account.pods.values()}
+            of_pods.update(each.pod.namespace for each in self.waiting.values())
             given = [gpu for node in self._nodes.values() for use in node.use.given_by_claim for gpu in use.gpus]
             self._namespaces = frozenset(of_pods.union(claim.namespace for gpu in given for claim in gpu.claims))
         return self._namespaces
 
-    def refresh(self, account: ClusterAccount, claims: ClusterClaims) -> None:
-        """Take in what has changed in the account and the claims of the cluster."""
+    def refresh(
+        self, account: ClusterAccount, claims: ClusterClaims, waiting: Mapping[str, WaitingPod] = _NOBODY
+    ) -> None:
+        """Take in what has changed in the account and the claims of the cluster, and the pods without a node."""
         self.account, self._namespaces = account, None
         revision = self.revision.value + 1
         # What is known of a node is another object after every change of the node, of its pods or of its claims.
@@ -84,8 +91,9 @@ class Picture:
         self._made_of = known
         if nodes.keys() != self._nodes.keys() or claims.unknown != self.claims_unknown:
             self.whole_changed = revision
-        elif all(nodes[name] is self._nodes[name] for name in changed if name in nodes):
+        elif waiting == self.waiting and all(nodes[name] is self._nodes[name] for name in changed if name in nodes):
             return
+        self.waiting = dict(waiting)
         self._nodes, self.claims_unknown = dict(sorted(nodes.items())), claims.unknown
         self.revision.publish(revision)
 

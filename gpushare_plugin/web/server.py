@@ -17,6 +17,7 @@ from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.query import Query
 from gpushare_plugin.web.updates import LONGEST, stream
 from gpushare_plugin.web.viewer import Viewer
+from gpushare_plugin.web.waiting_page import WaitingPages
 
 _log = structlog.get_logger()
 
@@ -41,6 +42,7 @@ _READ = ("GET", "HEAD")
 _METHODS = {"/fits": (*_READ, "POST")}
 """The methods of paths that take more than those that read: a manifest is too long for an address."""
 
+_STATIC_PATH = "/static/"
 _STATIC = {"style.css": "text/css", "updates.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
@@ -52,6 +54,7 @@ class WebServer:
         self._picture = picture
         self._pages = Pages(picture)
         self._fits = FitsPage(picture)
+        self._waiting = WaitingPages(picture)
         self._access = access
         self._static = {
             name: (kind, (files(__package__) / "static" / name).read_bytes()) for name, kind in _STATIC.items()
@@ -69,7 +72,7 @@ class WebServer:
                 return _with_headers(viewer)
             if request.path == "/updates":
                 return await stream(request, self._picture, self._pages, viewer, HEADERS)
-            page = await self._page(request, viewer) or web.Response(status=404, text="not found\n")
+            page = await self._found(request, viewer) or web.Response(status=404, text="not found\n")
             return _with_headers(page)
         except RefusedFormError as error:
             return _with_headers(web.Response(status=error.status, text=f"{error}\n"))
@@ -77,24 +80,31 @@ class WebServer:
             _log.exception("page_failed", path=request.path, remedy="report this as a defect of gpushare")
             return _with_headers(web.Response(status=500, text=f"the page failed: {in_words(error)}\n"))
 
-    async def _page(self, request: web.BaseRequest, viewer: Viewer) -> web.Response | None:
+    async def _found(self, request: web.BaseRequest, viewer: Viewer) -> web.Response | None:
         """Return the answer at a path; None where there is nothing."""
-        first, _, rest = request.path.removeprefix("/").partition("/")
-        match first:
-            case "":
-                return _html(await self._pages.map(Query.of(request.query), viewer))
-            case "nodes":
-                page = self._pages.node(rest, viewer)
-                return None if page is None else _html(page)
-            case "fits" if not rest and request.method == "POST":
-                form = await form_of(request, LARGEST)
-                return _html(await self._fits.manifest(form.get("manifest", "")))
-            case "fits" if not rest:
-                return _html(await self._fits.short(request.query.get("request", "")))
-            case "static" if rest in self._static:
-                kind, body = self._static[rest]
-                return web.Response(body=body, content_type=kind)
-        return None
+        if request.path.startswith(_STATIC_PATH) and (static := self._static.get(request.path[len(_STATIC_PATH) :])):
+            kind, body = static
+            return web.Response(body=body, content_type=kind)
+        page = await self._page(request, viewer)
+        return None if page is None else _html(page)
+
+    async def _page(self, request: web.BaseRequest, viewer: Viewer) -> str | None:
+        """Return the page at a path; None where there is none."""
+        found: str | None = None
+        match request.path.removeprefix("/").partition("/"):
+            case "", "", "":
+                found = await self._pages.map(Query.of(request.query), viewer)
+            case "nodes", _, node:
+                found = self._pages.node(node, viewer)
+            case "fits", "", "" if request.method == "POST":
+                found = await self._fits.manifest((await form_of(request, LARGEST)).get("manifest", ""))
+            case "fits", "", "":
+                found = await self._fits.short(request.query.get("request", ""))
+            case "waiting", "", "":
+                found = await self._waiting.all(request.query.get("page", ""), viewer)
+            case "waiting", _, pod:
+                found = await self._waiting.one(pod, viewer)
+        return found
 
 
 def _html(text: str) -> web.Response:

@@ -15,6 +15,7 @@ from gpushare_plugin.testing.ports import claim_port
 from tests.process.daemon import comes_to_answer, gpushare, process
 from tests.process.pages import pages
 from tests.process.test_inspect import a_node, running
+from tests.unit.kube.pods import PODS, pod
 from tests.unit.observe.cluster.clusters import gpu, recorded
 from tests.unit.web.visited import asked
 
@@ -191,3 +192,31 @@ async def test_options_that_contradict_each_other_are_refused(
     done = await gpushare("web", *options, "--kubeconfig", server.kubeconfig(tmp_path / "config"))
     assert done.status == 2
     assert complaint in " ".join(done.errors.split())
+
+
+async def test_pods_that_wait_are_explained(server: ApiServer, address: str, browser: aiohttp.ClientSession) -> None:
+    """Units, claims and what the scheduler says; a pod's page has the text of `gpushare explain`."""
+    hold = {**pod("held", units="2")["spec"], "schedulingGates": [{"name": "example.com/hold"}]}
+    claiming = {"containers": [{"name": "main"}], "resourceClaims": [{"name": "gpu", "resourceClaimName": "train"}]}
+    async with browser.get(address):
+        pass
+    async with browser.get(at(address, "/updates"), params={"whole": "1", "since": "-1"}) as updates:
+        assert "event: load" in await event(updates)
+        server.store.create(PODS, {**pod("large", units="20"), "status": {"phase": "Pending"}})
+        server.store.create(PODS, {**pod("held"), "spec": hold})
+        server.store.create(PODS, {**pod("claiming"), "spec": claiming})
+        running(server, "model", "gpu-1", 6, "GPU-gpu-1-1")
+        page, shown = at(address, "/waiting"), ""
+        while not all(f"/waiting/team/{name}" in shown for name in ("large", "held", "claiming")):
+            await event(updates)
+            async with browser.get(page) as answer:
+                shown = await answer.text()
+    assert "3 pods wait for GPUs" in shown
+    assert "No GPU has 20 units of aliyun.com/gpu-mem free (1 node)" in shown
+    assert "Scheduling gate example.com/hold" in shown
+    assert "claim train" in shown
+    assert "/waiting/team/model" not in shown
+    async with browser.get(at(address, "/waiting/team/large")) as answer:
+        assert "Would fit if it asked for 15 units of aliyun.com/gpu-mem at most" in await answer.text()
+    async with browser.get(at(address, "/waiting/team/model")) as answer:
+        assert answer.status == 404

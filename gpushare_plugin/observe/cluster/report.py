@@ -255,11 +255,12 @@ def cluster_report(
     reports = (node_use(account, divided) for account in sorted(nodes, key=lambda each: each.node.name))
     return ClusterReport(
         nodes=tuple(node for node in reports if everything or node.recorded or node.resources or node.notices),
-        waiting=tuple(_waiting(waiting, divided)) if divided else (),
+        waiting=tuple(waiting_uses(waiting, divided)) if divided else (),
     )
 
 
-def _waiting(pods: Iterable[Pod], nodes: Iterable[PartitionNode]) -> Iterator[WaitingUse]:
+def waiting_uses(pods: Iterable[Pod], nodes: Iterable[PartitionNode]) -> Iterator[WaitingUse]:
+    """Yield what partitioned nodes keep for pods that wait for slices, in the order of service."""
     keeping = {uid: (node, kept) for node in nodes for uid, kept in node.wanted.pods.items()}
     for pod in in_order(pods):
         slices = tuple(each.resource for each in pod.slices)

@@ -31,7 +31,7 @@ def slices(report: ClusterReport, style: Style, now: datetime, *, detailed: bool
         yield from Table(
             ["NAME", "NAMESPACE", "SLICES", "WAITS", "WHERE"],
             [
-                [each.pod, each.namespace, ", ".join(each.resources), age(each.since, now), _where(each, now)]
+                [each.pod, each.namespace, ", ".join(each.resources), age(each.since, now), kept_where(each, now)]
                 for each in shown
             ],
         ).lines(style)
@@ -76,7 +76,8 @@ def _kept(kept: KeptFor, now: datetime) -> str:
     return f"{'/'.join(filter(None, (kept.namespace, kept.pod)))} ({age(kept.since, now)})"
 
 
-def _where(pod: WaitingUse, now: datetime) -> str:
+def kept_where(pod: WaitingUse, now: datetime) -> str:
+    """Return where slices are kept for a pod, in words."""
     if pod.node is None or pod.kept_since is None:
         return "nowhere; gpushare explain says why"
     doing = "offered to it" if pod.offered else "being made"

@@ -1,0 +1,98 @@
+"""The pages of pods that wait for GPUs: all of them, and one with its whole explanation."""
+
+import asyncio
+from collections import OrderedDict
+from datetime import UTC, datetime
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from gpushare_plugin.kube.whole_cluster.waiting import WaitingPod
+from gpushare_plugin.ledger.pod import UNKNOWN
+from gpushare_plugin.observe.cluster.explained import lines
+from gpushare_plugin.observe.cluster.slices import age
+from gpushare_plugin.web.markup import rendered
+from gpushare_plugin.web.picture import Picture
+from gpushare_plugin.web.viewer import Viewer
+from gpushare_plugin.web.waiting import asked, explained, verdict, waiting_pods
+
+_PODS = 50
+"""The pods of a page."""
+_LONGEST_NUMBER = 6
+_MOST_KEPT = 2000
+
+
+class WaitingRow(NamedTuple):
+    """A pod that waits, as a row of the page."""
+
+    waiting: WaitingPod
+    """The pod."""
+    asked: str
+    """What the pod asks for."""
+    age: str
+    """How long the pod waits."""
+    verdict: str
+    """Why the pod waits."""
+
+
+class WaitingPages:
+    """Says why pods wait, each once for every state of the cluster; only of pods that are shown."""
+
+    def __init__(self, picture: Picture) -> None:
+        """Show the pods that wait in `picture`."""
+        self._picture = picture
+        self._verdicts: OrderedDict[tuple[int, str], str] = OrderedDict()
+        self._texts: OrderedDict[tuple[object, ...], str] = OrderedDict()
+        self._turn = asyncio.Lock()
+
+    async def all(self, number: str, viewer: Viewer) -> str:
+        """Return a page of the pods that wait, by the number of the page from 1."""
+        picture, now = self._picture, datetime.now(UTC)
+        revision = picture.revision.value
+        found = waiting_pods(picture.account, picture.waiting.values(), viewer)
+        pages = max(1, -(-len(found.seen) // _PODS))
+        page = min(pages, max(1, _number(number)))
+        rows = [await self._row(each, revision, now) for each in found.seen[(page - 1) * _PODS : page * _PODS]]
+        return rendered(
+            "waiting.html",
+            here="/waiting",
+            updates=_updates(revision),
+            rows=rows,
+            count=len(found.seen),
+            others=found.others,
+            page=page,
+            pages=pages,
+        )
+
+    async def one(self, name: str, viewer: Viewer) -> str | None:
+        """Return the page of a pod, by NAMESPACE/NAME; None for a pod that does not wait or that nobody may see."""
+        picture, now, revision = self._picture, datetime.now(UTC), self._picture.revision.value
+        found = waiting_pods(picture.account, picture.waiting.values(), viewer).seen
+        pod = next((each for each in found if each.pod.label == name), None)
+        if pod is None:
+            return None
+        async with self._turn:
+            key = (revision, pod.pod.uid, viewer.namespaces)
+            if (text := self._texts.get(key)) is None:
+                explanation = await explained(picture.account, pod, viewer, now)
+                text = self._texts[key] = "\n".join(map(str, lines(explanation)))
+                while len(self._texts) > _PODS:
+                    self._texts.popitem(last=False)
+        return rendered("one_waiting.html", here="", updates=_updates(revision), pod=pod.pod, text=text.split("\n"))
+
+    async def _row(self, waiting: WaitingPod, revision: int, now: datetime) -> WaitingRow:
+        key = (revision, waiting.pod.uid)
+        if (sentence := self._verdicts.get(key)) is None:
+            await asyncio.sleep(0)
+            sentence = self._verdicts[key] = verdict(self._picture.account, waiting, now)
+            while len(self._verdicts) > _MOST_KEPT:
+                self._verdicts.popitem(last=False)
+        created = waiting.pod.created
+        return WaitingRow(waiting, asked(waiting), "unknown" if created is UNKNOWN else age(created, now), sentence)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER else 1
+
+
+def _updates(revision: int) -> str:
+    return "/updates?" + urlencode({"whole": "1", "since": revision})

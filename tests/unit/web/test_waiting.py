@@ -1,0 +1,123 @@
+"""Pods that wait: who sees them, in which order, and why they wait."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from gpushare_plugin.claims.cluster import ClusterClaims
+from gpushare_plugin.kube.whole_cluster.waiting import WaitingPod
+from gpushare_plugin.ledger.node import GPU_MEMORY
+from gpushare_plugin.observe.cluster.explained import lines
+from gpushare_plugin.observe.cluster.explanation import Told, explain
+from gpushare_plugin.web.picture import Picture
+from gpushare_plugin.web.viewer import EVERYTHING, Viewer
+from gpushare_plugin.web.waiting import asked, explained, verdict, waiting_pods
+from gpushare_plugin.web.waiting_page import WaitingPages
+from tests.unit.ledger.objects import container, memory, pod, request
+from tests.unit.observe.cluster.clusters import Cluster, gpu, recorded
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NOTHING = ClusterClaims()
+ALICE = Viewer("alice", frozenset({"red"}))
+
+
+def waits(name: str, units: int = 8, *, minutes: int = 0, reasons: tuple[str, ...] = (), **fields: Any) -> WaitingPod:
+    """Return a pod that waits for memory since some minutes."""
+    made = pod(memory(units), None, name, created=NOW - timedelta(minutes=minutes), **fields)
+    return WaitingPod(made, "default-scheduler", reasons)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Return a node with a GPU, of which a pod of another namespace has most."""
+    made = Cluster()
+    made.node("a", recorded(gpu("a", 0)))
+    made.pod("secret", 10, "a", on=0, namespace="blue")
+    return made
+
+
+def test_the_oldest_comes_first_and_others_are_counted(cluster: Cluster) -> None:
+    """Pods of namespaces that the viewer may not see are a number; pods without GPUs do not count."""
+    network = WaitingPod(pod(request(container("main")), None, "network"))
+    found = [
+        waits("young", minutes=1, namespace="red"),
+        waits("old", minutes=9, namespace="red"),
+        waits("secret", minutes=20, namespace="blue"),
+        network,
+    ]
+    shown = waiting_pods(cluster.account, found, ALICE)
+    assert ([each.pod.name for each in shown.seen], shown.others) == (["old", "young"], 1)
+    assert waiting_pods(cluster.account, found, EVERYTHING).others == 0
+
+
+@pytest.mark.parametrize(
+    ("waiting", "why"),
+    [
+        (waits("p", 8), "No GPU has 8 units of aliyun.com/gpu-mem free (1 node)"),
+        (
+            waits("p", 2, reasons=("The scheduler says: no CPU",)),
+            "Fits on 1 node, by the GPUs; The scheduler says: no CPU",
+        ),
+        (waits("p", gates=("hold",), reasons=("Scheduling gate hold: wait",)), "Scheduling gate hold: wait"),
+        (waits("p", ending=True), "The pod is being deleted"),
+        (
+            WaitingPod(pod(request(container("main")), None, "p"), claims=("train",)),
+            "The pod waits for its claims, or for another reason of its scheduler",
+        ),
+    ],
+)
+def test_a_sentence_says_why_a_pod_waits(cluster: Cluster, waiting: WaitingPod, why: str) -> None:
+    """The cause on most nodes, or what keeps the scheduler from a pod that fits."""
+    assert verdict(cluster.account, waiting, NOW) == why
+
+
+def test_what_a_pod_asks_for_has_units_and_claims() -> None:
+    """In one line."""
+    assert asked(WaitingPod(waits("p").pod, claims=("train",))) == f"8 {GPU_MEMORY}, claim train"
+
+
+def text(cluster: Cluster, found: WaitingPod, viewer: Viewer) -> str:
+    """Return the explanation of a pod for a viewer."""
+    return "\n".join(lines(asyncio.run(explained(cluster.account, found, viewer, NOW))))
+
+
+def test_the_text_is_that_of_explain_without_names_that_a_viewer_may_not_see(cluster: Cluster) -> None:
+    """Who may see all pods reads what `gpushare explain` prints; others read how many pods hold the GPU."""
+    found = waits("p", 8, namespace="red")
+    whole = explain(cluster.account, found.pod, Told({}, "default-scheduler"))
+    assert text(cluster, found, EVERYTHING) == "\n".join(lines(whole))
+    assert "held by blue/secret (10)" in text(cluster, found, EVERYTHING)
+    for_alice = text(cluster, found, ALICE)
+    assert "secret" not in for_alice
+    assert "held by 1 of other namespaces" in for_alice
+    assert "Would fit if these pods ended: 1 of other namespaces" in for_alice
+
+
+async def test_a_page_has_fifty_pods_and_says_how_many_there_are(cluster: Cluster) -> None:
+    """The rest is on further pages; a number that is no page is the nearest page."""
+    picture = Picture()
+    many = [waits(f"p{number:03}", minutes=number, namespace="red") for number in range(120)]
+    picture.refresh(cluster.account, NOTHING, {each.pod.uid: each for each in many})
+    pages = WaitingPages(picture)
+    first, last = await pages.all("", ALICE), await pages.all("999999", ALICE)
+    assert (first.count("/waiting/red/"), last.count("/waiting/red/")) == (50, 20)
+    assert "120 pods wait for GPUs" in first
+    assert "Page 3 of 3" in last
+    assert await pages.one("red/p000", Viewer("bob", frozenset({"green"}))) is None
+    assert "no GPU has 8 units" in (await pages.one("red/p000", ALICE) or "")
+
+
+def test_a_pod_that_comes_or_goes_is_a_change_of_the_picture(cluster: Cluster) -> None:
+    """Open pages are told, also where no node has changed."""
+    picture = Picture()
+    picture.refresh(cluster.account, NOTHING)
+    before = picture.revision.value
+    found = waits("p", namespace="green")
+    picture.refresh(cluster.account, NOTHING, {found.pod.uid: found})
+    picture.refresh(cluster.account, NOTHING, {found.pod.uid: found})
+    assert picture.revision.value == before + 1
+    assert "green" in picture.namespaces
+    picture.refresh(cluster.account, NOTHING)
+    assert picture.revision.value == before + 2
