@@ -1,6 +1,7 @@
 """Keeps what pages show like the cluster."""
 
 import asyncio
+import secrets
 from contextlib import aclosing
 
 from gpushare_plugin.kube.client import Client
@@ -9,6 +10,8 @@ from gpushare_plugin.web.picture import Picture
 
 _EVERY = 1.0
 """Seconds between two looks at the cluster at least."""
+_MOST_REVISIONS = 1 << 48
+"""The first revision is one of so many."""
 
 
 class FollowedPicture:
@@ -16,7 +19,8 @@ class FollowedPicture:
 
     def __init__(self) -> None:
         """Show nothing yet."""
-        self.picture = Picture()
+        # A page can come from another process, or from before a restart: what that page has seen is no revision here.
+        self.picture = Picture(secrets.randbelow(_MOST_REVISIONS))
         """The picture."""
         self.shown = asyncio.Event()
         """Set once the picture has all nodes and pods."""

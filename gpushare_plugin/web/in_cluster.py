@@ -42,7 +42,7 @@ async def serve(settings: ClusterWebSettings) -> None:
     """
     async with Client(settings.kubeconfig, context=settings.context) as client, background() as spawn:
         await client.configure()
-        followed, tls = FollowedPicture(), None
+        followed, served, tls = FollowedPicture(), asyncio.Event(), None
         if settings.certificates is not None:
             tls = RenewedCertificates(settings.certificates).context
         access = ReviewedAccess(client, lambda: followed.picture.namespaces, settings.proxy)
@@ -50,8 +50,14 @@ async def serve(settings: ClusterWebSettings) -> None:
         spawn("following", lambda: followed.follow(client))
         if settings.probe_address is not None:
             address = settings.probe_address
-            spawn("probes", lambda: serve_http(address, live=list, ready=followed.problems))
+            spawn("probes", lambda: serve_http(address, live=list, ready=lambda: _problems(followed, served)))
         await followed.shown.wait()
         async with listening(settings.address, server.answer, LIMITS, tls) as port:
+            served.set()
             settings.started(port)
             await asyncio.Event().wait()
+
+
+def _problems(followed: FollowedPicture, served: asyncio.Event) -> list[str]:
+    """Return why no page can be asked for; empty without a problem."""
+    return followed.problems() or ([] if served.is_set() else ["the pages are not served yet"])

@@ -40,8 +40,8 @@ class PicturedNode(Struct, frozen=True):
 class Picture:
     """The nodes with GPUs of a cluster, with a number that rises with every change."""
 
-    def __init__(self) -> None:
-        """Show no node yet."""
+    def __init__(self, first: int = 0) -> None:
+        """Show no node yet, in the revision `first`."""
         self._made_of: dict[str, tuple[NodeAccount, Sequence[HeldGpu]]] = {}
         self._nodes: dict[str, PicturedNode] = {}
         self.account = ClusterAccount()
@@ -49,9 +49,9 @@ class Picture:
         self.waiting: Mapping[str, WaitingPod] = {}
         """The pods without a node, by UID."""
         self._namespaces: frozenset[str] | None = None
-        self.revision: Published[int] = Published(0)
+        self.revision: Published[int] = Published(first)
         """The number of the newest change."""
-        self.whole_changed = 0
+        self.whole_changed = first
         """The revision in which nodes last came or went, or what is said of the whole cluster changed."""
         self.claims_unknown = ""
         """Why it is not known what claims have, for people; empty where that is known."""
