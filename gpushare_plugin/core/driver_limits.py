@@ -99,6 +99,10 @@ class LimitRule(Struct, frozen=True):
         """
         return share_mib < gpu_mib <= self._wanted_mib(share_mib)
 
+    def extends(self, share_mib: int) -> bool:
+        """Return whether the burst gives a share at least one MiB more."""
+        return self._wanted_mib(share_mib) > share_mib + self.added_mib
+
     def _wanted_mib(self, share_mib: int) -> int:
         """Return the hard limit in MiB for a share, whatever memory the GPU has."""
         share = share_mib + self.added_mib

@@ -23,6 +23,10 @@ NAMESPACE_NAME = 18
 """Characters in the name of a namespace: the path of its socket has to be short."""
 
 
+LONGEST_SOCKET = f"{SERVER}/{'n' * NAMESPACE_NAME}/control"
+"""The longest path of a socket of MPS below the pipe directory."""
+
+
 class ContainerNamespace(Struct, frozen=True):
     """A namespace: the limits of each process of one container, on each of its GPUs."""
 

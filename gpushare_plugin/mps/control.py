@@ -25,14 +25,13 @@ import structlog
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.files.socket_path import why_too_long
 from gpushare_plugin.base.reported import Repeats
-from gpushare_plugin.core.namespaces import NAMESPACE_NAME, SERVER, WITH_NAMESPACES, MpsProtocol
+from gpushare_plugin.core.namespaces import LONGEST_SOCKET, WITH_NAMESPACES, MpsProtocol
 from gpushare_plugin.mps import pipe_directory
 from gpushare_plugin.mps.exchange import ListedClient, MpsSettings
 from gpushare_plugin.mps.limits import MpsLimit, limits_of
 from gpushare_plugin.mps.peers import peers
 from gpushare_plugin.mps.processes import (
     CONTROL_PROGRAM,
-    CONTROL_SOCKET,
     DEVICES_VARIABLE,
     PIPE_VARIABLE,
     PROTOCOL_OPTION,
@@ -117,8 +116,8 @@ class Control:
         One server serves clients of all users where the program can do that. Otherwise clients of a second user wait
         until all clients of the first user have ended.
         """
-        longest = f"{SERVER}/{'n' * NAMESPACE_NAME}/{CONTROL_SOCKET}"
-        if protocol == WITH_NAMESPACES and (reason := why_too_long(self._pipe, longest, "the pipe directory of MPS")):
+        what = "the pipe directory of MPS"
+        if protocol == WITH_NAMESPACES and (reason := why_too_long(self._pipe, LONGEST_SOCKET, what)):
             raise ControlError(f"{reason}: choose a shorter MPS root for protocol 3")
         try:
             await asyncio.to_thread(pipe_directory.clear, self._pipe)

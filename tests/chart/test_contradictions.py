@@ -36,6 +36,10 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         {"scheduler": {"kubeScheduler": {"image": {"repository": "kube-scheduler@sha256:0"}}}},
         "scheduler.kubeScheduler.image.repository is kube-scheduler@sha256:0, which ends with a tag or a digest: write",
     ),
+    "a protocol of MPS without MPS": (
+        {"mps": {"protocol": 3}},
+        "mps.protocol is 3, but mps.enabled is false, so no MPS control daemon speaks it, and configs keep their",
+    ),
     "two sources of configs": (
         {"config": {"map": {"a": TURNS}, "name": "mine"}},
         (

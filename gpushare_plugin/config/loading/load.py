@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path as FilePath
 
 from gpushare_plugin.base.errors import MOST_PROBLEMS, Path, Problem
+from gpushare_plugin.base.files.socket_path import why_too_long
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.loading.mistakes import Mistakes, Override
@@ -11,8 +12,8 @@ from gpushare_plugin.config.loading.recognition import not_a_config
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.isolations import limits_compute
 from gpushare_plugin.config.schema.places import Finding, PlacedValue, SettingPlaces, SourcePlace, spelled
-from gpushare_plugin.config.schema.sections import Config, PluginFlags
-from gpushare_plugin.core.namespaces import WITH_NAMESPACES
+from gpushare_plugin.config.schema.sections import Config, HamiCore, PluginFlags
+from gpushare_plugin.core.namespaces import LONGEST_SOCKET, WITH_NAMESPACES
 
 __all__ = ["Loaded", "Override", "dump", "load", "validated"]
 
@@ -116,6 +117,15 @@ def notices(config: Config, overridden: Collection[Path] = ()) -> Iterator[str]:
     mps = config.sharing.mps
     if mps is not None and not (mps.resources or mps.sizes):
         yield "sharing.mps has neither resources nor sizes: nothing is shared by MPS"
+    yield from _of_isolations(config, overridden)
+    yield from _of_protocol_3(config)
+    yield from _by_claim(config)
+    plugin = config.flags.plugin
+    if plugin.nvidia_ctk_path != PluginFlags.model_fields["nvidia_ctk_path"].default and not plugin.uses_cdi:
+        yield "flags.plugin.nvidiaCTKPath has no effect: flags.plugin.deviceListStrategy names no CDI devices"
+
+
+def _of_isolations(config: Config, overridden: Collection[Path]) -> Iterator[str]:
     for index, entry in enumerate(config.sharing.memory.resources if config.sharing.memory else ()):
         if not limits_compute(entry.isolation) and entry.compute != "proportional":
             isolation = ", ".join(entry.isolation)
@@ -128,10 +138,22 @@ def notices(config: Config, overridden: Collection[Path] = ()) -> Iterator[str]:
             f"{spelled(protocol)} has no effect, unless a label of the node asks for MPS: no entry of sharing has mps "
             "or driver+mps as isolation"
         )
-    yield from _by_claim(config)
-    plugin = config.flags.plugin
-    if plugin.nvidia_ctk_path != PluginFlags.model_fields["nvidia_ctk_path"].default and not plugin.uses_cdi:
-        yield "flags.plugin.nvidiaCTKPath has no effect: flags.plugin.deviceListStrategy names no CDI devices"
+    if config.hami_core != HamiCore() and not any("hami-core" in each for each in config.sharing.isolations):
+        yield "hamiCore has no effect: no entry of sharing has hami-core as isolation"
+
+
+def _of_protocol_3(config: Config) -> Iterator[str]:
+    if config.flags.mps_protocol != WITH_NAMESPACES:
+        return
+    pipe = FilePath(config.flags.mps_root) / "pipe"
+    if config.sharing.includes_mps and (reason := why_too_long(pipe, LONGEST_SOCKET, "the pipe directory of MPS")):
+        yield f"flags.mpsRoot is too long for flags.mpsProtocol 3, with which MPS cannot start: {reason}"
+    for index, entry in enumerate(config.sharing.memory.resources if config.sharing.memory else ()):
+        if entry.allow_multi_gpu_shares:
+            yield (
+                f"sharing.memory.resources[{index}].allowMultiGPUShares has no effect: with flags.mpsProtocol 3, "
+                "shares on several GPUs are always admitted"
+            )
 
 
 def _by_claim(config: Config) -> Iterator[str]:

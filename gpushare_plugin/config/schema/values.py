@@ -199,8 +199,10 @@ def _word_or_percentage(value: object, words: tuple[_Word, ...], allowed: str) -
         return value
     meant = None
     if isinstance(value, str):
-        percentage = _LOOSE_PERCENTAGE.fullmatch(value)
-        meant = percentage[1] if percentage else nearest(value, words)
+        if percentage := _LOOSE_PERCENTAGE.fullmatch(value):
+            found = f"found {shown(value)}; did you mean {percentage[1]}, without quotes? Allowed: {allowed}"
+            raise ValueError(found)
+        meant = nearest(value, words)
     raise ValueError(wrong(value, allowed, meant))
 
 

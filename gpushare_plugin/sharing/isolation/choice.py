@@ -26,6 +26,8 @@ def choose(isolations: Sequence[Isolation], shared: SharedGpus, findings: Findin
         reason = isolation.why_not(shared.containers)
         if not reason or len(isolations) == 1:
             isolation.check(shared, findings)  # tells all that is wrong with the only isolation
+            if shared.containers:
+                _tell_lost_keys(isolation, isolations, shared, findings)
             return Choice(isolation, tuple(passed_over))
         passed_over.append(f"{isolation.name}: {reason}")
     if shared.containers:
@@ -35,3 +37,13 @@ def choose(isolations: Sequence[Isolation], shared: SharedGpus, findings: Findin
             f"{shared.title}: {'; '.join(passed_over)}; change the list or the devices of the entry",
         )
     return Choice(passed_over=tuple(passed_over))
+
+
+def _tell_lost_keys(chosen: Isolation, isolations: Sequence[Isolation], shared: SharedGpus, findings: Findings) -> None:
+    """Warn of keys of the entry that other isolations of the list would put into force, and the chosen one does not."""
+    for key in sorted(frozenset().union(*(each.keys_in_force for each in isolations)) - chosen.keys_in_force):
+        with_key = " or ".join(each.name for each in isolations if key in each.keys_in_force)
+        findings.notice(
+            f"{shared.title}: {key} has no effect on this node, because its isolation is {chosen.name}, and only "
+            f"{with_key} puts {key} into force"
+        )

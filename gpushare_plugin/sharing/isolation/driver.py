@@ -97,6 +97,11 @@ class DriverIsolation(Struct, Isolation, frozen=True):
     """The limits of the entry."""
 
     @property
+    def keys_in_force(self) -> frozenset[str]:
+        """The key of the burst."""
+        return frozenset({"burst"} if self.rule.bursts else ())
+
+    @property
     def layers(self) -> Layers:
         """The layer with the variables of the limits."""
         return (LimitVariables(self.rule, self.node.agent),)
@@ -150,6 +155,12 @@ class DriverIsolation(Struct, Isolation, frozen=True):
                 f"of {shared.title} as large as {_sizes(by_addition)}, so nothing is limited there; set less, such as "
                 "512MiB"
             )
+        idle = [gpu for gpu in shared.containers if not self._bursts(gpu)] if self.rule.bursts else []
+        if idle and self.limits.burst is not None:
+            findings.notice(
+                f"{shared.title}: burst is {plain_burst(self.limits.burst)}, which gives no share of {_sizes(idle)} a "
+                "MiB more, and needs the agent of driver limits all the same; set a larger burst, or leave burst out"
+            )
         if by_burst and self.limits.burst is not None:
             findings.notice(
                 f"{shared.title}: burst is {plain_burst(self.limits.burst)}, which lets each container use all of "
@@ -158,9 +169,17 @@ class DriverIsolation(Struct, Isolation, frozen=True):
 
     def _lifts(self, rule: LimitRule, gpu: Gpu) -> bool:
         """Return whether by `rule` even the smallest share of `gpu` has the memory of the GPU as limit."""
+        return not self.why_not_on(gpu) and rule.lifts(self._smallest(gpu), gpu.memory_mib)
+
+    def _bursts(self, gpu: Gpu) -> bool:
+        """Return whether any share of `gpu` gets more memory by the burst: with a factor the largest, if any does."""
+        largest = self._smallest(gpu) if self.limits.equal_parts else gpu.memory_mib
+        return self.rule.extends(self._smallest(gpu)) or self.rule.extends(largest)
+
+    def _smallest(self, gpu: Gpu) -> int:
+        """Return the smallest share of `gpu` in MiB."""
         parts = self.limits.equal_parts
-        smallest = gpu.memory_mib // parts if parts else self.limits.unit_mib
-        return not self.why_not_on(gpu) and rule.lifts(smallest, gpu.memory_mib)
+        return gpu.memory_mib // parts if parts else self.limits.unit_mib
 
 
 def _sizes(gpus: Sequence[Gpu]) -> str:

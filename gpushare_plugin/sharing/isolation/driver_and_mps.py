@@ -23,6 +23,11 @@ class DriverAndMpsIsolation(MpsIsolation, frozen=True):
     """The part of the isolation that the driver enforces."""
 
     @property
+    def keys_in_force(self) -> frozenset[str]:
+        """The keys of the burst and of the compute limit."""
+        return super().keys_in_force | self.driver.keys_in_force
+
+    @property
     def limits_several_gpus(self) -> bool:
         """Whether the limits of a container hold on each of several GPUs, as those of the driver do."""
         return True

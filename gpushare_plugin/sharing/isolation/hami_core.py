@@ -63,6 +63,11 @@ class HamiCoreIsolation(Struct, Isolation, frozen=True):
     """The limits of the entry."""
 
     @property
+    def keys_in_force(self) -> frozenset[str]:
+        """The key of the compute limit."""
+        return self.limits.keys_of_compute
+
+    @property
     def layers(self) -> Layers:
         """The layer with the library and its limits."""
         return (PreloadedHamiCore(self.directory, self.limits.compute),)

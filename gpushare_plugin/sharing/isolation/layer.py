@@ -77,6 +77,11 @@ class Limits(Struct, frozen=True):
     """How far a container may use free memory beyond its share; None for not at all."""
 
     @property
+    def keys_of_compute(self) -> frozenset[str]:
+        """The key `compute` where it is a percentage: another value is not lost without an isolation, or told apart."""
+        return frozenset({"compute"} if isinstance(self.compute, int) else ())
+
+    @property
     def percentage(self) -> int | None:
         """The compute limit of every container in percent of a GPU; None without a limit, or with different limits."""
         if self.equal_parts:
@@ -113,6 +118,11 @@ class Isolation:
 
     name: ClassVar[str] = "none"
     """The name of the isolation in the config and in messages."""
+
+    @property
+    def keys_in_force(self) -> frozenset[str]:
+        """The keys of the entry that are set, and that not every isolation puts into force."""
+        return frozenset()
 
     @property
     def limits_several_gpus(self) -> bool:

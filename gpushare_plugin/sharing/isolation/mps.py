@@ -171,6 +171,11 @@ class MpsIsolation(Struct, Isolation, frozen=True):
     """The version of the node's driver; empty where unknown."""
 
     @property
+    def keys_in_force(self) -> frozenset[str]:
+        """The key of the compute limit."""
+        return self.limits.keys_of_compute
+
+    @property
     def limits_several_gpus(self) -> bool:
         """Whether the limits of a container hold on each of several GPUs, as with namespaces."""
         return self.protocol == WITH_NAMESPACES

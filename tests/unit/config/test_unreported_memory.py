@@ -72,7 +72,7 @@ def test_a_count_of_gpus_takes_those_that_can_be_shared() -> None:
 def test_a_count_that_the_node_cannot_meet_in_any_case_is_refused() -> None:
     """A GPU of unknown memory excuses itself, and no GPU that the node does not have; the refusal names it."""
     (problem,) = planned(BESIDE, sharing=memory(devices=3)).problems
-    assert problem.message.startswith("3 GPUs requested, but 1 of the 1 of this node")
+    assert problem.message.startswith("3 GPUs requested, but this node has 1 to choose from")
     assert problem.message.endswith(f"; GPU 0 {NO_SIZE}")
 
 

@@ -55,6 +55,24 @@ def test_the_first_isolation_that_the_node_has_is_chosen(
     assert found.isolation_reasons == {FIRST: reasons}
 
 
+@pytest.mark.parametrize(
+    ("entry", "node", "lost"),
+    [
+        ({"isolation": ["driver", "none"], "burst": 2}, OLD, ["burst"]),
+        ({"isolation": ["driver", "none"], "burst": 2}, AGENT, []),
+        ({"isolation": ["driver+mps", "none"], "burst": 2, "compute": 50}, OLD, ["burst", "compute"]),
+        ({"isolation": ["driver+mps", "mps"], "burst": 2, "compute": 50}, OLD, ["burst"]),
+        ({"isolation": ["driver+mps", "none"]}, OLD, []),
+    ],
+)
+def test_keys_that_the_chosen_isolation_ignores_are_told(
+    entry: dict[str, object], node: DriverLimits, lost: list[str]
+) -> None:
+    """A node without the first isolation of a list does not keep silent about what the entry asks for."""
+    told = [each for each in decided(memory(**entry), node).notices if "has no effect on this node" in each]
+    assert [each.split(": ")[1].split()[0] for each in told] == lost
+
+
 def test_a_gpu_in_mig_mode_or_too_old_for_mps_passes_both_over() -> None:
     """The choice is one for all GPUs of an entry: where one cannot be limited, the next isolation counts for all."""
     inventory = Inventory((*a_node(40960).cards, a_gpu(1, 16000, compute_capability=(3, 0))))

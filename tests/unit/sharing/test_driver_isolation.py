@@ -157,6 +157,25 @@ def test_limits_as_large_as_the_gpu_are_told(
     assert all(notice in each for each in told if notice)
 
 
+@pytest.mark.parametrize(
+    ("burst", "more", "idle"),
+    [
+        (1.0000001, {}, True),
+        (1.0001, {}, False),
+        (1.5, {"unit": "MiB"}, False),
+        ("1GiB", {}, True),
+        ("2GiB", {}, False),
+    ],
+)
+def test_a_burst_that_gives_nothing_is_told(burst: object, more: dict[str, object], *, idle: bool) -> None:
+    """Such a burst still ties the GPU to the agent, which nobody means."""
+    config = settings(sharing=memory(isolation="driver", burst=burst, **more))
+    found = plan(EffectiveConfig(config), EVERYTHING, driver_limits=DriverLimits(agent=True))
+    told = [each for each in found.notices if "gives no share of GPU 0 (40960 MiB) a MiB more" in each]
+    assert bool(told) is idle
+    assert all("set a larger burst, or leave burst out" in each for each in told)
+
+
 def wanted(sharing: object, *, agent: bool = True, **sections: object) -> WantedOffer:
     """Return what a node of one GPU should list."""
     found = plan(

@@ -491,6 +491,41 @@ def test_a_protocol_of_mps_without_mps_is_named_where_the_file_sets_it(load_text
         assert load_text(text).notices == ()
 
 
+BY_MPS = "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}"
+ON_SEVERAL = "sharing: {memory: {resources: [{name: a.io/m, isolation: mps, allowMultiGPUShares: true}]}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("hamiCore: {libraryDirectory: /opt/vgpu}", "hamiCore has no effect: no entry of sharing has hami-core"),
+        (
+            f"flags: {{mpsProtocol: 3, mpsRoot: /{'x' * 66}}}\n{BY_MPS}",
+            "flags.mpsRoot is too long for flags.mpsProtocol 3, with which MPS cannot start: the path of",
+        ),
+        (
+            f"flags: {{mpsProtocol: 3}}\n{ON_SEVERAL}",
+            "sharing.memory.resources[0].allowMultiGPUShares has no effect: with flags.mpsProtocol 3",
+        ),
+    ],
+)
+def test_a_setting_that_another_one_makes_idle_is_named(load_text: Load, text: str, words: str) -> None:
+    """Two settings that are right one by one, and together not what people expect, cause a warning."""
+    (notice,) = load_text(text).notices
+    assert notice.startswith(words)
+
+
+def test_settings_that_go_together_cause_no_warning(load_text: Load) -> None:
+    """The longest path that protocol 3 allows, the library where an entry uses it, and protocol 2."""
+    hami = "sharing: {memory: {resources: [{name: a.io/m, isolation: hami-core}]}}"
+    for text in (
+        f"flags: {{mpsProtocol: 3, mpsRoot: /{'x' * 65}}}\n{BY_MPS}",
+        ON_SEVERAL,
+        f"hamiCore: {{libraryDirectory: /opt/vgpu}}\n{hami}",
+    ):
+        assert load_text(text).notices == ()
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
