@@ -68,6 +68,7 @@ HELM_KEYS = frozenset(
         "toolkit",
         "updateStrategy",
         "usage",
+        "web",
     ]
 )
 """Keys in the Helm values of our chart, NVIDIA's chart and the GPU operator; no config has these keys anywhere."""
