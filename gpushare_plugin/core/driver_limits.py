@@ -119,6 +119,11 @@ class DriverLimits(Struct, frozen=True):
     agent: bool = False
     """Whether an agent, `gpushare driver-limits`, sets limits on the node."""
 
+    @property
+    def remedy(self) -> str:
+        """What to do about the answer of `why_not`, in words that follow the answer, which may name the remedy."""
+        return "mend that" if self.missing else "do so"
+
     def why_not(self, rule: LimitRule) -> str:
         """Return why limits by `rule` cannot be set on the node, for people; empty where they can be set.
 
@@ -127,7 +132,7 @@ class DriverLimits(Struct, frozen=True):
         if self.missing or self.agent:
             return self.missing
         if rule.bursts:
-            return f"burst needs the agent of driver limits: {_NO_AGENT}"
+            return f"burst needs the agent of driver limits, and {_NO_AGENT}"
         return f"{self.hook}, and {_NO_AGENT}" if self.hook else ""
 
 

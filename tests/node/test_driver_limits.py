@@ -145,7 +145,9 @@ async def test_no_pod_gets_a_gpu_after_the_host_has_lost_the_means_to_limit(
             await until(lambda: any(lost in str(each.get("problem")) for each in told))
             (reason,) = (each["reason"] for each in told if each["event"] == "gpu_not_limited")
             assert reason.startswith(f"no driver limits can be set: {lost}")
-            assert reason.endswith("mend that, or let another isolation follow in the config, as in [driver, none]")
+            assert reason.endswith(
+                f"; {means.remedy}, or let another isolation follow in the config, as in [driver, none]"
+            )
             snapshot = life.node.snapshot.value
             assert (snapshot.isolations, snapshot.unlimited) == ({FIRST: "driver"}, {FIRST: reason})
             assert snapshot.causes(a_gpu(0)) == {"limits"}

@@ -37,7 +37,7 @@ _UNFOLLOWED = (
     "gpushare run does not know the containers of this node, because it does not follow the pods: set --follow-pods "
     "(in the chart: cluster.followPods)"
 )
-_REMEDY = "mend that, or let another isolation follow in the config, as in [driver, none]"
+_OR_ELSE = "or let another isolation follow in the config, as in [driver, none]"
 
 
 class NodeLimits:
@@ -97,7 +97,8 @@ class NodeLimits:
         """
         self._offered = frozenset(offered)
         reasons = {} if means is None else {uuid: means.why_not(rule) for uuid, rule in rules.items()}
-        self._lost = {uuid: f"{reason}; {_REMEDY}" for uuid, reason in reasons.items() if reason}
+        remedy = means.remedy if means is not None else ""
+        self._lost = {uuid: f"{reason}; {remedy}, {_OR_ELSE}" for uuid, reason in reasons.items() if reason}
         # The agent is told also why a node for which the config names the driver has no limits.
         if self._root is not None and (rules or self._link or means is not None):
             self._order_by(self._root, rules, means)

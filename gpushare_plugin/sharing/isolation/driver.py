@@ -140,8 +140,8 @@ class DriverIsolation(Struct, Isolation, frozen=True):
         if shared.containers and (reason := self.node.why_not(self.rule)):
             findings.problem(
                 (*shared.path, "isolation"),
-                f"found {found}, but {reason}; mend that, or let other isolations follow for such nodes, as in "
-                f"{instead}",
+                f"found {found}, but {reason}; {self.node.remedy}, or let other isolations follow for such nodes, "
+                f"as in {instead}",
             )
 
     def warn(self, shared: SharedGpus, findings: Findings) -> None:

@@ -224,7 +224,8 @@ def test_a_snapshot_has_the_rules_of_gpus_with_driver_limits_only() -> None:
 def test_burst_needs_the_agent() -> None:
     """Only the agent removes the guaranteed part of a container that has ended, so the hook alone is not enough."""
     (found,) = problems(decided(memory(isolation="driver", burst=1.5), HOOK))
-    assert "burst needs the agent of driver limits" in found
+    assert "burst needs the agent of driver limits, and no agent sets limits here (start " in found
+    assert "cluster.followPods); do so, or let other isolations follow" in found
     fallen = decided(memory(isolation=["driver", "none"], burst=1.5), HOOK)
     assert fallen.isolations == {FIRST: "none"}
     assert decided(memory(isolation="driver", burst=1.5), AGENT).isolations == {FIRST: "driver"}
