@@ -1,6 +1,7 @@
 """The output of commands, with control sequences from outside escaped; and standard streams that cannot be written."""
 
 import io
+import locale
 import os
 import shutil
 import sys
@@ -40,10 +41,11 @@ def output_style() -> "Style":
     """Return the style of standard output: lines in a pipe have any length, and neither bold text nor bars."""
     from gpushare_plugin.observe.cluster.columns import Style  # noqa: PLC0415 - a daemon shows nothing
 
+    # Standard output has been set to UTF-8; what a terminal shows is in the locale.
+    utf8 = locale.getencoding().lower().replace("-", "") == "utf8"
     if not sys.stdout.isatty():
-        return Style()
-    bars = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    return Style(shutil.get_terminal_size().columns, bold=not os.environ.get("NO_COLOR"), bars=bars)
+        return Style(utf8=utf8)
+    return Style(shutil.get_terminal_size().columns, bold=not os.environ.get("NO_COLOR"), bars=utf8, utf8=utf8)
 
 
 def write_utf8() -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.observe.cluster.by_claim import HELD_BY_CLAIMS
 from gpushare_plugin.observe.cluster.report import GpuUse, NodeUse, ResourceUse, UnofferedGpu
-from gpushare_plugin.observe.cluster.tables import gpu_states
+from gpushare_plugin.observe.cluster.tables import FAULTS, gpu_states
 from gpushare_plugin.web.viewer import Viewer
 
 COLORS = 12
@@ -21,7 +21,7 @@ Color = Literal["held", "namespace", "way"]
 Grouping = Literal["node", "pool", "model"]
 """What tiles stand together."""
 
-_BAD = ("node not ready", "unhealthy", "over capacity", "limit not in effect", "tainted")
+_BAD = ("node not ready", *FAULTS)
 """The beginnings of the states for which a tile has the border of a fault."""
 OTHERS = "other namespaces"
 """The name of all namespaces that a viewer may not see."""

@@ -33,7 +33,7 @@ class WaitingPods(Struct, frozen=True):
 
 def waiting_pods(account: ClusterAccount, pods: Iterable[WaitingPod], viewer: Viewer) -> WaitingPods:
     """Return the pods among `pods` that wait for units, slices or claims, for a viewer."""
-    found = [each for each in pods if each.claims or each.pod.asks_for_slices or account.concerns(each.pod.request)]
+    found = [each for each in pods if each.waits_for_gpus(account)]
     seen = sorted(
         (each for each in found if viewer.sees(each.pod.namespace)), key=lambda each: (each.pod.created, each.pod.label)
     )

@@ -413,33 +413,80 @@ async def test_a_wide_terminal_shows_bars(kubeconfig: Path) -> None:
     assert "██░░░░░░░░" in await on_terminal(kubeconfig, 200)
     narrow = await on_terminal(kubeconfig, 50)
     assert "GPU0  GPU1" in narrow
-    assert max(map(len, narrow.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines())) <= 50
+    assert max(map(len, narrow.splitlines())) <= 50
 
 
-async def on_terminal(kubeconfig: Path, columns: int) -> str:
-    """Return what `gpushare inspect` prints on a terminal of so many columns."""
+@pytest.mark.parametrize(
+    ("arguments", "columns", "is_blocks"),
+    [([], 200, True), (["-o", "table"], 200, False), (["-d"], 200, False), (["--node", "node-1?"], 200, False)],
+    ids=["many", "table", "details", "few"],
+)
+async def test_many_nodes_are_blocks_on_a_terminal(
+    server: ApiServer, kubeconfig: Path, arguments: list[str], columns: int, *, is_blocks: bool
+) -> None:
+    """Where no table was asked for: the totals stand first, then a line for each node."""
+    for number in range(40):
+        a_node(server, f"node-{number}", encode(recorded(gpu(f"node-{number}", 0))))
+    shown = await on_terminal(kubeconfig, columns, *arguments)
+    assert (shown.startswith("Nodes: 42; GPUs: 44; Pods that wait for a node: 1")) is is_blocks, shown[:200]
+    assert ("gpu-1    ▅▁" in shown) is is_blocks
+    assert ("GPU0(Allocated" in shown) is not is_blocks
+
+
+async def test_a_table_of_too_many_lines_is_blocks(server: ApiServer, kubeconfig: Path) -> None:
+    """A few nodes of many GPUs have a line for each value in a narrow terminal; blocks fit; without UTF-8 as ASCII."""
+    for number in range(5):
+        name = f"node-{number}"
+        a_node(server, name, encode(recorded(*(gpu(name, index) for index in range(8)))))
+    assert "GPU7(Allocated/Total)" in await on_terminal(kubeconfig, 300)
+    assert "node-1  ▁▁▁▁▁▁▁▁  0/120\r\n" in await on_terminal(kubeconfig, 50)
+    assert "node-1  ........  0/120\r\n" in await on_terminal(kubeconfig, 50, locale="C")
+
+
+async def test_a_pipe_has_the_table_however_many_nodes_there_are(server: ApiServer, kubeconfig: Path) -> None:
+    """Programs that read the table go on doing so; blocks are there for whoever asks for them."""
+    for number in range(50):
+        a_node(server, f"node-{number}", encode(recorded(gpu(f"node-{number}", 0))))
+    assert (await run(kubeconfig, "inspect")).output.startswith("NAME ")
+    assert (await run(kubeconfig, "inspect", "-o", "blocks")).output.startswith("Nodes: 52; GPUs: 54; Pods that wait")
+    chosen = (await run(kubeconfig, "inspect", "-o", "blocks", "-n", "nobody", "--resource", MEMORY)).output
+    assert chosen == "No pod of namespace nobody has units of a GPU\n"
+    of_team = (await run(kubeconfig, "inspect", "-o", "blocks", "-n", "team")).output
+    assert of_team.startswith("Nodes: 1; GPUs: 1; Pods that wait for a node: 1\n")
+    of_node = (await run(kubeconfig, "inspect", "-o", "blocks", "gpu-1")).output
+    assert of_node.startswith("Nodes: 1; GPUs: 2\n")
+
+
+async def on_terminal(kubeconfig: Path, columns: int, *arguments: str, locale: str = "C.UTF-8") -> str:
+    """Return what `gpushare inspect` prints on a terminal of so many columns, in a locale."""
     main, terminal = pty.openpty()
     environment = {
         **os.environ,
         "KUBECONFIG": str(kubeconfig),
         "COLUMNS": str(columns),
-        "PYTHONIOENCODING": "utf-8",
+        "LC_ALL": locale,
         "NO_COLOR": "",
     }
+    command = (sys.executable, "-m", "gpushare_plugin", "inspect", *arguments)
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gpushare_plugin", "inspect", env=environment, stdout=terminal, stderr=subprocess.DEVNULL
+        *command, env=environment, stdout=terminal, stderr=subprocess.DEVNULL
     )
     os.close(terminal)
-    async with asyncio.timeout(PATIENCE):
-        assert await process.wait() == 0
+    text, _ = await asyncio.gather(asyncio.to_thread(all_of, main), process.wait())
+    os.close(main)
+    assert process.returncode == 0
+    return text.decode().replace("\x1b[1m", "").replace("\x1b[0m", "")
+
+
+def all_of(terminal: int) -> bytes:
+    """Read a terminal until nobody has its other end any more."""
     text = b""
     try:
-        while part := os.read(main, 65536):
+        while part := os.read(terminal, 65536):
             text += part
     except OSError:
-        pass  # nobody has the other end any more
-    os.close(main)
-    return text.decode()
+        pass
+    return text
 
 
 async def test_everything_is_read_in_pages(server: ApiServer, kubeconfig: Path) -> None:

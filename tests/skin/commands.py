@@ -11,8 +11,8 @@ from tests.process.daemon import Argument, Finished, gpushare
 from tests.skin.golden import Texts, masked
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PLAIN = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
-"""A terminal of a fixed width, without colours."""
+PLAIN = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", "LC_ALL": "C.UTF-8"}
+"""A terminal of a fixed width, without colours, with UTF-8."""
 COMMANDS = (
     "check-config",
     "cleanup",

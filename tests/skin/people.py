@@ -11,6 +11,7 @@ ASKED: dict[str, tuple[str, ...]] = {
     "inspect.txt": ("inspect",),
     "inspect-details.txt": ("inspect", "-d"),
     "inspect-wide.txt": ("inspect", "-o", "wide"),
+    "inspect-blocks.txt": ("inspect", "-o", "blocks"),
     "inspect.json": ("inspect", "-o", "json"),
     "inspect-slices.txt": ("inspect", "slices"),
     "inspect-unknown.txt": ("inspect", "nowhere"),

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.kube.objects import ApiPod
 from gpushare_plugin.kube.pods import claim_names, pod_of
+from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.pod import FINAL_PHASES, Pod
 
 _MOST_REASONS = 16
@@ -26,6 +27,10 @@ class WaitingPod(Struct, frozen=True):
     """What Kubernetes itself says, in sentences."""
     claims: tuple[str, ...] = ()
     """The names of the ResourceClaims, or of the entries of the pod where none is made yet."""
+
+    def waits_for_gpus(self, account: ClusterAccount) -> bool:
+        """Return whether the pod waits for units, slices or claims, given the account of the cluster."""
+        return bool(self.claims) or self.pod.asks_for_slices or account.concerns(self.pod.request)
 
 
 def waiting_pod(found: ApiPod, pod: Pod | None) -> WaitingPod | None:

@@ -34,6 +34,8 @@ class Style(NamedTuple):
     """Whether the output shows headings in bold."""
     bars: bool = False
     """Whether the output shows bars."""
+    utf8: bool = True
+    """Whether block characters can be shown."""
 
     def shown(self, line: str) -> str:
         """Return a line to print, with bold as the only control sequence: cluster users may have written the text."""

@@ -9,6 +9,7 @@ from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.memory import MIB_PER_GIB
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.base.text import nearest, some_of
+from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.observe.cluster.report import (
     ClusterReport,
     GpuUse,
@@ -146,11 +147,20 @@ def narrowed(report: ClusterReport, filters: Filters) -> ClusterReport:
         waiting=tuple(
             pod
             for pod in report.waiting
-            if not filters.choose_nodes
-            and (not filters.namespaces or pod.namespace in filters.namespaces)
-            and (not filters.resources or not set(pod.resources).isdisjoint(filters.resources))
+            if not filters.choose_nodes and _is_in(pod.namespace, filters) and _has_resource(pod.resources, filters)
         ),
     )
+
+
+def is_shown(pod: Pod, filters: Filters) -> bool:
+    """Return whether a pod without a node is among what is shown."""
+    if filters.choose_nodes:
+        return False
+    return _is_in(pod.namespace, filters) and _has_resource(pod.request.amounts, filters)
+
+
+def _has_resource(resources: Iterable[str], filters: Filters) -> bool:
+    return not filters.resources or not set(filters.resources).isdisjoint(resources)
 
 
 def _node(node: NodeUse, filters: Filters) -> NodeUse | None:

@@ -17,8 +17,10 @@ from gpushare_plugin.observe.cluster.report import (
 )
 
 _BAR_CELLS = 10
-_MOST_REMARKS = 20
+MOST_REMARKS = 20
 """The most sentences below the summary."""
+FAULTS = ("unhealthy", "over capacity", "limit not in effect", "tainted")
+"""The beginnings of the states of a GPU that are faults; other states are of people's making, or pass."""
 _MOST_GPUS = 3
 """The most GPUs named with a state."""
 
@@ -43,6 +45,12 @@ class _Shared(NamedTuple):
 
 
 def summary(report: ClusterReport, style: Style) -> Iterator[str]:
+    """Yield the tables of `by_node`, and a sentence for each problem."""
+    yield from by_node(report, style)
+    yield from remarks(report, MOST_REMARKS)
+
+
+def by_node(report: ClusterReport, style: Style) -> Iterator[str]:
     """Yield a table per resource and unit, with a row per node; memory comes first, in the form of Aliyun's tool."""
     groups: dict[tuple[bool, str, str, str], list[_Shared]] = {}
     for node in report.nodes:
@@ -53,7 +61,6 @@ def summary(report: ClusterReport, style: Style) -> Iterator[str]:
         if number:
             yield ""
         yield from _summary(group, style, titled=number > 0 or group[0].use.resource != GPU_MEMORY)
-    yield from _remarks(report, _MOST_REMARKS)
 
 
 def _summary(group: Sequence[_Shared], style: Style, *, titled: bool) -> Iterator[str]:
@@ -64,7 +71,7 @@ def _summary(group: Sequence[_Shared], style: Style, *, titled: bool) -> Iterato
     found = [", ".join(states(node, use)) for node, use in group]
     headers = ["NAME", "IPADDRESS", *(f"{_gpu_name(index)}(Allocated/Total)" for index in indexes)]
     columns: list[tuple[str, list[str]]] = [
-        (_amount_header(use), [f"{each.allocated}/{each.units}" for _, each in group])
+        (amount_header(use), [f"{each.allocated}/{each.units}" for _, each in group])
     ]
     if any(each.pending for _, each in group):
         columns.insert(0, ("PENDING(Allocated)", [str(each.pending) for _, each in group]))
@@ -135,7 +142,7 @@ def wide(report: ClusterReport, style: Style) -> Iterator[str]:
         rows = [[*row, cells] for row, cells in zip(rows, bars, strict=True)]
     if rows:
         yield from Table(headers, rows).lines(style._replace(width=None))
-    yield from _remarks(report, None)
+    yield from remarks(report, None)
 
 
 def details(report: ClusterReport, style: Style) -> Iterator[str]:
@@ -145,17 +152,17 @@ def details(report: ClusterReport, style: Style) -> Iterator[str]:
     for node in report.nodes:
         for use in node.resources:
             yield from _details(node, use, style)
-            key = (_amount_header(use), "" if use.resource == GPU_MEMORY else f" of {use.resource}")
+            key = (amount_header(use), "" if use.resource == GPU_MEMORY else f" of {use.resource}")
             allocated[key] = allocated.get(key, 0) + use.allocated
             units[key] = units.get(key, 0) + use.units
         for use in node.given_by_claim:
-            key = (_amount_header(use), f" of {use.resource}")
+            key = (amount_header(use), f" of {use.resource}")
             allocated[key] = allocated.get(key, 0) + use.allocated
             units[key] = units.get(key, 0) + use.units
     for key in sorted(units, key=lambda key: (key[1], key[0])):
         total = f"{allocated[key]}/{units[key]} ({_percent(allocated[key], units[key])})"
         yield f"Allocated/Total {''.join(key)} In Cluster:  {total}"
-    yield from _remarks(report, None)
+    yield from remarks(report, None)
 
 
 def _details(node: NodeUse, use: ResourceUse, style: Style) -> Iterator[str]:
@@ -257,13 +264,18 @@ def gpu_states(gpu: GpuUse) -> list[str]:
     return found
 
 
+def is_fault(state: str) -> bool:
+    """Return whether a state of a GPU is a fault."""
+    return state.startswith(FAULTS)
+
+
 def _is_escaped(gpu: GpuUse) -> bool:
     """Return whether the limit of a container on the GPU is not in effect."""
     states = [limit.state for each in gpu.pods for limit in each.limits]
     return "not in effect" in (*states, *(each.limit_effect.state for each in gpu.claims if each.limit_effect))
 
 
-def _remarks(report: ClusterReport, most: int | None) -> Iterator[str]:
+def remarks(report: ClusterReport, most: int | None) -> Iterator[str]:
     """Yield a sentence for each problem of the nodes, at most `most`; None for all."""
     remarks = list(dict.fromkeys(remark for node in report.nodes for remark in _of_node(node)))
     without_record = any(use.gpus for node in report.nodes if not node.recorded for use in node.resources)
@@ -345,7 +357,8 @@ def _amount(use: ResourceUse) -> str:
     return "GPU Memory" if use.resource == GPU_MEMORY else use.resource
 
 
-def _amount_header(use: ResourceUse) -> str:
+def amount_header(use: ResourceUse) -> str:
+    """Return the header of a column of amounts, with the unit."""
     return f"{'GPU Memory' if use.unit.endswith('iB') else 'Units'}({use.unit})"
 
 

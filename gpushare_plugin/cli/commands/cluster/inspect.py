@@ -8,7 +8,7 @@ from contextlib import aclosing, contextmanager
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -22,12 +22,14 @@ from gpushare_plugin.cli.output import output_style, show, show_json
 from gpushare_plugin.kube.client import Client, ClusterError
 from gpushare_plugin.kube.whole_cluster.overview import Overview, follow, read_all
 from gpushare_plugin.kube.whole_cluster.reading import PATIENT
+from gpushare_plugin.observe.cluster.blocks import MOST_LINES, blocks
 from gpushare_plugin.observe.cluster.by_claim import with_claims
 from gpushare_plugin.observe.cluster.claim_table import claims
-from gpushare_plugin.observe.cluster.filters import check, narrowed, nothing_found
+from gpushare_plugin.observe.cluster.columns import Style
+from gpushare_plugin.observe.cluster.filters import check, is_shown, narrowed, nothing_found
 from gpushare_plugin.observe.cluster.report import ClusterReport, cluster_report
 from gpushare_plugin.observe.cluster.slices import slices
-from gpushare_plugin.observe.cluster.tables import details, summary, wide
+from gpushare_plugin.observe.cluster.tables import by_node, details, summary, wide
 from gpushare_plugin.observe.parts import encode
 
 _EVERY = 1.0
@@ -48,9 +50,10 @@ NOTHING = (
 @click.option(
     "-o",
     "--output",
-    type=click.Choice(["table", "wide", "json"]),
-    default="table",
-    help="Output format; wide has a row for each GPU, with models, modes and UUIDs.",
+    type=click.Choice(["table", "blocks", "wide", "json"]),
+    help="Output format; blocks has a line for each node, with a character for each GPU, and the totals first; wide "
+    "has a row for each GPU, with models, modes and UUIDs. Default: table; on a terminal, blocks instead of a table of "
+    f"more than {MOST_LINES} lines.",
 )
 @click.option("-w", "--watch", is_flag=True, help="Show it again after each change, until interrupted.")
 @filter_options
@@ -72,15 +75,13 @@ def command(nodes: tuple[str, ...], kubeconfig: Path | None, context: str | None
     """
     configure_log("console", "warning")
     client, shown = Client(kubeconfig, PATIENT, context=context), chosen(nodes, options)
+    form = _OutputForm(options["output"], options["detailed"])
     if options["watch"]:
-        watching = _watch(client, shown, options["output"], detailed=options["detailed"])
-        asyncio.run(until_stopped(watching, interactive=True))
+        asyncio.run(until_stopped(_watch(client, shown, form), interactive=True))
     else:
         # Almost nothing of a cluster that is read once is garbage, and to look for it takes as long as to read it.
         gc.disable()
-        report = _report(asyncio.run(_read(client, shown)), shown)
-        check(report, shown.filters)
-        _show(report, shown, options["output"], detailed=options["detailed"])
+        _show(_inspected(asyncio.run(_read(client, shown)), shown, form), form)
 
 
 async def _read(client: Client, chosen: Chosen) -> Overview:
@@ -101,46 +102,88 @@ def _labels_explained(labels: str) -> Iterator[None]:
         raise GpushareError(message) from error
 
 
-async def _watch(client: Client, chosen: Chosen, output: str, *, detailed: bool) -> None:
+async def _watch(client: Client, chosen: Chosen, form: "_OutputForm") -> None:
     before = None
     with _labels_explained(chosen.labels):
         async with client, aclosing(follow(client, chosen.nodes, _EVERY, chosen.labels)) as overviews:
             async for overview in overviews:
-                report = _report(overview, chosen)
-                if before is None:
-                    check(report, chosen.filters)
-                if report != before:
+                view = _inspected(overview, chosen, form, checked=before is not None)
+                if view != before:
                     if sys.stdout.isatty():
                         click.echo(_CLEAR, nl=False)
-                    elif before is not None and output != "json":
+                    elif before is not None and form.output != "json":
                         click.echo()
-                    _show(report, chosen, output, detailed=detailed, indent=None)
-                    before = report
+                    _show(view, form, indent=None)
+                    before = view
 
 
-def _report(overview: Overview, chosen: Chosen) -> ClusterReport:
+class _OutputForm(NamedTuple):
+    """How the cluster is shown."""
+
+    output: str | None
+    """The output that was asked for; None for a table, or for blocks where a terminal has no room for the table."""
+    detailed: bool
+    """Whether the pods of each node are shown."""
+
+    @property
+    def can_be_blocks(self) -> bool:
+        """Whether the output is blocks, or depends on the size of the cluster: never so in a pipe."""
+        return self.output == "blocks" or (self.output is None and not self.detailed and sys.stdout.isatty())
+
+    def is_blocks(self, report: ClusterReport, style: Style) -> bool:
+        """Return whether a report is shown as blocks."""
+        if self.output == "blocks" or not self.can_be_blocks:
+            return self.output == "blocks"
+        return len(report.nodes) > MOST_LINES or sum(1 for _ in by_node(report, style)) > MOST_LINES
+
+
+class _Inspected(NamedTuple):
+    """What is shown of a cluster at a moment."""
+
+    report: ClusterReport
+    """The nodes and pods that were chosen."""
+    waiting: int | None
+    """The number of pods without a node, None where they are not counted."""
+    nothing: str
+    """Why no node is shown; empty where there is one."""
+
+
+def _inspected(overview: Overview, chosen: Chosen, form: _OutputForm, *, checked: bool = False) -> _Inspected:
+    """Return what is shown; raises GpushareError for filters that cannot be met, unless they are `checked`."""
     account = overview.account
     units = cluster_report(
         map(account.account_of, account.nodes),
         () if chosen.labels else overview.waiting.values(),
         everything=bool(chosen.nodes),
     )
-    return with_claims(units, overview.claims)
-
-
-def _show(whole: ClusterReport, chosen: Chosen, output: str, *, detailed: bool, indent: int | None = 2) -> None:
+    whole = with_claims(units, overview.claims)
+    if not checked:
+        check(whole, chosen.filters)
     report = narrowed(whole, chosen.filters)
-    if output == "json":
+    counted = form.can_be_blocks and not (chosen.nodes or chosen.labels or chosen.filters.choose_nodes)
+    waiting = [each.pod for each in overview.without_node.values() if each.waits_for_gpus(account)] if counted else []
+    number = sum(is_shown(pod, chosen.filters) for pod in waiting) if counted else None
+    return _Inspected(report, number, "" if report.nodes else _nothing(whole, chosen))
+
+
+def _show(view: _Inspected, form: _OutputForm, *, indent: int | None = 2) -> None:
+    report, style = view.report, output_style()
+    if form.output == "json":
         show_json(encode(report, indent))
         return
-    style = output_style()
-    lines = list(wide(report, style) if output == "wide" else (details if detailed else summary)(report, style))
-    detailed = detailed or output == "wide"
+    if view.nothing or not form.is_blocks(report, style):
+        show(_tables(view, form, style), style)
+    else:
+        show(blocks(report, style, view.waiting), style)
+
+
+def _tables(view: _Inspected, form: _OutputForm, style: Style) -> list[str]:
+    report, detailed = view.report, form.detailed or form.output == "wide"
+    lines = [view.nothing] if view.nothing else []
+    lines += (wide if form.output == "wide" else details if detailed else summary)(report, style)
     lines += [*claims(report, style, detailed=detailed), *slices(report, style, datetime.now(UTC), detailed=detailed)]
-    if not report.nodes:
-        lines = [_nothing(whole, chosen), *lines]
     # The tables of claims and slices stand below an empty line, which nothing may be above.
-    show(lines if lines[:1] != [""] else lines[1:], style)
+    return lines if lines[:1] != [""] else lines[1:]
 
 
 def _nothing(whole: ClusterReport, chosen: Chosen) -> str:
