@@ -21,7 +21,7 @@ def lines_of(report: DoctorReport, width: int | None = None) -> Iterator[str]:
     yield from _numbered("What to do, in this order:", mistakes, width)
     if mistakes:
         yield "Then run gpushare doctor again."
-    yield from _numbered("To get the first isolation of each list of the config, which is not needed:", better, width)
+    yield from _numbered("What would give this node the first isolation of each list of the config:", better, width)
     yield ""
     yield f"{report.right} right, {report.wrong} wrong, {report.not_looked_at} not looked at"
 

@@ -83,11 +83,11 @@ def _without_controller(mode: int | None, kernel: Collection[str]) -> Lack:
         only = (
             f"{_setting(mode)} has the driver count memory by {FORCED[mode]} alone, a controller that the kernel lacks"
         )
-        return Lack(f"{only}: {' '.join(kernel)}", _REMOVE_SETTING)
+        return Lack(f"{only} (controllers: {' '.join(kernel)})", _REMOVE_SETTING)
     also = f"; {_REMOVE_SETTING}" if mode in FORCED else ""
     return Lack(
-        f"the kernel has neither of the cgroup controllers dmem and misc, by which the driver counts memory: "
-        f"{' '.join(kernel)}",
+        f"the kernel has neither of the cgroup controllers dmem and misc, by which the driver counts memory "
+        f"(controllers: {' '.join(kernel)})",
         f"boot a kernel with CONFIG_CGROUP_DMEM (from 6.14 on) or CONFIG_CGROUP_MISC, and without cgroup_disable{also}",
     )
 

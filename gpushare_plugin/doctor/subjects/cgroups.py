@@ -92,4 +92,4 @@ def _limits(facts: CgroupFacts, driver: str) -> str:
         return "memory limits of NVIDIA's driver need the controller dmem or misc"
     if not has_driver_limits(driver):
         return f"memory limits by {facts.limits_by} need driver {FIRST_DRIVER} or newer"
-    return f"memory limits of NVIDIA's driver by {facts.limits_by}"
+    return f"the kernel has {facts.limits_by}, by which NVIDIA's driver can limit memory"

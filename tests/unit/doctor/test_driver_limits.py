@@ -263,7 +263,7 @@ def test_a_config_without_them_makes_no_line_wrong(name: str, short_path: Path) 
         (
             DRIVER_LIMITS.without(f"{CGROUPS}/dmem.capacity").edited(f"{CGROUPS}/cgroup.controllers", " misc dmem", ""),
             NEEDED,
-            "neither of the cgroup controllers dmem and misc, by which the driver counts memory: cpuset cpu",
+            "by which the driver counts memory (controllers: cpuset cpu",
             "CONFIG_CGROUP_MISC",
         ),
         (
@@ -397,7 +397,7 @@ def test_a_config_with_another_isolation_is_served_without_them(
     assert line.improvement is not None
     assert "upgrade" in line.improvement
     assert "[driver, none]" not in line.improvement
-    assert "To get the first isolation of each list of the config, which is not needed:" in [*lines_of(report)]
+    assert "What would give this node the first isolation of each list of the config:" in [*lines_of(report)]
 
 
 OLD = KUBEADM_CONTAINERD_2
