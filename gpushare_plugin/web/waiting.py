@@ -4,11 +4,13 @@ import asyncio
 import difflib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 
 from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.kube.whole_cluster.waiting import WaitingPod
 from gpushare_plugin.ledger.cluster import ClusterAccount
+from gpushare_plugin.ledger.node import ALWAYS_OURS
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.verdicts import Fit
 from gpushare_plugin.observe.cluster.explanation import Explanation, GpuVerdict, NodeVerdict, Told, explain_in_steps
@@ -32,12 +34,26 @@ class WaitingPods(Struct, frozen=True):
 
 
 def waiting_pods(account: ClusterAccount, pods: Iterable[WaitingPod], viewer: Viewer) -> WaitingPods:
-    """Return the pods among `pods` that wait for units, slices or claims, for a viewer."""
-    found = [each for each in pods if each.waits_for_gpus(account)]
+    """Return the pods among `pods` that wait for units, slices or claims, for a viewer.
+
+    Pods with a name that no node offers count, too, where gpushare serves other names of the same domain.
+    """
+    domains = {_domain(name) for node in account.nodes.values() for name in node.offers}.union(
+        map(_domain, ALWAYS_OURS)
+    )
+    found = [each for each in pods if each.waits_for_gpus(account) or _asks_of(each.pod, domains)]
     seen = sorted(
         (each for each in found if viewer.sees(each.pod.namespace)), key=lambda each: (each.pod.created, each.pod.label)
     )
     return WaitingPods(tuple(seen), len(found) - len(seen))
+
+
+def _asks_of(pod: Pod, domains: AbstractSet[str]) -> bool:
+    return not domains.isdisjoint(map(_domain, pod.request.amounts))
+
+
+def _domain(resource: str) -> str:
+    return resource.partition("/")[0]
 
 
 def asked(waiting: WaitingPod) -> str:
@@ -62,8 +78,8 @@ def _verdicts(account: ClusterAccount, waiting: WaitingPod, now: datetime) -> It
         yield f"No node can take the pod: {pod.request.problem}"
     for sentence in slice_sentences(account, pod, now):
         yield f"Automatic partitioning: {sentence}"
+    yield from _unoffered(account, pod)
     if account.concerns(pod.request):
-        yield from _unoffered(account, pod)
         yield from _of_gpus(account, pod, said)
     yield said[0] if said else "The pod waits for its claims, or for another reason of its scheduler"
 

@@ -21,7 +21,7 @@ PROMISED = 3
 
 
 def a_cluster(server: ApiServer, nodes: int) -> None:
-    """Create nodes of eight GPUs of three models, with pods, faulty and cordoned GPUs, and promises."""
+    """Create nodes of eight GPUs of three models, with pods, faulty and cordoned GPUs, promises, and pods that wait."""
     for number in range(nodes):
         name = f"gpu-{number:04d}"
         record = recorded(*(_gpu(name, number, index) for index in range(GPUS)))
@@ -34,6 +34,23 @@ def a_cluster(server: ApiServer, nodes: int) -> None:
         for index in range(GPUS):
             if units := (number * 7 + index * 13) % 5 * UNITS // 4:
                 _pod(server, name, number * GPUS + index, units, index)
+    _waiting(server)
+
+
+def _waiting(server: ApiServer) -> None:
+    """Create pods that wait: for a larger GPU, for a model, for somebody who removes a gate, and by a mistake."""
+    for name, resource, fields in (
+        ("train-large", GPU_MEMORY, {}),
+        ("tuned", GPU_MEMORY, {"annotations": {"nvidia.com/use-gputype": "H200"}}),
+        ("held-back", GPU_MEMORY, {"gates": [{"name": "example.com/budget"}]}),
+        ("mistaken", "aliyun.com/gpu-memory", {}),
+    ):
+        made = pod(name, units="100" if name == "train-large" else "20")
+        container = made["spec"]["containers"][0]
+        container["resources"] = {"limits": {resource: container["resources"]["limits"][GPU_MEMORY]}}
+        made["metadata"] |= {"namespace": "search", "annotations": fields.get("annotations", {})}
+        made["spec"]["schedulingGates"] = fields.get("gates", [])
+        server.store.create("/api/v1/namespaces/search/pods", made)
 
 
 def _gpu(name: str, number: int, index: int) -> GpuRecord:

@@ -48,6 +48,8 @@ VIEWS = (
     View("map-telephone", "/?color=namespace", 390, 700),
     View("node", "/nodes/gpu-0003"),
     View("fits", "/fits?request=30+GiB"),
+    View("waiting", "/waiting", height=400),
+    View("waiting-pod", "/waiting/search/train-large", height=500),
 )
 """Every view, one for each page at least."""
 

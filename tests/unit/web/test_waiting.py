@@ -9,6 +9,7 @@ import pytest
 from gpushare_plugin.claims.cluster import ClusterClaims
 from gpushare_plugin.kube.whole_cluster.waiting import WaitingPod
 from gpushare_plugin.ledger.node import GPU_MEMORY
+from gpushare_plugin.ledger.request import ContainerRequest
 from gpushare_plugin.observe.cluster.explained import lines
 from gpushare_plugin.observe.cluster.explanation import Told, explain
 from gpushare_plugin.web.picture import Picture
@@ -19,6 +20,7 @@ from tests.unit.ledger.objects import container, memory, pod, request
 from tests.unit.observe.cluster.clusters import Cluster, gpu, recorded
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+MISTAKEN = request(ContainerRequest("main", "app", (("aliyun.com/gpu-memory", 8),)))
 NOTHING = ClusterClaims()
 ALICE = Viewer("alice", frozenset({"red"}))
 
@@ -39,16 +41,17 @@ def cluster() -> Cluster:
 
 
 def test_the_oldest_comes_first_and_others_are_counted(cluster: Cluster) -> None:
-    """Pods of namespaces that the viewer may not see are a number; pods without GPUs do not count."""
+    """Pods of namespaces that the viewer may not see are a number; only pods without GPUs do not count."""
     network = WaitingPod(pod(request(container("main")), None, "network"))
     found = [
         waits("young", minutes=1, namespace="red"),
         waits("old", minutes=9, namespace="red"),
         waits("secret", minutes=20, namespace="blue"),
+        WaitingPod(pod(MISTAKEN, None, "mistaken", created=NOW, namespace="red")),
         network,
     ]
     shown = waiting_pods(cluster.account, found, ALICE)
-    assert ([each.pod.name for each in shown.seen], shown.others) == (["old", "young"], 1)
+    assert ([each.pod.name for each in shown.seen], shown.others) == (["old", "young", "mistaken"], 1)
     assert waiting_pods(cluster.account, found, EVERYTHING).others == 0
 
 
@@ -61,6 +64,10 @@ def test_the_oldest_comes_first_and_others_are_counted(cluster: Cluster) -> None
             "Fits on 1 node, by the GPUs; The scheduler says: no CPU",
         ),
         (waits("p", gates=("hold",), reasons=("Scheduling gate hold: wait",)), "Scheduling gate hold: wait"),
+        (
+            WaitingPod(pod(MISTAKEN, None, "p")),
+            "No node offers aliyun.com/gpu-memory; did you mean aliyun.com/gpu-mem?",
+        ),
         (waits("p", ending=True), "The pod is being deleted"),
         (
             WaitingPod(pod(request(container("main")), None, "p"), claims=("train",)),
