@@ -2,13 +2,13 @@
 
 import asyncio
 from collections import OrderedDict
-from urllib.parse import urlencode
 
 from gpushare_plugin.kube.manifest import LARGEST, ManifestError, manifest_pod
 from gpushare_plugin.kube.pods import judged_pod
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.web.fits import MOST_COUNTED, Fits, answer, short_pod
 from gpushare_plugin.web.markup import rendered
+from gpushare_plugin.web.paging import updates
 from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.short_form import LONGEST, ShortFormError, parse
 
@@ -41,8 +41,7 @@ class FitsPage:
                 while len(self._kept) > _MOST_KEPT:
                     self._kept.popitem(last=False)
             pod, found = self._kept[key]
-        updates = "/updates?" + urlencode({"whole": "1", "since": revision})
-        return self._answered(pod, found, request=text, updates=updates)
+        return self._answered(pod, found, request=text, updates=updates(revision))
 
     async def manifest(self, text: str) -> str:
         """Return the page for a manifest."""

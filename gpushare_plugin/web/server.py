@@ -12,6 +12,7 @@ from gpushare_plugin.observe.http.connections import ConnectionLimits
 from gpushare_plugin.web.access import Access
 from gpushare_plugin.web.fits_page import FitsPage
 from gpushare_plugin.web.forms import RefusedFormError, form_of
+from gpushare_plugin.web.nodes_page import NodesPage
 from gpushare_plugin.web.pages import Pages
 from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.query import Query
@@ -53,6 +54,7 @@ class WebServer:
         """Show `picture` to those whom `access` lets in."""
         self._picture = picture
         self._pages = Pages(picture)
+        self._nodes = NodesPage(picture)
         self._fits = FitsPage(picture)
         self._waiting = WaitingPages(picture)
         self._access = access
@@ -94,6 +96,8 @@ class WebServer:
         match request.path.removeprefix("/").partition("/"):
             case "", "", "":
                 found = await self._pages.map(Query.of(request.query), viewer)
+            case "nodes", "", "":
+                found = await self._nodes.all(request.query.get("page", ""))
             case "nodes", _, node:
                 found = self._pages.node(node, viewer)
             case "fits", "", "" if request.method == "POST":

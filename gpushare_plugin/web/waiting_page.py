@@ -4,20 +4,19 @@ import asyncio
 from collections import OrderedDict
 from datetime import UTC, datetime
 from typing import NamedTuple
-from urllib.parse import urlencode
 
 from gpushare_plugin.kube.whole_cluster.waiting import WaitingPod
 from gpushare_plugin.ledger.pod import UNKNOWN
 from gpushare_plugin.observe.cluster.explained import lines
 from gpushare_plugin.observe.cluster.slices import age
 from gpushare_plugin.web.markup import rendered
+from gpushare_plugin.web.paging import page_of, updates
 from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.viewer import Viewer
 from gpushare_plugin.web.waiting import asked, explained, verdict, waiting_pods
 
 _PODS = 50
 """The pods of a page."""
-_LONGEST_NUMBER = 6
 _MOST_KEPT = 2000
 
 
@@ -49,18 +48,17 @@ class WaitingPages:
         picture, now = self._picture, datetime.now(UTC)
         revision = picture.revision.value
         found = waiting_pods(picture.account, picture.waiting.values(), viewer)
-        pages = max(1, -(-len(found.seen) // _PODS))
-        page = min(pages, max(1, _number(number)))
-        rows = [await self._row(each, revision, now) for each in found.seen[(page - 1) * _PODS : page * _PODS]]
+        part = page_of(number, len(found.seen), _PODS)
+        rows = [await self._row(each, revision, now) for each in found.seen[part.rows]]
         return rendered(
             "waiting.html",
             here="/waiting",
-            updates=_updates(revision),
+            updates=updates(revision),
             rows=rows,
             count=len(found.seen),
             others=found.others,
-            page=page,
-            pages=pages,
+            page=part.page,
+            pages=part.pages,
         )
 
     async def one(self, name: str, viewer: Viewer) -> str | None:
@@ -77,7 +75,7 @@ class WaitingPages:
                 text = self._texts[key] = "\n".join(map(str, lines(explanation)))
                 while len(self._texts) > _PODS:
                     self._texts.popitem(last=False)
-        return rendered("one_waiting.html", here="", updates=_updates(revision), pod=pod.pod, text=text.split("\n"))
+        return rendered("one_waiting.html", here="", updates=updates(revision), pod=pod.pod, text=text.split("\n"))
 
     async def _row(self, waiting: WaitingPod, revision: int, now: datetime) -> WaitingRow:
         key = (revision, waiting.pod.uid)
@@ -88,11 +86,3 @@ class WaitingPages:
                 self._verdicts.popitem(last=False)
         created = waiting.pod.created
         return WaitingRow(waiting, asked(waiting), "unknown" if created is UNKNOWN else age(created, now), sentence)
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER else 1
-
-
-def _updates(revision: int) -> str:
-    return "/updates?" + urlencode({"whole": "1", "since": revision})

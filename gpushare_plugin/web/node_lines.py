@@ -1,0 +1,92 @@
+"""A line for each node: what is wrong with the node, how the node shares its GPUs, and how much is held and free."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.observe.cluster.report import NodeUse, ResourceUse
+from gpushare_plugin.observe.cluster.tables import all_states
+from gpushare_plugin.web.tiles import gpus_of
+
+_MOST_NOTICES = 3
+"""The most notices in a line; the page of the node has all."""
+
+
+class SharedLine(Struct, frozen=True):
+    """One resource of a node: the configuration in effect, and what is held and free."""
+
+    resource: str
+    """The name of the resource; of GPUs that are given by claim, the name of the DRA driver."""
+    modes: tuple[str, ...]
+    """How the GPUs are shared, by the record of the node; empty without a record."""
+    unit: str
+    """The unit of the amounts."""
+    held: int
+    """The units that pods or claims have, those on unknown GPUs included."""
+    units: int
+    """The units of all GPUs."""
+    free: int
+    """The units that a new pod can get."""
+    largest: int
+    """The largest free piece: what a new pod can get of one GPU."""
+
+
+class NodeLine(Struct, frozen=True):
+    """A node as a row of a table."""
+
+    name: str
+    """The name of the node."""
+    states: tuple[str, ...]
+    """What is wrong with the node and with its GPUs, drift included, in a few words."""
+    gpus: int
+    """The number of GPUs; the MIG instances of a card are one."""
+    models: tuple[tuple[str, int], ...]
+    """The models and MIG profiles, each with the number of GPUs or instances."""
+    shared: tuple[SharedLine, ...]
+    """What the node shares."""
+    partitioning: str
+    """The kind of slices that GPUs are cut into for waiting pods; empty for a node that is not partitioned."""
+    recorded: bool
+    """Whether gpushare's daemon published a readable record of the node."""
+    notices: tuple[str, ...]
+    """The first notices of the node."""
+    more_notices: int
+    """The number of further notices."""
+
+    @property
+    def rank(self) -> tuple[int, str]:
+        """The place among all nodes: those with something wrong first, then those with notices."""
+        return (0 if self.states else 1 if self.notices else 2), self.name
+
+
+def node_line(node: NodeUse) -> NodeLine:
+    """Return the line of a node; nothing that a tenant wrote is in the line."""
+    of_models = {
+        gpu.uuid: gpu.product for use in (*node.resources, *node.given_by_claim) for gpu in use.gpus if gpu.index >= 0
+    }
+    of_models |= {gpu.uuid: gpu.product for gpu in node.not_offered}
+    return NodeLine(
+        name=node.name,
+        states=tuple(all_states(node)),
+        gpus=len(gpus_of(node)),
+        models=tuple(sorted(Counter(model or "unknown model" for model in of_models.values()).items())),
+        shared=tuple(_shared(node)),
+        partitioning=node.partitioning or "",
+        recorded=node.recorded,
+        notices=node.notices[:_MOST_NOTICES],
+        more_notices=max(0, len(node.notices) - _MOST_NOTICES),
+    )
+
+
+def _shared(node: NodeUse) -> Iterator[SharedLine]:
+    for use in (*node.resources, *node.given_by_claim):
+        free = [node.free_of(gpu) for gpu in use.gpus]
+        modes = tuple(dict.fromkeys(gpu.mode for gpu in use.gpus if gpu.mode))
+        yield SharedLine(
+            use.resource, modes, use.unit, use.allocated, use.units, _sum_free(use, free), max(free, default=0)
+        )
+
+
+def _sum_free(use: ResourceUse, free: list[int]) -> int:
+    """Return the free units; units on unknown GPUs, which count against every GPU, count once."""
+    return max(0, sum(free) if not use.pending else min(sum(free), use.units - use.allocated))

@@ -1,0 +1,33 @@
+"""What pages other than the map have in common: their numbers, and the address at which they are told of changes."""
+
+from urllib.parse import urlencode
+
+from gpushare_plugin.base.structs import Struct
+
+_LONGEST_NUMBER = 6
+
+
+class PageOf(Struct, frozen=True):
+    """A page of several, each with a part of the rows."""
+
+    page: int
+    """The number of the page, from 1."""
+    pages: int
+    """The number of pages, 1 at least."""
+    rows: slice
+    """The rows of the page."""
+    more: int
+    """The number of rows on later pages."""
+
+
+def page_of(number: str, rows: int, size: int) -> PageOf:
+    """Return the page with a number from an address, of `rows` rows and `size` on a page; else the nearest one."""
+    pages = max(1, -(-rows // size))
+    asked = int(number) if number.isascii() and number.isdigit() and len(number) <= _LONGEST_NUMBER else 1
+    page = min(pages, max(1, asked))
+    return PageOf(page, pages, slice((page - 1) * size, page * size), max(0, rows - page * size))
+
+
+def updates(revision: int) -> str:
+    """Return the address that says when a page of a revision of the picture has to be loaded again."""
+    return "/updates?" + urlencode({"whole": "1", "since": revision})

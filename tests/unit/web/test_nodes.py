@@ -1,0 +1,80 @@
+"""The page of all nodes."""
+
+from gpushare_plugin.claims.cluster import ClusterClaims
+from gpushare_plugin.web.node_lines import node_line
+from gpushare_plugin.web.nodes_page import NodesPage
+from gpushare_plugin.web.picture import Picture
+from tests.unit.observe.cluster.clusters import Cluster, gpu, recorded
+from tests.unit.web.test_random_cluster import Words
+
+
+def pictured(cluster: Cluster) -> Picture:
+    """Return the picture of a cluster."""
+    picture = Picture()
+    picture.refresh(cluster.account, ClusterClaims())
+    return picture
+
+
+def test_a_line_has_what_is_held_and_the_largest_free_piece() -> None:
+    """Amounts are those of the resource, and how GPUs are shared is what the record says."""
+    cluster = Cluster()
+    cluster.node("a", recorded(gpu("a", 0), gpu("a", 1), notices=("one", "two", "three", "four")))
+    cluster.pod("held", 5, "a", on=0)
+    line = node_line(pictured(cluster).nodes["a"].use)
+    (shared,) = line.shared
+    assert (shared.held, shared.units, shared.free, shared.largest, shared.unit) == (5, 30, 25, 15, "GiB")
+    assert (shared.modes, line.gpus, line.models) == (("memory",), 2, (("NVIDIA A100-SXM4-40GB", 2),))
+    assert (line.states, line.recorded, line.notices, line.more_notices) == ((), True, ("one", "two", "three"), 1)
+
+
+def test_nothing_is_free_on_a_cordoned_node_and_unknown_units_count_once() -> None:
+    """What a new pod can get: nothing of a cordoned node, and not the units of a pod whose GPU is unknown."""
+    cluster = Cluster()
+    cluster.node("a", recorded(gpu("a", 0)), unschedulable=True)
+    cluster.node("b", recorded(gpu("b", 0), gpu("b", 1)))
+    cluster.pod("somewhere", 5, "b")
+    nodes = pictured(cluster).nodes
+    assert [(each.free, each.largest) for each in node_line(nodes["a"].use).shared] == [(0, 0)]
+    assert [(each.held, each.free, each.largest) for each in node_line(nodes["b"].use).shared] == [(5, 20, 10)]
+
+
+async def test_nodes_with_something_wrong_are_first() -> None:
+    """Then those with notices; the heading counts those with something wrong."""
+    cluster = Cluster()
+    cluster.node("a", recorded(gpu("a", 0)))
+    cluster.node("b", recorded(gpu("b", 0), notices=("old driver",)))
+    cluster.node("c", recorded(gpu("c", 0, healthy=False, reason="XID 79")))
+    cluster.plain("d", 15, 1)
+    words = Words(await NodesPage(pictured(cluster)).all("")).found
+    assert [each for each in words if each in set("abcd")] == ["c", "b", "a", "d"]
+    assert "4 nodes with GPUs, 1 with something wrong" in words
+    assert {"old driver", "GPU0 unhealthy"} <= set(words)
+    assert (words.count("version 1"), words.count("none")) == (3, 1)
+
+
+async def test_a_page_has_200_nodes_and_says_how_many_more() -> None:
+    """Any number in the address leads to a page."""
+    cluster = Cluster()
+    for number in range(450):
+        cluster.node(f"n{number:03}", recorded(gpu(f"n{number:03}", 0)))
+    page = NodesPage(pictured(cluster))
+    assert (await page.all("")).count('<th scope="row">') == 200
+    assert "Page 1 of 3; 250 more nodes" in await page.all("0")
+    last = await page.all("99999")
+    assert ("Page 3 of 3<" in last, last.count('<th scope="row">'), "Next" in last) == (True, 50, False)
+    assert "Page 1 of 3" in await page.all("9" * 5000)
+
+
+async def test_a_changed_node_has_a_new_line() -> None:
+    """Lines are kept for the next page; one of a node that changed, or that is gone, is not shown again."""
+    cluster = Cluster()
+    cluster.node("a", recorded(gpu("a", 0)))
+    picture = pictured(cluster)
+    page = NodesPage(picture)
+    assert "0 of 15 GiB" in await page.all("")
+    cluster.pod("new", 6, "a", on=0)
+    picture.refresh(cluster.account, ClusterClaims())
+    assert "6 of 15 GiB" in await page.all("")
+    cluster.account.remove_node("a")
+    picture.refresh(cluster.account, ClusterClaims())
+    assert "0 nodes with GPUs" in await page.all("")
