@@ -303,7 +303,7 @@ def _verdicts(account: ClusterAccount, pod: Pod) -> Iterator[NodeVerdict | None]
     None is a step without a verdict.
     """
     names = list(account.nodes)
-    verdicts = account.fits_pod(pod, names)
+    verdicts = dict(account.fits_pod(pod, names))  # the account changes its own
     fitting = [name for name in names if isinstance(verdicts[name], Fit)]
     for name in sorted(fitting, key=lambda name: (-_score(verdicts[name]), name)):
         with suppress(PlacementError):  # where the account has changed since the last step

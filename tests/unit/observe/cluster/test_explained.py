@@ -15,7 +15,7 @@ from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.quantity import units
 from gpushare_plugin.ledger.request import ContainerRequest, PodRequest
 from gpushare_plugin.observe.cluster.explained import lines
-from gpushare_plugin.observe.cluster.explanation import Explanation, ExtenderStanding, Told, explain
+from gpushare_plugin.observe.cluster.explanation import Explanation, ExtenderStanding, Told, explain, explain_in_steps
 from gpushare_plugin.observe.cluster.report import CORDONS_NOT_READ
 from gpushare_plugin.observe.parts import encode
 from tests.unit.ledger.objects import container, memory, pod, request, uuid
@@ -439,3 +439,20 @@ def test_kube_scheduler_may_not_have_asked_about_one_of_many_nodes() -> None:
         "configuration has percentageOfNodesToScore: 100.\n"
     ) in text(explained(cluster, memory(7)))
     assert "kube-scheduler has not asked" not in text(explained(cluster, memory(11)))
+
+
+def test_an_account_may_change_while_an_explanation_is_made_in_steps() -> None:
+    """A node that is gone, or that a pod has filled since the last step, is left out: no step fails."""
+    cluster = Cluster()
+    for number in range(12):
+        cluster.node(f"n{number:02}", recorded(gpu(f"n{number:02}", 0)))
+        cluster.pod(f"p{number}", 10 if number % 2 else 1, f"n{number:02}", on=0)
+    steps = explain_in_steps(cluster.account, pod(memory(8), None, "asked"), Told({}))
+    assert next(steps) is None
+    for number in (2, 4):
+        cluster.pod(f"later-{number}", 10, f"n{number:02}", on=0)
+    for number in (6, 7, 9):
+        cluster.account.remove_node(f"n{number:02}")
+    (found,) = filter(None, steps)
+    assert [each.node for each in found.nodes if each.fits] == ["n00", "n08", "n10"]
+    assert {"n01", "n03", "n05"} <= {each.node for each in found.nodes if not each.fits}
