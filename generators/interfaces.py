@@ -23,6 +23,7 @@ from gpushare_plugin.observe.events import EVENTS
 from gpushare_plugin.observe.metrics.extender import EXTENDER_METRICS
 from gpushare_plugin.observe.metrics.node import METRICS
 from gpushare_plugin.observe.metrics.partitioner import PARTITIONER_METRICS
+from gpushare_plugin.observe.metrics.web import WEB_METRICS
 
 PAGE = DOCUMENTS / "upgrades.md"
 ROOT = DOCUMENTS.parent
@@ -72,7 +73,9 @@ def variables() -> Iterator[str]:
 
 def metrics() -> Iterator[str]:
     """Yield the names of all metrics."""
-    yield from (metric.name for each in (METRICS, EXTENDER_METRICS, PARTITIONER_METRICS) for metric in each)
+    yield from (
+        metric.name for each in (METRICS, EXTENDER_METRICS, PARTITIONER_METRICS, WEB_METRICS) for metric in each
+    )
 
 
 def kubernetes_keys() -> Iterator[str]:

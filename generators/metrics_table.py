@@ -7,13 +7,14 @@ from gpushare_plugin.observe.metrics.extender import EXTENDER_METRICS
 from gpushare_plugin.observe.metrics.metric import Metric
 from gpushare_plugin.observe.metrics.node import METRICS
 from gpushare_plugin.observe.metrics.partitioner import PARTITIONER_METRICS
+from gpushare_plugin.observe.metrics.web import WEB_METRICS
 
 PAGE = DOCUMENTS / "metrics.md"
 
 
 def page() -> str:
     """Return the page with its table generated again."""
-    rows = [*map(_row, METRICS), *map(_row, EXTENDER_METRICS), *map(_row, PARTITIONER_METRICS)]
+    rows = [*map(_row, METRICS), *map(_row, EXTENDER_METRICS), *map(_row, PARTITIONER_METRICS), *map(_row, WEB_METRICS)]
     return with_table(PAGE, ["| metric | type | labels | meaning |", "|---|---|---|---|", *rows])
 
 

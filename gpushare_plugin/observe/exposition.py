@@ -17,6 +17,7 @@ from gpushare_plugin.observe.metrics.hami import HAMI_METRICS
 from gpushare_plugin.observe.metrics.metric import Metric, Sample, V
 from gpushare_plugin.observe.metrics.node import METRICS, View
 from gpushare_plugin.observe.metrics.partitioner import PARTITIONER_METRICS, PartitionerCounts, PartitionerView
+from gpushare_plugin.observe.metrics.web import WEB_METRICS, WebCounts, WebView
 
 
 def exposition(view: View, accept: str) -> tuple[str, bytes]:
@@ -33,6 +34,11 @@ def extender_exposition(view: ExtenderView, counts: ExtenderCounts, accept: str)
 def partitioner_exposition(view: PartitionerView, counts: PartitionerCounts, accept: str) -> tuple[str, bytes]:
     """Return content type and body of the page of the partitioner."""
     return _page(PARTITIONER_METRICS, view, counts, accept)
+
+
+def web_exposition(view: WebView, counts: WebCounts, accept: str) -> tuple[str, bytes]:
+    """Return content type and body of the page of metrics of the pages for people."""
+    return _page(WEB_METRICS, view, counts, accept)
 
 
 def _page(metrics: tuple[Metric[V], ...], view: V, counts: Counts, accept: str) -> tuple[str, bytes]:

@@ -2,14 +2,18 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.tasks import background
 from gpushare_plugin.kube.client import Client
+from gpushare_plugin.observe.event_loop import Pauses
+from gpushare_plugin.observe.exposition import web_exposition
 from gpushare_plugin.observe.http.certificates import Certificates, RenewedCertificates
 from gpushare_plugin.observe.http.connections import listening
 from gpushare_plugin.observe.http.probes import serve_http
+from gpushare_plugin.observe.metrics.web import WebCounts, WebView
 from gpushare_plugin.web.credentials import TrustedProxy
 from gpushare_plugin.web.following import FollowedPicture
 from gpushare_plugin.web.reviewed_access import ReviewedAccess
@@ -22,7 +26,7 @@ class ClusterWebSettings(Struct, frozen=True):
     address: str
     """The address of the pages."""
     probe_address: str | None = None
-    """The address for probes of the kubelet; None for no probes."""
+    """The address for probes of the kubelet and scrapes of Prometheus; None for neither."""
     certificates: Certificates | None = None
     """The certificates of the pages; None for plain HTTP."""
     proxy: TrustedProxy | None = None
@@ -42,15 +46,22 @@ async def serve(settings: ClusterWebSettings) -> None:
     """
     async with Client(settings.kubeconfig, context=settings.context) as client, background() as spawn:
         await client.configure()
+        pauses, counts = Pauses(), WebCounts()
+        spawn("pauses", pauses.watch)
         followed, served, tls = FollowedPicture(), asyncio.Event(), None
         if settings.certificates is not None:
             tls = RenewedCertificates(settings.certificates).context
-        access = ReviewedAccess(client, lambda: followed.picture.namespaces, settings.proxy)
+        access = ReviewedAccess(client, lambda: followed.picture.namespaces, counts, settings.proxy)
         server = WebServer(followed.picture, access)
         spawn("following", lambda: followed.follow(client))
         if settings.probe_address is not None:
-            address = settings.probe_address
-            spawn("probes", lambda: serve_http(address, live=list, ready=lambda: _problems(followed, served)))
+            address, ready = settings.probe_address, partial(_problems, followed, served)
+
+            async def metrics(accept: str) -> tuple[str, bytes]:
+                nodes = len(followed.picture.nodes)
+                return web_exposition(WebView(nodes, access.visitors, client.errors, pauses.longest), counts, accept)
+
+            spawn("probes", lambda: serve_http(address, live=list, ready=ready, metrics=metrics))
         await followed.shown.wait()
         async with listening(settings.address, server.answer, LIMITS, tls) as port:
             served.set()

@@ -17,6 +17,7 @@ from gpushare_plugin.base.reported import Repeats
 from gpushare_plugin.base.text import visible
 from gpushare_plugin.kube.client import Client, ClusterError
 from gpushare_plugin.kube.reviews import User, may_get, may_list_pods, user_of
+from gpushare_plugin.observe.metrics.web import WebCounts
 from gpushare_plugin.web.credentials import TrustedProxy, token_of
 from gpushare_plugin.web.viewer import Viewer
 
@@ -70,11 +71,13 @@ class ReviewedAccess:
         self,
         client: Client,
         namespaces: Callable[[], AbstractSet[str]],
+        counts: WebCounts,
         proxy: TrustedProxy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Ask by `client`; `namespaces` returns the namespaces of the pods that pages show."""
         self._client = client
+        self._counts = counts.reviews
         self._proxy = proxy
         self._clock = clock
         self._namespaces = namespaces
@@ -84,6 +87,11 @@ class ReviewedAccess:
         self._under_way = asyncio.Semaphore(MOST_REVIEWS)
         self._repeats = Repeats(_PAUSE, 1)
 
+    @property
+    def visitors(self) -> int:
+        """The number of users that are known."""
+        return len(self._visitors)
+
     async def viewer(self, request: web.BaseRequest) -> Viewer | web.Response:
         """Return the user who asks, or a refusal."""
         if (found := self._credentials(request)) is None:
@@ -92,6 +100,7 @@ class ReviewedAccess:
         try:
             return await self._known(key) or await self._newcomer(key, who)
         except ClusterError as error:
+            self._counts.labels("failed").inc()
             kept_back = self._repeats.untold("review", self._clock())
             if kept_back is not None:
                 _log.warning("viewer_review_failed", reason=str(error), count=kept_back, remedy=_REVIEW_REMEDY)
@@ -118,6 +127,7 @@ class ReviewedAccess:
         """Review a user; a user who was known has not to wait where many who were not ask."""
         unknown = key not in self._visitors
         if unknown and self._newcomers >= MOST_NEWCOMERS:
+            self._counts.labels("busy").inc()
             return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, _BUSY)
         self._newcomers += unknown
         try:
@@ -130,8 +140,10 @@ class ReviewedAccess:
         user = await self._review(who())
         if user is None or not await self._review(may_get(self._client, user, PAGES)):
             self._visitors.pop(key, None)
+            self._counts.labels("unknown" if user is None else "forbidden").inc()
             return _refusal(HTTPStatus.UNAUTHORIZED, _UNKNOWN) if user is None else _forbidden(user)
         sees_all = await self._review(may_list_pods(self._client, user))
+        self._counts.labels("allowed").inc()
         visitor = self._visitors[key] = _Visitor(user, until, sees_all=sees_all)
         self._visitors.move_to_end(key)
         while len(self._visitors) > MOST_VISITORS:

@@ -13,6 +13,7 @@ from generators.dashboard import ROWS
 from gpushare_plugin.observe.metrics.extender import EXTENDER_METRICS
 from gpushare_plugin.observe.metrics.node import METRICS
 from gpushare_plugin.observe.metrics.partitioner import PARTITIONER_METRICS
+from gpushare_plugin.observe.metrics.web import WEB_METRICS
 from tests.chart.rendering import CHART, objects
 from tests.monitoring.tools import promtool
 
@@ -418,7 +419,9 @@ def test_every_alert_is_explained(alert: str) -> None:
 )
 def test_alerts_and_panels_are_made_of_metrics_that_exist(query: str) -> None:
     """What no program serves would never fire, and a panel of it would stay blank."""
-    served = {metric.name for metrics in (METRICS, EXTENDER_METRICS, PARTITIONER_METRICS) for metric in metrics}
+    served = {
+        metric.name for metrics in (METRICS, EXTENDER_METRICS, PARTITIONER_METRICS, WEB_METRICS) for metric in metrics
+    }
     named = {re.sub(r"_(bucket|count|sum)$", "", name) for name in re.findall(r"gpushare_\w+", query)}
     assert named <= served
 

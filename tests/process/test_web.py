@@ -157,6 +157,15 @@ async def test_the_pages_of_a_cluster_are_for_users_of_its_api_server(server: Ap
         assert (await asked(f"http://127.0.0.1:{port}/"))[0] == 401
         status, page = await asked(f"http://127.0.0.1:{port}/", "token-of-olga")
         assert (status, "2 GPUs on 1 node" in page) == (200, True)
+        assert (await asked(f"http://127.0.0.1:{port}/", "wrong"))[0] == 401
+        _, metrics = await asked(f"http://127.0.0.1:{probes}/metrics")
+        counted = {
+            'reviews_total{result="allowed"} 1.0',
+            'reviews_total{result="unknown"} 1.0',
+            "visitors 1.0",
+            "nodes 1.0",
+        }
+        assert {f"gpushare_web_{each}" for each in counted} <= set(metrics.splitlines())
         assert await daemon.stop() == 0
         assert [each["event"] for each in daemon.log] == ["starting", "stopping", "stopped"]
 

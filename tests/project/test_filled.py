@@ -23,6 +23,7 @@ from gpushare_plugin.observe.cluster.report import (
 from gpushare_plugin.observe.metrics.extender import ExtenderView
 from gpushare_plugin.observe.metrics.node import View
 from gpushare_plugin.observe.metrics.partitioner import PartitionerView
+from gpushare_plugin.observe.metrics.web import WebView
 
 (ROOT,) = map(Path, gpushare_plugin.__path__)
 CONSTANT = {"version", "gpushare"}
@@ -36,6 +37,7 @@ CONSTANT = {"version", "gpushare"}
         ("sharing/snapshot.py node/node.py node/status.py", Snapshot),
         ("extender/service.py", ExtenderView),
         ("partitioner/rounds.py partitioner/service.py", PartitionerView),
+        ("web/in_cluster.py", WebView),
         ("ledger/node_record.py", NodeRecord),
         ("ledger/node_record.py", GpuRecord),
         *(

@@ -37,6 +37,7 @@ from gpushare_plugin.observe.metrics.extender import EXTENDER_METRICS
 from gpushare_plugin.observe.metrics.metric import Metric
 from gpushare_plugin.observe.metrics.node import METRICS, MOST_CONTAINERS, View
 from gpushare_plugin.observe.metrics.partitioner import PARTITIONER_METRICS
+from gpushare_plugin.observe.metrics.web import WEB_METRICS
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.ports import claim_port
 from tests.node.living import QUICK, Life, living
@@ -699,7 +700,9 @@ def test_names_of_metrics_are_unique() -> None:
 
 def test_metrics_that_documents_and_alerts_name_are_served() -> None:
     """Each metric that is served is explained there."""
-    served = {metric.name for metrics in (METRICS, EXTENDER_METRICS, PARTITIONER_METRICS) for metric in metrics}
+    served = {
+        metric.name for metrics in (METRICS, EXTENDER_METRICS, PARTITIONER_METRICS, WEB_METRICS) for metric in metrics
+    }
     assert set(re.findall(r"\bgpushare_[a-z_]+", PAGE.read_text())) == served
 
 

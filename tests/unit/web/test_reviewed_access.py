@@ -11,6 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from gpushare_plugin.kube.client import Client
+from gpushare_plugin.observe.metrics.web import WebCounts
 from gpushare_plugin.testing.clock import MovedClock
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.cluster.people import Person
@@ -140,7 +141,7 @@ async def test_answers_count_for_a_minute(server: ApiServer, tmp_path: Path) -> 
     server.people.tokens["token-of-bob"] = bob = Person("bob", frozenset({"red", "blue"}))
     clock = MovedClock()
     async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
-        access = ReviewedAccess(client, lambda: frozenset({"red", "blue"}), clock=clock)
+        access = ReviewedAccess(client, lambda: frozenset({"red", "blue"}), WebCounts(), clock=clock)
         assert await access.viewer(of("token-of-bob")) == Viewer("bob", frozenset({"red", "blue"}))
         bob.lists_pods = frozenset({"red"})
         await clock.skip(LASTING)
@@ -159,7 +160,7 @@ async def test_what_is_kept_of_users_is_bounded(server: ApiServer, tmp_path: Pat
         server.people.tokens[f"token-{number}"] = Person(f"user-{number}", None)
     server.people.tokens["token-of-bob"] = Person("bob", many)
     async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
-        access = ReviewedAccess(client, lambda: many)
+        access = ReviewedAccess(client, lambda: many, WebCounts())
         found = await access.viewer(of("token-of-bob"))
         assert isinstance(found, Viewer)
         assert found.namespaces == frozenset(sorted(many)[:MOST_NAMESPACES])
