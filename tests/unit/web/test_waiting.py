@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +13,16 @@ from gpushare_plugin.ledger.node import GPU_MEMORY
 from gpushare_plugin.ledger.request import ContainerRequest
 from gpushare_plugin.observe.cluster.explained import lines
 from gpushare_plugin.observe.cluster.explanation import Told, explain
+from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.viewer import EVERYTHING, Viewer
 from gpushare_plugin.web.waiting import asked, explained, verdict, waiting_pods
 from gpushare_plugin.web.waiting_page import WaitingPages
+from tests.unit.kube.pods import pod as api_pod
 from tests.unit.ledger.objects import container, memory, pod, request
 from tests.unit.observe.cluster.clusters import Cluster, gpu, recorded
+from tests.unit.web.visited import a_cluster, visited
+from tests.unit.web.visited import asked as visit
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MISTAKEN = request(ContainerRequest("main", "app", (("aliyun.com/gpu-memory", 8),)))
@@ -128,3 +133,23 @@ def test_a_pod_that_comes_or_goes_is_a_change_of_the_picture(cluster: Cluster) -
     assert "green" in picture.namespaces
     picture.refresh(cluster.account, NOTHING)
     assert picture.revision.value == before + 2
+
+
+async def test_users_of_a_cluster_read_of_their_own_namespaces_only(tmp_path: Path) -> None:
+    """Neither what waits, nor why, nor what fits has the name of a pod that a user may not list."""
+    async with ApiServer() as server:
+        a_cluster(server)
+        for namespace in ("red", "blue"):
+            made = api_pod(f"{namespace}-waits", units="14")
+            made["metadata"]["namespace"] = namespace
+            server.store.create(f"/api/v1/namespaces/{namespace}/pods", made)
+        async with visited(server, tmp_path) as address:
+            for path, seen in (
+                ("/waiting", "red-waits"),
+                ("/waiting/red/red-waits", "red-pod"),
+                ("/fits?request=14+GiB", "The pod fits on no node"),
+            ):
+                status, page = await visit(f"{address}{path}", "token-of-alice")
+                assert (status, seen in page, "blue-" in page) == (200, True, False), path
+            assert (await visit(f"{address}/waiting/blue/blue-waits", "token-of-alice"))[0] == 404
+            assert "blue-pod" in (await visit(f"{address}/waiting/blue/blue-waits", "token-of-olga"))[1]
