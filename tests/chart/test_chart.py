@@ -343,8 +343,8 @@ def test_the_chart_makes_only_the_daemon_and_its_rights_by_default() -> None:
     partitioner = ["ServiceAccount", *rights, *local, "Deployment", "PodDisruptionBudget"]
     bounds = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] * 2
     bounds += ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"] * 3
-    rest = [*["PodMonitor"] * 3, "PrometheusRule", *rights, *local, "RuntimeClass", *["Service"] * 3]
-    rest += ["ServiceAccount", *["ServiceMonitor"] * 3]
+    rest = [*["PodMonitor"] * 4, "PrometheusRule", *rights, *local, "RuntimeClass", *["Service"] * 3]
+    rest += ["ServiceAccount", *["ServiceMonitor"] * 4]
     rest += ["ServiceAccount", *rights, "ClusterRole", "Service", "Deployment", "PodDisruptionBudget"]
     node = ["ConfigMap", "DaemonSet", "ConfigMap"]
     parts = [*extender, "Secret", *scheduler, *["DaemonSet"] * 2, *["NetworkPolicy"] * 4, *partitioner]

@@ -240,3 +240,18 @@ def test_every_partitioner_is_found_at_its_probe_port() -> None:
     assert policy["ingress"] == [{"ports": [{"port": "probes"}], "from": PROMETHEUS}]
     kinds = {each["kind"] for each in objects({**PARTITIONER, "networkPolicy": {"enabled": True}})}
     assert not {"PodMonitor", "Service", "ServiceMonitor"} & kinds
+
+
+def test_the_pages_are_scraped_where_others_are() -> None:
+    """The monitors and the network policy know the port; the Service has it for Prometheus alone."""
+    values = {"web": {"enabled": True, "insecureHttp": True, "probePort": 8099}}
+    ports = [port["name"] for port in of_kind("Service", values)["spec"]["ports"]]
+    assert ports == ["pages"]
+    values |= {"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}, "networkPolicy": {"enabled": True}}
+    named = [each for each in objects(values) if each["metadata"]["name"] == "gpushare-web"]
+    made = {each["kind"]: each["spec"] for each in named if "spec" in each}
+    assert [port["name"] for port in made["Service"]["ports"]] == ["pages", "probes"]
+    assert made["Service"]["ports"][1]["port"] == 8099
+    assert [each["port"] for each in made["PodMonitor"]["podMetricsEndpoints"]] == ["probes"]
+    assert [each["port"] for each in made["ServiceMonitor"]["endpoints"]] == ["probes"]
+    assert [rule["ports"] for rule in made["NetworkPolicy"]["ingress"]] == [[{"port": "pages"}], [{"port": "probes"}]]

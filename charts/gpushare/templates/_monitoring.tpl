@@ -10,6 +10,9 @@
 {{- if $chart.Values.partitioning.enabled }}
 {{- $programs = append $programs (list "partitioner" (include "gpushare.partitionerName" $chart) "probes") }}
 {{- end }}
+{{- if ($chart.Values.web | default dict).enabled }}
+{{- $programs = append $programs (list "web" (include "gpushare.webName" $chart) "probes") }}
+{{- end }}
 {{- range $programs }}
 ---
 apiVersion: monitoring.coreos.com/v1
