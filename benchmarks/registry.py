@@ -29,6 +29,7 @@ from benchmarks.measures import (
     takeover,
     tenant,
     usage,
+    web,
 )
 
 Measure = Callable[[Effort], Awaitable[list[Figure]]]
@@ -54,6 +55,7 @@ MEASURES: Mapping[str, Measure] = {
     "extender": extender.measure,
     "takeover": takeover.measure,
     "inspect": inspect.measure,
+    "web": web.measure,
     "partition-round": partition_round.measure,
     "partition": partition.measure,
     "pauses": pauses.measure,

@@ -71,12 +71,12 @@ class Cluster:
 
 
 @contextlib.asynccontextmanager
-async def cluster(nodes: int) -> AsyncIterator[Cluster]:
-    """Run the API server of so many nodes with eight pods each."""
+async def cluster(nodes: int, rate: float = COME_AND_GO) -> AsyncIterator[Cluster]:
+    """Run the API server of so many nodes with eight pods each, of which `rate` a second come and go at busy times."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="gs-") as folder:
         kubeconfig = Path(folder, "kubeconfig")
         async with python(
-            *("-m", "benchmarks.cluster.api_server", kubeconfig, str(nodes), str(COME_AND_GO)),
+            *("-m", "benchmarks.cluster.api_server", kubeconfig, str(nodes), str(rate)),
             output=Path(folder, "api-server.log"),
         ) as process:
             await process.outlives(_there(kubeconfig))

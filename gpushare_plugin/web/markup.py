@@ -1,12 +1,15 @@
-"""HTML from templates: the one door to Jinja, which escapes everything that a tenant can write."""
+"""HTML that escapes all that a tenant can write: from templates, by the one door to Jinja, and the rows of maps."""
 
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup, escape
 
 from gpushare_plugin.base.text import visible
 from gpushare_plugin.base.version import __version__
-from gpushare_plugin.web.tiles import classes, color_of, reason_for, words_of
+from gpushare_plugin.web.tiles import Color, Tile, classes, color_of, reason_for, words_of
 
 
 def _shown(value: object) -> object:
@@ -33,10 +36,33 @@ _environment.globals.update(
     counted=_counted,
     reason_for=reason_for,
     version=__version__,
-    words_of=words_of,
 )
 
 
 def rendered(template: str, **values: Any) -> str:
     """Return the text of a template with these values."""
     return _environment.get_template(template).render(values)
+
+
+@lru_cache(maxsize=8192)
+def _escaped(text: str) -> str:
+    """Return a text as HTML; the same few words are on most tiles."""
+    return str(escape(visible(text)))
+
+
+def row(row_id: str, node: str, several: Iterable[Tile], color: Color) -> Markup:
+    """Return a node, or a part of a node, as a row of the map.
+
+    No template: that takes five times as long, for 40,000 tiles three seconds.
+    """
+    link = f"/nodes/{_escaped(node)}"
+    cells = "".join(
+        f'<a class="tile {_escaped(classes(tile, color))}" href="{link}#gpu-{_escaped(tile.gpu)}" tabindex="-1">'
+        f"<span>{_escaped(words_of(tile, color))}</span></a>\n"
+        for tile in several
+    )
+    return Markup(  # noqa: S704 - every text is escaped above and below
+        f'<tr id="{_escaped(row_id)}" data-node="{_escaped(node)}" role="row">\n'
+        f'<th scope="row" role="rowheader"><a href="{link}">{_escaped(node)}</a></th>\n'
+        f'<td role="cell">\n{cells}</td>\n</tr>\n'
+    )

@@ -8,10 +8,10 @@ from urllib.parse import urlencode
 from markupsafe import Markup
 
 from gpushare_plugin.base.structs import Struct, asdict
-from gpushare_plugin.web.markup import rendered
+from gpushare_plugin.web.markup import rendered, row
 from gpushare_plugin.web.picture import Picture, PicturedNode
 from gpushare_plugin.web.query import Query
-from gpushare_plugin.web.tiles import Tile, gpus_of, grouped, legend, tiles
+from gpushare_plugin.web.tiles import gpus_of, grouped, legend, tiles
 from gpushare_plugin.web.viewer import Viewer
 
 _AT_A_TIME = 50
@@ -47,16 +47,16 @@ class Pages:
         """Return the map; other work has its turn meanwhile."""
         # Rows made after a change have the change, and come once more with the updates.
         since = self._picture.revision.value
-        rows = [row async for row in self._all_rows(query, viewer)]
+        rows = [each async for each in self._all_rows(query, viewer)]
         groups: dict[str, list[Markup]] = {}
-        for row in rows:
-            groups.setdefault(row.group, []).append(row.markup)
+        for each in rows:
+            groups.setdefault(each.group, []).append(each.markup)
         return rendered(
             "map.html",
             here="/",
             updates="/updates?" + urlencode({**asdict(query), "since": since}),
-            gpus=sum(row.gpus for row in rows),
-            nodes=len({row.node for row in rows}),
+            gpus=sum(each.gpus for each in rows),
+            nodes=len({each.node for each in rows}),
             any_node=bool(self._picture.nodes),
             query=query,
             legend=legend(query.color, self._picture.namespaces, viewer),
@@ -66,8 +66,8 @@ class Pages:
 
     async def _all_rows(self, query: Query, viewer: Viewer) -> AsyncIterator[NodeRow]:
         for count, node in enumerate([each for name, each in self._picture.nodes.items() if query.wants(name)]):
-            for row in self.rows(node, query, viewer):
-                yield row
+            for each in self.rows(node, query, viewer):
+                yield each
             if count % _AT_A_TIME == 0:
                 await asyncio.sleep(0)
 
@@ -95,11 +95,7 @@ class Pages:
         name = node.use.name
         wanted = (each for each in tiles(node.use, viewer) if query.wants_tile(each, node.use))
         return [
-            NodeRow(row_id, name, group, len(several), _row(row_id, name, several, query))
+            NodeRow(row_id, name, group, len(several), row(row_id, name, several, query.color))
             for group, several in grouped(wanted, query.group, node.pool).items()
             for row_id in [f"{name}/{group}".replace(" ", "-")]
         ]
-
-
-def _row(row_id: str, node: str, several: list[Tile], query: Query) -> Markup:
-    return Markup(rendered("row.html", id=row_id, node=node, tiles=several, color=query.color))  # noqa: S704 - made by a template

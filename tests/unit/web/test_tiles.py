@@ -1,12 +1,18 @@
 """The map: what a tile says of a GPU."""
 
+import re
+from typing import get_args
+
 from gpushare_plugin.claims.claim import AllocatedDevice
 from gpushare_plugin.claims.cluster import ClusterClaims, HeldByClaim, OfferedDevices
 from gpushare_plugin.claims.device import Capacity, Device
 from gpushare_plugin.core.prepared_claim import ClaimId
+from gpushare_plugin.ledger.node import GPU_MEMORY
+from gpushare_plugin.ledger.node_record import ResourceRecord
 from gpushare_plugin.observe.cluster.by_claim import with_claims
 from gpushare_plugin.observe.cluster.report import NodeUse
-from gpushare_plugin.web.tiles import OTHERS, classes, color_of, grouped, reason_for, tiles
+from gpushare_plugin.web.markup import row
+from gpushare_plugin.web.tiles import OTHERS, Color, classes, color_of, grouped, reason_for, tiles
 from gpushare_plugin.web.viewer import EVERYTHING, Viewer
 from tests.unit.claims.node import DRIVER
 from tests.unit.ledger.objects import uuid
@@ -105,3 +111,16 @@ def test_claims_fill_tiles_and_have_no_name_for_others() -> None:
     assert reason_for(unit, EVERYTHING) == "held by claims: blue/their-claim"
     assert reason_for(unit, stranger) == "held by claims"
     assert [each.namespaces for each in tiles(found, stranger)] == [(OTHERS,)]
+
+
+def test_nothing_of_a_row_is_markup_but_ours() -> None:
+    """The kind of a resource is in the classes of a tile: whoever can write a kind, or a name, runs nothing."""
+    attack = '"><script>alert(1)</script>'
+    cluster = Cluster()
+    cluster.node(attack, recorded(gpu(attack, 0), kinds=(ResourceRecord(name=GPU_MEMORY, kind=attack),)))
+    cluster.pod("pod", 3, attack, on=0, namespace=attack)
+    several = list(tiles(node(cluster), EVERYTHING))
+    for color in get_args(Color):
+        made = row(attack, attack, several, color)
+        assert made.count("<") == len(re.findall("</?(?:tr|th|td|a|span)[ >]", made))
+        assert "script>" not in made
