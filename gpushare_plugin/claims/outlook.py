@@ -93,6 +93,33 @@ def _about(asked: AskedDevice, gpus: Sequence[HeldGpu]) -> Iterator[str]:
         yield "    or the pod cannot run on these nodes; `kubectl describe pod` shows what kube-scheduler says"
 
 
+def claims_verdict(claims: Sequence[PodClaim], gpus: Sequence[HeldGpu]) -> str:
+    """Return what keeps a pod waiting for its claims, in one sentence, or what the claims have."""
+    return next(_claims_verdicts(claims, [each for each in gpus if each.gpu.offered]))
+
+
+def _claims_verdicts(claims: Sequence[PodClaim], gpus: Sequence[HeldGpu]) -> Iterator[str]:
+    """Yield what can be said of claims, the most important first."""
+    for claim in claims:
+        if claim.unknown:
+            yield f"Claim {claim.label}: {claim.unknown}"
+        if claim.gone:
+            yield f"A GPU that claim {claim.label} was allocated is in no ResourceSlice now"
+    for asked in (asked for claim in claims if claim.allocated is None for asked in claim.asked):
+        if asked.no_class:
+            yield f"There is no DeviceClass {asked.device_class}"
+        if not gpus:
+            yield "No ResourceSlice has a GPU that gpushare gives by claim"
+        fitting = sum(not _why_not(asked, each) for each in gpus)
+        if not fitting:
+            yield _verdict(asked, gpus)
+        if fitting < asked.count:
+            yield f"Request {asked.name} is for {asked.count} GPUs, and {fitting} have room now"
+    if any(claim.allocated is None for claim in claims):
+        yield "GPUs have room for the claims of the pod, which waits for another reason of kube-scheduler"
+    yield "All claims of the pod are allocated"
+
+
 def _verdict(asked: AskedDevice, gpus: Sequence[HeldGpu]) -> str:
     """Return why a request fits on no GPU, in one sentence."""
     usable = [each.gpu.device for each in gpus if not each.taints]

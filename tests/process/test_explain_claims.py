@@ -72,7 +72,8 @@ async def explained(server: ApiServer, folder: Path, *more: str) -> str:
 async def test_a_pod_that_waits_for_a_claim_is_explained(server: ApiServer, tmp_path: Path) -> None:
     """Which claims there are, what each GPU has free, who holds the rest; a claim that is not made yet is named."""
     lines = (await explained(server, tmp_path)).splitlines()
-    assert lines[0] == "Pod team/waits waits for a node"
+    unmade = "Claim made: is to be made from its template, and is not there yet"
+    assert lines[:3] == [unmade, "", "Pod team/waits waits for a node"]
     assert not any("extender" in line or "Placement policy" in line for line in lines)
     assert "  Claim team/mine: not allocated" in lines
     assert "    Request gpu of DeviceClass shares: 40960 MiB of memory" in lines
@@ -84,7 +85,7 @@ async def test_a_pod_that_waits_for_a_claim_is_explained(server: ApiServer, tmp_
         "has room",
         "has room",
     ]
-    assert "  Claim made: is to be made from its template, and is not there yet" in lines
+    assert f"  {unmade}" in lines
     assert json.loads(await explained(server, tmp_path, "-o", "json"))["claims"][0] == "Claim team/mine: not allocated"
 
 

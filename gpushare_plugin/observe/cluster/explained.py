@@ -29,6 +29,9 @@ _SAMPLE = "of so many nodes it asks about a sample, unless its configuration has
 
 def lines(explained: Explanation) -> Iterator[str]:
     """Yield the explanation line by line."""
+    if explained.verdict:
+        yield Headed(explained.verdict)
+        yield ""
     yield from _head(explained)
     if explained.state == "placed":
         yield from _placed(explained)

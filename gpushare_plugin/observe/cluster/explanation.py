@@ -182,6 +182,8 @@ class Explanation(Part, frozen=True, kw_only=True):
     """The name of the pod."""
     state: State
     """The state of the pod; a pod without a node and without a request for managed resources is `not ours`."""
+    verdict: str = ""
+    """What keeps the pod waiting and what to change, or what the pod has, in one sentence; empty without a verdict."""
     node: str | None = None
     """The node of the pod; None for a waiting pod."""
     scheduler: str = ""

@@ -8,7 +8,7 @@ from gpushare_plugin.base.structs import replace
 from gpushare_plugin.claims.claim import AllocatedDevice
 from gpushare_plugin.claims.cluster import GpuForClaims, HeldByClaim, HeldGpu
 from gpushare_plugin.claims.device import Capacity, Device, DeviceTaint
-from gpushare_plugin.claims.outlook import AskedDevice, PodClaim, consumed, outlook
+from gpushare_plugin.claims.outlook import AskedDevice, PodClaim, claims_verdict, consumed, outlook
 from gpushare_plugin.core.prepared_claim import ClaimId
 from gpushare_plugin.testing.claims import AllocationError
 from tests.unit.claims.node import DRIVER, GIB, NODE, ClaimNode
@@ -144,3 +144,41 @@ def test_what_a_claim_takes_is_what_the_scheduler_counts(asked: int | None, unit
     except AllocationError:
         taken = None
     assert consumed(None if asked is None else asked * GIB, capacity) == taken
+
+
+@pytest.mark.parametrize(
+    ("claim", "gpus", "verdict"),
+    [
+        (PodClaim("team/a", unknown="does not exist"), [held(SHARED)], "Claim team/a: does not exist"),
+        (
+            PodClaim("team/a", allocated=((DRIVER, NODE, "gpu-0"),), gone=((DRIVER, NODE, "gpu-0"),)),
+            [],
+            "A GPU that claim team/a was allocated is in no ResourceSlice now",
+        ),
+        (PodClaim("team/a", allocated=((DRIVER, NODE, "gpu-0"),)), [], "All claims of the pod are allocated"),
+        (PodClaim("team/a", (AskedDevice("gpu", "x", no_class=True),)), [held(SHARED)], "There is no DeviceClass x"),
+        (
+            PodClaim("team/a", (AskedDevice("gpu", "x"),)),
+            [],
+            "No ResourceSlice has a GPU that gpushare gives by claim",
+        ),
+        (
+            PodClaim("team/a", (AskedDevice("gpu", "x", {"memory": 50 * GIB}),)),
+            [held(SHARED)],
+            "No GPU without a taint has more than 40960 MiB of memory; ask for that at most",
+        ),
+        (
+            PodClaim("team/a", (AskedDevice("gpu", "x", {"memory": GIB}, count=2),)),
+            [held(SHARED)],
+            "Request gpu is for 2 GPUs, and 1 have room now",
+        ),
+        (
+            PodClaim("team/a", (AskedDevice("gpu", "x", {"memory": GIB}),)),
+            [held(SHARED)],
+            "GPUs have room for the claims of the pod, which waits for another reason of kube-scheduler",
+        ),
+    ],
+)
+def test_claims_have_a_verdict_in_one_sentence(claim: PodClaim, gpus: list[HeldGpu], verdict: str) -> None:
+    """What keeps the pod waiting comes before what is well."""
+    assert claims_verdict([PodClaim("team/b", allocated=()), claim], gpus) == verdict

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from gpushare_plugin.base.log.form import configure_log
+from gpushare_plugin.claims.outlook import claims_verdict
 from gpushare_plugin.claims.outlook import outlook as claims_outlook
 from gpushare_plugin.cli import completing
 from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
@@ -21,12 +22,13 @@ from gpushare_plugin.kube.names import ANYONE, CLIENTS, EXTENDER_LEASE, WHAT_ANY
 from gpushare_plugin.kube.objects import ApiPod
 from gpushare_plugin.kube.pods import pod_of
 from gpushare_plugin.kube.whole_cluster.overview import Overview, read, read_pod
-from gpushare_plugin.kube.whole_cluster.pod_claims import read_claims
+from gpushare_plugin.kube.whole_cluster.pod_claims import ClaimOverview, read_claims
 from gpushare_plugin.kube.whole_cluster.reading import PATIENT
 from gpushare_plugin.kube.whole_cluster.waiting import reasons_of
 from gpushare_plugin.ledger.annotations import PLACEMENT
 from gpushare_plugin.observe.cluster.explained import lines
 from gpushare_plugin.observe.cluster.explanation import ExtenderStanding, Told, explain
+from gpushare_plugin.observe.cluster.verdict import with_verdict
 from gpushare_plugin.observe.parts import encode
 from gpushare_plugin.partitioner.outlook import JudgedOverview, outlook, partitioners
 
@@ -77,11 +79,11 @@ def command(pod: str, output: str, kubeconfig: Path | None, context: str | None,
     gc.disable()
     pod, namespaces["namespace"] = _named(pod, namespaces["namespace"])
     client = Client(kubeconfig, PATIENT, context=context)
-    (found, extender, overview, slices), claims = asyncio.run(_read_all(client, pod, namespaces))
+    (found, extender, overview, slices), (claims, of_claims) = asyncio.run(_read_all(client, pod, namespaces))
     told = Told(
         found.metadata.annotations, found.spec.scheduler_name, tuple(reasons_of(found)), extender, slices, claims
     )
-    explanation = explain(overview.account, pod_of(found), told)
+    explanation = with_verdict(explain(overview.account, pod_of(found), told), of_claims)
     if output == "json":
         show_json(encode(explanation, indent=2))
     else:
@@ -100,17 +102,29 @@ def _named(pod: str, namespace: str | None) -> tuple[str, str | None]:
 
 
 _Read = tuple[ApiPod, ExtenderStanding, Overview, tuple[str, ...]]
+_OfClaims = tuple[tuple[str, ...], str]
+"""Sentences on the claims of a pod, and the verdict on the claims."""
 
 
-async def _read_all(client: Client, name: str, namespaces: Mapping[str, str | None]) -> tuple[_Read, tuple[str, ...]]:
-    """Return what is known of a pod and of the cluster, and sentences on the claims of the pod."""
+async def _read_all(client: Client, name: str, namespaces: Mapping[str, str | None]) -> tuple[_Read, _OfClaims]:
+    """Return what is known of a pod and of the cluster, and of the claims of the pod."""
     async with client:
         namespace = namespaces["namespace"] or await client.namespace()
         found = await _read(client, name, {**namespaces, "namespace": namespace})
         claims = await read_claims(client, namespace, name)
     if claims is None or found[0].status.phase in {"Succeeded", "Failed"}:
-        return found, ()
-    return found, (*claims.unread, *claims_outlook(claims.claims, claims.gpus), *claims.refused)
+        return found, ((), "")
+    sentences = (*claims.unread, *claims_outlook(claims.claims, claims.gpus), *claims.refused)
+    return found, (sentences, _of_claims(claims))
+
+
+def _of_claims(claims: ClaimOverview) -> str:
+    """Return the verdict on the claims of a pod."""
+    if claims.refused:
+        return "The node refuses the claims of the pod; what its kubelet says stands below"
+    if claims.unread:
+        return f"What the claims of the pod wait for is not known: {claims.unread[0]}"
+    return claims_verdict(claims.claims, claims.gpus)
 
 
 async def _read(client: Client, name: str, namespaces: Mapping[str, str | None]) -> _Read:
