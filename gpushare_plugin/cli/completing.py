@@ -11,6 +11,7 @@ from urllib.parse import quote
 import click
 
 from gpushare_plugin.base.errors import GpushareError
+from gpushare_plugin.base.text import visible
 from gpushare_plugin.kube.client import NODES, Client
 from gpushare_plugin.kube.whole_cluster.reading import PATIENT
 
@@ -48,4 +49,5 @@ def _names(context: click.Context, incomplete: str, path: Callable[[str], str]) 
         names = asyncio.run(read())
     except (GpushareError, OSError):  # TimeoutError is an OSError
         return []
-    return sorted(name for name in names if name.startswith(incomplete))
+    # A shell prints what it completes; the API server rejects names with characters that are not seen, so none is lost.
+    return sorted(name for name in names if name.startswith(incomplete) and visible(name) == name)
