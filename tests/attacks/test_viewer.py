@@ -155,3 +155,14 @@ async def test_what_a_viewer_asks_for_names_nothing_hidden(address: str) -> None
         for path in ("/nodes/zebra-node", "/nodes/gpu-1?pod=zebra-broken", "/pods/zebra-team/zebra-broken"):
             async with session.get(address + path) as answer:
                 assert "zebra-main" not in await answer.text()
+
+
+async def test_a_pod_that_a_viewer_may_not_see_is_answered_like_none(address: str) -> None:
+    """Whether there is such a pod, nobody learns by asking for it."""
+    answers = set()
+    async with aiohttp.ClientSession(headers=ALICE) as session:
+        for name in ("zebra-waiting", "zebra-broken", "there-is-none"):
+            async with session.get(f"{address}/waiting/{NAMESPACE}/{name}") as answer:
+                answers.add((answer.status, (await answer.text()).replace(name, "NAME")))
+    assert {status for status, _ in answers} == {404}
+    assert len(answers) == 1
