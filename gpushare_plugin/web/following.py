@@ -2,11 +2,13 @@
 
 import asyncio
 import secrets
+import time
 from contextlib import aclosing
 
 from gpushare_plugin.kube.client import Client
 from gpushare_plugin.kube.whole_cluster.overview import follow
 from gpushare_plugin.web.picture import Picture
+from gpushare_plugin.web.teams import Teams
 
 _EVERY = 1.0
 """Seconds between two looks at the cluster at least."""
@@ -22,6 +24,8 @@ class FollowedPicture:
         # A page can come from another process, or from before a restart: what that page has seen is no revision here.
         self.picture = Picture(secrets.randbelow(_MOST_REVISIONS))
         """The picture."""
+        self.teams = Teams()
+        """What namespaces have, now and over time."""
         self.shown = asyncio.Event()
         """Set once the picture has all nodes and pods."""
 
@@ -30,6 +34,7 @@ class FollowedPicture:
         async with aclosing(follow(client, (), _EVERY)) as overviews:
             async for overview in overviews:
                 self.picture.refresh(overview.account, overview.claims, overview.without_node)
+                self.teams.take(self.picture.nodes, time.monotonic())
                 self.shown.set()
 
     def problems(self) -> list[str]:

@@ -52,7 +52,7 @@ async def serve(settings: ClusterWebSettings) -> None:
         if settings.certificates is not None:
             tls = RenewedCertificates(settings.certificates).context
         access = ReviewedAccess(client, lambda: followed.picture.namespaces, counts, settings.proxy)
-        server = WebServer(followed.picture, access)
+        server = WebServer(followed, access)
         spawn("following", lambda: followed.follow(client))
         if settings.probe_address is not None:
             address, ready = settings.probe_address, partial(_problems, followed, served)

@@ -11,6 +11,7 @@ from gpushare_plugin.ledger.node import Node
 from gpushare_plugin.ledger.occupancy import NodeAccount
 from gpushare_plugin.observe.cluster.by_claim import node_with_claims
 from gpushare_plugin.observe.cluster.report import NodeUse, node_use
+from gpushare_plugin.web.held import HeldAmounts, held_by_namespace, sizes
 
 _POOL_LABELS = (
     "cloud.google.com/gke-nodepool",
@@ -33,6 +34,8 @@ class PicturedNode(Struct, frozen=True):
     """The node, as `gpushare inspect` shows the node."""
     pool: str
     """The pool of nodes that the node is in; empty if not known."""
+    held: Mapping[str, HeldAmounts]
+    """What each namespace has of the node."""
     revision: int
     """The revision of the picture in which the node became what it is."""
 
@@ -85,7 +88,7 @@ class Picture:
             nodes.pop(name, None)
             use = node_use(known[name][0], [])
             if use.recorded or use.resources or use.notices:
-                found = PicturedNode(node_with_claims(use, known[name][1]), _pool(known[name][0].node), revision)
+                found = _pictured(node_with_claims(use, known[name][1]), known[name][0].node, revision)
                 before = self._nodes.get(name)
                 nodes[name] = before if before and _looks_same(before, found) else found
         self._made_of = known
@@ -102,12 +105,16 @@ class Picture:
         return (each for each in self._nodes.values() if each.revision > revision)
 
 
+def _pictured(use: NodeUse, node: Node, revision: int) -> PicturedNode:
+    return PicturedNode(use, _pool(node), held_by_namespace(use, sizes(node.record)), revision)
+
+
 def _pool(node: Node) -> str:
     return next((node.labels[label] for label in _POOL_LABELS if node.labels.get(label)), "")
 
 
 def _looks_same(before: PicturedNode, after: PicturedNode) -> bool:
-    return before.use == after.use and before.pool == after.pool
+    return before.use == after.use and before.pool == after.pool and before.held == after.held
 
 
 def _is_same(

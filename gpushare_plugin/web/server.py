@@ -11,11 +11,12 @@ from gpushare_plugin.kube.manifest import LARGEST
 from gpushare_plugin.observe.http.connections import ConnectionLimits
 from gpushare_plugin.web.access import Access
 from gpushare_plugin.web.fits_page import FitsPage
+from gpushare_plugin.web.following import FollowedPicture
 from gpushare_plugin.web.forms import RefusedFormError, form_of
 from gpushare_plugin.web.nodes_page import NodesPage
 from gpushare_plugin.web.pages import Pages
-from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.query import Query
+from gpushare_plugin.web.teams_page import TeamsCsv, TeamsPage
 from gpushare_plugin.web.updates import LONGEST, stream
 from gpushare_plugin.web.viewer import Viewer
 from gpushare_plugin.web.waiting_page import WaitingPages
@@ -50,12 +51,13 @@ _STATIC = {"style.css": "text/css", "updates.js": "text/javascript", "icon.svg":
 class WebServer:
     """Answers browsers."""
 
-    def __init__(self, picture: Picture, access: Access) -> None:
-        """Show `picture` to those whom `access` lets in."""
-        self._picture = picture
+    def __init__(self, followed: FollowedPicture, access: Access) -> None:
+        """Show what is followed to those whom `access` lets in."""
+        self._picture = picture = followed.picture
         self._pages = Pages(picture)
         self._nodes = NodesPage(picture)
         self._fits = FitsPage(picture)
+        self._teams = TeamsPage(picture, followed.teams)
         self._waiting = WaitingPages(picture)
         self._access = access
         self._static = {
@@ -87,6 +89,8 @@ class WebServer:
         if request.path.startswith(_STATIC_PATH) and (static := self._static.get(request.path[len(_STATIC_PATH) :])):
             kind, body = static
             return web.Response(body=body, content_type=kind)
+        if request.path == "/teams.csv":
+            return _file(self._teams.csv(viewer))
         page = await self._page(request, viewer)
         return None if page is None else _html(page)
 
@@ -104,6 +108,8 @@ class WebServer:
                 found = await self._fits.manifest((await form_of(request, LARGEST)).get("manifest", ""))
             case "fits", "", "":
                 found = await self._fits.short(request.query.get("request", ""))
+            case "teams", "", "":
+                found = self._teams.all(request.query.get("page", ""), viewer)
             case "waiting", "", "":
                 found = await self._waiting.all(request.query.get("page", ""), viewer)
             case "waiting", _, pod:
@@ -115,6 +121,11 @@ def _html(text: str) -> web.Response:
     found = web.Response(text=text, content_type="text/html")
     found.enable_compression()
     return found
+
+
+def _file(found: TeamsCsv) -> web.Response:
+    disposition = {"Content-Disposition": f'attachment; filename="{found.name}"'}
+    return web.Response(text=found.text, content_type="text/csv", headers=disposition)
 
 
 def _with_headers(answer: web.Response) -> web.Response:

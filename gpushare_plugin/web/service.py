@@ -29,7 +29,7 @@ class WebSettings(Struct, frozen=True):
 async def serve(settings: WebSettings) -> None:
     """Show the cluster until cancelled; raises ClusterError where the cluster cannot be read."""
     followed, access = FollowedPicture(), TerminalAccess()
-    server = WebServer(followed.picture, access)
+    server = WebServer(followed, access)
     async with (
         Client(settings.kubeconfig, PATIENT, context=settings.context) as client,
         beside(followed.follow(client)) as following,

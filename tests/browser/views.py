@@ -48,6 +48,7 @@ VIEWS = (
     View("map-telephone", "/?color=namespace", 390, 700),
     View("nodes", "/nodes"),
     View("node", "/nodes/gpu-0003"),
+    View("teams", "/teams"),
     View("fits", "/fits?request=30+GiB"),
     View("waiting", "/waiting", height=400),
     View("waiting-pod", "/waiting/search/train-large", height=500),

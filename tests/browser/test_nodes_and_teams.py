@@ -1,4 +1,4 @@
-"""All nodes, in a browser: what is wrong comes first, also when it happens while the page is open."""
+"""All nodes and all teams, in a browser: both follow the cluster while they are open."""
 
 from playwright.async_api import Page, expect
 
@@ -12,8 +12,8 @@ SOON = PATIENCE * 1000
 """Milliseconds that a browser may take."""
 
 
-async def test_nodes_follow_the_cluster(server: ApiServer, page: Page) -> None:
-    """A node with a fault appears above the others, a pod takes its units, and a name leads to the node."""
+async def test_nodes_and_teams_follow_the_cluster(server: ApiServer, page: Page) -> None:
+    """A node with a fault appears above the others; what a pod has is shown by namespace; a name leads to the node."""
     await page.get_by_role("link", name="Nodes").click()
     rows = page.locator("#nodes tbody tr")
     await expect(rows).to_contain_text(["no problem"])
@@ -24,5 +24,17 @@ async def test_nodes_follow_the_cluster(server: ApiServer, page: Page) -> None:
     await expect(rows.first).to_contain_text("GPU0 unhealthy")
     await expect(rows.first).to_contain_text("<b>old driver</b>")
     await expect(rows.last).to_contain_text("15 GiB")
+    await page.get_by_role("link", name="Teams").click()
+    teams = page.locator("#teams tbody tr")
+    await expect(teams).to_contain_text(["team"])
+    await expect(teams.locator("td").nth(0)).to_have_text("0.40")
+    running(server, "more", "gpu-1", 3, "GPU-gpu-1-0")
+    await expect(teams.locator("td").nth(0)).to_have_text("0.60", timeout=SOON)
+    await expect(teams.locator("td").last).to_have_text("unknown")
+    async with page.expect_download() as download:
+        await page.get_by_role("link", name="As CSV").click()
+    lines = (await (await download.value).path()).read_text().splitlines()
+    assert [line.partition(",")[0] for line in lines] == ["Namespace", "team"]
+    await page.get_by_role("link", name="Nodes").click()
     await page.get_by_role("link", name="gpu-9").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("gpu-9")

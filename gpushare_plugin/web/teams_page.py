@@ -1,0 +1,95 @@
+"""The page of what namespaces have, and the same as CSV."""
+
+import csv
+import io
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.text import visible
+from gpushare_plugin.web.held import WHOLE
+from gpushare_plugin.web.markup import rendered
+from gpushare_plugin.web.paging import page_of, updates
+from gpushare_plugin.web.picture import Picture
+from gpushare_plugin.web.teams import Team, Teams
+from gpushare_plugin.web.viewer import Viewer
+
+COLUMNS = (
+    "Namespace",
+    "GPUs held",
+    "GPUs promised",
+    "GiB held",
+    "GiB promised",
+    "GPU-hours",
+    "GiB-hours",
+    "Used",
+    "Wasted",
+)
+"""The columns of page and CSV; the promised amounts are among the held ones."""
+_UNKNOWN = "unknown"
+"""The value of what was used and wasted: no figures of use are read."""
+_ROWS = 200
+"""The namespaces of a page."""
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+"""What a text begins with that spreadsheet programs take for a formula (OWASP, CSV Injection)."""
+
+
+class TeamsCsv(Struct, frozen=True):
+    """What namespaces have, as a file."""
+
+    name: str
+    """The name of the file, with the beginning and the end of the time."""
+    text: str
+    """The lines of the file."""
+
+
+class TeamsPage:
+    """Shows what namespaces have."""
+
+    def __init__(self, picture: Picture, teams: Teams) -> None:
+        """Show `teams`, which `picture` changes."""
+        self._picture, self._teams = picture, teams
+
+    def all(self, number: str, viewer: Viewer) -> str:
+        """Return a page of the namespaces, by the number of the page from 1."""
+        now = time.monotonic()
+        teams, (since, until) = self._teams.seen_by(viewer, now), self._time(now)
+        part = page_of(number, len(teams), _ROWS)
+        return rendered(
+            "teams.html",
+            here="/teams",
+            updates=updates(self._picture.revision.value),
+            columns=COLUMNS,
+            rows=[list(_cells(each)) for each in teams[part.rows]],
+            part=part,
+            since=f"{since:%Y-%m-%d %H:%M} UTC",
+            until=f"{until:%Y-%m-%d %H:%M} UTC",
+        )
+
+    def csv(self, viewer: Viewer) -> TeamsCsv:
+        """Return all namespaces that a viewer may see as CSV (RFC 4180)."""
+        now, lines = time.monotonic(), io.StringIO()
+        since, until = self._time(now)
+        writer = csv.writer(lines)
+        writer.writerow(COLUMNS)
+        writer.writerows([_harmless(name), *rest] for name, *rest in map(_cells, self._teams.seen_by(viewer, now)))
+        return TeamsCsv(f"gpushare-teams-{since:%Y%m%dT%H%MZ}-{until:%Y%m%dT%H%MZ}.csv", lines.getvalue())
+
+    def _time(self, now: float) -> tuple[datetime, datetime]:
+        """Return the beginning and the end of the time that was seen."""
+        until = datetime.now(UTC)
+        return until - timedelta(seconds=now - (now if self._teams.since is None else self._teams.since)), until
+
+
+def _cells(team: Team) -> Iterator[str]:
+    held = team.held
+    yield team.name
+    yield from (f"{each / WHOLE:.2f}" for each in (held.gpus, held.promised_gpus))
+    yield from (f"{each / 1024:.1f}" for each in (held.mib, held.promised_mib))
+    yield from (f"{team.gpu_hours:.2f}", f"{team.gib_hours:.1f}", _UNKNOWN, _UNKNOWN)
+
+
+def _harmless(name: str) -> str:
+    """Return a name that no spreadsheet program takes for a formula."""
+    return f"'{visible(name)}" if name.startswith(_FORMULAS) else visible(name)
