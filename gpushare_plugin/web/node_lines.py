@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gpushare_plugin.base.structs import Struct
-from gpushare_plugin.observe.cluster.report import NodeUse, ResourceUse
+from gpushare_plugin.observe.cluster.report import NodeUse
 from gpushare_plugin.observe.cluster.tables import all_states
 from gpushare_plugin.web.tiles import gpus_of
 
@@ -26,7 +26,7 @@ class SharedLine(Struct, frozen=True):
     units: int
     """The units of all GPUs."""
     free: int
-    """The units that a new pod can get."""
+    """The units that new pods can get; units on unknown GPUs count against every GPU."""
     largest: int
     """The largest free piece: what a new pod can get of one GPU."""
 
@@ -82,11 +82,4 @@ def _shared(node: NodeUse) -> Iterator[SharedLine]:
     for use in (*node.resources, *node.given_by_claim):
         free = [node.free_of(gpu) for gpu in use.gpus]
         modes = tuple(dict.fromkeys(gpu.mode for gpu in use.gpus if gpu.mode))
-        yield SharedLine(
-            use.resource, modes, use.unit, use.allocated, use.units, _sum_free(use, free), max(free, default=0)
-        )
-
-
-def _sum_free(use: ResourceUse, free: list[int]) -> int:
-    """Return the free units; units on unknown GPUs, which count against every GPU, count once."""
-    return max(0, sum(free) if not use.pending else min(sum(free), use.units - use.allocated))
+        yield SharedLine(use.resource, modes, use.unit, use.allocated, use.units, sum(free), max(free, default=0))

@@ -46,7 +46,7 @@ VIEWS = (
     View("map-large", "/?size=large&node=gpu-000&color=way", height=600),
     View("map-pools", "/?group=pool&size=small"),
     View("map-telephone", "/?color=namespace", 390, 700),
-    View("nodes", "/nodes"),
+    View("nodes", "/nodes", height=600),
     View("node", "/nodes/gpu-0003"),
     View("teams", "/teams"),
     View("fits", "/fits?request=30+GiB"),

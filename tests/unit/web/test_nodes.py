@@ -27,8 +27,8 @@ def test_a_line_has_what_is_held_and_the_largest_free_piece() -> None:
     assert (line.states, line.recorded, line.notices, line.more_notices) == ((), True, ("one", "two", "three"), 1)
 
 
-def test_nothing_is_free_on_a_cordoned_node_and_unknown_units_count_once() -> None:
-    """What a new pod can get: nothing of a cordoned node, and not the units of a pod whose GPU is unknown."""
+def test_free_is_what_new_pods_can_get() -> None:
+    """Nothing of a cordoned node; units of a pod whose GPU is unknown are free on no GPU."""
     cluster = Cluster()
     cluster.node("a", recorded(gpu("a", 0)), unschedulable=True)
     cluster.node("b", recorded(gpu("b", 0), gpu("b", 1)))
