@@ -284,6 +284,7 @@ KEYS = {
     "resource_slices": "the names of ResourceSlices",
     "retry_seconds": "seconds until the next attempt",
     "seconds": "a duration",
+    "served": "the name of the DRA driver that is served until its claims have ended",
     "secret": "a Secret in the namespace of the extender",
     "slices": "names of slices",
     "task": "the part of the daemon",

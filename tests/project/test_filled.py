@@ -45,7 +45,7 @@ CONSTANT = {"version", "gpushare"}
             for each in (NodeUse, ResourceUse, GpuUse, UnofferedGpu, ClusterReport)
         ),
         ("observe/cluster/claims.py", ClaimUse),
-        ("observe/cluster/explanation.py", Explanation),
+        ("observe/cluster/explanation.py observe/cluster/verdict.py", Explanation),
         *(("observe/cluster/report.py", each) for each in (SliceUse, WaitingUse)),
     ],
     ids=lambda each: each.__name__ if isinstance(each, type) else "",
