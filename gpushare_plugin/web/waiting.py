@@ -16,6 +16,7 @@ from gpushare_plugin.ledger.verdicts import Fit
 from gpushare_plugin.observe.cluster.explanation import Explanation, GpuVerdict, NodeVerdict, Told, explain_in_steps
 from gpushare_plugin.observe.cluster.report import waiting_uses
 from gpushare_plugin.observe.cluster.slices import kept_where
+from gpushare_plugin.observe.cluster.verdict import with_verdict
 from gpushare_plugin.partition.conversion import partition_node_of
 from gpushare_plugin.web.tiles import OTHERS
 from gpushare_plugin.web.viewer import Viewer
@@ -129,7 +130,7 @@ async def explained(account: ClusterAccount, waiting: WaitingPod, viewer: Viewer
     told = Told({}, waiting.scheduler, waiting.reasons, slices=slices, claims=claims)
     for number, found in enumerate(explain_in_steps(account, pod, told)):
         if found is not None:
-            return replace(found, nodes=tuple(for_viewer(each, viewer) for each in found.nodes))
+            return with_verdict(replace(found, nodes=tuple(for_viewer(each, viewer) for each in found.nodes)))
         if number % _STEPS == 0:
             await asyncio.sleep(0)
     raise AssertionError("an explanation has an end")

@@ -13,6 +13,7 @@ from gpushare_plugin.ledger.node import GPU_MEMORY
 from gpushare_plugin.ledger.request import ContainerRequest
 from gpushare_plugin.observe.cluster.explained import lines
 from gpushare_plugin.observe.cluster.explanation import Told, explain
+from gpushare_plugin.observe.cluster.verdict import with_verdict
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.viewer import EVERYTHING, Viewer
@@ -98,7 +99,7 @@ def text(cluster: Cluster, found: WaitingPod, viewer: Viewer) -> str:
 def test_the_text_is_that_of_explain_without_names_that_a_viewer_may_not_see(cluster: Cluster) -> None:
     """Who may see all pods reads what `gpushare explain` prints; others read how many pods hold the GPU."""
     found = waits("p", 8, namespace="red")
-    whole = explain(cluster.account, found.pod, Told({}, "default-scheduler"))
+    whole = with_verdict(explain(cluster.account, found.pod, Told({}, "default-scheduler")))
     assert text(cluster, found, EVERYTHING) == "\n".join(lines(whole))
     assert "held by blue/secret (10)" in text(cluster, found, EVERYTHING)
     for_alice = text(cluster, found, ALICE)
