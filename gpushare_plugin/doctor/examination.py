@@ -206,7 +206,7 @@ def _lines_without_runtime(facts: Facts, host: HostRoot) -> Iterator[Diagnosis]:
         shown[cdi.SUBJECT] = cdi.judge_cdi(look)
     if host.exists(needs.mps_root) and (facts.mps.control or facts.mps.agent):
         needed = in_any_case(needs.entries, _NEEDS_MPS, no_mps=facts.no_mps)
-        shown[mps.SUBJECT] = mps.judge_mps(facts.mps, needs, facts.driver.kernel, needed=needed)
+        shown[mps.SUBJECT] = mps.judge_mps(facts.mps, needs, facts.driver.kernel, facts.plugins, needed=needed)
     for subject in _SUBJECTS_OF_FILES:
         yield from shown.get(subject, (not_looked_at(subject, runtimes.WITHOUT_RUNTIME),))
 
@@ -228,7 +228,7 @@ def _lines_of_files(facts: Facts, runtime: RuntimeFacts, host: HostRoot) -> Iter
         """Return whether an entry of the config needs something on this node."""
         return any(map(what, choices)) if limits.shown else in_any_case(needs.entries, what, no_mps=facts.no_mps)
 
-    yield from mps.judge_mps(facts.mps, needs, facts.driver.kernel, needed=needed(_NEEDS_MPS))
+    yield from mps.judge_mps(facts.mps, needs, facts.driver.kernel, facts.plugins, needed=needed(_NEEDS_MPS))
     yield from hami_core.judge_hami_core(facts.hami_core, needs, needed=needed(_NEEDS_HAMI_CORE))
     yield from driver_limits.judge_driver_limits(limits, choices)
 

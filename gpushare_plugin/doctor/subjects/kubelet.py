@@ -5,7 +5,6 @@ whatever the kubelet's --root-dir is); pkg/kubelet/apis/podresources (`pod-resou
 pkg/kubelet/cm/devicemanager/plugin/v1beta1/server.go (a kubelet makes its socket for plugins only when it starts).
 """
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
+from gpushare_plugin.doctor.node.sockets import listens
 from gpushare_plugin.kubelet.allocations.checkpoint import CheckpointError, read_listed, read_recorded
 from gpushare_plugin.kubelet.device_plugin.directory import KUBELET_SOCKET
 from gpushare_plugin.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY
@@ -30,9 +30,6 @@ _ROOT_DIRECTORY = (
     "if its --root-dir is not /var/lib/kubelet, give that directory to the chart as kubeletRootDir, and the socket "
     "below it to doctor with --pod-resources-socket"
 )
-_PATIENCE = 2.0
-"""Seconds that a connection to a local socket may take."""
-_LONGEST_PATH = 107
 
 
 class KubeletFacts(Struct, frozen=True):
@@ -74,28 +71,6 @@ def read_kubelet(host: HostRoot, needs: ConfigNeeds) -> KubeletFacts:
     names = [resource for resource, _ in listed]
     counts = tuple((name, names.count(name)) for name in sorted(set(names)))
     return replace(facts, listed=counts, held=sum(len(holding.ids) for holding in recorded))
-
-
-def listens(host: HostRoot, path: str) -> bool | None:
-    """Return whether a program listens at a Unix socket of the node; None where this process may not ask.
-
-    Connects and says nothing, which changes nothing for the listener.
-    """
-    if not host.is_socket(path):
-        return False
-    place = str(host.resolved(path))
-    if len(place) > _LONGEST_PATH:
-        return None
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(_PATIENCE)
-        try:
-            connection.connect(place)
-        except ConnectionRefusedError:
-            return False
-        except OSError as error:
-            host.note(path, error)
-            return None
-    return True
 
 
 def judge_kubelet(facts: KubeletFacts, host: HostRoot) -> Iterator[Diagnosis]:

@@ -7,14 +7,16 @@ README); NVIDIA's device plugin keeps the pipes of its own MPS daemon in `<root>
 
 from collections.abc import Iterator
 
-from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.config.schema.isolations import includes_mps
 from gpushare_plugin.core.driver_limits import FIRST_DRIVER, has_driver_limits
 from gpushare_plugin.core.namespaces import WITH_NAMESPACES
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot, locked
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
+from gpushare_plugin.doctor.node.sockets import listens
 from gpushare_plugin.doctor.subjects.driver import DriverFacts
+from gpushare_plugin.doctor.subjects.plugins import OTHERS, PluginFacts
 from gpushare_plugin.gpus.exchange import ExchangeError, read_message
 from gpushare_plugin.mps.exchange import MpsRoot, MpsSettings, MpsStatus
 
@@ -22,7 +24,7 @@ SUBJECT = "MPS"
 _CONTROL = "usr/bin/nvidia-cuda-mps-control"
 _RUN = (
     "run `gpushare mps` in a pod of this node: set mps.enabled=true of the chart, which runs it on nodes with "
-    "the label gpushare/mps=true"
+    "the label gpushare/mps=true; the daemon of gpushare sets this label"
 )
 
 
@@ -39,23 +41,27 @@ class MpsFacts(Struct, frozen=True):
     """Why `gpushare mps` does not serve what is wanted."""
     of_others: tuple[str, ...] = ()
     """Pipes of MPS daemons that are not ours, paths of the node."""
+    left_over: tuple[str, ...] = ()
+    """Pipes of such MPS daemons that have ended, paths of the node."""
 
 
 def read_mps(host: HostRoot, needs: ConfigNeeds, driver: DriverFacts) -> MpsFacts:
     """Return what the node shows of MPS."""
     root = MpsRoot(host.resolved(needs.mps_root))
     control = driver.root is not None and host.exists(f"{driver.root.rstrip('/')}/{_CONTROL}")
-    others = tuple(_pipes_of_others(host, needs.mps_root))
+    pipes = {place: listens(host, f"{place}/control") for place in _pipes_of_others(host, needs.mps_root)}
+    others = tuple(place for place, listening in pipes.items() if listening is not False)
+    left_over = tuple(place for place in pipes if place not in others)
     agent = locked(root.lock)
     try:
         status = read_message(root.status, MpsStatus) or MpsStatus()
         wanted = read_message(root.wanted, MpsSettings) or MpsSettings()
     except ExchangeError as error:
-        return MpsFacts(control, agent, requested=True, not_served=(str(error),), of_others=others)
+        return MpsFacts(control, agent, requested=True, not_served=(str(error),), of_others=others, left_over=left_over)
     troubles = list(_troubles(status, wanted))
-    if wanted.gpus and not troubles and not host.is_socket(f"{needs.mps_root}/pipe/control"):
-        troubles = [f"no MPS control daemon has its socket at {needs.mps_root}/pipe/control"]
-    return MpsFacts(control, agent, bool(wanted.gpus), tuple(troubles), others)
+    if wanted.gpus and not troubles and listens(host, f"{needs.mps_root}/pipe/control") is False:
+        troubles = [f"no MPS control daemon listens at {needs.mps_root}/pipe/control"]
+    return MpsFacts(control, agent, bool(wanted.gpus), tuple(troubles), others, left_over)
 
 
 def _troubles(status: MpsStatus, wanted: MpsSettings) -> Iterator[str]:
@@ -69,7 +75,7 @@ def _troubles(status: MpsStatus, wanted: MpsSettings) -> Iterator[str]:
 
 
 def _pipes_of_others(host: HostRoot, root: str) -> Iterator[str]:
-    """Yield the pipe directories of NVIDIA's plugin, and the default one, in which a control daemon listens."""
+    """Yield the pipe directories of NVIDIA's plugin, and the default one, that have the socket of a control daemon."""
     vendors = [f"{root}/{name}" for name in host.names(root) if "." in name]
     places = [f"{vendor}/{name}/pipe" for vendor in vendors for name in host.names(vendor)]
     for place in (*places, "/tmp/nvidia-mps"):  # noqa: S108 - where CUDA's programs look, too
@@ -82,24 +88,35 @@ def lacks_protocol(needs: ConfigNeeds, driver: str) -> bool:
     return needs.mps_protocol == WITH_NAMESPACES and bool(driver) and not has_driver_limits(driver)
 
 
-def judge_mps(facts: MpsFacts, needs: ConfigNeeds, driver: str, *, needed: bool) -> Iterator[Diagnosis]:
-    """Yield the lines about MPS.
+def judge_mps(
+    facts: MpsFacts, needs: ConfigNeeds, driver: str, plugins: PluginFacts, *, needed: bool
+) -> Iterator[Diagnosis]:
+    """Yield the line about MPS.
 
-    `driver` is the version of the kernel module, empty without one; `needed` is whether the config shares a GPU of this
-    node by MPS.
+    `driver` is the version of the kernel module, empty without one; `plugins` are the device plugins, and `needed` is
+    whether the config shares a GPU of this node by MPS.
     """
-    others = f"another MPS control daemon has its pipes in {', '.join(facts.of_others)}" if facts.of_others else ""
-    if not needed:
-        listed = any(includes_mps(entry.isolations) for entry in needs.entries)
-        by_whom = "on this node, where the config takes other isolations of its lists" if listed else "by the config"
-        yield right(SUBJECT, f"not used {by_whom}{others and f'; {others}'}")
-    elif others:
-        yield wrong(
-            SUBJECT,
-            f"{others}, and a GPU can have one only",
-            "turn MPS off in the other plugin (sharing.mps of NVIDIA's device plugin), or end that daemon with "
-            "`echo quit | CUDA_MPS_PIPE_DIRECTORY=<that directory> nvidia-cuda-mps-control`",
-        )
+    dead = ", ".join(f"{place}/control" for place in facts.left_over)
+    rest = f"; left over, remove it: {dead} (nobody listens)" if dead else ""
+    for line in _needed(facts, needs, driver, plugins) if needed else _unused(facts, needs):
+        yield replace(line, found=line.found + rest)
+
+
+def _others(facts: MpsFacts) -> str:
+    return f"another MPS control daemon has its pipes in {', '.join(facts.of_others)}" if facts.of_others else ""
+
+
+def _unused(facts: MpsFacts, needs: ConfigNeeds) -> Iterator[Diagnosis]:
+    listed = any(includes_mps(entry.isolations) for entry in needs.entries)
+    by_whom = "on this node, where the config takes other isolations of its lists" if listed else "by the config"
+    others = _others(facts)
+    yield right(SUBJECT, f"not used {by_whom}{others and f'; {others}'}")
+
+
+def _needed(facts: MpsFacts, needs: ConfigNeeds, driver: str, plugins: PluginFacts) -> Iterator[Diagnosis]:
+    """Yield the line about MPS that the config needs on this node."""
+    if others := _others(facts):
+        yield wrong(SUBJECT, f"{others}, and a GPU can have one only", _ends_others(facts, plugins))
     elif lacks_protocol(needs, driver):
         yield wrong(
             SUBJECT,
@@ -116,6 +133,12 @@ def judge_mps(facts: MpsFacts, needs: ConfigNeeds, driver: str, *, needed: bool)
         )
     elif facts.agent is None:
         yield not_looked_at(SUBJECT, f"{needs.mps_root} cannot be read: run doctor as root")
+    elif not facts.agent and not plugins.ours:
+        yield not_looked_at(
+            SUBJECT,
+            f"nothing serves MPS in {needs.mps_root} before the daemon of gpushare runs: the daemon labels the node, "
+            "then the chart starts gpushare mps; set mps.enabled=true of the chart",
+        )
     elif not facts.agent:
         yield wrong(SUBJECT, f"nothing serves MPS in {needs.mps_root}", _RUN)
     elif facts.not_served:
@@ -133,3 +156,16 @@ def judge_mps(facts: MpsFacts, needs: ConfigNeeds, driver: str, *, needed: bool)
     else:
         by = f", by protocol {needs.mps_protocol}" if needs.mps_protocol == WITH_NAMESPACES else ""
         yield right(SUBJECT, f"gpushare mps serves in {needs.mps_root}{by}")
+
+
+def _ends_others(facts: MpsFacts, plugins: PluginFacts) -> str:
+    """Return what ends the MPS control daemons of others, as an instruction."""
+    quit_each = " and ".join(
+        f"`echo quit | CUDA_MPS_PIPE_DIRECTORY={place} nvidia-cuda-mps-control`" for place in facts.of_others
+    )
+    if plugins.of_gpus:
+        return (
+            f"do what the line about {OTHERS} says, since the pods of the other plugin have to be drained first; where "
+            f"the MPS control daemon runs on after that, run {quit_each}"
+        )
+    return f"turn MPS off in the other plugin (sharing.mps of NVIDIA's device plugin), or run {quit_each}"

@@ -16,7 +16,8 @@ from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot, locked
-from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY, listens
+from gpushare_plugin.doctor.node.sockets import listens
+from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY
 from gpushare_plugin.kubelet.device_plugin.directory import KUBELET_SOCKET, LOCK_FILE, SOCKET_PREFIX
 
 OURS, OTHERS = "gpushare", "other device plugins"

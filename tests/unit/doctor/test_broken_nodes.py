@@ -17,7 +17,7 @@ from gpushare_plugin.doctor.node.needs import ConfigNeeds, EntryNeeds
 from gpushare_plugin.doctor.subjects.driver import DriverFacts
 from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY
 from gpushare_plugin.doctor.subjects.mps import judge_mps, read_mps
-from gpushare_plugin.doctor.subjects.plugins import judge_plugins, read_plugins
+from gpushare_plugin.doctor.subjects.plugins import PluginFacts, judge_plugins, read_plugins
 from gpushare_plugin.gpus.exchange import write_message
 from gpushare_plugin.mps.exchange import MpsGpu, MpsRoot, MpsSettings, MpsStatus
 from gpushare_plugin.testing.hosts import (
@@ -62,6 +62,8 @@ DOCKER = KUBEADM_CONTAINERD_1_7 + HostDescription(
 """Docker by cri-dockerd, with the containerd of Docker's packages."""
 
 
+RUNNING = PluginFacts(ours=True)
+"""The device plugins of a node on which the daemon runs."""
 WANTED = MpsSettings(gpus=(MpsGpu(uuid=GPUS[0].uuid),))
 """The GPU that a daemon wants under MPS."""
 
@@ -70,8 +72,9 @@ WANTED = MpsSettings(gpus=(MpsGpu(uuid=GPUS[0].uuid),))
 def control_daemon(root: MpsRoot) -> Iterator[None]:
     """Listen where an MPS control daemon listens."""
     root.pipe.mkdir()
-    with socket.socket(socket.AF_UNIX) as listener:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(root.pipe / "control"))
+        listener.listen()
         yield
 
 
@@ -290,7 +293,6 @@ def linked(bus: str, driver: str) -> HostDescription:
             "ready: driver",
             "nvidia-container-toolkit-daemonset",
         ),
-        (KUBEADM_CONTAINERD_1_7, MPS, "MPS", "nothing serves MPS in /run/nvidia/mps", "which runs it on nodes with"),
         (
             KUBEADM_CONTAINERD_1_7.without("/usr/bin/nvidia-cuda-mps-control"),
             MPS,
@@ -310,7 +312,7 @@ def linked(bus: str, driver: str) -> HostDescription:
             MPS,
             "MPS",
             "another MPS control daemon has its pipes in /tmp/nvidia-mps",
-            "echo quit",
+            "run `echo quit | CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps nvidia-cuda-mps-control`",
         ),
         (
             KUBEADM_CONTAINERD_1_7.without(f"{PLUGIN_DIRECTORY}/kubelet.sock"),
@@ -418,7 +420,7 @@ def test_mps_that_serves_is_right_wherever_the_driver_is(short_path: Path) -> No
         with lock(root.lock), control_daemon(root):
             write_message(root.wanted, WANTED)
             write_message(root.status, MpsStatus(in_force=WANTED))
-            (line,) = judge_mps(read_mps(host, MPS, DriverFacts()), MPS, "", needed=True)
+            (line,) = judge_mps(read_mps(host, MPS, DriverFacts()), MPS, "", RUNNING, needed=True)
     assert line.judgement == "right"
 
 
@@ -618,12 +620,12 @@ def test_what_gpushare_itself_does_is_seen(served: Path) -> None:
     """The locks of the daemon and of `gpushare mps` show that both run."""
     host = HostRoot(served)
     with control_daemon(MpsRoot(served / "run/nvidia/mps")):
-        (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS, "", needed=True)
+        (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS, "", RUNNING, needed=True)
     assert (line.judgement, line.found) == ("right", "gpushare mps serves in /run/nvidia/mps")
     ours, _ = judge_plugins(read_plugins(host), "NODE")
     assert ours.judgement == "right"
     write_message(MpsRoot(served / "run/nvidia/mps").status, MpsStatus(trouble="wanted.json cannot be read"))
-    (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS, "", needed=True)
+    (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS, "", RUNNING, needed=True)
     assert (line.judgement, "wanted.json cannot be read" in line.found) == ("wrong", True)
 
 
@@ -632,7 +634,7 @@ def test_what_gpushare_itself_does_is_seen(served: Path) -> None:
     [
         (None, f"{GPUS[0].uuid}: gpushare mps has not started to serve this GPU yet"),
         (MpsStatus(), f"{GPUS[0].uuid}: gpushare mps has not started to serve this GPU yet"),
-        (MpsStatus(in_force=WANTED), "no MPS control daemon has its socket at /run/nvidia/mps/pipe/control"),
+        (MpsStatus(in_force=WANTED), "no MPS control daemon listens at /run/nvidia/mps/pipe/control"),
     ],
     ids=["no status", "nothing in force", "no socket"],
 )
@@ -642,14 +644,60 @@ def test_mps_that_does_not_serve_is_wrong(status: MpsStatus | None, said: str, s
     root.status.unlink()
     if status is not None:
         write_message(root.status, status)
-    (line,) = judge_mps(read_mps(HostRoot(served), MPS, DriverFacts(root="/")), MPS, "", needed=True)
+    (line,) = judge_mps(read_mps(HostRoot(served), MPS, DriverFacts(root="/")), MPS, "", RUNNING, needed=True)
     assert (line.judgement, said in line.found) == ("wrong", True)
+
+
+def test_a_dead_socket_of_the_control_daemon_does_not_count(served: Path) -> None:
+    """A control daemon that was killed leaves its socket, and serves no pod."""
+    root = MpsRoot(served / "run/nvidia/mps")
+    with control_daemon(root):
+        pass
+    (line,) = judge_mps(read_mps(HostRoot(served), MPS, DriverFacts(root="/")), MPS, "", RUNNING, needed=True)
+    assert line.judgement == "wrong"
+    assert "no MPS control daemon listens at /run/nvidia/mps/pipe/control" in line.found
+
+
+def test_a_dead_socket_of_another_control_daemon_is_to_be_removed(short_path: Path) -> None:
+    """The socket that a control daemon left keeps nobody from MPS."""
+    pipes = "/run/nvidia/mps/nvidia.com/gpu/pipe"
+    with built(KUBEADM_CONTAINERD_1_7 + HostDescription(sockets=(f"{pipes}/control",)), short_path):
+        pass
+    (line,) = judge_mps(read_mps(HostRoot(short_path), MPS, DriverFacts(root="/")), MPS, "", RUNNING, needed=True)
+    assert line.found == (
+        f"nothing serves MPS in /run/nvidia/mps; left over, remove it: {pipes}/control (nobody listens)"
+    )
+
+
+def test_mps_waits_for_the_daemon_that_labels_the_node(short_path: Path) -> None:
+    """Before the daemon runs, nothing is wrong with MPS, since the chart starts `gpushare mps` by its label."""
+    _, report = examined(KUBEADM_CONTAINERD_1_7, short_path / "before", MPS)
+    assert wrong_lines(report) == []
+    assert "the daemon labels the node, then the chart starts gpushare mps" in found(report, "MPS")
+    with (
+        built(KUBEADM_CONTAINERD_1_7, short_path / "node") as folder,
+        lock(folder / f"{PLUGIN_DIRECTORY[1:]}/gpushare.lock"),
+    ):
+        root = HostRoot(folder)
+        (line,) = wrong_lines(judged(read_node(root, MPS, lambda _library: shown()), root))
+    assert (line.subject, line.found) == ("MPS", "nothing serves MPS in /run/nvidia/mps")
+    assert "set mps.enabled=true of the chart" in (line.remedy or "")
+
+
+def test_mps_of_another_plugin_waits_until_its_pods_are_drained(short_path: Path) -> None:
+    """The line about MPS leads to the line about that plugin, and names the command for the pipes that are there."""
+    pipes = "/run/nvidia/mps/nvidia.com/gpu/pipe"
+    sockets = (f"{pipes}/control", f"{PLUGIN_DIRECTORY}/nvidia-gpu.sock")
+    _, report = examined(KUBEADM_CONTAINERD_1_7 + HostDescription(sockets=sockets), short_path, MPS)
+    mps, other = wrong_lines(report)
+    assert (mps.remedy or "").startswith(f"do what the line about {other.subject} says")
+    assert f"CUDA_MPS_PIPE_DIRECTORY={pipes} " in (mps.remedy or "")
 
 
 def test_mps_that_nobody_wants_yet_is_not_judged(served: Path) -> None:
     """Without the daemon, `gpushare mps` has nothing to serve."""
     MpsRoot(served / "run/nvidia/mps").wanted.unlink()
-    (line,) = judge_mps(read_mps(HostRoot(served), MPS, DriverFacts(root="/")), MPS, "", needed=True)
+    (line,) = judge_mps(read_mps(HostRoot(served), MPS, DriverFacts(root="/")), MPS, "", RUNNING, needed=True)
     assert (line.judgement, "the daemon of gpushare has not requested that" in line.found) == ("notLookedAt", True)
 
 
@@ -679,4 +727,5 @@ def test_protocol_3_of_mps_needs_a_driver_that_has_it(short_path: Path) -> None:
     assert line.found.startswith("MPS of driver 580.95.05 has no protocol 3")
     assert "set flags.mpsProtocol to 2" in (line.remedy or "")
     _, new = examined(DRIVER_LIMITS, short_path / "new", needs)
-    assert [line.found for line in wrong_lines(new)] == ["nothing serves MPS in /run/nvidia/mps"]
+    assert wrong_lines(new) == []
+    assert found(new, "MPS").startswith("nothing serves MPS in /run/nvidia/mps before the daemon of gpushare runs")
