@@ -215,8 +215,10 @@ def _lines_of_files(facts: Facts, runtime: RuntimeFacts, host: HostRoot) -> Iter
     """Yield the lines about what only the files of a node show."""
     needs, names = facts.needs, _gpu_names(facts)
     yield from operator.judge_operator(facts.operator, runtime, facts.toolkit)
-    yield from runtimes.judge_runtime(runtime, host, needs, by_operator=facts.operator.installs_toolkit)
-    yield from toolkit.judge_toolkit(facts.toolkit, host, needs, facts.driver)
+    of_runtime = runtimes.judge_runtime(runtime, host, needs, by_operator=facts.operator.installs_toolkit)
+    of_toolkit = toolkit.judge_toolkit(facts.toolkit, host, needs, facts.driver)
+    # The remedies of the runtime are commands of the toolkit, which a node without a toolkit needs first.
+    yield from (*of_toolkit, *of_runtime) if facts.toolkit.directory is None else (*of_runtime, *of_toolkit)
     look = cdi.SpecificationLook(
         facts.cdi, needs, facts.toolkit, facts.driver, runtime.nvidia, facts.plugins.ours is True, names
     )

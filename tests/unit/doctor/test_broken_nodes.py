@@ -21,6 +21,7 @@ from gpushare_plugin.doctor.subjects.plugins import PluginFacts, judge_plugins, 
 from gpushare_plugin.gpus.exchange import write_message
 from gpushare_plugin.mps.exchange import MpsGpu, MpsRoot, MpsSettings, MpsStatus
 from gpushare_plugin.testing.hosts import (
+    BARE,
     DRIVER_LIMITS,
     GPUS,
     K3S,
@@ -507,6 +508,36 @@ def test_a_drop_in_file_that_nobody_reads_is_named(short_path: Path) -> None:
     assert f"{DROP_IN} has no effect" in first.found
     assert 'imports = ["/etc/containerd/conf.d/*.toml"]' in (first.remedy or "")
     assert second.subject == "NVIDIA's runtime"
+
+
+def test_cdi_is_turned_on_in_the_file_that_turns_it_off(short_path: Path) -> None:
+    """An imported file counts more than the file that imports it, so the remedy names the imported file."""
+    site = "/etc/containerd/conf.d/50-site.toml"
+    off = "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n"
+    host = KUBEADM_CONTAINERD_2 + HostDescription({site: off})
+    _, report = examined(host, short_path / "off", CDI)
+    (line,) = wrong_lines(report)
+    assert f"set `enable_cdi = true` in [plugins.'io.containerd.cri.v1.runtime'] of {site}, and" in (line.remedy or "")
+    _, report = examined(host.edited(site, "false", "true"), short_path / "on", CDI)
+    assert wrong_lines(report) == []
+
+
+def test_the_toolkit_is_installed_before_its_commands_are_run(short_path: Path) -> None:
+    """On a node without the toolkit, `nvidia-ctk runtime configure` comes after the package that has nvidia-ctk."""
+    _, report = examined(BARE + HostDescription({CONTAINERD: "version = 2\n"}), short_path)
+    first, second = wrong_lines(report)
+    assert "install the package nvidia-container-toolkit" in (first.remedy or "")
+    assert "nvidia-ctk runtime configure" in (second.remedy or "")
+
+
+def test_with_cdi_only_the_daemon_uses_nvidias_runtime(short_path: Path) -> None:
+    """By CDI a pod needs no runtime class; the daemon needs GPUs of its own, also where there is no handler."""
+    _, report = examined(KUBEADM_CONTAINERD_2, short_path / "handler", CDI)
+    assert "; only the daemon uses it, by a runtime class with that handler" in found(report, "NVIDIA's runtime")
+    _, report = examined(KUBEADM_CONTAINERD_2.without(DROP_IN), short_path / "none", CDI)
+    assert "docs/cdi.md says in The daemon's own GPUs" in found(report, "NVIDIA's runtime")
+    _, report = examined(KUBEADM_CONTAINERD_2, short_path / "envvar")
+    assert "; a pod needs a runtime class with that handler" in found(report, "NVIDIA's runtime")
 
 
 @pytest.mark.parametrize(("host", "needs"), [(CRIO, ENVVAR), (DOCKER, ENVVAR)], ids=["CRI-O", "Docker"])

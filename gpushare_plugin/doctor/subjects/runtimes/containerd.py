@@ -108,6 +108,7 @@ class _ConfigFiles:
         self.handlers: dict[str, str] = {"runc": ""}
         self.default, self.default_in = "runc", ""
         self.cdi: bool | None = None
+        self.cdi_in, self.cdi_section = "", ""
         self.directories: tuple[str, ...] = ()
         self.version = 0
         self.left_behind: dict[str, str] = {}
@@ -144,7 +145,7 @@ class _ConfigFiles:
                 )
             )
         for name in (_SECTIONS[2], _NEWEST_SECTION, _SECTIONS[1]) if version in _SECTIONS else (_NEWEST_SECTION,):
-            self._take_section(file, table(content, "plugins", name))
+            self._take_section(file, name, table(content, "plugins", name))
         if version not in _SECTIONS:
             old = dict(_handlers(table(content, "plugins", _SECTIONS[2])))
             self.left_behind |= {name: program for name, program in old.items() if is_nvidias(program)}
@@ -155,12 +156,12 @@ class _ConfigFiles:
                 if is_nvidias(program)
             ]
 
-    def _take_section(self, file: str, section: Mapping[str, object]) -> None:
+    def _take_section(self, file: str, name: str, section: Mapping[str, object]) -> None:
         self.handlers |= dict(_handlers(section))
         if default := text(table(section, "containerd").get("default_runtime_name")):
             self.default, self.default_in = default, file
         if isinstance(given := section.get("enable_cdi"), bool):
-            self.cdi = given
+            self.cdi, self.cdi_in, self.cdi_section = given, file, name
         self.directories = texts(section.get("cdi_spec_dirs")) or self.directories
 
 
@@ -176,7 +177,6 @@ def read_containerd(host: HostRoot) -> RuntimeFacts | None:
     newer = reading.version > max(_SECTIONS) or version.startswith("2.")
     moves = _moves_handlers(version) and reading.version == max(_SECTIONS) + 1
     by_version = True if newer else False if version.startswith("1.") else None
-    section = _SECTIONS.get(reading.version or 2, _NEWEST_SECTION)
     handlers = reading.handlers | (reading.left_behind if moves else {})
     return RuntimeFacts(
         name=f"containerd of {where.name}" if where.name else "containerd",
@@ -187,8 +187,7 @@ def read_containerd(host: HostRoot) -> RuntimeFacts | None:
         cdi=by_version if reading.cdi is None else reading.cdi,
         cdi_directories=reading.directories or CDI_DIRECTORIES,
         version=version or ("2.x" if newer else ""),
-        enables_cdi=f"set `enable_cdi = true` in [plugins.'{section}'] of {where.edited or where.file}, and run "
-        f"{where.service}",
+        enables_cdi=_enables_cdi(where, reading),
         adds_nvidia=where.adds_nvidia,
         misplaced=() if moves else tuple(reading.misplaced),
         defects=(
@@ -197,6 +196,14 @@ def read_containerd(host: HostRoot) -> RuntimeFacts | None:
             *_without_default(where, reading, handlers),
         ),
     )
+
+
+def _enables_cdi(where: Distribution, reading: _ConfigFiles) -> str:
+    """Return what turns CDI on, in the file whose value counts, as an instruction."""
+    section = reading.cdi_section or _SECTIONS.get(reading.version or 2, _NEWEST_SECTION)
+    imported = reading.cdi_in if reading.cdi_in != where.file else ""
+    file = imported or where.edited or where.file
+    return f"set `enable_cdi = true` in [plugins.'{section}'] of {file}, and run {where.service}"
 
 
 def _moves_handlers(version: str) -> bool:

@@ -23,6 +23,8 @@ WITHOUT_RUNTIME = (
     "node and name its place with --root"
 )
 
+_DAEMONS_GPUS = "the daemon itself needs the GPUs, as docs/cdi.md says in The daemon's own GPUs"
+
 _READERS: dict[str, Callable[[HostRoot], RuntimeFacts | None]] = {
     "dockerd": read_docker,
     "crio": read_crio,
@@ -88,13 +90,13 @@ def _handlers(runtime: RuntimeFacts, host: HostRoot, needs: ConfigNeeds, *, by_o
             )
             return
     if runtime.nvidia:
-        yield right(HANDLER, f"{_in_words(runtime)}; {_who_gets_it(runtime)}")
+        yield right(HANDLER, f"{_in_words(runtime)}; {_who_gets_it(runtime, needs)}")
 
 
 def _without_handler(runtime: RuntimeFacts, needs: ConfigNeeds, *, by_operator: bool) -> Diagnosis:
     found = f"{runtime.name} has no handler for it (handlers: {', '.join(runtime.handlers)})"
     if not needs.runtime:
-        return right(HANDLER, f"{found}; the config does not use it, but CDI")
+        return right(HANDLER, f"{found}; the config does not use it, but CDI; {_DAEMONS_GPUS}")
     asked = "NVIDIA_VISIBLE_DEVICES" if "envvar" in needs.strategies else "mounts that name its GPU"
     return wrong(
         HANDLER,
@@ -106,7 +108,7 @@ def _without_handler(runtime: RuntimeFacts, needs: ConfigNeeds, *, by_operator: 
 def _instead_of_nri(needs: ConfigNeeds) -> str:
     """Return what to do where NVIDIA's operator leaves the runtime alone, as an instruction."""
     return one_of(
-        f"{by_cdi(needs)}. The daemon itself needs what docs/cdi.md says in The daemon's own GPUs",
+        f"{by_cdi(needs)}. Besides, {_DAEMONS_GPUS}",
         "set cdi.nriPluginEnabled=false in the operator, which then configures the container runtime",
     )
 
@@ -117,10 +119,13 @@ def _in_words(runtime: RuntimeFacts) -> str:
     )
 
 
-def _who_gets_it(runtime: RuntimeFacts) -> str:
+def _who_gets_it(runtime: RuntimeFacts, needs: ConfigNeeds) -> str:
     if runtime.default in runtime.nvidia:
         return "every pod gets it"
-    return f"a pod needs a runtime class with that handler, such as runtimeClassName {_usual(tuple(runtime.nvidia))}"
+    of_class = f"a runtime class with that handler, such as runtimeClassName {_usual(tuple(runtime.nvidia))}"
+    if not needs.runtime:
+        return f"only the daemon uses it, by {of_class}; pods get their GPUs by CDI"
+    return f"a pod needs {of_class}"
 
 
 def _usual(handlers: Sequence[str]) -> str:
