@@ -174,7 +174,7 @@ def _lines(facts: Facts, host: HostRoot, node: str) -> Iterator[Diagnosis]:
         yield from _lines_of_gpus(facts, host)
     yield from cgroups.judge_cgroups(facts.cgroups, facts.driver.kernel)
     yield from kubelet.judge_kubelet(facts.kubelet, host)
-    yield from plugins.judge_plugins(facts.plugins, node)
+    yield from plugins.judge_plugins(facts.plugins, dict(facts.kubelet.listed), node)
     yield from rights.judge_rights(facts.rights, host.refused)
 
 

@@ -29,6 +29,8 @@ from gpushare_plugin.gpus.cdi.reading import SpecReader, parsed
 from gpushare_plugin.gpus.cdi.roots import OPERATORS_TOOLKIT
 
 SUBJECT = "CDI specifications"
+_KIND_OF_GPUS = "nvidia.com/gpu"
+"""The kind of the devices that NVIDIA's toolkit generates (cmd/nvidia-ctk/cdi/generate/generate.go)."""
 MANAGEMENT_KIND = "management.nvidia.com/gpu"
 """The kind of the device that NVIDIA's operator makes for its own pods."""
 
@@ -39,6 +41,9 @@ _LEGACY = ".legacy"
 _TWICE = " both describe "
 """What `SpecReader` says of two files with the same devices; a file that is generated again would stay the second."""
 _ONE_TOO_MANY = "remove one of the files that describe the same devices: the one that nothing writes again"
+_STAYS_WRONG = (
+    "doctor does not see the runtime classes of pods, so doctor goes on calling this line wrong then, which is no fault"
+)
 _NAMES_TO_SHOW = 3
 _HOOK_PROGRAMS = frozenset({"nvidia-cdi-hook", "nvidia-ctk"})
 
@@ -260,23 +265,35 @@ def _remedy(look: SpecificationLook, kinds: Sequence[str]) -> str:
             "cdi_spec_not_written in its log (docs/cdi.md, What the daemon needs for it)",
             generates(look),
         )
-    generate = f"{generates(look)}{_of_other_kind(look) if kinds == (MANAGEMENT_KIND,) else ''}"
     change = by_cdi(look.needs)
     legacy = next((name for name, program in look.handlers.items() if program.endswith(_LEGACY)), None)
-    others = (f"give the daemon and pods runtimeClassName {legacy}",) if legacy else ()
+    others = (f"give the daemon and pods runtimeClassName {legacy}; {_STAYS_WRONG}",) if legacy else ()
+    generate = ". Then ".join(_by_specification(look, kinds))
     # The node keeps the way that it has, if it has one: a file to generate again, or the service of the toolkit.
     best = (generate, change) if _present(look) or is_refreshed(look) else (change, generate)
     return one_of(*best, *others)
 
 
+def _by_specification(look: SpecificationLook, kinds: Sequence[str]) -> Iterator[str]:
+    """Yield the steps after which the runtime finds the GPUs in a specification of NVIDIA's toolkit."""
+    if kinds != (MANAGEMENT_KIND,):
+        yield generates(look)
+        return
+    there = {name: file for name, file in look.cdi.devices.items() if name.startswith(f"{_KIND_OF_GPUS}=")}
+    stale = any(file.missing for file in files_of(look, (_KIND_OF_GPUS,)).values())
+    if stale or _without(look, (_KIND_OF_GPUS,), there):
+        yield generates(look)
+    yield _of_other_kind(look)
+
+
 def _of_other_kind(look: SpecificationLook) -> str:
-    """Return what makes the runtime look GPUs up in a generated specification, as an addition to an instruction."""
+    """Return what makes the runtime look GPUs up in a generated specification, as an instruction."""
     if look.toolkit.directory == OPERATORS_TOOLKIT:
         return (
-            ". Then set NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND=nvidia.com/gpu in toolkit.env of the operator, "
+            "set NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND=nvidia.com/gpu in toolkit.env of the operator, "
             f"which writes {look.toolkit.file} itself"
         )
-    return f'. Then set default-kind = "nvidia.com/gpu" in [nvidia-container-runtime.modes.cdi] of {look.toolkit.file}'
+    return f'set default-kind = "nvidia.com/gpu" in [nvidia-container-runtime.modes.cdi] of {look.toolkit.file}'
 
 
 def generates(look: SpecificationLook) -> str:

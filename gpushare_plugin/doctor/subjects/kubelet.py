@@ -48,7 +48,7 @@ class KubeletFacts(Struct, frozen=True):
     held: int = 0
     """The devices that containers hold, by the checkpoint."""
     failure: str = ""
-    """Why the checkpoint cannot be read; empty without a problem."""
+    """Why the checkpoint cannot be read, with the path of the node; empty without a problem."""
 
 
 def read_kubelet(host: HostRoot, needs: ConfigNeeds) -> KubeletFacts:
@@ -67,7 +67,7 @@ def read_kubelet(host: HostRoot, needs: ConfigNeeds) -> KubeletFacts:
     try:
         listed, recorded = read_listed(directory), read_recorded(directory)
     except CheckpointError as error:
-        return replace(facts, failure=str(error))
+        return replace(facts, failure=str(error).replace(str(directory), PLUGIN_DIRECTORY))
     names = [resource for resource, _ in listed]
     counts = tuple((name, names.count(name)) for name in sorted(set(names)))
     return replace(facts, listed=counts, held=sum(len(holding.ids) for holding in recorded))

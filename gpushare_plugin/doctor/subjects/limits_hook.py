@@ -6,6 +6,7 @@ get CDI devices, since it sees neither the toolkit's version nor the specificati
 toolkit make its own specification where the toolkit is there (`gpushare_plugin.gpus.cdi.own`).
 """
 
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.core.cdi import OWN_KIND
 from gpushare_plugin.core.driver_limits import LIMITS_HOOK
@@ -19,14 +20,19 @@ _FIRST_WITH_HOOK = (1, 20, 1)
 _ALL_HOOKS = "all"
 _NAMES_TO_SHOW = 3
 _RESTART = "restart the daemon of gpushare on this node, which then writes its specification again"
-_START_DAEMON = "start the daemon of gpushare, which then writes a specification of its own with the hook"
+_START_DAEMON = (
+    "start the daemon of gpushare, or restart a daemon that runs; the daemon then writes a specification of its own "
+    "with the hook"
+)
 
 
 def no_hook(look: SpecificationLook) -> Defect | None:
     """Return why the daemon counts on no hook; None if the CDI device of each GPU has the hook, or will have it."""
     if not look.needs.cdi:
         without = "containers get no CDI devices, and the daemon sees hooks of CDI devices only"
-        return Defect(f"{without} ({strategies(look.needs)})", by_cdi(look.needs))
+        by_name = no_hook(replace(look, needs=replace(look.needs, cdi=True), served=False))
+        steps = (by_cdi(look.needs), *([by_name.remedy] if by_name else []))
+        return Defect(f"{without} ({strategies(look.needs)})", ". Then ".join(steps))
     devices = look.devices_of_config
     if any(device is None for device in devices):
         return _without_device(look)
@@ -60,6 +66,8 @@ def _without_device(look: SpecificationLook) -> Defect | None:
         return None
     version = f"toolkit {look.toolkit.version}" if look.toolkit.version else "the toolkit of this node"
     found = f"the daemon will have the toolkit write a CDI specification, and {version} has no {LIMITS_HOOK}"
+    if look.toolkit.directory is None:
+        found = f"the node has no toolkit, which would write a CDI specification with {LIMITS_HOOK}"
     return Defect(found, f"{_upgrade(look.toolkit)}. Then {_START_DAEMON}")
 
 
@@ -81,5 +89,7 @@ def _leaves_out(hooks: tuple[str, ...]) -> bool:
 
 def _upgrade(toolkit: ToolkitFacts) -> str:
     first = ".".join(map(str, _FIRST_WITH_HOOK))
+    if toolkit.directory is None:
+        return f"install NVIDIA's container toolkit {first} or newer (package nvidia-container-toolkit)"
     now = f", {toolkit.version} now," if toolkit.version else ""
     return f"upgrade NVIDIA's container toolkit{now} to {first} or newer (NVIDIA's operator: from 26.7.1 on)"

@@ -10,10 +10,11 @@ controllers/state_manager.go, `addGPUStateLabels`). `kubectl label` refuses to c
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import some_of
+from gpushare_plugin.config.schema.names import WHOLE_GPU
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot, locked
 from gpushare_plugin.doctor.node.sockets import listens
@@ -39,6 +40,8 @@ class PluginFacts(Struct, frozen=True):
     """Sockets at which another plugin of NVIDIA GPUs listens."""
     of_others: tuple[str, ...] = ()
     """Sockets of plugins of other devices, and of plugins that do not listen."""
+    unknown: tuple[str, ...] = ()
+    """The sockets of these at which a plugin listens that may be of any devices."""
 
 
 def read_plugins(host: HostRoot) -> PluginFacts:
@@ -49,11 +52,13 @@ def read_plugins(host: HostRoot) -> PluginFacts:
     if PLUGIN_DIRECTORY in host.refused:
         return PluginFacts(None)
     others = [name for name in names if name != KUBELET_SOCKET and not name.startswith(SOCKET_PREFIX)]
-    of_gpus = [name for name in others if _maker(name) and listens(host, f"{PLUGIN_DIRECTORY}/{name}") is not False]
+    listening = [name for name in others if listens(host, f"{PLUGIN_DIRECTORY}/{name}") is not False]
+    of_gpus = [name for name in listening if _maker(name)]
     return PluginFacts(
         locked(host.resolved(PLUGIN_DIRECTORY) / LOCK_FILE),
         tuple(of_gpus),
         tuple(name for name in others if name not in of_gpus),
+        tuple(name for name in listening if name not in of_gpus),
     )
 
 
@@ -61,8 +66,12 @@ def _maker(name: str) -> str | None:
     return next((maker for pattern, maker in _OF_GPUS.items() if re.fullmatch(pattern, name)), None)
 
 
-def judge_plugins(facts: PluginFacts, node: str) -> Iterator[Diagnosis]:
-    """Yield the lines about our plugin and the others; `node` is the name of the node, for commands."""
+def judge_plugins(facts: PluginFacts, listed: Mapping[str, int], node: str) -> Iterator[Diagnosis]:
+    """Yield the lines about our plugin and the others.
+
+    `listed` has the number of healthy devices of each resource in the kubelet's checkpoint; `node` is the name of the
+    node, for commands.
+    """
     if facts.ours is None:
         reason = f"{PLUGIN_DIRECTORY} is not there, or cannot be read by this process"
         yield from (not_looked_at(subject, reason) for subject in (OURS, OTHERS))
@@ -83,6 +92,13 @@ def judge_plugins(facts: PluginFacts, node: str) -> Iterator[Diagnosis]:
             "then keep that plugin off this node: with NVIDIA's operator `kubectl label --overwrite node "
             f"{node} nvidia.com/gpu.deploy.device-plugin=false`, or devicePlugin.enabled=false for all nodes; "
             "otherwise by the nodeSelector of its DaemonSet",
+        )
+    elif facts.unknown and not facts.ours and listed.get(WHOLE_GPU):
+        yield not_looked_at(
+            OTHERS,
+            f"the kubelet's checkpoint shows {WHOLE_GPU} ({listed[WHOLE_GPU]} healthy), and no plugin that doctor "
+            f"knows serves that: find out whether {some_of(facts.unknown, _NAMES_TO_SHOW)} does, by the pods of this "
+            f"node that mount {PLUGIN_DIRECTORY}, and keep such a plugin off this node",
         )
     else:
         others = [f"{name} (nobody listens)" if _maker(name) else name for name in facts.of_others]

@@ -134,10 +134,14 @@ def _decoded(directory: Path, decoder: msgspec.json.Decoder[T], nothing: T) -> T
         if directory.is_dir():
             return nothing
         raise CheckpointError(f"{directory} does not exist; is the kubelet's plugin directory mounted here?") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"{path} does not show what pods hold: {in_words(error)} found, the kubelet's checkpoint expected"
-        ) from error
+    except OSError as error:
+        raise _unreadable(path, error.strerror or in_words(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(path, in_words(error)) from error
+
+
+def _unreadable(path: Path, found: str) -> CheckpointError:
+    return CheckpointError(f"{path} does not show what pods hold: {found} found, the kubelet's checkpoint expected")
 
 
 def _every(ids: dict[str, list[str] | None] | None) -> Iterable[str]:

@@ -497,7 +497,51 @@ def test_legacy_mode_is_a_way_where_there_is_a_handler_for_it(short_path: Path) 
     """NVIDIA's operator makes one."""
     _, report = examined(OPERATOR_25_10, short_path)
     (line,) = wrong_lines(report)
-    assert (line.remedy or "").endswith("(c) give the daemon and pods runtimeClassName nvidia-legacy")
+    _, _, legacy = (line.remedy or "").partition("(c) ")
+    assert legacy.startswith("give the daemon and pods runtimeClassName nvidia-legacy; ")
+    assert "doctor goes on calling this line wrong" in legacy
+
+
+def test_a_specification_that_is_there_is_not_generated_again(short_path: Path) -> None:
+    """Where nvidia.com/gpu has every GPU, the runtime has only to look there; one without its hook is generated."""
+    hook = "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
+    spec = specification(hook=hook, root="/run/nvidia/driver")
+    _, report = examined(OPERATOR_25_10 + HostDescription({"/etc/cdi/nvidia.yaml": spec}), short_path / "there")
+    (line,) = wrong_lines(report)
+    assert "(a) set NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND=nvidia.com/gpu" in (line.remedy or "")
+    assert "cdi generate" not in (line.remedy or "")
+    stale = HostDescription({"/etc/cdi/nvidia.yaml": spec.replace(hook, "/usr/bin/gone/nvidia-cdi-hook")})
+    _, report = examined(OPERATOR_25_10 + stale, short_path / "stale")
+    (line,) = wrong_lines(report)
+    assert "cdi generate" in (line.remedy or "")
+    assert ". Then set NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND" in (line.remedy or "")
+
+
+def test_a_plugin_that_nobody_knows_may_be_of_gpus(short_path: Path) -> None:
+    """Where the checkpoint shows nvidia.com/gpu, and only unknown plugins listen, the line is not right."""
+    checkpoint = f"{PLUGIN_DIRECTORY}/kubelet_internal_checkpoint"
+    shows = json.dumps({"Data": {"PodDeviceEntries": None, "RegisteredDevices": {"nvidia.com/gpu": ["a", "b"]}}})
+    host = KUBEADM_CONTAINERD_1_7 + HostDescription(sockets=(f"{PLUGIN_DIRECTORY}/of-somebody.sock",))
+    _, report = examined(host, short_path / "other")
+    assert found(report, "other device plugins") == "none of NVIDIA GPUs; other sockets: of-somebody.sock"
+    _, report = examined(host + HostDescription({checkpoint: shows}), short_path / "gpus")
+    (line,) = [line for line in report.lines if line.subject == "other device plugins"]
+    assert line.judgement == "notLookedAt"
+    assert "shows nvidia.com/gpu (2 healthy)" in line.found
+    assert "whether of-somebody.sock does" in line.found
+
+
+def test_a_broken_checkpoint_is_named_once_by_its_path_on_the_node(short_path: Path) -> None:
+    """Neither the root of the node, nor the path a second time, is in the line."""
+    checkpoint = f"{PLUGIN_DIRECTORY}/kubelet_internal_checkpoint"
+    _, report = examined(WITHOUT_GPU + HostDescription({checkpoint: "{"}), short_path / "text")
+    assert found(report, "kubelet, checkpoint").startswith(f"{checkpoint} does not show what pods hold: ")
+    directory = WITHOUT_GPU.without(checkpoint) + HostDescription(directories=(checkpoint,))
+    _, report = examined(directory, short_path / "directory")
+    said = found(report, "kubelet, checkpoint")
+    assert said == (
+        f"{checkpoint} does not show what pods hold: is a directory found, the kubelet's checkpoint expected"
+    )
 
 
 def test_a_drop_in_file_that_nobody_reads_is_named(short_path: Path) -> None:
@@ -653,7 +697,7 @@ def test_what_gpushare_itself_does_is_seen(served: Path) -> None:
     with control_daemon(MpsRoot(served / "run/nvidia/mps")):
         (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS, "", RUNNING, needed=True)
     assert (line.judgement, line.found) == ("right", "gpushare mps serves in /run/nvidia/mps")
-    ours, _ = judge_plugins(read_plugins(host), "NODE")
+    ours, _ = judge_plugins(read_plugins(host), {}, "NODE")
     assert ours.judgement == "right"
     write_message(MpsRoot(served / "run/nvidia/mps").status, MpsStatus(trouble="wanted.json cannot be read"))
     (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS, "", RUNNING, needed=True)

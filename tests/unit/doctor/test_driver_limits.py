@@ -402,6 +402,21 @@ def test_a_config_with_another_isolation_is_served_without_them(
     assert "What would give this node the first isolation of each list of the config:" in [*lines_of(report)]
 
 
+def test_the_way_to_cdi_names_the_steps_that_follow(short_path: Path) -> None:
+    """Whoever gives GPUs by CDI also needs a toolkit with the hook, and a specification that this toolkit made."""
+    _, report = examined(DRIVER_LIMITS_OLD_TOOLKIT, short_path / "old", NEEDED)
+    (line,) = [line for line in wrong_lines(report) if line.subject == SUBJECT]
+    _, _, ways = (line.remedy or "").partition("(a) give GPUs by CDI")
+    assert ". Then upgrade NVIDIA's container toolkit, 1.18.1 now, to 1.20.1 or newer" in ways
+    assert "cdi generate" in ways
+    programs = tuple(f"/usr/bin/nvidia-{name}" for name in ("ctk", "cdi-hook", "container-runtime"))
+    bare = DRIVER_LIMITS_OLD_TOOLKIT.without(*programs, "/run/cdi/nvidia.yaml", "/var/lib/dpkg")
+    _, report = examined(bare, short_path / "none", NEEDED)
+    (line,) = [line for line in wrong_lines(report) if line.subject == SUBJECT]
+    assert ". Then install NVIDIA's container toolkit 1.20.1 or newer" in (line.remedy or "")
+    assert "upgrade NVIDIA's container toolkit" not in (line.remedy or "")
+
+
 OLD = KUBEADM_CONTAINERD_2
 
 
