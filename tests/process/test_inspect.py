@@ -1,6 +1,8 @@
 """`gpushare inspect` and `gpushare explain` as people run them: with a kubeconfig, against an API server."""
 
 import asyncio
+import base64
+import hashlib
 import json
 import os
 import pty
@@ -518,3 +520,26 @@ async def test_inspect_and_explain_say_where_a_slice_is_kept(server: ApiServer, 
     assert "slice nvidia.com/gpu-10gb is kept for the pod on GPU 0 of n0" in explained
     explained = (await run(kubeconfig, "explain", "misspelt", "-n", "team")).output
     assert "  nvidia.com/gpu-10gib is no size of a slice: expected nvidia.com/gpu-<N>gb" in explained
+
+
+async def test_the_cluster_is_one_file_as_html(server: ApiServer, kubeconfig: Path) -> None:
+    """The map leads to the nodes in the same file; the file loads nothing, runs nothing, and escapes all names."""
+    a_node(server, "gpu-3", encode(recorded(gpu("gpu-3", 0), notices=("<script>alert(1)</script>",))))
+    done = await run(kubeconfig, "inspect", "-o", "html")
+    assert 'href="#gpu-1/0"' in done.output
+    assert 'id="gpu-1/0"' in done.output
+    assert "8 of 15 GiB" in done.output
+    assert "<td>model</td>" in done.output
+    assert "<script" not in done.output
+    assert "&lt;script&gt;alert(1)" in done.output
+    (style,) = re.findall("<style>(.*?)</style>", done.output, re.DOTALL)
+    (allowed,) = re.findall("'sha256-(.*?)'", done.output)
+    assert base64.b64encode(hashlib.sha256(style.encode()).digest()).decode() == allowed
+    assert not re.findall(r'(?:src|href)="(?!#)', done.output)
+
+
+async def test_one_file_has_the_nodes_that_were_chosen(kubeconfig: Path) -> None:
+    """By the same options as a table."""
+    done = await run(kubeconfig, "inspect", "-o", "html", "gpu-2")
+    assert "2 GPUs on 1 node" in done.output
+    assert "gpu-1" not in done.output

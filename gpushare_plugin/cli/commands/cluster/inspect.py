@@ -50,10 +50,10 @@ NOTHING = (
 @click.option(
     "-o",
     "--output",
-    type=click.Choice(["table", "blocks", "wide", "json"]),
+    type=click.Choice(["table", "blocks", "wide", "json", "html"]),
     help="Output format; blocks has a line for each node, with a character for each GPU, and the totals first; wide "
-    "has a row for each GPU, with models, modes and UUIDs. Default: table; on a terminal, blocks instead of a table of "
-    f"more than {MOST_LINES} lines.",
+    "has a row for each GPU, with models, modes and UUIDs; html is the map and all nodes as one file, for tickets. "
+    f"Default: table; on a terminal, blocks instead of a table of more than {MOST_LINES} lines.",
 )
 @click.option("-w", "--watch", is_flag=True, help="Show it again after each change, until interrupted.")
 @filter_options
@@ -170,6 +170,11 @@ def _show(view: _Inspected, form: _OutputForm, *, indent: int | None = 2) -> Non
     report, style = view.report, output_style()
     if form.output == "json":
         show_json(encode(report, indent))
+        return
+    if form.output == "html":
+        from gpushare_plugin.web.single_file import single_file  # noqa: PLC0415 - Jinja takes a while to import
+
+        click.echo(single_file(report, datetime.now(UTC)))
         return
     if view.nothing or not form.is_blocks(report, style):
         show(_tables(view, form, style), style)

@@ -1,0 +1,31 @@
+"""The map and all nodes as one file, for tickets: the file loads nothing, runs nothing, and needs no program."""
+
+import base64
+import hashlib
+from datetime import datetime
+from importlib.resources import files
+
+from markupsafe import Markup
+
+from gpushare_plugin.observe.cluster.report import ClusterReport
+from gpushare_plugin.web.markup import rendered, row
+from gpushare_plugin.web.tiles import gpus_of, legend, tiles
+from gpushare_plugin.web.viewer import EVERYTHING
+
+
+def single_file(report: ClusterReport, made: datetime) -> str:
+    """Return a report as HTML; `made` is the time of the report, an aware time."""
+    style = (files(__package__) / "static" / "style.css").read_text()
+    found = [(node, list(tiles(node, EVERYTHING))) for node in report.nodes]
+    return rendered(
+        "single_file.html",
+        style=Markup(style),  # noqa: S704 - our own file
+        style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+        made=made.strftime("%Y-%m-%d %H:%M:%S %Z"),
+        report=report,
+        gpus=sum(len(several) for _, several in found),
+        legend=legend("held", frozenset(), EVERYTHING),
+        rows=[row(f"row-{node.name}", node.name, several, "held", "#", "/") for node, several in found],
+        nodes=[(node, gpus_of(node).items()) for node in report.nodes],
+        viewer=EVERYTHING,
+    )
