@@ -305,14 +305,15 @@ def generates(look: SpecificationLook) -> str:
             "each boot and after each change of the driver"
         )
     directory = look.toolkit.directory
-    program = f"{directory}/nvidia-ctk" if directory else "nvidia-ctk (package nvidia-container-toolkit-base)"
+    program = f"{directory}/nvidia-ctk" if directory else "nvidia-ctk"
+    install = "" if directory else "install the package nvidia-container-toolkit-base, and then "
     root = f" --driver-root={look.driver.root}" if look.driver.root not in {None, "/"} else ""
     hook = f" --nvidia-cdi-hook-path={OPERATORS_TOOLKIT}/nvidia-cdi-hook" if directory == OPERATORS_TOOLKIT else ""
     strategy = " --device-name-strategy=index" if look.needs.by_index else " --device-name-strategy=uuid"
     output = _present(look) or f"{look.cdi.directories[0]}/nvidia.yaml"
     boot = "each boot and " if _of_run(output).startswith("/run/") else ""
     command = f"{program} cdi generate{root}{hook}{strategy} --output={output}"
-    return f"run `{command}` on the node, and again after {boot}each change of the driver"
+    return f"{install}run `{command}` on the node, and again after {boot}each change of the driver"
 
 
 def is_refreshed(look: SpecificationLook) -> bool:

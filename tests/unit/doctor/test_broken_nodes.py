@@ -566,6 +566,38 @@ def test_cdi_is_turned_on_in_the_file_that_turns_it_off(short_path: Path) -> Non
     assert wrong_lines(report) == []
 
 
+def test_containerd_1_takes_its_section_from_the_file_read_last(short_path: Path) -> None:
+    """An imported file with one setting hides the handlers of all others; the words name both files, and mend it."""
+    section, site = "io.containerd.grpc.v1.cri", "/etc/containerd/conf.d/50-site.toml"
+    cdi = f"version = 2\n[plugins.'{section}']\nenable_cdi = true\n"
+    imports = 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]'
+    host = KUBEADM_CONTAINERD_1_7.edited(CONTAINERD, "version = 2", imports) + HostDescription({site: cdi})
+    _, report = examined(host, short_path / "hidden")
+    first, second = wrong_lines(report)
+    assert f"NVIDIA's handler in {CONTAINERD} has no effect" in first.found
+    assert f"move all settings of that section into {site}, those of {CONTAINERD} included" in (first.remedy or "")
+    assert second.subject == "NVIDIA's runtime"
+    handler = (
+        f"[plugins.'{section}'.containerd.runtimes.nvidia.options]\nBinaryName = '/usr/bin/nvidia-container-runtime'\n"
+    )
+    _, report = examined(host.edited(site, cdi, cdi + handler), short_path / "moved")
+    assert wrong_lines(report) == []
+
+
+def test_containerd_1_turns_cdi_on_in_the_file_read_last(short_path: Path) -> None:
+    """A value in another file has no effect."""
+    section, site = "io.containerd.grpc.v1.cri", "/etc/containerd/conf.d/99-nvidia.toml"
+    handler = (
+        f"[plugins.'{section}'.containerd.runtimes.nvidia.options]\nBinaryName = '/usr/bin/nvidia-container-runtime'"
+    )
+    last = f"version = 2\n{handler}\n"
+    on = f'version = 2\nimports = ["{site}"]\n[plugins."{section}"]\nenable_cdi = true\n'
+    host = KUBEADM_CONTAINERD_1_7 + HostDescription({CONTAINERD: on, site: last})
+    _, report = examined(host, short_path, CDI)
+    (line,) = wrong_lines(report)
+    assert f"set `enable_cdi = true` in [plugins.'{section}'] of {site}" in (line.remedy or "")
+
+
 def test_the_toolkit_is_installed_before_its_commands_are_run(short_path: Path) -> None:
     """On a node without the toolkit, `nvidia-ctk runtime configure` comes after the package that has nvidia-ctk."""
     _, report = examined(BARE + HostDescription({CONTAINERD: "version = 2\n"}), short_path)

@@ -100,10 +100,17 @@ def find_distribution(host: HostRoot) -> Distribution | None:
 
 
 class _ConfigFiles:
-    """The files of one configuration, read in the order of containerd: a file, and then its imports."""
+    """The files of one configuration, read in the order of containerd: a file, and then its imports.
 
-    def __init__(self, host: HostRoot) -> None:
+    containerd 1.x takes the section of the CRI plugin whole from the file read last that has the section, and 2.0 and
+    newer merge the settings of all files (`mergeConfig` in services/server/config/config.go of 1.7 and of 2.0).
+    """
+
+    def __init__(self, host: HostRoot, *, merges: bool) -> None:
         self._host = host
+        self._merges = merges
+        self._section_in = ""
+        self.hidden: dict[str, str] = {}
         self.files: list[str] = []
         self.handlers: dict[str, str] = {"runc": ""}
         self.default, self.default_in = "runc", ""
@@ -157,6 +164,9 @@ class _ConfigFiles:
             ]
 
     def _take_section(self, file: str, name: str, section: Mapping[str, object]) -> None:
+        if section and not self._merges and self._section_in != file:
+            self._hide()
+            self._section_in, self.cdi_in, self.cdi_section = file, file, name
         self.handlers |= dict(_handlers(section))
         if default := text(table(section, "containerd").get("default_runtime_name")):
             self.default, self.default_in = default, file
@@ -164,15 +174,22 @@ class _ConfigFiles:
             self.cdi, self.cdi_in, self.cdi_section = given, file, name
         self.directories = texts(section.get("cdi_spec_dirs")) or self.directories
 
+    def _hide(self) -> None:
+        """Forget the section of an earlier file, of which nothing counts."""
+        if any(map(is_nvidias, self.handlers.values())):
+            self.hidden[self._section_in] = self.cdi_section
+        self.handlers, self.default, self.default_in = {"runc": ""}, "runc", ""
+        self.cdi, self.directories = None, ()
+
 
 def read_containerd(host: HostRoot) -> RuntimeFacts | None:
     """Return what the configuration of containerd says; None on a node without containerd."""
     where = find_distribution(host)
     if where is None:
         return None
-    reading = _ConfigFiles(host)
-    reading.read(where.file, where.service)
     version = "" if where.name else package_version(host, "containerd.io", "containerd")
+    reading = _ConfigFiles(host, merges=not version.startswith("1."))
+    reading.read(where.file, where.service)
     # Without a file of its own, containerd has its defaults. Only 2.0 and newer read files of version 3.
     newer = reading.version > max(_SECTIONS) or version.startswith("2.")
     moves = _moves_handlers(version) and reading.version == max(_SECTIONS) + 1
@@ -193,6 +210,7 @@ def read_containerd(host: HostRoot) -> RuntimeFacts | None:
         defects=(
             *reading.defects,
             *_not_imported(host, where, reading),
+            *_hidden(where, reading),
             *_without_default(where, reading, handlers),
         ),
     )
@@ -220,6 +238,19 @@ def _not_imported(host: HostRoot, where: Distribution, reading: _ConfigFiles) ->
         yield Defect(
             f"{', '.join(left)} has no effect, because {where.file} does not import this file",
             f'add `imports = ["{DROP_INS}/*.toml"]` at the top of {where.file}, before the first table, and run '
+            f"{where.service}",
+        )
+
+
+def _hidden(where: Distribution, reading: _ConfigFiles) -> Iterator[Defect]:
+    """Yield the defect that a file with NVIDIA's handler has no effect, and no other file has the handler."""
+    if any(map(is_nvidias, reading.handlers.values())):
+        return
+    for file, section in reading.hidden.items():
+        yield Defect(
+            f"NVIDIA's handler in {file} has no effect: containerd 1.x takes [plugins.'{section}'] whole from the file "
+            f"read last that has the section, {reading.cdi_in}",
+            f"move all settings of that section into {reading.cdi_in}, those of {file} included, and run "
             f"{where.service}",
         )
 
