@@ -117,4 +117,4 @@ async def test_what_became_of_a_claim_is_in_its_status(short_path: Path) -> None
         await daemon.until(lambda: node.claim(pod)["status"].get("devices"), "the status of the claim")
         (entry,) = node.claim(pod)["status"]["devices"]
         assert entry["data"]["uuid"] == node.nvml.gpus[0].uuid
-        assert entry["data"]["limit"] == {"memory": "10Gi"}
+        assert entry["data"]["limit"] == {"memory": "10Gi", "compute": 12}
