@@ -107,9 +107,19 @@ class ClaimNode:
         return [Path(mount["hostPath"]) for mount in mounts if mount["containerPath"] == path]
 
     async def devices(self, daemon: Daemon, count: int) -> list[Object]:
-        """Wait until the ResourceSlices have so many devices that pods can get, and return the devices."""
-        await daemon.until(lambda: len(self.free) == count, f"{count} devices without taints in ResourceSlices")
+        """Wait until the ResourceSlices have so many devices that pods can get, and return the devices.
+
+        The kubelet deletes all ResourceSlices of the node once after its start: devices count only after that.
+        """
+        await daemon.until(
+            lambda: self.wiped and len(self.free) == count, f"{count} devices without taints in ResourceSlices"
+        )
         return self.free
+
+    @property
+    def wiped(self) -> bool:
+        """Whether the kubelet has deleted the ResourceSlices of earlier drivers, as it does after its start."""
+        return any((each.verb, each.resource) == ("deletecollection", "resourceslices") for each in self.server.asked)
 
     @property
     def free(self) -> list[Object]:
