@@ -58,6 +58,11 @@ class KubeletView:
         """The DRA drivers that can be called."""
         return self._dra.drivers.connected() if self._dra else frozenset()
 
+    @property
+    def connected_endpoints(self) -> frozenset[str]:
+        """The endpoints of DRA drivers that can be called: a driver can have several."""
+        return self._dra.drivers.endpoints() if self._dra else frozenset()
+
     def prepared(self) -> "dict[str, dict[str, list[PreparedDevice]]]":
         """List the claims that count as prepared, by UID, with their devices by driver; none after a restart."""
         infos = self._dra.claims.claims if self._dra else ()

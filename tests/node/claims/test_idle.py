@@ -36,11 +36,6 @@ def writes(node: ClaimNode, since: int) -> list[tuple[str, str]]:
     return [(each.verb, each.resource) for each in node.server.asked[since:] if each.verb in WRITES]
 
 
-def wiped(node: ClaimNode) -> bool:
-    """Return whether the kubelet has deleted the ResourceSlices of earlier drivers, as it does after its start."""
-    return any((each.verb, each.resource) == ("deletecollection", "resourceslices") for each in node.server.asked)
-
-
 async def passes(loop: MovedLoop, client: Client, seconds: float) -> None:
     """Move the time on in steps, each of which ends after an answer of the API server, so that others got theirs."""
     for _ in range(int(seconds / STEP)):
@@ -55,7 +50,7 @@ async def idle(folder: Path, loop: MovedLoop) -> None:
         async with alongside(serve(daemon(node))):
             await node.kubelet.wait_for(lambda kubelet: DRIVER in kubelet.connected_drivers)
             # The kubelet deletes all ResourceSlices of the node once after its start.
-            await until(lambda: wiped(node) and node.free)
+            await until(lambda: node.wiped and node.free)
             pod = node.pod("pod", {"memory": "10Gi"})
             node.scheduler.schedule(pod)
             await node.kubelet.admit(pod)

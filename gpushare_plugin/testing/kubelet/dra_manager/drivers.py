@@ -75,6 +75,10 @@ class Drivers:
         """Return the drivers of which an instance is connected."""
         return frozenset(name for name in self.instances if self._usable(name))
 
+    def endpoints(self) -> frozenset[str]:
+        """Return the endpoints of the instances that are connected."""
+        return frozenset(each.endpoint for several in self.instances.values() for each in several if each.connected)
+
     async def close(self) -> None:
         """Leave every driver."""
         instances = [instance for each in self.instances.values() for instance in each]

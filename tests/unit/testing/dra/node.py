@@ -35,7 +35,11 @@ class DraNode:
         await driver.start()
         await self.clock.skip(1)
         await self.kubelet.wait_for(
-            lambda kubelet: len(driver.statuses) > before and driver.name in kubelet.connected_drivers
+            lambda kubelet: (
+                len(driver.statuses) > before
+                and not kubelet.is_registering
+                and str(driver.socket) in kubelet.connected_endpoints
+            )
         )
 
     async def until_asked(self, verb: str, status: int, times: int) -> None:
