@@ -1,13 +1,13 @@
 """Pods that wait for GPUs: which a viewer may see, in which order, and why each of them waits."""
 
 import asyncio
-import difflib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 
 from gpushare_plugin.base.structs import Struct, replace
+from gpushare_plugin.base.text import nearest
 from gpushare_plugin.kube.whole_cluster.waiting import WaitingPod
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.node import ALWAYS_OURS
@@ -90,8 +90,8 @@ def _unoffered(account: ClusterAccount, pod: Pod) -> Iterator[str]:
     offered = {name for node in account.nodes.values() for name in (*node.extended, *node.offers)}
     for name in pod.request.amounts:
         if name not in offered:
-            nearest = difflib.get_close_matches(name, sorted(offered), n=1, cutoff=0.7)
-            yield f"No node offers {name}{f'; did you mean {nearest[0]}?' if nearest else ''}"
+            close = nearest(name, sorted(offered))
+            yield f"No node offers {name}{f'; did you mean {close}?' if close else ''}"
 
 
 def _of_gpus(account: ClusterAccount, pod: Pod, said: Sequence[str]) -> Iterator[str]:
