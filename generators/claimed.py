@@ -18,7 +18,7 @@ from gpushare_plugin.kube.client import NODES, Client
 from gpushare_plugin.node import daemon as node
 from gpushare_plugin.testing.claims import AllocationError, ClaimScheduler
 from gpushare_plugin.testing.cluster import ApiServer
-from gpushare_plugin.testing.kubelet import ClaimUse, Container, EmbeddedKubelet, Pod, PrepareError
+from gpushare_plugin.testing.kubelet import ClaimEntry, Container, EmbeddedKubelet, Pod, PrepareError
 from gpushare_plugin.testing.kubelet.dra_manager import Dra, NodeApi
 from gpushare_plugin.testing.ports import claim_port
 
@@ -87,7 +87,7 @@ class ClaimNode:
         config = [{"requests": ["gpu"], **each} for each in parameters]
         spec = {"devices": {"requests": [{"name": "gpu", "exactly": asked}], "config": config}}
         self._server.store.create(_CLAIMS, {"metadata": {"name": name}, "spec": spec})
-        pod = Pod(name, [Container("main", claims=[ClaimUse("gpu")])], claims={"gpu": name})
+        pod = Pod(name, [Container("main", claims=[ClaimEntry("gpu")])], claims={"gpu": name})
         try:
             self._scheduler.schedule(pod)
             await self.kubelet.admit(pod)

@@ -9,7 +9,7 @@ from typing import Any
 from gpushare_plugin.kube.client import NODES, Client
 from gpushare_plugin.testing.claims import ClaimScheduler
 from gpushare_plugin.testing.cluster import ApiServer, Store
-from gpushare_plugin.testing.kubelet import ClaimUse, Container, EmbeddedKubelet, Mount, Pod, StartedContainer
+from gpushare_plugin.testing.kubelet import ClaimEntry, Container, EmbeddedKubelet, Mount, Pod, StartedContainer
 from gpushare_plugin.testing.kubelet.dra_manager import Dra, NodeApi
 from gpushare_plugin.testing.runtime.edits import edits_of
 from real_gpus.containers import RunningContainer
@@ -56,7 +56,7 @@ class ClaimNode(Node):
         exactly = {"deviceClassName": _CLASS, **({"capacity": {"requests": dict(capacity)}} if capacity else {})}
         spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
         self.store.create(_CLAIMS, {"metadata": {"name": name}, "spec": spec})
-        self.pods[name] = Pod(name, [Container(name, env=env, claims=[ClaimUse("gpu")])], claims={"gpu": name})
+        self.pods[name] = Pod(name, [Container(name, env=env, claims=[ClaimEntry("gpu")])], claims={"gpu": name})
 
     def schedule(self, name: str) -> None:
         """Allocate the claim of a pod; raises AllocationError."""

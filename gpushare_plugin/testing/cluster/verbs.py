@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from gpushare_plugin.testing.cluster.dra.strategy import GROUP, DraObjects
-from gpushare_plugin.testing.cluster.pages import Pages
+from gpushare_plugin.testing.cluster.lists import Lists
 from gpushare_plugin.testing.cluster.people import People
 from gpushare_plugin.testing.cluster.store.errors import (
     STATUS,
@@ -55,14 +55,14 @@ class Verbs:
         self._store = store
         self._dra = dra
         self._people = people
-        self._pages = Pages(store)
+        self._lists = Lists(store)
 
     async def answer(self, request: web.Request, verb: str, place: Place) -> web.Response:
         """Do what is asked, and answer it."""
         path = place.collection.path
         try:
             if verb == "list":
-                return _json(self._pages.answer(place.collection, request.query))
+                return _json(self._lists.answer(place.collection, request.query))
             code, found = await self._carried_out(request, verb, path, place)
             return _json(json.dumps(found).encode(), code)
         except web.HTTPRequestEntityTooLarge:

@@ -15,7 +15,7 @@ from gpushare_plugin.testing.kubelet.shared.errors import (
 from gpushare_plugin.testing.kubelet.shared.journal import Disconnection, DriverRegistration, Registration
 from gpushare_plugin.testing.kubelet.shared.pods import (
     AdmittedPod,
-    ClaimUse,
+    ClaimEntry,
     Container,
     DeviceNode,
     Mount,
@@ -26,7 +26,7 @@ from gpushare_plugin.testing.kubelet.shared.pods import (
 __all__ = [
     "AdmissionError",
     "AdmittedPod",
-    "ClaimUse",
+    "ClaimEntry",
     "Container",
     "ContainerStartError",
     "Device",

@@ -11,7 +11,7 @@ from gpushare_plugin.kube.client import Client
 from gpushare_plugin.ledger.quantity import rounded_up
 from gpushare_plugin.testing.claims import AllocationError, ClaimScheduler
 from gpushare_plugin.testing.cluster import ApiServer
-from gpushare_plugin.testing.kubelet import ClaimUse, Container, EmbeddedKubelet, Pod, StartedContainer
+from gpushare_plugin.testing.kubelet import ClaimEntry, Container, EmbeddedKubelet, Pod, StartedContainer
 from gpushare_plugin.testing.kubelet.dra_manager import Dra, NodeApi
 from gpushare_plugin.testing.kubelet.shared.pods import Mount
 from gpushare_plugin.testing.runtime.edits import edits_of
@@ -35,7 +35,7 @@ def request(name: str, memory_gib: int | None = None, **more: object) -> Object:
 
 def uses(name: str, *requests: str, sidecar: bool = False) -> Container:
     """Return a container that names these requests of the claim of the pod, or the claim as a whole."""
-    return Container(name, claims=[ClaimUse(USE, each) for each in requests or ("",)], restartable=sidecar)
+    return Container(name, claims=[ClaimEntry(USE, each) for each in requests or ("",)], restartable=sidecar)
 
 
 class ClaimingNode(LimitedNode):

@@ -9,7 +9,7 @@ from typing import Any
 from gpushare_plugin.kube.client import Client
 from gpushare_plugin.testing.claims import ClaimScheduler
 from gpushare_plugin.testing.cluster import ApiServer
-from gpushare_plugin.testing.kubelet import ClaimUse, Container, EmbeddedKubelet, Pod, PrepareError, StartedContainer
+from gpushare_plugin.testing.kubelet import ClaimEntry, Container, EmbeddedKubelet, Pod, PrepareError, StartedContainer
 from gpushare_plugin.testing.kubelet.dra_manager import Dra, NodeApi
 from gpushare_plugin.testing.mps import FakeMps
 from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
@@ -140,7 +140,7 @@ class ClaimNode:
     def pod(self, name: str, capacity: dict[str, str] | None = None, **more: Any) -> Pod:
         """Make a pod of one container with a claim of the same name, which asks for this `capacity` of a device."""
         exactly = {"deviceClassName": "gpu", **({"capacity": {"requests": capacity}} if capacity else {}), **more}
-        return self.pod_with(name, [{"name": "gpu", "exactly": exactly}], Container("main", claims=[ClaimUse("gpu")]))
+        return self.pod_with(name, [{"name": "gpu", "exactly": exactly}], Container("main", claims=[ClaimEntry("gpu")]))
 
     def pod_of_requests(self, name: str, sizes: Mapping[str, str]) -> Pod:
         """Make a pod of a container for each request of one claim; `sizes` is the memory by the name of the request."""
@@ -148,7 +148,7 @@ class ClaimNode:
             {"name": request, "exactly": {"deviceClassName": "gpu", "capacity": {"requests": {"memory": size}}}}
             for request, size in sizes.items()
         ]
-        return self.pod_with(name, requests, *(Container(each, claims=[ClaimUse("gpu", each)]) for each in sizes))
+        return self.pod_with(name, requests, *(Container(each, claims=[ClaimEntry("gpu", each)]) for each in sizes))
 
     def pod_with(self, name: str, requests: list[Object], *containers: Container) -> Pod:
         """Make a pod with a claim of the same name with these requests."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gpushare_plugin.gpus.exchange import read_message
 from gpushare_plugin.mps.exchange import MpsRoot, MpsSettings
-from gpushare_plugin.testing.kubelet import ClaimUse, Container
+from gpushare_plugin.testing.kubelet import ClaimEntry, Container
 from tests.node.claims.node import CARD, ClaimNode, claim_node
 from tests.node.starting import start
 from tests.node.test_mps_namespaces import as_on_the_host
@@ -50,7 +50,7 @@ async def test_units_and_a_claim_have_a_namespace_each(short_path: Path) -> None
         node.configure(MPS, '{devices: ["1"]}')
         asked = {"memory": "10Gi", "compute": "70"}
         requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu", "capacity": {"requests": asked}}}]
-        containers = Container("claim", claims=[ClaimUse("gpu")]), Container("units", {GPU_MEM: 20})
+        containers = Container("claim", claims=[ClaimEntry("gpu")]), Container("units", {GPU_MEM: 20})
         pod = node.pod_with("pod", requests, *containers)
         async with node.daemon() as daemon:
             await node.devices(daemon, 1)

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpushare_plugin.core.effect import unknown
 from gpushare_plugin.ledger.annotations import LIMITS, write_limits
-from gpushare_plugin.testing.kubelet import ClaimUse, Container, Pod
+from gpushare_plugin.testing.kubelet import ClaimEntry, Container, Pod
 from tests.node.claims.node import DRIVER, ClaimNode, claim_node
 from tests.unit.kube.cluster import NODE
 from tests.waiting import until
@@ -94,7 +94,7 @@ async def test_a_pod_that_comes_to_a_prepared_claim_later_becomes_known(short_pa
     async with claim_node(short_path) as node, node.serving(HAMI, OFTEN) as daemon:
         await node.devices(daemon, 1)
         first = node.pod("first", {"memory": "10Gi"})
-        second = Pod("second", [Container("main", claims=[ClaimUse("gpu")])], claims=first.claims)
+        second = Pod("second", [Container("main", claims=[ClaimEntry("gpu")])], claims=first.claims)
         for pod in (first, second):
             node.scheduler.schedule(pod)
             await node.kubelet.admit(pod)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
-class ClaimUse(NamedTuple):
+class ClaimEntry(NamedTuple):
     """An entry of a container's `resources.claims`: the name of a claim in the pod, and a request of it, or all."""
 
     name: str
@@ -28,7 +28,7 @@ class Container:
     env: Mapping[str, str] = field(default_factory=dict)
     restartable: bool = False
     numa_affinity: frozenset[int] | None = None
-    claims: Sequence[ClaimUse] = ()
+    claims: Sequence[ClaimEntry] = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 from gpushare_plugin.kube.client import Client
 from gpushare_plugin.testing.clock import MovedClock
 from gpushare_plugin.testing.cluster import ApiServer
-from gpushare_plugin.testing.kubelet import ClaimUse, Container, EmbeddedKubelet, Pod
+from gpushare_plugin.testing.kubelet import ClaimEntry, Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.kubelet.dra_manager import Dra, NodeApi
 from tests.unit.testing.dra.driver import DRIVER, Driver
 from tests.waiting import until
@@ -46,11 +46,11 @@ class DraNode:
         """Wait until requests of a verb were answered with a status so many times."""
         await until(lambda: sum((each.verb, each.status) == (verb, status) for each in self.server.asked) >= times)
 
-    def pod(self, *names: str, name: str = "pod", claims: Sequence[ClaimUse] | None = None) -> Pod:
+    def pod(self, *names: str, name: str = "pod", claims: Sequence[ClaimEntry] | None = None) -> Pod:
         """Make a pod of one container that uses these claims, which are allocated and reserved for the pod."""
         made = Pod(
             name,
-            [Container("main", claims=[ClaimUse(each) for each in names] if claims is None else claims)],
+            [Container("main", claims=[ClaimEntry(each) for each in names] if claims is None else claims)],
             claims={each: each for each in names},
         )
         for each in names:

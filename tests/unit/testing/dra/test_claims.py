@@ -9,7 +9,7 @@ import pytest
 from gpushare_plugin.kubelet.api.dra_v1_pb2 import Device
 from gpushare_plugin.kubelet.api.podresources_pb2 import ListPodResourcesRequest
 from gpushare_plugin.kubelet.api.podresources_pb2_grpc import PodResourcesListerStub
-from gpushare_plugin.testing.kubelet import ClaimUse, Container, Pod, PrepareError, UnprepareError
+from gpushare_plugin.testing.kubelet import ClaimEntry, Container, Pod, PrepareError, UnprepareError
 from tests.unit.testing.dra.driver import DRIVER, Driver
 from tests.unit.testing.dra.node import CLAIMS, dra_node
 
@@ -187,7 +187,7 @@ async def test_a_container_gets_the_devices_of_its_claims_and_requests(short_pat
     async with dra_node(short_path) as node:
         node.driver.devices = lambda _uid: [device("one", "r1"), device("two", "r2"), device("all")]
         await node.register()
-        uses = {"none": [], "whole": [ClaimUse("gpu")], "first": [ClaimUse("gpu", "r1")]}
+        uses = {"none": [], "whole": [ClaimEntry("gpu")], "first": [ClaimEntry("gpu", "r1")]}
         containers = [Container(name, claims=claims) for name, claims in uses.items()]
         pod = Pod("pod", containers, claims={"gpu": "gpu"})
         node.reserve("gpu", pod)

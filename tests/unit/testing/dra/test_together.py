@@ -7,7 +7,7 @@ import pytest
 
 from gpushare_plugin.kube.client import Client
 from gpushare_plugin.testing.claims import AllocationError, ClaimScheduler
-from gpushare_plugin.testing.kubelet import ClaimUse, Container, Pod
+from gpushare_plugin.testing.kubelet import ClaimEntry, Container, Pod
 from tests.unit.testing.dra.driver import DRIVER
 from tests.unit.testing.dra.node import NODE, SLICES, dra_node
 
@@ -35,7 +35,7 @@ async def test_a_share_goes_from_the_slice_to_the_container_and_back(short_path:
         store = node.server.store
         store.create(f"{API}/deviceclasses", {"metadata": {"name": "gpu"}, "spec": {}})
         scheduler = ClaimScheduler(store, NODE)
-        pods = [Pod(n, [Container("main", claims=[ClaimUse("gpu")])], claims={"gpu": n}) for n in ("first", "second")]
+        pods = [Pod(n, [Container("main", claims=[ClaimEntry("gpu")])], claims={"gpu": n}) for n in ("first", "second")]
         for pod in pods:
             await client.request("POST", f"{API}/namespaces/default/resourceclaims", body=wanted(pod.name))
         first, second = pods

@@ -15,7 +15,7 @@ _EXPIRED = (
 )
 
 
-class Pages:
+class Lists:
     """Answers lists; a list that goes on is kept until the store forgets its version."""
 
     def __init__(self, store: Store) -> None:
