@@ -1,8 +1,8 @@
 """The page `What fits`: a request that a person types, or a manifest that a person pastes."""
 
 import asyncio
-from collections import OrderedDict
 
+from gpushare_plugin.base.recently_used import RecentlyUsed
 from gpushare_plugin.kube.manifest import LARGEST, ManifestError, manifest_pod
 from gpushare_plugin.kube.pods import judged_pod
 from gpushare_plugin.ledger.pod import Pod
@@ -22,7 +22,7 @@ class FitsPage:
     def __init__(self, picture: Picture) -> None:
         """Fits from the account that `picture` shows."""
         self._picture = picture
-        self._kept: OrderedDict[tuple[int, str], tuple[Pod, Fits]] = OrderedDict()
+        self._kept = RecentlyUsed[tuple[int, str], tuple[Pod, Fits]](_MOST_KEPT)
         self._turn = asyncio.Lock()
 
     async def short(self, text: str) -> str:
@@ -35,12 +35,10 @@ class FitsPage:
             return _page(request=text, problem=str(error))
         revision = self._picture.revision.value
         async with self._turn:
-            if (key := (revision, text)) not in self._kept:
+            if (kept := self._kept.get((revision, text))) is None:
                 pod = short_pod(asked, self._picture.account)
-                self._kept[key] = pod, await answer(self._picture.account, pod)
-                while len(self._kept) > _MOST_KEPT:
-                    self._kept.popitem(last=False)
-            pod, found = self._kept[key]
+                kept = self._kept.put((revision, text), (pod, await answer(self._picture.account, pod)))
+        pod, found = kept
         return self._answered(pod, found, request=text, updates=updates(revision))
 
     async def manifest(self, text: str) -> str:

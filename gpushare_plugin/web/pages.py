@@ -1,12 +1,12 @@
 """The pages: what a template shows of the cluster, for a viewer."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncIterator
 from urllib.parse import urlencode
 
 from markupsafe import Markup
 
+from gpushare_plugin.base.recently_used import RecentlyUsed
 from gpushare_plugin.base.structs import Struct, asdict
 from gpushare_plugin.web.markup import rendered, row
 from gpushare_plugin.web.picture import Picture, PicturedNode
@@ -41,7 +41,7 @@ class Pages:
     def __init__(self, picture: Picture) -> None:
         """Show `picture`."""
         self._picture = picture
-        self._rows: OrderedDict[tuple[object, ...], list[NodeRow]] = OrderedDict()
+        self._rows = RecentlyUsed[tuple[object, ...], list[NodeRow]](_MOST_ROWS)
 
     async def map(self, query: Query, viewer: Viewer) -> str:
         """Return the map; other work has its turn meanwhile."""
@@ -83,13 +83,8 @@ class Pages:
         if query.chooses_gpus:
             return self._made(node, query, viewer)
         key = (node.use.name, node.revision, query.group, query.color, viewer.namespaces)
-        if (kept := self._rows.get(key)) is not None:
-            self._rows.move_to_end(key)
-            return kept
-        found = self._rows[key] = self._made(node, query, viewer)
-        while len(self._rows) > _MOST_ROWS:
-            self._rows.popitem(last=False)
-        return found
+        kept = self._rows.get(key)
+        return self._rows.put(key, self._made(node, query, viewer)) if kept is None else kept
 
     def _made(self, node: PicturedNode, query: Query, viewer: Viewer) -> list[NodeRow]:
         name = node.use.name

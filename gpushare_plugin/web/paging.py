@@ -4,7 +4,8 @@ from urllib.parse import urlencode
 
 from gpushare_plugin.base.structs import Struct
 
-_LONGEST_NUMBER = 6
+_LONGEST_NUMBER = 17
+"""The most digits of a number in an address."""
 
 
 class PageOf(Struct, frozen=True):
@@ -23,9 +24,13 @@ class PageOf(Struct, frozen=True):
 def page_of(number: str, rows: int, size: int) -> PageOf:
     """Return the page with a number from an address, of `rows` rows and `size` on a page; else the nearest one."""
     pages = max(1, -(-rows // size))
-    asked = int(number) if number.isascii() and number.isdigit() and len(number) <= _LONGEST_NUMBER else 1
-    page = min(pages, max(1, asked))
+    page = min(pages, max(1, number_in(number) or 1))
     return PageOf(page, pages, slice((page - 1) * size, page * size), max(0, rows - page * size))
+
+
+def number_in(text: str) -> int | None:
+    """Return a number from an address; None for anything else."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER else None
 
 
 def updates(revision: int) -> str:

@@ -3,7 +3,6 @@
 import asyncio
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
 from hashlib import blake2b
@@ -13,6 +12,7 @@ from typing import TypeVar
 import structlog
 from aiohttp import web
 
+from gpushare_plugin.base.recently_used import RecentlyUsed
 from gpushare_plugin.base.reported import Repeats
 from gpushare_plugin.base.text import visible
 from gpushare_plugin.kube.client import Client, ClusterError
@@ -82,7 +82,7 @@ class ReviewedAccess:
         self._clock = clock
         self._namespaces = namespaces
         self._secret = secrets.token_bytes(32)
-        self._visitors: OrderedDict[_Key, _Visitor] = OrderedDict()
+        self._visitors = RecentlyUsed[_Key, _Visitor](MOST_VISITORS)
         self._newcomers = 0
         self._under_way = asyncio.Semaphore(MOST_REVIEWS)
         self._repeats = Repeats(_PAUSE, 1)
@@ -120,7 +120,6 @@ class ReviewedAccess:
         visitor = self._visitors.get(key)
         if visitor is None or visitor.until < self._clock():
             return None
-        self._visitors.move_to_end(key)
         return await self._with_namespaces(visitor)
 
     async def _newcomer(self, key: _Key, who: "_Who") -> Viewer | web.Response:
@@ -139,15 +138,12 @@ class ReviewedAccess:
         until = self._clock() + LASTING
         user = await self._review(who())
         if user is None or not await self._review(may_get(self._client, user, PAGES)):
-            self._visitors.pop(key, None)
+            self._visitors.forget(key)
             self._counts.labels("unknown" if user is None else "forbidden").inc()
             return _refusal(HTTPStatus.UNAUTHORIZED, _UNKNOWN) if user is None else _forbidden(user)
         sees_all = await self._review(may_list_pods(self._client, user))
         self._counts.labels("allowed").inc()
-        visitor = self._visitors[key] = _Visitor(user, until, sees_all=sees_all)
-        self._visitors.move_to_end(key)
-        while len(self._visitors) > MOST_VISITORS:
-            self._visitors.popitem(last=False)
+        visitor = self._visitors.put(key, _Visitor(user, until, sees_all=sees_all))
         return await self._with_namespaces(visitor)
 
     async def _with_namespaces(self, visitor: _Visitor) -> Viewer:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from gpushare_plugin.web.pages import Pages
+from gpushare_plugin.web.paging import number_in
 from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.query import Query
 from gpushare_plugin.web.viewer import Viewer
@@ -51,10 +52,7 @@ async def stream(
 def _number(request: web.BaseRequest) -> int:
     """Return the revision that the client has seen."""
     text = request.headers.get("Last-Event-ID") or request.query.get("since", "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < _LONGEST_NUMBER else -1
-
-
-_LONGEST_NUMBER = 18
+    return -1 if (number := number_in(text)) is None else number
 
 
 _Rows = Mapping[str, Mapping[str, str]]

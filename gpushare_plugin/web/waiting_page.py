@@ -1,10 +1,10 @@
 """The pages of pods that wait for GPUs: all of them, and one with its whole explanation."""
 
 import asyncio
-from collections import OrderedDict
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from gpushare_plugin.base.recently_used import RecentlyUsed
 from gpushare_plugin.kube.whole_cluster.waiting import WaitingPod
 from gpushare_plugin.ledger.pod import UNKNOWN
 from gpushare_plugin.observe.cluster.explained import lines
@@ -39,8 +39,8 @@ class WaitingPages:
     def __init__(self, picture: Picture) -> None:
         """Show the pods that wait in `picture`."""
         self._picture = picture
-        self._verdicts: OrderedDict[tuple[int, str], str] = OrderedDict()
-        self._texts: OrderedDict[tuple[object, ...], str] = OrderedDict()
+        self._verdicts = RecentlyUsed[tuple[int, str], str](_MOST_KEPT)
+        self._texts = RecentlyUsed[tuple[object, ...], str](_PODS)
         self._turn = asyncio.Lock()
 
     async def all(self, number: str, viewer: Viewer) -> str:
@@ -72,17 +72,13 @@ class WaitingPages:
             key = (revision, pod.pod.uid, viewer.namespaces)
             if (text := self._texts.get(key)) is None:
                 explanation = await explained(picture.account, pod, viewer, now)
-                text = self._texts[key] = "\n".join(map(str, lines(explanation)))
-                while len(self._texts) > _PODS:
-                    self._texts.popitem(last=False)
+                text = self._texts.put(key, "\n".join(map(str, lines(explanation))))
         return rendered("one_waiting.html", here="", updates=updates(revision), pod=pod.pod, text=text.split("\n"))
 
     async def _row(self, waiting: WaitingPod, revision: int, now: datetime) -> WaitingRow:
         key = (revision, waiting.pod.uid)
         if (sentence := self._verdicts.get(key)) is None:
             await asyncio.sleep(0)
-            sentence = self._verdicts[key] = verdict(self._picture.account, waiting, now)
-            while len(self._verdicts) > _MOST_KEPT:
-                self._verdicts.popitem(last=False)
+            sentence = self._verdicts.put(key, verdict(self._picture.account, waiting, now))
         created = waiting.pod.created
         return WaitingRow(waiting, asked(waiting), "unknown" if created is UNKNOWN else age(created, now), sentence)

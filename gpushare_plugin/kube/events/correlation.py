@@ -5,10 +5,9 @@ of Kubernetes for its own Events.
 """
 
 import secrets
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from collections.abc import Callable
 
+from gpushare_plugin.base.recently_used import RecentlyUsed
 from gpushare_plugin.base.structs import Struct, field, replace
 from gpushare_plugin.kube.events.event import Event
 from gpushare_plugin.kube.identity import ObjectIdentity
@@ -30,8 +29,6 @@ REFILL = 300.0
 """Seconds until one more Event about an object may come."""
 
 _LONGEST_NAME = 253
-
-Value = TypeVar("Value")
 
 
 class Series(Struct, frozen=True):
@@ -67,26 +64,6 @@ class _Bucket(Struct):
     """The time at which the number was right, in seconds since 1970."""
 
 
-class _Recent(Generic[Value]):
-    """The values of the `MOST_KEYS` most recently used keys."""
-
-    def __init__(self) -> None:
-        self._values: OrderedDict[Hashable, Value] = OrderedDict()
-
-    def get(self, key: Hashable) -> Value | None:
-        if key not in self._values:
-            return None
-        self._values.move_to_end(key)
-        return self._values[key]
-
-    def put(self, key: Hashable, value: Value) -> Value:
-        self._values[key] = value
-        self._values.move_to_end(key)
-        if len(self._values) > MOST_KEYS:
-            self._values.popitem(last=False)
-        return value
-
-
 def unique_name(regarding: str) -> str:
     """Return a new, unique name for an Event about the object named `regarding`."""
     ending = f".{secrets.token_hex(8)}"
@@ -99,9 +76,9 @@ class Correlator:
     def __init__(self, name: Callable[[str], str] = unique_name) -> None:
         """Begin without Events; `name` returns a new name for an Event, from the name of the object."""
         self._name = name
-        self._series = _Recent[Series]()
-        self._similar = _Recent[_Similar]()
-        self._buckets = _Recent[_Bucket]()
+        self._series = RecentlyUsed[Event, Series](MOST_KEYS)
+        self._similar = RecentlyUsed[Event, _Similar](MOST_KEYS)
+        self._buckets = RecentlyUsed[ObjectIdentity, _Bucket](MOST_KEYS)
 
     def observe(self, event: Event, at: float) -> Series | None:
         """Take in an Event with its time; return the series to send, or None after too many Events.

@@ -5,7 +5,6 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.kube.events import correlation
 from gpushare_plugin.kube.events.correlation import (
     BURST,
     COMBINED,
@@ -108,16 +107,6 @@ def test_an_object_never_has_more_than_its_allowance(steps: list[tuple[str, floa
     for _, series in sent:
         assert series.count > names.get(series.name, 0)
         names[series.name] = series.count
-
-
-def test_remembered_objects_are_bounded_in_number() -> None:
-    """Objects that come and go for years do not fill the memory; those seen last are remembered."""
-    recent = correlation._Recent[int]()  # noqa: SLF001 - the bound is not seen from outside
-    for number in range(correlation.MOST_KEYS):
-        recent.put(number, number)
-    recent.get(0)
-    recent.put("new", 1)
-    assert (recent.get(0), recent.get(1), recent.get("new")) == (0, None, 1)
 
 
 def test_names_of_events_are_valid_and_differ() -> None:
