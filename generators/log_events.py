@@ -46,11 +46,12 @@ kubectl -n kube-system exec POD -- gpushare debug stacks   # write where each th
 no access to either. After a restart the daemon logs from `--log-level` on.
 
 Stacks are lines of text in the log, also where the log is JSON, because Python's faulthandler writes the stacks of
-threads as text, even while the daemon hangs. An event that is logged at that moment can stand within a line of a stack.
-Stacks name files, lines and functions, and no values of variables: at most 100 calls of each of at most 100
+threads as text, even while the event loop hangs. An event that is logged at that moment can stand within a line of a
+stack. Stacks name files, lines and functions, and no values of variables: at most 100 calls of each of at most 100
 threads and 100 tasks. The stacks of tasks and the event `stacks_written` follow as soon as the event loop runs. Where
-they are missing, the loop hangs, and the stack of the thread with `run_daemon` shows where. If the reader of the log
-has stopped, the rest of the stacks is lost, and the daemon goes on.
+they are missing, the loop hangs, and the stack of the thread with `run_daemon` shows where. Where the stacks of threads
+are missing, too, a library keeps Python from running anything: `kill -ABRT` to the daemon has those stacks written, and
+can end the daemon. If the reader of the log has stopped, the rest of the stacks is lost, and the daemon goes on.
 """
 
 

@@ -1,10 +1,13 @@
 """What people learn of a running daemon: more of its log, its stacks, and `gpushare debug`, which asks for both."""
 
 import asyncio
+import contextlib
 import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 from gpushare_plugin.testing.ports import claim_port
@@ -34,37 +37,78 @@ async def test_the_level_of_the_log_can_be_changed_while_a_daemon_runs(
 
 
 HANGING = """
-import ctypes
+import ctypes, sys
 from gpushare_plugin.cli.daemons import daemon_log, run_daemon
 
 async def hang(secret):
+    print("hangs", flush=True)
+    if sys.argv[1] == "loop":
+        while True:
+            pass
     library, lock = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
     library.pthread_mutex_lock(lock)
-    print("hangs", flush=True)
     library.pthread_mutex_lock(lock)
 
 with daemon_log("json", "error") as log:
     run_daemon(hang("a value that nobody is told"), log)
 """
-"""A daemon whose event loop is held up for good by a library in C that keeps the interpreter from running anything."""
+"""A daemon whose loop hangs for good: in Python, or in a library in C that keeps Python from running anything."""
 
 
-async def test_a_daemon_that_hangs_writes_its_stacks() -> None:
-    """The stacks say where, although no code in Python can run any more, and have no values of variables."""
+@pytest.mark.parametrize(("held_by", "asked"), [("loop", signal.SIGUSR1), ("library", signal.SIGABRT)])
+async def test_a_daemon_that_hangs_writes_its_stacks(held_by: str, asked: signal.Signals) -> None:
+    """The stacks say where, and have no values of variables; where no Python code can run, SIGABRT has them written."""
     hanging = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", HANGING), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        *(sys.executable, "-c", HANGING, held_by), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
         assert hanging.stdout is not None
         assert hanging.stderr is not None
         assert await hanging.stdout.readline() == b"hangs\n"
-        hanging.send_signal(signal.SIGUSR1)
+        hanging.send_signal(asked)
         told = await hanging.stderr.readuntil(b" in hang\n")
     finally:
-        hanging.kill()
+        with contextlib.suppress(ProcessLookupError):  # SIGABRT has ended it
+            hanging.kill()
         _, rest = await hanging.communicate()
     assert b"hread 0x" in told
     assert b"nobody is told" not in told + rest
+
+
+BUSY = """
+import re, signal, threading
+from gpushare_plugin.base.stacks import threads_written_at
+
+def compute():
+    while True:
+        re.purge()
+        re.compile("(a|b)*c[d-f]{2,3}(?P<last>zz|yy(q|r)+)")
+
+signal.signal(signal.SIGUSR1, lambda number, frame: None)
+threading.Thread(target=compute, daemon=True).start()
+with threads_written_at(signal.SIGUSR1, 2):
+    print("computes", flush=True)
+    compute()
+"""
+"""A program that writes its stacks when it is asked, while its threads compute."""
+
+
+async def test_a_program_lives_however_often_its_stacks_are_written() -> None:
+    """Stacks are read while no thread changes them: 100 signals amid threads that compute end no process."""
+    busy = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", BUSY), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert busy.stdout is not None
+    assert busy.stderr is not None
+    try:
+        assert await busy.stdout.readline() == b"computes\n"
+        for _ in range(100):
+            busy.send_signal(signal.SIGUSR1)
+            await busy.stderr.readuntil(b" in <module>\n")  # the end of the stack of the main thread
+    finally:
+        busy.kill()
+        await busy.communicate()
+    assert busy.returncode == -signal.SIGKILL
 
 
 async def test_stacks_that_nobody_reads_hold_nothing_up(kubelet: EmbeddedKubelet, short_path: Path) -> None:
