@@ -198,6 +198,19 @@ class LimitedNode(FollowedNode):
         if self.limits_root is not None:
             await self._agents.enter_async_context(self._limiting(DriverLimitsRoot(self.limits_root)))
 
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run the daemon and its agents, from when all GPUs can be had until the end of the block, and of programs."""
+        await self.start_agents()
+        try:
+            await self.start()
+            await self.served()
+            yield
+        finally:
+            self.end(self.programs)
+            await self.stop()
+            await self.stop_agents()
+
     async def stop_agents(self) -> None:
         """Stop both in good order."""
         await self._agents.aclose()
@@ -369,12 +382,5 @@ async def limited(kubelet: EmbeddedKubelet, made: Machine) -> AsyncIterator[Limi
     async with ApiServer() as server:
         a_node(server)
         node = LimitedNode(server, kubelet, made)
-        await node.start_agents()
-        try:
-            await node.start()
-            await node.served()
+        async with node.running():
             yield node
-        finally:
-            node.end(node.programs)
-            await node.stop()
-            await node.stop_agents()

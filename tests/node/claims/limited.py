@@ -116,12 +116,5 @@ async def claiming(made: Machine, settings: str = "") -> AsyncIterator[ClaimingN
         async with EmbeddedKubelet(folder, dra=Dra(NodeApi(client, NODE))) as kubelet:
             node = ClaimingNode(server, kubelet, made)
             node.settings = f"{settings or made.way.settings}dra: {{}}\n"
-            await node.start_agents()
-            try:
-                await node.start()
-                await node.served()
+            async with node.running():
                 yield node
-            finally:
-                node.end(node.programs)
-                await node.stop()
-                await node.stop_agents()
