@@ -11,6 +11,7 @@ import msgspec
 
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.structs import Meta, Struct, field, replace
+from gpushare_plugin.base.version import __version__
 from gpushare_plugin.core.chooser import CloseGpus, OneGpu, OneSlice, Replicas
 from gpushare_plugin.core.gpu import Closeness, Gpu
 from gpushare_plugin.core.resource import Resource
@@ -133,6 +134,10 @@ class NodeRecord(_Record, frozen=True, kw_only=True):
 
     None without a policy in the config, and in records of daemons older than the field.
     """
+    config: str | None = None
+    """The name of the config in effect, empty without a file; None in records of daemons older than the field."""
+    gpushare: str | None = None
+    """The version of the daemon; None in records of daemons older than the field."""
 
 
 def closeness(cards: Sequence[str], rows: Sequence[Sequence[int]] | None) -> Closeness:
@@ -224,6 +229,8 @@ def record(snapshot: Snapshot) -> NodeRecord:
         notices=tuple(_shortened(snapshot.notices)),
         partitioning=snapshot.partitioning,
         policy=snapshot.policy,
+        config=snapshot.config.name if snapshot.config else None,
+        gpushare=__version__,
     )
 
 

@@ -4,9 +4,11 @@ import asyncio
 import secrets
 import time
 from contextlib import aclosing
+from datetime import UTC, datetime
 
 from gpushare_plugin.kube.client import Client
 from gpushare_plugin.kube.whole_cluster.overview import follow
+from gpushare_plugin.web.faults import SeenFaults
 from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.teams import Teams
 
@@ -26,6 +28,8 @@ class FollowedPicture:
         """The picture."""
         self.teams = Teams()
         """What namespaces have, now and over time."""
+        self.faults = SeenFaults()
+        """What was wrong with each GPU."""
         self.shown = asyncio.Event()
         """Set once the picture has all nodes and pods."""
 
@@ -35,6 +39,7 @@ class FollowedPicture:
             async for overview in overviews:
                 self.picture.refresh(overview.account, overview.claims, overview.without_node)
                 self.teams.take(self.picture.nodes, time.monotonic())
+                self.faults.take(self.picture.nodes, datetime.now(UTC))
                 self.shown.set()
 
     def problems(self) -> list[str]:

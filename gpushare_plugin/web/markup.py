@@ -1,6 +1,7 @@
 """HTML that escapes all that a tenant can write: from templates, by the one door to Jinja, and the rows of maps."""
 
 from collections.abc import Iterable
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +23,11 @@ def _counted(number: int, name: str) -> str:
     return f"{number:,} {name}{'' if number == 1 else 's'}"
 
 
+def _moment(at: datetime) -> str:
+    """Return an aware time to the second."""
+    return f"{at:%Y-%m-%d %H:%M:%S %Z}"
+
+
 _environment = Environment(
     loader=PackageLoader(__package__),
     autoescape=select_autoescape(default=True, default_for_string=True),
@@ -34,6 +40,7 @@ _environment.globals.update(
     classes=classes,
     color_of=color_of,
     counted=_counted,
+    moment=_moment,
     reason_for=reason_for,
     version=__version__,
 )

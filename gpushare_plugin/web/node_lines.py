@@ -46,8 +46,10 @@ class NodeLine(Struct, frozen=True):
     """What the node shares."""
     partitioning: str
     """The kind of slices that GPUs are cut into for waiting pods; empty for a node that is not partitioned."""
-    recorded: bool
-    """Whether gpushare's daemon published a readable record of the node."""
+    config: str
+    """The name of the config in effect in words, or that there is none; `unknown` where the record does not say."""
+    daemon: str
+    """The version of gpushare's daemon, `unknown` where the record does not say; empty without a readable record."""
     notices: tuple[str, ...]
     """The first notices of the node."""
     more_notices: int
@@ -72,10 +74,17 @@ def node_line(node: NodeUse) -> NodeLine:
         models=tuple(sorted(Counter(model or "unknown model" for model in of_models.values()).items())),
         shared=tuple(_shared(node)),
         partitioning=node.partitioning or "",
-        recorded=node.recorded,
+        config=_config(node),
+        daemon=(node.gpushare or "unknown") if node.recorded else "",
         notices=node.notices[:_MOST_NOTICES],
         more_notices=max(0, len(node.notices) - _MOST_NOTICES),
     )
+
+
+def _config(node: NodeUse) -> str:
+    if not node.recorded:
+        return "none"
+    return "unknown" if node.config is None else node.config or "no file: the defaults"
 
 
 def _shared(node: NodeUse) -> Iterator[SharedLine]:

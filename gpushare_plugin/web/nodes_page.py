@@ -1,6 +1,7 @@
 """The page of all nodes: a row a node, those with something wrong first."""
 
 import asyncio
+from collections import Counter
 
 from gpushare_plugin.web.markup import rendered
 from gpushare_plugin.web.node_lines import NodeLine, node_line
@@ -30,6 +31,7 @@ class NodesPage:
             here="/nodes",
             updates=updates(revision),
             lines=lines,
+            versions=sorted(Counter(line.daemon for line in lines if line.daemon).items()),
             wrong=sum(bool(line.states) for line in lines),
             part=page_of(number, len(lines), _NODES),
         )

@@ -11,7 +11,7 @@ from gpushare_plugin.base.structs import Struct, asdict
 from gpushare_plugin.web.markup import rendered, row
 from gpushare_plugin.web.picture import Picture, PicturedNode
 from gpushare_plugin.web.query import Query
-from gpushare_plugin.web.tiles import gpus_of, grouped, legend, tiles
+from gpushare_plugin.web.tiles import grouped, legend, tiles
 from gpushare_plugin.web.viewer import Viewer
 
 _AT_A_TIME = 50
@@ -70,13 +70,6 @@ class Pages:
                 yield each
             if count % _AT_A_TIME == 0:
                 await asyncio.sleep(0)
-
-    def node(self, name: str, viewer: Viewer) -> str | None:
-        """Return the page of a node; None for a node without GPUs."""
-        if (found := self._picture.nodes.get(name)) is None:
-            return None
-        gpus = gpus_of(found.use).items()
-        return rendered("one_node.html", here="", updates="", node=found.use, gpus=gpus, viewer=viewer)
 
     def rows(self, node: PicturedNode, query: Query, viewer: Viewer) -> list[NodeRow]:
         """Return the rows of a node, a row for each group that the node is in."""

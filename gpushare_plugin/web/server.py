@@ -13,6 +13,7 @@ from gpushare_plugin.web.access import Access
 from gpushare_plugin.web.fits_page import FitsPage
 from gpushare_plugin.web.following import FollowedPicture
 from gpushare_plugin.web.forms import RefusedFormError, form_of
+from gpushare_plugin.web.node_page import NodePage
 from gpushare_plugin.web.nodes_page import NodesPage
 from gpushare_plugin.web.pages import Pages
 from gpushare_plugin.web.query import Query
@@ -56,6 +57,7 @@ class WebServer:
         self._picture = picture = followed.picture
         self._pages = Pages(picture)
         self._nodes = NodesPage(picture)
+        self._node = NodePage(picture, followed.faults)
         self._fits = FitsPage(picture)
         self._teams = TeamsPage(picture, followed.teams)
         self._waiting = WaitingPages(picture)
@@ -103,7 +105,7 @@ class WebServer:
             case "nodes", "", "":
                 found = await self._nodes.all(request.query.get("page", ""))
             case "nodes", _, node:
-                found = self._pages.node(node, viewer)
+                found = self._node.one(node, viewer)
             case "fits", "", "" if request.method == "POST":
                 found = await self._fits.manifest((await form_of(request, LARGEST)).get("manifest", ""))
             case "fits", "", "":

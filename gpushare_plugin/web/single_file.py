@@ -21,7 +21,7 @@ def single_file(report: ClusterReport, made: datetime) -> str:
         "single_file.html",
         style=Markup(style),  # noqa: S704 - our own file
         style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
-        made=made.strftime("%Y-%m-%d %H:%M:%S %Z"),
+        made=made,
         report=report,
         gpus=sum(len(several) for _, several in found),
         legend=legend("held", frozenset(), EVERYTHING),

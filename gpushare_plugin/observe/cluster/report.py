@@ -26,6 +26,9 @@ UseState = Literal["allocated", "promised", "unplaced"]
 _LARGE_GPU = 100
 """The most units of a GPU to take for GiB, if a Node does not name its unit; more are MiB, like in Aliyun's tool."""
 
+_LONGEST_NAME = 253
+"""The most characters shown of a name in a record; files and ConfigMaps have no longer names."""
+
 _GIB = 1024
 """MiB."""
 
@@ -222,6 +225,10 @@ class NodeUse(Part, frozen=True, kw_only=True):
     """The kind of slices that GPUs are cut into for waiting pods (mps or mig); None for a node not partitioned."""
     slices: tuple[SliceUse, ...] = ()
     """The slices of a partitioned node."""
+    config: str | None = None
+    """The name of the config in effect, empty without a config file; None where the record does not say."""
+    gpushare: str | None = None
+    """The version of the daemon; None where the record does not say."""
 
     def free_of(self, gpu: GpuUse) -> int:
         """Return the units of a GPU of the node that a new pod can get: none where the node takes no new pods."""
@@ -335,7 +342,14 @@ def node_use(account: NodeAccount, divided: list[PartitionNode]) -> NodeUse:
         notices=(*about.ignored, *problems, *(record.notices if record is not None else ())),
         partitioning=about.partitioning,
         slices=() if node is None else tuple(_slices(node)),
+        config=_short(record.config if record else None),
+        gpushare=_short(record.gpushare if record else None),
     )
+
+
+def _short(name: str | None) -> str | None:
+    """Return the beginning of a name that a node may choose."""
+    return None if name is None else name[:_LONGEST_NAME]
 
 
 def _resource(

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.base.structs import replace
+from gpushare_plugin.base.version import __version__
 from gpushare_plugin.core.chooser import Chooser, CloseGpus, OneGpu, OneSlice, Request
 from gpushare_plugin.core.policies import UnitCounts, is_policy
-from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.core.snapshot import ConfigStanding, Snapshot
 from gpushare_plugin.ledger.node import recorded_node
 from gpushare_plugin.ledger.node_record import (
     GpuRecord,
@@ -77,6 +78,7 @@ def test_the_format_of_the_record_does_not_change() -> None:
         ],
         "closeness": [[40]],
         "notices": ["something"],
+        "gpushare": __version__,
     }
 
 
@@ -126,6 +128,19 @@ def test_a_record_of_an_earlier_version_can_be_read() -> None:
     gpu = {"index": 0, "uuid": "GPU-0", "memoryMiB": 8192, "mode": "memory", "resource": GPU_MEM, "units": 8}
     read = decode(json.dumps({"version": 1, "gpus": [gpu], "notices": []}))
     assert (read.gpus[0].units, read.resources, read.closeness) == (8, (), None)
+    assert (read.config, read.gpushare) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("standing", "config"),
+    [(None, None), (ConfigStanding("", 0.0), ""), (ConfigStanding("a100", 0.0, refused=True), "a100")],
+)
+def test_a_record_names_the_config_in_effect_and_the_version(
+    standing: ConfigStanding | None, config: str | None
+) -> None:
+    """Without a file the name is empty; before a config is in effect the record does not say."""
+    read = decode(encode(record(replace(snapshot({}, 8192), config=standing))))
+    assert (read.config, read.gpushare) == (config, __version__)
 
 
 def test_a_kind_that_a_later_version_adds_is_ignored() -> None:

@@ -1,5 +1,6 @@
 """The page of all nodes."""
 
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.claims.cluster import ClusterClaims
 from gpushare_plugin.web.node_lines import node_line
 from gpushare_plugin.web.nodes_page import NodesPage
@@ -24,7 +25,7 @@ def test_a_line_has_what_is_held_and_the_largest_free_piece() -> None:
     (shared,) = line.shared
     assert (shared.held, shared.units, shared.free, shared.largest, shared.unit) == (5, 30, 25, 15, "GiB")
     assert (shared.modes, line.gpus, line.models) == (("memory",), 2, (("NVIDIA A100-SXM4-40GB", 2),))
-    assert (line.states, line.recorded, line.notices, line.more_notices) == ((), True, ("one", "two", "three"), 1)
+    assert (line.states, line.daemon, line.notices, line.more_notices) == ((), "unknown", ("one", "two", "three"), 1)
 
 
 def test_free_is_what_new_pods_can_get() -> None:
@@ -49,7 +50,36 @@ async def test_nodes_with_something_wrong_are_first() -> None:
     assert [each for each in words if each in set("abcd")] == ["c", "b", "a", "d"]
     assert "4 nodes with GPUs, 1 with something wrong" in words
     assert {"old driver", "GPU0 unhealthy"} <= set(words)
-    assert (words.count("version 1"), words.count("none")) == (3, 1)
+
+
+async def test_nodes_have_their_config_and_version_and_an_upgrade_is_told() -> None:
+    """What an earlier daemon wrote is unknown, and counts as another version; a node without a record has neither."""
+    cluster = Cluster()
+    for name, version, config in (("a", "1.2.0", "a100"), ("b", "1.2.0", ""), ("c", "1.3.0", "a100")):
+        cluster.node(name, replace(recorded(gpu(name, 0)), gpushare=version, config=config))
+    cluster.node("d", recorded(gpu("d", 0)))
+    cluster.plain("e", 15, 1)
+    lines = [node_line(each.use) for each in pictured(cluster).nodes.values()]
+    assert [(each.config, each.daemon) for each in lines] == [
+        ("a100", "1.2.0"),
+        ("no file: the defaults", "1.2.0"),
+        ("a100", "1.3.0"),
+        ("unknown", "unknown"),
+        ("none", ""),
+    ]
+    told = "The daemons have different versions, as during an upgrade: "
+    assert f"{told}1.2.0 on 2 nodes, 1.3.0 on 1 node, unknown on 1 node." in await NodesPage(pictured(cluster)).all("")
+    for name in ("c", "d"):
+        cluster.account.remove_node(name)
+    assert told not in await NodesPage(pictured(cluster)).all("")
+
+
+def test_a_config_of_any_length_is_short_on_the_page() -> None:
+    """Whoever may write the annotation of a Node cannot fill the page with a name."""
+    cluster = Cluster()
+    cluster.node("a", replace(recorded(gpu("a", 0)), gpushare="1" * 10_000, config="c" * 10_000))
+    line = node_line(pictured(cluster).nodes["a"].use)
+    assert (len(line.config), len(line.daemon)) == (253, 253)
 
 
 async def test_a_page_has_200_nodes_and_says_how_many_more() -> None:

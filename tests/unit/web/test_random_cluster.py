@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from typing import Any
 
@@ -15,6 +16,8 @@ from gpushare_plugin.core.prepared_claim import ClaimId, ClaimUser
 from gpushare_plugin.ledger.node_record import GpuRecord
 from gpushare_plugin.observe.cluster.by_claim import with_claims
 from gpushare_plugin.observe.parts import encode
+from gpushare_plugin.web.faults import SeenFaults
+from gpushare_plugin.web.node_page import NodePage
 from gpushare_plugin.web.pages import Pages
 from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.query import Query
@@ -177,11 +180,12 @@ def check_node(page: str, node: Object) -> None:
 @pytest.mark.parametrize("seed", range(5))
 async def test_pages_show_what_the_report_has(seed: int) -> None:
     """After every change: the picture is the report, and the map and the nodes have the amounts of the report."""
-    made, picture = RandomCluster(seed), Picture()
-    pages = Pages(picture)
+    made, picture, faults = RandomCluster(seed), Picture(), SeenFaults()
+    pages, node_page = Pages(picture), NodePage(picture, faults)
     for _ in range(80):
         made.change()
         picture.refresh(made.cluster.account, made.claims)
+        faults.take(picture.nodes, datetime(2026, 1, 1, tzinfo=UTC))
         report = with_claims(made.cluster.report, made.claims)
         assert tuple(each.use for each in picture.nodes.values()) == report.nodes
         nodes = made.json["nodes"]
@@ -192,7 +196,7 @@ async def test_pages_show_what_the_report_has(seed: int) -> None:
         }
         assert ("Claims are not shown: you may not" in words) == bool(made.claims.unknown)
         for node in nodes:
-            check_node(pages.node(node["name"], EVERYTHING) or "", node)
+            check_node(node_page.one(node["name"], EVERYTHING) or "", node)
 
 
 @pytest.mark.parametrize("seed", range(5))
