@@ -56,7 +56,7 @@ REFUSALS: Mapping[RefusalReason, ClaimRefusal] = {
     ),
     "not-served": ClaimRefusal(
         "Nothing would keep the container within its share now, for example because MPS does not serve the GPU (yet). "
-        "The claim has waited 10 seconds.",
+        "The claim has waited 10 seconds, and 20 for its MPS namespaces.",
         "Nothing, if `gpushare mps` has just started: the kubelet tries again. Else see the reason in the message.",
     ),
     "cannot-limit": ClaimRefusal(

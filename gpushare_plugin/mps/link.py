@@ -15,10 +15,17 @@ from gpushare_plugin.mps.exchange import MpsGpu, MpsNamespace, MpsRoot, MpsSetti
 _log = structlog.get_logger()
 
 MADE_WITHIN = 5.0
-"""Seconds to wait for namespaces: the kubelet waits 30 s before the start of a container, and 45 s for a claim.
+"""Seconds to wait for the namespace of a container with units: the kubelet waits 30 s before the start of a container.
 
-Sources: `KubeletPreStartContainerRPCTimeoutInSecs` in k8s.io/kubelet, deviceplugin/v1beta1; `defaultClientCallTimeout`
-in kubernetes, pkg/kubelet/cm/dra/plugin.
+Source: `KubeletPreStartContainerRPCTimeoutInSecs` in k8s.io/kubelet, deviceplugin/v1beta1.
+"""
+
+MADE_FOR_CLAIM_WITHIN = 20.0
+"""Seconds to wait for the namespaces of a claim, after the seconds for room: the kubelet waits 45 s for a claim.
+
+A claim that is refused waits for about a minute until the kubelet asks again, and the way to a namespace is long: the
+records of claims and the wanted settings are looked at every second, and MPS takes a program for each command.
+Source: `defaultClientCallTimeout` in kubernetes, pkg/kubelet/cm/dra/plugin.
 """
 
 _LOOK_EVERY = 0.1
@@ -88,7 +95,7 @@ class MpsLink:
                 self.view = view
                 self._changed()
 
-    async def until_made(self, namespaces: Iterable[ContainerNamespace], within: float = MADE_WITHIN) -> str:
+    async def until_made(self, namespaces: Iterable[ContainerNamespace], within: float = MADE_FOR_CLAIM_WITHIN) -> str:
         """Wait until namespaces are desired, and in effect with their limits, at most `within` seconds in all.
 
         Another daemon of the node may desire the namespaces. Returns why one of `namespaces` is not in effect, empty

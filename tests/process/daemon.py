@@ -82,11 +82,14 @@ class Daemon:
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait for a condition that the daemon's life makes true: asked at each event, and without any now and then."""
-        async with asyncio.timeout(PATIENCE):
-            while not condition():
-                assert not self.gone, f"the daemon ended before {what}: {self}"
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._news.wait(), LOOK_EVERY)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not condition():
+                    assert not self.gone, f"the daemon ended before {what}: {self}"
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._news.wait(), LOOK_EVERY)
+        except TimeoutError as error:
+            raise TimeoutError(f"not within {PATIENCE:g} s: {what}: {self}") from error
 
     async def advertises(self, kubelet: EmbeddedKubelet, resources: Mapping[str, int]) -> None:
         """Wait until the kubelet counts exactly these healthy units."""

@@ -116,6 +116,13 @@ class ClaimNode:
         )
         return self.free
 
+    async def connected(self, daemons: int) -> None:
+        """Wait until the kubelet can call so many daemons, of which the last asks for claims.
+
+        The log of a daemon says that the kubelet has registered its DRA plugin; the connection comes after that.
+        """
+        await self.kubelet.wait_for(lambda kubelet: len(kubelet.connected_endpoints) == daemons)
+
     @property
     def wiped(self) -> bool:
         """Whether the kubelet has deleted the ResourceSlices of earlier drivers, as it does after its start."""

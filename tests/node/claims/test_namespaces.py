@@ -78,7 +78,7 @@ async def test_the_daemon_that_stands_by_prepares_claims_with_namespaces(short_p
         async with node.daemon() as old, AsyncExitStack() as stack:
             await node.devices(old, 1)
             new = await stack.enter_async_context(node.daemon("--stand-by", "true"))
-            await new.logged("dra_plugin_registered")
+            await node.connected(2)
             for pod in (small, large):
                 node.scheduler.schedule(pod)
                 started = (await node.kubelet.admit(pod)).containers["main"]

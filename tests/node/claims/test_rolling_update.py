@@ -19,7 +19,7 @@ async def test_pods_start_throughout_a_rolling_update(short_path: Path) -> None:
         async with node.daemon("--stand-by", "true") as new:
             async with pods_come_and_go(node) as started:
                 await new.logged("standing_by")
-                await new.logged("dra_plugin_registered")
+                await node.connected(2)
                 before = len(started)
                 await new.until(lambda: len(started) > before + 2, "pods by the daemon that stands by")
                 assert new.events("claim_prepared")

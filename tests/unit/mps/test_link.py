@@ -9,7 +9,9 @@ from gpushare_plugin.base.files.lock import lock
 from gpushare_plugin.core.namespaces import ContainerNamespace
 from gpushare_plugin.gpus.exchange import read_message, write_message
 from gpushare_plugin.mps.exchange import MpsGpu, MpsNamespace, MpsRoot, MpsSettings, MpsStatus
-from gpushare_plugin.mps.link import MADE_WITHIN, MpsLink, MpsView
+from gpushare_plugin.mps.link import MADE_FOR_CLAIM_WITHIN, MADE_WITHIN, MpsLink, MpsView
+from gpushare_plugin.node.claims.preparation import WAIT_FOR_ROOM
+from gpushare_plugin.testing.kubelet.dra_manager.driver import CALL_SECONDS
 from tests.logs import logged
 from tests.skipping import SkippingLoop
 from tests.unit.mps.roots import UUIDS
@@ -198,7 +200,22 @@ def test_namespaces_are_waited_for_in_all_as_long_as_for_one(root: MpsRoot) -> N
         return asyncio.get_running_loop().time()
 
     with asyncio.Runner(loop_factory=SkippingLoop) as runner:
-        assert runner.run(wait()) == pytest.approx(MADE_WITHIN, abs=0.2)
+        assert runner.run(wait()) == pytest.approx(MADE_FOR_CLAIM_WITHIN, abs=0.2)
+
+
+def test_a_claim_waits_for_a_slow_mps(root: MpsRoot) -> None:
+    """A refusal would cost a minute, and the kubelet waits 45 s: longer than before the start of a container."""
+
+    async def wait() -> str:
+        link = MpsLink(root, nothing)
+        link.want(WITH_NAMESPACE)
+        made = MpsStatus(in_force=WITH_NAMESPACE)
+        asyncio.get_running_loop().call_later(2 * MADE_WITHIN, write_message, root.status, made)
+        return await link.until_made([SMALL])
+
+    with lock(root.lock), asyncio.Runner(loop_factory=SkippingLoop) as runner:
+        assert not runner.run(wait())
+    assert WAIT_FOR_ROOM + MADE_FOR_CLAIM_WITHIN < CALL_SECONDS
 
 
 def test_gpus_by_another_protocol_are_not_served(root: MpsRoot) -> None:
