@@ -60,6 +60,18 @@ probe_address_option = option(
     metavar="[HOST]:PORT",
     callback=an_address,
 )
+extender_namespace_option = option(
+    "--extender-namespace",
+    "Namespace of the scheduler extender, whose Lease there names its default placement policy.",
+    metavar="NAMESPACE",
+    default="kube-system",
+)
+partitioner_namespace_option = option(
+    "--partitioner-namespace",
+    "Namespace of the partitioner, whose Lease there says whether one runs, and how it decides.",
+    metavar="NAMESPACE",
+    default="kube-system",
+)
 node_name_option = option(
     "--node-name",
     "Name of this Node. With it and an API server, gpushare follows its labels and publishes to it.",

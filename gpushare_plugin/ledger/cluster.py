@@ -126,6 +126,12 @@ class ClusterAccount:
         self._accounts: dict[str, NodeAccount] = {}  # of nodes unchanged since the account was made
         self._search = ClusterSearch(self._nodes)
 
+    def use_policy(self, default_policy: str) -> None:
+        """Replace the policy for pods and nodes without a policy; all verdicts are found anew."""
+        if default_policy != self._rules.policy:
+            self._rules = replace(self._rules, policy=default_policy)
+            self._search.clear()
+
     def put_node(self, node: Node) -> None:
         """Add a node, or replace the former state of the node."""
         before = self._nodes.get(node.name)

@@ -1,11 +1,15 @@
 """The page `What fits`: a request that a person types, or a manifest that a person pastes."""
 
 import asyncio
+from dataclasses import replace
 
+from gpushare_plugin.base import structs
 from gpushare_plugin.base.recently_used import RecentlyUsed
+from gpushare_plugin.core.policies import POLICIES
 from gpushare_plugin.kube.manifest import LARGEST, ManifestError, manifest_pod
 from gpushare_plugin.kube.pods import judged_pod
 from gpushare_plugin.ledger.pod import Pod
+from gpushare_plugin.ledger.standing import ExtenderStanding
 from gpushare_plugin.web.fits import MOST_COUNTED, Fits, answer, short_pod
 from gpushare_plugin.web.markup import rendered
 from gpushare_plugin.web.paging import updates
@@ -22,42 +26,63 @@ class FitsPage:
     def __init__(self, picture: Picture) -> None:
         """Fits from the account that `picture` shows."""
         self._picture = picture
-        self._kept = RecentlyUsed[tuple[int, str], tuple[Pod, Fits]](_MOST_KEPT)
+        self._kept = RecentlyUsed[tuple[int, str, str], tuple[Pod, Fits]](_MOST_KEPT)
         self._turn = asyncio.Lock()
 
-    async def short(self, text: str) -> str:
-        """Return the page for a request in its short form; an empty text asks for nothing yet."""
+    async def short(self, text: str, placement: str = "") -> str:
+        """Return the page for a request in its short form; an empty text asks for nothing yet.
+
+        `placement` is the policy that the pod is to name; any other text than a policy chooses none.
+        """
         if not text.strip():
             return _page()
         try:
             asked = parse(text)
         except ShortFormError as error:
-            return _page(request=text, problem=str(error))
+            return _page(request=text, placement=placement, problem=str(error))
         revision = self._picture.revision.value
         async with self._turn:
-            if (kept := self._kept.get((revision, text))) is None:
-                pod = short_pod(asked, self._picture.account)
-                kept = self._kept.put((revision, text), (pod, await answer(self._picture.account, pod)))
+            if (kept := self._kept.get((revision, text, placement))) is None:
+                pod = _placed_by(short_pod(asked, self._picture.account), placement)
+                kept = self._kept.put((revision, text, placement), (pod, await answer(self._picture.account, pod)))
         pod, found = kept
-        return self._answered(pod, found, request=text, updates=updates(revision))
+        return self._answered(pod, found, placement, request=text, updates=updates(revision))
 
-    async def manifest(self, text: str) -> str:
-        """Return the page for a manifest."""
+    async def manifest(self, text: str, placement: str = "") -> str:
+        """Return the page for a manifest; see `short` for `placement`."""
         try:
             found = manifest_pod(text.encode())
         except ManifestError as error:
-            return _page(manifest=text[:LARGEST], problem=str(error))
-        pod = judged_pod(found.pod)
+            return _page(manifest=text[:LARGEST], placement=placement, problem=str(error))
+        pod = _placed_by(judged_pod(found.pod), placement)
         async with self._turn:
             answered = await answer(self._picture.account, pod)
-        return self._answered(pod, answered, manifest=text, label=found.label)
+        return self._answered(pod, answered, placement, manifest=text, label=found.label)
 
-    def _answered(self, pod: Pod, found: Fits, **shown: object) -> str:
-        ours = self._picture.account.concerns(pod.request)
-        return _page(pod=pod, answer=found, ours=ours, **shown)
+    def _answered(self, pod: Pod, found: Fits, placement: str, **shown: object) -> str:
+        account, chosen = self._picture.account, placement in POLICIES
+        return _page(
+            pod=pod,
+            answer=found,
+            ours=account.concerns(pod.request),
+            placement=placement,
+            policy=f"{placement}, chosen here" if chosen else _policy(pod, self._picture.standing.extender),
+            of_nodes=0 if pod.request.policy else sum(node.policy is not None for node in account.nodes.values()),
+            **shown,
+        )
+
+
+def _placed_by(pod: Pod, placement: str) -> Pod:
+    """Return a pod that names a policy; the pod as it is where `placement` is none."""
+    return structs.replace(pod, request=replace(pod.request, policy=placement)) if placement in POLICIES else pod
+
+
+def _policy(pod: Pod, extender: ExtenderStanding) -> str:
+    """Return the policy of a pod in words, for nodes that name none."""
+    return f"{pod.request.policy}, chosen by the pod" if pod.request.policy else extender.words
 
 
 def _page(**values: object) -> str:
-    nothing = {"request": "", "manifest": "", "problem": "", "label": "", "pod": None, "answer": None, "ours": True}
-    bounds = {"longest": LONGEST, "largest": LARGEST, "most": MOST_COUNTED}
+    nothing = {"request": "", "manifest": "", "problem": "", "label": "", "pod": None, "placement": ""}
+    bounds = {"longest": LONGEST, "largest": LARGEST, "most": MOST_COUNTED, "policies": tuple(POLICIES)}
     return rendered("fits.html", here="/fits", **{"updates": "", **nothing, **bounds, **values})

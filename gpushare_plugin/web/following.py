@@ -6,10 +6,12 @@ import time
 from contextlib import aclosing
 from datetime import UTC, datetime
 
+from gpushare_plugin.base.tasks import beside
 from gpushare_plugin.kube.client import Client
 from gpushare_plugin.kube.whole_cluster.overview import follow
 from gpushare_plugin.web.faults import SeenFaults
 from gpushare_plugin.web.picture import Picture
+from gpushare_plugin.web.standing import EVERY, ProgramNamespaces, read_standing
 from gpushare_plugin.web.teams import Teams
 
 _EVERY = 1.0
@@ -21,8 +23,10 @@ _MOST_REVISIONS = 1 << 48
 class FollowedPicture:
     """A picture of a cluster that is kept like the cluster."""
 
-    def __init__(self) -> None:
-        """Show nothing yet."""
+    def __init__(self, namespaces: ProgramNamespaces | None = None) -> None:
+        """Show nothing yet; `namespaces` has those of the programs that decide about pods."""
+        self._namespaces = namespaces or ProgramNamespaces()
+        self._stood = asyncio.Event()
         # A page can come from another process, or from before a restart: what that page has seen is no revision here.
         self.picture = Picture(secrets.randbelow(_MOST_REVISIONS))
         """The picture."""
@@ -35,12 +39,19 @@ class FollowedPicture:
 
     async def follow(self, client: Client) -> None:
         """Keep the picture like the cluster; raises ClusterError where the cluster cannot be read."""
-        async with aclosing(follow(client, (), _EVERY)) as overviews:
+        async with beside(self._keep_standing(client)), aclosing(follow(client, (), _EVERY)) as overviews:
             async for overview in overviews:
+                await self._stood.wait()
                 self.picture.refresh(overview.account, overview.claims, overview.without_node)
                 self.teams.take(self.picture.nodes, time.monotonic())
                 self.faults.take(self.picture.nodes, datetime.now(UTC))
                 self.shown.set()
+
+    async def _keep_standing(self, client: Client) -> None:
+        while True:
+            self.picture.stand(await read_standing(client, self._namespaces))
+            self._stood.set()
+            await asyncio.sleep(EVERY)
 
     def problems(self) -> list[str]:
         """Return why nothing can be shown; empty without a problem."""

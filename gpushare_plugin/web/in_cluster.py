@@ -18,6 +18,7 @@ from gpushare_plugin.web.credentials import TrustedProxy
 from gpushare_plugin.web.following import FollowedPicture
 from gpushare_plugin.web.reviewed_access import ReviewedAccess
 from gpushare_plugin.web.server import LIMITS, WebServer
+from gpushare_plugin.web.standing import ProgramNamespaces
 
 
 class ClusterWebSettings(Struct, frozen=True):
@@ -35,6 +36,8 @@ class ClusterWebSettings(Struct, frozen=True):
     """The kubeconfig for the API server; None in a pod of the cluster."""
     context: str | None = None
     """The context of the kubeconfig; None for the current one."""
+    namespaces: ProgramNamespaces = ProgramNamespaces()
+    """The namespaces of the programs that decide about pods."""
     started: Callable[[int], None] = lambda _port: None
     """Called with the port of the pages, when the pages can be asked for."""
 
@@ -48,7 +51,7 @@ async def serve(settings: ClusterWebSettings) -> None:
         await client.configure()
         pauses, counts = Pauses(), WebCounts()
         spawn("pauses", pauses.watch)
-        followed, served, tls = FollowedPicture(), asyncio.Event(), None
+        followed, served, tls = FollowedPicture(settings.namespaces), asyncio.Event(), None
         if settings.certificates is not None:
             tls = RenewedCertificates(settings.certificates).context
         access = ReviewedAccess(client, lambda: followed.picture.namespaces, counts, settings.proxy)

@@ -12,6 +12,7 @@ from gpushare_plugin.ledger.occupancy import NodeAccount
 from gpushare_plugin.observe.cluster.by_claim import node_with_claims
 from gpushare_plugin.observe.cluster.report import NodeUse, node_use
 from gpushare_plugin.web.held import HeldAmounts, held_by_namespace, sizes
+from gpushare_plugin.web.standing import ClusterStanding
 
 _POOL_LABELS = (
     "cloud.google.com/gke-nodepool",
@@ -49,6 +50,8 @@ class Picture:
         self._nodes: dict[str, PicturedNode] = {}
         self.account = ClusterAccount()
         """The account of the cluster, as it is now."""
+        self.standing = ClusterStanding()
+        """What the programs that decide about pods say of themselves."""
         self.waiting: Mapping[str, WaitingPod] = {}
         """The pods without a node, by UID."""
         self._namespaces: frozenset[str] | None = None
@@ -79,6 +82,7 @@ class Picture:
     ) -> None:
         """Take in what has changed in the account and the claims of the cluster, and the pods without a node."""
         self.account, self._namespaces = account, None
+        account.use_policy(self.standing.extender.policy)
         revision = self.revision.value + 1
         # What is known of a node is another object after every change of the node, of its pods or of its claims.
         known = {name: (account.account_of(name), claims.on_node(name)) for name in account.nodes}
@@ -99,6 +103,13 @@ class Picture:
         self.waiting = dict(waiting)
         self._nodes, self.claims_unknown = dict(sorted(nodes.items())), claims.unknown
         self.revision.publish(revision)
+
+    def stand(self, standing: ClusterStanding) -> None:
+        """Take in what the programs that decide about pods say now."""
+        if standing != self.standing:
+            self.standing = standing
+            self.account.use_policy(standing.extender.policy)
+            self.revision.publish(self.revision.value + 1)
 
     def changed_since(self, revision: int) -> Iterator[PicturedNode]:
         """Yield the nodes that became what they are after a revision."""

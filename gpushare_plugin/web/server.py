@@ -107,9 +107,10 @@ class WebServer:
             case "nodes", _, node:
                 found = self._node.one(node, viewer)
             case "fits", "", "" if request.method == "POST":
-                found = await self._fits.manifest((await form_of(request, LARGEST)).get("manifest", ""))
+                form = await form_of(request, LARGEST)
+                found = await self._fits.manifest(form.get("manifest", ""), form.get("placement", ""))
             case "fits", "", "":
-                found = await self._fits.short(request.query.get("request", ""))
+                found = await self._fits.short(request.query.get("request", ""), request.query.get("placement", ""))
             case "teams", "", "":
                 found = self._teams.all(request.query.get("page", ""), viewer)
             case "waiting", "", "":

@@ -11,6 +11,7 @@ from gpushare_plugin.observe.http.connections import listening
 from gpushare_plugin.web.access import TerminalAccess
 from gpushare_plugin.web.following import FollowedPicture
 from gpushare_plugin.web.server import LIMITS, WebServer
+from gpushare_plugin.web.standing import ProgramNamespaces
 
 
 class WebSettings(Struct, frozen=True):
@@ -22,13 +23,15 @@ class WebSettings(Struct, frozen=True):
     """The context of the kubeconfig; None for the current one."""
     port: int = 0
     """The port of the loopback address; 0 for any free port."""
+    namespaces: ProgramNamespaces = ProgramNamespaces()
+    """The namespaces of the programs that decide about pods."""
     started: Callable[[str], None] = lambda _address: None
     """Called with the address to open once, when the pages can be asked for."""
 
 
 async def serve(settings: WebSettings) -> None:
     """Show the cluster until cancelled; raises ClusterError where the cluster cannot be read."""
-    followed, access = FollowedPicture(), TerminalAccess()
+    followed, access = FollowedPicture(settings.namespaces), TerminalAccess()
     server = WebServer(followed, access)
     async with (
         Client(settings.kubeconfig, PATIENT, context=settings.context) as client,

@@ -12,6 +12,7 @@ from gpushare_plugin.kube.whole_cluster.waiting import WaitingPod
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.node import ALWAYS_OURS
 from gpushare_plugin.ledger.pod import Pod
+from gpushare_plugin.ledger.standing import ExtenderStanding
 from gpushare_plugin.ledger.verdicts import Fit
 from gpushare_plugin.observe.cluster.explanation import Explanation, GpuVerdict, NodeVerdict, Told, explain_in_steps
 from gpushare_plugin.observe.cluster.report import waiting_uses
@@ -122,12 +123,14 @@ def slice_sentences(account: ClusterAccount, pod: Pod, now: datetime) -> tuple[s
     return tuple(kept_where(use, now) for use in waiting_uses([pod], nodes)) if nodes else ()
 
 
-async def explained(account: ClusterAccount, waiting: WaitingPod, viewer: Viewer, now: datetime) -> Explanation:
+async def explained(
+    account: ClusterAccount, waiting: WaitingPod, viewer: Viewer, now: datetime, extender: ExtenderStanding
+) -> Explanation:
     """Return the explanation of a pod for a viewer; other tasks have turns meanwhile."""
     pod = waiting.pod
     claims = tuple(f"{name}: `gpushare explain {pod.name} -n {pod.namespace}` says more" for name in waiting.claims)
     slices = slice_sentences(account, pod, now)
-    told = Told({}, waiting.scheduler, waiting.reasons, slices=slices, claims=claims)
+    told = Told({}, waiting.scheduler, waiting.reasons, extender, slices, claims)
     for number, found in enumerate(explain_in_steps(account, pod, told)):
         if found is not None:
             return with_verdict(replace(found, nodes=tuple(for_viewer(each, viewer) for each in found.nodes)))

@@ -71,7 +71,7 @@ class WaitingPages:
         async with self._turn:
             key = (revision, pod.pod.uid, viewer.namespaces)
             if (text := self._texts.get(key)) is None:
-                explanation = await explained(picture.account, pod, viewer, now)
+                explanation = await explained(picture.account, pod, viewer, now, picture.standing.extender)
                 text = self._texts.put(key, "\n".join(map(str, lines(explanation))))
         return rendered("one_waiting.html", here="", updates=updates(revision), pod=pod.pod, text=text.split("\n"))
 

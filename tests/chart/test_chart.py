@@ -345,7 +345,7 @@ def test_the_chart_makes_only_the_daemon_and_its_rights_by_default() -> None:
     bounds += ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"] * 3
     rest = [*["PodMonitor"] * 4, "PrometheusRule", *rights, *local, "RuntimeClass", *["Service"] * 3]
     rest += ["ServiceAccount", *["ServiceMonitor"] * 4]
-    rest += ["ServiceAccount", *rights, "ClusterRole", "Service", "Deployment", "PodDisruptionBudget"]
+    rest += ["ServiceAccount", *rights, *local, "ClusterRole", "Service", "Deployment", "PodDisruptionBudget"]
     node = ["ConfigMap", "DaemonSet", "ConfigMap"]
     parts = [*extender, "Secret", *scheduler, *["DaemonSet"] * 2, *["NetworkPolicy"] * 4, *partitioner]
     assert kinds(EVERYTHING) == [*node, *["DeviceClass"] * 5, "Job", "DaemonSet", *parts, *bounds, *rest]

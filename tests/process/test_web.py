@@ -22,8 +22,10 @@ from tests.unit.web.visited import asked
 
 @pytest.fixture
 async def server() -> AsyncIterator[ApiServer]:
-    """Run an API server with a node of two GPUs."""
+    """Run an API server with a node of two GPUs, and the Lease of a scheduler extender."""
+    lease = {"metadata": {"name": "gpushare-extender", "annotations": {"gpushare/placement": "spread"}}}
     async with ApiServer() as started:
+        started.store.create("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", lease)
         a_node(started, "gpu-1", encode(recorded(gpu("gpu-1", 0), gpu("gpu-1", 1))))
         yield started
 
@@ -115,6 +117,10 @@ async def test_a_request_is_told_where_it_fits(server: ApiServer, address: str, 
         text = await answer.text()
         assert '10 aliyun.com/gpu-mem on <a href="/nodes/gpu-1#gpu-0">GPU 0</a>' in text
         assert 'data-updates="/updates?whole=1&amp;since=' in text
+        says = "spread, chosen by the default of the scheduler extender (Lease kube-system/gpushare-extender)"
+        assert f"Placement policy: {says}" in text
+    async with browser.get(page, params={"request": "1 GiB", "placement": "binpack"}) as answer:
+        assert "Placement policy: binpack, chosen here" in await answer.text()
     async with browser.get(page, params={"request": "<script>, 24 GB"}) as answer:
         assert (answer.status, "<script>," in await answer.text()) == (200, False)
     async with browser.get(at(address, "/updates"), params={"whole": "1", "since": "-1"}) as updates:

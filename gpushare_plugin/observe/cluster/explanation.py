@@ -8,7 +8,6 @@ from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.base.text import nearest
 from gpushare_plugin.base.version import __version__
-from gpushare_plugin.core.policies import DEFAULT_POLICY
 from gpushare_plugin.ledger.annotations import (
     ALLOCATION,
     LIMITS,
@@ -23,6 +22,7 @@ from gpushare_plugin.ledger.occupancy import NodeAccount, Placed, locate
 from gpushare_plugin.ledger.pod import Pod, Shares
 from gpushare_plugin.ledger.refusal import Shortage
 from gpushare_plugin.ledger.request import ANY_GPU, PodRequest, Wishes
+from gpushare_plugin.ledger.standing import ExtenderStanding
 from gpushare_plugin.ledger.verdicts import Fit, Misfit, NodeMisfit
 from gpushare_plugin.ledger.victims import VictimCandidates
 from gpushare_plugin.observe.cluster.limits import ContainerLimit, container_limits
@@ -34,21 +34,6 @@ _EXTENDER_REMEDY = "scheduler.enabled of the chart runs one, and --extender-name
 
 _MOST_CURED = 5
 """The most nodes to search for pods that have to end: the nodes with the fewest missing units."""
-
-
-class ExtenderStanding(Struct, frozen=True):
-    """The known state of the scheduler extender."""
-
-    policy: str = DEFAULT_POLICY
-    """The default placement policy."""
-    source: str | None = None
-    """The origin of the policy, in words; None for an assumed policy."""
-    assumed: str | None = "the scheduler extender was not asked"
-    """Why the policy is only assumed; None for a known policy."""
-    stopped: str | None = None
-    """Why no extender runs; None if an extender runs, or if unknown."""
-    installed: bool = True
-    """Whether a Lease of an extender exists."""
 
 
 class Told(Struct, frozen=True):

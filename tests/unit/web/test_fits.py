@@ -6,15 +6,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare_plugin.base.structs import replace
+from gpushare_plugin.claims.cluster import ClusterClaims
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.node import Node
 from gpushare_plugin.ledger.pod import Pod
+from gpushare_plugin.ledger.standing import ExtenderStanding
 from gpushare_plugin.ledger.taint import Taint
 from gpushare_plugin.ledger.verdicts import Fit
 from gpushare_plugin.web.fits import MOST_COUNTED, BestPlace, Fits, answer, short_pod
+from gpushare_plugin.web.fits_page import FitsPage
+from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.short_form import parse
+from gpushare_plugin.web.standing import ClusterStanding
 from tests.unit.ledger.objects import account, memory, memory_node, pod, uuid
 from tests.unit.observe.cluster.clusters import Cluster, gpu, recorded
+from tests.unit.web.test_random_cluster import Words
 
 
 def answered(made: ClusterAccount, asked: str) -> Fits:
@@ -111,3 +117,34 @@ def test_the_count_is_bounded() -> None:
     cluster = Cluster()
     cluster.node("a", recorded(*[gpu("a", index, 400) for index in range(3)]))
     assert answered(cluster.account, "1 GiB").count == MOST_COUNTED
+
+
+async def test_the_place_is_that_of_the_policy_of_the_cluster() -> None:
+    """The extender's default, else an assumed one; a chosen policy, and one that a manifest names, go before both."""
+    picture = Picture()
+    cluster = Cluster()
+    cluster.node("a", recorded(gpu("a", 0), gpu("a", 1)))
+    cluster.pod("held", 3, "a", on=0)
+    picture.refresh(cluster.account, ClusterClaims())
+    page = FitsPage(picture)
+
+    async def told(placement: str = "") -> tuple[str, str]:
+        words = Words(await page.short("2 GiB", placement)).found
+        (policy,) = (each for each in words if each.startswith("Placement policy: "))
+        return policy.removeprefix("Placement policy: "), next(each for each in words if each.startswith("GPU "))
+
+    assert await told() == ("binpack, assumed: the scheduler extender was not asked", "GPU 0")
+    assert await told("spread") == ("spread, chosen here", "GPU 1")
+    assert (await told("sideways"))[1] == "GPU 0"
+    picture.stand(ClusterStanding(ExtenderStanding("spread", "the Lease", None)))
+    assert await told() == ("spread, chosen by the Lease", "GPU 1")
+    assert await told("binpack") == ("binpack, chosen here", "GPU 0")
+    named = (
+        "{kind: Pod, metadata: {annotations: {gpushare/placement: binpack}}, "
+        "spec: {containers: [{resources: {limits: {aliyun.com/gpu-mem: 2}}}]}}"
+    )
+    assert "Placement policy: binpack, chosen by the pod" in await page.manifest(named)
+    assert "Placement policy: spread, chosen here" in await page.manifest(named, "spread")
+    cluster.node("b", recorded(gpu("b", 0)), policy="binpack")
+    picture.refresh(cluster.account, ClusterClaims())
+    assert "chosen by the Lease; 1 node names a policy of its own" in await page.short("2 GiB")

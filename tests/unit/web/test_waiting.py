@@ -11,11 +11,13 @@ from gpushare_plugin.claims.cluster import ClusterClaims
 from gpushare_plugin.kube.whole_cluster.waiting import WaitingPod
 from gpushare_plugin.ledger.node import GPU_MEMORY
 from gpushare_plugin.ledger.request import ContainerRequest
+from gpushare_plugin.ledger.standing import ExtenderStanding
 from gpushare_plugin.observe.cluster.explained import lines
 from gpushare_plugin.observe.cluster.explanation import Told, explain
 from gpushare_plugin.observe.cluster.verdict import with_verdict
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.web.picture import Picture
+from gpushare_plugin.web.standing import ClusterStanding
 from gpushare_plugin.web.viewer import EVERYTHING, Viewer
 from gpushare_plugin.web.waiting import asked, explained, verdict, waiting_pods
 from gpushare_plugin.web.waiting_page import WaitingPages
@@ -93,7 +95,7 @@ def test_what_a_pod_asks_for_has_units_and_claims() -> None:
 
 def text(cluster: Cluster, found: WaitingPod, viewer: Viewer) -> str:
     """Return the explanation of a pod for a viewer."""
-    return "\n".join(lines(asyncio.run(explained(cluster.account, found, viewer, NOW))))
+    return "\n".join(lines(asyncio.run(explained(cluster.account, found, viewer, NOW, ExtenderStanding()))))
 
 
 def test_the_text_is_that_of_explain_without_names_that_a_viewer_may_not_see(cluster: Cluster) -> None:
@@ -134,6 +136,20 @@ def test_a_pod_that_comes_or_goes_is_a_change_of_the_picture(cluster: Cluster) -
     assert "green" in picture.namespaces
     picture.refresh(cluster.account, NOTHING)
     assert picture.revision.value == before + 2
+
+
+async def test_a_pod_is_explained_by_the_policy_of_the_extender(cluster: Cluster) -> None:
+    """The page names the policy and who chose it; a change of the policy is a change of the picture."""
+    picture, found = Picture(), waits("p", 2, namespace="red")
+    picture.refresh(cluster.account, NOTHING, {found.pod.uid: found})
+    before, pages = picture.revision.value, WaitingPages(picture)
+    assert "Placement policy: binpack, assumed: the scheduler extender was not asked" in (
+        await pages.one("red/p", ALICE) or ""
+    )
+    for _ in range(2):
+        picture.stand(ClusterStanding(ExtenderStanding("spread", "the Lease", None)))
+    assert picture.revision.value == before + 1
+    assert "Placement policy: spread, chosen by the Lease" in (await pages.one("red/p", ALICE) or "")
 
 
 async def test_users_of_a_cluster_read_of_their_own_namespaces_only(tmp_path: Path) -> None:

@@ -13,21 +13,25 @@ from gpushare_plugin.base.log.form import configure_log
 from gpushare_plugin.claims.outlook import claims_verdict
 from gpushare_plugin.claims.outlook import outlook as claims_outlook
 from gpushare_plugin.cli import completing
-from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
+from gpushare_plugin.cli.options import (
+    context_option,
+    extender_namespace_option,
+    partitioner_namespace_option,
+    person_kubeconfig_option,
+)
 from gpushare_plugin.cli.output import output_style, show, show_json, warn
-from gpushare_plugin.core.policies import POLICIES
 from gpushare_plugin.kube.client import Client, ClusterError
-from gpushare_plugin.kube.lease import read_lease, silence
-from gpushare_plugin.kube.names import ANYONE, CLIENTS, EXTENDER_LEASE, WHAT_ANYONE_CAN_DO
+from gpushare_plugin.kube.names import WHAT_ANYONE_CAN_DO
 from gpushare_plugin.kube.objects import ApiPod
 from gpushare_plugin.kube.pods import pod_of
+from gpushare_plugin.kube.whole_cluster.extender_lease import extender_standing
 from gpushare_plugin.kube.whole_cluster.overview import Overview, read, read_pod
 from gpushare_plugin.kube.whole_cluster.pod_claims import ClaimOverview, read_claims
 from gpushare_plugin.kube.whole_cluster.reading import PATIENT
 from gpushare_plugin.kube.whole_cluster.waiting import reasons_of
-from gpushare_plugin.ledger.annotations import PLACEMENT
+from gpushare_plugin.ledger.standing import ExtenderStanding
 from gpushare_plugin.observe.cluster.explained import lines
-from gpushare_plugin.observe.cluster.explanation import ExtenderStanding, Told, explain
+from gpushare_plugin.observe.cluster.explanation import Told, explain
 from gpushare_plugin.observe.cluster.verdict import with_verdict
 from gpushare_plugin.observe.parts import encode
 from gpushare_plugin.partitioner.outlook import JudgedOverview, outlook, partitioners
@@ -45,20 +49,8 @@ from gpushare_plugin.partitioner.outlook import JudgedOverview, outlook, partiti
 @click.option(
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format; json has every node."
 )
-@click.option(
-    "--extender-namespace",
-    metavar="NAMESPACE",
-    default="kube-system",
-    show_default=True,
-    help="Namespace of the scheduler extender, whose Lease there names its default placement policy.",
-)
-@click.option(
-    "--partitioner-namespace",
-    metavar="NAMESPACE",
-    default="kube-system",
-    show_default=True,
-    help="Namespace of the partitioner, whose Lease there says whether one runs, and how it decides.",
-)
+@extender_namespace_option
+@partitioner_namespace_option
 @person_kubeconfig_option
 @context_option
 def command(pod: str, output: str, kubeconfig: Path | None, context: str | None, **namespaces: str | None) -> None:
@@ -129,7 +121,9 @@ def _of_claims(claims: ClaimOverview) -> str:
 
 async def _read(client: Client, name: str, namespaces: Mapping[str, str | None]) -> _Read:
     found = await read_pod(client, namespaces["namespace"] or "", name)
-    extender = await _standing(client, namespaces["extender_namespace"] or "")
+    extender = await extender_standing(client, namespaces["extender_namespace"] or "", datetime.now(UTC))
+    if extender.open_to_anyone:
+        warn(f"gpushare: {WHAT_ANYONE_CAN_DO}; use client certificates (docs/scheduling.md, HTTPS)")
     pod = pod_of(found)
     if pod.node is None and not pod.ended and pod.asks_for_slices:
         judged = await read(client, empty=lambda: JudgedOverview(extender.policy))
@@ -148,30 +142,3 @@ async def _read(client: Client, name: str, namespaces: Mapping[str, str | None])
             raise
         overview = Overview(extender.policy)  # a pod can outlive its node for some minutes
     return found, extender, overview, ()
-
-
-async def _standing(client: Client, namespace: str) -> ExtenderStanding:
-    """Return what the Lease of the scheduler extender says: what it does by default, and whether one runs."""
-    name = f"Lease {namespace}/{EXTENDER_LEASE}"
-    try:
-        lease = await read_lease(client, namespace, EXTENDER_LEASE)
-    except ClusterError as error:
-        if error.status == HTTPStatus.NOT_FOUND:
-            assumed = f"no scheduler extender has a {name}; --extender-namespace names another namespace"
-            return ExtenderStanding(assumed=assumed, stopped=f"there is no {name}", installed=False)
-        forbidden = error.status == HTTPStatus.FORBIDDEN
-        why = (
-            f"you may not get the {name} of the scheduler extender"
-            if forbidden
-            else f"the {name} cannot be read: {error}"
-        )
-        return ExtenderStanding(assumed=why)
-    if lease.metadata.annotations.get(CLIENTS) == ANYONE:
-        warn(f"gpushare: {WHAT_ANYONE_CAN_DO}; use client certificates (docs/scheduling.md, HTTPS)")
-    silent = silence(lease, datetime.now(UTC))
-    stopped = None if silent is None else f"{silent} {name}"
-    policy = lease.metadata.annotations.get(PLACEMENT)
-    if policy is not None and policy in POLICIES:
-        return ExtenderStanding(policy, f"the default of the scheduler extender ({name})", None, stopped)
-    assumed = f"the {name} of the scheduler extender names no policy that is known here"
-    return ExtenderStanding(assumed=assumed, stopped=stopped)

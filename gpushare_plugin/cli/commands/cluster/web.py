@@ -17,6 +17,7 @@ from gpushare_plugin.cli.options import (
     A_PATH,
     an_address,
     context_option,
+    extender_namespace_option,
     log_format_option,
     log_level_option,
     names_by_commas,
@@ -34,6 +35,7 @@ from gpushare_plugin.cli.serving import (
 from gpushare_plugin.web import in_cluster
 from gpushare_plugin.web.credentials import TrustedProxy
 from gpushare_plugin.web.service import WebSettings, serve
+from gpushare_plugin.web.standing import ProgramNamespaces
 
 
 @click.command("web", short_help="Show every GPU of a cluster in the browser.")
@@ -68,6 +70,7 @@ from gpushare_plugin.web.service import WebSettings, serve
     type=click.BOOL,
     default=False,
 )
+@extender_namespace_option
 @person_kubeconfig_option
 @context_option
 @log_format_option
@@ -81,7 +84,8 @@ def command(*, listen_address: str | None, kubeconfig: Path | None, context: str
     """
     if listen_address is None:
         configure_log("console", "warning")
-        settings = WebSettings(kubeconfig, context, options["port"], partial(_open, browser=options["browser"]))
+        opened = partial(_open, browser=options["browser"])
+        settings = WebSettings(kubeconfig, context, options["port"], _namespaces(options), opened)
         asyncio.run(until_stopped(serve(settings), interactive=True))
         return
     in_a_cluster = _in_cluster(listen_address, kubeconfig, context, options)
@@ -108,7 +112,13 @@ def _in_cluster(
             f"--listen-address {address} would take tokens over plain HTTP: give --tls-certificate and --tls-key, or "
             "--insecure-http=true behind a proxy that has HTTPS"
         )
-    return in_cluster.ClusterWebSettings(address, options["probe_address"], certificates, proxy, kubeconfig, context)
+    return in_cluster.ClusterWebSettings(
+        address, options["probe_address"], certificates, proxy, kubeconfig, context, _namespaces(options)
+    )
+
+
+def _namespaces(options: Mapping[str, Any]) -> ProgramNamespaces:
+    return ProgramNamespaces(options["extender_namespace"])
 
 
 def _open(address: str, *, browser: bool) -> None:

@@ -14,8 +14,9 @@ from gpushare_plugin.ledger.node_record import ResourceRecord
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.quantity import units
 from gpushare_plugin.ledger.request import ContainerRequest, PodRequest
+from gpushare_plugin.ledger.standing import ExtenderStanding
 from gpushare_plugin.observe.cluster.explained import lines
-from gpushare_plugin.observe.cluster.explanation import Explanation, ExtenderStanding, Told, explain, explain_in_steps
+from gpushare_plugin.observe.cluster.explanation import Explanation, Told, explain, explain_in_steps
 from gpushare_plugin.observe.cluster.report import CORDONS_NOT_READ
 from gpushare_plugin.observe.parts import encode
 from tests.unit.ledger.objects import container, memory, pod, request, uuid

@@ -8,8 +8,9 @@ from gpushare_plugin.core.effect import not_in_effect
 from gpushare_plugin.ledger.annotations import write_limits
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.request import ContainerRequest, PodRequest
+from gpushare_plugin.ledger.standing import ExtenderStanding
 from gpushare_plugin.observe.cluster.explained import lines
-from gpushare_plugin.observe.cluster.explanation import ExtenderStanding, Told
+from gpushare_plugin.observe.cluster.explanation import Told
 from gpushare_plugin.observe.cluster.verdict import with_verdict
 from gpushare_plugin.observe.parts import encode
 from tests.unit.ledger.objects import container, memory, pod, request, uuid

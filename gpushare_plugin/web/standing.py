@@ -1,0 +1,31 @@
+"""What the programs that decide about pods say of themselves, read again and again."""
+
+from datetime import UTC, datetime
+
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.kube.client import Client
+from gpushare_plugin.kube.whole_cluster.extender_lease import extender_standing
+from gpushare_plugin.ledger.standing import ExtenderStanding
+
+EVERY = 30.0
+"""Seconds between two reads."""
+
+
+class ProgramNamespaces(Struct, frozen=True):
+    """The namespaces of the programs whose Leases are read."""
+
+    extender: str = "kube-system"
+    """The namespace of the scheduler extender."""
+
+
+class ClusterStanding(Struct, frozen=True):
+    """What is known of a cluster beside its Nodes, Pods and claims."""
+
+    extender: ExtenderStanding = ExtenderStanding()
+    """The known state of the scheduler extender."""
+
+
+async def read_standing(client: Client, namespaces: ProgramNamespaces) -> ClusterStanding:
+    """Return what the programs say now; what cannot be read is said in the place of what would be known."""
+    now = datetime.now(UTC)
+    return ClusterStanding(await extender_standing(client, namespaces.extender, now))
