@@ -5,12 +5,14 @@ claims side by side during a rolling update: a lock on a file makes each change 
 """
 
 import asyncio
+import os
 import re
+import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -30,6 +32,8 @@ VERSION = 1
 """The version of the meaning of a record."""
 LARGEST_RECORD = 1 << 18
 """The size limit of a record in bytes; a claim has at most 32 devices."""
+TRUSTED_AFTER = 1.0
+"""Seconds from the last change of a file until its time tells a further change: the kernel counts time in ticks."""
 LOCK_WITHIN = 5.0
 """Seconds that a change waits for the change of another daemon, which takes milliseconds."""
 
@@ -103,6 +107,7 @@ class ClaimRecords:
         self._records: dict[str, ClaimRecord] = {}
         self._by_gpu: defaultdict[str, dict[str, PreparedClaim]] = defaultdict(dict)
         self._unreadable: dict[str, UnreadableRecord] = {}
+        self._states: Mapping[str, _FileState | None] = {}
         self._given_back: set[str] = set()
         self._turn = asyncio.Lock()
 
@@ -181,6 +186,8 @@ class ClaimRecords:
         self._unreadable.pop(uid, None)
 
     def _keep(self, uid: str, record: ClaimRecord) -> None:
+        if self._records.get(uid) == record:
+            return
         self._drop(uid)
         self._records[uid] = record
         for device in record.claim.devices:
@@ -222,18 +229,19 @@ class ClaimRecords:
         )
 
     def _look(self) -> None:
-        """Read all records, unless this process made the last change; raises OSError.
+        """Read the records that have changed, unless this process made the last change; raises OSError.
 
         Records that cannot be read are always read again: people may have removed or mended them.
         """
         if self.current:
-            self._read(each.path for each in self._unreadable.values())
+            self._read(self._unreadable)
             return
         for leftover in self.directory.glob(".*.new"):  # of a daemon that ended while it wrote
             leftover.unlink(missing_ok=True)
-        self._records = {}
-        self._by_gpu.clear()
-        self._read(self.directory.glob("*.json"))
+        before, self._states = self._states, dict(_states(self.directory))
+        gone = self._records.keys() - self._states.keys()
+        changed = {uid for uid, state in self._states.items() if state is None or state != before.get(uid)}
+        self._read(gone | changed | self._unreadable.keys())
         self._sign()
 
     def _sign(self) -> None:
@@ -245,16 +253,21 @@ class ClaimRecords:
             with suppress(OSError):  # then nobody can change the records either
                 remove_file(file)
 
-    def _read(self, files: Iterable[Path]) -> None:
-        """Read records, in place of all records that could not be read."""
-        files, before, self._unreadable = sorted(files), self._unreadable, {}
-        for file in files:
-            uid = file.name.removesuffix(".json")
+    def _read(self, uids: Iterable[str]) -> None:
+        """Read records, in place of all records that could not be read; `uids` are the names of files without `.json`.
+
+        A record that is gone, or of an earlier boot, is forgotten.
+        """
+        uids, before, self._unreadable = sorted(uids), self._unreadable, {}
+        for uid in uids:
+            file = self._file(uid)
             try:
                 record = _decoded(file, uid)
             except FileNotFoundError:
+                self._drop(uid)
                 continue
             except ClaimRecordError as error:
+                self._drop(uid)
                 if uid_is_usable(uid):
                     newer = isinstance(error, _NewerError)
                     self._unreadable[uid] = UnreadableRecord(file, str(error), newer, _told(file))
@@ -264,10 +277,33 @@ class ClaimRecords:
             if record.boot == self._boot:
                 self._keep(uid, record)
             else:
+                self._drop(uid)
                 file.unlink(missing_ok=True)
 
     def _file(self, uid: str) -> Path:
         return self.directory / f"{uid}.json"
+
+
+class _FileState(NamedTuple):
+    """What differs once a file was replaced or changed."""
+
+    inode: int
+    size: int
+    changed_at_ns: int
+
+
+def _states(directory: Path) -> Iterator[tuple[str, _FileState | None]]:
+    """Yield the UID of each record with the state of its file; None for a file that can change unseen, as it is new.
+
+    Raises OSError.
+    """
+    now = time.time_ns()
+    with os.scandir(directory) as files:
+        for file in files:
+            if file.name.endswith(".json"):
+                found = file.stat(follow_symlinks=False)
+                state = _FileState(found.st_ino, found.st_size, found.st_mtime_ns)
+                yield file.name.removesuffix(".json"), state if now - found.st_mtime_ns > TRUSTED_AFTER * 1e9 else None
 
 
 class _NewerError(ClaimRecordError):
