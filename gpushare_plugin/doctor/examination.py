@@ -171,16 +171,16 @@ def _lines(facts: Facts, host: HostRoot, node: str) -> Iterator[Diagnosis]:
     if reason := facts.without_gpus:
         yield from (not_looked_at(subject, reason) for subject in _SUBJECTS_OF_GPUS)
     else:
-        yield from _lines_of_gpus(facts, host)
+        yield from _lines_of_gpus(facts, host, node)
     yield from cgroups.judge_cgroups(facts.cgroups, facts.driver.kernel)
-    yield from kubelet.judge_kubelet(facts.kubelet, host)
-    yield from plugins.judge_plugins(facts.plugins, dict(facts.kubelet.listed), node)
+    yield from kubelet.judge_kubelet(facts.kubelet, host, node)
+    yield from plugins.judge_plugins(facts.plugins, facts.kubelet, node)
     yield from rights.judge_rights(facts.rights, host.refused)
 
 
-def _lines_of_gpus(facts: Facts, host: HostRoot) -> Iterator[Diagnosis]:
+def _lines_of_gpus(facts: Facts, host: HostRoot, node: str) -> Iterator[Diagnosis]:
     """Yield the lines about what brings GPUs into containers, on a machine that has GPUs."""
-    yield from driver.judge_driver(facts.driver, facts.needs)
+    yield from driver.judge_driver(facts.driver, facts.needs, node)
     if facts.nvml:
         yield from nvml.judge_nvml(facts.nvml, facts.driver.kernel)
     if facts.runtime is None:

@@ -19,21 +19,21 @@ def lines_of(report: DoctorReport, width: int | None = None) -> Iterator[str]:
     mistakes = [(line.subject, line.remedy) for line in report.lines if line.remedy]
     better = [(line.subject, line.improvement) for line in report.lines if line.improvement]
     yield from _numbered("What to do, in this order:", mistakes, width)
-    if mistakes:
-        yield "Then run gpushare doctor again."
     yield from _numbered("What would give this node the first isolation of each list of the config:", better, width)
     yield ""
     yield f"{report.right} right, {report.wrong} wrong, {report.not_looked_at} not looked at"
 
 
 def _numbered(title: str, instructions: Sequence[tuple[str, str]], width: int | None) -> Iterator[str]:
-    """Yield instructions about parts of the node below a title; nothing without instructions."""
-    if instructions:
-        yield ""
-        yield title
+    """Yield instructions about parts of the node below a title, and what comes after them; nothing without any."""
+    if not instructions:
+        return
+    yield ""
+    yield title
     for number, (subject, instruction) in enumerate(instructions, 1):
         sentence = f"{instruction[:1].upper()}{instruction[1:]}."
         yield from _wrapped(f"{number}. {subject}: {sentence}", _INDENT, width)
+    yield "Then run gpushare doctor again."
 
 
 def _wrapped(line: str, indent: str, width: int | None) -> list[str]:

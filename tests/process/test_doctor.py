@@ -77,6 +77,16 @@ async def test_commands_of_remedies_have_the_name_of_the_node(short_path: Path) 
     assert "node NODE " in done.output
 
 
+async def test_a_command_to_check_with_has_the_options_that_were_given(short_path: Path, nvml: FakeNvml) -> None:
+    """The command that judges by CDI is the one that was run, but for the strategy and an archive that is written."""
+    config, bundle = short_path / "a config.yaml", short_path / "bundle.tar.gz"
+    config.write_text("version: v1\n")
+    options = ("--config-file", config, "--bundle", bundle, "--node-name=gpu-1", "--device-list-strategy=envvar")
+    done = await asked(OPERATOR_25_10, short_path / "node", *options, nvml=nvml)
+    check = f"--device-list-strategy=cdi-cri --root {short_path}/node --config-file '{config}' --node-name=gpu-1"
+    assert f"Check with `gpushare doctor {check}`" in done.output
+
+
 async def test_the_config_that_counts_is_named(short_path: Path) -> None:
     """A file by its path; without a file, the defaults count, and options in any case."""
     done = await asked(WITHOUT_GPU, short_path / "one", "--device-list-strategy=cdi-cri")

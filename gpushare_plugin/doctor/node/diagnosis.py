@@ -48,6 +48,14 @@ def one_of(*ways: str) -> str:
     return f"do one of these, the best here first. {'. '.join(listed)}"
 
 
+def drained(node: str, work: str) -> str:
+    """Return what to do on a node without pods as an instruction that ends with a node which takes pods again."""
+    return (
+        f"drain the node (`kubectl drain {node} --ignore-daemonsets`), {work}. At the end, let pods come again: "
+        f"`kubectl uncordon {node}`"
+    )
+
+
 def not_looked_at(subject: str, reason: str) -> Diagnosis:
     """Return the line of a part of which nothing is known, with the reason."""
     return Diagnosis(subject=subject, judgement="notLookedAt", found=reason)

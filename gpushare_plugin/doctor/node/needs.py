@@ -12,6 +12,8 @@ from gpushare_plugin.kubelet.paths import DEFAULT_POD_RESOURCES_SOCKET
 
 CONFIG = "config"
 """The subject of the line about the config."""
+CHECK_BY_CDI = "gpushare doctor --device-list-strategy=cdi-cri"
+"""The command that judges a node by CDI."""
 _BY_RUNTIME = frozenset({"envvar", "volume-mounts"})
 """Values of `deviceListStrategy` that NVIDIA's runtime carries out."""
 
@@ -52,6 +54,8 @@ class ConfigNeeds(Struct, frozen=True):
     """The config file; None without one."""
     pod_resources_socket: str = str(DEFAULT_POD_RESOURCES_SOCKET)
     """Where the daemon gets the kubelet's pod-resources socket from, a path of the node."""
+    check_by_cdi: str = CHECK_BY_CDI
+    """The command that judges the same node by CDI, with the other options that doctor was given."""
 
     @property
     def driver_limits(self) -> bool:
@@ -80,17 +84,21 @@ def by_cdi(needs: ConfigNeeds) -> str:
         "give GPUs by CDI, with `helm upgrade … --reuse-values --set deviceListStrategy=cdi-cri`, or with "
         "`deviceListStrategy: cdi-cri` below flags.plugin in the config file of a daemon without the chart: the daemon "
         "then writes a specification of its own, and nothing has to be repeated after a change of the driver. Check "
-        "with `gpushare doctor --device-list-strategy=cdi-cri`: without this option, doctor still judges by "
-        + strategies(needs)
+        f"with `{needs.check_by_cdi}`: without this option, doctor still judges by {strategies(needs)}"
     )
 
 
 def needs_of(
-    config: Config, file: str | None, pod_resources_socket: Path, limits_root: Path = DEFAULT_LIMITS_ROOT
+    config: Config,
+    file: str | None,
+    pod_resources_socket: Path,
+    limits_root: Path = DEFAULT_LIMITS_ROOT,
+    check_by_cdi: str = CHECK_BY_CDI,
 ) -> ConfigNeeds:
     """Return what a node must have for `config` and a daemon with this socket of the kubelet, a path of the node.
 
-    `file` is the file of the config, None without one, and `limits_root` the root of driver limits, a path of the node.
+    `file` is the file of the config, None without one, `limits_root` the root of driver limits, a path of the node, and
+    `check_by_cdi` the command that judges the node by CDI.
     """
     plugin = config.flags.plugin
     return ConfigNeeds(
@@ -106,6 +114,7 @@ def needs_of(
         limits_root=str(limits_root),
         file=file,
         pod_resources_socket=str(pod_resources_socket),
+        check_by_cdi=check_by_cdi,
     )
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from gpushare_plugin.base.structs import Struct
-from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
+from gpushare_plugin.doctor.node.diagnosis import Diagnosis, drained, not_looked_at, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
 from gpushare_plugin.gpus.nvml.initialisation import LIBRARY, LIBRARY_FOLDERS
@@ -68,8 +68,11 @@ def library_below(host: HostRoot, root: str) -> str | None:
     return host.first(*(f"{root.rstrip('/')}/{folder}/{LIBRARY}" for folder in LIBRARY_FOLDERS))
 
 
-def judge_driver(facts: DriverFacts, needs: ConfigNeeds) -> Iterator[Diagnosis]:
-    """Yield the lines about kernel module and libraries of a machine that has GPUs."""
+def judge_driver(facts: DriverFacts, needs: ConfigNeeds, node: str) -> Iterator[Diagnosis]:
+    """Yield the lines about kernel module and libraries of a machine that has GPUs.
+
+    `node` is the name of the node, for commands.
+    """
     if facts.kernel:
         yield right(KERNEL_MODULE, f"{facts.kernel}{facts.kind and f', {facts.kind} kernel module'}")
     else:
@@ -79,10 +82,10 @@ def judge_driver(facts: DriverFacts, needs: ConfigNeeds) -> Iterator[Diagnosis]:
             "install NVIDIA's driver for the running kernel and run `modprobe nvidia`; `dmesg | grep -i nvrm` says why "
             "it fails. With NVIDIA's operator, see the log of the pod nvidia-driver-daemonset on this node",
         )
-    yield _libraries(facts, needs)
+    yield _libraries(facts, needs, node)
 
 
-def _libraries(facts: DriverFacts, needs: ConfigNeeds) -> Diagnosis:
+def _libraries(facts: DriverFacts, needs: ConfigNeeds, node: str) -> Diagnosis:
     if facts.root is None and needs.driver_root != "/":
         return wrong(
             LIBRARIES,
@@ -101,10 +104,13 @@ def _libraries(facts: DriverFacts, needs: ConfigNeeds) -> Diagnosis:
             LIBRARIES,
             f"version {facts.library} below {facts.root}, but the kernel runs {facts.kernel}: the driver was upgraded "
             "or installed twice, and NVML refuses to work (driver/library version mismatch)",
-            "drain and reboot the node. If the versions still differ, two drivers are installed: compare `modinfo -F "
-            "version nvidia` with the packages (`dpkg -l | grep nvidia`, or `rpm -qa | grep -i nvidia`), and remove "
-            "one. Without a reboot: stop what uses the GPUs first (pods, nvidia-persistenced, DCGM), unload "
-            "the modules (nvidia-peermem, nvidia-uvm, nvidia-drm, nvidia-modeset, nvidia; a node may lack some), "
-            "and run `modprobe nvidia`",
+            drained(
+                node,
+                "and reboot the node. If the versions still differ, two drivers are installed: compare `modinfo -F "
+                "version nvidia` with the packages (`dpkg -l | grep nvidia`, or `rpm -qa | grep -i nvidia`), and "
+                "remove one. Instead of the reboot, you can stop what else uses the GPUs (nvidia-persistenced, DCGM), "
+                "unload the modules (nvidia-peermem, nvidia-uvm, nvidia-drm, nvidia-modeset, nvidia; a node may lack "
+                "some), and run `modprobe nvidia`",
+            ),
         )
     return right(LIBRARIES, f"{facts.library or 'version unknown'}, below {facts.root}")

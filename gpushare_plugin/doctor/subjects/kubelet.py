@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpushare_plugin.base.structs import Struct, replace
-from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
+from gpushare_plugin.doctor.node.diagnosis import Diagnosis, drained, not_looked_at, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
 from gpushare_plugin.doctor.node.sockets import listens
@@ -20,7 +20,9 @@ from gpushare_plugin.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY
 DIRECTORY, POD_RESOURCES, CHECKPOINT = "kubelet, device plugins", "kubelet, pod-resources", "kubelet, checkpoint"
 PLUGIN_DIRECTORY = str(DEFAULT_PLUGIN_DIRECTORY)
 _K0S = "/var/lib/k0s/kubelet/pod-resources/kubelet.sock"
-_NO_KUBELET = "/var/lib/kubelet is not there: no kubelet has run on this machine, or the root of the node is elsewhere"
+_NO_KUBELET = (
+    "/var/lib/kubelet is empty or not there: no kubelet has run on this machine, or the root of the node is elsewhere"
+)
 _IN_SERVICES = "(K3s, RKE2, k0s and MicroK8s have the kubelet in services of their own)"
 _STARTS = (
     f"run `systemctl start kubelet` {_IN_SERVICES}, after the container runtime is up; if the kubelet stops again, see "
@@ -73,9 +75,9 @@ def read_kubelet(host: HostRoot, needs: ConfigNeeds) -> KubeletFacts:
     return replace(facts, listed=counts, held=sum(len(holding.ids) for holding in recorded))
 
 
-def judge_kubelet(facts: KubeletFacts, host: HostRoot) -> Iterator[Diagnosis]:
-    """Yield the lines about the kubelet."""
-    if not host.is_directory(str(Path(PLUGIN_DIRECTORY).parent)):
+def judge_kubelet(facts: KubeletFacts, host: HostRoot, node: str) -> Iterator[Diagnosis]:
+    """Yield the lines about the kubelet; `node` is the name of the node, for commands."""
+    if not host.names(str(Path(PLUGIN_DIRECTORY).parent)):
         yield from (not_looked_at(subject, _NO_KUBELET) for subject in (DIRECTORY, POD_RESOURCES, CHECKPOINT))
         return
     yield _socket(
@@ -99,8 +101,11 @@ def judge_kubelet(facts: KubeletFacts, host: HostRoot) -> Iterator[Diagnosis]:
         yield wrong(
             CHECKPOINT,
             facts.failure,
-            f"drain the node, stop the kubelet, remove kubelet_internal_checkpoint in {PLUGIN_DIRECTORY}, and start "
-            "the kubelet, which writes the file anew",
+            drained(
+                node,
+                f"run `systemctl stop kubelet` {_IN_SERVICES}, remove kubelet_internal_checkpoint in "
+                f"{PLUGIN_DIRECTORY}, and run `systemctl start kubelet`, which writes the file anew",
+            ),
         )
     elif facts.listed or facts.held:
         resources = ", ".join(f"{name} ({count} healthy)" for name, count in facts.listed) or "none"

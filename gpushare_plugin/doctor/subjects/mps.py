@@ -97,7 +97,7 @@ def judge_mps(
     whether the config shares a GPU of this node by MPS.
     """
     dead = ", ".join(f"{place}/control" for place in facts.left_over)
-    rest = f"; left over, remove it: {dead} (nobody listens)" if dead else ""
+    rest = f"; left over of a daemon that has ended, and in nobody's way: {dead} (nobody listens)" if dead else ""
     for line in _needed(facts, needs, driver, plugins) if needed else _unused(facts, needs):
         yield replace(line, found=line.found + rest)
 
@@ -165,7 +165,7 @@ def _ends_others(facts: MpsFacts, plugins: PluginFacts) -> str:
     )
     if plugins.of_gpus:
         return (
-            f"do what the line about {OTHERS} says, since the pods of the other plugin have to be drained first; where "
+            f"do what the line about {OTHERS} says, since the pods of the other plugin have to end first; where "
             f"the MPS control daemon runs on after that, run {quit_each}"
         )
     return f"turn MPS off in the other plugin (sharing.mps of NVIDIA's device plugin), or run {quit_each}"

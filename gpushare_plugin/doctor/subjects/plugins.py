@@ -10,7 +10,7 @@ controllers/state_manager.go, `addGPUStateLabels`). `kubectl label` refuses to c
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import some_of
@@ -18,7 +18,7 @@ from gpushare_plugin.config.schema.names import WHOLE_GPU
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot, locked
 from gpushare_plugin.doctor.node.sockets import listens
-from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY
+from gpushare_plugin.doctor.subjects.kubelet import CHECKPOINT, PLUGIN_DIRECTORY, KubeletFacts
 from gpushare_plugin.kubelet.device_plugin.directory import KUBELET_SOCKET, LOCK_FILE, SOCKET_PREFIX
 
 OURS, OTHERS = "gpushare", "other device plugins"
@@ -66,11 +66,10 @@ def _maker(name: str) -> str | None:
     return next((maker for pattern, maker in _OF_GPUS.items() if re.fullmatch(pattern, name)), None)
 
 
-def judge_plugins(facts: PluginFacts, listed: Mapping[str, int], node: str) -> Iterator[Diagnosis]:
+def judge_plugins(facts: PluginFacts, kubelet: KubeletFacts, node: str) -> Iterator[Diagnosis]:
     """Yield the lines about our plugin and the others.
 
-    `listed` has the number of healthy devices of each resource in the kubelet's checkpoint; `node` is the name of the
-    node, for commands.
+    `kubelet` has what the checkpoint says of resources; `node` is the name of the node, for commands.
     """
     if facts.ours is None:
         reason = f"{PLUGIN_DIRECTORY} is not there, or cannot be read by this process"
@@ -83,24 +82,44 @@ def judge_plugins(facts: PluginFacts, listed: Mapping[str, int], node: str) -> I
             OURS, "the daemon does not run on this node (yet), which is no fault; start it once nothing is wrong"
         )
     if facts.of_gpus:
-        makers = dict.fromkeys(maker for name in facts.of_gpus if (maker := _maker(name)))
-        yield wrong(
-            OTHERS,
-            f"{' and '.join(makers)} serves at {some_of(facts.of_gpus, _NAMES_TO_SHOW)}: both plugins give the same "
-            "GPUs to pods, and neither knows of the other's pods",
-            "drain the pods with a GPU of the other plugin (nvidia.com/gpu and the like), since it forgets them, and "
-            "then keep that plugin off this node: with NVIDIA's operator `kubectl label --overwrite node "
-            f"{node} nvidia.com/gpu.deploy.device-plugin=false`, or devicePlugin.enabled=false for all nodes; "
-            "otherwise by the nodeSelector of its DaemonSet",
-        )
-    elif facts.unknown and not facts.ours and listed.get(WHOLE_GPU):
-        yield not_looked_at(
-            OTHERS,
-            f"the kubelet's checkpoint shows {WHOLE_GPU} ({listed[WHOLE_GPU]} healthy), and no plugin that doctor "
-            f"knows serves that: find out whether {some_of(facts.unknown, _NAMES_TO_SHOW)} does, by the pods of this "
-            f"node that mount {PLUGIN_DIRECTORY}, and keep such a plugin off this node",
-        )
+        yield _of_gpus(facts, node)
+    elif reason := _not_known(facts, kubelet):
+        yield not_looked_at(OTHERS, reason)
     else:
         others = [f"{name} (nobody listens)" if _maker(name) else name for name in facts.of_others]
         found = f"none of NVIDIA GPUs; other sockets: {some_of(others, _NAMES_TO_SHOW)}"
         yield right(OTHERS, found if others else "none")
+
+
+def _of_gpus(facts: PluginFacts, node: str) -> Diagnosis:
+    """Return the line about other plugins of NVIDIA GPUs."""
+    makers = dict.fromkeys(maker for name in facts.of_gpus if (maker := _maker(name)))
+    return wrong(
+        OTHERS,
+        f"{' and '.join(makers)} serves at {some_of(facts.of_gpus, _NAMES_TO_SHOW)}: both plugins give the same "
+        "GPUs to pods, and neither knows of the other's pods",
+        "end the pods of this node that have a GPU of the other plugin (nvidia.com/gpu and the like), since gpushare "
+        "does not know of them, and then keep that plugin off this node: with NVIDIA's operator `kubectl label "
+        f"--overwrite node {node} nvidia.com/gpu.deploy.device-plugin=false`, or devicePlugin.enabled=false for all "
+        "nodes; otherwise by the nodeSelector of its DaemonSet",
+    )
+
+
+def _not_known(facts: PluginFacts, kubelet: KubeletFacts) -> str:
+    """Return why nobody can say whether plugins that doctor does not know serve GPUs; empty if that is known."""
+    names = some_of(facts.unknown, _NAMES_TO_SHOW)
+    healthy = dict(kubelet.listed).get(WHOLE_GPU)
+    if not facts.unknown:
+        return ""
+    if kubelet.failure:
+        return (
+            f"the kubelet's checkpoint cannot be read, so nothing shows whether {names} serves {WHOLE_GPU}: mend the "
+            f"line about {CHECKPOINT} first"
+        )
+    if facts.ours or not healthy:
+        return ""
+    return (
+        f"the kubelet's checkpoint shows {WHOLE_GPU} ({healthy} healthy), and no plugin that doctor knows serves that: "
+        f"find out whether {names} does, by the pods of this node that mount {PLUGIN_DIRECTORY}, and keep such a "
+        "plugin off this node"
+    )

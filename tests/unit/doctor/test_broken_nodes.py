@@ -15,7 +15,7 @@ from gpushare_plugin.doctor.examination import judged, read_node
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import ConfigNeeds, EntryNeeds
 from gpushare_plugin.doctor.subjects.driver import DriverFacts
-from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY
+from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY, read_kubelet
 from gpushare_plugin.doctor.subjects.mps import judge_mps, read_mps
 from gpushare_plugin.doctor.subjects.plugins import PluginFacts, judge_plugins, read_plugins
 from gpushare_plugin.gpus.exchange import write_message
@@ -102,7 +102,7 @@ def linked(bus: str, driver: str) -> HostDescription:
             ENVVAR,
             "driver (libraries)",
             "version 580.95.05 below /, but the kernel runs 570.86.15",
-            "drain and reboot the node. If the versions still differ, two drivers are installed",
+            "and reboot the node. If the versions still differ, two drivers are installed",
         ),
         (
             KUBEADM_CONTAINERD_1_7 + linked("3b", "nouveau") + linked("af", "nouveau"),
@@ -531,6 +531,35 @@ def test_a_plugin_that_nobody_knows_may_be_of_gpus(short_path: Path) -> None:
     assert "whether of-somebody.sock does" in line.found
 
 
+def test_a_broken_checkpoint_does_not_show_what_unknown_plugins_serve(short_path: Path) -> None:
+    """Beside a checkpoint that cannot be read, nobody knows whether an unknown plugin serves GPUs."""
+    torn = HostDescription({f"{PLUGIN_DIRECTORY}/kubelet_internal_checkpoint": '{"Data": {"Regis'})
+    unknown = HostDescription(sockets=(f"{PLUGIN_DIRECTORY}/of-somebody.sock",))
+    _, report = examined(KUBEADM_CONTAINERD_1_7 + torn + unknown, short_path / "unknown")
+    (line,) = [line for line in report.lines if line.subject == "other device plugins"]
+    assert line.judgement == "notLookedAt"
+    assert "nothing shows whether of-somebody.sock serves nvidia.com/gpu" in line.found
+    assert line.found.endswith("mend the line about kubelet, checkpoint first")
+    _, report = examined(KUBEADM_CONTAINERD_1_7 + torn, short_path / "none")
+    assert found(report, "other device plugins") == "none"
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        KUBEADM_CONTAINERD_1_7 + HostDescription({"/sys/module/nvidia/version": "570.86.15\n"}),
+        WITHOUT_GPU + HostDescription({f"{PLUGIN_DIRECTORY}/kubelet_internal_checkpoint": "{"}),
+    ],
+    ids=["driver", "checkpoint"],
+)
+def test_a_node_that_was_drained_takes_pods_again(host: HostDescription, short_path: Path) -> None:
+    """The remedy names the command to drain the node, and after the work the one that lets pods come again."""
+    _, report = examined(host, short_path)
+    remedy = wrong_lines(report)[0].remedy or ""
+    assert remedy.startswith("drain the node (`kubectl drain NODE --ignore-daemonsets`)")
+    assert remedy.endswith("At the end, let pods come again: `kubectl uncordon NODE`")
+
+
 def test_a_broken_checkpoint_is_named_once_by_its_path_on_the_node(short_path: Path) -> None:
     """Neither the root of the node, nor the path a second time, is in the line."""
     checkpoint = f"{PLUGIN_DIRECTORY}/kubelet_internal_checkpoint"
@@ -604,6 +633,17 @@ def test_the_toolkit_is_installed_before_its_commands_are_run(short_path: Path) 
     first, second = wrong_lines(report)
     assert "install the package nvidia-container-toolkit" in (first.remedy or "")
     assert "nvidia-ctk runtime configure" in (second.remedy or "")
+
+
+def test_the_toolkit_is_installed_before_a_specification_is_generated(short_path: Path) -> None:
+    """On a node without the toolkit, the command for a specification comes after the package that has nvidia-ctk."""
+    host = BARE + HostDescription({CONTAINERD: "version = 3\n", "/etc/cdi/nvidia.yaml": specification()})
+    _, report = examined(host, short_path, CDI)
+    (line,) = wrong_lines(report)
+    assert "names files that are not on the node: /usr/bin/nvidia-cdi-hook" in line.found
+    assert (line.remedy or "").startswith(
+        "install the package nvidia-container-toolkit-base, and then run `nvidia-ctk cdi generate"
+    )
 
 
 def test_with_cdi_only_the_daemon_uses_nvidias_runtime(short_path: Path) -> None:
@@ -729,7 +769,7 @@ def test_what_gpushare_itself_does_is_seen(served: Path) -> None:
     with control_daemon(MpsRoot(served / "run/nvidia/mps")):
         (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS, "", RUNNING, needed=True)
     assert (line.judgement, line.found) == ("right", "gpushare mps serves in /run/nvidia/mps")
-    ours, _ = judge_plugins(read_plugins(host), {}, "NODE")
+    ours, _ = judge_plugins(read_plugins(host), read_kubelet(host, ENVVAR), "NODE")
     assert ours.judgement == "right"
     write_message(MpsRoot(served / "run/nvidia/mps").status, MpsStatus(trouble="wanted.json cannot be read"))
     (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS, "", RUNNING, needed=True)
@@ -765,14 +805,15 @@ def test_a_dead_socket_of_the_control_daemon_does_not_count(served: Path) -> Non
     assert "no MPS control daemon listens at /run/nvidia/mps/pipe/control" in line.found
 
 
-def test_a_dead_socket_of_another_control_daemon_is_to_be_removed(short_path: Path) -> None:
-    """The socket that a control daemon left keeps nobody from MPS."""
+def test_a_dead_socket_of_another_control_daemon_is_in_nobodys_way(short_path: Path) -> None:
+    """The socket that a control daemon left keeps nobody from MPS, so nothing is said to be done about it."""
     pipes = "/run/nvidia/mps/nvidia.com/gpu/pipe"
     with built(KUBEADM_CONTAINERD_1_7 + HostDescription(sockets=(f"{pipes}/control",)), short_path):
         pass
     (line,) = judge_mps(read_mps(HostRoot(short_path), MPS, DriverFacts(root="/")), MPS, "", RUNNING, needed=True)
     assert line.found == (
-        f"nothing serves MPS in /run/nvidia/mps; left over, remove it: {pipes}/control (nobody listens)"
+        "nothing serves MPS in /run/nvidia/mps; left over of a daemon that has ended, and in nobody's way: "
+        f"{pipes}/control (nobody listens)"
     )
 
 

@@ -399,7 +399,9 @@ def test_a_config_with_another_isolation_is_served_without_them(
     assert line.improvement is not None
     assert "upgrade" in line.improvement
     assert "[driver, none]" not in line.improvement
-    assert "What would give this node the first isolation of each list of the config:" in [*lines_of(report)]
+    said = [*lines_of(report)]
+    assert "What would give this node the first isolation of each list of the config:" in said
+    assert said[-3:-1] == ["Then run gpushare doctor again.", ""]
 
 
 def test_the_way_to_cdi_names_the_steps_that_follow(short_path: Path) -> None:

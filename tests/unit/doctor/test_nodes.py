@@ -137,6 +137,14 @@ def test_an_empty_root_is_no_node(short_path: Path) -> None:
     assert "not known whether this machine has GPUs" in found(report, "driver (kernel)")
 
 
+def test_a_directory_of_a_kubelet_that_has_not_run_says_nothing(short_path: Path) -> None:
+    """An empty directory, such as of the kubelet's package, is no kubelet that has stopped."""
+    empty = HostDescription(directories=("/var/lib/kubelet",))
+    _, report = examined(WITHOUT_GPU.without("/var/lib/kubelet") + empty, short_path)
+    assert report.wrong == 0
+    assert found(report, "kubelet, device plugins").startswith("/var/lib/kubelet is empty or not there")
+
+
 def test_what_nvml_would_know_is_said_to_be_unknown(short_path: Path) -> None:
     """Without NVML a specification is right if it has any GPU, and the line says what is not known."""
     _, report = examined(KUBEADM_CONTAINERD_2, short_path, CDI, hidden())

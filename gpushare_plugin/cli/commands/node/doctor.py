@@ -1,7 +1,9 @@
 """`gpushare doctor`: whether this node is right for gpushare, and what to change."""
 
 import os
+import shlex
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from gpushare_plugin.config.loading.load import NO_FILE
 from gpushare_plugin.doctor.bundle import write_bundle
 from gpushare_plugin.doctor.examination import judged, read_node
 from gpushare_plugin.doctor.node.host import HostRoot
-from gpushare_plugin.doctor.node.needs import needs_of
+from gpushare_plugin.doctor.node.needs import CHECK_BY_CDI, needs_of
 from gpushare_plugin.doctor.words import lines_of
 from gpushare_plugin.gpus.nvml.gpus import NvmlSource
 from gpushare_plugin.observe.parts import encode
@@ -27,8 +29,20 @@ NODE_IS_WRONG = 3
 _MOUNTED = Path("/host")
 """Where the chart's Job mounts the root of the node."""
 
+_NOT_AGAIN = frozenset({"--device-list-strategy", "--bundle"})
+"""The options that a command to judge the node by CDI does not take over: an archive is not written twice."""
 
-@click.command("doctor", short_help="Say what is wrong on this node, and what to do.")
+
+class _Remembering(click.Command):
+    """A command that knows the words it was given."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words, and keep them as `_Remembering` in the context's `meta`."""
+        ctx.meta[_Remembering.__name__] = tuple(args)
+        return super().parse_args(ctx, args)
+
+
+@click.command("doctor", cls=_Remembering, short_help="Say what is wrong on this node, and what to do.")
 @click.option(
     "--root",
     metavar="DIRECTORY",
@@ -69,7 +83,8 @@ def command(context: click.Context, /, root: Path | None, output: str, bundle: P
         raise ConfigError(loaded.lines(loaded.problems))
     source = loaded.places.root.place.source
     file = None if source == NO_FILE else source
-    needs = needs_of(loaded.config, file, options["pod_resources_socket"], options["driver_limits_root"])
+    check = shlex.join((*CHECK_BY_CDI.split(), *_taken_over(context.meta[_Remembering.__name__])))
+    needs = needs_of(loaded.config, file, options["pod_resources_socket"], options["driver_limits_root"], check)
     facts = read_node(host, needs, NvmlSource)
     node = options["node_name"] or ""
     report = judged(facts, host, node or "NODE")
@@ -82,6 +97,17 @@ def command(context: click.Context, /, root: Path | None, output: str, bundle: P
         show(lines_of(report, style.width if sys.stdout.isatty() else None), style)
     if report.wrong:
         context.exit(NODE_IS_WRONG)
+
+
+def _taken_over(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words of the command line without the options of `_NOT_AGAIN` and their values."""
+    rest = iter(words)
+    for word in rest:
+        name, _, value = word.partition("=")
+        if name not in _NOT_AGAIN:
+            yield word
+        elif not value:
+            next(rest, None)
 
 
 def _root(given: Path | None) -> Path:
