@@ -96,7 +96,7 @@ EVENTS = {
     "limit_in_effect": "A limit that was not in effect is enforced now.",
     "pod_evicted": "The pod was evicted because it used more memory than its limit for longer than the grace period. Its controller may start another one.",
     "eviction_refused": "A pod that uses more memory than its limit could not be evicted; see `reason`. It is tried again, and other pods of the GPU wait for it. Neither holds for a static pod: change or remove its manifest on the node.",
-    "foreign_process_found": "A process uses an offered GPU, and its pod holds no units of it, or it is in no pod (`owner`). What it uses is missing to the pods. Usually a pod sets NVIDIA_VISIBLE_DEVICES itself, or a program runs on the host. End it, or do not offer the GPU.",
+    "foreign_process_found": "A process uses an offered GPU, and its pod holds no units and no claim of it, or it is in no pod (`owner`). What it uses is missing to the pods. Usually a pod sets NVIDIA_VISIBLE_DEVICES itself, or a program runs on the host. End it, or do not offer the GPU.",
     "foreign_process_gone": "The process does not use the GPU any more.",
     "usage_unknown": "It is not known which containers use the GPUs, or one of them. What the GPUs use is. See `reason`.",
     "usage_known": "It is known again which containers use the GPUs.",

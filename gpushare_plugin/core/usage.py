@@ -109,7 +109,7 @@ class ContainerUsage(Struct, frozen=True):
 
 
 class Stowaway(Struct, frozen=True):
-    """A process on an offered GPU that belongs to no pod with units of the GPU."""
+    """A process on an offered GPU that belongs to no pod with units or a claim of the GPU."""
 
     gpu: str
     """The UUID of the GPU."""

@@ -222,7 +222,8 @@ FOREIGN_PROCESS = EventKind(
     "Warning",
     "Pod or Node",
     "CheckUsage",
-    "A process uses a GPU of which its pod holds no units, or is in no pod; about the pod where that is known.",
+    "A process uses a GPU of which its pod holds no units and no claim, or is in no pod; about the pod where that is "
+    "known.",
     "Remove `NVIDIA_VISIBLE_DEVICES` from the pod, or end the program on the host.",
 )
 SLICE_BEING_MADE = EventKind(

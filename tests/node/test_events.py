@@ -133,7 +133,7 @@ TOLD_OF_PODS: list[tuple[NewsItem, str, str]] = [
     (
         news.StowawayFound(replace(FOREIGN, pod="team/one", pod_uid="uid-1", program="")),
         "ForeignGpuProcess",
-        f"process 4711 uses {UUID} without holding units of it",
+        f"process 4711 uses {UUID} without units or a claim of it",
     ),
 ]
 

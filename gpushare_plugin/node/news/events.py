@@ -159,7 +159,9 @@ class NewsEvents:
             namespace, _, name = found.pod.partition("/")
             regarding, whose = of_pod(namespace, name, found.pod_uid), ""
         process = f"process {found.pid}" + (f" ({found.program})" if found.program else "")
-        self._event(kinds.FOREIGN_PROCESS, regarding, f"{process}{whose} uses {found.gpu} without holding units of it")
+        self._event(
+            kinds.FOREIGN_PROCESS, regarding, f"{process}{whose} uses {found.gpu} without units or a claim of it"
+        )
 
     # ------------------------------------------------------------------ configs
 

@@ -265,7 +265,7 @@ class LimitInEffect(Struct, frozen=True):
 
 
 class StowawayFound(Struct, frozen=True):
-    """A process uses a GPU although its pod holds no unit of the GPU, or although the process is in no pod."""
+    """A process uses a GPU although its pod holds no unit and no claim of the GPU, or the process is in no pod."""
 
     process: Stowaway
     """The process."""

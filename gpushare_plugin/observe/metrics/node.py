@@ -292,7 +292,7 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_gpu_foreign_processes",
-        "Processes on an offered GPU that are in no pod, or whose pod holds no units of this GPU.",
+        "Processes on an offered GPU that are in no pod, or whose pod holds no units and no claim of this GPU.",
         _GPU,
         lambda view: [(gpu, len(used.stowaways)) for gpu, used in view.used if used.unknown is None],
     ),

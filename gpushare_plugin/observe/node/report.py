@@ -119,7 +119,7 @@ class ClaimedDevice(Part, frozen=True, kw_only=True):
 
 
 class ForeignProcess(Part, frozen=True, kw_only=True):
-    """A process on an offered GPU that is in no pod, or whose pod holds no units of the GPU."""
+    """A process on an offered GPU that is in no pod, or whose pod holds no units and no claim of the GPU."""
 
     pid: int
     """The number of the process on the host."""

@@ -176,8 +176,9 @@ def _excesses(name: str, reports: Sequence[GpuReport]) -> Iterator[str]:
     """Yield a sentence for every container without or over its memory limit, and for every foreign process."""
     yield from _excesses_of(name, [use for each in reports for use in each.uses or ()])
     for process in reports[0].foreign_processes:
-        used = "" if process.memory_used_mib is None else f" and uses {process.memory_used_mib} MiB"
-        yield f"{name}: process {process.pid} ({process.program}) of {process.whose} holds no units of it{used}"
+        used = "" if process.memory_used_mib is None else f", and uses {process.memory_used_mib} MiB"
+        foreign = f"process {process.pid} ({process.program}) of {process.whose}"
+        yield f"{name}: {foreign} holds no units and no claim of it{used}"
 
 
 def _excesses_of(name: str, uses: Sequence[Use]) -> Iterator[str]:

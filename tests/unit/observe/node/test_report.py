@@ -208,7 +208,7 @@ class TestUsage:
         assert "9216 MiB 75%" in " ".join(lines[1].split())
         for sentence in (
             "GPU 0: team/a (main) uses 8192 MiB, and may use 5120 MiB",
-            "GPU 0: process 7 (miner) of the host holds no units of it and uses 1024 MiB",
+            "GPU 0: process 7 (miner) of the host holds no units and no claim of it, and uses 1024 MiB",
         ):
             assert sentence in text(node)
         (row,) = (line for line in lines if " team " in line)
