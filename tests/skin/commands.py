@@ -79,7 +79,10 @@ async def _of_the_doctor(folder: Path) -> Texts:
     with FakeNvml(GPUS, driver_version=DRIVER) as nvml, built(OPERATOR_25_10, root, nvml.library):
         environment = {**nvml.environment, "POD_RESOURCES_SOCKET": ""}
         done = [await run("doctor", "--root", root, "-o", form, environment=environment) for form in ("text", "json")]
-    texts = [re.sub(r"(root|user \d+), with(out)? CAP_SYS_ADMIN", "<rights>", told(each)) for each in done]
+    texts = [
+        re.sub(r"(root|user \d+), with(out)? CAP_SYS_ADMIN", "<rights>", told(each).replace(str(root), "<root>"))
+        for each in done
+    ]
     return {f"commands/doctor.{form}": text for form, text in zip(("txt", "json"), texts, strict=True)}
 
 
