@@ -64,6 +64,7 @@ EVENTS = {
     "claims_unavailable": "This node gives no GPU by claim, because of `reason`, and tries again. The device plugin offers its GPUs, but for those that may belong to earlier claims.",
     "claim_users_unknown": "Somebody unknown seems to use `claim`, and the claim cannot be read, because of `reason`. A pod that came to the claim later stays unknown for now: its processes do not keep the claim.",
     "claims_not_compared": "The claims with files on this node cannot be compared with the claims of the cluster and of containers, because of `reason`. Files of claims that nobody has stay for now.",
+    "claim_kept": "Nobody has the claim any more, and its files stay, because processes of its pods still run (`reason`) or a file cannot be removed. Other claims do not get what the claim holds. End the processes on the node.",
     "claim_left_over": "Nobody had the claim any more: it was not allocated, no container had it, and the kubelet did not give it back. Its files are removed.",
     "claim_status_not_written": "What the claim got cannot be written into its status, because of `reason`; its pod is not affected. It is tried again. The daemon needs get of resourceclaims, and patch of resourceclaims/status.",
     "gpus_given_by_claim": "The GPUs belong to claims from now on. The device plugin does not offer them.",

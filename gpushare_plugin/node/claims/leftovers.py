@@ -82,7 +82,9 @@ class Leftovers:
         now, alone = clock(), kept - allocated.keys() - shown
         self._since = {uid: self._since.get(uid, now) for uid in alone}
         for uid in [uid for uid, since in self._since.items() if now - since >= LEFT_SECONDS]:
-            if not await self._preparation.forget(uid):
+            if reason := await self._preparation.forget(uid):
+                _log.warning("claim_kept", uid=uid, reason=reason)
+            else:
                 del self._since[uid]
                 _log.warning("claim_left_over", uid=uid)
 

@@ -172,10 +172,11 @@ class Preparation:
             known = self._records.claims.get(uid)
             if known is not None and named is not None:
                 _check_name(known.claim.id, named)
-            if known is not None and (running := [each.name for each in known.claim.users if self._pod_runs(each.uid)]):
+            if running := self._running(uid):
+                label = known.claim.id.label if known is not None else uid
                 return (
-                    f"claim {known.claim.id.label}: processes of pod {', '.join(running)} still run, and can use the "
-                    "GPU; the claim is given back once they have ended"
+                    f"claim {label}: processes of pod {', '.join(running)} still run, and can use the GPU; the claim "
+                    "is given back once they have ended"
                 )
             if uid not in self._records.newer:
                 self._files.remove(uid)
@@ -183,6 +184,13 @@ class Preparation:
         if known is not None:
             _log.info("claim_unprepared", claim=known.claim.id.label, uid=uid)
         return ""
+
+    def _running(self, uid: str) -> list[str]:
+        """Return the pods of a claim of which processes run: by name, or by UID where the record cannot be read."""
+        if (record := self._records.claims.get(uid)) is not None:
+            return [each.name for each in record.claim.users if self._pod_runs(each.uid)]
+        unreadable = self._records.unreadable.get(uid)
+        return sorted(filter(self._pod_runs, unreadable.pods)) if unreadable is not None else []
 
     async def learn_users(self, claim: AllocatedClaim) -> None:
         """Remember the pods of a claim that is prepared, as the API server has them now.

@@ -25,6 +25,7 @@ from gpushare_plugin.base.files.replacement import remove_file, replace_file
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import in_words
 from gpushare_plugin.core.prepared_claim import PreparedClaim
+from gpushare_plugin.gpus.containers import POD_UID
 
 _log = structlog.get_logger()
 
@@ -42,6 +43,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 _LAST_WRITER = "writer"
 """The name of the file, beside the records, that names the process which changed or read the records last."""
+_POD = re.compile(POD_UID.encode())
 _UID = re.compile(r"[0-9A-Za-z]([0-9A-Za-z-]{0,61}[0-9A-Za-z])?")
 
 
@@ -81,6 +83,8 @@ class UnreadableRecord(Struct, frozen=True):
     """Whether a newer version of gpushare wrote the record: then the file stays as the file is."""
     claim: PreparedClaim | None = None
     """The claim with what counts of the claim; None where the record does not tell."""
+    pods: frozenset[str] = frozenset()
+    """What can be the UIDs of pods of the claim: each UID in the file, also where the file is torn."""
 
 
 def uid_is_usable(uid: str) -> bool:
@@ -270,7 +274,7 @@ class ClaimRecords:
                 self._drop(uid)
                 if uid_is_usable(uid):
                     newer = isinstance(error, _NewerError)
-                    self._unreadable[uid] = UnreadableRecord(file, str(error), newer, _told(file))
+                    self._unreadable[uid] = UnreadableRecord(file, str(error), newer, *_told(file))
                 if uid not in before:
                     _log.error("claim_record_unreadable", path=str(file), reason=str(error))
                 continue
@@ -338,9 +342,14 @@ def _decoded(file: Path, uid: str) -> ClaimRecord:
     return record
 
 
-def _told(file: Path) -> PreparedClaim | None:
-    """Return the claim of a record that cannot be used, as far as the record tells."""
+def _told(file: Path) -> tuple[PreparedClaim | None, frozenset[str]]:
+    """Return the claim of a record that cannot be used, as far as the record tells, and what can be its pods' UIDs."""
     try:
-        return msgspec.json.decode(read_regular(file, LARGEST_RECORD), type=_ToldClaim).claim
-    except (OSError, msgspec.MsgspecError):
-        return None
+        content = read_regular(file, LARGEST_RECORD)
+    except OSError:
+        return None, frozenset()
+    pods = frozenset(each.group().decode() for each in _POD.finditer(content))
+    try:
+        return msgspec.json.decode(content, type=_ToldClaim).claim, pods
+    except msgspec.MsgspecError:
+        return None, pods

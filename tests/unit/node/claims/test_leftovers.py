@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.claims.claim import AllocatedClaim
+from gpushare_plugin.core.prepared_claim import ClaimUser
 from gpushare_plugin.kubelet.api import dra_v1_pb2
 from gpushare_plugin.node.claims.cdi_files import CdiFiles
 from gpushare_plugin.node.claims.leftovers import LEFT_SECONDS, LOOK_AGAIN, LOOK_EVERY, Leftovers
 from gpushare_plugin.node.claims.preparation import Preparation
 from gpushare_plugin.node.claims.records import VERSION, ClaimRecords
+from tests.logs import logged
 from tests.unit.node.claims.claims import BOOT, DRIVER, Card, Claims, claim_id, share
 from tests.unit.testing.dra.node import dra_node
 
@@ -128,6 +131,30 @@ async def test_a_record_of_a_newer_version_counts_until_nobody_has_the_claim(sho
         assert node.records.unreadable
         await node.look(LEFT_SECONDS)
         assert (dict(node.records.unreadable), node.claims.files) == ({}, files)
+
+
+async def test_a_damaged_record_is_kept_while_its_pods_run_and_the_log_says_so(short_path: Path) -> None:
+    """Its pod was deleted by force while no daemon ran: no kubelet and no API server knows the claim any more."""
+    pod = "11111111-2222-3333-4444-555555555555"
+    async with dra_node(short_path) as kubelet:
+        node = Node(short_path / "node", kubelet.kubelet.pod_resources_socket)
+        node.claims.allocated[FIRST] = replace(share("first", 10), users=(ClaimUser("pod", pod),))
+        await node.preparation.prepare([FIRST])
+        record = node.claims.records / f"{FIRST.uid}.json"
+        record.write_text(record.read_text().partition(pod)[0] + pod)
+        (node.claims.records / "writer").unlink()
+        await node.preparation.look()
+        node.claims.allocated.clear()
+        node.claims.running.add(pod)
+        await node.look(0)
+        with logged() as log:
+            await node.look(LEFT_SECONDS)
+        (told,) = [each for each in log if each["event"] == "claim_kept"]
+        assert pod in told["reason"]
+        assert node.records.unreadable
+        node.claims.running.clear()
+        await node.look(LOOK_EVERY)
+        assert node.claims.files == set()
 
 
 async def test_the_claims_of_the_cluster_are_listed_less_and_less_often(short_path: Path) -> None:

@@ -201,6 +201,27 @@ async def test_a_torn_record_costs_one_claim_and_is_named(tmp_path: Path, log: l
     assert await daemon.prepare([FIRST]) == first
 
 
+@pytest.mark.parametrize("damage", ["torn behind the pods", "another form"])
+async def test_what_runs_keeps_the_claim_of_a_damaged_record(tmp_path: Path, damage: str) -> None:
+    """Its pod was deleted by force, so the kubelet gives the claim back while processes of the pod still run."""
+    pod = "11111111-2222-3333-4444-555555555555"
+    claims = Claims(tmp_path, replace(share("first", 60), users=(ClaimUser("pod", pod),)), share("second", 60))
+    await claims.daemon().prepare([FIRST])
+    file = claims.records / f"{FIRST.uid}.json"
+    content = file.read_text()
+    torn = content[: content.index(pod) + len(pod)]
+    file.write_text(torn if damage == "torn behind the pods" else content.replace('"cdi": {', '"cdi": 5, "was": {'))
+    claims.allocated.pop(FIRST)
+    claims.running.add(pod)
+    daemon = claims.daemon(wait_for_room=0)
+    assert "still run" in (await daemon.unprepare([FIRST]))[FIRST.uid]
+    assert isinstance((await daemon.prepare([SECOND]))[SECOND.uid], str)
+    assert file.exists()
+    claims.running.clear()
+    assert await daemon.unprepare([FIRST]) == {FIRST.uid: ""}
+    assert not isinstance((await daemon.prepare([SECOND]))[SECOND.uid], str)
+
+
 async def test_a_record_of_a_newer_version_is_left_alone_and_named(tmp_path: Path) -> None:
     """The claim is refused, and given back without a change of the files, which the newer version needs."""
     claims = Claims(tmp_path, share("first", 10))
