@@ -388,3 +388,12 @@ def test_gpus_stay_where_they_are_while_claims_cannot_be_served(tmp_path: Path) 
     GivenFile(tmp_path).path.unlink()
     without_file = HandOver(GivenFile(tmp_path), unserved="the API server is not used")
     assert offered(without_file.hold_back(given_by_claim(), {}, frozenset({SECOND}))) == {SECOND}
+
+
+def test_an_upgrade_from_a_build_without_the_copy_writes_the_copy(tmp_path: Path) -> None:
+    """From then on, a daemon that sees only the copy keeps the GPU of claims from the device plugin."""
+    GivenFile(tmp_path / "driver").write({FIRST: UNKNOWN})
+    hand_over = HandOver(GivenFile(tmp_path / "driver", tmp_path / "copies"))
+    hand_over.hold_back(given_by_claim(), {})
+    hand_over.settle(frozenset())
+    assert FIRST in GivenFile(tmp_path / "copies").read().gpus
