@@ -663,6 +663,99 @@ def test_other_runtimes_are_understood(host: HostDescription, needs: ConfigNeeds
     assert wrong_lines(report) == []
 
 
+CRIO_DROP_IN = "/etc/crio/crio.conf.d/99-nvidia.toml"
+DOCKERS = "/etc/docker/daemon.json"
+
+
+@pytest.mark.parametrize(
+    ("host", "said", "remedy"),
+    [
+        (
+            CRIO.edited("/etc/crio/crio.conf", '"crun"', '"youki"'),
+            "the handler youki as default_runtime, and there is no such handler (handlers: crun, nvidia), so CRI-O",
+            "set default_runtime in /etc/crio/crio.conf to one of these handlers and run systemctl restart crio",
+        ),
+        (
+            CRIO.edited("/etc/crio/crio.conf", '"crun"', '"nvidia"').edited(CRIO_DROP_IN, ".nvidia]", ".other]"),
+            "names the handler nvidia as default_runtime",
+            "or make a handler of that name: run `nvidia-ctk runtime configure --runtime=crio`",
+        ),
+        (
+            DOCKER.edited(DOCKERS, '"default-runtime": "nvidia"', '"default-runtime": "nvida"'),
+            "the handler nvida as default-runtime, and there is no such handler (handlers: runc, nvidia)",
+            f"set default-runtime in {DOCKERS} to one of these handlers and run systemctl restart docker",
+        ),
+    ],
+    ids=["CRI-O", "CRI-O, nvidia", "Docker"],
+)
+def test_a_default_handler_that_is_not_there_is_wrong(
+    *, host: HostDescription, said: str, remedy: str, short_path: Path
+) -> None:
+    """Such a CRI-O or Docker does not start; a command for the handler nvidia is named only where that one is meant."""
+    _, report = examined(host, short_path)
+    line = wrong_lines(report)[0]
+    assert line.subject == "container runtime"
+    assert said in line.found
+    assert remedy in (line.remedy or "")
+    assert ("make a handler" in (line.remedy or "")) is ("handler nvidia as default" in said)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        CRIO.edited("/etc/crio/crio.conf", '"crun"', '""'),
+        CRIO.edited("/etc/crio/crio.conf", '"crun"', '"runc"'),
+        CRIO.edited("/etc/crio/crio.conf", '"crun"', '"youki"')
+        + HostDescription({"/etc/crio/crio.conf.d/more/10.conf": "[crio.runtime.runtimes.youki]\n"}),
+        DOCKER.edited(DOCKERS, '"default-runtime": "nvidia"', '"default-runtime": "io.containerd.kata.v2"'),
+        DOCKER
+        + HostDescription(
+            {
+                DOCKERS: '{"default-runtime": "nvidia"}',
+                "/etc/systemd/system/docker.service.d/gpu.conf": "[Service]\nExecStart=/usr/bin/dockerd "
+                "--add-runtime=nvidia=/usr/bin/nvidia-container-runtime\n",
+            }
+        ),
+    ],
+    ids=["CRI-O, empty", "CRI-O up to 1.30", "CRI-O, a folder", "Docker, a shim", "Docker, an option"],
+)
+def test_a_default_handler_that_the_runtime_knows_is_right(host: HostDescription, short_path: Path) -> None:
+    """A built-in handler, one of a file in a folder of CRI-O, a shim, and a runtime of dockerd's options are there."""
+    _, report = examined(host, short_path)
+    assert wrong_lines(report) == []
+
+
+def test_only_the_file_with_the_handler_is_named_as_its_place(short_path: Path) -> None:
+    """Of several files that the runtime reads, the one that defines NVIDIA's handler is named with the handler."""
+    _, report = examined(KUBEADM_CONTAINERD_2, short_path / "there")
+    assert found(report, "container runtime").endswith(f", which reads {CONTAINERD}, {DROP_IN}")
+    assert f"nvidia runs /usr/bin/nvidia-container-runtime, by {DROP_IN}; " in found(report, "NVIDIA's runtime")
+    _, report = examined(KUBEADM_CONTAINERD_2.without("/usr/bin/nvidia-container-runtime"), short_path / "gone", CDI)
+    (line,) = wrong_lines(report)
+    assert f"(b) remove the handler from {DROP_IN} and run systemctl restart containerd" in (line.remedy or "")
+
+
+def test_what_is_done_about_a_missing_program_leads_in_no_circle(short_path: Path) -> None:
+    """Where the config needs the handler, the handler is not to be removed; the operator's program is the operator's.
+
+    A package does not install the program of NVIDIA's operator, so the handler of an operator that is gone has to go.
+    """
+    _, report = examined(KUBEADM_CONTAINERD_2.without("/usr/bin/nvidia-container-runtime"), short_path / "package")
+    (line,) = wrong_lines(report)
+    assert line.remedy == "install NVIDIA's container toolkit (package nvidia-container-toolkit)"
+    k3s = K3S.without("/usr/bin/nvidia-container-runtime")
+    _, report = examined(k3s, short_path / "k3s", CDI)
+    (line,) = wrong_lines(report)
+    assert "(b) run systemctl restart k3s, or k3s-agent: each start makes " in (line.remedy or "")
+    _, report = examined(OPERATOR_24.without("/usr/local/nvidia"), short_path / "operator")
+    (line,) = [line for line in wrong_lines(report) if line.subject == "NVIDIA's runtime"]
+    assert "handler nvidia-legacy runs /usr/local/nvidia/toolkit/nvidia-container-runtime.legacy, " in line.found
+    first, _, second = (line.remedy or "").partition("(b) ")
+    assert "see the log of its pod nvidia-container-toolkit-daemonset" in first
+    assert second.startswith(f"where the operator is gone, remove these handlers from {CONTAINERD} and run systemctl")
+    assert "Then install NVIDIA's container toolkit (package nvidia-container-toolkit), and run `nvidia-ctk" in second
+
+
 def test_the_kubelet_says_which_runtime_counts(short_path: Path) -> None:
     """Where the kubelet's flags name containerd, what else is installed does not matter."""
     flags = 'KUBELET_KUBEADM_ARGS="--container-runtime-endpoint=unix:///run/containerd/containerd.sock"\n'

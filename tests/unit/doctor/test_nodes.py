@@ -59,7 +59,7 @@ def test_nothing_is_wrong_on_a_node_that_works(host: HostDescription, needs: Con
 @pytest.mark.parametrize(
     ("host", "subject", "part"),
     [
-        (KUBEADM_CONTAINERD_1_7, "container runtime", "containerd 1.7.28, by /etc/containerd/config.toml"),
+        (KUBEADM_CONTAINERD_1_7, "container runtime", "containerd 1.7.28, which reads /etc/containerd/config.toml"),
         (KUBEADM_CONTAINERD_1_7, "CDI in the container runtime", "off; the config does not use CDI"),
         (KUBEADM_CONTAINERD_1_7, "NVIDIA's runtime", "such as runtimeClassName nvidia"),
         (KUBEADM_CONTAINERD_1_7, "container toolkit", "1.17.8, in /usr/bin"),

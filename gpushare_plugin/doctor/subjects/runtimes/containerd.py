@@ -24,11 +24,13 @@ from gpushare_plugin.doctor.node.packages import is_at_least, package_version
 from gpushare_plugin.doctor.subjects.runtimes.runtime import (
     CDI_DIRECTORIES,
     FOR_PODS,
+    DefaultHandler,
     RuntimeFacts,
     is_nvidias,
     table,
     text,
     texts,
+    unknown_default,
 )
 
 DROP_INS = "/etc/containerd/conf.d"
@@ -102,20 +104,24 @@ def find_distribution(host: HostRoot) -> Distribution | None:
 class _ConfigFiles:
     """The files of one configuration, read in the order of containerd: a file, and then its imports.
 
-    containerd 1.x takes the section of the CRI plugin whole from the file read last that has the section, and 2.0 and
-    newer merge the settings of all files (`mergeConfig` in services/server/config/config.go of 1.7 and of 2.0).
+    containerd 1.x takes the section of the CRI plugin whole from the file read last that has the section: `mergeConfig`
+    in services/server/config/config.go of v1.7.28 replaces each entry of `Plugins`. 2.0 and newer merge the settings of
+    all files (`mergeConfig` in cmd/containerd/server/config/config.go of v2.0.0).
     """
 
     def __init__(self, host: HostRoot, *, merges: bool) -> None:
         self._host = host
         self._merges = merges
-        self._section_in = ""
+        self.section_in, self.section = "", ""
+        """The file and the name of the section that counts whole; empty where the files are merged."""
         self.hidden: dict[str, str] = {}
         self.files: list[str] = []
         self.handlers: dict[str, str] = {"runc": ""}
+        self.handler_in: dict[str, str] = {}
         self.default, self.default_in = "runc", ""
         self.cdi: bool | None = None
         self.cdi_in, self.cdi_section = "", ""
+        """The file and the name of the section with the value that counts; empty without a value."""
         self.directories: tuple[str, ...] = ()
         self.version = 0
         self.left_behind: dict[str, str] = {}
@@ -156,6 +162,7 @@ class _ConfigFiles:
         if version not in _SECTIONS:
             old = dict(_handlers(table(content, "plugins", _SECTIONS[2])))
             self.left_behind |= {name: program for name, program in old.items() if is_nvidias(program)}
+            self.handler_in |= dict.fromkeys(self.left_behind.keys() - self.handlers.keys(), file)
             self.misplaced += [
                 f"{name} in [plugins.'{_SECTIONS[2]}'] of {file}, which has version {version}: expected in "
                 f"[plugins.'{_NEWEST_SECTION}']"
@@ -164,10 +171,12 @@ class _ConfigFiles:
             ]
 
     def _take_section(self, file: str, name: str, section: Mapping[str, object]) -> None:
-        if section and not self._merges and self._section_in != file:
+        if section and not self._merges and self.section_in != file:
             self._hide()
-            self._section_in, self.cdi_in, self.cdi_section = file, file, name
-        self.handlers |= dict(_handlers(section))
+            self.section_in, self.section = file, name
+        handlers = dict(_handlers(section))
+        self.handlers |= handlers
+        self.handler_in |= dict.fromkeys(handlers, file)
         if default := text(table(section, "containerd").get("default_runtime_name")):
             self.default, self.default_in = default, file
         if isinstance(given := section.get("enable_cdi"), bool):
@@ -177,9 +186,9 @@ class _ConfigFiles:
     def _hide(self) -> None:
         """Forget the section of an earlier file, of which nothing counts."""
         if any(map(is_nvidias, self.handlers.values())):
-            self.hidden[self._section_in] = self.cdi_section
-        self.handlers, self.default, self.default_in = {"runc": ""}, "runc", ""
-        self.cdi, self.directories = None, ()
+            self.hidden[self.section_in] = self.section
+        self.handlers, self.handler_in, self.default, self.default_in = {"runc": ""}, {}, "runc", ""
+        self.cdi, self.cdi_in, self.cdi_section, self.directories = None, "", "", ()
 
 
 def read_containerd(host: HostRoot) -> RuntimeFacts | None:
@@ -195,6 +204,7 @@ def read_containerd(host: HostRoot) -> RuntimeFacts | None:
     moves = _moves_handlers(version) and reading.version == max(_SECTIONS) + 1
     by_version = True if newer else False if version.startswith("1.") else None
     handlers = reading.handlers | (reading.left_behind if moves else {})
+    default = DefaultHandler(reading.default, "default_runtime_name", reading.default_in, where.edited)
     return RuntimeFacts(
         name=f"containerd of {where.name}" if where.name else "containerd",
         files=tuple(reading.files),
@@ -207,19 +217,22 @@ def read_containerd(host: HostRoot) -> RuntimeFacts | None:
         enables_cdi=_enables_cdi(where, reading),
         adds_nvidia=where.adds_nvidia,
         misplaced=() if moves else tuple(reading.misplaced),
+        handler_files=reading.handler_in,
+        generated=bool(where.edited),
         defects=(
             *reading.defects,
             *_not_imported(host, where, reading),
             *_hidden(where, reading),
-            *_without_default(where, reading, handlers),
+            *unknown_default(default, handlers, "containerd", where.service, where.adds_nvidia),
         ),
     )
 
 
 def _enables_cdi(where: Distribution, reading: _ConfigFiles) -> str:
-    """Return what turns CDI on, in the file whose value counts, as an instruction."""
-    section = reading.cdi_section or _SECTIONS.get(reading.version or 2, _NEWEST_SECTION)
-    imported = reading.cdi_in if reading.cdi_in != where.file else ""
+    """Return what turns CDI on, in the file whose section or value counts, as an instruction."""
+    section = reading.section or reading.cdi_section or _SECTIONS.get(reading.version or 2, _NEWEST_SECTION)
+    decides = reading.section_in or reading.cdi_in
+    imported = decides if decides != where.file else ""
     file = imported or where.edited or where.file
     return f"set `enable_cdi = true` in [plugins.'{section}'] of {file}, and run {where.service}"
 
@@ -249,20 +262,9 @@ def _hidden(where: Distribution, reading: _ConfigFiles) -> Iterator[Defect]:
     for file, section in reading.hidden.items():
         yield Defect(
             f"NVIDIA's handler in {file} has no effect: containerd 1.x takes [plugins.'{section}'] whole from the file "
-            f"read last that has the section, {reading.cdi_in}",
-            f"move all settings of that section into {reading.cdi_in}, those of {file} included, and run "
+            f"read last that has the section, {reading.section_in}",
+            f"move all settings of that section into {reading.section_in}, those of {file} included, and run "
             f"{where.service}",
-        )
-
-
-def _without_default(where: Distribution, reading: _ConfigFiles, handlers: Mapping[str, str]) -> Iterator[Defect]:
-    """Yield the defect that the default handler is none of the handlers."""
-    if reading.default not in handlers:
-        yield Defect(
-            f"{reading.default_in} names the handler {reading.default} as default_runtime_name, and there is no such "
-            f"handler (handlers: {', '.join(handlers)}), so containerd does not serve the kubelet",
-            f"set default_runtime_name in {where.edited or reading.default_in} to one of these handlers and run "
-            f"{where.service}, or make a handler of that name: {where.adds_nvidia}",
         )
 
 

@@ -2,11 +2,14 @@
 
 Facts: cri-o/cri-o, docs/crio.conf.5.md (`/etc/crio/crio.conf`, then `/etc/crio/crio.conf.d` in the order of the names;
 tables crio.runtime and crio.runtime.runtimes, `cdi_spec_dirs`; CDI is always on) and docs/crio.8.md (hooks in
-/usr/share/containers/oci/hooks.d). NVIDIA's operator writes `99-nvidia.toml`, or without CDI the hook
-`oci-nvidia-hook.json` (nvidia-container-toolkit, cmd/nvidia-ctk-installer/container/runtime/crio/crio.go).
+/usr/share/containers/oci/hooks.d); pkg/config/config.go (`UpdateFromPath` also reads directories below;
+`ValidateDefaultRuntime`: CRI-O does not start with a default handler that has no table, an empty name is the default,
+and a table of the default is built in: crun, up to 1.30 runc). NVIDIA's operator writes `99-nvidia.toml`, or without
+CDI the hook `oci-nvidia-hook.json` (nvidia-container-toolkit, cmd/nvidia-ctk-installer/container/runtime/crio/crio.go).
 """
 
 import tomllib
+from collections.abc import Iterator
 
 from gpushare_plugin.doctor.node.diagnosis import Defect
 from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
@@ -14,24 +17,30 @@ from gpushare_plugin.doctor.subjects.runtimes.runtime import (
     CDI_DIRECTORIES,
     FOR_PODS,
     NVIDIAS_RUNTIME,
+    DefaultHandler,
     RuntimeFacts,
     table,
     text,
     texts,
+    unknown_default,
 )
 
 _MAIN, _DROP_INS = "/etc/crio/crio.conf", "/etc/crio/crio.conf.d"
 _HOOKS = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d", "/run/containers/oci/hooks.d")
 _HOOK = "*nvidia*.json"
 _RESTART = "systemctl restart crio"
+_ADDS_NVIDIA = f"run `nvidia-ctk runtime configure --runtime=crio` and `{_RESTART}`; {FOR_PODS}"
+_BUILT_IN, _BUILT_IN_BEFORE = "crun", "runc"
+"""The handler that needs no table: of CRI-O 1.31 and newer, and of older ones."""
 
 
 def read_crio(host: HostRoot) -> RuntimeFacts | None:
     """Return what the configuration of CRI-O says; None on a node without CRI-O."""
-    files = tuple(host.matching(_MAIN)) + tuple(host.matching(f"{_DROP_INS}/*"))
+    files = (*host.matching(_MAIN), *_below(host, _DROP_INS))
     if not files:
         return None
-    handlers, default = {"crun": ""}, "crun"
+    handlers, places = {_BUILT_IN: ""}, dict[str, str]()
+    default = DefaultHandler(_BUILT_IN, "default_runtime", _MAIN)
     directories: tuple[str, ...] = CDI_DIRECTORIES
     defects = []
     for file in files:
@@ -42,20 +51,30 @@ def read_crio(host: HostRoot) -> RuntimeFacts | None:
             defects.append(Defect(f"{file}: {error}", mend))
             continue
         for name, handler in table(runtime, "runtimes").items():
-            handlers[name] = text(table(handler).get("runtime_path"))
-        default = text(runtime.get("default_runtime")) or default
+            handlers[name], places[name] = text(table(handler).get("runtime_path")), file
+        if (given := runtime.get(default.key)) is not None:
+            default = default._replace(name=text(given) or _BUILT_IN, file=file)
         directories = texts(runtime.get("cdi_spec_dirs")) or directories
+    if default.name == _BUILT_IN_BEFORE:
+        handlers.setdefault(_BUILT_IN_BEFORE, "")
     return RuntimeFacts(
         name="CRI-O",
         files=files,
         service=_RESTART,
         handlers=handlers | _of_hooks(host),
-        default=_hooked(host) or default,
+        default=_hooked(host) or default.name,
         cdi=True,
         cdi_directories=directories,
-        adds_nvidia=f"run `nvidia-ctk runtime configure --runtime=crio` and `{_RESTART}`; {FOR_PODS}",
-        defects=tuple(defects),
+        adds_nvidia=_ADDS_NVIDIA,
+        handler_files=places,
+        defects=(*defects, *unknown_default(default, handlers, "CRI-O", _RESTART, _ADDS_NVIDIA)),
     )
+
+
+def _below(host: HostRoot, directory: str) -> Iterator[str]:
+    """Yield the files below a directory in the order of their names."""
+    for path in host.matching(f"{directory}/*"):
+        yield from _below(host, path) if host.is_directory(path) else (path,)
 
 
 def _hooked(host: HostRoot) -> str:

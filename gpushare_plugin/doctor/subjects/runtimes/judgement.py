@@ -7,7 +7,7 @@ controllers/object_controls.go, `transformForRuntime`).
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, one_of, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot
@@ -16,6 +16,7 @@ from gpushare_plugin.doctor.subjects.runtimes.containerd import read_containerd
 from gpushare_plugin.doctor.subjects.runtimes.crio import read_crio
 from gpushare_plugin.doctor.subjects.runtimes.docker import read_docker
 from gpushare_plugin.doctor.subjects.runtimes.runtime import RuntimeFacts
+from gpushare_plugin.gpus.cdi.roots import OPERATORS_TOOLKIT
 
 RUNTIME, HANDLER, CDI = "container runtime", "NVIDIA's runtime", "CDI in the container runtime"
 WITHOUT_RUNTIME = (
@@ -23,6 +24,7 @@ WITHOUT_RUNTIME = (
     "node and name its place with --root"
 )
 
+_OPERATORS_POD = "nvidia-container-toolkit-daemonset"
 _DAEMONS_GPUS = "the daemon itself needs the GPUs, as docs/cdi.md says in The daemon's own GPUs"
 
 _READERS: dict[str, Callable[[HostRoot], RuntimeFacts | None]] = {
@@ -64,7 +66,7 @@ def judge_runtime(
         yield from (wrong(RUNTIME, *defect) for defect in runtime.defects)
     else:
         of_version = f" {runtime.version}" if runtime.version else ""
-        files = f"by {', '.join(runtime.files)}" if runtime.files else "without a configuration file"
+        files = f"which reads {', '.join(runtime.files)}" if runtime.files else "without a configuration file"
         yield right(RUNTIME, f"{runtime.name}{of_version}, {files}")
     yield from _handlers(runtime, host, needs, by_operator=by_operator)
     yield _cdi(runtime, needs)
@@ -80,17 +82,32 @@ def _handlers(runtime: RuntimeFacts, host: HostRoot, needs: ConfigNeeds, *, by_o
         )
     elif not runtime.nvidia:
         yield _without_handler(runtime, needs, by_operator=by_operator)
-    for name, program in runtime.nvidia.items():
-        if not name.startswith("/") and not _is_there(host, program):
-            yield wrong(
-                HANDLER,
-                f"handler {name} runs {program}, which is not there",
-                "install NVIDIA's container toolkit (package nvidia-container-toolkit), or remove the handler from "
-                f"{', '.join(runtime.files)} and run {runtime.service}",
-            )
-            return
-    if runtime.nvidia:
+    gone = {
+        name: program
+        for name, program in runtime.nvidia.items()
+        if not name.startswith("/") and not _is_there(host, program)
+    }
+    if gone:
+        yield _without_program(runtime, gone, needs)
+    elif runtime.nvidia:
         yield right(HANDLER, f"{_in_words(runtime)}; {_who_gets_it(runtime, needs)}")
+
+
+def _without_program(runtime: RuntimeFacts, gone: Mapping[str, str], needs: ConfigNeeds) -> Diagnosis:
+    """Return the line about handlers whose programs are `gone`."""
+    found = "; ".join(f"handler {name} runs {program}, which is not there" for name, program in gone.items())
+    files = ", ".join(dict.fromkeys(runtime.handler_files[name] for name in gone))
+    remove = f"remove {'these handlers' if len(gone) > 1 else 'the handler'} from {files} and run {runtime.service}"
+    if runtime.generated:
+        remove = f"run {runtime.service}: each start makes {files} anew, without handlers whose programs are missing"
+    install = "install NVIDIA's container toolkit (package nvidia-container-toolkit)"
+    if not all(program.startswith("/usr/bin/") for program in gone.values()):
+        install = f"{install}, and {runtime.adds_nvidia}"
+    if any(program.startswith(OPERATORS_TOOLKIT) for program in gone.values()):
+        operator = f"where NVIDIA's operator runs, see the log of its pod {_OPERATORS_POD} on this node"
+        without = f"where the operator is gone, {remove}"
+        return wrong(HANDLER, found, one_of(operator, f"{without}. Then {install}" if needs.runtime else without))
+    return wrong(HANDLER, found, install if needs.runtime else one_of(install, remove))
 
 
 def _without_handler(runtime: RuntimeFacts, needs: ConfigNeeds, *, by_operator: bool) -> Diagnosis:
@@ -114,9 +131,9 @@ def _instead_of_nri(needs: ConfigNeeds) -> str:
 
 
 def _in_words(runtime: RuntimeFacts) -> str:
-    return ", ".join(
-        name if name.startswith("/") else f"{name} runs {program}" for name, program in runtime.nvidia.items()
-    )
+    runs = (name if name.startswith("/") else f"{name} runs {program}" for name, program in runtime.nvidia.items())
+    files = dict.fromkeys(file for name, file in runtime.handler_files.items() if name in runtime.nvidia)
+    return ", ".join((*runs, *([f"by {' and '.join(files)}"] if files else ())))
 
 
 def _who_gets_it(runtime: RuntimeFacts, needs: ConfigNeeds) -> str:

@@ -5,8 +5,9 @@ runtime in its three forms (NVIDIA/nvidia-container-toolkit, cmd/nvidia-ctk-inst
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.doctor.node.diagnosis import Defect
 
 NVIDIAS_RUNTIME = "nvidia-container-runtime"
@@ -45,6 +46,10 @@ class RuntimeFacts(Struct, frozen=True):
     """What adds a handler for NVIDIA's runtime, as an instruction."""
     misplaced: tuple[str, ...] = ()
     """Handlers of NVIDIA's runtime that have no effect where they are written."""
+    handler_files: Mapping[str, str] = field(default_factory=dict)
+    """The file that defines a handler, a path of the node, by the name of the handler."""
+    generated: bool = False
+    """Whether each start makes the configuration anew, with handlers for the programs of NVIDIA that are there."""
     defects: tuple[Defect, ...] = ()
     """What keeps the configuration from working."""
 
@@ -52,6 +57,38 @@ class RuntimeFacts(Struct, frozen=True):
     def nvidia(self) -> dict[str, str]:
         """The handlers that run NVIDIA's runtime, with their programs."""
         return {name: program for name, program in self.handlers.items() if is_nvidias(program)}
+
+
+class DefaultHandler(NamedTuple):
+    """The handler that a configuration names for pods without a runtime class."""
+
+    name: str
+    """The name of the handler."""
+    key: str
+    """The setting that names the handler, such as `default_runtime`."""
+    file: str
+    """The file with that setting, a path of the node."""
+    edited: str = ""
+    """The file that people edit; empty for `file`."""
+
+
+def unknown_default(
+    default: DefaultHandler, handlers: Mapping[str, str], runtime: str, service: str, adds_nvidia: str
+) -> tuple[Defect, ...]:
+    """Return the defect that the default handler is none of the handlers of a runtime; nothing if it is one.
+
+    `service` restarts the runtime, and `adds_nvidia` is what adds the handler nvidia, as an instruction.
+    """
+    if default.name in handlers:
+        return ()
+    makes = f", or make a handler of that name: {adds_nvidia}" if default.name == "nvidia" else ""
+    return (
+        Defect(
+            f"{default.file} names the handler {default.name} as {default.key}, and there is no such handler "
+            f"(handlers: {', '.join(handlers)}), so {runtime} does not serve the kubelet",
+            f"set {default.key} in {default.edited or default.file} to one of these handlers and run {service}{makes}",
+        ),
+    )
 
 
 def is_nvidias(program: str) -> bool:
