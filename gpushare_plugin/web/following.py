@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from gpushare_plugin.base.tasks import beside
 from gpushare_plugin.kube.client import Client
 from gpushare_plugin.kube.whole_cluster.overview import follow
+from gpushare_plugin.partitioner.outlook import JudgedOverview
 from gpushare_plugin.web.faults import SeenFaults
 from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.standing import EVERY, ProgramNamespaces, read_standing
@@ -27,6 +28,8 @@ class FollowedPicture:
         """Show nothing yet; `namespaces` has those of the programs that decide about pods."""
         self._namespaces = namespaces or ProgramNamespaces()
         self._stood = asyncio.Event()
+        self.judged = JudgedOverview()
+        """The cluster, with the rules for where pods can run."""
         # A page can come from another process, or from before a restart: what that page has seen is no revision here.
         self.picture = Picture(secrets.randbelow(_MOST_REVISIONS))
         """The picture."""
@@ -39,7 +42,8 @@ class FollowedPicture:
 
     async def follow(self, client: Client) -> None:
         """Keep the picture like the cluster; raises ClusterError where the cluster cannot be read."""
-        async with beside(self._keep_standing(client)), aclosing(follow(client, (), _EVERY)) as overviews:
+        following = follow(client, (), _EVERY, empty=lambda: self.judged)
+        async with beside(self._keep_standing(client)), aclosing(following) as overviews:
             async for overview in overviews:
                 await self._stood.wait()
                 self.picture.refresh(overview.account, overview.claims, overview.without_node)

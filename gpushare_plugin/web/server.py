@@ -60,7 +60,7 @@ class WebServer:
         self._node = NodePage(picture, followed.faults)
         self._fits = FitsPage(picture)
         self._teams = TeamsPage(picture, followed.teams)
-        self._waiting = WaitingPages(picture)
+        self._waiting = WaitingPages(picture, followed.judged)
         self._access = access
         self._static = {
             name: (kind, (files(__package__) / "static" / name).read_bytes()) for name, kind in _STATIC.items()

@@ -1,4 +1,4 @@
-"""What the programs that decide about pods say of themselves, read again and again."""
+"""What the programs that decide about pods say of themselves in their Leases, read again and again."""
 
 from datetime import UTC, datetime
 
@@ -6,6 +6,7 @@ from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.kube.client import Client
 from gpushare_plugin.kube.whole_cluster.extender_lease import extender_standing
 from gpushare_plugin.ledger.standing import ExtenderStanding
+from gpushare_plugin.partitioner.outlook import Partitioners, partitioners
 
 EVERY = 30.0
 """Seconds between two reads."""
@@ -16,6 +17,8 @@ class ProgramNamespaces(Struct, frozen=True):
 
     extender: str = "kube-system"
     """The namespace of the scheduler extender."""
+    partitioner: str = "kube-system"
+    """The namespace of the partitioner."""
 
 
 class ClusterStanding(Struct, frozen=True):
@@ -23,9 +26,14 @@ class ClusterStanding(Struct, frozen=True):
 
     extender: ExtenderStanding = ExtenderStanding()
     """The known state of the scheduler extender."""
+    leading: Partitioners = Partitioners(runs=None)
+    """The configuration of the leading partitioner."""
 
 
 async def read_standing(client: Client, namespaces: ProgramNamespaces) -> ClusterStanding:
     """Return what the programs say now; what cannot be read is said in the place of what would be known."""
     now = datetime.now(UTC)
-    return ClusterStanding(await extender_standing(client, namespaces.extender, now))
+    return ClusterStanding(
+        await extender_standing(client, namespaces.extender, now),
+        await partitioners(client, namespaces.partitioner, now),
+    )

@@ -1,29 +1,29 @@
 """Pods that wait for GPUs: which a viewer may see, in which order, and why each of them waits."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
+from typing import NamedTuple
 
+from gpushare_plugin.base.recently_used import RecentlyUsed
 from gpushare_plugin.base.structs import Struct, replace
-from gpushare_plugin.base.text import nearest
 from gpushare_plugin.kube.whole_cluster.waiting import WaitingPod
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.node import ALWAYS_OURS
 from gpushare_plugin.ledger.pod import Pod
-from gpushare_plugin.ledger.standing import ExtenderStanding
-from gpushare_plugin.ledger.verdicts import Fit
+from gpushare_plugin.ledger.request import essence
 from gpushare_plugin.observe.cluster.explanation import Explanation, GpuVerdict, NodeVerdict, Told, explain_in_steps
-from gpushare_plugin.observe.cluster.report import waiting_uses
-from gpushare_plugin.observe.cluster.slices import kept_where
 from gpushare_plugin.observe.cluster.verdict import with_verdict
-from gpushare_plugin.partition.conversion import partition_node_of
+from gpushare_plugin.partitioner.outlook import JudgedOverview
+from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.tiles import OTHERS
 from gpushare_plugin.web.viewer import Viewer
 
 _STEPS = 16
 """Steps of an explanation before other tasks have a turn."""
+_MOST_KEPT = 2000
+"""The most verdicts that are kept for the next page."""
 
 
 class WaitingPods(Struct, frozen=True):
@@ -64,79 +64,54 @@ def asked(waiting: WaitingPod) -> str:
     return ", ".join([*amounts, *(f"claim {name}" for name in waiting.claims)])
 
 
-def verdict(account: ClusterAccount, waiting: WaitingPod, now: datetime) -> str:
-    """Return in a sentence why a pod waits, with the causes that `gpushare explain` tells."""
-    return next(_verdicts(account, waiting, now))
+class ShortVerdict(NamedTuple):
+    """Why a pod waits, as a row of a table."""
+
+    sentence: str
+    """The verdict of `gpushare explain`."""
+    scheduler: str
+    """What Kubernetes itself says, where that is what the pod waits for; else empty."""
 
 
-def _verdicts(account: ClusterAccount, waiting: WaitingPod, now: datetime) -> Iterator[str]:
-    """Yield why a pod waits, one sentence at least; the first sentence outweighs all others."""
-    pod, said = waiting.pod, waiting.reasons
-    if pod.ending:
-        yield "The pod is being deleted"
-    if pod.gates:
-        yield said[0]
-    if pod.request.problem:
-        yield f"No node can take the pod: {pod.request.problem}"
-    for sentence in slice_sentences(account, pod, now):
-        yield f"Automatic partitioning: {sentence}"
-    yield from _unoffered(account, pod)
-    if account.concerns(pod.request):
-        yield from _of_gpus(account, pod, said)
-    yield said[0] if said else "The pod waits for its claims, or for another reason of its scheduler"
+class Explainer:
+    """Explains pods that wait as `gpushare explain` does, from what is followed; other tasks have turns meanwhile."""
 
+    def __init__(self, picture: Picture, judged: JudgedOverview) -> None:
+        """Explain the pods of `picture`; `judged` is the same cluster, with the rules for where pods can run."""
+        self._picture, self._judged = picture, judged
+        self._short = RecentlyUsed[tuple[object, ...], ShortVerdict](_MOST_KEPT)
 
-def _unoffered(account: ClusterAccount, pod: Pod) -> Iterator[str]:
-    """Yield which resource no node offers, with the nearest name."""
-    offered = {name for node in account.nodes.values() for name in (*node.extended, *node.offers)}
-    for name in pod.request.amounts:
-        if name not in offered:
-            close = nearest(name, sorted(offered))
-            yield f"No node offers {name}{f'; did you mean {close}?' if close else ''}"
+    async def explained(self, waiting: WaitingPod, viewer: Viewer, now: datetime) -> Explanation:
+        """Return the explanation of a pod for a viewer."""
+        found = await self._steps(waiting, self._told(waiting, now), whole=True)
+        return replace(found, nodes=tuple(for_viewer(each, viewer) for each in found.nodes))
 
+    async def short(self, waiting: WaitingPod, now: datetime) -> ShortVerdict:
+        """Return the verdict on a pod, which names no other pod; pods that are alike have one verdict."""
+        pod, told = waiting.pod, self._told(waiting, now)
+        alike = (essence(pod.request), pod.owner, pod.priority, pod.ending, told.waits, told.slices, told.claims)
+        key = (self._picture.revision.value, *alike)
+        if (kept := self._short.get(key)) is None:
+            found = await self._steps(waiting, told, whole=False)
+            fits = any(each.fits for each in found.nodes)
+            says = told.waits[0] if told.waits and (fits or not found.nodes) else ""
+            kept = self._short.put(key, ShortVerdict(found.verdict, says))
+        return kept
 
-def _of_gpus(account: ClusterAccount, pod: Pod, said: Sequence[str]) -> Iterator[str]:
-    """Yield where the pod would fit, or the cause on most nodes."""
-    causes = Counter(
-        "" if isinstance(found, Fit) else found.summary
-        for name, found in account.fits_pod(pod, list(account.nodes)).items()
-        if name in account.nodes
-    )
-    if fitting := causes.pop("", 0):
-        yield f"Fits on {_nodes(fitting)}, by the GPUs; {said[0] if said else 'the scheduler says nothing'}"
-    if causes:
-        # What a node does not offer at all says less than what is missing on nodes that offer the resource.
-        why, count = min(causes.items(), key=lambda each: (each[0].startswith("the node does not offer"), -each[1]))
-        yield f"{why[:1].upper()}{why[1:]} ({_nodes(count)})"
+    def _told(self, waiting: WaitingPod, now: datetime) -> Told:
+        pod, standing = waiting.pod, self._picture.standing
+        claims = tuple(f"{name}: `gpushare explain {pod.name} -n {pod.namespace}` says more" for name in waiting.claims)
+        slices = self._judged.slices_for(pod, standing.leading, now) if pod.asks_for_slices else ()
+        return Told({}, waiting.scheduler, waiting.reasons, standing.extender, slices, claims)
 
-
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count:,} nodes"
-
-
-def slice_sentences(account: ClusterAccount, pod: Pod, now: datetime) -> tuple[str, ...]:
-    """Return what partitioned nodes keep for a pod that waits for slices; nothing where no node is partitioned."""
-    if not pod.slices:
-        return ()
-    partitioned = [name for name, node in account.nodes.items() if node.partitioning is not None]
-    nodes = [node for name in partitioned if (node := partition_node_of(account.account_of(name))) is not None]
-    return tuple(kept_where(use, now) for use in waiting_uses([pod], nodes)) if nodes else ()
-
-
-async def explained(
-    account: ClusterAccount, waiting: WaitingPod, viewer: Viewer, now: datetime, extender: ExtenderStanding
-) -> Explanation:
-    """Return the explanation of a pod for a viewer; other tasks have turns meanwhile."""
-    pod = waiting.pod
-    claims = tuple(f"{name}: `gpushare explain {pod.name} -n {pod.namespace}` says more" for name in waiting.claims)
-    slices = slice_sentences(account, pod, now)
-    told = Told({}, waiting.scheduler, waiting.reasons, extender, slices, claims)
-    for number, found in enumerate(explain_in_steps(account, pod, told)):
-        if found is not None:
-            return with_verdict(replace(found, nodes=tuple(for_viewer(each, viewer) for each in found.nodes)))
-        if number % _STEPS == 0:
-            await asyncio.sleep(0)
-    raise AssertionError("an explanation has an end")
+    async def _steps(self, waiting: WaitingPod, told: Told, *, whole: bool) -> Explanation:
+        steps = explain_in_steps(self._picture.account, waiting.pod, told, whole=whole)
+        for number, found in enumerate(steps):
+            if found is not None:
+                return with_verdict(found)
+            if number % _STEPS == 0:
+                await asyncio.sleep(0)
+        raise AssertionError("an explanation has an end")
 
 
 def for_viewer(found: NodeVerdict, viewer: Viewer) -> NodeVerdict:

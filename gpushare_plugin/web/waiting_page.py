@@ -9,15 +9,15 @@ from gpushare_plugin.kube.whole_cluster.waiting import WaitingPod
 from gpushare_plugin.ledger.pod import UNKNOWN
 from gpushare_plugin.observe.cluster.explained import lines
 from gpushare_plugin.observe.cluster.slices import age
+from gpushare_plugin.partitioner.outlook import JudgedOverview
 from gpushare_plugin.web.markup import rendered
 from gpushare_plugin.web.paging import page_of, updates
 from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.viewer import Viewer
-from gpushare_plugin.web.waiting import asked, explained, verdict, waiting_pods
+from gpushare_plugin.web.waiting import Explainer, ShortVerdict, asked, waiting_pods
 
 _PODS = 50
 """The pods of a page."""
-_MOST_KEPT = 2000
 
 
 class WaitingRow(NamedTuple):
@@ -29,17 +29,17 @@ class WaitingRow(NamedTuple):
     """What the pod asks for."""
     age: str
     """How long the pod waits."""
-    verdict: str
+    verdict: ShortVerdict
     """Why the pod waits."""
 
 
 class WaitingPages:
     """Says why pods wait, each once for every state of the cluster; only of pods that are shown."""
 
-    def __init__(self, picture: Picture) -> None:
-        """Show the pods that wait in `picture`."""
+    def __init__(self, picture: Picture, judged: JudgedOverview) -> None:
+        """Show the pods that wait in `picture`; `judged` is the same cluster, with the rules for where pods can run."""
         self._picture = picture
-        self._verdicts = RecentlyUsed[tuple[int, str], str](_MOST_KEPT)
+        self._explainer = Explainer(picture, judged)
         self._texts = RecentlyUsed[tuple[object, ...], str](_PODS)
         self._turn = asyncio.Lock()
 
@@ -49,7 +49,8 @@ class WaitingPages:
         revision = picture.revision.value
         found = waiting_pods(picture.account, picture.waiting.values(), viewer)
         part = page_of(number, len(found.seen), _PODS)
-        rows = [await self._row(each, revision, now) for each in found.seen[part.rows]]
+        async with self._turn:
+            rows = [await self._row(each, now) for each in found.seen[part.rows]]
         return rendered(
             "waiting.html",
             here="/waiting",
@@ -71,14 +72,11 @@ class WaitingPages:
         async with self._turn:
             key = (revision, pod.pod.uid, viewer.namespaces)
             if (text := self._texts.get(key)) is None:
-                explanation = await explained(picture.account, pod, viewer, now, picture.standing.extender)
+                explanation = await self._explainer.explained(pod, viewer, now)
                 text = self._texts.put(key, "\n".join(map(str, lines(explanation))))
         return rendered("one_waiting.html", here="", updates=updates(revision), pod=pod.pod, text=text.split("\n"))
 
-    async def _row(self, waiting: WaitingPod, revision: int, now: datetime) -> WaitingRow:
-        key = (revision, waiting.pod.uid)
-        if (sentence := self._verdicts.get(key)) is None:
-            await asyncio.sleep(0)
-            sentence = self._verdicts.put(key, verdict(self._picture.account, waiting, now))
+    async def _row(self, waiting: WaitingPod, now: datetime) -> WaitingRow:
         created = waiting.pod.created
-        return WaitingRow(waiting, asked(waiting), "unknown" if created is UNKNOWN else age(created, now), sentence)
+        waits = "unknown" if created is UNKNOWN else age(created, now)
+        return WaitingRow(waiting, asked(waiting), waits, await self._explainer.short(waiting, now))

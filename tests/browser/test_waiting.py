@@ -19,7 +19,7 @@ async def test_a_waiting_pod_is_explained_and_goes(server: ApiServer, page: Page
     server.store.create(PODS, {**pod("large", units="20"), "status": {"phase": "Pending"}})
     row = page.locator("#waiting tbody tr")
     await expect(row).to_contain_text("20 aliyun.com/gpu-mem", timeout=SOON)
-    await expect(row).to_contain_text("No GPU has 20 units of aliyun.com/gpu-mem free (1 node)")
+    await expect(row).to_contain_text("No GPU of this cluster is larger than 15 units of aliyun.com/gpu-mem")
     await row.get_by_role("link", name="large").click()
     text = page.locator("#explanation")
     await expect(text).to_contain_text("Pod team/large waits for a node")

@@ -227,7 +227,7 @@ async def test_pods_that_wait_are_explained(server: ApiServer, address: str, bro
             async with browser.get(page) as answer:
                 shown = await answer.text()
     assert "3 pods wait for GPUs" in shown
-    assert "No GPU has 20 units of aliyun.com/gpu-mem free (1 node)" in shown
+    assert "No GPU of this cluster is larger than 15 units of aliyun.com/gpu-mem" in shown
     assert "Scheduling gate example.com/hold" in shown
     assert "claim train" in shown
     assert "/waiting/team/model" not in shown

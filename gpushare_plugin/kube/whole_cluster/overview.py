@@ -151,15 +151,16 @@ async def read_all(client: Client, names: Collection[str] = (), labels: str = ""
 
 
 async def follow(
-    client: Client, names: Collection[str], every: float, labels: str = ""
-) -> AsyncGenerator[Overview, None]:
+    client: Client, names: Collection[str], every: float, labels: str = "", *, empty: Callable[[], OverviewT]
+) -> AsyncGenerator[OverviewT, None]:
     """Yield the cluster, or the named Nodes and their Pods, and again after changes, at most once in `every` seconds.
 
-    With a label selector `labels`, of the Nodes only those that the selector selects. Raises ClusterError if the first
-    read fails or if the server forbids the watch. Further failures are logged, and followed by another attempt.
+    The overview is made by `empty`. With a label selector `labels`, of the Nodes only those that the selector selects.
+    Raises ClusterError if the first read fails or if the server forbids the watch. Further failures are logged, and
+    followed by another attempt.
     """
     await _try(client, names, labels)
-    overview, news = Overview(), asyncio.Event()
+    overview, news = empty(), asyncio.Event()
     forbidden: list[str] = []
 
     def refuse(what: str) -> None:

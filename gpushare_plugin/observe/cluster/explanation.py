@@ -25,6 +25,7 @@ from gpushare_plugin.ledger.request import ANY_GPU, PodRequest, Wishes
 from gpushare_plugin.ledger.standing import ExtenderStanding
 from gpushare_plugin.ledger.verdicts import Fit, Misfit, NodeMisfit
 from gpushare_plugin.ledger.victims import VictimCandidates
+from gpushare_plugin.observe.cluster.deciding import deciding
 from gpushare_plugin.observe.cluster.limits import ContainerLimit, container_limits
 from gpushare_plugin.observe.cluster.report import CORDONS_NOT_READ, unit_name
 from gpushare_plugin.observe.parts import Part
@@ -185,6 +186,8 @@ class Explanation(Part, frozen=True, kw_only=True):
     """Why the policy is only assumed; None for a known policy."""
     problem: str | None = None
     """Why no node can take the pod; None for no such reason."""
+    held_back: str | None = None
+    """Why no scheduler looks at the pod: a scheduling gate, or the pod is being deleted; None for no such reason."""
     ignored: tuple[str, ...] = ()
     """Sentences on wishes and annotations of the pod that cannot be understood."""
     waits: tuple[str, ...] = ()
@@ -218,10 +221,13 @@ def explain(account: ClusterAccount, pod: Pod, told: Told) -> Explanation:
     return next(found for found in explain_in_steps(account, pod, told) if found is not None)
 
 
-def explain_in_steps(account: ClusterAccount, pod: Pod, told: Told) -> Iterator[Explanation | None]:
+def explain_in_steps(
+    account: ClusterAccount, pod: Pod, told: Told, *, whole: bool = True
+) -> Iterator[Explanation | None]:
     """Yield None after each step, and in the end the explanation of a pod: thousands of nodes take seconds.
 
-    The account may change between two steps; each node is judged as the node is then.
+    The account may change between two steps; each node is judged as the node is then. An explanation that is not
+    `whole` has what the verdict needs: the GPUs of few nodes, no numbers in words, no places, and no other pods.
     """
     nodes = account.nodes.values()
     offered = {name for node in nodes for name in (*node.extended, *_offered(account.account_of(node.name)))}
@@ -235,6 +241,7 @@ def explain_in_steps(account: ClusterAccount, pod: Pod, told: Told) -> Iterator[
         amounts=request.amounts,
         gpu_count=request.gpu_count,
         problem=request.problem,
+        held_back=_held_back(pod),
         ignored=request.ignored,
         waits=told.waits,
         slices=told.slices,
@@ -255,7 +262,7 @@ def explain_in_steps(account: ClusterAccount, pod: Pod, told: Told) -> Iterator[
         judged = not told.slices or not offered.isdisjoint(request.amounts)
         by_units = account.concerns(request) or not told.claims
         verdicts: list[NodeVerdict] = []
-        for verdict in _verdicts(account, pod) if about.state == "pending" and judged and by_units else ():
+        for verdict in _verdicts(account, pod, whole=whole) if about.state == "pending" and judged and by_units else ():
             if verdict is not None:
                 verdicts.append(verdict)
             yield None
@@ -265,6 +272,14 @@ def explain_in_steps(account: ClusterAccount, pod: Pod, told: Told) -> Iterator[
         yield replace(about, nodes=tuple(verdicts), notes=notes, extender_problem=problem, **policy)
     else:
         yield replace(about, **_placed(account.account_of(pod.node), pod, told))
+
+
+def _held_back(pod: Pod) -> str | None:
+    if pod.node is not None or pod.ended:
+        return None
+    if pod.ending:
+        return "The pod is being deleted"
+    return f"Scheduling gate {pod.gates[0]}: no scheduler looks at the pod until it is removed" if pod.gates else None
 
 
 def _state(account: ClusterAccount, pod: Pod, told: Told) -> State:
@@ -284,7 +299,7 @@ def _nearest(name: str, offered: Iterable[str]) -> str | None:
     return nearest(name, sorted(set(offered) - {GPU_COUNT}))  # GPU_COUNT only counts the GPUs of a node
 
 
-def _verdicts(account: ClusterAccount, pod: Pod) -> Iterator[NodeVerdict | None]:
+def _verdicts(account: ClusterAccount, pod: Pod, *, whole: bool) -> Iterator[NodeVerdict | None]:
     """Yield the verdict of each node: fitting nodes, the best first, then nodes by missing units, the fewest first.
 
     None is a step without a verdict.
@@ -293,16 +308,20 @@ def _verdicts(account: ClusterAccount, pod: Pod) -> Iterator[NodeVerdict | None]
     verdicts = dict(account.fits_pod(pod, names))  # the account changes its own
     fitting = [name for name in names if isinstance(verdicts[name], Fit)]
     for name in sorted(fitting, key=lambda name: (-_score(verdicts[name]), name)):
+        fit = NodeVerdict(node=name, fits=True, score=_score(verdicts[name]), also=_also(account.node_named(name)))
         with suppress(PlacementError):  # where the account has changed since the last step
-            yield _fit(account, account.node_named(name), pod, _score(verdicts[name]))
-    misfits: dict[str, Misfit] = {}
-    for name in names:
-        if isinstance(verdicts[name], Misfit) and isinstance(verdict := account.fit_pod(pod, name), Misfit):
+            yield _placed_on(account, pod, fit) if whole else fit
+    misfits = {name: verdict for name in names if isinstance(verdict := verdicts[name], Misfit)}
+    for name in list(misfits) if whole else deciding(account, pod.request, sorted(misfits)):
+        if isinstance(verdict := account.fit_pod(pod, name), Misfit):
             misfits[name] = verdict
+        else:  # where the account has changed since the first look
+            del misfits[name]
         yield None
     order = sorted(misfits, key=lambda name: (*_missing(misfits[name]), name))
     for number, name in enumerate(order):
-        yield _misfit(account, account.node_named(name), pod, misfits[name], cured=number < _MOST_CURED)
+        node, cured = account.node_named(name), whole and number < _MOST_CURED
+        yield _misfit(account, node, pod, misfits[name], cured=cured, whole=whole)
 
 
 def _missing(misfit: Misfit) -> tuple[bool, int]:
@@ -319,15 +338,11 @@ def _score(verdict: Fit | Misfit) -> int:
     return verdict.score if isinstance(verdict, Fit) else 0
 
 
-def _fit(account: ClusterAccount, node: Node, pod: Pod, score: int) -> NodeVerdict:
-    place = account.place_pod(pod, node.name)
-    known = {
-        gpu.name: gpu.index for each in account.account_of(node.name).resources.values() for gpu in each.offer.gpus
-    }
-    indexes = {share.gpu: known[share.gpu] for share in place.shares}
-    return NodeVerdict(
-        node=node.name, fits=True, score=score, place=place.containers, indexes=indexes, also=_also(node)
-    )
+def _placed_on(account: ClusterAccount, pod: Pod, fit: NodeVerdict) -> NodeVerdict:
+    """Return the verdict of a fitting node with the place of the pod; raises PlacementError."""
+    place = account.place_pod(pod, fit.node)
+    known = {gpu.name: gpu.index for each in account.account_of(fit.node).resources.values() for gpu in each.offer.gpus}
+    return replace(fit, place=place.containers, indexes={share.gpu: known[share.gpu] for share in place.shares})
 
 
 def _also(node: Node) -> tuple[str, ...]:
@@ -335,16 +350,19 @@ def _also(node: Node) -> tuple[str, ...]:
     return (*found, *(["the node is cordoned"] if node.unschedulable else []))
 
 
-def _misfit(account: ClusterAccount, node: Node, pod: Pod, misfit: Misfit, *, cured: bool) -> NodeVerdict:
+def _misfit(  # noqa: PLR0913 - the last two say how much is told
+    account: ClusterAccount, node: Node, pod: Pod, misfit: Misfit, *, cured: bool, whole: bool
+) -> NodeVerdict:
     request = pod.request
-    about = NodeVerdict(node=node.name, fits=False, cause=misfit.summary, reason=misfit.reason, also=_also(node))
+    reason = misfit.reason if whole else None
+    about = NodeVerdict(node=node.name, fits=False, cause=misfit.summary, reason=reason, also=_also(node))
     if not isinstance(misfit, NodeMisfit):
         for name, amount in request.amounts.items():
             if misfit.summary == f"the node does not offer {name}":
                 reason = f"the node does not offer {name}: all {amount} units are missing"
                 return replace(about, reason=reason, resource=name, missing=amount)
         return about
-    by_gpu = misfit.account.by_gpu
+    by_gpu = misfit.account.by_gpu if whole else {}
     ending = None
     if cured and misfit.curable:
         there = account.account_of(node.name).pods
@@ -355,9 +373,9 @@ def _misfit(account: ClusterAccount, node: Node, pod: Pod, misfit: Misfit, *, cu
         resource=misfit.account.offer.resource,
         missing=misfit.missing,
         smaller=_smaller(misfit),
-        fits_sum=_fits_sum(account.account_of(node.name), request),
+        fits_sum=whole and _fits_sum(account.account_of(node.name), request),
         gpus=tuple(
-            _gpu(gpu, shortage, by_gpu[gpu.name], request.wishes)
+            _gpu(gpu, shortage, by_gpu.get(gpu.name, ()), request.wishes)
             for gpu, shortage in zip(misfit.account.offer.gpus, misfit.gpu_shortages, strict=True)
         ),
         ending=ending,

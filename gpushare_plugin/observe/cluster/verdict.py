@@ -35,6 +35,8 @@ def _verdicts(explained: Explanation, of_claims: str) -> Iterator[str]:
 
 def _before_gpus(explained: Explanation) -> Iterator[str]:
     """Yield what keeps a pod waiting whatever GPUs are free."""
+    if explained.held_back:
+        yield explained.held_back
     if explained.problem:
         yield f"No node can take the pod: {explained.problem}"
     if not (explained.nodes or explained.slices or explained.claims or explained.state == "not ours"):

@@ -10,7 +10,7 @@ from gpushare_plugin.kube.client import NODES, Client
 from gpushare_plugin.kube.lease import leases
 from gpushare_plugin.kube.names import PARTITIONER_LEASE, PATIENCE
 from gpushare_plugin.kube.whole_cluster.overview import read
-from gpushare_plugin.partitioner.outlook import JudgedOverview, Partitioners, outlook, partitioners
+from gpushare_plugin.partitioner.outlook import JudgedOverview, Partitioners, decisions, outlook, partitioners
 from gpushare_plugin.slices.wanted import WANTED_SLICES, KeptSlice, Wanted, encode
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.server import Refusal
@@ -40,7 +40,8 @@ async def client(server: ApiServer, tmp_path: Path) -> AsyncIterator[Client]:
 async def said(client: Client, uid: str, leading: Partitioners = RUNS, seconds: float = 0) -> list[str]:
     """Return what is said of a pod some seconds from now."""
     overview = await read(client, empty=JudgedOverview)
-    return list(outlook(overview.known, uid, leading, NOW + timedelta(seconds=seconds)))
+    decided = decisions(overview.known, leading, NOW + timedelta(seconds=seconds))
+    return list(outlook(overview.known, uid, leading, decided))
 
 
 async def test_a_waiting_pod_is_told_what_is_made_for_it_and_where(server: ApiServer, client: Client) -> None:

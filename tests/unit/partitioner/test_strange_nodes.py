@@ -103,7 +103,7 @@ def answers(found: JudgedOverview) -> tuple[Decisions, str]:
     decisions = decide(known.nodes, known.waiting, NOW, known.rules(NOW, DEFAULT_PATIENCE, DEFAULT_POLICY))
     texts = [words.refusal(each) for each in decisions.refused.values()]
     for each in known.waiting:
-        texts += outlook(known, each.uid, Partitioners(runs=True), NOW)
+        texts += outlook(known, each.uid, Partitioners(runs=True), decisions)
     accounts = map(found.account.account_of, found.account.nodes)
     report = cluster_report(accounts, found.waiting.values(), everything=True)
     texts += [encode(report), *details(report, Style()), *slices(report, Style(), NOW, detailed=True)]

@@ -1,35 +1,46 @@
 """Pods that wait: who sees them, in which order, and why they wait."""
 
 import asyncio
+import json
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.claims.cluster import ClusterClaims
+from gpushare_plugin.kube.objects import ApiPod
 from gpushare_plugin.kube.whole_cluster.waiting import WaitingPod
-from gpushare_plugin.ledger.node import GPU_MEMORY
-from gpushare_plugin.ledger.request import ContainerRequest
+from gpushare_plugin.ledger.node import GPU_MEMORY, Node, recorded_node
+from gpushare_plugin.ledger.node_record import NodeRecord, ResourceRecord
+from gpushare_plugin.ledger.request import ContainerRequest, PodRequest
 from gpushare_plugin.ledger.standing import ExtenderStanding
 from gpushare_plugin.observe.cluster.explained import lines
 from gpushare_plugin.observe.cluster.explanation import Told, explain
 from gpushare_plugin.observe.cluster.verdict import with_verdict
+from gpushare_plugin.partitioner.outlook import JudgedOverview, Partitioners
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.standing import ClusterStanding
 from gpushare_plugin.web.viewer import EVERYTHING, Viewer
-from gpushare_plugin.web.waiting import asked, explained, verdict, waiting_pods
+from gpushare_plugin.web.waiting import Explainer, asked, waiting_pods
 from gpushare_plugin.web.waiting_page import WaitingPages
 from tests.unit.kube.pods import pod as api_pod
-from tests.unit.ledger.objects import container, memory, pod, request
-from tests.unit.observe.cluster.clusters import Cluster, gpu, recorded
+from tests.unit.ledger.objects import container, gpu_record, memory, pod, request, uuid
+from tests.unit.observe.cluster.clusters import MEMORY, Cluster, gpu, recorded
 from tests.unit.web.visited import a_cluster, visited
 from tests.unit.web.visited import asked as visit
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MISTAKEN = request(ContainerRequest("main", "app", (("aliyun.com/gpu-memory", 8),)))
 NOTHING = ClusterClaims()
+NO_CPU, LESS = "The scheduler says: no CPU", "the pod fits when others end, or if it asks for 5 at most"
 ALICE = Viewer("alice", frozenset({"red"}))
 
 
@@ -66,26 +77,85 @@ def test_the_oldest_comes_first_and_others_are_counted(cluster: Cluster) -> None
 @pytest.mark.parametrize(
     ("waiting", "why"),
     [
-        (waits("p", 8), "No GPU has 8 units of aliyun.com/gpu-mem free (1 node)"),
         (
-            waits("p", 2, reasons=("The scheduler says: no CPU",)),
-            "Fits on 1 node, by the GPUs; The scheduler says: no CPU",
+            waits("p", 8),
+            f"No GPU has 8 units of {GPU_MEMORY} free now; the most is 5, on GPU0 of a: {LESS}",
         ),
-        (waits("p", gates=("hold",), reasons=("Scheduling gate hold: wait",)), "Scheduling gate hold: wait"),
+        (
+            waits("p", 2, reasons=(NO_CPU,)),
+            f"The pod fits on 1 of 1 nodes by their GPUs, and waits for another reason, which stands below: {NO_CPU}",
+        ),
+        (waits("p", gates=("hold",)), "Scheduling gate hold: no scheduler looks at the pod until it is removed"),
         (
             WaitingPod(pod(MISTAKEN, None, "p")),
             "No node offers aliyun.com/gpu-memory; did you mean aliyun.com/gpu-mem?",
         ),
         (waits("p", ending=True), "The pod is being deleted"),
-        (
-            WaitingPod(pod(request(container("main")), None, "p"), claims=("train",)),
-            "The pod waits for its claims, or for another reason of its scheduler",
-        ),
     ],
 )
-def test_a_sentence_says_why_a_pod_waits(cluster: Cluster, waiting: WaitingPod, why: str) -> None:
-    """The cause on most nodes, or what keeps the scheduler from a pod that fits."""
-    assert verdict(cluster.account, waiting, NOW) == why
+async def test_a_sentence_says_why_a_pod_waits(cluster: Cluster, waiting: WaitingPod, why: str) -> None:
+    """The verdict of explain; where the GPUs are not the cause, then what the scheduler says."""
+    found = await explainer(cluster).short(waiting, NOW)
+    assert ": ".join(filter(None, found)) == why
+
+
+GPUS = st.tuples(st.sampled_from([4, 8]), st.integers(0, 8), st.sampled_from([None, None, None, None, "XID 79"]))
+"""The units of a GPU, how many of them a pod holds, and why nobody can have the GPU."""
+REPLICAS = ResourceRecord(name="nvidia.com/gpu", kind="replicas", policy="distributed")
+NO_WISHES: Mapping[str, str] = MappingProxyType({})
+WISHES = st.sampled_from([NO_WISHES, {"nvidia.com/use-gpuuuid": "GPU-n9-0"}])
+
+
+def asks(kind: ResourceRecord, units: int, gpus: int = 1, wishes: Mapping[str, str] = NO_WISHES) -> PodRequest:
+    """Return a request for units of a resource."""
+    if kind is MEMORY:
+        return memory(units, gpus=str(gpus), annotations=dict(wishes))
+    return request(ContainerRequest("main", "app", ((kind.name, units),)))
+
+
+@given(st.lists(st.lists(GPUS, max_size=2), max_size=9), st.sampled_from([MEMORY, REPLICAS]), st.data())
+@settings(max_examples=200)
+def test_the_sentence_is_the_verdict_of_the_whole_explanation(
+    nodes: list[list[tuple[int, int, str | None]]], kind: ResourceRecord, data: st.DataObject
+) -> None:
+    """What is left out for a table of many pods changes no word."""
+    made = Cluster()
+    for number, sizes in enumerate(nodes):
+        name = f"n{9 - number}"
+        of_kind = {"resource": kind.name, "unit_mib": 1024 if kind is MEMORY else 0}
+        several = [gpu(name, i, size, healthy=not why, reason=why, **of_kind) for i, (size, _, why) in enumerate(sizes)]
+        made.node(name, recorded(*several, kinds=(kind,)))
+        for index, (size, held, _) in enumerate(sizes):
+            if held:
+                made.account.put_pod(pod(asks(kind, min(size, held)), name, f"{name}-{index}", on=uuid(index, name)))
+    asked_for = asks(kind, data.draw(st.integers(1, 18)), data.draw(st.integers(1, 2)), data.draw(WISHES))
+    found = WaitingPod(pod(asked_for, None, "p", created=NOW))
+    whole = with_verdict(explain(made.account, found.pod, Told({})))
+    assert asyncio.run(explainer(made).short(found, NOW)).sentence == whole.verdict
+
+
+async def test_a_pod_that_waits_for_slices_is_told_what_the_partitioner_decides() -> None:
+    """What is being made, and what cannot be made; without a partitioner, that none runs."""
+    judged = JudgedOverview()
+    judged.put_node(partitioned_node())
+    fits, large = (slice_pod(size) for size in ("10gb", "80gb"))
+    for each in (fits, large):
+        judged.put_pod(each)
+    picture = Picture()
+    picture.refresh(judged.account, NOTHING, judged.without_node)
+    found = Explainer(picture, judged)
+    picture.stand(ClusterStanding(leading=Partitioners(runs=True)))
+    shown = [(await found.short(judged.without_node[each.metadata.uid], NOW)).sentence for each in (fits, large)]
+    assert shown[0].startswith("To be decided: slice nvidia.com/gpu-10gb is being made on GPU 0 of a")
+    assert shown[1].startswith("nvidia.com/gpu-80gb is larger than any partitioned GPU: ")
+    picture.stand(ClusterStanding(leading=Partitioners(runs=False, problem="No partitioner runs: there is no Lease")))
+    assert (await found.short(judged.without_node["10gb"], NOW)).sentence == "No partitioner runs: there is no Lease"
+    judged.remove_node("a")
+    assert "no GPU of the cluster is partitioned by MPS" in " ".join(
+        judged.slices_for(judged.without_node["10gb"].pod, Partitioners(runs=True), NOW)
+    )
+    judged.remove_pod("10gb")
+    assert [each.uid for each in judged.known.waiting] == ["80gb"]
 
 
 def test_what_a_pod_asks_for_has_units_and_claims() -> None:
@@ -93,21 +163,31 @@ def test_what_a_pod_asks_for_has_units_and_claims() -> None:
     assert asked(WaitingPod(waits("p").pod, claims=("train",))) == f"8 {GPU_MEMORY}, claim train"
 
 
+def explainer(cluster: Cluster) -> Explainer:
+    """Return what explains the pods of a cluster in which nothing is partitioned."""
+    picture = Picture()
+    picture.refresh(cluster.account, NOTHING)
+    return Explainer(picture, JudgedOverview())
+
+
 def text(cluster: Cluster, found: WaitingPod, viewer: Viewer) -> str:
     """Return the explanation of a pod for a viewer."""
-    return "\n".join(lines(asyncio.run(explained(cluster.account, found, viewer, NOW, ExtenderStanding()))))
+    return "\n".join(lines(asyncio.run(explainer(cluster).explained(found, viewer, NOW))))
 
 
-def test_the_text_is_that_of_explain_without_names_that_a_viewer_may_not_see(cluster: Cluster) -> None:
-    """Who may see all pods reads what `gpushare explain` prints; others read how many pods hold the GPU."""
-    found = waits("p", 8, namespace="red")
-    whole = with_verdict(explain(cluster.account, found.pod, Told({}, "default-scheduler")))
-    assert text(cluster, found, EVERYTHING) == "\n".join(lines(whole))
-    assert "held by blue/secret (10)" in text(cluster, found, EVERYTHING)
-    for_alice = text(cluster, found, ALICE)
-    assert "secret" not in for_alice
-    assert "held by 1 of other namespaces" in for_alice
-    assert "Would fit if these pods ended: 1 of other namespaces" in for_alice
+def partitioned_node() -> Node:
+    """Return a node with a GPU of 40 GiB that MPS divides."""
+    record = NodeRecord(gpus=(gpu_record(0, 0, uuid="GPU-0", memory_mib=40960, resource=None),), partitioning="mps")
+    made: Node = replace(recorded_node("a", record), record=record, ready=True, allocatable={"pods": 10})
+    return made
+
+
+def slice_pod(size: str) -> ApiPod:
+    """Return a pod that asks for a slice."""
+    made = api_pod(size, units="1")
+    made["metadata"] |= {"uid": size}
+    made["spec"]["containers"][0]["resources"] = {"limits": {f"nvidia.com/gpu-{size}": "1"}}
+    return msgspec.json.decode(json.dumps(made), type=ApiPod)
 
 
 async def test_a_page_has_fifty_pods_and_says_how_many_there_are(cluster: Cluster) -> None:
@@ -115,7 +195,7 @@ async def test_a_page_has_fifty_pods_and_says_how_many_there_are(cluster: Cluste
     picture = Picture()
     many = [waits(f"p{number:03}", minutes=number, namespace="red") for number in range(120)]
     picture.refresh(cluster.account, NOTHING, {each.pod.uid: each for each in many})
-    pages = WaitingPages(picture)
+    pages = WaitingPages(picture, JudgedOverview())
     first, last = await pages.all("", ALICE), await pages.all("999999", ALICE)
     assert (first.count("/waiting/red/"), last.count("/waiting/red/")) == (50, 20)
     assert "120 pods wait for GPUs" in first
@@ -142,7 +222,7 @@ async def test_a_pod_is_explained_by_the_policy_of_the_extender(cluster: Cluster
     """The page names the policy and who chose it; a change of the policy is a change of the picture."""
     picture, found = Picture(), waits("p", 2, namespace="red")
     picture.refresh(cluster.account, NOTHING, {found.pod.uid: found})
-    before, pages = picture.revision.value, WaitingPages(picture)
+    before, pages = picture.revision.value, WaitingPages(picture, JudgedOverview())
     assert "Placement policy: binpack, assumed: the scheduler extender was not asked" in (
         await pages.one("red/p", ALICE) or ""
     )

@@ -34,7 +34,7 @@ from gpushare_plugin.observe.cluster.explained import lines
 from gpushare_plugin.observe.cluster.explanation import Told, explain
 from gpushare_plugin.observe.cluster.verdict import with_verdict
 from gpushare_plugin.observe.parts import encode
-from gpushare_plugin.partitioner.outlook import JudgedOverview, outlook, partitioners
+from gpushare_plugin.partitioner.outlook import JudgedOverview, partitioners
 
 
 @click.command("explain", short_help="Explain why a pod gets no GPU, or why it has the one it has.")
@@ -129,11 +129,7 @@ async def _read(client: Client, name: str, namespaces: Mapping[str, str | None])
         judged = await read(client, empty=lambda: JudgedOverview(extender.policy))
         now = datetime.now(UTC)
         leading = await partitioners(client, namespaces["partitioner_namespace"] or "", now)
-        # Where nothing is partitioned, slices are those of configs, and other names are none of ours.
-        waits = any(each.uid == pod.uid for each in judged.known.waiting)
-        concerns = leading.runs or judged.known.node_count if pod.slices else waits
-        slices = tuple(outlook(judged.known, pod.uid, leading, now)) if concerns else ()
-        return found, extender, judged, slices
+        return found, extender, judged, judged.slices_for(pod, leading, now)
     try:
         names = [found.spec.node_name] if found.spec.node_name else []
         overview = await read(client, names, empty=lambda: Overview(extender.policy))

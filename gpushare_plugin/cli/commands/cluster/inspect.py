@@ -105,7 +105,7 @@ def _labels_explained(labels: str) -> Iterator[None]:
 async def _watch(client: Client, chosen: Chosen, form: "_OutputForm") -> None:
     before = None
     with _labels_explained(chosen.labels):
-        async with client, aclosing(follow(client, chosen.nodes, _EVERY, chosen.labels)) as overviews:
+        async with client, aclosing(follow(client, chosen.nodes, _EVERY, chosen.labels, empty=Overview)) as overviews:
             async for overview in overviews:
                 view = _inspected(overview, chosen, form, checked=before is not None)
                 if view != before:

@@ -22,6 +22,7 @@ from gpushare_plugin.cli.options import (
     log_level_option,
     names_by_commas,
     option,
+    partitioner_namespace_option,
     person_kubeconfig_option,
     probe_address_option,
 )
@@ -71,6 +72,7 @@ from gpushare_plugin.web.standing import ProgramNamespaces
     default=False,
 )
 @extender_namespace_option
+@partitioner_namespace_option
 @person_kubeconfig_option
 @context_option
 @log_format_option
@@ -118,7 +120,7 @@ def _in_cluster(
 
 
 def _namespaces(options: Mapping[str, Any]) -> ProgramNamespaces:
-    return ProgramNamespaces(options["extender_namespace"])
+    return ProgramNamespaces(options["extender_namespace"], options["partitioner_namespace"])
 
 
 def _open(address: str, *, browser: bool) -> None:

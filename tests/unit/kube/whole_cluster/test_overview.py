@@ -30,7 +30,7 @@ async def test_followed_objects_are_read_once(server: ApiServer, tmp_path: Path)
     """One object of each kind tells whether the cluster can be read; what there is comes with the first list."""
     async with (
         Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client,
-        aclosing(follow(client, (), 0)) as overviews,
+        aclosing(follow(client, (), 0, empty=Overview)) as overviews,
     ):
         overview = await anext(overviews)
         assert list(overview.account.nodes) == ["gpu-1"]
@@ -42,10 +42,10 @@ async def test_an_object_that_cannot_be_followed_is_an_error_at_once(server: Api
     """A Node that is not there, and a right that is missing, are an error and nothing to wait for."""
     async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
         with pytest.raises(ClusterError, match="found no node gpu-2"):
-            await anext(follow(client, ("gpu-1", "gpu-2"), 0))
+            await anext(follow(client, ("gpu-1", "gpu-2"), 0, empty=Overview))
         server.permissions = {Permission("list", "nodes")}
         with pytest.raises(ClusterError, match="this needs the right to list pods in the whole cluster"):
-            await anext(follow(client, ("gpu-1",), 0))
+            await anext(follow(client, ("gpu-1",), 0, empty=Overview))
 
 
 async def test_a_missing_right_to_watch_is_an_error_that_names_the_right(server: ApiServer, tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ async def test_a_missing_right_to_watch_is_an_error_that_names_the_right(server:
     server.permissions = {Permission("list", "nodes"), Permission("list", "pods"), Permission("watch", "nodes")}
     async with (
         Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client,
-        aclosing(follow(client, (), 0)) as overviews,
+        aclosing(follow(client, (), 0, empty=Overview)) as overviews,
     ):
         assert list((await anext(overviews)).account.nodes) == ["gpu-1"]
         with pytest.raises(ClusterError, match="this needs the right to list and watch pods in the whole cluster"):
