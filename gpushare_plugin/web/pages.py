@@ -1,14 +1,14 @@
 """The pages: what a template shows of the cluster, for a viewer."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import urlencode
 
 from markupsafe import Markup
 
 from gpushare_plugin.base.recently_used import RecentlyUsed
 from gpushare_plugin.base.structs import Struct, asdict
-from gpushare_plugin.web.markup import rendered, row
+from gpushare_plugin.web.markup import name_width, parts, row
 from gpushare_plugin.web.picture import Picture, PicturedNode
 from gpushare_plugin.web.query import Query
 from gpushare_plugin.web.tiles import grouped, legend, tiles
@@ -35,6 +35,17 @@ class NodeRow(Struct, frozen=True):
     """The row as HTML."""
 
 
+class _Shown(Struct, frozen=True):
+    """What of a cluster is on a map."""
+
+    gpus: int
+    """The number of tiles."""
+    nodes: int
+    """The number of nodes with tiles."""
+    groups: Sequence[tuple[str, Iterable[Markup]]]
+    """The rows of each group, by the name of the group."""
+
+
 class Pages:
     """Makes the pages of one cluster."""
 
@@ -43,39 +54,48 @@ class Pages:
         self._picture = picture
         self._rows = RecentlyUsed[tuple[object, ...], list[NodeRow]](_MOST_ROWS)
 
-    async def map(self, query: Query, viewer: Viewer) -> str:
-        """Return the map; other work has its turn meanwhile."""
-        # Rows made after a change have the change, and come once more with the updates.
+    async def map(self, query: Query, viewer: Viewer) -> Iterator[str]:
+        """Return the parts of the map, all of them as the cluster is now; other work has its turn meanwhile."""
         since = self._picture.revision.value
-        rows = [each async for each in self._all_rows(query, viewer)]
-        groups: dict[str, list[Markup]] = {}
-        for each in rows:
-            groups.setdefault(each.group, []).append(each.markup)
-        return rendered(
+        nodes = [each for name, each in self._picture.nodes.items() if query.wants(name)]
+        shown = (
+            await self._grouped(nodes, query, viewer) if query.divides_nodes else self._in_order(nodes, query, viewer)
+        )
+        return parts(
             "map.html",
             here="/",
             updates="/updates?" + urlencode({**asdict(query), "since": since}),
-            gpus=sum(each.gpus for each in rows),
-            nodes=len({each.node for each in rows}),
+            shown=shown,
+            names=name_width(each.use.name for each in nodes),
             any_node=bool(self._picture.nodes),
             query=query,
             legend=legend(query.color, self._picture.namespaces, viewer),
             claims_unknown=self._picture.claims_unknown,
-            groups=sorted(groups.items()),
         )
 
-    async def _all_rows(self, query: Query, viewer: Viewer) -> AsyncIterator[NodeRow]:
-        for count, node in enumerate([each for name, each in self._picture.nodes.items() if query.wants(name)]):
+    def _in_order(self, nodes: Sequence[PicturedNode], query: Query, viewer: Viewer) -> _Shown:
+        """Return whole nodes, whose rows are made as the rows are taken."""
+        rows = (row.markup for node in nodes for row in self.rows(node, query, viewer))
+        return _Shown(sum(each.gpus for each in nodes), sum(each.gpus > 0 for each in nodes), [("", rows)])
+
+    async def _grouped(self, nodes: Sequence[PicturedNode], query: Query, viewer: Viewer) -> _Shown:
+        """Return the GPUs that are wanted in their groups; other work has its turn meanwhile."""
+        groups: dict[str, list[Markup]] = {}
+        gpus, found = 0, set[str]()
+        for count, node in enumerate(nodes):
             for each in self.rows(node, query, viewer):
-                yield each
+                groups.setdefault(each.group, []).append(each.markup)
+                gpus += each.gpus
+                found.add(each.node)
             if count % _AT_A_TIME == 0:
                 await asyncio.sleep(0)
+        return _Shown(gpus, len(found), sorted(groups.items()))
 
     def rows(self, node: PicturedNode, query: Query, viewer: Viewer) -> list[NodeRow]:
         """Return the rows of a node, a row for each group that the node is in."""
         if query.chooses_gpus:
             return self._made(node, query, viewer)
-        key = (node.use.name, node.revision, query.group, query.color, viewer.namespaces)
+        key = (node.use.name, node.revision, query.group, query.color, query.size == "large", viewer.namespaces)
         kept = self._rows.get(key)
         return self._rows.put(key, self._made(node, query, viewer)) if kept is None else kept
 
@@ -83,7 +103,7 @@ class Pages:
         name = node.use.name
         wanted = (each for each in tiles(node.use, viewer) if query.wants_tile(each, node.use))
         return [
-            NodeRow(row_id, name, group, len(several), row(row_id, name, several, query.color))
+            NodeRow(row_id, name, group, len(several), row(row_id, name, several, query.color, query.size))
             for group, several in grouped(wanted, query.group, node.pool).items()
             for row_id in [f"{name}/{group}".replace(" ", "-")]
         ]

@@ -13,6 +13,7 @@ from gpushare_plugin.observe.cluster.by_claim import node_with_claims
 from gpushare_plugin.observe.cluster.report import NodeUse, node_use
 from gpushare_plugin.web.held import HeldAmounts, held_by_namespace, sizes
 from gpushare_plugin.web.standing import ClusterStanding
+from gpushare_plugin.web.tiles import gpus_of
 
 _POOL_LABELS = (
     "cloud.google.com/gke-nodepool",
@@ -39,6 +40,8 @@ class PicturedNode(Struct, frozen=True):
     """What each namespace has of the node."""
     revision: int
     """The revision of the picture in which the node became what it is."""
+    gpus: int
+    """The number of GPUs; the MIG instances of a card are one."""
 
 
 class Picture:
@@ -117,7 +120,7 @@ class Picture:
 
 
 def _pictured(use: NodeUse, node: Node, revision: int) -> PicturedNode:
-    return PicturedNode(use, _pool(node), held_by_namespace(use, sizes(node.record)), revision)
+    return PicturedNode(use, _pool(node), held_by_namespace(use, sizes(node.record)), revision, len(gpus_of(use)))
 
 
 def _pool(node: Node) -> str:

@@ -1,15 +1,12 @@
 """What the address of a map asks for: what stands together, what colours mean, and which GPUs are shown."""
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import get_args
 
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.observe.cluster.filters import FreeAmount, is_model
 from gpushare_plugin.observe.cluster.report import NodeUse
-from gpushare_plugin.web.tiles import Color, Grouping, Tile
-
-Size = Literal["small", "medium", "large"]
-"""The size of tiles: `small` shows thousands without names of nodes, `large` has words in each."""
+from gpushare_plugin.web.tiles import Color, Grouping, Size, Tile
 
 _LONGEST = 253
 """The most characters of a text in an address, as long as the longest name in Kubernetes."""
@@ -49,6 +46,11 @@ class Query(Struct, frozen=True):
         except ValueError as error:
             return str(error)
         return ""
+
+    @property
+    def divides_nodes(self) -> bool:
+        """Whether a node may be shown in parts, by groups or filters."""
+        return self.group != "node" or self.chooses_gpus
 
     @property
     def chooses_gpus(self) -> bool:

@@ -1,9 +1,7 @@
 """The paths of the pages, and the headers of every answer."""
 
 from collections.abc import Mapping
-from importlib.resources import files
 
-import structlog
 from aiohttp import web
 
 from gpushare_plugin.base.text import in_words
@@ -17,12 +15,12 @@ from gpushare_plugin.web.node_page import NodePage
 from gpushare_plugin.web.nodes_page import NodesPage
 from gpushare_plugin.web.pages import Pages
 from gpushare_plugin.web.query import Query
+from gpushare_plugin.web.sending import failed, in_parts
+from gpushare_plugin.web.static_files import STATIC
 from gpushare_plugin.web.teams_page import TeamsCsv, TeamsPage
 from gpushare_plugin.web.updates import LONGEST, stream
 from gpushare_plugin.web.viewer import Viewer
 from gpushare_plugin.web.waiting_page import WaitingPages
-
-_log = structlog.get_logger()
 
 LIMITS = ConnectionLimits(head=10.0, answer=LONGEST + 30.0, idle=30.0)
 """Seconds of a connection; a stream of updates is an answer."""
@@ -45,8 +43,8 @@ _READ = ("GET", "HEAD")
 _METHODS = {"/fits": (*_READ, "POST")}
 """The methods of paths that take more than those that read: a manifest is too long for an address."""
 
-_STATIC_PATH = "/static/"
-_STATIC = {"style.css": "text/css", "updates.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_KEPT = {"Cache-Control": "private, max-age=31536000, immutable"}
+"""The header of files whose address changes with the content; a year is as good as for ever (RFC 9111, 1.2.2)."""
 
 
 class WebServer:
@@ -62,9 +60,6 @@ class WebServer:
         self._teams = TeamsPage(picture, followed.teams)
         self._waiting = WaitingPages(picture, followed.judged)
         self._access = access
-        self._static = {
-            name: (kind, (files(__package__) / "static" / name).read_bytes()) for name, kind in _STATIC.items()
-        }
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request, also where a page has a defect."""
@@ -83,16 +78,17 @@ class WebServer:
         except RefusedFormError as error:
             return _with_headers(web.Response(status=error.status, text=f"{error}\n"))
         except Exception as error:  # noqa: BLE001 - a defect in a page must not end the server
-            _log.exception("page_failed", path=request.path, remedy="report this as a defect of gpushare")
+            failed(request)
             return _with_headers(web.Response(status=500, text=f"the page failed: {in_words(error)}\n"))
 
     async def _found(self, request: web.BaseRequest, viewer: Viewer) -> web.Response | None:
         """Return the answer at a path; None where there is nothing."""
-        if request.path.startswith(_STATIC_PATH) and (static := self._static.get(request.path[len(_STATIC_PATH) :])):
-            kind, body = static
-            return web.Response(body=body, content_type=kind)
+        if static := STATIC.get(request.path):
+            return web.Response(body=static.body, content_type=static.kind, headers=_KEPT)
         if request.path == "/teams.csv":
             return _file(self._teams.csv(viewer))
+        if request.path == "/":
+            return in_parts(request, await self._pages.map(Query.of(request.query), viewer))
         page = await self._page(request, viewer)
         return None if page is None else _html(page)
 
@@ -100,8 +96,6 @@ class WebServer:
         """Return the page at a path; None where there is none."""
         found: str | None = None
         match request.path.removeprefix("/").partition("/"):
-            case "", "", "":
-                found = await self._pages.map(Query.of(request.query), viewer)
             case "nodes", "", "":
                 found = await self._nodes.all(request.query.get("page", ""))
             case "nodes", _, node:
@@ -132,5 +126,5 @@ def _file(found: TeamsCsv) -> web.Response:
 
 
 def _with_headers(answer: web.Response) -> web.Response:
-    answer.headers.update(HEADERS)
+    answer.headers.update({**HEADERS, **answer.headers})
     return answer

@@ -3,19 +3,21 @@
 import base64
 import hashlib
 from datetime import datetime
-from importlib.resources import files
 
 from markupsafe import Markup
 
 from gpushare_plugin.observe.cluster.report import ClusterReport
-from gpushare_plugin.web.markup import rendered, row
+from gpushare_plugin.web.markup import Links, name_width, rendered, row
+from gpushare_plugin.web.static_files import STATIC
 from gpushare_plugin.web.tiles import gpus_of, legend, tiles
 from gpushare_plugin.web.viewer import EVERYTHING
+
+_WITHIN = Links("#", "/")
 
 
 def single_file(report: ClusterReport, made: datetime) -> str:
     """Return a report as HTML; `made` is the time of the report, an aware time."""
-    style = (files(__package__) / "static" / "style.css").read_text()
+    style = STATIC["/static/style.css"].body.decode()
     found = [(node, list(tiles(node, EVERYTHING))) for node in report.nodes]
     return rendered(
         "single_file.html",
@@ -25,7 +27,8 @@ def single_file(report: ClusterReport, made: datetime) -> str:
         report=report,
         gpus=sum(len(several) for _, several in found),
         legend=legend("held", frozenset(), EVERYTHING),
-        rows=[row(f"row-{node.name}", node.name, several, "held", "#", "/") for node, several in found],
+        names=name_width(node.name for node in report.nodes),
+        rows=[row(f"row-{node.name}", node.name, several, "held", links=_WITHIN) for node, several in found],
         nodes=[(node, gpus_of(node).items()) for node in report.nodes],
         viewer=EVERYTHING,
     )

@@ -20,6 +20,8 @@ Color = Literal["held", "namespace", "way"]
 """What the colour of a tile means."""
 Grouping = Literal["node", "pool", "model"]
 """What tiles stand together."""
+Size = Literal["small", "medium", "large"]
+"""The size of tiles: `small` shows thousands without names of nodes, `large` has words in each."""
 
 _BAD = ("node not ready", *FAULTS)
 """The beginnings of the states for which a tile has the border of a fault."""

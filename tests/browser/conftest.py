@@ -2,32 +2,14 @@
 
 import shutil
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from playwright.async_api import Browser, Page
 
-from gpushare_plugin.ledger.node_record import encode
-from gpushare_plugin.testing.cluster import ApiServer
 from tests.browser.views import CHROMIUM, running_chromium, without
-from tests.process.pages import pages
-from tests.process.test_inspect import a_node
-from tests.unit.observe.cluster.clusters import gpu, recorded
+from tests.process.pages import address, server
 
-
-@pytest.fixture
-async def server() -> AsyncIterator[ApiServer]:
-    """Run an API server with a node of two GPUs."""
-    async with ApiServer() as started:
-        a_node(started, "gpu-1", encode(recorded(gpu("gpu-1", 0), gpu("gpu-1", 1))))
-        yield started
-
-
-@pytest.fixture
-async def address(server: ApiServer, tmp_path: Path) -> AsyncIterator[str]:
-    """Run the pages, and return the address that is good once."""
-    async with pages(server.kubeconfig(tmp_path / "config")) as found:
-        yield found
+__all__ = ["address", "server"]
 
 
 @pytest.fixture

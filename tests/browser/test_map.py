@@ -29,7 +29,7 @@ async def test_the_map_follows_the_cluster(server: ApiServer, page: Page) -> Non
 
 
 async def test_the_map_is_a_table_without_scripts(server: ApiServer, page: Page) -> None:
-    """The rows are nodes, and the tiles are links with words."""
+    """The rows are nodes, the tiles are links with words, and Tab reaches each of them; large tiles have text."""
     running(server, "model", "gpu-1", 6, "GPU-gpu-1-1")
     await expect(page.get_by_role("link", name="GPU 1: 6 of 15 GiB")).to_be_attached(timeout=SOON)
     assert page.context.browser is not None
@@ -39,6 +39,11 @@ async def test_the_map_is_a_table_without_scripts(server: ApiServer, page: Page)
     plain = await without.new_page()
     await plain.goto(page.url)
     row = plain.get_by_role("row").filter(has=plain.get_by_role("rowheader", name="gpu-1"))
+    await row.get_by_role("link", name="gpu-1").focus()
+    for words in ("GPU 0: 0 of 15 GiB", "GPU 1: 6 of 15 GiB"):
+        await plain.keyboard.press("Tab")
+        await expect(row.get_by_role("link", name=words)).to_be_focused()
+    await plain.goto(f"{page.url}?size=large")
     await expect(row.get_by_role("link")).to_have_text(["gpu-1", "GPU 0: 0 of 15 GiB", "GPU 1: 6 of 15 GiB"])
     await without.close()
 
@@ -46,6 +51,9 @@ async def test_the_map_is_a_table_without_scripts(server: ApiServer, page: Page)
 async def test_a_filtered_map_follows_the_cluster_by_keyboard(server: ApiServer, page: Page) -> None:
     """The arrow keys reach a tile and stay there after a change; a GPU that does not meet the filter any more goes."""
     await page.goto(f"{page.url}?free=10GiB&size=small")
+    await page.get_by_role("link", name="gpu-1").focus()
+    await page.keyboard.press("Tab")
+    await expect(page.locator(".tile:focus")).to_have_count(0)
     await page.get_by_role("link", name="gpu-1").focus()
     await page.keyboard.press("ArrowRight")
     await page.keyboard.press("ArrowRight")

@@ -6,6 +6,8 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple, NoReturn
 from urllib.parse import urljoin
@@ -22,6 +24,11 @@ CHROMIUM = "chromium"
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 LARGEST = 150 * 1024
 """Bytes that a picture may have."""
+
+TELEPHONE = 390
+"""Pixels that a telephone is wide."""
+_AXE = "axe_playwright_python"
+"""The package that has the program of axe-core."""
 
 Scheme = Literal["light", "dark"]
 SCHEMES: tuple[Scheme, ...] = ("light", "dark")
@@ -45,7 +52,7 @@ VIEWS = (
     View("map-small", "/?size=small&color=namespace"),
     View("map-large", "/?size=large&node=gpu-000&color=way", height=600),
     View("map-pools", "/?group=pool&size=small"),
-    View("map-telephone", "/?color=namespace", 390, 700),
+    View("map-telephone", "/?color=namespace", TELEPHONE, 700),
     View("nodes", "/nodes", height=480),
     View("node", "/nodes/gpu-0003"),
     View("teams", "/teams", height=400),
@@ -91,6 +98,22 @@ async def visit(page: Page, address: str, scheme: Scheme) -> AsyncIterator[View]
         if await page.locator("main").get_attribute("data-updates"):
             await page.get_by_text("Up to date").wait_for()
         yield view
+
+
+async def broken_rules(page: Page) -> list[str]:
+    """Return what axe-core finds in what a page shows."""
+    if find_spec(_AXE) is None:
+        without("the package axe-playwright-python")
+    # By the debugger, which no policy of a page forbids.
+    await page.evaluate((files(_AXE) / "axe.min.js").read_text())
+    found = (await page.evaluate("axe.run()"))["violations"]
+    return [f"{each['id']}: {each['help']}: {[node['html'][:200] for node in each['nodes'][:3]]}" for each in found]
+
+
+async def too_wide(page: Page) -> list[str]:
+    """Return the width of a page where that is more than the width of the window."""
+    width, window = await page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+    return [f"{width} pixels in a window of {window}"] if width > window else []
 
 
 async def make_pictures() -> None:

@@ -1,4 +1,4 @@
-"""`gpushare web` as a person runs it, and a client that is no browser."""
+"""`gpushare web` as a person runs it, on a cluster of one node."""
 
 import asyncio
 import sys
@@ -6,6 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
+from gpushare_plugin.ledger.node_record import encode
+from gpushare_plugin.testing.cluster import ApiServer
+from tests.process.test_inspect import a_node
+from tests.unit.observe.cluster.clusters import gpu, recorded
 from tests.waiting import PATIENCE
 
 
@@ -26,3 +32,20 @@ async def pages(kubeconfig: Path) -> AsyncIterator[str]:
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    """Run an API server with a node of two GPUs, and the Lease of a scheduler extender."""
+    lease = {"metadata": {"name": "gpushare-extender", "annotations": {"gpushare/placement": "spread"}}}
+    async with ApiServer() as started:
+        started.store.create("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", lease)
+        a_node(started, "gpu-1", encode(recorded(gpu("gpu-1", 0), gpu("gpu-1", 1))))
+        yield started
+
+
+@pytest.fixture
+async def address(server: ApiServer, tmp_path: Path) -> AsyncIterator[str]:
+    """Run the pages, and return the address that is good once."""
+    async with pages(server.kubeconfig(tmp_path / "config")) as found:
+        yield found

@@ -8,33 +8,16 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from gpushare_plugin.ledger.node_record import encode
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.people import Person
 from gpushare_plugin.testing.ports import claim_port
 from tests.process.daemon import comes_to_answer, gpushare, process
-from tests.process.pages import pages
-from tests.process.test_inspect import a_node, running
+from tests.process.pages import address, server
+from tests.process.test_inspect import running
 from tests.unit.kube.pods import PODS, pod
-from tests.unit.observe.cluster.clusters import gpu, recorded
 from tests.unit.web.visited import asked
 
-
-@pytest.fixture
-async def server() -> AsyncIterator[ApiServer]:
-    """Run an API server with a node of two GPUs, and the Lease of a scheduler extender."""
-    lease = {"metadata": {"name": "gpushare-extender", "annotations": {"gpushare/placement": "spread"}}}
-    async with ApiServer() as started:
-        started.store.create("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", lease)
-        a_node(started, "gpu-1", encode(recorded(gpu("gpu-1", 0), gpu("gpu-1", 1))))
-        yield started
-
-
-@pytest.fixture
-async def address(server: ApiServer, tmp_path: Path) -> AsyncIterator[str]:
-    """Run the pages, and return the address that is good once."""
-    async with pages(server.kubeconfig(tmp_path / "config")) as found:
-        yield found
+__all__ = ["address", "server"]
 
 
 @pytest.fixture

@@ -24,9 +24,14 @@ def picture() -> Picture:
     return made
 
 
+async def map_of(picture: Picture, address: dict[str, str], viewer: Viewer = EVERYTHING) -> str:
+    """Return the map of an address."""
+    return "".join(await Pages(picture).map(Query.of(address), viewer))
+
+
 async def tiles_on(picture: Picture, address: dict[str, str], viewer: Viewer = EVERYTHING) -> list[str]:
     """Return the addresses of the tiles on the map of an address."""
-    page = await Pages(picture).map(Query.of(address), viewer)
+    page = await map_of(picture, address, viewer)
     return re.findall(r'class="tile [^"]*" href="/nodes/([^"]*)"', page)
 
 
@@ -58,7 +63,7 @@ async def test_a_namespace_that_a_viewer_may_not_see_is_found_by_nobody(picture:
 
 async def test_nodes_stand_with_those_of_their_pool(picture: Picture) -> None:
     """The label of the cloud comes before the type of the machine; a node without a label is in no pool."""
-    page = await Pages(picture).map(Query.of({"group": "pool"}), EVERYTHING)
+    page = await map_of(picture, {"group": "pool"})
     assert re.findall("<h2>(.*)</h2>", page) == ["no pool", "spot"]
 
 
@@ -66,13 +71,13 @@ async def test_an_address_that_is_not_understood_shows_everything(picture: Pictu
     """The page says what is wrong with the amount; a text is as long as a name can be."""
     query = Query.of({"group": "x", "size": "huge", "free": "much", "node": "n" * 1000})
     assert (query.group, query.size, len(query.node)) == ("node", "medium", 253)
-    page = await Pages(picture).map(Query.of({"free": "much"}), EVERYTHING)
+    page = await map_of(picture, {"free": "much"})
     assert "found &#39;much&#39;, expected a number of units" in page
     assert await tiles_on(picture, {"free": "much"}) == ["a#gpu-0", "a#gpu-1", "b#gpu-0"]
 
 
 async def test_a_page_says_that_no_gpu_meets_the_filters(picture: Picture) -> None:
     """And not that the cluster shares no GPUs."""
-    page = await Pages(picture).map(Query.of({"model": "H100"}), EVERYTHING)
+    page = await map_of(picture, {"model": "H100"})
     assert "No GPU of this cluster meets all filters." in page
     assert "gpushare/gpus" not in page

@@ -115,13 +115,17 @@ class RandomCluster:
 
 
 class Words(HTMLParser):
-    """The words of a page."""
+    """The words of a page, those that only screen readers and the pointer get included."""
 
     def __init__(self, page: str) -> None:
         """Read a page."""
         super().__init__()
         self.found: list[str] = []
         self.feed(page)
+
+    def handle_starttag(self, _tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Take in the words that a link has instead of text."""
+        self.handle_data(dict(attrs).get("aria-label") or "")
 
     def handle_data(self, data: str) -> None:
         """Take in words between tags."""
@@ -189,7 +193,7 @@ async def test_pages_show_what_the_report_has(seed: int) -> None:
         report = with_claims(made.cluster.report, made.claims)
         assert tuple(each.use for each in picture.nodes.values()) == report.nodes
         nodes = made.json["nodes"]
-        page = await pages.map(Query(), EVERYTHING)
+        page = "".join(await pages.map(Query(), EVERYTHING))
         words = Words(page).found
         assert {each["name"]: said_by(words, each["name"]) for each in nodes} == {
             each["name"]: tiles_of(each) for each in nodes

@@ -34,7 +34,7 @@ STEPS = st.lists(st.tuples(st.floats(0, 1e4), st.sampled_from("ab"), st.none() |
 
 def holding(held: Mapping[str, HeldAmounts]) -> PicturedNode:
     """Return a node of which namespaces have something."""
-    return PicturedNode(using(), "", held, 0)
+    return PicturedNode(using(), "", held, 0, 1)
 
 
 def using(*resources: ResourceUse, name: str = "a") -> NodeUse:
@@ -67,7 +67,7 @@ def test_hours_are_the_sum_over_all_moments(steps: list[tuple[float, str, Mappin
         for several in (nodes, shown):
             several.pop(name, None)
         if held is not None:
-            nodes[name], shown[name] = held, PicturedNode(using(), "", held, 0)
+            nodes[name], shown[name] = held, PicturedNode(using(), "", held, 0, 1)
         teams.take(shown, now)
     found = {team.name: team for team in teams.seen_by(EVERYTHING, now)}
     assert set(found) == {namespace for _, _, held in steps for namespace in held or ()}

@@ -1,6 +1,7 @@
 """The map: what a tile says of a GPU."""
 
 import re
+from itertools import product
 from typing import get_args
 
 from gpushare_plugin.claims.claim import AllocatedDevice
@@ -12,7 +13,7 @@ from gpushare_plugin.ledger.node_record import ResourceRecord
 from gpushare_plugin.observe.cluster.by_claim import with_claims
 from gpushare_plugin.observe.cluster.report import NodeUse
 from gpushare_plugin.web.markup import row
-from gpushare_plugin.web.tiles import OTHERS, Color, classes, color_of, grouped, reason_for, tiles
+from gpushare_plugin.web.tiles import OTHERS, Color, Size, classes, color_of, grouped, reason_for, tiles
 from gpushare_plugin.web.viewer import EVERYTHING, Viewer
 from tests.unit.claims.node import DRIVER
 from tests.unit.ledger.objects import uuid
@@ -120,7 +121,8 @@ def test_nothing_of_a_row_is_markup_but_ours() -> None:
     cluster.node(attack, recorded(gpu(attack, 0), kinds=(ResourceRecord(name=GPU_MEMORY, kind=attack),)))
     cluster.pod("pod", 3, attack, on=0, namespace=attack)
     several = list(tiles(node(cluster), EVERYTHING))
-    for color in get_args(Color):
-        made = row(attack, attack, several, color)
-        assert made.count("<") == len(re.findall("</?(?:tr|th|td|a|span)[ >]", made))
+    for color, size in product(get_args(Color), get_args(Size)):
+        made = row(attack, attack, several, color, size)
+        assert made.count("<") == len(re.findall("</?(?:tr|th|td|a)[ >]", made))
+        assert made.count('"') == 2 * len(re.findall('="', made))
         assert "script>" not in made
