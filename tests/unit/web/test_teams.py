@@ -29,7 +29,7 @@ AMOUNTS = st.dictionaries(
     st.sampled_from(NAMESPACES),
     st.builds(HeldAmounts, st.integers(1, 5 * WHOLE), st.integers(0, 80_000)),
 )
-STEPS = st.lists(st.tuples(st.floats(0, 1e4), st.sampled_from("ab"), st.none() | AMOUNTS), max_size=30)
+STEPS = st.lists(st.tuples(st.integers(0, 10_000).map(float), st.sampled_from("ab"), st.none() | AMOUNTS), max_size=30)
 
 
 def holding(held: Mapping[str, HeldAmounts]) -> PicturedNode:
