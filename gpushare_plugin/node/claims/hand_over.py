@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager
+from typing import Protocol
 
 import structlog
 
@@ -21,9 +22,9 @@ from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.published import Published, changes
 from gpushare_plugin.base.structs import Struct, field, replace
 from gpushare_plugin.base.text import in_words, some_of
-from gpushare_plugin.claims.claim import AllocatedClaim
+from gpushare_plugin.claims.claim import AllocatedClaim, ClaimRefusedError
 from gpushare_plugin.core.claimed_gpu import ClaimedGpu
-from gpushare_plugin.core.prepared_claim import PreparedClaim
+from gpushare_plugin.core.prepared_claim import ClaimId, PreparedClaim
 from gpushare_plugin.node.claims.given import UNKNOWN, ClaimSharing, GivenFile, NewerFileError
 from gpushare_plugin.node.claims.records import UnreadableRecord
 from gpushare_plugin.node.news.news import GpusGivenByClaim, GpusLeftClaims, News
@@ -37,8 +38,8 @@ WITHDRAWN_SECONDS = 30.0
 """Seconds that a GPU is out of the ResourceSlices before its units are offered: a scheduler may know it for a while."""
 LOOK_EVERY = 5.0
 """Seconds between looks at GPUs that leave the claims."""
-LONGEST_PAUSE = 300.0
-"""The longest pause in seconds between looks at the claims of the cluster, which may be many."""
+LONGEST_PAUSE = 30.0
+"""The longest pause in seconds between looks at a claim that keeps a GPU, and between lists of the cluster's claims."""
 _MOST_CLAIMS = 5
 """The most claims named in the reason why a GPU waits for claims."""
 _KEPT = (
@@ -50,6 +51,18 @@ Still = Callable[[], AbstractAsyncContextManager[Collection[PreparedClaim] | Non
 """Keeps all daemons of the node from preparing claims; has the prepared claims, None where they are not known."""
 AllAllocated = Callable[[], Awaitable[Iterable[AllocatedClaim]]]
 """Returns the claims that are allocated devices of this node; raises GpushareError."""
+
+
+class AllocatedClaims(Protocol):
+    """The claims of the cluster that are allocated devices of this node."""
+
+    async def allocated(self, claim_id: ClaimId) -> AllocatedClaim:
+        """Return a claim as the scheduler allocated the claim; raises ClaimRefusedError."""
+        ...
+
+    async def all_allocated(self) -> Iterable[AllocatedClaim]:
+        """Return all these claims; raises GpushareError."""
+        ...
 
 
 class GivenGpu(Struct, frozen=True):
@@ -134,7 +147,7 @@ class HandOver:
         self._unwritten = ""
         self._known = False
         self._since: dict[str, float] = {}
-        self._named: Mapping[str, str] = {}
+        self._named: Mapping[str, ClaimId] = {}
         self._look_again_at = 0.0
         self._pauses = Backoff(first=LOOK_EVERY, most=LONGEST_PAUSE)
         self.standing = standing or Published(ClaimStanding())
@@ -230,7 +243,7 @@ class HandOver:
         shown: Published[frozenset[str] | None],
         name_of: Callable[[str], str],
         still: Still,
-        allocated: AllAllocated,
+        claims: AllocatedClaims,
         changed: Callable[[], None],
     ) -> None:
         """Let GPUs leave when no claim can have them any more; call `changed` after changes. Runs until cancelled.
@@ -245,7 +258,7 @@ class HandOver:
                 self._write(self._gpus)  # again, where somebody has changed or removed the file
             due, before = [uuid for uuid in leaving if self._is_due(uuid, clock())], self._leaving
             try:
-                released = await self._let_go(leaving, due, still, allocated)
+                released = await self._let_go(leaving, due, still, claims)
             except GpushareError as error:
                 unknown = f"belongs to claims, and it is not known which claims there are: {in_words(error)}"
                 released, self._leaving = False, dict.fromkeys(leaving, unknown)
@@ -253,7 +266,7 @@ class HandOver:
                 changed()
 
     async def _let_go(
-        self, leaving: Mapping[str, str], due: Collection[str], still: Still, allocated: AllAllocated
+        self, leaving: Mapping[str, str], due: Collection[str], still: Still, claims: AllocatedClaims
     ) -> bool:
         """Let the `due` GPUs leave that no claim can have; return whether any left. `leaving` are names of devices."""
         if not leaving:
@@ -262,7 +275,7 @@ class HandOver:
         async with still() as prepared:
             self._leaving = _held(leaving, prepared)
         unheld = [leaving[uuid] for uuid in due if uuid not in self._leaving]
-        named = await self._claims_by_device(unheld, allocated) if unheld else {}
+        named = await self._claims_by_device(unheld, claims) if unheld else {}
         soon = {uuid: "leaves the claims soon" for uuid in leaving if uuid not in due}
         async with still() as prepared:  # again: a claim may have been prepared while the API server answered
             self._leaving = {**soon, **_named(leaving, named), **_held(leaving, prepared)}
@@ -271,19 +284,37 @@ class HandOver:
                 self._leaving |= dict.fromkeys(free, f"stays with claims: {self._unwritten}")
             return released
 
-    async def _claims_by_device(self, names: Collection[str], allocated: AllAllocated) -> Mapping[str, str]:
-        """Return the claims that are allocated devices.
+    async def _claims_by_device(self, names: Collection[str], claims: AllocatedClaims) -> Mapping[str, ClaimId]:
+        """Return a claim for each device that claims are allocated.
 
-        Each look reads the claims of the whole cluster. While claims name all devices of `names`, looks are further and
-        further apart, and the claims are those of the look before.
+        Only a list of the claims of the whole cluster shows that no claim has a device. While a claim is known for each
+        of `names`, these claims alone are read, further and further apart; a list follows when one is gone.
         """
         now = asyncio.get_running_loop().time()
-        if now >= self._look_again_at or not self._named.keys() >= set(names):
-            self._named = {each.device: claim.id.label for claim in await allocated() for each in claim.devices}
-            if not self._named.keys() >= set(names):
-                self._pauses.reset()
+        if self._named.keys() >= set(names):
+            if now < self._look_again_at:
+                return self._named
             self._look_again_at = now + self._pauses.next()
+            if await self._keep(names, claims):
+                return self._named
+        self._named = {each.device: claim.id for claim in await claims.all_allocated() for each in claim.devices}
+        if not self._named.keys() >= set(names):
+            self._pauses.reset()
+        self._look_again_at = now + self._pauses.next()
         return self._named
+
+    async def _keep(self, names: Iterable[str], claims: AllocatedClaims) -> bool:
+        """Return whether the known claims are still allocated the devices `names`; raises ClaimRefusedError."""
+        for name in names:
+            try:
+                claim = await claims.allocated(self._named[name])
+            except ClaimRefusedError as error:
+                if error.reason == "api":
+                    raise
+                return False
+            if all(each.device != name for each in claim.devices):
+                return False
+        return True
 
     def _note_absent(self, leaving: Mapping[str, str], shown: AbstractSet[str] | None, now: float) -> None:
         """Remember since when GPUs that leave have been out of the ResourceSlices."""
@@ -354,10 +385,10 @@ def _holders(uuid: str, prepared: Iterable[PreparedClaim]) -> list[str]:
     return sorted(claim.id.label for claim in prepared if any(device.gpu == uuid for device in claim.devices))
 
 
-def _named(leaving: Mapping[str, str], named: Mapping[str, str]) -> dict[str, str]:
+def _named(leaving: Mapping[str, str], named: Mapping[str, ClaimId]) -> dict[str, str]:
     """Return the reasons of GPUs that allocated claims name; `named` are the claims by device."""
     return {
-        uuid: f"leaves the claims when claim {named[name]} is not allocated any more"
+        uuid: f"leaves the claims when claim {named[name].label} is not allocated any more"
         for uuid, name in leaving.items()
         if name in named
     }

@@ -153,8 +153,8 @@ class NodeClaims:
 
         `is_left` returns whether no file is left of a GPU or a claim of this DRA driver.
         """
-        shown, still, allocated = self.resource_slices.devices, self.preparation.still, self._claims.all_allocated
-        leave = partial(self._hand_over.run, shown, device_name, still, allocated, node.apply)
+        shown, still = self.resource_slices.devices, self.preparation.still
+        leave = partial(self._hand_over.run, shown, device_name, still, self._claims, node.apply)
         async with background() as spawn:
             spawn("GPUs of claims", partial(self._follow, node))
             spawn("devices", partial(self._offer, node))

@@ -63,7 +63,7 @@ class Surroundings(Protocol):
         """Show devices in the ResourceSlices."""
         ...
 
-    async def find(self, id_: ClaimId) -> AllocatedClaim:
+    async def allocated(self, claim_id: ClaimId) -> AllocatedClaim:
         """Return a claim as the API server has it."""
         ...
 
@@ -85,7 +85,9 @@ class SimulatedDaemon:
         self.standing = Published(ClaimStanding())
         records = ClaimRecords(node.directory / "claims", node.boot)
         gpus = ClaimGpus(self.standing, self._given)
-        self.preparation = Preparation(DRIVER, records, CdiFiles(node.cdi, DRIVER), node.find, gpus, lambda _pod: False)
+        self.preparation = Preparation(
+            DRIVER, records, CdiFiles(node.cdi, DRIVER), node.allocated, gpus, lambda _pod: False
+        )
         self.offer = NodeOffer(News(), node.clock)
         self._tasks: list[asyncio.Task[None]] = []
         self._calls: set[asyncio.Task[Any]] = set()
@@ -100,8 +102,7 @@ class SimulatedDaemon:
         self._hand_over = HandOver(self._given, self.preparation.prepared.value, self.standing)
         self.offer.start(self.node.holdings(), self.node.inventory, {})
         self.apply()
-        still, allocated = self.preparation.still, self.node.all_allocated
-        run = self._hand_over.run(self.node.shown, device_name, still, allocated, self.apply)
+        run = self._hand_over.run(self.node.shown, device_name, self.preparation.still, self.node, self.apply)
         self._tasks = [asyncio.create_task(run), asyncio.create_task(self._ask())]
 
     async def stand_by(self) -> None:

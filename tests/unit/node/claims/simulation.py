@@ -130,12 +130,12 @@ class SimulatedNode:
         recent = [free.items() for at, free in self._seen if self.clock() - at < STALE_SECONDS]
         return sorted({*self.free.items()}.union(*recent))
 
-    async def find(self, id_: ClaimId) -> AllocatedClaim:
+    async def allocated(self, claim_id: ClaimId) -> AllocatedClaim:
         """Return a claim."""
         await asyncio.sleep(0.01)
-        if id_ not in self.claims:
-            raise ClaimRefusedError("not-found", f"claim {id_.label} does not exist any more")
-        return self.claims[id_]
+        if claim_id not in self.claims:
+            raise ClaimRefusedError("not-found", f"claim {claim_id.label} does not exist any more")
+        return self.claims[claim_id]
 
     async def all_allocated(self) -> Iterable[AllocatedClaim]:
         """Return all claims that are allocated."""

@@ -10,8 +10,8 @@ import pytest
 
 from gpushare_plugin.base.published import Published
 from gpushare_plugin.base.tasks import beside, end
-from gpushare_plugin.claims.claim import AllocatedClaim, AllocatedDevice
-from gpushare_plugin.core.prepared_claim import PreparedClaim, PreparedDevice
+from gpushare_plugin.claims.claim import AllocatedClaim, AllocatedDevice, ClaimRefusedError
+from gpushare_plugin.core.prepared_claim import ClaimId, PreparedClaim, PreparedDevice
 from gpushare_plugin.node.claims.given import LARGEST_FILE, UNKNOWN, VERSION, GivenFile, NewerFileError
 from gpushare_plugin.node.claims.hand_over import LONGEST_PAUSE, LOOK_EVERY, WITHDRAWN_SECONDS, HandOver
 from gpushare_plugin.node.claims.records import UnreadableRecord
@@ -42,19 +42,28 @@ class Cluster:
         """No claim, and no ResourceSlice yet."""
         self.shown: Published[frozenset[str] | None] = Published(None)
         self.prepared: tuple[PreparedClaim, ...] | None = ()
-        self.allocated: tuple[AllocatedClaim, ...] = ()
+        self.claims: tuple[AllocatedClaim, ...] = ()
         self.released = 0
         self.lists = 0
+        self.reads = 0
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[Collection[PreparedClaim] | None]:
         """Yield the prepared claims."""
         yield self.prepared
 
+    async def allocated(self, claim_id: ClaimId) -> AllocatedClaim:
+        """Return an allocated claim."""
+        self.reads += 1
+        for each in self.claims:
+            if each.id == claim_id:
+                return each
+        raise ClaimRefusedError("not-found", f"claim {claim_id.label} does not exist")
+
     async def all_allocated(self) -> Iterable[AllocatedClaim]:
         """Return the allocated claims."""
         self.lists += 1
-        return self.allocated
+        return self.claims
 
     async def leave(self, hand_over: HandOver) -> None:
         """Let GPUs leave."""
@@ -62,12 +71,17 @@ class Cluster:
         def count() -> None:
             self.released += not hand_over.standing.value.gpus
 
-        await hand_over.run(self.shown, lambda uuid: uuid, self.still, self.all_allocated, count)
+        await hand_over.run(self.shown, lambda uuid: uuid, self.still, self, count)
 
 
 def holding(uuid: str) -> PreparedClaim:
     """Return a claim that is prepared on a GPU."""
     return PreparedClaim(claim_id("holder"), (PreparedDevice("gpu", "node", uuid, uuid, "memory"),))
+
+
+def allocated(name: str) -> AllocatedClaim:
+    """Return a claim that is allocated the first GPU."""
+    return AllocatedClaim(claim_id(name), (AllocatedDevice("gpu", "node", FIRST),))
 
 
 def test_a_gpu_belongs_to_claims_when_no_pod_holds_a_unit(tmp_path: Path) -> None:
@@ -133,7 +147,7 @@ def test_a_gpu_leaves_when_no_claim_can_have_it(tmp_path: Path, holder: str) -> 
     if holder == "record":
         cluster.prepared = None
     if holder == "allocated claim":
-        cluster.allocated = (AllocatedClaim(claim_id("late"), (AllocatedDevice("gpu", "node", FIRST),)),)
+        cluster.claims = (allocated("late"),)
 
     async def leave() -> None:
         async with beside(cluster.leave(hand_over)) as leaving:
@@ -144,7 +158,7 @@ def test_a_gpu_leaves_when_no_claim_can_have_it(tmp_path: Path, holder: str) -> 
             await asyncio.sleep(10 * WITHDRAWN_SECONDS)
             assert offered(hand_over.hold_back(given_by_claim(), {})) == {SECOND}
             assert hand_over.waiting[FIRST].startswith(("leaves the claims", "belongs to claims"))
-            cluster.prepared, cluster.allocated = (), ()
+            cluster.prepared, cluster.claims = (), ()
             cluster.shown.publish(frozenset())
             if holder == "resource slice":
                 await asyncio.sleep(WITHDRAWN_SECONDS - LOOK_EVERY)
@@ -159,20 +173,46 @@ def test_a_gpu_leaves_when_no_claim_can_have_it(tmp_path: Path, holder: str) -> 
         runner.run(leave())
 
 
+def test_a_gpu_leaves_only_when_the_last_of_its_claims_is_gone(tmp_path: Path) -> None:
+    """Where the claim that was known to keep the GPU is gone, another claim may have the GPU."""
+    hand_over, cluster = HandOver(GivenFile(tmp_path)), Cluster()
+    hand_over.hold_back(given_by_claim(0), {})
+    hand_over.settle(frozenset())
+    cluster.shown.publish(frozenset())
+    cluster.claims = (allocated("one"), allocated("other"))
+
+    async def leave() -> None:
+        async with beside(cluster.leave(hand_over)) as leaving:
+            hand_over.hold_back(given_by_claim(), {})
+            await asyncio.sleep(10 * WITHDRAWN_SECONDS)
+            assert "default/other" in hand_over.waiting[FIRST]
+            cluster.claims = (allocated("one"),)
+            await asyncio.sleep(2 * LOOK_EVERY + LONGEST_PAUSE)
+            assert "default/one" in hand_over.waiting[FIRST]
+            cluster.claims = ()
+            await asyncio.sleep(2 * LOOK_EVERY + LONGEST_PAUSE)
+            assert hand_over.standing.value.gpus == {}
+            end(leaving)
+
+    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+        runner.run(leave())
+
+
 def test_the_claims_of_the_cluster_are_not_read_again_and_again(tmp_path: Path) -> None:
-    """A claim can stay allocated for ever, and a cluster has many: looks are further and further apart."""
+    """A claim can stay allocated for ever, and a cluster has many: only that claim is read, and less and less often."""
     hand_over, cluster = HandOver(GivenFile(tmp_path)), Cluster()
     hand_over.hold_back(given_by_claim(0, 1), {})
     hand_over.settle(frozenset())
     cluster.shown.publish(frozenset({SECOND}))
-    cluster.allocated = (AllocatedClaim(claim_id("late"), (AllocatedDevice("gpu", "node", FIRST),)),)
+    cluster.claims = (allocated("late"),)
 
     async def leave() -> None:
         async with beside(cluster.leave(hand_over)) as leaving:
             hand_over.hold_back(given_by_claim(), {})
             hand_over.settle(frozenset())
             await asyncio.sleep(3600)
-            assert 3600 / LONGEST_PAUSE <= cluster.lists + 5 <= 3600 / LONGEST_PAUSE + 10
+            assert cluster.lists == 1
+            assert 3600 / LONGEST_PAUSE <= cluster.reads + 5 <= 3600 / LONGEST_PAUSE + 10
             assert hand_over.standing.value.gpus.keys() == {FIRST, SECOND}
             cluster.shown.publish(frozenset())
             await asyncio.sleep(WITHDRAWN_SECONDS + 2 * LOOK_EVERY)
@@ -250,14 +290,14 @@ def test_a_damaged_file_keeps_every_gpu_without_units_until_nobody_knows_a_claim
     hand_over.settle(frozenset({SECOND}))
     assert HandOver(file).hold_back(given_by_claim(), {}).resources
     cluster.shown.publish(frozenset())
-    cluster.allocated = (AllocatedClaim(claim_id("allocated"), (AllocatedDevice("gpu", "node", FIRST),)),)
+    cluster.claims = (allocated("allocated"),)
 
     async def leave() -> None:
         async with beside(cluster.leave(hand_over)) as leaving:
             await asyncio.sleep(10 * WITHDRAWN_SECONDS)
             assert offered(hand_over.hold_back(given_by_claim(), {}, frozenset({SECOND}))) == {SECOND}
             assert "default/allocated" in hand_over.waiting[FIRST]
-            cluster.allocated = ()
+            cluster.claims = ()
             await asyncio.sleep(2 * LOOK_EVERY + LONGEST_PAUSE)
             assert offered(hand_over.hold_back(given_by_claim(), {}, frozenset({SECOND}))) == {FIRST, SECOND}
             assert (hand_over.notices, hand_over.waiting, file.read().trouble) == ((), {}, "")
