@@ -17,6 +17,7 @@ from gpushare_plugin.doctor.subjects import (
     accounting,
     cdi,
     cgroups,
+    claims,
     driver,
     driver_limits,
     hami_core,
@@ -47,7 +48,7 @@ _SUBJECTS_OF_FILES = (
     mps.SUBJECT,
 )
 """The parts of a node with GPUs that only its own files show."""
-_SUBJECTS_OF_GPUS = (driver.KERNEL_MODULE, driver.LIBRARIES, nvml.SUBJECT, *_SUBJECTS_OF_FILES)
+_SUBJECTS_OF_GPUS = (driver.KERNEL_MODULE, driver.LIBRARIES, nvml.SUBJECT, *_SUBJECTS_OF_FILES, claims.SUBJECT)
 """The parts of a node that matter only with a GPU."""
 
 
@@ -82,6 +83,8 @@ class Facts(Part, frozen=True, kw_only=True):
     """The kubelet."""
     plugins: plugins.PluginFacts
     """The device plugins."""
+    claims: claims.ClaimFacts
+    """GPUs by claim."""
     operator: operator.OperatorFacts
     """NVIDIA's operator."""
     rights: rights.RightsFacts
@@ -122,6 +125,7 @@ def read_node(host: HostRoot, needs: ConfigNeeds, source: Callable[[Path], GpuSo
     of_driver = driver.read_driver(host, needs)
     runtime = runtimes.read_runtime(host)
     has_gpus = not pci.why_without(cards, of_driver.kernel)
+    of_kubelet = kubelet.read_kubelet(host, needs)
     return Facts(
         needs=needs,
         cards=cards,
@@ -135,8 +139,9 @@ def read_node(host: HostRoot, needs: ConfigNeeds, source: Callable[[Path], GpuSo
         limit_agent=driver_limits.read_agent(host, needs),
         mps=mps.read_mps(host, needs, of_driver),
         hami_core=hami_core.read_hami_core(host, needs),
-        kubelet=kubelet.read_kubelet(host, needs),
+        kubelet=of_kubelet,
         plugins=plugins.read_plugins(host),
+        claims=claims.read_claims(host, needs, of_kubelet),
         operator=operator.read_operator(host),
         rights=rights.read_rights(host),
     )
@@ -175,6 +180,8 @@ def _lines(facts: Facts, host: HostRoot, node: str) -> Iterator[Diagnosis]:
     yield from cgroups.judge_cgroups(facts.cgroups, facts.driver.kernel)
     yield from kubelet.judge_kubelet(facts.kubelet, host, node)
     yield from plugins.judge_plugins(facts.plugins, facts.kubelet, node)
+    if not facts.without_gpus:
+        yield from claims.judge_claims(facts.claims, facts.needs, facts.kubelet, facts.plugins)
     yield from rights.judge_rights(facts.rights, host.refused)
 
 

@@ -1,4 +1,4 @@
-"""The paths of a kubelet's sockets by default."""
+"""The paths of a kubelet's sockets by default, and the files about claims that gpushare keeps there."""
 
 from pathlib import Path
 
@@ -14,3 +14,11 @@ GIVEN_COPIES = "gpushare-given"
 Every daemon has the plugin directory, a daemon without a DRA driver, too. A kubelet that starts removes files of the
 plugin directory, but no directory: `CleanupPluginDirectory` in kubernetes, pkg/kubelet/cm/devicemanager/manager.go.
 """
+GIVEN_VERSION = 1
+"""The version of the meaning of that file."""
+CLAIM_RECORDS = "claims"
+"""The directory, in that of a DRA driver, with a record of each prepared claim."""
+RECORD_VERSION = 1
+"""The version of the meaning of a record."""
+LARGEST_CLAIM_FILE = 1 << 18
+"""The size limit in bytes of each of these files; a claim has at most 32 devices."""

@@ -54,6 +54,8 @@ class ConfigNeeds(Struct, frozen=True):
     """The config file; None without one."""
     pod_resources_socket: str = str(DEFAULT_POD_RESOURCES_SOCKET)
     """Where the daemon gets the kubelet's pod-resources socket from, a path of the node."""
+    dra: str | None = None
+    """The name of the DRA driver of the section `dra`, None without that section."""
     check_by_cdi: str = CHECK_BY_CDI
     """The command that judges the same node by CDI, with the other options that doctor was given."""
 
@@ -61,6 +63,11 @@ class ConfigNeeds(Struct, frozen=True):
     def driver_limits(self) -> bool:
         """Whether an entry of the config names the limits of the driver as isolation."""
         return any(includes_driver(entry.isolations) for entry in self.entries)
+
+    @property
+    def claim_kind(self) -> str | None:
+        """The kind of the CDI devices of claims, None where the config gives no GPU by claim."""
+        return self.dra and f"{self.dra}/claim"
 
     @property
     def runtime(self) -> bool:
@@ -114,6 +121,7 @@ def needs_of(
         limits_root=str(limits_root),
         file=file,
         pod_resources_socket=str(pod_resources_socket),
+        dra=config.dra.driver if config.dra else None,
         check_by_cdi=check_by_cdi,
     )
 

@@ -191,12 +191,13 @@ def judge_cdi(look: SpecificationLook) -> Iterator[Diagnosis]:
     """Yield a line for each group of kinds that is needed, and one for all other kinds."""
     for kinds, user in look.needed.items():
         yield _of_kinds(look, kinds, user)
-    used = {kind for kinds in look.needed for kind in kinds}
+    used = {kind for kinds in look.needed for kind in kinds} | {look.needs.claim_kind}
     others = [f"{kind} ({count})" for kind, count in look.cdi.kinds.items() if kind not in used]
     if others:
         yield right(SUBJECT, f"devices that the config does not use: {', '.join(others)}")
     elif not look.needed:
-        yield right(SUBJECT, f"none in {' and '.join(look.cdi.directories)}; the config does not use CDI")
+        use = "the daemon writes one for each claim" if look.needs.dra else "the config does not use CDI"
+        yield right(SUBJECT, f"none of GPUs in {' and '.join(look.cdi.directories)}; {use}")
 
 
 def files_of(look: SpecificationLook, kinds: Sequence[str]) -> dict[str, CdiFile]:

@@ -28,10 +28,11 @@ _STARTS = (
     f"run `systemctl start kubelet` {_IN_SERVICES}, after the container runtime is up; if the kubelet stops again, see "
     "`journalctl -u kubelet`"
 )
-_ROOT_DIRECTORY = (
+ROOT_DIRECTORY = (
     "if its --root-dir is not /var/lib/kubelet, give that directory to the chart as kubeletRootDir, and the socket "
     "below it to doctor with --pod-resources-socket"
 )
+"""What to do where the kubelet has another root directory, as an instruction."""
 
 
 class KubeletFacts(Struct, frozen=True):
@@ -91,10 +92,10 @@ def judge_kubelet(facts: KubeletFacts, host: HostRoot, node: str) -> Iterator[Di
     yield _socket(
         POD_RESOURCES,
         facts.pod_resources_socket,
-        f"the kubelet runs, but not with this socket: {_ROOT_DIRECTORY}; otherwise run `systemctl restart kubelet` "
+        f"the kubelet runs, but not with this socket: {ROOT_DIRECTORY}; otherwise run `systemctl restart kubelet` "
         f"{_IN_SERVICES}"
         if facts.device_plugins
-        else f"{_STARTS}; {_ROOT_DIRECTORY}",
+        else f"{_STARTS}; {ROOT_DIRECTORY}",
         listening=facts.pod_resources,
     )
     if facts.failure:

@@ -17,7 +17,7 @@ from gpushare_plugin.config.schema.sections import Dra
 from gpushare_plugin.core.namespaces import ContainerNamespace
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.usage import Usage
-from gpushare_plugin.kubelet.paths import GIVEN_BY_CLAIM
+from gpushare_plugin.kubelet.paths import CLAIM_RECORDS, GIVEN_BY_CLAIM
 from gpushare_plugin.node.news.news import News
 from gpushare_plugin.sharing.plan import Plan
 
@@ -224,8 +224,8 @@ class Entrance:
         """Return the names of the DRA drivers for which GPUs may still belong to claims, by their files."""
         plugins = self._places.directory("*").parent
         directories = {file.parent for place in (plugins, self._places.copies) for file in place.glob(_GIVEN)}
-        records = {file.parent.parent for file in plugins.glob("*/claims/*.json")}
-        ours = {each for each in records if (each / "claims" / "writer").exists()}
+        records = {file.parent.parent for file in plugins.glob(f"*/{CLAIM_RECORDS}/*.json")}
+        ours = {each for each in records if (each / CLAIM_RECORDS / "writer").exists()}
         return sorted({each.name for each in directories | ours})
 
     def _why_not_mounted(self, driver: str, dra: Dra | None) -> str:

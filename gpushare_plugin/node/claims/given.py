@@ -16,12 +16,7 @@ from gpushare_plugin.base.files.regular_file import read_regular
 from gpushare_plugin.base.files.replacement import remove_file, replace_file
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import in_words
-from gpushare_plugin.kubelet.paths import GIVEN_BY_CLAIM
-
-VERSION = 1
-"""The version of the meaning of the file."""
-LARGEST_FILE = 1 << 18
-"""The size limit of the file in bytes."""
+from gpushare_plugin.kubelet.paths import GIVEN_BY_CLAIM, GIVEN_VERSION, LARGEST_CLAIM_FILE
 
 
 class ClaimSharing(Struct, frozen=True):
@@ -53,7 +48,7 @@ class NewerFileError(GpushareError):
 
 
 class _GivenVersion(Struct):
-    version: int = VERSION
+    version: int = GIVEN_VERSION
 
 
 class _NamedByClaim(Struct):
@@ -62,7 +57,7 @@ class _NamedByClaim(Struct):
 
 class _GivenContent(Struct, frozen=True):
     gpus: Mapping[str, ClaimSharing]
-    version: int = VERSION
+    version: int = GIVEN_VERSION
 
 
 class GivenFile:
@@ -106,8 +101,8 @@ class GivenFile:
 
 def _read(path: Path) -> GivenRead:
     try:
-        content = read_regular(path, LARGEST_FILE)
-        if (version := msgspec.json.decode(content, type=_GivenVersion).version) > VERSION:
+        content = read_regular(path, LARGEST_CLAIM_FILE)
+        if (version := msgspec.json.decode(content, type=_GivenVersion).version) > GIVEN_VERSION:
             return _newer(path, version, content)
         return GivenRead(msgspec.json.decode(content, type=_GivenContent).gpus)
     except FileNotFoundError:
@@ -119,8 +114,8 @@ def _read(path: Path) -> GivenRead:
 def _check_version(path: Path) -> None:
     """Raise NewerFileError for a file of a newer version."""
     with suppress(OSError, msgspec.MsgspecError):
-        content = read_regular(path, LARGEST_FILE)
-        if (version := msgspec.json.decode(content, type=_GivenVersion).version) > VERSION:
+        content = read_regular(path, LARGEST_CLAIM_FILE)
+        if (version := msgspec.json.decode(content, type=_GivenVersion).version) > GIVEN_VERSION:
             raise NewerFileError(_newer(path, version, content).trouble)
 
 
@@ -132,9 +127,9 @@ def _newer(path: Path, version: int, content: bytes) -> GivenRead:
         named = None
     kept = "the GPUs that the file names" if named is not None else "all GPUs but those with units in use"
     trouble = (
-        f"{path} was written by a newer version of gpushare (version {version}, this one reads up to {VERSION}) and is "
-        f"left alone: {kept} stay away from the device plugin; go back to the newer version, or end the pods with "
-        "claims of this node and then remove the file"
+        f"{path} was written by a newer version of gpushare (version {version}, this one reads up to {GIVEN_VERSION}) "
+        f"and is left alone: {kept} stay away from the device plugin; go back to the newer version, or end the pods "
+        "with claims of this node and then remove the file"
     )
     return GivenRead({uuid: _sharing(raw) for uuid, raw in (named or {}).items()}, trouble, whole=named is not None)
 

@@ -26,13 +26,10 @@ from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import in_words
 from gpushare_plugin.core.prepared_claim import PreparedClaim
 from gpushare_plugin.gpus.containers import POD_UID
+from gpushare_plugin.kubelet.paths import LARGEST_CLAIM_FILE, RECORD_VERSION
 
 _log = structlog.get_logger()
 
-VERSION = 1
-"""The version of the meaning of a record."""
-LARGEST_RECORD = 1 << 18
-"""The size limit of a record in bytes; a claim has at most 32 devices."""
 TRUSTED_AFTER = 1.0
 """Seconds from the last change of a file until its time tells a further change: the kernel counts time in ticks."""
 LOCK_WITHIN = 5.0
@@ -60,7 +57,7 @@ class ClaimRecord(Struct, frozen=True):
     """The CDI specification of the claim; None where containers of the claim get nothing but their cards."""
     boot: str = ""
     """The ID of the boot of the node in which the claim was prepared."""
-    version: int = VERSION
+    version: int = RECORD_VERSION
     """The version of the meaning."""
 
 
@@ -318,19 +315,19 @@ def _decoded(file: Path, uid: str) -> ClaimRecord:
     """Return the record in `file`; raises FileNotFoundError and ClaimRecordError."""
     remedy = "end the pods that use the claim, then remove the file"
     try:
-        content = read_regular(file, LARGEST_RECORD + 1)
+        content = read_regular(file, LARGEST_CLAIM_FILE + 1)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise ClaimRecordError(f"cannot be read: {in_words(error)}; {remedy}") from error
-    if len(content) > LARGEST_RECORD:
-        raise ClaimRecordError(f"has more than {LARGEST_RECORD} bytes, which gpushare never writes; {remedy}")
+    if len(content) > LARGEST_CLAIM_FILE:
+        raise ClaimRecordError(f"has more than {LARGEST_CLAIM_FILE} bytes, which gpushare never writes; {remedy}")
     try:
         version = msgspec.json.decode(content, type=_RecordVersion).version
-        if version > VERSION:
+        if version > RECORD_VERSION:
             raise _NewerError(
                 f"was written by a newer version of gpushare (record version {version}, this one reads up to "
-                f"{VERSION}) and is left alone; go back to the newer version, or end the pods that use the claim"
+                f"{RECORD_VERSION}) and is left alone; go back to the newer version, or end the pods that use the claim"
             )
         record = msgspec.json.decode(content, type=ClaimRecord)
     except msgspec.MsgspecError as error:
@@ -345,7 +342,7 @@ def _decoded(file: Path, uid: str) -> ClaimRecord:
 def _told(file: Path) -> tuple[PreparedClaim | None, frozenset[str]]:
     """Return the claim of a record that cannot be used, as far as the record tells, and what can be its pods' UIDs."""
     try:
-        content = read_regular(file, LARGEST_RECORD)
+        content = read_regular(file, LARGEST_CLAIM_FILE)
     except OSError:
         return None, frozenset()
     pods = frozenset(each.group().decode() for each in _POD.finditer(content))

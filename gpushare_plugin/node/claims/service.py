@@ -20,6 +20,7 @@ from gpushare_plugin.kube.dra.resource_slices import UNREAD, ResourceSlices
 from gpushare_plugin.kube.own_node.member import Member
 from gpushare_plugin.kubelet.dra_plugin.claim_service import DeviceHealth
 from gpushare_plugin.kubelet.dra_plugin.plugin import DraPlugin
+from gpushare_plugin.kubelet.paths import CLAIM_RECORDS
 from gpushare_plugin.node.claims.cdi_files import CdiFiles
 from gpushare_plugin.node.claims.entrance import ClaimPlaces, PluginSide
 from gpushare_plugin.node.claims.given import GivenFile
@@ -57,7 +58,7 @@ class NodeClaims:
         self._news = news
         directory = places.directory(driver)
         self._claims = Claims(cluster.client, driver, cluster.name)
-        self._records = ClaimRecords(directory / "claims", boot_id())
+        self._records = ClaimRecords(directory / CLAIM_RECORDS, boot_id())
         files = CdiFiles(places.specifications, driver)
         self._standing = Published(ClaimStanding())
         self._given = GivenFile(*places.given(driver))

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.kube.names import UNHEALTHY_GPUS
-from gpushare_plugin.kubelet.paths import GIVEN_BY_CLAIM
-from gpushare_plugin.node.claims.given import VERSION
+from gpushare_plugin.kubelet.paths import GIVEN_BY_CLAIM, GIVEN_VERSION
 from gpushare_plugin.testing.cluster.dra.gates import Gates
 from gpushare_plugin.testing.kubelet import Container, Pod
 from gpushare_plugin.testing.nvml import FakeGpu
@@ -95,7 +94,9 @@ async def test_a_cordon_and_a_fault_are_taints_that_go_away(short_path: Path) ->
         await node.kubelet.wait_for(lambda kubelet: "Unhealthy" in str(kubelet.health(pod, "main")))
 
 
-@pytest.mark.parametrize(("version", "in_cluster"), [(VERSION, False), (VERSION + 1, False), (VERSION + 1, True)])
+@pytest.mark.parametrize(
+    ("version", "in_cluster"), [(GIVEN_VERSION, False), (GIVEN_VERSION + 1, False), (GIVEN_VERSION + 1, True)]
+)
 async def test_a_gpu_of_claims_is_never_offered_as_units(short_path: Path, version: int, *, in_cluster: bool) -> None:
     """Whether or not the daemon can serve claims, or knows the version of the file; people are told why."""
     card = FakeGpu(memory_mib=40960, reserved_mib=0)
@@ -109,7 +110,7 @@ async def test_a_gpu_of_claims_is_never_offered_as_units(short_path: Path, versi
             await daemon.advertises(node.kubelet, {GPU_MEM: 40})
             listed = await node.listed()
             assert re.search(r"GPU 0\b.* claims", listed)
-            assert (str(file) in listed) == (version > VERSION)
+            assert (str(file) in listed) == (version > GIVEN_VERSION)
             assert ("Claims: none can be served: the API server is not used" in listed) != in_cluster
         assert file.read_bytes() == before
 

@@ -66,9 +66,9 @@ def command(context: click.Context, /, root: Path | None, output: str, bundle: P
     """Look at everything that brings GPUs into the containers of this node, and say what is wrong and what to do.
 
     Looks at GPUs and driver, NVML, the container runtime, NVIDIA's container toolkit and operator, CDI
-    specifications, control groups, MPS, the kubelet's sockets and checkpoint, other device plugins, and the rights of
-    this process. Each line is right, wrong with the remedy, or not looked at with the reason. The config, chosen as
-    for the daemon, decides what the node needs.
+    specifications, control groups, MPS, the kubelet's sockets and checkpoint, other device plugins, GPUs by claim, and
+    the rights of this process. Each line is right, wrong with the remedy, or not looked at with the reason. The config,
+    chosen as for the daemon, decides what the node needs.
 
     Needs no cluster, runs no program of the node, and changes nothing. Run it on the node as root, or in a pod with
     the root of the node at /host.

@@ -15,7 +15,7 @@ from gpushare_plugin.doctor.node.needs import ConfigNeeds, by_cdi
 from gpushare_plugin.doctor.subjects.runtimes.containerd import read_containerd
 from gpushare_plugin.doctor.subjects.runtimes.crio import read_crio
 from gpushare_plugin.doctor.subjects.runtimes.docker import read_docker
-from gpushare_plugin.doctor.subjects.runtimes.runtime import RuntimeFacts
+from gpushare_plugin.doctor.subjects.runtimes.runtime import OF_BOOT, RuntimeFacts, is_of_boot
 from gpushare_plugin.gpus.cdi.roots import OPERATORS_TOOLKIT
 
 RUNTIME, HANDLER, CDI = "container runtime", "NVIDIA's runtime", "CDI in the container runtime"
@@ -150,9 +150,16 @@ def _usual(handlers: Sequence[str]) -> str:
 
 
 def _cdi(runtime: RuntimeFacts, needs: ConfigNeeds) -> Diagnosis:
+    if runtime.cdi and needs.dra and not any(map(is_of_boot, runtime.cdi_directories)):
+        return wrong(
+            CDI,
+            f"on, specifications in {' and '.join(runtime.cdi_directories)}, but those of claims are in {OF_BOOT}",
+            f"add {OF_BOOT} to the directories of specifications (cdi_spec_dirs, cdi-spec-dirs) in "
+            f"{', '.join(runtime.files)}, where one of these files sets them, and run {runtime.service}",
+        )
     if runtime.cdi:
         return right(CDI, f"on, specifications in {' and '.join(runtime.cdi_directories)}")
-    if not needs.cdi:
+    if not needs.cdi and not needs.dra:
         return right(CDI, f"{'off' if runtime.cdi is False else 'not known'}; the config does not use CDI")
     if runtime.cdi is None:
         return not_looked_at(
@@ -161,10 +168,16 @@ def _cdi(runtime: RuntimeFacts, needs: ConfigNeeds) -> Diagnosis:
         )
     return wrong(
         CDI,
-        f"off, but the config names GPUs by CDI (deviceListStrategy {', '.join(needs.strategies)}), so containers get "
-        "none",
+        f"off, but the config {_user_of_cdi(needs)}, so containers get none",
         runtime.enables_cdi,
     )
+
+
+def _user_of_cdi(needs: ConfigNeeds) -> str:
+    """Return by what the config needs CDI, in words."""
+    if needs.cdi:
+        return f"names GPUs by CDI (deviceListStrategy {', '.join(needs.strategies)})"
+    return "gives GPUs by claim (section dra), and these come by CDI only"
 
 
 def _is_there(host: HostRoot, program: str) -> bool:

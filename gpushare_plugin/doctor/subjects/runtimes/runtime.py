@@ -20,6 +20,14 @@ FOR_PODS = (
 CDI_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 """The directories with CDI specifications by default (cncf-tags/container-device-interface, SPEC.md)."""
 
+OF_BOOT = "/var/run/cdi"
+"""The directory with specifications that a boot empties, where the daemon writes those of claims."""
+
+
+def is_of_boot(directory: str) -> bool:
+    """Return whether a directory is that of specifications which a boot empties, by any of its two names."""
+    return directory.rstrip("/") in {OF_BOOT, OF_BOOT.removeprefix("/var")}
+
 
 class RuntimeFacts(Struct, frozen=True):
     """What the configuration of a container runtime says; no more of it is kept, because there can be passwords."""

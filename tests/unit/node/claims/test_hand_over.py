@@ -12,7 +12,8 @@ from gpushare_plugin.base.published import Published
 from gpushare_plugin.base.tasks import beside, end
 from gpushare_plugin.claims.claim import AllocatedClaim, AllocatedDevice, ClaimRefusedError
 from gpushare_plugin.core.prepared_claim import ClaimId, PreparedClaim, PreparedDevice
-from gpushare_plugin.node.claims.given import LARGEST_FILE, UNKNOWN, VERSION, GivenFile, NewerFileError
+from gpushare_plugin.kubelet.paths import GIVEN_VERSION, LARGEST_CLAIM_FILE
+from gpushare_plugin.node.claims.given import UNKNOWN, GivenFile, NewerFileError
 from gpushare_plugin.node.claims.hand_over import LONGEST_PAUSE, LOOK_EVERY, WITHDRAWN_SECONDS, HandOver
 from gpushare_plugin.node.claims.records import UnreadableRecord
 from gpushare_plugin.sharing.plan import Plan
@@ -274,11 +275,13 @@ def test_units_of_a_card_keep_its_instances_from_claims(tmp_path: Path) -> None:
     assert hand_over.standing.value.offered.keys() == {FIRST}
 
 
-NEWER = {"version": VERSION + 1, "since": "today"}
+NEWER = {"version": GIVEN_VERSION + 1, "since": "today"}
 UNNAMED = UnreadableRecord(Path("/claims/uid.json"), "was written by a newer version of gpushare", newer=True)
 
 
-@pytest.mark.parametrize("torn", [b'{"gpus"', b"", b"[]", b'{"version": 1, "gpus": 5}', b" " * (LARGEST_FILE + 1)])
+@pytest.mark.parametrize(
+    "torn", [b'{"gpus"', b"", b"[]", b'{"version": 1, "gpus": 5}', b" " * (LARGEST_CLAIM_FILE + 1)]
+)
 def test_a_damaged_file_keeps_every_gpu_without_units_until_nobody_knows_a_claim(tmp_path: Path, torn: bytes) -> None:
     """Units of a GPU that pods hold show that the GPU is the device plugin's; people are told; the file is mended."""
     file, cluster = GivenFile(tmp_path), Cluster()
@@ -376,7 +379,7 @@ def test_a_gpu_that_the_file_or_its_copy_names_belongs_to_claims(tmp_path: Path)
     both.write({})
     assert not [each for each in tmp_path.rglob("*") if each.is_file()]
     newer = GivenFile(tmp_path / "copies" / "driver").path
-    newer.write_bytes(msgspec.json.encode({"version": VERSION + 1, "gpus": {FIRST: {}}}))
+    newer.write_bytes(msgspec.json.encode({"version": GIVEN_VERSION + 1, "gpus": {FIRST: {}}}))
     with pytest.raises(NewerFileError, match=str(newer)):
         both.write({SECOND: UNKNOWN})
     assert both.read().gpus.keys() == {FIRST}

@@ -10,10 +10,11 @@ from gpushare_plugin.base.structs import replace
 from gpushare_plugin.claims.claim import AllocatedClaim
 from gpushare_plugin.core.prepared_claim import ClaimUser
 from gpushare_plugin.kubelet.api import dra_v1_pb2
+from gpushare_plugin.kubelet.paths import RECORD_VERSION
 from gpushare_plugin.node.claims.cdi_files import CdiFiles
 from gpushare_plugin.node.claims.leftovers import LEFT_SECONDS, LOOK_AGAIN, LOOK_EVERY, Leftovers
 from gpushare_plugin.node.claims.preparation import Preparation
-from gpushare_plugin.node.claims.records import VERSION, ClaimRecords
+from gpushare_plugin.node.claims.records import ClaimRecords
 from tests.logs import logged
 from tests.unit.node.claims.claims import BOOT, DRIVER, Card, Claims, claim_id, share
 from tests.unit.testing.dra.node import dra_node
@@ -122,7 +123,7 @@ async def test_a_record_of_a_newer_version_counts_until_nobody_has_the_claim(sho
         node = Node(short_path / "node", kubelet.kubelet.pod_resources_socket)
         await node.preparation.prepare([FIRST])
         record = node.claims.records / f"{FIRST.uid}.json"
-        record.write_text(json.dumps(json.loads(record.read_text()) | {"version": VERSION + 1}))
+        record.write_text(json.dumps(json.loads(record.read_text()) | {"version": RECORD_VERSION + 1}))
         (node.claims.records / "writer").unlink()
         await node.preparation.look()
         node.claims.allocated.clear()

@@ -13,6 +13,7 @@ import pytest
 
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.prepared_claim import ClaimUser
+from gpushare_plugin.kubelet.paths import RECORD_VERSION
 from gpushare_plugin.node.claims import records
 from gpushare_plugin.node.claims.preparation import MOST_READS
 from gpushare_plugin.testing.runtime.edits import UnresolvableDeviceError, edits_of
@@ -227,7 +228,7 @@ async def test_a_record_of_a_newer_version_is_left_alone_and_named(tmp_path: Pat
     claims = Claims(tmp_path, share("first", 10))
     await claims.daemon().prepare([FIRST])
     file = claims.records / f"{FIRST.uid}.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"version": records.VERSION + 1}))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"version": RECORD_VERSION + 1}))
     before, daemon = claims.files, claims.daemon("another boot")
     refused = (await daemon.prepare([FIRST]))[FIRST.uid]
     assert isinstance(refused, str)
@@ -257,7 +258,7 @@ async def test_a_record_of_a_newer_version_tells_its_claim_where_it_can(tmp_path
     claims = Claims(tmp_path, share("first", 10))
     await claims.daemon().prepare([FIRST])
     file = claims.records / f"{FIRST.uid}.json"
-    newer = json.loads(file.read_text()) | {"version": records.VERSION + 1, "cdi": 5}
+    newer = json.loads(file.read_text()) | {"version": RECORD_VERSION + 1, "cdi": 5}
     found = records.ClaimRecords(claims.records, BOOT)
     for content, told in (newer, [GPU]), (newer | {"claim": {"devices": 5}}, []):
         file.write_text(json.dumps(content))
@@ -272,7 +273,7 @@ async def test_what_the_claim_of_a_bad_record_holds_is_given_to_no_other_claim(t
     claims = Claims(tmp_path, share("first", 60), share("second", 60), share("third", 1), share("torn", 1))
     await claims.daemon().prepare([FIRST])
     file = claims.records / f"{FIRST.uid}.json"
-    newer = json.loads(file.read_text()) | {"version": records.VERSION + 1}
+    newer = json.loads(file.read_text()) | {"version": RECORD_VERSION + 1}
     contents = {"torn": file.read_text()[:100], "of a newer version": json.dumps(newer)}
     file.write_text(contents.get(damage, json.dumps(newer | {"claim": []})))
     daemon = claims.daemon(wait_for_room=0)

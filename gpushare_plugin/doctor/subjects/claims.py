@@ -1,0 +1,194 @@
+"""GPUs by claim: whether the kubelet and the DRA driver of gpushare can meet, and the files that the driver keeps.
+
+Facts of Kubernetes: pkg/features/kube_features.go (DynamicResourceAllocation is on from 1.34 on, and cannot be turned
+off from 1.35 on); pkg/kubelet/pluginmanager (the kubelet looks for sockets in `plugins_registry` below its root
+directory, which it makes when it starts). Claims reach containers by CDI only: pkg/kubelet/cm/dra/manager.go,
+`GetResources`.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.text import some_of
+from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
+from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
+from gpushare_plugin.doctor.node.needs import ConfigNeeds
+from gpushare_plugin.doctor.node.packages import is_at_least, package_version
+from gpushare_plugin.doctor.node.sockets import listens
+from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY, ROOT_DIRECTORY, KubeletFacts
+from gpushare_plugin.doctor.subjects.plugins import PluginFacts
+from gpushare_plugin.kubelet.dra_plugin.sockets import PLUGINS, REGISTRY
+from gpushare_plugin.kubelet.paths import (
+    CLAIM_RECORDS,
+    GIVEN_BY_CLAIM,
+    GIVEN_COPIES,
+    GIVEN_VERSION,
+    LARGEST_CLAIM_FILE,
+    RECORD_VERSION,
+)
+
+SUBJECT = "GPUs by claim"
+_FIRST_KUBERNETES = (1, 34)
+_KUBELET_CONFIG = "config.yaml"
+_GATE = "DynamicResourceAllocation"
+_GATE_OFF = re.compile(rf"^\s*{_GATE}:\s*false\b", re.MULTILINE)
+_MOST_RECORDS = 256
+"""The most records that are looked at."""
+_FILES_TO_SHOW = 3
+
+
+class ClaimFacts(Struct, frozen=True):
+    """What the node shows of GPUs by claim; nothing is read where the config gives none."""
+
+    root: str = ""
+    """The root directory of the kubelet, a path of the node."""
+    kubelet: str = ""
+    """The version of the kubelet's package; empty if not known."""
+    gate_in: str = ""
+    """The file that turns dynamic resource allocation off in the kubelet; empty without one."""
+    registry: bool = False
+    """Whether the directory is there in which the kubelet looks for DRA drivers."""
+    registers: bool | None = False
+    """Whether the DRA driver listens where the kubelet registers it; None where that cannot be seen."""
+    prepares: bool | None = False
+    """Whether the DRA driver listens where the kubelet calls it for claims; None where that cannot be seen."""
+    records: int = 0
+    """The records of prepared claims."""
+    newer: tuple[str, ...] = ()
+    """The files of a newer version of gpushare."""
+    damaged: tuple[str, ...] = ()
+    """The files that cannot be used, each with the reason."""
+
+
+def read_claims(host: HostRoot, needs: ConfigNeeds, kubelet: KubeletFacts) -> ClaimFacts:
+    """Return what the node shows of the DRA driver that the config names."""
+    if needs.dra is None:
+        return ClaimFacts()
+    root = str(PurePosixPath(kubelet.pod_resources_socket).parent.parent)
+    registry, driver = f"{root}/{REGISTRY}", f"{root}/{PLUGINS}/{needs.dra}"
+    config = f"{root}/{_KUBELET_CONFIG}"
+    records = tuple(host.matching(f"{driver}/{CLAIM_RECORDS}/*.json"))[:_MOST_RECORDS]
+    given = (f"{driver}/{GIVEN_BY_CLAIM}", f"{PLUGIN_DIRECTORY}/{GIVEN_COPIES}/{needs.dra}/{GIVEN_BY_CLAIM}")
+    looks = [_FileLook(host, path, GIVEN_VERSION) for path in given]
+    looks += [_FileLook(host, path, RECORD_VERSION) for path in records]
+    return ClaimFacts(
+        root=root,
+        kubelet=package_version(host, "kubelet"),
+        gate_in=config if _GATE_OFF.search(host.line(config)) else "",
+        registry=host.is_directory(registry),
+        registers=_any_listens(host, f"{registry}/{needs.dra}~*-reg.sock"),
+        prepares=_any_listens(host, f"{driver}/dra~*.sock"),
+        records=len(records),
+        newer=tuple(look.path for look in looks if look.newer),
+        damaged=tuple(f"{look.path}: {look.trouble}" for look in looks if look.trouble),
+    )
+
+
+class _FileLook:
+    """A look at a file of claims: whether this version of gpushare can use the file."""
+
+    def __init__(self, host: HostRoot, path: str, newest: int) -> None:
+        self.path, self.newer, self.trouble = path, False, ""
+        try:
+            content = json.loads(host.text(path, LARGEST_CLAIM_FILE) or "{}")
+            self.newer = isinstance(content, dict) and int(content.get("version", newest)) > newest
+            self.trouble = "" if isinstance(content, dict) else "no JSON object"
+        except UnreadableError as error:
+            self.trouble = str(error).removeprefix(f"{path} ")
+        except (ValueError, TypeError, RecursionError):
+            self.trouble = "no JSON of gpushare"
+
+
+def _any_listens(host: HostRoot, pattern: str) -> bool | None:
+    """Return whether a program listens at a socket; None where this process may not ask."""
+    answers = [listens(host, path) for path in host.matching(pattern)]
+    return True if True in answers else None if None in answers else False
+
+
+def judge_claims(
+    facts: ClaimFacts, needs: ConfigNeeds, kubelet: KubeletFacts, plugins: PluginFacts
+) -> Iterator[Diagnosis]:
+    """Yield the lines about GPUs by claim; `plugins` says whether the daemon of gpushare runs."""
+    if needs.dra is None:
+        yield not_looked_at(SUBJECT, "the config gives no GPU by claim: it has no section dra")
+        return
+    mistakes = [*_of_kubernetes(facts), *_of_files(facts)]
+    yield from mistakes
+    if not mistakes:
+        yield _driver(facts, needs.dra, kubelet, plugins)
+
+
+def _of_kubernetes(facts: ClaimFacts) -> Iterator[Diagnosis]:
+    """Yield the line about a kubelet that cannot give GPUs by claim."""
+    if facts.kubelet and not is_at_least(facts.kubelet, *_FIRST_KUBERNETES):
+        yield wrong(
+            SUBJECT,
+            f"the kubelet has version {facts.kubelet}, and GPUs by claim need Kubernetes 1.34 or newer",
+            "upgrade the cluster, the kubelet of this node included, or remove the section dra from the config, so "
+            "that the device plugin offers the GPUs",
+        )
+    elif facts.gate_in:
+        yield wrong(
+            SUBJECT,
+            f"{facts.gate_in} turns the feature gate {_GATE} off, so the kubelet knows no DRA driver",
+            f"remove {_GATE} from featureGates in {facts.gate_in} and run `systemctl restart kubelet`",
+        )
+
+
+def _of_files(facts: ClaimFacts) -> Iterator[Diagnosis]:
+    """Yield the line about files that a newer version of gpushare wrote."""
+    if facts.newer:
+        yield wrong(
+            SUBJECT,
+            f"a newer version of gpushare wrote {some_of(facts.newer, _FILES_TO_SHOW)}, so the GPUs of these claims "
+            "stay away from the device plugin and from other claims",
+            "go back to the newer version of gpushare, or end the pods with claims of this node and then remove the "
+            "files (docs/claims.md, When it is not known which GPUs have claims)",
+        )
+
+
+def _driver(facts: ClaimFacts, driver: str, kubelet: KubeletFacts, plugins: PluginFacts) -> Diagnosis:
+    """Return the line about the DRA driver and the directory in which the kubelet looks for it."""
+    registry = f"{facts.root}/{REGISTRY}"
+    if not (kubelet.device_plugins and kubelet.pod_resources):
+        return not_looked_at(SUBJECT, "mend the lines about the kubelet first, with which DRA drivers register")
+    if not facts.registry:
+        return wrong(
+            SUBJECT,
+            f"{registry} is not there, in which a kubelet looks for DRA drivers",
+            f"{ROOT_DIRECTORY}; otherwise run `systemctl restart kubelet`, which makes the directory",
+        )
+    if facts.damaged:
+        return not_looked_at(
+            SUBJECT,
+            f"{some_of(facts.damaged, _FILES_TO_SHOW)}; the daemon writes such files anew within some minutes while it "
+            "runs (docs/claims.md, When it is not known which GPUs have claims): run doctor again then",
+        )
+    if not plugins.ours:
+        return not_looked_at(SUBJECT, f"the DRA driver {driver} registers once the daemon of gpushare runs")
+    return _sockets(facts, driver)
+
+
+def _sockets(facts: ClaimFacts, driver: str) -> Diagnosis:
+    """Return the line about the sockets of the DRA driver while the daemon runs."""
+    registry = f"{facts.root}/{REGISTRY}"
+    sockets = {
+        f"{registry}/{driver}~*-reg.sock": facts.registers,
+        f"{facts.root}/{PLUGINS}/{driver}/dra~*.sock": facts.prepares,
+    }
+    silent = [place for place, listening in sockets.items() if listening is False]
+    if not silent and None in sockets.values():
+        return not_looked_at(SUBJECT, f"{' and '.join(sockets)} cannot be reached by this process: run doctor as root")
+    if silent:
+        return wrong(
+            SUBJECT,
+            f"the daemon of gpushare runs, and no DRA driver listens at {' and '.join(silent)}, so no pod gets a GPU "
+            "by claim",
+            f"set dra.enabled=true and dra.driver={driver} in the values of the chart; without the chart, give the "
+            f"daemon --node-name and --kubelet-root {facts.root}. If both are so, claims_unavailable in the log of the "
+            "daemon says what is missing",
+        )
+    return right(SUBJECT, f"the DRA driver {driver} listens in {registry}; prepared claims: {facts.records}")
