@@ -305,10 +305,12 @@ def generates(look: SpecificationLook) -> str:
             f"nvidia-cdi-refresh.service` on the node. This service of the toolkit writes /var{_REFRESHED} again at "
             "each boot and after each change of the driver"
         )
+    if look.driver.root is None:
+        return "mend the lines about the driver first: doctor then names the command that makes the specification"
     directory = look.toolkit.directory
     program = f"{directory}/nvidia-ctk" if directory else "nvidia-ctk"
     install = "" if directory else "install the package nvidia-container-toolkit-base, and then "
-    root = f" --driver-root={look.driver.root}" if look.driver.root not in {None, "/"} else ""
+    root = f" --driver-root={look.driver.root}" if look.driver.root != "/" else ""
     hook = f" --nvidia-cdi-hook-path={OPERATORS_TOOLKIT}/nvidia-cdi-hook" if directory == OPERATORS_TOOLKIT else ""
     strategy = " --device-name-strategy=index" if look.needs.by_index else " --device-name-strategy=uuid"
     output = _present(look) or f"{look.cdi.directories[0]}/nvidia.yaml"

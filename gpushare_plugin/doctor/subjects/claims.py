@@ -18,7 +18,7 @@ from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
 from gpushare_plugin.doctor.node.packages import is_at_least, package_version
 from gpushare_plugin.doctor.node.sockets import listens
-from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY, ROOT_DIRECTORY, KubeletFacts
+from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY, ROOT_DIRECTORY, KubeletFacts, with_service
 from gpushare_plugin.doctor.subjects.plugins import PluginFacts
 from gpushare_plugin.kubelet.dra_plugin.sockets import PLUGINS, REGISTRY
 from gpushare_plugin.kubelet.paths import (
@@ -115,13 +115,13 @@ def judge_claims(
     if needs.dra is None:
         yield not_looked_at(SUBJECT, "the config gives no GPU by claim: it has no section dra")
         return
-    mistakes = [*_of_kubernetes(facts), *_of_files(facts)]
+    mistakes = [*_of_kubernetes(facts, kubelet), *_of_files(facts)]
     yield from mistakes
     if not mistakes:
         yield _driver(facts, needs.dra, kubelet, plugins)
 
 
-def _of_kubernetes(facts: ClaimFacts) -> Iterator[Diagnosis]:
+def _of_kubernetes(facts: ClaimFacts, kubelet: KubeletFacts) -> Iterator[Diagnosis]:
     """Yield the line about a kubelet that cannot give GPUs by claim."""
     if facts.kubelet and not is_at_least(facts.kubelet, *_FIRST_KUBERNETES):
         yield wrong(
@@ -134,7 +134,7 @@ def _of_kubernetes(facts: ClaimFacts) -> Iterator[Diagnosis]:
         yield wrong(
             SUBJECT,
             f"{facts.gate_in} turns the feature gate {_GATE} off, so the kubelet knows no DRA driver",
-            f"remove {_GATE} from featureGates in {facts.gate_in} and run `systemctl restart kubelet`",
+            f"remove {_GATE} from featureGates in {facts.gate_in} and run {with_service(kubelet, 'systemctl restart')}",
         )
 
 
@@ -159,7 +159,8 @@ def _driver(facts: ClaimFacts, driver: str, kubelet: KubeletFacts, plugins: Plug
         return wrong(
             SUBJECT,
             f"{registry} is not there, in which a kubelet looks for DRA drivers",
-            f"{ROOT_DIRECTORY}; otherwise run `systemctl restart kubelet`, which makes the directory",
+            f"{ROOT_DIRECTORY}; otherwise run {with_service(kubelet, 'systemctl restart')}: a kubelet that starts "
+            "makes the directory",
         )
     if facts.damaged:
         return not_looked_at(

@@ -2,7 +2,9 @@
 
 Facts: pkg/kubelet/apis/deviceplugin/v1beta1/constants.go in Kubernetes (`/var/lib/kubelet/device-plugins/kubelet.sock`,
 whatever the kubelet's --root-dir is); pkg/kubelet/apis/podresources (`pod-resources/kubelet.sock`, below --root-dir);
-pkg/kubelet/cm/devicemanager/plugin/v1beta1/server.go (a kubelet makes its socket for plugins only when it starts).
+pkg/kubelet/cm/devicemanager/plugin/v1beta1/server.go (a kubelet makes its socket for plugins only when it starts). Its
+service: docs.k3s.io, docs.rke2.io and docs.k0sproject.io, each on its installation; microk8s.io, "Services and ports"
+(kubelite has the kubelet).
 """
 
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from gpushare_plugin.doctor.node.diagnosis import Diagnosis, drained, not_looked
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
 from gpushare_plugin.doctor.node.sockets import listens
+from gpushare_plugin.doctor.subjects.runtimes.containerd import find_distribution
 from gpushare_plugin.kubelet.allocations.checkpoint import CheckpointError, read_listed, read_recorded
 from gpushare_plugin.kubelet.device_plugin.directory import KUBELET_SOCKET
 from gpushare_plugin.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY
@@ -23,11 +26,13 @@ _K0S = "/var/lib/k0s/kubelet/pod-resources/kubelet.sock"
 _NO_KUBELET = (
     "/var/lib/kubelet is empty or not there: no kubelet has run on this machine, or the root of the node is elsewhere"
 )
-_IN_SERVICES = "(K3s, RKE2, k0s and MicroK8s have the kubelet in services of their own)"
-_STARTS = (
-    f"run `systemctl start kubelet` {_IN_SERVICES}, after the container runtime is up; if the kubelet stops again, see "
-    "`journalctl -u kubelet`"
-)
+_SERVICES = {
+    "K3s": ("k3s", "k3s-agent"),
+    "RKE2": ("rke2-server", "rke2-agent"),
+    "k0s": ("k0scontroller", "k0sworker"),
+    "MicroK8s": ("snap.microk8s.daemon-kubelite",),
+}
+"""The services of systemd that have the kubelet of a distribution: of which a node has one."""
 ROOT_DIRECTORY = (
     "if its --root-dir is not /var/lib/kubelet, give that directory to the chart as kubeletRootDir, and the socket "
     "below it to doctor with --pod-resources-socket"
@@ -46,6 +51,8 @@ class KubeletFacts(Struct, frozen=True):
     """Whether the kubelet answers pod-resources; None where that cannot be seen."""
     pod_resources_socket: str
     """Where the pod-resources socket is looked for, a path of the node."""
+    distribution: str = ""
+    """The Kubernetes distribution that brings the kubelet, such as `K3s`; empty for a kubelet of the node."""
     listed: tuple[tuple[str, int], ...] = ()
     """The resources in the checkpoint, with the number of healthy devices."""
     held: int = 0
@@ -58,11 +65,13 @@ def read_kubelet(host: HostRoot, needs: ConfigNeeds) -> KubeletFacts:
     """Return what the node shows of its kubelet."""
     named = needs.pod_resources_socket
     pod_resources = named if host.is_socket(named) or not host.is_socket(_K0S) else _K0S
+    where = find_distribution(host)
     facts = KubeletFacts(
         directory=host.is_directory(PLUGIN_DIRECTORY),
         device_plugins=listens(host, f"{PLUGIN_DIRECTORY}/{KUBELET_SOCKET}"),
         pod_resources=listens(host, pod_resources),
         pod_resources_socket=pod_resources,
+        distribution=where.name if where else "",
     )
     if not facts.directory:
         return facts
@@ -76,26 +85,38 @@ def read_kubelet(host: HostRoot, needs: ConfigNeeds) -> KubeletFacts:
     return replace(facts, listed=counts, held=sum(len(holding.ids) for holding in recorded))
 
 
+def with_service(facts: KubeletFacts, command: str) -> str:
+    """Return a command about the service of the kubelet, such as `systemctl start`, as an instruction."""
+    services = _SERVICES.get(facts.distribution, ("kubelet",))
+    which = ", for the one that this node has" if len(services) > 1 else ""
+    return f"{' or '.join(f'`{command} {service}`' for service in services)}{which}"
+
+
+def _starts(facts: KubeletFacts) -> str:
+    return (
+        f"run {with_service(facts, 'systemctl start')}, after the container runtime is up; if the kubelet stops again, "
+        f"see {with_service(facts, 'journalctl -u')}"
+    )
+
+
 def judge_kubelet(facts: KubeletFacts, host: HostRoot, node: str) -> Iterator[Diagnosis]:
     """Yield the lines about the kubelet; `node` is the name of the node, for commands."""
     if not host.names(str(Path(PLUGIN_DIRECTORY).parent)):
         yield from (not_looked_at(subject, _NO_KUBELET) for subject in (DIRECTORY, POD_RESOURCES, CHECKPOINT))
         return
+    restart = with_service(facts, "systemctl restart")
     yield _socket(
         DIRECTORY,
         f"{PLUGIN_DIRECTORY}/{KUBELET_SOCKET}",
-        f"the kubelet runs, but its plugin socket is gone: run `systemctl restart kubelet` {_IN_SERVICES}"
-        if facts.pod_resources
-        else _STARTS,
+        f"the kubelet runs, but its plugin socket is gone: run {restart}" if facts.pod_resources else _starts(facts),
         listening=facts.device_plugins,
     )
     yield _socket(
         POD_RESOURCES,
         facts.pod_resources_socket,
-        f"the kubelet runs, but not with this socket: {ROOT_DIRECTORY}; otherwise run `systemctl restart kubelet` "
-        f"{_IN_SERVICES}"
+        f"the kubelet runs, but not with this socket: {ROOT_DIRECTORY}; otherwise run {restart}"
         if facts.device_plugins
-        else f"{_STARTS}; {ROOT_DIRECTORY}",
+        else f"{_starts(facts)}; {ROOT_DIRECTORY}",
         listening=facts.pod_resources,
     )
     if facts.failure:
@@ -104,8 +125,9 @@ def judge_kubelet(facts: KubeletFacts, host: HostRoot, node: str) -> Iterator[Di
             facts.failure,
             drained(
                 node,
-                f"run `systemctl stop kubelet` {_IN_SERVICES}, remove kubelet_internal_checkpoint in "
-                f"{PLUGIN_DIRECTORY}, and run `systemctl start kubelet`, which writes the file anew",
+                f"run {with_service(facts, 'systemctl stop')}, remove kubelet_internal_checkpoint in "
+                f"{PLUGIN_DIRECTORY}, and run {with_service(facts, 'systemctl start')}: the kubelet then writes the "
+                "file anew",
             ),
         )
     elif facts.listed or facts.held:

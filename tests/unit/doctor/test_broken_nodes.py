@@ -141,7 +141,7 @@ def linked(bus: str, driver: str) -> HostDescription:
             ENVVAR,
             "container runtime",
             "names the handler nvidia as default_runtime_name, and there is no such handler",
-            "or make a handler of that name: run `nvidia-ctk runtime configure --runtime=containerd`",
+            f"set default_runtime_name in {CONTAINERD} to one of these handlers",
         ),
         (
             KUBEADM_CONTAINERD_1_7.edited(CONTAINERD, "version = 2", "version = "),
@@ -560,6 +560,27 @@ def test_a_node_that_was_drained_takes_pods_again(host: HostDescription, short_p
     assert remedy.endswith("At the end, let pods come again: `kubectl uncordon NODE`")
 
 
+def test_the_kubelets_service_is_that_of_the_node(short_path: Path) -> None:
+    """K3s has the kubelet in services of its own, so commands name these, as do remedies about claims."""
+    stopped = K3S.without(f"{PLUGIN_DIRECTORY}/kubelet.sock", "/var/lib/kubelet/pod-resources")
+    _, report = examined(stopped, short_path / "k3s")
+    first, _ = wrong_lines(report)
+    assert (first.remedy or "").startswith(
+        "run `systemctl start k3s` or `systemctl start k3s-agent`, for the one that this node has, after the"
+    )
+    assert "see `journalctl -u k3s` or `journalctl -u k3s-agent`" in (first.remedy or "")
+
+
+def test_without_the_driver_no_command_for_a_specification_is_named(short_path: Path) -> None:
+    """The command needs the driver root, which is not known before the driver is there."""
+    host = OPERATOR_25_10.without("/proc/driver", "/sys/module", "/run/nvidia/driver")
+    _, report = examined(host, short_path)
+    line = wrong_lines(report)[-1]
+    assert line.subject == "CDI specifications"
+    assert "(b) mend the lines about the driver first: doctor then names the command" in (line.remedy or "")
+    assert "cdi generate" not in (line.remedy or "")
+
+
 def test_a_broken_checkpoint_is_named_once_by_its_path_on_the_node(short_path: Path) -> None:
     """Neither the root of the node, nor the path a second time, is in the line."""
     checkpoint = f"{PLUGIN_DIRECTORY}/kubelet_internal_checkpoint"
@@ -606,6 +627,7 @@ def test_containerd_1_takes_its_section_from_the_file_read_last(short_path: Path
     assert f"NVIDIA's handler in {CONTAINERD} has no effect" in first.found
     assert f"move all settings of that section into {site}, those of {CONTAINERD} included" in (first.remedy or "")
     assert second.subject == "NVIDIA's runtime"
+    assert (second.remedy or "").startswith("mend what is wrong with the container runtime first, and run doctor again")
     handler = (
         f"[plugins.'{section}'.containerd.runtimes.nvidia.options]\nBinaryName = '/usr/bin/nvidia-container-runtime'\n"
     )
@@ -678,7 +700,7 @@ DOCKERS = "/etc/docker/daemon.json"
         (
             CRIO.edited("/etc/crio/crio.conf", '"crun"', '"nvidia"').edited(CRIO_DROP_IN, ".nvidia]", ".other]"),
             "names the handler nvidia as default_runtime",
-            "or make a handler of that name: run `nvidia-ctk runtime configure --runtime=crio`",
+            "set default_runtime in /etc/crio/crio.conf to one of these handlers",
         ),
         (
             DOCKER.edited(DOCKERS, '"default-runtime": "nvidia"', '"default-runtime": "nvida"'),
@@ -691,13 +713,12 @@ DOCKERS = "/etc/docker/daemon.json"
 def test_a_default_handler_that_is_not_there_is_wrong(
     *, host: HostDescription, said: str, remedy: str, short_path: Path
 ) -> None:
-    """Such a CRI-O or Docker does not start; a command for the handler nvidia is named only where that one is meant."""
+    """Such a CRI-O or Docker does not start; the remedy names the file, the setting and the service."""
     _, report = examined(host, short_path)
     line = wrong_lines(report)[0]
     assert line.subject == "container runtime"
     assert said in line.found
     assert remedy in (line.remedy or "")
-    assert ("make a handler" in (line.remedy or "")) is ("handler nvidia as default" in said)
 
 
 @pytest.mark.parametrize(

@@ -223,7 +223,7 @@ def read_containerd(host: HostRoot) -> RuntimeFacts | None:
             *reading.defects,
             *_not_imported(host, where, reading),
             *_hidden(where, reading),
-            *unknown_default(default, handlers, "containerd", where.service, where.adds_nvidia),
+            *unknown_default(default, handlers, "containerd", where.service),
         ),
     )
 

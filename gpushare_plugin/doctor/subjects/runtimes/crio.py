@@ -29,7 +29,6 @@ _MAIN, _DROP_INS = "/etc/crio/crio.conf", "/etc/crio/crio.conf.d"
 _HOOKS = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d", "/run/containers/oci/hooks.d")
 _HOOK = "*nvidia*.json"
 _RESTART = "systemctl restart crio"
-_ADDS_NVIDIA = f"run `nvidia-ctk runtime configure --runtime=crio` and `{_RESTART}`; {FOR_PODS}"
 _BUILT_IN, _BUILT_IN_BEFORE = "crun", "runc"
 """The handler that needs no table: of CRI-O 1.31 and newer, and of older ones."""
 
@@ -65,9 +64,9 @@ def read_crio(host: HostRoot) -> RuntimeFacts | None:
         default=_hooked(host) or default.name,
         cdi=True,
         cdi_directories=directories,
-        adds_nvidia=_ADDS_NVIDIA,
+        adds_nvidia=f"run `nvidia-ctk runtime configure --runtime=crio` and `{_RESTART}`; {FOR_PODS}",
         handler_files=places,
-        defects=(*defects, *unknown_default(default, handlers, "CRI-O", _RESTART, _ADDS_NVIDIA)),
+        defects=(*defects, *unknown_default(default, handlers, "CRI-O", _RESTART)),
     )
 
 

@@ -115,10 +115,12 @@ def _without_handler(runtime: RuntimeFacts, needs: ConfigNeeds, *, by_operator: 
     if not needs.runtime:
         return right(HANDLER, f"{found}; the config does not use it, but CDI; {_DAEMONS_GPUS}")
     asked = "NVIDIA_VISIBLE_DEVICES" if "envvar" in needs.strategies else "mounts that name its GPU"
+    adds = _instead_of_nri(needs) if by_operator else runtime.adds_nvidia
+    first = f"mend what is wrong with the {RUNTIME} first, and run doctor again. If this line is still wrong then, "
     return wrong(
         HANDLER,
         f"{found}, so a pod gets {asked}, but no runtime acts on that: the pod sees no GPU",
-        _instead_of_nri(needs) if by_operator else runtime.adds_nvidia,
+        f"{first}{adds}" if runtime.defects else adds,
     )
 
 

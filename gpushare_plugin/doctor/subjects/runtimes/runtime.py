@@ -81,20 +81,19 @@ class DefaultHandler(NamedTuple):
 
 
 def unknown_default(
-    default: DefaultHandler, handlers: Mapping[str, str], runtime: str, service: str, adds_nvidia: str
+    default: DefaultHandler, handlers: Mapping[str, str], runtime: str, service: str
 ) -> tuple[Defect, ...]:
     """Return the defect that the default handler is none of the handlers of a runtime; nothing if it is one.
 
-    `service` restarts the runtime, and `adds_nvidia` is what adds the handler nvidia, as an instruction.
+    `service` restarts the runtime.
     """
     if default.name in handlers:
         return ()
-    makes = f", or make a handler of that name: {adds_nvidia}" if default.name == "nvidia" else ""
     return (
         Defect(
             f"{default.file} names the handler {default.name} as {default.key}, and there is no such handler "
             f"(handlers: {', '.join(handlers)}), so {runtime} does not serve the kubelet",
-            f"set {default.key} in {default.edited or default.file} to one of these handlers and run {service}{makes}",
+            f"set {default.key} in {default.edited or default.file} to one of these handlers and run {service}",
         ),
     )
 
