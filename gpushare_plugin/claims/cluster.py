@@ -4,13 +4,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.claims.asked import Place, PodClaim
 from gpushare_plugin.claims.claim import AllocatedDevice
 from gpushare_plugin.claims.device import Device
 from gpushare_plugin.claims.status import DeviceStatus
 from gpushare_plugin.core.prepared_claim import ClaimId, ClaimUser
-
-Place = tuple[str, str, str]
-"""A device: the names of the DRA driver, of the pool, which is the name of the node, and of the device."""
 
 
 class GpuForClaims(Struct, frozen=True):
@@ -146,6 +144,8 @@ class ClusterClaims:
         self._pools: dict[str, _ClaimedNode] = {}
         self._pool_of_slice: dict[str, str] = {}
         self._pools_of_claim: dict[str, frozenset[str]] = {}
+        self._claims: dict[str, PodClaim] = {}
+        self._labels: dict[str, str] = {}
         self._drivers: Counter[str] = Counter()
         """The number of ResourceSlices with GPUs of each DRA driver."""
         self.unknown = unknown
@@ -173,9 +173,12 @@ class ClusterClaims:
                 del self._drivers[gone.driver]
                 self._all_changed()
 
-    def put_claim(self, uid: str, held: tuple[HeldByClaim, ...]) -> None:
-        """Take in what a new or changed claim has, by the UID of the claim."""
+    def put_claim(self, uid: str, held: tuple[HeldByClaim, ...], claim: PodClaim | None = None) -> None:
+        """Take in what a new or changed claim has, by the UID of the claim; `claim` says what the claim asks for."""
         self.remove_claim(uid)
+        if claim is not None:
+            self._labels[uid] = claim.label
+            self._claims[claim.label] = claim
         pools = frozenset(each.device.pool for each in held)
         if pools:
             self._pools_of_claim[uid] = pools
@@ -184,6 +187,8 @@ class ClusterClaims:
 
     def remove_claim(self, uid: str) -> None:
         """Forget a claim."""
+        if (label := self._labels.pop(uid, None)) is not None:
+            del self._claims[label]
         for pool in self._pools_of_claim.pop(uid, ()):
             del self._changed(pool).held[uid]
             self._drop_if_empty(pool)
@@ -201,6 +206,15 @@ class ClusterClaims:
             held = (each for several in pool.held.values() for each in several)
             pool.gpus = tuple(held_gpus(slices, held, self._drivers))
         return pool.gpus
+
+    def claim(self, label: str) -> PodClaim | None:
+        """Return a claim by NAMESPACE/NAME; None where there is no such claim."""
+        return self._claims.get(label)
+
+    @property
+    def gpus(self) -> tuple[HeldGpu, ...]:
+        """The GPUs that all nodes give by claim, in the order of the names of the nodes."""
+        return tuple(gpu for pool in sorted(self._pools) for gpu in self.on_node(pool))
 
     def _changed(self, name: str) -> _ClaimedNode:
         pool = self._pools.setdefault(name, _ClaimedNode())

@@ -5,13 +5,13 @@ Source of the rules for capacities: kubernetes, staging/src/k8s.io/dynamic-resou
 (`calculateConsumedCapacity`), and `CapacityRequestPolicy` in staging/src/k8s.io/api/resource/v1/types.go (1.36).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gpushare_plugin.base.memory import MIB
-from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.base.text import some_of
+from gpushare_plugin.claims.asked import AskedDevice, PodClaim
 from gpushare_plugin.claims.capacities import MEMORY
-from gpushare_plugin.claims.cluster import HeldGpu, Place
+from gpushare_plugin.claims.cluster import HeldGpu
 from gpushare_plugin.claims.device import Capacity
 
 MOST_GPUS = 20
@@ -19,39 +19,11 @@ MOST_GPUS = 20
 _MOST_NAMES = 5
 
 
-class AskedDevice(Struct, frozen=True):
-    """A request of a claim, or an alternative of a request."""
-
-    name: str
-    """The name; `request/alternative` for an alternative."""
-    device_class: str
-    """The DeviceClass."""
-    amounts: Mapping[str, int] = field(default_factory=dict)
-    """What is asked of each capacity: bytes, percent or shares."""
-    count: int = 1
-    """The number of devices."""
-    admin_access: bool = False
-    """Whether devices are asked for administration, also devices that are in use."""
-    no_class: bool = False
-    """Whether there is no such DeviceClass."""
+Naming = Callable[[Sequence[str]], Iterable[str]]
+"""Returns what people read for the names of the claims that hold a GPU."""
 
 
-class PodClaim(Struct, frozen=True):
-    """A claim of a pod."""
-
-    label: str
-    """The name for people."""
-    asked: tuple[AskedDevice, ...] = ()
-    """The requests."""
-    allocated: tuple[Place, ...] | None = None
-    """The allocated devices; None before the allocation."""
-    gone: tuple[Place, ...] = ()
-    """The allocated devices that no ResourceSlice has."""
-    unknown: str = ""
-    """Why the claim is not known, for people; empty where it is."""
-
-
-def outlook(claims: Iterable[PodClaim], gpus: Sequence[HeldGpu]) -> Iterator[str]:
+def outlook(claims: Iterable[PodClaim], gpus: Sequence[HeldGpu], named: Naming = list) -> Iterator[str]:
     """Yield sentences about the claims of a pod; those that belong to a claim are indented.
 
     `gpus` are the GPUs that are given by claim, and what claims have of them.
@@ -68,17 +40,17 @@ def outlook(claims: Iterable[PodClaim], gpus: Sequence[HeldGpu]) -> Iterator[str
         else:
             yield f"Claim {claim.label}: not allocated"
             for asked in claim.asked:
-                yield from _about(asked, [each for each in gpus if each.gpu.offered])
+                yield from _about(asked, [each for each in gpus if each.gpu.offered], named)
 
 
-def _about(asked: AskedDevice, gpus: Sequence[HeldGpu]) -> Iterator[str]:
+def _about(asked: AskedDevice, gpus: Sequence[HeldGpu], named: Naming) -> Iterator[str]:
     amounts = ", ".join(f"{_words(name, amount)} of {name}" for name, amount in asked.amounts.items())
     times = f" on each of {asked.count} GPUs" if asked.count > 1 else ""
     yield f"  Request {asked.name} of DeviceClass {asked.device_class}: {amounts or 'no size'}{times}"
     if asked.no_class:
         yield f"    There is no DeviceClass {asked.device_class}: `kubectl get deviceclasses` lists those that exist"
         return
-    reasons = {each.gpu.place: _why_not(asked, each) for each in gpus}
+    reasons = {each.gpu.place: _why_not(asked, each, named) for each in gpus}
     fitting = [place for place, reason in reasons.items() if not reason]
     if gpus and not fitting:
         yield f"    {_verdict(asked, gpus)}"
@@ -134,14 +106,14 @@ def _verdict(asked: AskedDevice, gpus: Sequence[HeldGpu]) -> str:
     return "No GPU has room now; the request fits when the claims that hold GPUs have ended"
 
 
-def _why_not(asked: AskedDevice, gpu: HeldGpu) -> str:
+def _why_not(asked: AskedDevice, gpu: HeldGpu, named: Naming = list) -> str:
     """Return why a request does not fit on a GPU; empty where it fits."""
     device = gpu.gpu.device
     if gpu.taints:
         return f"has the taint {', '.join(gpu.taints)}"
     if missing := [name for name in asked.amounts if name not in device.capacities]:
         return f"has no capacity {', '.join(missing)}"
-    holders = some_of(gpu.holders, _MOST_NAMES)
+    holders = some_of([*named(gpu.holders)], _MOST_NAMES)
     if not device.shared and gpu.counted and not asked.admin_access:
         return f"is whole, and {holders} has it"
     for name, capacity in device.capacities.items():

@@ -45,6 +45,11 @@ class JudgedOverview(Overview):
         self.known = Known(policy, self._decide_anew)
         self._decided: tuple[Partitioners, Decisions] | None = None
 
+    @property
+    def needs_claims(self) -> bool:
+        """Whether a node gives GPUs by claim, or a pod waits that has claims."""
+        return any(each.claims for each in self.without_node.values()) or self.gives_by_claim
+
     def put_node(self, node: Node) -> None:
         """Take in the present state of a node."""
         super().put_node(node)

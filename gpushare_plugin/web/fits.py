@@ -16,7 +16,7 @@ from gpushare_plugin.ledger.node import GPU_CORES, GPU_COUNT, GPU_MEMORY, Node, 
 from gpushare_plugin.ledger.occupancy import ONE_GPU_KINDS
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.verdicts import Fit, PodPlace, Verdict
-from gpushare_plugin.observe.cluster.report import unit_name
+from gpushare_plugin.observe.cluster.report import NodeUse, unit_name
 from gpushare_plugin.web.short_form import SharedMemoryUnit, ShortForm, limits
 
 MOST_COUNTED = 1000
@@ -204,6 +204,22 @@ async def _count(account: ClusterAccount, pod: Pod, fitting: Iterable[str]) -> i
             if count == MOST_COUNTED:
                 return count
     return count
+
+
+def pieces_by_claim(nodes: Iterable[NodeUse], pod: Pod) -> Iterator[FreePieces]:
+    """Yield the free pieces of the GPUs that the pod accepts and that pods get by claim only."""
+    found: dict[tuple[str, str, str], list[tuple[float, str]]] = {}
+    for node in nodes:
+        for use in node.given_by_claim:
+            unit, size = ("GiB", 1024) if use.unit == "MiB" else (use.unit, 1)
+            for gpu in use.gpus:
+                if pod.request.wishes.refusal(gpu.uuid, gpu.product) is None:
+                    piece = node.free_of(gpu) / size, f"{node.name} GPU {gpu.index if gpu.index >= 0 else gpu.uuid}"
+                    found.setdefault((use.resource, gpu.product, unit), []).append(piece)
+    for (driver, model, unit), pieces in sorted(found.items(), key=lambda each: -max(each[1])[0]):
+        largest, where = max(pieces)
+        free = sum(size for size, _ in pieces)
+        yield FreePieces(driver, model, len(pieces), unit, free, largest, where if largest else "", None)
 
 
 def _pieces(account: ClusterAccount, pod: Pod, nodes: Iterable[str]) -> Iterator[FreePieces]:

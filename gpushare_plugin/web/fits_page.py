@@ -7,10 +7,10 @@ from gpushare_plugin.base import structs
 from gpushare_plugin.base.recently_used import RecentlyUsed
 from gpushare_plugin.core.policies import POLICIES
 from gpushare_plugin.kube.manifest import LARGEST, ManifestError, manifest_pod
-from gpushare_plugin.kube.pods import judged_pod
+from gpushare_plugin.kube.pods import claim_names, judged_pod
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.standing import ExtenderStanding
-from gpushare_plugin.web.fits import MOST_COUNTED, Fits, answer, short_pod
+from gpushare_plugin.web.fits import MOST_COUNTED, Fits, answer, pieces_by_claim, short_pod
 from gpushare_plugin.web.markup import rendered
 from gpushare_plugin.web.paging import updates
 from gpushare_plugin.web.picture import Picture
@@ -57,7 +57,8 @@ class FitsPage:
         pod = _placed_by(judged_pod(found.pod), placement)
         async with self._turn:
             answered = await answer(self._picture.account, pod)
-        return self._answered(pod, answered, placement, manifest=text, label=found.label)
+        claims = ", ".join(name or entry for entry, name in claim_names(found.pod).items())
+        return self._answered(pod, answered, placement, manifest=text, label=found.label, claims=claims)
 
     def _answered(self, pod: Pod, found: Fits, placement: str, **shown: object) -> str:
         account, chosen = self._picture.account, placement in POLICIES
@@ -65,6 +66,8 @@ class FitsPage:
             pod=pod,
             answer=found,
             ours=account.concerns(pod.request),
+            by_claim=list(pieces_by_claim((each.use for each in self._picture.nodes.values()), pod)),
+            partitioned=sum(node.partitioning is not None for node in account.nodes.values()) if pod.slices else 0,
             placement=placement,
             policy=f"{placement}, chosen here" if chosen else _policy(pod, self._picture.standing.extender),
             of_nodes=0 if pod.request.policy else sum(node.policy is not None for node in account.nodes.values()),
@@ -83,6 +86,6 @@ def _policy(pod: Pod, extender: ExtenderStanding) -> str:
 
 
 def _page(**values: object) -> str:
-    nothing = {"request": "", "manifest": "", "problem": "", "label": "", "pod": None, "placement": ""}
+    nothing = {"request": "", "manifest": "", "problem": "", "label": "", "pod": None, "placement": "", "claims": ""}
     bounds = {"longest": LONGEST, "largest": LARGEST, "most": MOST_COUNTED, "policies": tuple(POLICIES)}
     return rendered("fits.html", here="/fits", **{"updates": "", **nothing, **bounds, **values})

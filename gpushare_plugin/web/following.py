@@ -3,10 +3,11 @@
 import asyncio
 import secrets
 import time
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 
 from gpushare_plugin.base.tasks import beside
+from gpushare_plugin.claims.overview import DeviceClasses
 from gpushare_plugin.kube.client import Client
 from gpushare_plugin.kube.whole_cluster.overview import follow
 from gpushare_plugin.partitioner.outlook import JudgedOverview
@@ -27,7 +28,7 @@ class FollowedPicture:
     def __init__(self, namespaces: ProgramNamespaces | None = None) -> None:
         """Show nothing yet; `namespaces` has those of the programs that decide about pods."""
         self._namespaces = namespaces or ProgramNamespaces()
-        self._stood = asyncio.Event()
+        self._stood, self._asked = asyncio.Event(), asyncio.Event()
         self.judged = JudgedOverview()
         """The cluster, with the rules for where pods can run."""
         # A page can come from another process, or from before a restart: what that page has seen is no revision here.
@@ -50,12 +51,18 @@ class FollowedPicture:
                 self.teams.take(self.picture.nodes, time.monotonic())
                 self.faults.take(self.picture.nodes, datetime.now(UTC))
                 self.shown.set()
+                if self.judged.needs_claims and self.picture.standing.classes == DeviceClasses():
+                    self._asked.set()
 
     async def _keep_standing(self, client: Client) -> None:
         while True:
-            self.picture.stand(await read_standing(client, self._namespaces))
+            claims = self.judged.needs_claims
+            self.picture.stand(await read_standing(client, self._namespaces, claims=claims))
             self._stood.set()
-            await asyncio.sleep(EVERY)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(EVERY):
+                    await self._asked.wait()
+            self._asked.clear()
 
     def problems(self) -> list[str]:
         """Return why nothing can be shown; empty without a problem."""

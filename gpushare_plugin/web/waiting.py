@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
+from functools import partial
 from typing import NamedTuple
 
 from gpushare_plugin.base.recently_used import RecentlyUsed
 from gpushare_plugin.base.structs import Struct, replace
+from gpushare_plugin.claims.overview import ClaimOverview, claim_overview
 from gpushare_plugin.kube.whole_cluster.waiting import WaitingPod
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.node import ALWAYS_OURS
@@ -61,7 +63,7 @@ def _domain(resource: str) -> str:
 def asked(waiting: WaitingPod) -> str:
     """Return what a pod asks for, in words."""
     amounts = [f"{amount} {name}" for name, amount in waiting.pod.request.amounts.items()]
-    return ", ".join([*amounts, *(f"claim {name}" for name in waiting.claims)])
+    return ", ".join([*amounts, *(f"claim {name}" for name in waiting.claim_names)])
 
 
 class ShortVerdict(NamedTuple):
@@ -83,32 +85,45 @@ class Explainer:
 
     async def explained(self, waiting: WaitingPod, viewer: Viewer, now: datetime) -> Explanation:
         """Return the explanation of a pod for a viewer."""
-        found = await self._steps(waiting, self._told(waiting, now), whole=True)
+        claims, told = self._claims(waiting), self._told(waiting, now)
+        if claims is not None:
+            # Of thousands of GPUs, that takes a part of a second.
+            named = partial(_named, viewer=viewer)
+            told = replace(told, claims=await asyncio.to_thread(lambda: tuple(claims.sentences(named))))
+        found = await self._steps(waiting, told, claims, whole=True)
         return replace(found, nodes=tuple(for_viewer(each, viewer) for each in found.nodes))
 
     async def short(self, waiting: WaitingPod, now: datetime) -> ShortVerdict:
         """Return the verdict on a pod, which names no other pod; pods that are alike have one verdict."""
         pod, told = waiting.pod, self._told(waiting, now)
-        alike = (essence(pod.request), pod.owner, pod.priority, pod.ending, told.waits, told.slices, told.claims)
-        key = (self._picture.revision.value, *alike)
+        alike = (essence(pod.request), pod.owner, pod.priority, pod.ending, told.waits, told.slices)
+        key = (self._picture.revision.value, *(waiting.claims and (pod.uid,)), *alike)
         if (kept := self._short.get(key)) is None:
-            found = await self._steps(waiting, told, whole=False)
+            found = await self._steps(waiting, told, self._claims(waiting), whole=False)
             fits = any(each.fits for each in found.nodes)
             says = told.waits[0] if told.waits and (fits or not found.nodes) else ""
             kept = self._short.put(key, ShortVerdict(found.verdict, says))
         return kept
 
+    def _claims(self, waiting: WaitingPod) -> ClaimOverview | None:
+        if not waiting.claims:
+            return None
+        classes = self._picture.standing.classes
+        return claim_overview(self._judged.claims, waiting.pod.namespace, waiting.claims, classes)
+
     def _told(self, waiting: WaitingPod, now: datetime) -> Told:
         pod, standing = waiting.pod, self._picture.standing
-        claims = tuple(f"{name}: `gpushare explain {pod.name} -n {pod.namespace}` says more" for name in waiting.claims)
         slices = self._judged.slices_for(pod, standing.leading, now) if pod.asks_for_slices else ()
-        return Told({}, waiting.scheduler, waiting.reasons, standing.extender, slices, claims)
+        return Told({}, waiting.scheduler, waiting.reasons, standing.extender, slices, waiting.claim_names)
 
-    async def _steps(self, waiting: WaitingPod, told: Told, *, whole: bool) -> Explanation:
+    async def _steps(
+        self, waiting: WaitingPod, told: Told, claims: ClaimOverview | None, *, whole: bool
+    ) -> Explanation:
+        verdict = "" if claims is None else await asyncio.to_thread(lambda: claims.verdict)
         steps = explain_in_steps(self._picture.account, waiting.pod, told, whole=whole)
         for number, found in enumerate(steps):
             if found is not None:
-                return with_verdict(found)
+                return with_verdict(found, verdict)
             if number % _STEPS == 0:
                 await asyncio.sleep(0)
         raise AssertionError("an explanation has an end")

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.base.text import visible
-from gpushare_plugin.claims.outlook import AskedDevice, PodClaim, claims_verdict, outlook
+from gpushare_plugin.claims.asked import AskedDevice, PodClaim
+from gpushare_plugin.claims.outlook import claims_verdict, outlook
 from gpushare_plugin.cli import completing
 from gpushare_plugin.cli.output import show, show_json
 from gpushare_plugin.core.effect import not_in_effect

@@ -1,5 +1,6 @@
 """`gpushare web` as a person at a terminal and as a cluster runs it, asked by a client that is no browser."""
 
+import html
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -192,7 +193,9 @@ async def test_options_that_contradict_each_other_are_refused(
     assert complaint in " ".join(done.errors.split())
 
 
-async def test_pods_that_wait_are_explained(server: ApiServer, address: str, browser: aiohttp.ClientSession) -> None:
+async def test_pods_that_wait_are_explained(
+    server: ApiServer, address: str, browser: aiohttp.ClientSession, tmp_path: Path
+) -> None:
     """Units, claims and what the scheduler says; a pod's page has the text of `gpushare explain`."""
     hold = {**pod("held", units="2")["spec"], "schedulingGates": [{"name": "example.com/hold"}]}
     claiming = {"containers": [{"name": "main"}], "resourceClaims": [{"name": "gpu", "resourceClaimName": "train"}]}
@@ -213,8 +216,12 @@ async def test_pods_that_wait_are_explained(server: ApiServer, address: str, bro
     assert "No GPU of this cluster is larger than 15 units of aliyun.com/gpu-mem" in shown
     assert "Scheduling gate example.com/hold" in shown
     assert "claim train" in shown
+    assert "Claim team/train: does not exist" in shown
     assert "/waiting/team/model" not in shown
-    async with browser.get(at(address, "/waiting/team/large")) as answer:
-        assert "Would fit if it asked for 15 units of aliyun.com/gpu-mem at most" in await answer.text()
+    for name in ("large", "held", "claiming"):
+        explained = await gpushare("explain", f"team/{name}", "--kubeconfig", server.kubeconfig(tmp_path / "same"))
+        async with browser.get(at(address, f"/waiting/team/{name}")) as answer:
+            text = (await answer.text()).partition('<pre id="explanation" tabindex="0">')[2].partition("</pre>")[0]
+        assert html.unescape(text).split("\n") == ["", *explained.output.split("\n")]
     async with browser.get(at(address, "/waiting/team/model")) as answer:
         assert answer.status == 404

@@ -17,6 +17,7 @@ from gpushare_plugin.kube.dra.claims import allocated_device, users
 from gpushare_plugin.kube.dra.device_status import key, status_of
 from gpushare_plugin.kube.dra.devices import device_of
 from gpushare_plugin.kube.dra.objects import CLAIMS, RESOURCE_SLICES, ApiClaim, ApiResourceSlice
+from gpushare_plugin.kube.whole_cluster.asked_claims import ClaimWithSpec, pod_claim
 from gpushare_plugin.kube.whole_cluster.following import Following, Objects
 from gpushare_plugin.kube.whole_cluster.reading import PAGE, Reading, answered, query_of
 from gpushare_plugin.ledger.quantity import QuantityError
@@ -77,7 +78,7 @@ async def _read(client: Client, names: Collection[str], page: int) -> ClusterCla
             for selector in _of_nodes(names):
                 slices = Reading(client, RESOURCE_SLICES, ApiResourceSlice, selector, page)
                 group.create_task(slices.into(partial(_put_slice, claims)))
-            group.create_task(Reading(client, CLAIMS, ApiClaim, "", page).into(partial(_put_claim, claims)))
+            group.create_task(Reading(client, CLAIMS, ClaimWithSpec, "", page).into(partial(_put_claim, claims)))
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
     return claims
@@ -109,9 +110,9 @@ def _put_slice(claims: ClusterClaims, found: ApiResourceSlice) -> None:
         _ignored(f"ResourceSlice {name}", error, "its GPUs are not shown")
 
 
-def _put_claim(claims: ClusterClaims, found: ApiClaim) -> None:
+def _put_claim(claims: ClusterClaims, found: ClaimWithSpec) -> None:
     try:
-        claims.put_claim(found.metadata.uid, tuple(held_by(found)))
+        claims.put_claim(found.metadata.uid, tuple(held_by(found)), pod_claim(found))
     except QuantityError as error:
         claims.remove_claim(found.metadata.uid)
         _ignored(f"{found.metadata.namespace}/{found.metadata.name}", error, "what the claim has counts as free")
@@ -139,7 +140,7 @@ class ClaimsFollower:
             )
             for selector in _of_nodes(names)
         ]
-        of_claims = Objects(ApiClaim, partial(_put_claim, claims), self._remove_claim, _CONSEQUENCE)
+        of_claims = Objects(ClaimWithSpec, partial(_put_claim, claims), self._remove_claim, _CONSEQUENCE)
         self._followed: list[Following[Any]] = [*slices, self._following(CLAIMS, of_claims)]
         self.begun = False
         """Whether `follow` was called."""

@@ -47,6 +47,11 @@ class Overview:
         records = (node.record for node in self.account.nodes.values())
         return any(gpu.by_claim for record in records if record is not None for gpu in record.gpus)
 
+    @property
+    def needs_claims(self) -> bool:
+        """Whether something of what is shown is not known without the claims of the cluster."""
+        return self.gives_by_claim
+
     def put_node(self, node: Node) -> None:
         """Take in a new or changed node."""
         self.account.put_node(node)
@@ -175,7 +180,7 @@ async def follow(
             await follower.listed()
         while not forbidden:
             news.clear()
-            if overview.gives_by_claim and not claims.begun:
+            if not claims.begun and overview.needs_claims:
                 following.append(asyncio.create_task(claims.follow()))
                 await claims.listed()
             yield overview

@@ -3,7 +3,7 @@
 What cannot be read, for want of a right for example, is said in the place of what would be known.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from http import HTTPStatus
 from types import MappingProxyType
@@ -14,8 +14,9 @@ import msgspec
 
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.base.text import in_words
-from gpushare_plugin.claims.cluster import HeldGpu, Place, held_gpus
-from gpushare_plugin.claims.outlook import AskedDevice, PodClaim
+from gpushare_plugin.claims.asked import PodClaim
+from gpushare_plugin.claims.cluster import held_gpus
+from gpushare_plugin.claims.overview import NOT_MADE, ClaimOverview
 from gpushare_plugin.kube.client import UNREADABLE, Client, ClusterError, decoded
 from gpushare_plugin.kube.collection import pages
 from gpushare_plugin.kube.dra.objects import (
@@ -29,8 +30,9 @@ from gpushare_plugin.kube.dra.objects import (
 )
 from gpushare_plugin.kube.objects import ApiPod, Kept, Metadata
 from gpushare_plugin.kube.pods import claim_names
+from gpushare_plugin.kube.whole_cluster.asked_claims import ClaimWithSpec, pod_claim
 from gpushare_plugin.kube.whole_cluster.claims import held_by, offered_devices
-from gpushare_plugin.ledger.quantity import QuantityError, rounded_up
+from gpushare_plugin.ledger.quantity import QuantityError
 
 T = TypeVar("T")
 
@@ -40,36 +42,6 @@ _LONGEST_MESSAGE = 1024
 """Characters of the message of an Event that are shown, which is also what the API server takes."""
 
 
-class _ClaimAmounts(Kept, frozen=True):
-    requests: dict[str, str] = msgspec.field(default_factory=dict)
-
-
-class _AskedInClaim(Kept, frozen=True):
-    name: str = ""
-    device_class_name: str = ""
-    capacity: _ClaimAmounts | None = None
-    count: int | None = None
-    admin_access: bool | None = None
-
-
-class _ClaimRequest(Kept, frozen=True):
-    name: str = ""
-    exactly: _AskedInClaim | None = None
-    first_available: tuple[_AskedInClaim, ...] = ()
-
-
-class _ClaimRequests(Kept, frozen=True):
-    requests: tuple[_ClaimRequest, ...] = ()
-
-
-class _ClaimSpec(Kept, frozen=True):
-    devices: _ClaimRequests = _ClaimRequests()
-
-
-class _ClaimWithSpec(ApiClaim, frozen=True):
-    spec: _ClaimSpec = _ClaimSpec()
-
-
 class _NamedClass(Kept, frozen=True):
     metadata: Metadata = Metadata()
 
@@ -77,19 +49,6 @@ class _NamedClass(Kept, frozen=True):
 class _KubeletEvent(Kept, frozen=True):
     message: str = ""
     last_timestamp: str | None = None
-
-
-class ClaimOverview(Kept, frozen=True):
-    """What is known of the claims of a pod."""
-
-    claims: tuple[PodClaim, ...] = ()
-    """The claims of the pod."""
-    gpus: tuple[HeldGpu, ...] = ()
-    """The GPUs that are given by claim, and what claims have of them."""
-    refused: tuple[str, ...] = ()
-    """Why the node does not prepare the claims, as the kubelet says in Events, for people."""
-    unread: tuple[str, ...] = ()
-    """What cannot be read, with the consequence, for people."""
 
 
 async def read_claims(client: Client, namespace: str, pod: str) -> ClaimOverview | None:
@@ -108,7 +67,8 @@ async def read_claims(client: Client, namespace: str, pod: str) -> ClaimOverview
     if all(claim.allocated is not None for claim in claims):
         refused = [each for pod_found in found for each in await _refused(client, namespace, pod_found, unread)]
         return ClaimOverview(claims=tuple(claims), refused=tuple(refused), unread=tuple(unread))
-    claims = await _with_classes(client, claims, unread)
+    classes = await device_classes(client, unread)
+    claims = claims if classes is None else [claim.among(classes) for claim in claims]
     held = await _all(client, CLAIMS, ApiClaim, unread, "what others have of the GPUs is not known")
     try:
         ordered = sorted(slices, key=lambda each: (each.spec.pool.name, each.metadata.name))
@@ -124,17 +84,11 @@ def _with_gone(claim: PodClaim, slices: Iterable[ApiResourceSlice]) -> PodClaim:
     return replace(claim, gone=tuple(place for place in claim.allocated or () if place not in there))
 
 
-async def _with_classes(client: Client, claims: Iterable[PodClaim], unread: list[str]) -> list[PodClaim]:
-    """Return claims of which each request says whether its DeviceClass is missing."""
+async def device_classes(client: Client, unread: list[str]) -> frozenset[str] | None:
+    """Return the names of all DeviceClasses; None where they cannot be read, which is then said in `unread`."""
     missed = len(unread)
     found = await _all(client, DEVICE_CLASSES, _NamedClass, unread, "whether the DeviceClasses exist is not known")
-    if len(unread) > missed:
-        return list(claims)
-    names = {each.metadata.name for each in found}
-    return [
-        replace(claim, asked=tuple(replace(each, no_class=each.device_class not in names) for each in claim.asked))
-        for claim in claims
-    ]
+    return None if len(unread) > missed else frozenset(each.metadata.name for each in found)
 
 
 async def _refused(client: Client, namespace: str, pod: ApiPod, unread: list[str]) -> list[str]:
@@ -161,21 +115,12 @@ class _Pods(Kept, frozen=True):
 
 async def _claim(client: Client, namespace: str, inner: str, name: str | None) -> PodClaim:
     if name is None:
-        return PodClaim(inner, unknown="is to be made from its template, and is not there yet")
+        return PodClaim(inner, unknown=NOT_MADE)
     label, path = f"{namespace}/{name}", claim_path(namespace, name)
     try:
-        claim = decoded(await client.request("GET", path), _ClaimWithSpec, path)
-        return PodClaim(label, tuple(_asked(claim.spec.devices.requests)), _allocated(claim))
-    except QuantityError as error:
-        return PodClaim(label, unknown=f"cannot be read: {error}")
+        return replace(pod_claim(decoded(await client.request("GET", path), ClaimWithSpec, path)), label=label)
     except ClusterError as error:
         return PodClaim(label, unknown=_unread("get resourceclaims", error))
-
-
-def _allocated(claim: ApiClaim) -> tuple[Place, ...] | None:
-    if claim.status.allocation is None:
-        return None
-    return tuple((each.driver, each.pool, each.device) for each in claim.status.allocation.devices.results)
 
 
 def _unread(right: str, error: ClusterError, group: str = GROUP) -> str:
@@ -185,25 +130,6 @@ def _unread(right: str, error: ClusterError, group: str = GROUP) -> str:
         of = f" of {group}" if group else ""
         return f"you may not {right}{of}; see the ClusterRole in docs/inspect.md"
     return f"cannot be read: {error}"
-
-
-def _asked(requests: Iterable[_ClaimRequest]) -> Iterator[AskedDevice]:
-    for request in requests:
-        if request.exactly is not None:
-            yield _device(request.name, request.exactly)
-        for each in request.first_available:
-            yield _device(f"{request.name}/{each.name}", each)
-
-
-def _device(name: str, asked: _AskedInClaim) -> AskedDevice:
-    amounts = asked.capacity.requests if asked.capacity is not None else {}
-    return AskedDevice(
-        name,
-        asked.device_class_name,
-        _numbers(amounts),
-        asked.count or 1,
-        bool(asked.admin_access),
-    )
 
 
 async def _all(  # noqa: PLR0913, PLR0917 - the objects, and what to say without them
@@ -227,7 +153,3 @@ async def _all(  # noqa: PLR0913, PLR0917 - the objects, and what to say without
     except UNREADABLE as error:
         unread.append(f"{name} cannot be read: {in_words(error)}: {consequence}")
     return found
-
-
-def _numbers(amounts: Mapping[str, str]) -> Mapping[str, int]:
-    return {name: rounded_up(text) for name, text in amounts.items()}

@@ -25,8 +25,13 @@ class WaitingPod(Struct, frozen=True):
     """The name of the pod's scheduler."""
     reasons: tuple[str, ...] = ()
     """What Kubernetes itself says, in sentences."""
-    claims: tuple[str, ...] = ()
-    """The names of the ResourceClaims, or of the entries of the pod where none is made yet."""
+    claims: tuple[tuple[str, str | None], ...] = ()
+    """The entries of the pod for ResourceClaims, each with the name of its claim; None where none is made yet."""
+
+    @property
+    def claim_names(self) -> tuple[str, ...]:
+        """The names of the claims, or of the entries where none is made yet."""
+        return tuple(name or entry for entry, name in self.claims)
 
     def waits_for_gpus(self, account: ClusterAccount) -> bool:
         """Return whether the pod waits for units, slices or claims, given the account of the cluster."""
@@ -40,7 +45,10 @@ def waiting_pod(found: ApiPod, pod: Pod | None) -> WaitingPod | None:
     """
     if found.spec.node_name or found.status.phase in FINAL_PHASES:
         return None
-    claims = [(name or inner)[:_LONGEST_NAME] for inner, name in claim_names(found).items()]
+    claims = [
+        (entry[:_LONGEST_NAME], None if name is None else name[:_LONGEST_NAME])
+        for entry, name in claim_names(found).items()
+    ]
     if pod is None and not claims:
         return None
     reasons = [text[:_LONGEST_REASON] for text, _ in zip(reasons_of(found), range(_MOST_REASONS), strict=False)]

@@ -5,10 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.base.structs import replace
+from gpushare_plugin.claims.asked import AskedDevice, PodClaim
 from gpushare_plugin.claims.claim import AllocatedDevice
 from gpushare_plugin.claims.cluster import GpuForClaims, HeldByClaim, HeldGpu
 from gpushare_plugin.claims.device import Capacity, Device, DeviceTaint
-from gpushare_plugin.claims.outlook import AskedDevice, PodClaim, claims_verdict, consumed, outlook
+from gpushare_plugin.claims.outlook import claims_verdict, consumed, outlook
 from gpushare_plugin.core.prepared_claim import ClaimId
 from gpushare_plugin.testing.claims import AllocationError
 from tests.unit.claims.node import DRIVER, GIB, NODE, ClaimNode

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.claims.cluster import ClusterClaims
+from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.node import Node
+from gpushare_plugin.ledger.node_record import NodeRecord, record
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.standing import ExtenderStanding
 from gpushare_plugin.ledger.taint import Taint
@@ -18,8 +20,10 @@ from gpushare_plugin.web.fits_page import FitsPage
 from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.short_form import parse
 from gpushare_plugin.web.standing import ClusterStanding
+from tests.unit.claims.node import DRIVER, NODE
 from tests.unit.ledger.objects import account, memory, memory_node, pod, uuid
 from tests.unit.observe.cluster.clusters import Cluster, gpu, recorded
+from tests.unit.observe.cluster.test_by_claim import held, of, shared
 from tests.unit.web.test_random_cluster import Words
 
 
@@ -148,3 +152,23 @@ async def test_the_place_is_that_of_the_policy_of_the_cluster() -> None:
     cluster.node("b", recorded(gpu("b", 0)), policy="binpack")
     picture.refresh(cluster.account, ClusterClaims())
     assert "chosen by the Lease; 1 node names a policy of its own" in await page.short("2 GiB")
+
+
+async def test_what_is_by_claim_or_not_made_yet_is_told_beside_the_answer() -> None:
+    """GPUs that pods get by claim only are counted apart, and the page does not judge claims and slices to be made."""
+    node, (first,) = shared("10Gi")
+    made, picture = Cluster(), Picture()
+    told = record(Snapshot(node.inventory, node.plan.resources, by_claim=node.plan.by_claim))
+    made.node(NODE, told)
+    made.node("m", NodeRecord(gpus=(gpu("m", 0, resource=None),), partitioning="mps"))
+    picture.refresh(made.account, of(node, held(first)))
+    page = FitsPage(picture)
+    words = Words(await page.short("5 GiB")).found
+    table = words[words.index("Free pieces of GPUs that pods get by ResourceClaim only, which do not count above") :]
+    assert table[7:12] == ["NVIDIA A100-SXM4-40GB", DRIVER, "2", "70 GiB", "40 GiB on node GPU 1"]
+    assert "which do not count above" not in await page.short("5 GiB, H100")
+    assert "1 node makes slices for pods that wait" in await page.short("nvidia.com/gpu-10gb: 1")
+    claiming = "{kind: Pod, spec: {containers: [{name: a}], resourceClaims: [{name: gpu, resourceClaimName: train}]}}"
+    text = await page.manifest(claiming)
+    assert "The pod has ResourceClaims (train), of which this page does not judge" in text
+    assert "gpushare does not decide where the pod goes" not in text

@@ -14,7 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare_plugin.base.structs import replace
-from gpushare_plugin.claims.cluster import ClusterClaims
+from gpushare_plugin.claims.asked import AskedDevice, PodClaim
+from gpushare_plugin.claims.cluster import ClusterClaims, OfferedDevices
+from gpushare_plugin.claims.device import Device
+from gpushare_plugin.claims.overview import NOT_MADE, DeviceClasses, claim_overview
 from gpushare_plugin.kube.objects import ApiPod
 from gpushare_plugin.kube.whole_cluster.waiting import WaitingPod
 from gpushare_plugin.ledger.node import GPU_MEMORY, Node, recorded_node
@@ -31,15 +34,18 @@ from gpushare_plugin.web.standing import ClusterStanding
 from gpushare_plugin.web.viewer import EVERYTHING, Viewer
 from gpushare_plugin.web.waiting import Explainer, asked, waiting_pods
 from gpushare_plugin.web.waiting_page import WaitingPages
+from tests.unit.claims.node import GIB
 from tests.unit.kube.pods import pod as api_pod
 from tests.unit.ledger.objects import container, gpu_record, memory, pod, request, uuid
 from tests.unit.observe.cluster.clusters import MEMORY, Cluster, gpu, recorded
+from tests.unit.observe.cluster.test_by_claim import held, of, shared
 from tests.unit.web.visited import a_cluster, visited
 from tests.unit.web.visited import asked as visit
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MISTAKEN = request(ContainerRequest("main", "app", (("aliyun.com/gpu-memory", 8),)))
 NOTHING = ClusterClaims()
+ALL = DeviceClasses()
 NO_CPU, LESS = "The scheduler says: no CPU", "the pod fits when others end, or if it asks for 5 at most"
 ALICE = Viewer("alice", frozenset({"red"}))
 
@@ -125,9 +131,9 @@ def test_the_sentence_is_the_verdict_of_the_whole_explanation(
         of_kind = {"resource": kind.name, "unit_mib": 1024 if kind is MEMORY else 0}
         several = [gpu(name, i, size, healthy=not why, reason=why, **of_kind) for i, (size, _, why) in enumerate(sizes)]
         made.node(name, recorded(*several, kinds=(kind,)))
-        for index, (size, held, _) in enumerate(sizes):
-            if held:
-                made.account.put_pod(pod(asks(kind, min(size, held)), name, f"{name}-{index}", on=uuid(index, name)))
+        for index, (size, taken, _) in enumerate(sizes):
+            if taken:
+                made.account.put_pod(pod(asks(kind, min(size, taken)), name, f"{name}-{index}", on=uuid(index, name)))
     asked_for = asks(kind, data.draw(st.integers(1, 18)), data.draw(st.integers(1, 2)), data.draw(WISHES))
     found = WaitingPod(pod(asked_for, None, "p", created=NOW))
     whole = with_verdict(explain(made.account, found.pod, Told({})))
@@ -160,7 +166,10 @@ async def test_a_pod_that_waits_for_slices_is_told_what_the_partitioner_decides(
 
 def test_what_a_pod_asks_for_has_units_and_claims() -> None:
     """In one line."""
-    assert asked(WaitingPod(waits("p").pod, claims=("train",))) == f"8 {GPU_MEMORY}, claim train"
+    assert (
+        asked(WaitingPod(waits("p").pod, claims=(("gpu", "train"), ("more", None))))
+        == f"8 {GPU_MEMORY}, claim train, claim more"
+    )
 
 
 def explainer(cluster: Cluster) -> Explainer:
@@ -188,6 +197,53 @@ def slice_pod(size: str) -> ApiPod:
     made["metadata"] |= {"uid": size}
     made["spec"]["containers"][0]["resources"] = {"limits": {f"nvidia.com/gpu-{size}": "1"}}
     return msgspec.json.decode(json.dumps(made), type=ApiPod)
+
+
+async def test_a_pod_by_claim_is_told_what_its_claims_wait_for() -> None:
+    """From the claims that are followed; claims of namespaces that a viewer may not see have no name."""
+    node, claimed = shared("10Gi", "4Gi")
+    judged, picture = JudgedOverview(), Picture()
+    judged.claims = of(node, *map(held, claimed))
+    judged.claims.put_claim("1", (), PodClaim("red/train", (AskedDevice("gpu", "gpushare", {"memory": 30 * GIB}, 2),)))
+    nothing = pod(request(container("main")), None, "p", namespace="red")
+    found, waiting = Explainer(picture, judged), WaitingPod(nothing, claims=(("gpu", "train"),))
+    picture.stand(ClusterStanding(classes=DeviceClasses(frozenset({"gpushare"}))))
+    verdict = "Request gpu is for 2 GPUs, and 1 have room now"
+    assert (await found.short(waiting, NOW)).sentence == verdict
+
+    async def told(viewer: Viewer) -> str:
+        return "\n".join(lines(await found.explained(waiting, viewer, NOW)))
+
+    assert (await told(EVERYTHING)).startswith(f"{verdict}\n")
+    wanted = "26624 MiB of 40960 MiB memory free, 30720 MiB wanted; held by"
+    assert f"{wanted} default/claim-1, default/claim-2" in await told(EVERYTHING)
+    assert f"{wanted} 2 of other namespaces" in await told(ALICE)
+    assert "claim-1" not in await told(ALICE)
+    picture.stand(ClusterStanding(classes=DeviceClasses(frozenset())))
+    assert (await found.short(waiting, NOW)).sentence == "There is no DeviceClass gpushare"
+    picture.stand(ClusterStanding(classes=DeviceClasses(None, ("deviceclasses: you may not list them",))))
+    unknown = "What the claims of the pod wait for is not known: "
+    assert (await found.short(waiting, NOW)).sentence == f"{unknown}deviceclasses: you may not list them"
+    judged.claims = ClusterClaims("this needs a right")
+    assert f"{unknown}Claims are not shown: this needs a right" in await told(ALICE)
+
+
+def test_claims_that_are_not_there_say_so() -> None:
+    """One that is to be made, one that nobody made, and one whose device is in no ResourceSlice any more."""
+    node, claimed = shared("10Gi")
+    (allocated,) = held(claimed[0])
+    claims = of(node, [allocated])
+    claims.put_claim("1", (allocated,), PodClaim("red/old", allocated=(allocated.place,)))
+    names = [("a", None), ("b", "nobody"), ("c", "old")]
+    known = [(each.label, each.unknown, each.gone) for each in claim_overview(claims, "red", names, ALL).claims]
+    assert known == [("a", NOT_MADE, ()), ("red/nobody", "does not exist", ()), ("red/old", "", ())]
+    claims.remove_slice("a")
+    claims.put_slice(
+        "other", OfferedDevices(allocated.driver, "elsewhere", 1, (Device("gpu-9", "GPU-9", shared=False),))
+    )
+    assert claim_overview(claims, "red", names[2:], ALL).claims[0].gone == (allocated.place,)
+    claims.remove_claim("1")
+    assert claims.claim("red/old") is None
 
 
 async def test_a_page_has_fifty_pods_and_says_how_many_there_are(cluster: Cluster) -> None:

@@ -10,8 +10,6 @@ from pathlib import Path
 import click
 
 from gpushare_plugin.base.log.form import configure_log
-from gpushare_plugin.claims.outlook import claims_verdict
-from gpushare_plugin.claims.outlook import outlook as claims_outlook
 from gpushare_plugin.cli import completing
 from gpushare_plugin.cli.options import (
     context_option,
@@ -26,7 +24,7 @@ from gpushare_plugin.kube.objects import ApiPod
 from gpushare_plugin.kube.pods import pod_of
 from gpushare_plugin.kube.whole_cluster.extender_lease import extender_standing
 from gpushare_plugin.kube.whole_cluster.overview import Overview, read, read_pod
-from gpushare_plugin.kube.whole_cluster.pod_claims import ClaimOverview, read_claims
+from gpushare_plugin.kube.whole_cluster.pod_claims import read_claims
 from gpushare_plugin.kube.whole_cluster.reading import PATIENT
 from gpushare_plugin.kube.whole_cluster.waiting import reasons_of
 from gpushare_plugin.ledger.standing import ExtenderStanding
@@ -106,17 +104,7 @@ async def _read_all(client: Client, name: str, namespaces: Mapping[str, str | No
         claims = await read_claims(client, namespace, name)
     if claims is None or found[0].status.phase in {"Succeeded", "Failed"}:
         return found, ((), "")
-    sentences = (*claims.unread, *claims_outlook(claims.claims, claims.gpus), *claims.refused)
-    return found, (sentences, _of_claims(claims))
-
-
-def _of_claims(claims: ClaimOverview) -> str:
-    """Return the verdict on the claims of a pod."""
-    if claims.refused:
-        return "The node refuses the claims of the pod; what its kubelet says stands below"
-    if claims.unread:
-        return f"What the claims of the pod wait for is not known: {claims.unread[0]}"
-    return claims_verdict(claims.claims, claims.gpus)
+    return found, (tuple(claims.sentences()), claims.verdict)
 
 
 async def _read(client: Client, name: str, namespaces: Mapping[str, str | None]) -> _Read:

@@ -24,7 +24,7 @@ def test_a_pod_waits_until_it_has_a_node_or_ends() -> None:
     """Also a pod that has nothing but claims; a pod that asks for no GPU is not kept."""
     overview = Overview()
     claiming = PodSpec(containers=(Container(name="main"),), resource_claims=(ClaimOfPod(name="gpu"),))
-    for spec, claims in ((PodSpec(containers=(MAIN,)), ()), (claiming, ("gpu",))):
+    for spec, claims in ((PodSpec(containers=(MAIN,)), ()), (claiming, (("gpu", None),))):
         overview.put_pod(a_pod(spec))
         assert overview.without_node["1"].claims == claims
         overview.put_pod(a_pod(spec, phase="Failed"))
