@@ -32,10 +32,10 @@ _SERVICES = {
     "k0s": ("k0scontroller", "k0sworker"),
     "MicroK8s": ("snap.microk8s.daemon-kubelite",),
 }
-"""The services of systemd that have the kubelet of a distribution: of which a node has one."""
+"""The services of systemd that have the kubelet of a distribution; the second on a node without control plane."""
 ROOT_DIRECTORY = (
-    "if its --root-dir is not /var/lib/kubelet, give that directory to the chart as kubeletRootDir, and the socket "
-    "below it to doctor with --pod-resources-socket"
+    "if the --root-dir of the kubelet is not /var/lib/kubelet, give that directory to the chart as kubeletRootDir, and "
+    "the socket below it to doctor with --pod-resources-socket"
 )
 """What to do where the kubelet has another root directory, as an instruction."""
 
@@ -88,8 +88,8 @@ def read_kubelet(host: HostRoot, needs: ConfigNeeds) -> KubeletFacts:
 def with_service(facts: KubeletFacts, command: str) -> str:
     """Return a command about the service of the kubelet, such as `systemctl start`, as an instruction."""
     services = _SERVICES.get(facts.distribution, ("kubelet",))
-    which = ", for the one that this node has" if len(services) > 1 else ""
-    return f"{' or '.join(f'`{command} {service}`' for service in services)}{which}"
+    agents = [f" (on a node without control plane `{command} {service}`)" for service in services[1:]]
+    return "".join((f"`{command} {services[0]}`", *agents))
 
 
 def _starts(facts: KubeletFacts) -> str:

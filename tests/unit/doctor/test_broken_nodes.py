@@ -566,9 +566,9 @@ def test_the_kubelets_service_is_that_of_the_node(short_path: Path) -> None:
     _, report = examined(stopped, short_path / "k3s")
     first, _ = wrong_lines(report)
     assert (first.remedy or "").startswith(
-        "run `systemctl start k3s` or `systemctl start k3s-agent`, for the one that this node has, after the"
+        "run `systemctl start k3s` (on a node without control plane `systemctl start k3s-agent`), after the"
     )
-    assert "see `journalctl -u k3s` or `journalctl -u k3s-agent`" in (first.remedy or "")
+    assert "see `journalctl -u k3s` (on a node without control plane `journalctl -u k3s-agent`)" in (first.remedy or "")
 
 
 def test_without_the_driver_no_command_for_a_specification_is_named(short_path: Path) -> None:

@@ -6,17 +6,19 @@ from typing import NamedTuple
 
 import pytest
 
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
 from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY
 from gpushare_plugin.testing.hosts import (
     DRIVER,
+    K3S,
     KUBEADM_CONTAINERD_1_7,
     KUBEADM_CONTAINERD_2,
     OPERATOR_25_10,
     HostDescription,
     specification,
 )
-from tests.unit.doctor.examining import CDI, ENVVAR, examined, wrong_lines
+from tests.unit.doctor.examining import CDI, ENVVAR, MPS, examined, wrong_lines
 
 CONTAINERD = "/etc/containerd/config.toml"
 TOOLKIT = "/usr/local/nvidia/toolkit"
@@ -70,10 +72,47 @@ UPGRADED = KUBEADM_CONTAINERD_2.edited(SETTINGS, 'mode = "auto"', 'mode = "cdi"'
 # NVIDIA's operator as it is installed by default, beside gpushare.
 BESIDE = OPERATOR_25_10 + HostDescription(sockets=(f"{PLUGIN_DIRECTORY}/nvidia-gpu.sock",))
 
+# Four faults at once: the driver was upgraded without a reboot, a file with one setting hides NVIDIA's handler from
+# containerd 1.7 and turns CDI off, and a full disk tore the kubelet's checkpoint.
+SITE, SECTION = "/etc/containerd/conf.d/50-site.toml", "io.containerd.grpc.v1.cri"
+CHECKPOINT = f"{PLUGIN_DIRECTORY}/kubelet_internal_checkpoint"
+OFF = f'[plugins."{SECTION}"]\nenable_cdi = false\n'
+IMPORTS = 'imports = ["/etc/containerd/conf.d/*.toml"]\n'
+TORN = KUBEADM_CONTAINERD_1_7.edited(CONTAINERD, "version = 2\n", f"version = 2\n{IMPORTS}") + HostDescription(
+    {
+        SITE: f"version = 2\n{OFF}",
+        CHECKPOINT: '{"Data": {"Pod',
+        "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15\n",
+        "/sys/module/nvidia/version": "570.86.15\n",
+    },
+    directories=("/var/lib/kubelet/plugins_registry",),
+    sockets=(f"{PLUGIN_DIRECTORY}/of-somebody.sock",),
+)
+MOVED = TORN.files[CONTAINERD].replace(IMPORTS, "").replace(f'[plugins."{SECTION}"]\n', OFF)
+
+# K3s that was stopped while the toolkit was removed, with the plugin of somebody else that serves GPUs under MPS.
+PIPES = "/run/nvidia/mps/nvidia.com/gpu/pipe/control"
+PACKAGE = {path: text for path, text in K3S.files.items() if path.startswith("/usr/bin/nvidia-c")}
+STOPPED = K3S.without(*PACKAGE, PLUGIN_SOCKET, POD_RESOURCES) + HostDescription(
+    sockets=(PIPES, f"{PLUGIN_DIRECTORY}/nvidia-gpu.sock")
+)
+
+# NVIDIA's operator whose toolkit is not ready, with a specification of the driver before and a copy of another one.
+OF_OPERATOR = specification(hook=f"{TOOLKIT}/nvidia-cdi-hook", root="/run/nvidia/driver")
+NOT_READY = BESIDE.without("/run/nvidia/validations/toolkit-ready") + HostDescription(
+    {
+        "/etc/cdi/nvidia.yaml": OF_OPERATOR.replace(DRIVER, "570.86.15"),
+        "/etc/cdi/copy.yaml": OF_OPERATOR,
+    }
+)
+
 REFRESHES = (
     "systemctl enable --now nvidia-cdi-refresh.path nvidia-cdi-refresh.service && systemctl restart "
     "nvidia-cdi-refresh.service"
 )
+
+BY_CLAIM = replace(ENVVAR, dra="gpu.gpushare.io")
+"""A config that gives GPUs by claim."""
 
 STORIES: dict[str, tuple[HostDescription, ConfigNeeds, tuple[Step, ...]]] = {
     "a fresh node of kubeadm": (
@@ -141,6 +180,62 @@ STORIES: dict[str, tuple[HostDescription, ConfigNeeds, tuple[Step, ...]]] = {
                     )
                 ),
             ),
+            Step(
+                "nvidia.com/gpu.deploy.device-plugin=false",
+                lambda host: host.without(f"{PLUGIN_DIRECTORY}/nvidia-gpu.sock"),
+            ),
+        ),
+    ),
+    "four faults of kubeadm with containerd 1.7": (
+        TORN,
+        BY_CLAIM,
+        (
+            Step("reboot the node", rebooted),
+            Step(
+                f"move all settings of that section into {SITE}, those of {CONTAINERD} included",
+                lambda host: host + HostDescription({SITE: MOVED}),
+            ),
+            Step(
+                f"set `enable_cdi = true` in [plugins.'{SECTION}'] of {SITE}",
+                lambda host: host.edited(SITE, "enable_cdi = false", "enable_cdi = true"),
+            ),
+            Step(
+                f"remove kubelet_internal_checkpoint in {PLUGIN_DIRECTORY}",
+                lambda host: host + HostDescription({CHECKPOINT: KUBEADM_CONTAINERD_1_7.files[CHECKPOINT]}),
+            ),
+        ),
+    ),
+    "K3s without its toolkit, beside another plugin": (
+        STOPPED,
+        MPS,
+        (
+            Step("install the package nvidia-container-toolkit", lambda host: host + HostDescription(PACKAGE)),
+            Step(
+                "do what the line about other device plugins says",
+                lambda host: host.without(f"{PLUGIN_DIRECTORY}/nvidia-gpu.sock", PIPES),
+            ),
+            Step(
+                "run `systemctl start k3s` (on a node without control plane `systemctl start k3s-agent`)",
+                lambda host: host + HostDescription(sockets=(PLUGIN_SOCKET, POD_RESOURCES)),
+            ),
+        ),
+    ),
+    "NVIDIA's operator that is not ready": (
+        NOT_READY,
+        ENVVAR,
+        (
+            Step(
+                "first the pods nvidia-driver-daemonset and nvidia-container-toolkit-daemonset",
+                lambda host: host + HostDescription({"/run/nvidia/validations/toolkit-ready": ""}),
+            ),
+            Step(
+                "--output=/etc/cdi/nvidia.yaml",
+                lambda host: (
+                    host.edited(f"{TOOLKIT}/.config{SETTINGS.removeprefix('/etc')}", "management.nvidia", "nvidia")
+                    + HostDescription({"/etc/cdi/nvidia.yaml": OF_OPERATOR})
+                ),
+            ),
+            Step("the one that nothing writes again", lambda host: host.without("/etc/cdi/copy.yaml")),
             Step(
                 "nvidia.com/gpu.deploy.device-plugin=false",
                 lambda host: host.without(f"{PLUGIN_DIRECTORY}/nvidia-gpu.sock"),
