@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from urllib.parse import urljoin
 
-import aiohttp
-from playwright.async_api import Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright
 
 from benchmarks.cluster.extender import Cluster, cluster
 from benchmarks.effort import Effort
@@ -25,6 +24,10 @@ _PODS_A_MINUTE = 100
 _CHANGES = 10_000
 _CHANGES_A_SECOND = 100.0
 _OPEN_PAGES = 50
+_SMALL = 30
+"""Nodes of the cluster of the open pages: Chromium replaces the rows of most of them in each page once a second."""
+_BOUNDS = ("--renderer-process-limit=4", "--js-flags=--max-old-space-size=512")
+"""Options that bound the memory of Chromium, which shares the machine with what is measured."""
 _LOOK_EVERY = 0.05
 _FIRST_PAINT = "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 """Milliseconds from the opening of a page to its first paint with content, once that has happened."""
@@ -56,16 +59,24 @@ async def _printed(process: MeasuredProcess) -> str:
 
 
 @contextlib.asynccontextmanager
+async def _browser() -> AsyncIterator[Browser]:
+    """Run Chromium."""
+    async with async_playwright() as playwright:
+        arguments = ["--no-sandbox", *_BOUNDS]
+        browser = await playwright.chromium.launch(executable_path=shutil.which(CHROMIUM), args=arguments)
+        yield browser
+        await browser.close()
+
+
+@contextlib.asynccontextmanager
 async def _page(web: _Web) -> AsyncIterator[Page]:
     """Open a page that has a cookie, and shows no map yet."""
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=shutil.which(CHROMIUM), args=["--no-sandbox"])
+    async with _browser() as browser:
         page = await browser.new_page(viewport={"width": 1920, "height": 1080})
         page.set_default_timeout(_PATIENCE)
         token = web.address.partition("?")[2]
         await page.goto(urljoin(web.address, f"/nodes/nowhere?{token}"))
         yield page
-        await browser.close()
 
 
 async def measure(effort: Effort) -> list[Figure]:
@@ -74,8 +85,8 @@ async def measure(effort: Effort) -> list[Figure]:
     for nodes, limit in _SIZES.items():
         async with cluster(effort.times(nodes), _PODS_A_MINUTE / 60) as large, _web(large) as web, _page(web) as page:
             figures += await _of_map(large, web, page, f"web, {len(large.names):,} nodes", limit, effort)
-    async with cluster(effort.times(300), _CHANGES_A_SECOND) as large, _web(large) as web:
-        figures.append(await _memory(large, web, effort))
+    async with cluster(effort.times(_SMALL), _CHANGES_A_SECOND) as small, _web(small) as web, _browser() as browser:
+        figures.append(await _memory(small, web, browser, effort))
     return figures
 
 
@@ -111,31 +122,31 @@ async def _until_shown(large: Cluster, page: Page, number: int) -> float:
     return time.perf_counter() - began
 
 
-async def _memory(large: Cluster, web: _Web, effort: Effort) -> Figure:
+async def _memory(small: Cluster, web: _Web, browser: Browser, effort: Effort) -> Figure:
     """Return how much the memory of the server grows over many changes with many open pages."""
-    changes = effort.seconds(_CHANGES / _CHANGES_A_SECOND)
-    jar = aiohttp.CookieJar(unsafe=True)
-    async with aiohttp.ClientSession(cookie_jar=jar, connector=aiohttp.TCPConnector(limit=0)) as session:
-        async with session.get(web.address) as answer:
-            answer.raise_for_status()
-        reading = [asyncio.create_task(_read(session, urljoin(web.address, "/updates"))) for _ in range(_OPEN_PAGES)]
-        with large.busy():
-            await asyncio.sleep(changes / 5)
-            before = web.process.memory().own
-            await asyncio.sleep(changes * 4 / 5)
-        after = web.process.memory().own
-        for task in reading:
-            task.cancel()
-        await asyncio.gather(*reading, return_exceptions=True)
-    name = (
-        f"web, 300 nodes: memory that the last four fifths of {_CHANGES:,} changes add, with {_OPEN_PAGES} open pages"
-    )
-    return single(name, "MiB", after - before, Goal("worst", 10), note=f"{after:.0f} MiB of its own")
+    seconds = effort.seconds(_CHANGES / _CHANGES_A_SECOND)
+    pages = await _open_pages(web, browser, effort.times(_OPEN_PAGES))
+    with small.busy():
+        await asyncio.sleep(seconds / 5)
+        before = web.process.memory().own
+        await asyncio.sleep(seconds * 4 / 5)
+    after = web.process.memory().own
+    shown = [await page.evaluate("Number(document.documentElement.dataset.revision)") for page in pages]
+    changes = f"memory that the last four fifths of {_CHANGES:,} changes add"
+    note = f"{after:.0f} MiB of its own; the pages are at most {max(shown) - min(shown)} revisions apart"
+    return single(f"web, {_SMALL} nodes: {changes}, with {_OPEN_PAGES} open pages", "MiB", after - before, Goal("worst", 10), note=note)
 
 
-async def _read(session: aiohttp.ClientSession, address: str) -> None:
-    """Read updates without end, as a browser does."""
-    while True:
-        async with session.get(address) as updates:
-            async for _ in updates.content.iter_any():
-                pass
+async def _open_pages(web: _Web, browser: Browser, count: int) -> list[Page]:
+    """Open so many maps, each of a person of its own: Chromium has six connections for all pages of one person."""
+    first = await browser.new_context()
+    pages = [await first.new_page()]
+    await pages[0].goto(web.address)
+    for _ in range(count - 1):
+        context = await browser.new_context(storage_state=await first.storage_state())
+        pages.append(await context.new_page())
+        await pages[-1].goto(urljoin(web.address, "/"))
+    for page in pages:
+        page.set_default_timeout(_PATIENCE)
+        await page.wait_for_function("() => document.documentElement.dataset.revision")
+    return pages
