@@ -132,9 +132,9 @@ async def _memory(small: Cluster, web: _Web, browser: Browser, effort: Effort) -
         await asyncio.sleep(seconds * 4 / 5)
     after = web.process.memory().own
     shown = [await page.evaluate("Number(document.documentElement.dataset.revision)") for page in pages]
-    changes = f"memory that the last four fifths of {_CHANGES:,} changes add"
+    name = f"web, {_SMALL} nodes: memory that the last four fifths of {_CHANGES:,} changes add"
     note = f"{after:.0f} MiB of its own; the pages are at most {max(shown) - min(shown)} revisions apart"
-    return single(f"web, {_SMALL} nodes: {changes}, with {_OPEN_PAGES} open pages", "MiB", after - before, Goal("worst", 10), note=note)
+    return single(f"{name}, with {_OPEN_PAGES} open pages", "MiB", after - before, Goal("worst", 10), note=note)
 
 
 async def _open_pages(web: _Web, browser: Browser, count: int) -> list[Page]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,15 +10,20 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gpushare_plugin.ledger.node_record import encode
 from gpushare_plugin.observe.http.connections import MOST_CONNECTIONS
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.ports import claim_port
 from tests.process.daemon import Daemon, comes_to_answer, process
+from tests.process.test_inspect import a_node
+from tests.unit.observe.cluster.clusters import gpu, recorded
 from tests.unit.web.visited import a_cluster, asked
 from tests.waiting import PATIENCE
 
 CROWD = 2000
 """Connections of an attacker, many times as many as the server has at a time."""
+LARGE = 1000
+"""Nodes of a large cluster, whose map has 1.3 MB."""
 MOST_GROWTH = 64 << 20
 """Bytes by which the memory of the program may grow under attack."""
 
@@ -178,3 +184,26 @@ async def test_streams_that_nobody_reads_stop_nobody(target: Target) -> None:
     finally:
         for each in readers:
             each.transport.abort()
+
+
+async def test_maps_that_nobody_reads_stop_nobody(server: ApiServer, target: Target) -> None:
+    """A large map is made only as fast as it is read: half of all connections hold no map in memory."""
+    for number in range(LARGE):
+        name = f"large-{number:04}"
+        a_node(server, name, encode(recorded(*(gpu(name, index) for index in range(8)))))
+    while f"on {LARGE + 1:,} nodes" not in (await asked(target.address, "token-of-olga"))[1]:
+        pass
+    before, readers = target.memory, list[socket.socket]()
+    try:
+        for _ in range(MOST_CONNECTIONS // 2):
+            readers.append(reader := socket.socket())
+            # The kernel then holds little of what is sent, and the server has to wait.
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            reader.connect(("127.0.0.1", target.port))
+            reader.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer token-of-olga\r\n\r\n")
+            assert await asyncio.to_thread(reader.recv, 12) == b"HTTP/1.1 200"
+        await target.serves()
+        assert target.memory - before < MOST_GROWTH // 4
+    finally:
+        for each in readers:
+            each.close()
