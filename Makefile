@@ -85,6 +85,7 @@ generate: .venv/.developer
 	$(BIN)/python -m generators.pictures
 	$(BIN)/python -m generators.chart_schema
 	$(BIN)/python -m generators.dashboard
+	$(BIN)/python -m generators.recorded
 	$(BIN)/python -m generators.chart_values
 	$(BIN)/python -m generators.interfaces
 	$(BIN)/python -m tests.chart.rendering --write
@@ -101,7 +102,7 @@ web-pictures: .venv/.developer
 # The picture of the dashboard: two minutes with Prometheus (Debian, Ubuntu: apt-get install prometheus).
 .PHONY: dashboard-picture
 dashboard-picture: .venv/.developer
-	$(BIN)/python -m generators.dashboard_picture
+	$(BIN)/python -m generators.dashboard.picture
 
 # Run after a change of constraints.txt: writes the hashes of what the image is built from. Uses the package index.
 .PHONY: hashes

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import aiohttp
 import yaml
 
-from generators import claimed, partitioned
+from generators import alerts_page, claimed, partitioned
+from generators.recorded import COST_FILE, price_rules
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.core.health import GpuEvent
 from gpushare_plugin.extender.service import ExtenderSettings, serve
@@ -37,6 +38,7 @@ _SHARING: Mapping[str, Any] = {
     "node-a": {"memory": {"resources": [{"name": MEMORY, "isolation": "hami-core"}]}},
     "node-b": {"timeSlicing": {"resources": [{"name": REPLICAS, "replicas": 4}]}},
 }
+_PRICES = {"NVIDIA A100-SXM4-40GB": 3.0}
 _PODS = "/api/v1/namespaces/team/pods"
 _PATIENCE = 60.0
 
@@ -239,7 +241,11 @@ async def _prometheus(folder: Path, of_nodes: Mapping[str, int], of_cluster: Map
         for name, port in (*of_nodes.items(), *of_cluster.items())
     ]
     config = folder / "prometheus.yaml"
-    config.write_text(yaml.safe_dump({"global": {"scrape_interval": "1s"}, "scrape_configs": scrapes}))
+    often = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    rules = folder / "prices.yaml"
+    rules.write_text(yaml.safe_dump({"groups": [{"name": "prices", "rules": price_rules(_PRICES)}]}))
+    files = [str(rules), str(COST_FILE), str(alerts_page.RULES)]
+    config.write_text(yaml.safe_dump({"global": often, "rule_files": files, "scrape_configs": scrapes}))
     address = f"127.0.0.1:{claim_port()}"
     options = (f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address={address}", "--log.level=error")
     process = await asyncio.create_subprocess_exec(program, f"--config.file={config}", *options)

@@ -253,6 +253,8 @@ EVERYTHING: dict[str, Any] = {
         "disabled": {"GpuForeignProcess": True},
         "additionalRuleLabels": {"team": "gpus"},
         "additionalRuleAnnotations": {"team": "gpus"},
+        "prices": {"NVIDIA A100-SXM4-40GB": 3.2},
+        "dcgmNames": True,
     },
     "dashboard": {"enabled": True, "labels": {"a": "b"}, "annotations": {"grafana_folder": "GPUs"}},
     "networkPolicy": {

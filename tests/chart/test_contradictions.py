@@ -585,6 +585,18 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         {"serviceMonitor": {"enabled": True}, "httpPort": None},
         "serviceMonitor.enabled is true, but httpPort is null",
     ),
+    "prices without rules": (
+        {"prometheusRule": {"prices": {"A100": 3}}, "usage": {"containerMetrics": True}},
+        "prometheusRule.prices is set, but prometheusRule.enabled is false, so that nothing is recorded",
+    ),
+    "prices of nobody knows what": (
+        {"prometheusRule": {"enabled": True, "prices": {"A100": 3}}},
+        "prometheusRule.prices is set, but usage.containerMetrics is false, so that nobody knows what namespaces hold",
+    ),
+    "dcgm-exporter's names without rules": (
+        {"prometheusRule": {"dcgmNames": True}},
+        "prometheusRule.dcgmNames is set, but prometheusRule.enabled is false, so that nothing is recorded",
+    ),
     "HAMi's metrics without a port": (
         {"usage": {"hamiMetrics": True}, "httpPort": None},
         "usage.hamiMetrics is true, but httpPort is null",

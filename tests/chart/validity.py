@@ -67,7 +67,9 @@ _SERVICE_MONITOR = _fields(
         endpoints=_list(_ENDPOINT),
     ),
 )
-_RULE = _fields("alert", "expr", alert=_TEXT, expr=_TEXT, **{"for": _TEXT}, labels=_LABELS, annotations=_LABELS)
+_ALERT = _fields("alert", "expr", alert=_TEXT, expr=_TEXT, **{"for": _TEXT}, labels=_LABELS, annotations=_LABELS)
+_RECORD = _fields("record", "expr", record=_TEXT, expr=_TEXT, labels=_LABELS)
+_RULE = {"oneOf": [_ALERT, _RECORD]}
 _PROMETHEUS_RULE = _fields(
     apiVersion={"const": "monitoring.coreos.com/v1"},
     kind={"const": "PrometheusRule"},

@@ -1,4 +1,4 @@
-"""Tests of the alerts in the chart: each fires when it should, and not before; each is explained."""
+"""Tests of the rules in the chart: each alert fires when it should, and is explained; what is recorded is right."""
 
 import re
 from pathlib import Path
@@ -9,13 +9,14 @@ import pytest
 import yaml
 
 from generators.alerts_page import Alert, alerts
-from generators.dashboard import ROWS
+from generators.dashboard.rows import ROWS
+from generators.recorded import COST, PRICE, dcgm
 from gpushare_plugin.observe.metrics.extender import EXTENDER_METRICS
 from gpushare_plugin.observe.metrics.node import METRICS
 from gpushare_plugin.observe.metrics.partitioner import PARTITIONER_METRICS
 from gpushare_plugin.observe.metrics.web import WEB_METRICS
 from tests.chart.rendering import CHART, objects
-from tests.monitoring.tools import promtool
+from tests.monitoring.tools import as_grafana_asks, promtool
 
 FILE = CHART / "files/alerts.yaml"
 PAGE = CHART.parent.parent / "docs/alerts.md"
@@ -415,7 +416,10 @@ def test_every_alert_is_explained(alert: str) -> None:
 
 @pytest.mark.parametrize(
     "query",
-    [*(rule["expr"] for rule in RULES.values()), *(panel.query for panels in ROWS.values() for panel in panels)],
+    [
+        *(rule["expr"] for rule in RULES.values()),
+        *(query.promql for panels in ROWS.values() for panel in panels for query in panel.queries),
+    ],
 )
 def test_alerts_and_panels_are_made_of_metrics_that_exist(query: str) -> None:
     """What no program serves would never fire, and a panel of it would stay blank."""
@@ -435,8 +439,9 @@ def test_units_held_of_a_faulty_gpu_stay_a_part_of_what_is_offered(tmp_path: Pat
         }
         for more, each in (("", "44"), ("_used", "42"), ("_allocatable", "00"))
     )
+    known = {f'gpushare_gpu_info{{node="n1",uuid="GPU-{gpu}"}}': "1" for gpu in range(2)}
     of_all = [
-        panel.query.replace("$node", ".*")
+        as_grafana_asks(panel.queries[0].promql)
         for panels in ROWS.values()
         for panel in panels
         if panel.title == "Units held by pods" and panel.unit == "percentunit"
@@ -445,7 +450,63 @@ def test_units_held_of_a_faulty_gpu_stay_a_part_of_what_is_offered(tmp_path: Pat
         {"expr": query, "eval_time": "1m", "exp_samples": [{"labels": labels, "value": 0.75}]}
         for query, labels in zip(of_all, ('{resource="r"}', '{node="n1", resource="r"}'), strict=True)
     ]
-    series_ = [{"series": name, "values": f"{value}x3"} for name, value in {**units, **used, **allocatable}.items()]
+    all_ = {**known, **units, **used, **allocatable}
+    series_ = [{"series": name, "values": f"{value}x3"} for name, value in all_.items()]
     tests = {"tests": [{"interval": "1m", "input_series": series_, "promql_expr_test": cases}]}
     (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
+    assert "SUCCESS" in promtool("test", "rules", tmp_path / "tests.yaml")
+
+
+# ---------------------------------------------------------------------- what is recorded
+
+
+def recorded_by_chart(**values: Any) -> list[dict[str, Any]]:
+    """Return the groups of recording rules in the PrometheusRule, which come after those of alerts."""
+    of_all = objects({"prometheusRule": {"enabled": True, **values}, "usage": {"containerMetrics": True}})
+    (rule,) = (each for each in of_all if each["kind"] == "PrometheusRule")
+    groups: list[dict[str, Any]] = rule["spec"]["groups"]
+    assert groups[: len(GROUPS)] == GROUPS
+    return groups[len(GROUPS) :]
+
+
+def test_nothing_is_recorded_by_default() -> None:
+    """Costs take prices, and dcgm-exporter may be there itself."""
+    assert recorded_by_chart() == []
+    assert recorded_by_chart(prices={}, dcgmNames=False) == []
+
+
+def test_dcgm_exporters_names_are_recorded_on_request(tmp_path: Path) -> None:
+    """The chart has the rules of the file; `promtool` takes their names, although they are in capitals."""
+    (group,) = recorded_by_chart(dcgmNames=True)
+    assert {rule["record"] for rule in group["rules"]} == {name for name, _ in dcgm()}
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [group]}))
+    assert "3 rules found" in promtool("check", "rules", tmp_path / "rules.yaml")
+
+
+def test_prices_make_costs(tmp_path: Path) -> None:
+    """A namespace costs the part of a GPU that it holds, at the price of its model; without a price nothing."""
+    groups = recorded_by_chart(prices={"A": 3.2, "B 40GB": 1})
+    made = {
+        series("gpushare_gpu_info", GPU, product="A"): "1x5",
+        series("gpushare_gpu_info", {**GPU, "uuid": "GPU-1"}, product="C"): "1x5",
+        series("gpushare_gpu_memory_bytes", GPU): "40x5",
+        series("gpushare_gpu_memory_bytes", {**GPU, "uuid": "GPU-1", "index": "1"}): "40x5",
+        series("gpushare_gpu_units", OFFER): "4x5",
+        series("gpushare_gpu_units", {**OFFER, "uuid": "GPU-1"}): "4x5",
+        series("gpushare_container_units", OFFER, namespace="team", pod="p", container="c"): "1x5",
+        series("gpushare_container_units", {**OFFER, "uuid": "GPU-1"}, namespace="team", pod="p", container="c"): "1x5",
+    }
+    hourly = [
+        {"labels": series(COST, {"node": "n1", "uuid": "GPU-0", "namespace": "team", "product": "A"}), "value": 0.8}
+    ]
+    prices = [
+        {"labels": series(PRICE, {"product": name}), "value": price} for name, price in (("A", 3.2), ("B 40GB", 1))
+    ]
+    asked = [
+        {"expr": name, "eval_time": "2m", "exp_samples": samples} for name, samples in ((COST, hourly), (PRICE, prices))
+    ]
+    told = [{"series": name, "values": values} for name, values in made.items()]
+    cases = [{"interval": "1m", "input_series": told, "promql_expr_test": asked}]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": groups}))
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": cases}))
     assert "SUCCESS" in promtool("test", "rules", tmp_path / "tests.yaml")

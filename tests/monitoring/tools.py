@@ -1,10 +1,11 @@
 """Prometheus' own programs."""
 
 import asyncio
+import json
 import os
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -86,8 +87,39 @@ async def result(ask: Ask, query: str, **more: str) -> list[dict[str, Any]]:
     return found
 
 
-def as_grafana_asks(query: str, node: str = ".*") -> str:
-    """Return a query of the dashboard for a node, by default for all, as Grafana asks it."""
-    for variable, value in {"$node": node, "$namespace": ".*", "$__rate_interval": "1m"}.items():
+async def with_recorded(folder: Path, rules: Mapping[str, str], start: float, end: float, every: int) -> None:
+    """Add to Prometheus' data in `folder` what recording rules would have recorded between two times, in seconds.
+
+    `promtool tsdb create-blocks-from rules` does the same, at times that depend on the name of the file.
+    """
+    span = {"start": f"{start}", "end": f"{end}", "step": f"{every}"}
+    written = []
+    async with prometheus(folder) as ask:
+        for name, promql in rules.items():
+            for each in (await ask("query_range", query=promql, **span))["data"]["result"]:
+                written += [f"{name}{braced(each['metric'])} {value} {at}" for at, value in each["values"]]
+    with_samples(folder, written)
+
+
+def with_samples(folder: Path, written: Iterable[str]) -> None:
+    """Add samples to Prometheus' data in `folder`, as lines of OpenMetrics with times."""
+    (folder / "samples").write_text("\n".join((*written, "# EOF\n")))
+    promtool("tsdb", "create-blocks-from", "openmetrics", folder / "samples", folder / "data")
+
+
+def braced(labels: Mapping[str, str]) -> str:
+    """Return labels as Prometheus writes them."""
+    return f"{{{','.join(f'{key}={json.dumps(value)}' for key, value in labels.items())}}}"
+
+
+VARIABLES = ("cluster", "node", "model", "gpu", "namespace")
+"""The variables of the dashboard with which people choose what it shows."""
+
+
+def as_grafana_asks(query: str, **chosen: str) -> str:
+    """Return a query of the dashboard as Grafana asks it, with values of variables; what is not chosen is All."""
+    times = {"$__rate_interval": "1m", "$__range": "5m", "$__interval_ms": "15000", "$__interval": "15s"}
+    names = {f"${name}": chosen.get(name, ".*") for name in VARIABLES}
+    for variable, value in {**names, "$piece": chosen.get("piece", "16"), **times}.items():
         query = query.replace(variable, value)
     return query

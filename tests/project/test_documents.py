@@ -11,15 +11,16 @@ from msgspec.structs import fields
 from generators import (
     alerts_page,
     command_line,
-    dashboard,
-    dashboard_picture,
     events_table,
     metrics_table,
+    recorded,
     refusals_table,
     simulation_page,
 )
-from generators.dashboard import Panel
-from generators.dashboard_picture import Line
+from generators.dashboard import grafana, page, picture
+from generators.dashboard.panel import Panel, Query
+from generators.dashboard.picture import Line
+from generators.dashboard.rows import ROWS
 from generators.pictures import pictures
 from gpushare_plugin.ledger.node_record import GpuRecord, NodeRecord, ResourceRecord
 from tests.unit.ledger.objects import by_the_daemon, by_the_extender
@@ -45,7 +46,13 @@ def test_the_table_of_metrics_is_not_stale() -> None:
 
 def test_the_dashboard_is_not_stale() -> None:
     """The chart has the dashboard that the table of its panels describes; `make generate` writes it."""
-    assert dashboard.FILE.read_text() == dashboard.dashboard(), "run make generate"
+    assert grafana.FILE.read_text() == grafana.dashboard(), "run make generate"
+    assert page.PAGE.read_text() == page.page(), "run make generate"
+
+
+def test_the_recording_rules_are_not_stale() -> None:
+    """The chart has the rules that their table describes; `make generate` writes them."""
+    assert {path: path.read_text() for path in recorded.files()} == recorded.files(), "run make generate"
 
 
 def test_the_table_of_events_is_not_stale() -> None:
@@ -70,43 +77,58 @@ def test_the_pictures_are_not_stale() -> None:
 
 
 def test_the_picture_of_the_dashboard_has_its_panels() -> None:
-    """Each row with its panels, none of them blank; `make dashboard-picture` draws it."""
-    text = dashboard_picture.PICTURE.read_text()
+    """Each row with its panels, blank only where no alert fires; `make dashboard-picture` draws it."""
+    text = picture.PICTURE.read_text()
     rows = re.findall(r'class="row">(.*?)</text>', text)
     titles = re.findall(r'class="title">(.*?)</text>', text)
-    assert rows == list(dashboard.ROWS)
-    assert titles == [escape(panel.title) for panels in dashboard.ROWS.values() for panel in panels]
-    assert dashboard_picture.BLANK not in text
+    assert rows == list(ROWS)
+    assert titles == [escape(panel.title) for panels in ROWS.values() for panel in panels]
+    assert text.count(picture.BLANK) <= 1
 
 
 def test_panels_are_drawn_with_their_units() -> None:
     """What a query comes to is a curve or a number with the unit of its panel; nothing is said to be nothing."""
     line = Line("node-a", {0.0: 0.0, 45.0: 3 * 2**30, 90.0: 2**30})
-    curve, number = Panel("Memory <1>", "", unit="bytes"), Panel("Now", "", unit="bytes", kind="stat")
-    text = dashboard_picture.drawn({"Row": [(curve, [line]), (number, [line]), (Panel("Blank", ""), [])]})
+    bytes_ = (Query("", unit="bytes"),)
+    curve, number = Panel("Memory <1>", "", bytes_, "bytes"), Panel("Now", "", bytes_, "bytes", kind="stat")
+    text = picture.drawn({"Row": [(curve, [line]), (number, [line]), (Panel("Blank", "", bytes_), [])]})
     root = ET.fromstring(text)  # noqa: S314 - our own text
     said = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
     assert said[:5] == ["Row", "Memory <1>", "0.0 GiB", "1.5 GiB", "3.0 GiB"]
-    assert said[8:] == ["node-a", "Now", "1.0 GiB", "node-a", "Blank", dashboard_picture.BLANK]
+    assert said[8:] == ["node-a", "Now", "1.0 GiB", "node-a", "Blank", picture.BLANK]
     (drawn,) = root.iter("{http://www.w3.org/2000/svg}polyline")
     heights = [int(point.partition(",")[2]) for point in drawn.attrib["points"].split()]
     assert heights[0] > heights[2] > heights[1]
 
 
+def test_tables_and_heat_maps_are_drawn() -> None:
+    """A table has its columns and rows; a heat map a cell where something is, the darker the more."""
+    columns = (Query("", "GPUs"), Query("", "Memory", "bytes"), Query("", "Empty"))
+    shown = Panel("Nodes", "", columns, width=24, kind="table", by={"node": "Node"})
+    lines = [Line("node-a | GPUs", {0.0: 1.0, 3.0: 2.0}), Line("node-a | Memory", {3.0: 2**30})]
+    cells = [Line("0", {0.0: 1.0, 3.0: 1.0}), Line("1", {0.0: 1.0, 3.0: 4.0})]
+    text = picture.drawn({"Row": [(shown, lines), (Panel("Map", "", columns[:1], kind="heatmap"), cells)]})
+    root = ET.fromstring(text)  # noqa: S314 - our own text
+    said = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert said == ["Row", "Nodes", "GPUs", "Memory", "node-a", "2", "1.0 GiB", "Map", "0 %", "100 %"]
+    drawn = [each.get("opacity") for each in root.iter("{http://www.w3.org/2000/svg}rect")]
+    assert [each for each in drawn if each] == ["0.25", "0.75"]
+
+
 def test_a_level_line_has_two_points() -> None:
     """The picture stays small, however long nothing changes."""
     level = Line("node-a", {**{float(second): 2.0 for second in range(0, 90, 3)}, 90.0: 1.0})
-    text = dashboard_picture.drawn({"Row": [(Panel("Level", "", most=2), [level])]})
+    text = picture.drawn({"Row": [(Panel("Level", "", (Query(""),), most=2), [level])]})
     (drawn,) = ET.fromstring(text).iter("{http://www.w3.org/2000/svg}polyline")  # noqa: S314 - our own text
     assert len(drawn.attrib["points"].split()) == 3
 
 
 def test_the_pictures_fit_a_page() -> None:
     """They are small SVG files that load nothing from elsewhere."""
-    made = {**pictures(), dashboard_picture.PICTURE: dashboard_picture.PICTURE.read_text()}
+    made = {**pictures(), picture.PICTURE: picture.PICTURE.read_text()}
     for path, text in made.items():
         ET.fromstring(text)  # noqa: S314 - our own text
-        assert path.stat().st_size < 64 << 10
+        assert path.stat().st_size < 96 << 10
         assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
 
 

@@ -1,4 +1,4 @@
-"""The picture of the dashboard in docs/metrics.md; `python -m generators.dashboard_picture` writes it.
+"""The picture of the dashboard in docs/dashboard.md; `python -m generators.dashboard.picture` writes it.
 
 It is no picture of Grafana: each panel's query is evaluated by Prometheus over what it has scraped from a simulated
 cluster, and drawn here.
@@ -10,10 +10,12 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from generators.dashboard import ROWS, Panel
+from generators.dashboard.panel import Panel, Query
+from generators.dashboard.rows import ROWS
 from generators.monitored import SECONDS, Ask, scraped
 from generators.pages import DOCUMENTS
 from gpushare_plugin.base.log.form import configure_log
@@ -23,13 +25,22 @@ PICTURE = DOCUMENTS / "pictures" / "dashboard.svg"
 BLANK = "no data"
 """What a panel without any series says."""
 
-_STEP = 3
+_STEP = 5
 """Seconds between the points of a line."""
 _COLUMN, _GRID, _GAP, _TITLE = 50, 24, 8, 30
-_HEIGHTS = {"timeseries": 190, "stat": 90, "gauge": 90}
+_HEIGHTS = {"stat": 90, "gauge": 90}
+_HEIGHT = 190
+_MOST_ROWS, _CELL = 6, 145
 _LEFT, _TOP, _LEGEND_LINE, _MOST_LINES = 54, 26, 14, 4
 _COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#17becf", "#bcbd22")
-_VARIABLES = {"$node": ".*", "$namespace": ".*", "$__rate_interval": "15s"}
+_VARIABLES = {
+    **dict.fromkeys(("$cluster", "$node", "$model", "$gpu", "$namespace"), ".*"),
+    "$piece": "16",
+    "$__rate_interval": "15s",
+    "$__range": f"{SECONDS}s",
+    "$__interval_ms": "1000",
+    "$__interval": "1s",
+}
 
 
 class Line(NamedTuple):
@@ -40,18 +51,27 @@ class Line(NamedTuple):
 
 
 async def lines(ask: Ask, panel: Panel, end: float) -> list[Line]:
-    """Return what the query of a panel comes to, over the time until `end`, in seconds since 1970."""
-    query = panel.query
-    for variable, value in _VARIABLES.items():
-        query = query.replace(variable, value)
+    """Return what the queries of a panel come to, over the time until `end`, in seconds since 1970."""
     start = end - SECONDS
-    found = await ask("query_range", query=query, start=f"{start}", end=f"{end}", step=f"{_STEP}")
-    return [Line(series_name(panel, each["metric"]), dict(_points(each["values"], start))) for each in found["result"]]
+    found = []
+    for query in panel.queries:
+        promql = query.promql
+        for variable, value in _VARIABLES.items():
+            promql = promql.replace(variable, value)
+        answer = await ask("query_range", query=promql, start=f"{start}", end=f"{end}", step=f"{_STEP}")
+        found += [
+            Line(series_name(panel, query, each["metric"]), dict(_points(each["values"], start)))
+            for each in answer["result"]
+        ]
+    return found
 
 
-def series_name(panel: Panel, labels: Mapping[str, str]) -> str:
-    """Return what a panel calls a series."""
-    return re.sub(r"{{(\w+)}}", lambda match: labels.get(match[1], ""), panel.legend)
+def series_name(panel: Panel, query: Query, labels: Mapping[str, str]) -> str:
+    """Return what a panel calls a series; in a table the labels of its row, and the column."""
+    if panel.kind == "table":
+        row = " ".join(labels[label] for label in panel.by if labels.get(label) and label != "cluster")
+        return f"{row} | {query.name}"
+    return re.sub(r"{{(\w+)}}", lambda match: labels.get(match[1], ""), query.name)
 
 
 def _points(values: Sequence[Any], start: float) -> Iterator[tuple[float, float]]:
@@ -72,7 +92,7 @@ def drawn(rows: Mapping[str, Sequence[tuple[Panel, Sequence[Line]]]]) -> str:
                 column, top, height = 0, top + height + _GAP, 0
             place = f"translate({_GAP + column * _COLUMN},{top})"
             parts.append(f'<g transform="{place}">{"".join(_panel(panel, found))}</g>')
-            column, height = column + panel.width, max(height, _HEIGHTS[panel.kind])
+            column, height = column + panel.width, max(height, _HEIGHTS.get(panel.kind, _HEIGHT))
         top += height + _GAP
     width = _GRID * _COLUMN + _GAP
     head = f'<svg viewBox="0 0 {width} {top}" xmlns="http://www.w3.org/2000/svg" role="img">'
@@ -87,16 +107,22 @@ def drawn(rows: Mapping[str, Sequence[tuple[Panel, Sequence[Line]]]]) -> str:
 
 
 def _panel(panel: Panel, found: Sequence[Line]) -> Iterator[str]:
-    width, height = panel.width * _COLUMN - _GAP, _HEIGHTS[panel.kind]
+    width, height = panel.width * _COLUMN - _GAP, _HEIGHTS.get(panel.kind, _HEIGHT)
     yield f'<rect width="{width}" height="{height}" rx="4" fill="#fff" stroke="#d0d7de"/>'
     yield f'<text x="8" y="17" class="title">{escape(panel.title)}</text>'
     known = [line for line in found if line.values]
     if not known:
         yield f'<text x="{width / 2:g}" y="{height / 2:g}" text-anchor="middle" class="axis">{BLANK}</text>'
-    elif panel.kind == "timeseries":
-        yield from _curves(panel, known, width, height)
-    else:
-        yield from _numbers(panel, known, width)
+        return
+    match panel.kind:
+        case "timeseries":
+            yield from _curves(panel, known, width, height)
+        case "table":
+            yield from _table(panel, known, width)
+        case "heatmap":
+            yield from _cells(known, width, height)
+        case _:
+            yield from _numbers(panel, known, width)
 
 
 def _numbers(panel: Panel, found: Sequence[Line], width: int) -> Iterator[str]:
@@ -132,6 +158,46 @@ def _curves(panel: Panel, found: Sequence[Line], width: int, height: int) -> Ite
             more = f" and {len(found) - shown} more" if number == shown - 1 and len(found) > shown else ""
             yield f'<path d="M{_LEFT} {y - 4}h12" stroke="{color}" stroke-width="3"/>'
             yield f'<text x="{_LEFT + 16}" y="{y}" class="axis">{escape(line.name or panel.title)}{more}</text>'
+
+
+def _table(panel: Panel, found: Sequence[Line], width: int) -> Iterator[str]:
+    """Draw the last values of the first rows, without columns that no row has a value of."""
+    rows: dict[str, dict[str, float]] = {}
+    for line in found:
+        row, _, column = line.name.partition(" | ")
+        rows.setdefault(row, {})[column] = line.values[max(line.values)]
+    shown = [query for query in panel.queries if query.name and any(query.name in row for row in rows.values())]
+    places = {query.name: width - 8 - _CELL * number for number, query in enumerate(reversed(shown))}
+    for query in shown:
+        yield f'<text x="{places[query.name]}" y="36" text-anchor="end" class="axis">{escape(query.name)}</text>'
+    named = {row: values for row, values in rows.items() if not shown or any(each.name in values for each in shown)}
+    for number, (row, values) in enumerate([*named.items()][:_MOST_ROWS]):
+        y = 56 + 16 * number
+        more = f" and {len(named) - _MOST_ROWS} more" if number == _MOST_ROWS - 1 and len(named) > _MOST_ROWS else ""
+        yield f'<text x="8" y="{y}" class="axis">{escape(row)}{more}</text>'
+        for query in (each for each in shown if each.name in values):
+            amount = _amount(values[query.name], query.unit)
+            yield f'<text x="{places[query.name]}" y="{y}" text-anchor="end" class="axis">{amount}</text>'
+
+
+def _cells(found: Sequence[Line], width: int, height: int) -> Iterator[str]:
+    """Draw how many there are between two edges, the darker the more; equal cells that follow are one."""
+    edges = sorted(found, key=lambda line: float(line.name))
+    tall = (height - _TOP - 20) / len(edges)
+    wide = (width - 8 - _LEFT) / (SECONDS // _STEP + 1)
+    most = max(max(line.values.values()) for line in edges) or 1.0
+    for number, line in enumerate(edges):
+        y = height - 14 - tall * (number + 1)
+        edge = _amount(float(line.name), "percentunit")
+        yield f'<text x="{_LEFT - 4}" y="{y + 14:.0f}" text-anchor="end" class="axis">{edge}</text>'
+        below = edges[number - 1].values if number else {}
+        counts = [(at, value - below.get(at, 0.0)) for at, value in sorted(line.values.items())]
+        for count, run in groupby(counts, key=lambda each: each[1]):
+            times = [at for at, _ in run]
+            if count:
+                x = _LEFT + wide * times[0] / _STEP
+                size = f'width="{wide * len(times):.0f}" height="{tall - 1:.0f}"'
+                yield f'<rect x="{x:.0f}" y="{y:.0f}" {size} fill="#1f77b4" opacity="{count / most:.2f}"/>'
 
 
 def _corners(points: Iterable[tuple[str, str]]) -> str:
