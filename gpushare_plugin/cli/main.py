@@ -30,6 +30,7 @@ COMMANDS = {
     "partition": "Decide which GPU slices nodes make until SIGTERM.",
     "run": "Serve this node's GPUs to the kubelet until SIGTERM.",
     "schema": "Print the JSON Schema of the config.",
+    "simulate": "Compare placement policies on the pods of a trace.",
     "version": "Print the version.",
     "web": "Show every GPU of a cluster in the browser.",
 }
@@ -47,6 +48,7 @@ SECTIONS = {
         "doctor",
         "check-config",
         "schema",
+        "simulate",
         "demo",
         "cleanup",
         "debug",
@@ -58,7 +60,7 @@ SECTIONS = {
 """The commands in the order of the help."""
 
 FOLDERS = {
-    "cluster": ("cleanup", "explain", "extender", "inspect", "partition", "web"),
+    "cluster": ("cleanup", "explain", "extender", "inspect", "partition", "simulate", "web"),
     "config": ("check-config", "schema"),
     "node": ("doctor", "driver-limits", "list", "mig", "mps", "run"),
 }

@@ -130,6 +130,7 @@ class TestUsage:
                 "doctor",
                 "check-config",
                 "schema",
+                "simulate",
                 "demo",
                 "cleanup",
                 "debug",

@@ -29,6 +29,7 @@ COMMANDS = (
     "partition",
     "run",
     "schema",
+    "simulate",
     "version",
 )
 TOO_LARGE = """\

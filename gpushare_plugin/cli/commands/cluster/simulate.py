@@ -1,0 +1,82 @@
+"""`gpushare simulate`: what placement policies would do with the pods of a cluster."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from gpushare_plugin.cli.options import A_PATH, names_by_commas
+from gpushare_plugin.cli.output import output_style, show, show_json
+from gpushare_plugin.observe.parts import encode
+from gpushare_plugin.simulator.comparison import Simulation, compare
+from gpushare_plugin.simulator.policies.table import COMPARED
+from gpushare_plugin.simulator.tables import lines
+from gpushare_plugin.simulator.trace import read_trace
+
+
+def _policies(context: click.Context, option: click.Parameter, text: str) -> tuple[str, ...]:
+    """Return the names of policies in a text; raise click.BadParameter for a name that is none."""
+    names = names_by_commas(context, option, text)
+    if unknown := [name for name in names if name not in COMPARED]:
+        raise click.BadParameter(f"found {unknown[0]!r}, expected of {', '.join(COMPARED)}")
+    if not names:
+        raise click.BadParameter(f"found no name, expected of {', '.join(COMPARED)}")
+    return names
+
+
+@click.command("simulate", short_help="Compare placement policies on the pods of a trace.")
+@click.option("--nodes", metavar="FILE", type=A_PATH, required=True, help="CSV: cpu_milli, memory_mib, gpu, model.")
+@click.option(
+    "--pods",
+    metavar="FILE",
+    type=A_PATH,
+    required=True,
+    help="CSV: cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU), gpu_spec (models that the pod accepts, "
+    "separated by vertical bars; empty or left out for any).",
+)
+@click.option(
+    "--policies",
+    metavar="NAME,…",
+    callback=_policies,
+    default=",".join(COMPARED),
+    show_default=True,
+    help="Policies to compare.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["fill", "churn"]),
+    default="fill",
+    show_default=True,
+    help="fill: pods come and stay until their demand is 130 % of all GPUs; churn: pods come and go.",
+)
+@click.option(
+    "--load",
+    type=click.FloatRange(1, 1000),
+    default=95,
+    show_default=True,
+    help="With churn, the demand of all pods in percent of all GPUs, on average.",
+)
+@click.option("--seeds", type=click.IntRange(1, 1000), default=3, show_default=True, help="Simulate this often.")
+@click.option("--jobs", type=click.IntRange(1), help="Processes. Default: the cores that this process may use.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="json has each seed.")
+def command(nodes: Path, pods: Path, jobs: int | None, output: str, **chosen: Any) -> None:
+    """Compare placement policies: how much of the GPUs of a cluster they allocate to the pods of a trace.
+
+    Nodes and pods are CSV files in the columns of Alibaba's cluster-trace-gpu-v2023; other columns are not read.
+    Nothing is asked of a cluster, and nothing is changed.
+
+    Every policy gets the same pods in the same order. A seed gives the same result each time.
+    """
+    simulation = Simulation(read_trace(nodes, pods), **chosen)
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("Simulating", total=len(simulation.runs))
+        report = compare(simulation, jobs or len(os.sched_getaffinity(0)), lambda: progress.advance(task))
+    if output == "json":
+        show_json(encode(report, 2))
+    else:
+        style = output_style()
+        show(lines(report, style), style)

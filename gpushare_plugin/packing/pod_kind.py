@@ -1,0 +1,31 @@
+"""A kind of pod, as placement sees one."""
+
+from gpushare_plugin.base.structs import Struct
+
+WHOLE = 100
+"""A whole GPU, in percent."""
+
+
+class PodKind(Struct, frozen=True):
+    """What a pod asks of its node. Pods of one kind are alike for every policy."""
+
+    cpu: int
+    """CPU in thousandths of a core."""
+    memory: int
+    """Memory of the node in MiB."""
+    gpus: int
+    """The number of GPUs, 0 or more."""
+    percent: int = WHOLE
+    """The part of each GPU in percent, 1 to 100; less than 100 with one GPU only."""
+    models: frozenset[str] = frozenset()
+    """The models of GPUs that the pod accepts; empty for any."""
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the pod asks for a part of one GPU."""
+        return self.gpus > 0 and self.percent < WHOLE
+
+    @property
+    def gpu_percent(self) -> int:
+        """All that the pod asks of GPUs, in percent of one GPU."""
+        return self.gpus * self.percent

@@ -1,0 +1,143 @@
+"""Compares policies on the same pods: as a report, in several processes."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from statistics import fmean
+from typing import Literal, NamedTuple
+
+from gpushare_plugin.observe.parts import Part
+from gpushare_plugin.simulator.churn import Churned, churn
+from gpushare_plugin.simulator.filling import Filled, fill
+from gpushare_plugin.simulator.trace import Trace
+
+Mode = Literal["fill", "churn"]
+"""Whether pods stay until the cluster is full, or come and go."""
+
+
+class Run(NamedTuple):
+    """One policy with the pods of one seed."""
+
+    policy: str
+    """The name of the policy."""
+    seed: int
+    """The seed, which decides which pods come, and in which order."""
+
+
+class SeedResult(Part, frozen=True, kw_only=True):
+    """What came of the pods of one seed."""
+
+    seed: int
+    """The seed."""
+    filled: tuple[Filled, ...] = ()
+    """The cluster at each level of demand; empty if pods came and went."""
+    churned: Churned | None = None
+    """What came of pods that came and went; None if pods stayed."""
+
+
+class PolicyResult(Part, frozen=True, kw_only=True):
+    """What came of the pods under one policy."""
+
+    policy: str
+    """The name of the policy."""
+    filled: tuple[Filled, ...] = ()
+    """The mean over the seeds, as in `SeedResult`."""
+    churned: Churned | None = None
+    """The mean over the seeds, as in `SeedResult`."""
+    seeds: tuple[SeedResult, ...]
+    """What came of the pods of each seed."""
+
+
+class SimulationReport(Part, frozen=True, kw_only=True):
+    """What came of the pods under each policy."""
+
+    nodes: int
+    """The number of nodes."""
+    gpus: int
+    """The number of GPUs."""
+    pods: int
+    """The number of pods in the trace."""
+    demand: float
+    """What the pods of the trace ask of GPUs, in GPUs."""
+    mode: Mode
+    """Whether pods stayed, or came and went."""
+    load: float | None = None
+    """The demand of pods that come and go, in percent of all GPUs; None if pods stayed."""
+    policies: tuple[PolicyResult, ...]
+    """What came of the pods under each policy, in the order that was asked for."""
+
+
+class Simulation(NamedTuple):
+    """What is simulated."""
+
+    trace: Trace
+    """The nodes and pods."""
+    policies: Sequence[str]
+    """The names of the policies."""
+    mode: Mode
+    """Whether pods stay, or come and go."""
+    load: float
+    """The demand of pods that come and go, in percent of all GPUs."""
+    seeds: int
+    """The number of seeds, from 1 on."""
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs."""
+        return [Run(policy, seed) for seed in range(1, self.seeds + 1) for policy in self.policies]
+
+    def result(self, run: Run) -> SeedResult:
+        """Return what comes of one run; the same for the same run, always."""
+        if self.mode == "fill":
+            return SeedResult(seed=run.seed, filled=fill(self.trace, run.policy, run.seed))
+        return SeedResult(seed=run.seed, churned=churn(self.trace, run.policy, run.seed, self.load))
+
+
+def compare(simulation: Simulation, processes: int, done: Callable[[], None]) -> SimulationReport:
+    """Return what comes of the pods of each seed under each policy; calls `done` after each run."""
+    trace, runs = simulation.trace, simulation.runs
+    results: dict[str, list[SeedResult]] = {policy: [] for policy in simulation.policies}
+    for run, result in zip(runs, _results(simulation, runs, processes), strict=True):
+        results[run.policy].append(result)
+        done()
+    return SimulationReport(
+        nodes=len(trace.nodes),
+        gpus=trace.gpus,
+        pods=len(trace.pods),
+        demand=trace.demand,
+        mode=simulation.mode,
+        load=simulation.load if simulation.mode == "churn" else None,
+        policies=tuple(_policy_result(policy, each) for policy, each in results.items()),
+    )
+
+
+def _results(simulation: Simulation, runs: Sequence[Run], processes: int) -> Iterator[SeedResult]:
+    """Yield the results in the order of the runs."""
+    if (needed := min(processes, len(runs))) == 1:
+        yield from map(simulation.result, runs)
+        return
+    # Not forked: a process that has threads, such as that of a progress bar, must not be.
+    with ProcessPoolExecutor(needed, get_context("spawn")) as pool:
+        yield from pool.map(simulation.result, runs)
+
+
+def _policy_result(policy: str, seeds: Sequence[SeedResult]) -> PolicyResult:
+    churned = [seed.churned for seed in seeds if seed.churned is not None]
+    return PolicyResult(
+        policy=policy,
+        filled=tuple(map(_mean_filled, zip(*(seed.filled for seed in seeds), strict=True))),
+        churned=_mean_churned(churned) if churned else None,
+        seeds=tuple(seeds),
+    )
+
+
+def _mean_filled(level: Sequence[Filled]) -> Filled:
+    return Filled(
+        demand=level[0].demand,
+        allocated=fmean(each.allocated for each in level),
+        unusable=fmean(each.unusable for each in level),
+    )
+
+
+def _mean_churned(seeds: Sequence[Churned]) -> Churned:
+    return Churned(allocated=fmean(each.allocated for each in seeds), refused=fmean(each.refused for each in seeds))

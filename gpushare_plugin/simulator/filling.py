@@ -1,0 +1,62 @@
+"""Filling up: pods come to an empty cluster and stay, until their demand is 130 % of all GPUs.
+
+The measure is that of FGD's authors (USENIX ATC 2023, section 6): a pod that fits nowhere is refused and forgotten.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from gpushare_plugin.observe.parts import Part
+from gpushare_plugin.packing.pod_kind import WHOLE, PodKind
+from gpushare_plugin.simulator.cluster import SimulatedCluster
+from gpushare_plugin.simulator.trace import Trace
+
+FULL_DEMAND = 130
+"""The demand of all pods that come, in percent of all GPUs."""
+LEVELS = (90, 100, FULL_DEMAND)
+"""The demand at which is measured, in percent of all GPUs."""
+
+
+class Filled(Part, frozen=True, kw_only=True):
+    """A cluster after pods of some demand came."""
+
+    demand: int
+    """The demand of the pods that came, in percent of all GPUs."""
+    allocated: float
+    """The allocated part of all GPUs, in percent."""
+    unusable: float
+    """The part of free GPU that typical pods cannot use, in percent."""
+
+
+def fill(trace: Trace, policy: str, seed: int) -> tuple[Filled, ...]:
+    """Return what a cluster is at each level of demand."""
+    cluster = SimulatedCluster(trace, policy, seed)
+    filled: list[Filled] = []
+    arrived = 0
+    for kind in _arriving(trace, np.random.default_rng(seed)):
+        arrived += kind.gpu_percent
+        filled += _reached(cluster, (level for level in LEVELS[len(filled) :] if round(arrived / cluster.gpus) > level))
+        cluster.place(kind)
+    return (*filled, *_reached(cluster, LEVELS[len(filled) :]))
+
+
+def _reached(cluster: SimulatedCluster, levels: Iterable[int]) -> list[Filled]:
+    """Return what a cluster is now, for each level whose demand has come."""
+    return [Filled(demand=level, allocated=cluster.allocated, unusable=cluster.unusable) for level in levels]
+
+
+def _arriving(trace: Trace, chance: np.random.Generator) -> Iterator[PodKind]:
+    """Yield the pods of the trace in an order by chance, and then pods drawn from the trace, up to the full demand.
+
+    Pods of the trace whose demand would be more than the full demand are left out.
+    """
+    most, arrived = trace.gpus * FULL_DEMAND / 100 * WHOLE, 0
+    pods = [trace.pods[number] for number in chance.permutation(len(trace.pods))]
+    while True:
+        for pod in pods:
+            arrived += pod.gpu_percent
+            if arrived > most:
+                return
+            yield pod
+        pods = [trace.pods[number] for number in chance.integers(len(trace.pods), size=len(trace.pods))]

@@ -1,0 +1,75 @@
+"""Tests of how traces are read."""
+
+from pathlib import Path
+
+import pytest
+
+from gpushare_plugin.base.errors import GpushareError
+from gpushare_plugin.packing.pod_kind import PodKind
+from gpushare_plugin.packing.rows import NodeKind
+from gpushare_plugin.simulator.trace import Trace, read_trace
+from tests.unit.simulator.traces import a_trace, written
+
+NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,P100\nn1,8000,1024,0,\n"
+PODS = (
+    "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time\n"
+    "p0,12000,16384,1,455,V100M16|V100M32,0\np1,6000,12288,2,1000,,0\np2,100,1,0,0,,7\n"
+)
+
+
+def read(directory: Path, nodes: str = NODES, pods: str = PODS) -> Trace:
+    """Read a trace from two texts."""
+    (directory / "nodes.csv").write_text(nodes)
+    (directory / "pods.csv").write_text(pods)
+    return read_trace(directory / "nodes.csv", directory / "pods.csv")
+
+
+def test_columns_mean_what_they_mean_in_the_published_trace(tmp_path: Path) -> None:
+    """Each column is read by its name, and a part of a GPU is rounded up to percent."""
+    trace = read(tmp_path)
+    assert trace.nodes == (NodeKind(64_000, 262_144, 2, "P100"), NodeKind(8_000, 1_024, 0))
+    assert trace.pods == (
+        PodKind(12_000, 16_384, 1, 46, frozenset({"V100M16", "V100M32"})),
+        PodKind(6_000, 12_288, 2),
+        PodKind(100, 1, 0),
+    )
+    assert (trace.gpus, trace.demand) == (2, 2.46)
+
+
+def test_pods_of_a_file_without_models_accept_any(tmp_path: Path) -> None:
+    """Some published files have no column `gpu_spec`."""
+    without = "cpu_milli,memory_mib,num_gpu,gpu_milli\n12000,16384,1,1000\n"
+    assert read(tmp_path, pods=without).pods == (PodKind(12_000, 16_384, 1),)
+
+
+def test_a_trace_that_is_written_is_read_as_the_same(tmp_path: Path) -> None:
+    """What the tests write is what they mean."""
+    assert read_trace(*written(a_trace(), tmp_path)) == a_trace()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pods", "said"),
+    [
+        (NODES.replace("64000", "-1"), PODS, "nodes.csv:2: found cpu_milli '-1', expected a whole number from 0 to"),
+        (NODES.replace(",2,", ",65,"), PODS, "nodes.csv:2: found gpu '65', expected a whole number from 0 to 64"),
+        (NODES.replace("gpu,", "gpus,"), PODS, "nodes.csv:2: found no value of column gpu, expected one in each line"),
+        (NODES, PODS.replace(",455,", ",1001,"), "pods.csv:2: found gpu_milli '1001', expected a whole number from 0"),
+        (NODES, PODS.replace(",455,", ",0,"), "pods.csv:2: found gpu_milli 0 with num_gpu 1, expected 1 to 1000"),
+        (NODES, PODS.replace("2,1000", "2,500"), "pods.csv:3: found gpu_milli 500 with num_gpu 2"),
+        (NODES, PODS.replace("12288", "9" * 40), "pods.csv:3: found memory_mib '999"),
+        (NODES.replace(",2,", ",0,"), PODS, "nodes.csv: found no node with a GPU"),
+        (NODES, PODS.split("p0", maxsplit=1)[0], "pods.csv: found no pod that asks for a GPU"),
+        (NODES + "x" * 200_000, PODS, "cannot read"),
+    ],
+)
+def test_what_is_no_trace_is_refused_with_its_place(tmp_path: Path, nodes: str, pods: str, said: str) -> None:
+    """A mistake is told with the file, the line, what was found and what was expected."""
+    with pytest.raises(GpushareError) as refused:
+        read(tmp_path, nodes, pods)
+    assert said in str(refused.value)
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    """The path is in the message, and no traceback is."""
+    with pytest.raises(GpushareError, match=r"cannot read .*nodes\.csv"):
+        read_trace(tmp_path / "nodes.csv", tmp_path / "pods.csv")
