@@ -256,7 +256,12 @@ EVERYTHING: dict[str, Any] = {
         "prices": {"NVIDIA A100-SXM4-40GB": 3.2},
         "dcgmNames": True,
     },
-    "dashboard": {"enabled": True, "labels": {"a": "b"}, "annotations": {"grafana_folder": "GPUs"}},
+    "dashboard": {
+        "enabled": True,
+        "labels": {"a": "b"},
+        "annotations": {"grafana_folder": "GPUs"},
+        "webUrl": "https://gpus.example.com",
+    },
     "networkPolicy": {
         "enabled": True,
         "from": [{"podSelector": {}}],

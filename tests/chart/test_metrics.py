@@ -1,11 +1,13 @@
 """How Prometheus comes to the daemons: a Service, a PodMonitor, and what the network policy lets in for them."""
 
+import json
 import re
 from typing import Any
 
 import pytest
 import yaml
 
+from generators import alerts_page
 from tests.chart.reading import container, daemonset
 from tests.chart.rendering import CHART, objects, templates
 
@@ -182,6 +184,44 @@ def test_the_dashboard_is_found_by_its_label() -> None:
     assert {"grafana_dashboard": "1", "team": "a"}.items() <= made["metadata"]["labels"].items()
     assert made["metadata"]["annotations"] == {"grafana_folder": "GPUs"}
     assert made["data"] == {"gpushare.json": (CHART / "files/dashboard.json").read_text()}
+
+
+def linked(**values: Any) -> dict[str, Any]:
+    """Return the dashboard that the chart makes of values beside those that turn it on."""
+    dashboard = {"enabled": True, **values.pop("dashboard", {})}
+    made = of_kind("ConfigMap", {"dashboard": dashboard, **values})
+    found: dict[str, Any] = json.loads(made["data"]["gpushare.json"])
+    return found
+
+
+def test_panels_link_to_the_alerts_that_are_about_them() -> None:
+    """Each alert that a description names has a link to its section; nothing else of the dashboard changes."""
+    plain, page = linked(), "https://git.example.com/docs/alerts.md"
+    made = linked(prometheusRule={"runbookUrl": page})
+    assert [(each["title"], each["url"]) for each in made.pop("links")] == [("Alerts", page)]
+    alerts = {each.name for each in alerts_page.alerts()}
+    about: dict[str, str] = {}
+    for panel in made["panels"]:
+        links = {each["title"]: each["url"] for each in panel.pop("links", [])}
+        assert links == {name: f"{page}#{name.lower()}" for name in links}
+        about |= links
+        assert set(links) == alerts & set(re.findall(r"\w+", panel.get("description", "")))
+    assert made == plain
+    assert "GpuFaulty" in about
+
+
+def test_nodes_link_to_their_pages() -> None:
+    """With the address of the pages: the name of a node in a table leads to the page of the node."""
+    made = linked(dashboard={"webUrl": "https://gpus.example.com/"})
+    assert [(each["title"], each["url"]) for each in made["links"]] == [
+        ("Pages of gpushare", "https://gpus.example.com")
+    ]
+    (nodes,) = (each for each in made["panels"] if each["title"] == "All nodes")
+    (links,) = (
+        each["properties"] for each in nodes["fieldConfig"]["overrides"] if each["matcher"]["options"] == "Node"
+    )
+    assert links[0]["value"][0]["url"] == "https://gpus.example.com/nodes/${__value.text}"
+    assert {"matcher", "properties"} == set(nodes["fieldConfig"]["overrides"][0])
 
 
 @pytest.mark.parametrize(

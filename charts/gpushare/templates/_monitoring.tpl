@@ -98,3 +98,53 @@ it asks whether something is true.
 {{- $_ := set $rule "annotations" (merge $page ($given.additionalRuleAnnotations | default dict) $rule.annotations) }}
 {{- toYaml $rule }}
 {{- end }}
+
+{{/*
+The dashboard of files/dashboard.json, with links to the pages whose addresses the values know: of each alert that the description of a
+panel names, to its section, and of nodes, to gpushare web.
+*/}}
+{{- define "gpushare.dashboard" -}}
+{{- $text := .Files.Get "files/dashboard.json" }}
+{{- $alerts := .Values.prometheusRule.runbookUrl }}
+{{- $web := .Values.dashboard.webUrl | default "" | trimSuffix "/" }}
+{{- if not (or $alerts $web) }}
+{{- $text }}
+{{- else }}
+{{- $dashboard := fromJson $text }}
+{{- $links := list }}
+{{- range $title, $url := dict "Alerts" $alerts "Pages of gpushare" $web }}
+{{- if $url }}
+{{- $links = append $links (dict "type" "link" "title" $title "url" $url "targetBlank" true) }}
+{{- end }}
+{{- end }}
+{{- $_ := set $dashboard "links" $links }}
+{{- range $dashboard.panels }}
+{{- if $alerts }}
+{{- include "gpushare.linkAlerts" (list $ . $alerts) }}
+{{- end }}
+{{- if and $web (eq .type "table") }}
+{{- $node := dict "title" "Pages of gpushare" "url" (printf "%s/nodes/${__value.text}" $web) "targetBlank" true }}
+{{- $shown := dict "matcher" (dict "id" "byName" "options" "Node") "properties" (list (dict "id" "links" "value" (list $node))) }}
+{{- $_ := set .fieldConfig "overrides" (append .fieldConfig.overrides $shown) }}
+{{- end }}
+{{- end }}
+{{- toPrettyJson $dashboard }}
+{{- end }}
+{{- end }}
+
+{{/* Gives a panel a link to each alert that its description names: (list $ $panel $address). */}}
+{{- define "gpushare.linkAlerts" -}}
+{{- $panel := index . 1 }}
+{{- $address := last . }}
+{{- $links := list }}
+{{- range ((first .).Files.Get "files/alerts.yaml" | fromYaml).groups }}
+{{- range .rules }}
+{{- if regexMatch (printf "\\b%s\\b" .alert) (default "" $panel.description) }}
+{{- $links = append $links (dict "title" .alert "url" (printf "%s#%s" $address (lower .alert)) "targetBlank" true) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if $links }}
+{{- $_ := set $panel "links" $links }}
+{{- end }}
+{{- end }}
