@@ -9,6 +9,9 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.kube.client import NODES
+from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION, encode
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.people import Person
 from gpushare_plugin.testing.ports import claim_port
@@ -16,6 +19,7 @@ from tests.process.daemon import comes_to_answer, gpushare, process
 from tests.process.pages import address, server
 from tests.process.test_inspect import running
 from tests.unit.kube.pods import PODS, pod
+from tests.unit.observe.cluster.clusters import gpu, recorded
 from tests.unit.web.visited import asked
 
 __all__ = ["address", "server"]
@@ -225,3 +229,23 @@ async def test_pods_that_wait_are_explained(
         assert html.unescape(text).split("\n") == ["", *explained.output.split("\n")]
     async with browser.get(at(address, "/waiting/team/model")) as answer:
         assert answer.status == 404
+
+
+async def test_the_page_of_a_node_has_its_config_and_the_faults_that_came_and_went(
+    server: ApiServer, address: str, browser: aiohttp.ClientSession
+) -> None:
+    """As the daemon of the node writes them; a fault that is over has an end."""
+    async with browser.get(address):
+        pass
+    shown = ""
+    async with browser.get(at(address, "/updates")) as updates:
+        for reason, until in (("XID 79", "<td>now</td>"), (None, " UTC</td></tr>")):
+            gpus = gpu("gpu-1", 0, healthy=not reason, reason=reason), gpu("gpu-1", 1)
+            written = encode(replace(recorded(*gpus), config="a100", gpushare="1.2.3"))
+            server.store.patch(NODES, "gpu-1", {"metadata": {"annotations": {GPUS_ANNOTATION: written}}})
+            while "<td>unhealthy: XID 79</td>" not in shown or until not in shown:
+                await event(updates)
+                async with browser.get(at(address, "/nodes/gpu-1")) as answer:
+                    shown = await answer.text()
+    assert "Config: a100; daemon: 1.2.3; partitioned: no" in shown
+    assert "<td>now</td>" not in shown
