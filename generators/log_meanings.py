@@ -209,6 +209,7 @@ EVENTS = {
     "metrics_failed": "A defect of gpushare: `/metrics` answered 500. Report it with the `exception`.",
     "viewer_review_failed": "The API server did not say who asks `gpushare web` for a page, or what this user may see. Nobody is let in meanwhile. See `reason` and `remedy`; `count` more failures were not logged.",
     "page_failed": "A defect of gpushare: a page of `gpushare web` answered 500. Report it with the `exception`.",
+    "metrics_of_node_failed": "A defect of gpushare: `gpushare web` could not read the metrics of the daemon of `node`, whose use is unknown on the pages. Report it with the `exception`.",
     # ------------------------------------------------------------------ scheduler extender
     "extender_ready": "All Nodes (`count`) and Pods have been listed. kube-scheduler is answered from now on.",
     "record_unreadable": "The annotation `gpushare/gpus` of a node cannot be read, so no pod that requests GPUs is placed there. See `reason`. If the node has a later version, upgrade the extender; otherwise restart gpushare on the node, which writes the annotation again.",

@@ -31,6 +31,10 @@ class RecentlyUsed(Generic[KeyT, ValueT]):
         self._values.move_to_end(key)
         return self._values[key]
 
+    def items(self) -> list[tuple[KeyT, ValueT]]:
+        """Return all keys with their values, without using the keys."""
+        return list(self._values.items())
+
     def put(self, key: KeyT, value: ValueT) -> ValueT:
         """Keep and return the value of a key."""
         self._values[key] = value

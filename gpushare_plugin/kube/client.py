@@ -50,6 +50,9 @@ LONGEST_WAIT = 300.0
 LONGEST_LINE = 16 * 1024 * 1024
 """Largest size of a line, in bytes; the API server takes objects of up to 3 MiB (apiserver: MaxRequestBodyBytes)."""
 
+_LONGEST_FAILURE = 256 * 1024
+"""Bytes of an answer with an error status that are read: a pod behind the API server can send such an answer, too."""
+
 _NO_LIMIT = aiohttp.ClientTimeout(total=None)
 """No time limit of aiohttp (3.14): its limit takes back a cancellation in the same turn of the event loop."""
 
@@ -118,13 +121,23 @@ class Client:
     """A client of the API server in a kubeconfig, or, without a kubeconfig, of the cluster of this pod."""
 
     def __init__(
-        self, kubeconfig: Path | None = None, timing: Timing | None = None, *, context: str | None = None
+        self,
+        kubeconfig: Path | None = None,
+        timing: Timing | None = None,
+        *,
+        context: str | None = None,
+        redirected: bool = True,
     ) -> None:
-        """Connect later, with the first request; `context` names a context of `kubeconfig`, None the current one."""
+        """Connect later, with the first request; `context` names a context of `kubeconfig`, None the current one.
+
+        Without `redirected`, an answer that leads elsewhere is an error: a pod that the API server asks for an answer
+        can lead a client anywhere.
+        """
         self.timing = timing or Timing()
         """The time limits and waits."""
         self._kubeconfig = kubeconfig
         self._context = context
+        self._redirected = redirected
         self._namespace = ""
         self._api: ApiClient | None = None
         self._connecting = asyncio.Lock()
@@ -183,6 +196,19 @@ class Client:
     ) -> bytes:
         """Return the body of the answer; raises ClusterError."""
         return await self._answered(method, path, query or {}, body, content_type if body else "")
+
+    async def page(self, path: str, most: int) -> bytes:
+        """Return the body of an answer, of `most` bytes at most; raises ClusterError, also for a longer one."""
+        api = await self._connected()
+        async with self._in_time("GET", path):
+            response = await self._request(api, "GET", path, {})
+            try:
+                found = await read_within(response, most)
+            except (aiohttp.ClientError, OSError) as error:
+                raise ClusterError(f"the answer to GET {path} is not valid: {in_words(error)}") from error
+        if found is None:
+            raise ClusterError(f"the answer to GET {path} has more than {most} bytes", HTTPStatus.OK)
+        return found
 
     async def lines(
         self, path: str, query: Mapping[str, str], lasting: float, accepted: Callable[[], None]
@@ -305,6 +331,8 @@ class Client:
                     str(self._kubeconfig), self._context, client_configuration=configuration, persist_config=False
                 )
                 self._namespace = loader.current_context["context"].get("namespace") or ""
+            if not self._redirected:
+                configuration.trace_configs = [_without_redirects()]
             if asked_directly(configuration.host, os.environ):
                 configuration.client_session_kwargs = {"trust_env": False}
             return ApiClient(configuration)
@@ -314,6 +342,28 @@ class Client:
             raise ClusterError(
                 f"cannot find an API server: {where} is not usable: {in_words(error)}", sent=False
             ) from error
+
+
+async def read_within(response: aiohttp.ClientResponse, most: int) -> bytes | None:
+    """Return the body of a response; None for more than `most` bytes, of which the rest is not read."""
+    found = bytearray()
+    async for chunk in response.content.iter_any():
+        found += chunk
+        if len(found) > most:
+            response.close()
+            return None
+    return bytes(found)
+
+
+def _without_redirects() -> aiohttp.TraceConfig:
+    """Return a configuration of aiohttp with which an answer that leads elsewhere is an error."""
+
+    async def refuse(*_: object) -> None:
+        raise aiohttp.ClientPayloadError("the answer leads elsewhere")
+
+    found = aiohttp.TraceConfig()
+    found.on_request_redirect.append(refuse)
+    return found
 
 
 def asked_directly(server: str, environment: Mapping[str, str]) -> bool:
@@ -395,7 +445,7 @@ def _kind(status: int) -> str:
 async def _failure(method: str, path: str, response: aiohttp.ClientResponse) -> ClusterError:
     """Return the error in a response with an error status."""
     try:
-        text = (await response.read()).decode(errors="replace")
+        text = (await read_within(response, _LONGEST_FAILURE) or b"").decode(errors="replace")
     except (aiohttp.ClientError, OSError):
         text = ""
     try:

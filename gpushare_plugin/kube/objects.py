@@ -69,6 +69,10 @@ class ResourceRequirements(Kept, frozen=True):
 class ContainerPort(Kept, frozen=True):
     """A port of a container."""
 
+    name: str = ""
+    """The name, empty for a port without a name."""
+    container_port: int = 0
+    """The port of the pod's address."""
     host_port: int = 0
     """The port of the node, 0 for a port of the container only."""
     host_ip: str = msgspec.field(default="", name="hostIP")
@@ -251,6 +255,8 @@ class PodStatus(Kept, frozen=True):
     """The reason for the phase, for people."""
     start_time: str | None = None
     """The time at which the kubelet accepted the pod, None before."""
+    pod_ip: str = msgspec.field(default="", name="podIP")
+    """The IP address of the pod, empty before the pod has an address."""
     nominated_node_name: str = ""
     """The node on which the scheduler preempts pods for this pod, empty without preemption."""
     container_statuses: tuple[ContainerStatus, ...] = ()

@@ -3,18 +3,22 @@
 import asyncio
 import secrets
 import time
+from collections.abc import Mapping
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 
 from gpushare_plugin.base.tasks import beside
 from gpushare_plugin.claims.overview import DeviceClasses
 from gpushare_plugin.kube.client import Client
+from gpushare_plugin.kube.whole_cluster.daemons import DaemonPod
 from gpushare_plugin.kube.whole_cluster.overview import follow
 from gpushare_plugin.partitioner.outlook import JudgedOverview
 from gpushare_plugin.web.faults import SeenFaults
+from gpushare_plugin.web.interest import Interests
 from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.standing import EVERY, ProgramNamespaces, read_standing
 from gpushare_plugin.web.teams import Teams
+from gpushare_plugin.web.use import UseReading
 
 _EVERY = 1.0
 """Seconds between two looks at the cluster at least."""
@@ -38,6 +42,10 @@ class FollowedPicture:
         """What namespaces have, now and over time."""
         self.faults = SeenFaults()
         """What was wrong with each GPU."""
+        self.interests = Interests()
+        """Of which nodes open pages show the use."""
+        self.daemons: Mapping[str, DaemonPod] = {}
+        """The daemons of nodes in all namespaces, by the UID of the pod."""
         self.shown = asyncio.Event()
         """Set once the picture has all nodes and pods."""
 
@@ -47,6 +55,7 @@ class FollowedPicture:
         async with beside(self._keep_standing(client)), aclosing(following) as overviews:
             async for overview in overviews:
                 await self._stood.wait()
+                self.daemons = overview.daemons
                 self.picture.refresh(overview.account, overview.claims, overview.without_node)
                 self.teams.take(self.picture.nodes, time.monotonic())
                 self.faults.take(self.picture.nodes, datetime.now(UTC))
@@ -63,6 +72,11 @@ class FollowedPicture:
                 async with asyncio.timeout(EVERY):
                     await self._asked.wait()
             self._asked.clear()
+
+    def take_readings(self, readings: Mapping[str, UseReading]) -> None:
+        """Take in the use of nodes that was read, by the name of the node."""
+        self.picture.take_readings(readings)
+        self.teams.take(self.picture.nodes, time.monotonic())
 
     def problems(self) -> list[str]:
         """Return why nothing can be shown; empty without a problem."""

@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.structs import Struct, replace
+from gpushare_plugin.core.usage import Usage
 from gpushare_plugin.ledger.node_record import NodeRecord
 from gpushare_plugin.observe.cluster.report import GpuUse, NodeUse, ResourceUse, mib_of
+from gpushare_plugin.web.use import holders_of, used_mib
 
 WHOLE = 1_000_000
 """A whole GPU, in millionths: sums of whole numbers stay exact."""
@@ -22,6 +24,15 @@ class HeldAmounts(Struct, frozen=True):
     """The parts of GPUs that a node has not confirmed, in millionths of a GPU."""
     promised_mib: int = 0
     """The memory that a node has not confirmed, in MiB."""
+    measured_mib: int = 0
+    """The memory among `mib` of which the use is known, in MiB."""
+    used_mib: int = 0
+    """The used memory in MiB, as far as known."""
+    wasted_mib: int = 0
+    """The held memory that is known not to be used, in MiB.
+
+    What one pod uses beyond its share is no less waste of another.
+    """
 
     def plus(self, other: "HeldAmounts", times: int = 1) -> "HeldAmounts":
         """Return the sum with `times` as much as `other`; -1 takes `other` away."""
@@ -30,6 +41,9 @@ class HeldAmounts(Struct, frozen=True):
             self.mib + times * other.mib,
             self.promised_gpus + times * other.promised_gpus,
             self.promised_mib + times * other.promised_mib,
+            self.measured_mib + times * other.measured_mib,
+            self.used_mib + times * other.used_mib,
+            self.wasted_mib + times * other.wasted_mib,
         )
 
 
@@ -67,6 +81,8 @@ class _HeldPart(Struct, frozen=True):
 
     owner: tuple[str, str, str]
     """The namespace, the pod or claim, and the UUID of the GPU; of units on unknown GPUs the UUID is empty."""
+    pods: tuple[str, ...]
+    """The pod, or the pods of the claim."""
     compute: bool
     """Whether the part is of compute, beside a part of memory of the same GPU."""
     gpus: float
@@ -77,23 +93,26 @@ class _HeldPart(Struct, frozen=True):
     """Whether the node has not confirmed the part."""
 
 
-def held_by_namespace(node: NodeUse, known: GpuSizes) -> Mapping[str, HeldAmounts]:
-    """Return what each namespace has of a node.
+def held_by_namespace(node: NodeUse, known: GpuSizes, usage: Usage | None = None) -> Mapping[str, HeldAmounts]:
+    """Return what each namespace has of a node, and what of it is used.
 
     Of memory and compute of the same GPU, the larger part counts; slices of several sizes add up.
     """
+    holders = holders_of(usage)
     sums: dict[tuple[str, str, str], dict[bool, _HeldPart]] = {}
     for each in _parts(node, known):
         kinds = sums.setdefault(each.owner, {})
         before = kinds.get(each.compute)
         gpus, mib = (before.gpus, before.mib) if before else (0.0, 0)
-        kinds[each.compute] = _HeldPart(each.owner, each.compute, gpus + each.gpus, mib + each.mib, each.promised)
+        kinds[each.compute] = replace(each, gpus=gpus + each.gpus, mib=mib + each.mib)
     found: dict[str, HeldAmounts] = {}
-    for (namespace, _, _), kinds in sums.items():
+    for (namespace, _, gpu), kinds in sums.items():
         several = kinds.values()
         gpus, mib = round(WHOLE * max(each.gpus for each in several)), sum(each.mib for each in several)
         promised = any(each.promised for each in several)
         held = HeldAmounts(gpus, mib, gpus if promised else 0, mib if promised else 0)
+        if (used := used_mib(holders, namespace, next(iter(several)).pods, gpu)) is not None:
+            held = replace(held, measured_mib=mib, used_mib=used, wasted_mib=max(0, mib - used))
         found[namespace] = found.get(namespace, NOTHING).plus(held)
     return found
 
@@ -104,9 +123,8 @@ def _parts(node: NodeUse, known: GpuSizes) -> Iterator[_HeldPart]:
             unit = _unit(use, gpu, known)
             for pod in gpu.pods:
                 part, mib = _amount(use, gpu, pod.units, unit, known)
-                yield _HeldPart(
-                    (pod.namespace, pod.pod, gpu.uuid), use.kind == "cores", part, mib, pod.state == "promised"
-                )
+                owner, promised = (pod.namespace, pod.pod, gpu.uuid), pod.state == "promised"
+                yield _HeldPart(owner, (pod.pod,), use.kind == "cores", part, mib, promised)
         yield from _unplaced(use, known)
     for use in node.given_by_claim:
         for gpu in use.gpus:
@@ -134,7 +152,7 @@ def _unplaced(use: ResourceUse, known: GpuSizes) -> Iterator[_HeldPart]:
     largest = max(use.gpus, key=lambda gpu: gpu.units)
     for pod in use.unplaced:
         part, mib = _amount(use, largest, pod.units, _unit(use, largest, known), known)
-        yield _HeldPart((pod.namespace, pod.pod, ""), use.kind == "cores", part, mib, promised=False)
+        yield _HeldPart((pod.namespace, pod.pod, ""), (pod.pod,), use.kind == "cores", part, mib, promised=False)
 
 
 def _of_claims(use: ResourceUse, gpu: GpuUse, known: GpuSizes) -> Iterator[_HeldPart]:
@@ -144,4 +162,4 @@ def _of_claims(use: ResourceUse, gpu: GpuUse, known: GpuSizes) -> Iterator[_Held
         part, mib = _amount(use, gpu, units, 0, known)
         part = max(part, (claim.compute_percent or 0) / 100 * known.part.get(gpu.uuid, 1.0))
         owner = (claim.namespace, f"{claim.claim}/{claim.request}", gpu.uuid)
-        yield _HeldPart(owner, compute=False, gpus=part, mib=claim.memory_mib or mib, promised=False)
+        yield _HeldPart(owner, claim.pods, compute=False, gpus=part, mib=claim.memory_mib or mib, promised=False)

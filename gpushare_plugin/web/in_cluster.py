@@ -15,6 +15,7 @@ from gpushare_plugin.observe.http.connections import listening
 from gpushare_plugin.observe.http.probes import serve_http
 from gpushare_plugin.observe.metrics.web import WebCounts, WebView
 from gpushare_plugin.web.credentials import TrustedProxy
+from gpushare_plugin.web.daemon_metrics import directly, follow_use, session_for_daemons
 from gpushare_plugin.web.following import FollowedPicture
 from gpushare_plugin.web.reviewed_access import ReviewedAccess
 from gpushare_plugin.web.server import LIMITS, WebServer
@@ -47,7 +48,11 @@ async def serve(settings: ClusterWebSettings) -> None:
 
     Raises GpushareError for an address, a certificate or a kubeconfig that cannot be used at the start.
     """
-    async with Client(settings.kubeconfig, context=settings.context) as client, background() as spawn:
+    async with (
+        Client(settings.kubeconfig, context=settings.context) as client,
+        session_for_daemons() as session,
+        background() as spawn,
+    ):
         await client.configure()
         pauses, counts = Pauses(), WebCounts()
         spawn("pauses", pauses.watch)
@@ -57,6 +62,7 @@ async def serve(settings: ClusterWebSettings) -> None:
         access = ReviewedAccess(client, lambda: followed.picture.namespaces, counts, settings.proxy)
         server = WebServer(followed, access)
         spawn("following", lambda: followed.follow(client))
+        spawn("use", lambda: follow_use(followed, settings.namespaces.daemons, directly(session)))
         if settings.probe_address is not None:
             address, ready = settings.probe_address, partial(_problems, followed, served)
 

@@ -12,6 +12,7 @@ from gpushare_plugin.base.text import visible
 from gpushare_plugin.base.version import __version__
 from gpushare_plugin.web.static_files import STATIC
 from gpushare_plugin.web.tiles import Color, Size, Tile, classes, color_of, reason_for, words_of
+from gpushare_plugin.web.use import held_use, used_parts
 
 
 def _shown(value: object) -> object:
@@ -41,6 +42,8 @@ _environment.globals.update(
     classes=classes,
     color_of=color_of,
     counted=_counted,
+    held_use=held_use,
+    used_parts=used_parts,
     moment=_moment,
     reason_for=reason_for,
     static=STATIC,

@@ -12,6 +12,7 @@ from gpushare_plugin.web.markup import name_width, parts, row
 from gpushare_plugin.web.picture import Picture, PicturedNode
 from gpushare_plugin.web.query import Query
 from gpushare_plugin.web.tiles import grouped, legend, tiles
+from gpushare_plugin.web.use import NOT_READ
 from gpushare_plugin.web.viewer import Viewer
 
 _AT_A_TIME = 50
@@ -70,6 +71,7 @@ class Pages:
             any_node=bool(self._picture.nodes),
             query=query,
             legend=legend(query.color, self._picture.namespaces, viewer),
+            use_unknown=self._picture.unread.problem if query.shows_use and self._picture.unread is NOT_READ else "",
             claims_unknown=self._picture.claims_unknown,
         )
 
@@ -95,13 +97,15 @@ class Pages:
         """Return the rows of a node, a row for each group that the node is in."""
         if query.chooses_gpus:
             return self._made(node, query, viewer)
-        key = (node.use.name, node.revision, query.group, query.color, query.size == "large", viewer.namespaces)
+        revision = node.use_revision if query.shows_use else node.revision
+        key = (node.use.name, revision, query.group, query.color, query.size == "large", viewer.namespaces)
         kept = self._rows.get(key)
         return self._rows.put(key, self._made(node, query, viewer)) if kept is None else kept
 
     def _made(self, node: PicturedNode, query: Query, viewer: Viewer) -> list[NodeRow]:
         name = node.use.name
-        wanted = (each for each in tiles(node.use, viewer) if query.wants_tile(each, node.use))
+        usage = node.reading.usage if query.shows_use else None
+        wanted = (each for each in tiles(node.use, viewer, usage) if query.wants_tile(each, node.use))
         return [
             NodeRow(row_id, name, group, len(several), row(row_id, name, several, query.color, query.size))
             for group, several in grouped(wanted, query.group, node.pool).items()

@@ -1,9 +1,13 @@
 """What pages other than the map have in common: their numbers, and the address at which they are told of changes."""
 
+from collections.abc import Mapping
 from urllib.parse import urlencode
 
 from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.web.interest import Interest
 
+_LONGEST_NAME = 253
+"""The most characters of the name of a Node."""
 _LONGEST_NUMBER = 17
 """The most digits of a number in an address."""
 
@@ -33,6 +37,16 @@ def number_in(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER else None
 
 
-def updates(revision: int) -> str:
-    """Return the address that says when a page of a revision of the picture has to be loaded again."""
-    return "/updates?" + urlencode({"whole": "1", "since": revision})
+def updates(revision: int, interest: Interest | None = None) -> str:
+    """Return the address that says when a page of a revision of the picture has to be loaded again.
+
+    A page that shows the use of nodes is also loaded again where the use changes.
+    """
+    shows = {} if interest is None else {"use": "node" if interest.whole_name else "part", "node": interest.node}
+    return "/updates?" + urlencode({"whole": "1", "since": revision, **shows})
+
+
+def interest_of(query: Mapping[str, str]) -> Interest | None:
+    """Return the nodes whose use a page shows, by the address of its updates; None for a page that shows none."""
+    use = query.get("use")
+    return Interest(query.get("node", "")[:_LONGEST_NAME], use == "node") if use in {"node", "part"} else None

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpushare_plugin.base.published import Published
-from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.claims.cluster import ClusterClaims, HeldGpu
 from gpushare_plugin.kube.whole_cluster.waiting import WaitingPod
 from gpushare_plugin.ledger.cluster import ClusterAccount
@@ -14,6 +14,7 @@ from gpushare_plugin.observe.cluster.report import NodeUse, node_use
 from gpushare_plugin.web.held import HeldAmounts, held_by_namespace, sizes
 from gpushare_plugin.web.standing import ClusterStanding
 from gpushare_plugin.web.tiles import gpus_of
+from gpushare_plugin.web.use import NOT_READ, UseReading
 
 _POOL_LABELS = (
     "cloud.google.com/gke-nodepool",
@@ -39,9 +40,13 @@ class PicturedNode(Struct, frozen=True):
     held: Mapping[str, HeldAmounts]
     """What each namespace has of the node."""
     revision: int
-    """The revision of the picture in which the node became what it is."""
+    """The revision of the picture in which the node became what it is, but for the use of its GPUs."""
     gpus: int
     """The number of GPUs; the MIG instances of a card are one."""
+    reading: UseReading = NOT_READ
+    """The use of the GPUs of the node."""
+    use_revision: int = 0
+    """The revision of the picture in which the node became what it is, the use of its GPUs included."""
 
 
 class Picture:
@@ -62,6 +67,10 @@ class Picture:
         """The number of the newest change."""
         self.whole_changed = first
         """The revision in which nodes last came or went, or what is said of the whole cluster changed."""
+        self.held_changed = first
+        """The revision in which something else than the use of GPUs last changed."""
+        self.unread = NOT_READ
+        """The reading of a node that was not read yet."""
         self.claims_unknown = ""
         """Why it is not known what claims have, for people; empty where that is known."""
 
@@ -95,15 +104,16 @@ class Picture:
             nodes.pop(name, None)
             use = node_use(known[name][0], [])
             if use.recorded or use.resources or use.notices:
-                found = _pictured(node_with_claims(use, known[name][1]), known[name][0].node, revision)
                 before = self._nodes.get(name)
+                reading = self.unread if before is None else before.reading
+                found = _pictured(node_with_claims(use, known[name][1]), known[name][0].node, reading, revision)
                 nodes[name] = before if before and _looks_same(before, found) else found
         self._made_of = known
         if nodes.keys() != self._nodes.keys() or claims.unknown != self.claims_unknown:
             self.whole_changed = revision
         elif waiting == self.waiting and all(nodes[name] is self._nodes[name] for name in changed if name in nodes):
             return
-        self.waiting = dict(waiting)
+        self.waiting, self.held_changed = dict(waiting), revision
         self._nodes, self.claims_unknown = dict(sorted(nodes.items())), claims.unknown
         self.revision.publish(revision)
 
@@ -112,15 +122,30 @@ class Picture:
         if standing != self.standing:
             self.standing = standing
             self.account.use_policy(standing.extender.policy)
-            self.revision.publish(self.revision.value + 1)
+            self.held_changed = self.revision.value + 1
+            self.revision.publish(self.held_changed)
 
-    def changed_since(self, revision: int) -> Iterator[PicturedNode]:
-        """Yield the nodes that became what they are after a revision."""
-        return (each for each in self._nodes.values() if each.revision > revision)
+    def take_readings(self, readings: Mapping[str, UseReading]) -> None:
+        """Take in the use of nodes that was read, by the name of the node."""
+        revision, changed = self.revision.value + 1, dict[str, PicturedNode]()
+        for name, reading in readings.items():
+            before = self._nodes.get(name)
+            if before is not None and before.reading != reading:
+                held = held_by_namespace(before.use, sizes(self._made_of[name][0].node.record), reading.usage)
+                changed[name] = replace(before, held=held, reading=reading, use_revision=revision)
+        if changed:
+            self._nodes = {name: changed.get(name, node) for name, node in self._nodes.items()}
+            self.revision.publish(revision)
+
+    def changed_since(self, revision: int, *, with_use: bool = False) -> Iterator[PicturedNode]:
+        """Yield the nodes that became what they are after a revision, `with_use` also by the use of their GPUs."""
+        nodes = self._nodes.values()
+        return (each for each in nodes if (each.use_revision if with_use else each.revision) > revision)
 
 
-def _pictured(use: NodeUse, node: Node, revision: int) -> PicturedNode:
-    return PicturedNode(use, _pool(node), held_by_namespace(use, sizes(node.record)), revision, len(gpus_of(use)))
+def _pictured(use: NodeUse, node: Node, reading: UseReading, revision: int) -> PicturedNode:
+    held = held_by_namespace(use, sizes(node.record), reading.usage)
+    return PicturedNode(use, _pool(node), held, revision, len(gpus_of(use)), reading, revision)
 
 
 def _pool(node: Node) -> str:

@@ -6,6 +6,7 @@ from typing import get_args
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.observe.cluster.filters import FreeAmount, is_model
 from gpushare_plugin.observe.cluster.report import NodeUse
+from gpushare_plugin.web.interest import Interest
 from gpushare_plugin.web.tiles import Color, Grouping, Size, Tile
 
 _LONGEST = 253
@@ -56,6 +57,16 @@ class Query(Struct, frozen=True):
     def chooses_gpus(self) -> bool:
         """Whether only some GPUs of a node may be shown."""
         return bool(self.model or self.namespace or self.free)
+
+    @property
+    def shows_use(self) -> bool:
+        """Whether tiles show the use of GPUs."""
+        return self.color == "use"
+
+    @property
+    def interest(self) -> Interest | None:
+        """The nodes whose use the map shows; None for a map that shows none."""
+        return Interest(self.node) if self.shows_use else None
 
     def wants(self, node: str) -> bool:
         """Return whether a node is on the map."""

@@ -1,5 +1,6 @@
 """The paths of the pages, and the headers of every answer."""
 
+import asyncio
 from collections.abc import Mapping
 
 from aiohttp import web
@@ -11,6 +12,7 @@ from gpushare_plugin.web.access import Access
 from gpushare_plugin.web.fits_page import FitsPage
 from gpushare_plugin.web.following import FollowedPicture
 from gpushare_plugin.web.forms import RefusedFormError, form_of
+from gpushare_plugin.web.interest import Interest
 from gpushare_plugin.web.node_page import NodePage
 from gpushare_plugin.web.nodes_page import NodesPage
 from gpushare_plugin.web.pages import Pages
@@ -52,7 +54,7 @@ class WebServer:
 
     def __init__(self, followed: FollowedPicture, access: Access) -> None:
         """Show what is followed to those whom `access` lets in."""
-        self._picture = picture = followed.picture
+        self._followed, picture = followed, followed.picture
         self._pages = Pages(picture)
         self._nodes = NodesPage(picture)
         self._node = NodePage(picture, followed.faults)
@@ -72,7 +74,7 @@ class WebServer:
             if isinstance(viewer, web.Response):
                 return _with_headers(viewer)
             if request.path == "/updates":
-                return await stream(request, self._picture, self._pages, viewer, HEADERS)
+                return await stream(request, self._followed, self._pages, viewer, HEADERS)
             page = await self._found(request, viewer) or web.Response(status=404, text="not found\n")
             return _with_headers(page)
         except RefusedFormError as error:
@@ -95,6 +97,7 @@ class WebServer:
     async def _page(self, request: web.BaseRequest, viewer: Viewer) -> str | None:
         """Return the page at a path; None where there is none."""
         found: str | None = None
+        self._followed.interests.show(_interest(request), asyncio.get_running_loop().time())
         match request.path.removeprefix("/").partition("/"):
             case "nodes", "", "":
                 found = await self._nodes.all(request.query.get("page", ""))
@@ -112,6 +115,18 @@ class WebServer:
             case "waiting", _, pod:
                 found = await self._waiting.one(pod, viewer)
         return found
+
+
+def _interest(request: web.BaseRequest) -> Interest | None:
+    """Return the nodes whose use a page shows, also in a browser without scripts; None for a page that shows none."""
+    match request.path.removeprefix("/").partition("/"):
+        case "", "", "":
+            return Query.of(request.query).interest
+        case "nodes", _, node if node:
+            return Interest(node, whole_name=True)
+        case "teams", "", "":
+            return Interest()
+    return None
 
 
 def _html(text: str) -> web.Response:

@@ -9,6 +9,7 @@ from gpushare_plugin.kube.client import Client
 from gpushare_plugin.kube.whole_cluster.reading import PATIENT
 from gpushare_plugin.observe.http.connections import listening
 from gpushare_plugin.web.access import TerminalAccess
+from gpushare_plugin.web.daemon_metrics import by_api_server, follow_use
 from gpushare_plugin.web.following import FollowedPicture
 from gpushare_plugin.web.server import LIMITS, WebServer
 from gpushare_plugin.web.standing import ProgramNamespaces
@@ -35,9 +36,14 @@ async def serve(settings: WebSettings) -> None:
     server = WebServer(followed, access)
     async with (
         Client(settings.kubeconfig, PATIENT, context=settings.context) as client,
+        Client(settings.kubeconfig, context=settings.context, redirected=False) as for_daemons,
         beside(followed.follow(client)) as following,
+        beside(follow_use(followed, settings.namespaces.daemons, by_api_server(for_daemons))) as using,
     ):
         await followed.shown.wait()
         async with listening(f"127.0.0.1:{settings.port}", server.answer, LIMITS) as port:
             settings.started(access.address(port))
-            await following
+            try:
+                await following
+            finally:
+                using.cancel()

@@ -10,6 +10,7 @@ from gpushare_plugin.observe.cluster.report import ClusterReport
 from gpushare_plugin.web.markup import Links, name_width, rendered, row
 from gpushare_plugin.web.static_files import STATIC
 from gpushare_plugin.web.tiles import gpus_of, legend, tiles
+from gpushare_plugin.web.use import NOT_READ
 from gpushare_plugin.web.viewer import EVERYTHING
 
 _WITHIN = Links("#", "/")
@@ -31,4 +32,6 @@ def single_file(report: ClusterReport, made: datetime) -> str:
         rows=[row(f"row-{node.name}", node.name, several, "held", links=_WITHIN) for node, several in found],
         nodes=[(node, gpus_of(node).items()) for node in report.nodes],
         viewer=EVERYTHING,
+        reading=NOT_READ,
+        holders={},
     )

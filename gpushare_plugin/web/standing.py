@@ -15,12 +15,14 @@ EVERY = 30.0
 
 
 class ProgramNamespaces(Struct, frozen=True):
-    """The namespaces of the programs whose Leases are read."""
+    """The namespaces of the programs that are read beside Nodes and Pods."""
 
     extender: str = "kube-system"
     """The namespace of the scheduler extender."""
     partitioner: str = "kube-system"
     """The namespace of the partitioner."""
+    daemons: str = ""
+    """The namespace of the daemons of nodes, whose metrics are read; empty for no metrics."""
 
 
 class ClusterStanding(Struct, frozen=True):

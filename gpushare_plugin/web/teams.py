@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Mapping
 
-from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.web.held import NOTHING, WHOLE, HeldAmounts
 from gpushare_plugin.web.picture import PicturedNode
 from gpushare_plugin.web.tiles import OTHERS
@@ -27,6 +27,12 @@ class Team(Struct, frozen=True):
     """What the namespace had over time, in millionths of a GPU times seconds."""
     mib_seconds: float
     """What memory the namespace had over time, in MiB times seconds."""
+    measured_seconds: float = 0.0
+    """The part of `mib_seconds` of which the use was known, in MiB times seconds."""
+    used_seconds: float = 0.0
+    """What memory was used over time, as far as known, in MiB times seconds."""
+    wasted_seconds: float = 0.0
+    """What memory was held and known not to be used over time, in MiB times seconds."""
 
     @property
     def gpu_hours(self) -> float:
@@ -38,6 +44,21 @@ class Team(Struct, frozen=True):
         """What memory the namespace had over time, in GiB times hours."""
         return self.mib_seconds / 1024 / _HOUR
 
+    @property
+    def used_hours(self) -> float | None:
+        """What memory was used over time, in GiB times hours; None where nobody measured."""
+        return self.used_seconds / 1024 / _HOUR if self.measured_seconds else None
+
+    @property
+    def wasted_hours(self) -> float | None:
+        """What memory was held and not used over time, in GiB times hours; None where nobody measured."""
+        return self.wasted_seconds / 1024 / _HOUR if self.measured_seconds else None
+
+    @property
+    def unknown_part(self) -> float | None:
+        """The part of the memory over time of which the use is unknown, from 0 to 1; None where no memory was held."""
+        return max(0.0, 1 - self.measured_seconds / self.mib_seconds) if self.mib_seconds else None
+
     def after(self, seconds: float) -> "Team":
         """Return the namespace after so many seconds without a change."""
         return Team(
@@ -45,6 +66,9 @@ class Team(Struct, frozen=True):
             self.held,
             self.gpu_seconds + self.held.gpus * seconds,
             self.mib_seconds + self.held.mib * seconds,
+            self.measured_seconds + self.held.measured_mib * seconds,
+            self.used_seconds + self.held.used_mib * seconds,
+            self.wasted_seconds + self.held.wasted_mib * seconds,
         )
 
     def with_all_of(self, other: "Team") -> "Team":
@@ -54,6 +78,9 @@ class Team(Struct, frozen=True):
             self.held.plus(other.held),
             self.gpu_seconds + other.gpu_seconds,
             self.mib_seconds + other.mib_seconds,
+            self.measured_seconds + other.measured_seconds,
+            self.used_seconds + other.used_seconds,
+            self.wasted_seconds + other.wasted_seconds,
         )
 
 
@@ -107,7 +134,7 @@ class Teams:
         team, then = self._teams.get(namespace) or (Team(namespace, NOTHING, 0.0, 0.0), now)
         before = team.after(now - then)
         held = before.held.plus(change)
-        self._teams[namespace] = Team(namespace, held, before.gpu_seconds, before.mib_seconds), now
+        self._teams[namespace] = replace(before, held=held), now
         self._idle.pop(namespace, None)
         if held == NOTHING:
             self._idle[namespace] = now

@@ -9,10 +9,12 @@ from datetime import UTC, datetime, timedelta
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import visible
 from gpushare_plugin.web.held import WHOLE
+from gpushare_plugin.web.interest import Interest
 from gpushare_plugin.web.markup import rendered
 from gpushare_plugin.web.paging import page_of, updates
 from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.teams import Team, Teams
+from gpushare_plugin.web.use import percent
 from gpushare_plugin.web.viewer import Viewer
 
 COLUMNS = (
@@ -23,12 +25,13 @@ COLUMNS = (
     "GiB promised",
     "GPU-hours",
     "GiB-hours",
-    "Used",
-    "Wasted",
+    "GiB-hours used",
+    "GiB-hours wasted",
+    "Use unknown",
 )
 """The columns of page and CSV; the promised amounts are among the held ones."""
 _UNKNOWN = "unknown"
-"""The value of what was used and wasted: no figures of use are read."""
+"""The value of what was used and wasted where nobody measured."""
 _ROWS = 200
 """The namespaces of a page."""
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
@@ -59,7 +62,7 @@ class TeamsPage:
         return rendered(
             "teams.html",
             here="/teams",
-            updates=updates(self._picture.revision.value),
+            updates=updates(self._picture.revision.value, Interest()),
             columns=COLUMNS,
             rows=[list(_cells(each)) for each in teams[part.rows]],
             part=part,
@@ -87,7 +90,9 @@ def _cells(team: Team) -> Iterator[str]:
     yield team.name
     yield from (f"{each / WHOLE:.2f}" for each in (held.gpus, held.promised_gpus))
     yield from (f"{each / 1024:.1f}" for each in (held.mib, held.promised_mib))
-    yield from (f"{team.gpu_hours:.2f}", f"{team.gib_hours:.1f}", _UNKNOWN, _UNKNOWN)
+    yield from (f"{team.gpu_hours:.2f}", f"{team.gib_hours:.1f}")
+    yield from (_UNKNOWN if each is None else f"{each:.1f}" for each in (team.used_hours, team.wasted_hours))
+    yield _UNKNOWN if team.unknown_part is None else percent(team.unknown_part)
 
 
 def _harmless(name: str) -> str:

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.core.usage import Usage
 from gpushare_plugin.observe.cluster.by_claim import HELD_BY_CLAIMS
 from gpushare_plugin.observe.cluster.report import GpuUse, NodeUse, ResourceUse, UnofferedGpu
 from gpushare_plugin.observe.cluster.tables import FAULTS, gpu_states
+from gpushare_plugin.web.use import LEVELS, Holders, UsedParts, held_use, holders_of, used_parts
 from gpushare_plugin.web.viewer import Viewer
 
 COLORS = 12
@@ -16,7 +18,7 @@ COLORS = 12
 STEPS = 20
 """The levels to which a tile can be filled."""
 
-Color = Literal["held", "namespace", "way"]
+Color = Literal["held", "namespace", "way", "use"]
 """What the colour of a tile means."""
 Grouping = Literal["node", "pool", "model"]
 """What tiles stand together."""
@@ -68,6 +70,10 @@ class Tile(Struct, frozen=True):
     """What is wrong with the GPU or with its node, in a few words."""
     namespaces: tuple[str, ...]
     """The namespaces that hold most of the GPU, the largest first."""
+    used: UsedParts = UsedParts()
+    """The used parts of the GPU."""
+    users: tuple[str, ...] = ()
+    """What each pod that the viewer may see uses of the GPU, in words; empty where the use is not shown."""
 
     @property
     def held(self) -> int:
@@ -81,8 +87,9 @@ class Tile(Struct, frozen=True):
         return "; ".join([", ".join(shares) or "not offered", *self.states])
 
 
-def tiles(node: NodeUse, viewer: Viewer) -> Iterator[Tile]:
-    """Yield the GPUs of a node, in the order of their indexes."""
+def tiles(node: NodeUse, viewer: Viewer, usage: Usage | None = None) -> Iterator[Tile]:
+    """Yield the GPUs of a node, in the order of their indexes, with the use that is known."""
+    holders = holders_of(usage)
     of_node = [*([] if node.ready else ["node not ready"]), *(["node cordoned"] if node.cordoned else [])]
     outside = {str(gpu.index): gpu for gpu in node.not_offered}
     for label, uses in gpus_of(node).items():
@@ -99,6 +106,8 @@ def tiles(node: NodeUse, viewer: Viewer) -> Iterator[Tile]:
             any(gpu.promised for _, gpu in uses),
             tuple(states),
             tuple(_namespaces(uses, viewer)),
+            used_parts(usage, {gpu.uuid for _, gpu in uses}),
+            tuple(_users(uses, viewer, holders) if usage is not None else ()),
         )
 
 
@@ -142,6 +151,15 @@ def _namespaces(uses: Iterable[tuple[ResourceUse, GpuUse]], viewer: Viewer) -> I
     return (name for name, _ in held.most_common())
 
 
+def _users(uses: Iterable[tuple[ResourceUse, GpuUse]], viewer: Viewer, holders: Holders) -> Iterator[str]:
+    """Yield what the pods of the GPU use that a viewer may see; no pod that only the metrics name."""
+    pods = {(pod.namespace, pod.pod, gpu.uuid): pod for _, gpu in uses for pod in gpu.pods}
+    for (namespace, name, gpu_), pod in pods.items():
+        if viewer.sees(namespace):
+            used = held_use(holders, namespace, (name,), gpu_, pod.limits)
+            yield f"{namespace}/{name}: memory {used.memory}, compute {used.compute}, limit {used.limit}"
+
+
 def _seen(namespace: str, viewer: Viewer) -> str:
     return namespace if viewer.sees(namespace) else OTHERS
 
@@ -162,6 +180,8 @@ def classes(tile: Tile, color: Color) -> str:
 def _color(tile: Tile, color: Color) -> str:
     if color == "namespace":
         return color_of(tile.namespaces[0]) if tile.namespaces else ""
+    if color == "use":
+        return f"u-{tile.used.level}"
     return f"w-{tile.way or 'none'}" if color == "way" else ""
 
 
@@ -183,9 +203,14 @@ def grouped(several: Iterable[Tile], by: Grouping, pool: str) -> Mapping[str, li
 
 
 def words_of(tile: Tile, color: Color) -> str:
-    """Return a tile in words; with the namespaces where these are the colours."""
-    named = ", ".join(tile.namespaces[:_NAMED]) if color == "namespace" else ""
-    return f"GPU {tile.gpu}: {tile.in_words}" + (f"; held by {named}" if named else "")
+    """Return a tile in words; with the namespaces, or the use, where these are the colours."""
+    said = [f"GPU {tile.gpu}: {tile.in_words}"]
+    if color == "namespace" and tile.namespaces:
+        said.append(f"held by {', '.join(tile.namespaces[:_NAMED])}")
+    if color == "use":
+        said += [tile.used.in_words, *tile.users[:_NAMED]]
+        said += [f"{len(tile.users) - _NAMED} more pods"] if len(tile.users) > _NAMED else []
+    return "; ".join(said)
 
 
 def legend(color: Color, namespaces: Iterable[str], viewer: Viewer) -> Iterator[tuple[str, str]]:
@@ -197,6 +222,8 @@ def legend(color: Color, namespaces: Iterable[str], viewer: Viewer) -> Iterator[
         yield from (("h0", "free"), ("h10", "half held"), ("h20", "all held"))
     elif color == "way":
         yield from ((f"h20 w-{way}", words) for way, words in _WAYS.items())
+    elif color == "use":
+        yield from ((f"h20 u-{level}", LEVELS[level]) for level in LEVELS)
     else:
         seen = sorted(filter(viewer.sees, namespaces))
         yield from ((f"h20 {color_of(each)}", each) for each in seen[:_SAMPLES])
@@ -212,7 +239,7 @@ def legend(color: Color, namespaces: Iterable[str], viewer: Viewer) -> Iterator[
 _SAMPLES = 24
 """The most namespaces with a sample of their colour."""
 _NAMED = 3
-"""The most namespaces in the words of a tile."""
+"""The most namespaces, and the most pods, in the words of a tile."""
 _WAYS = {
     "memory": "memory",
     "replicas": "replicas",

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
+from gpushare_plugin.web.following import FollowedPicture
 from gpushare_plugin.web.pages import Pages
-from gpushare_plugin.web.paging import number_in
+from gpushare_plugin.web.paging import interest_of, number_in
 from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.query import Query
 from gpushare_plugin.web.viewer import Viewer
@@ -23,7 +24,7 @@ _ALIVE = 15.0
 
 
 async def stream(
-    request: web.BaseRequest, picture: Picture, pages: Pages, viewer: Viewer, headers: Mapping[str, str]
+    request: web.BaseRequest, followed: FollowedPicture, pages: Pages, viewer: Viewer, headers: Mapping[str, str]
 ) -> web.StreamResponse:
     """Send changes of the page of the request, for LONGEST seconds or until the client hangs up.
 
@@ -31,12 +32,18 @@ async def stream(
     """
     answer = web.StreamResponse(headers={**headers, "Content-Type": "text/event-stream"})
     await answer.prepare(request)
-    whole, query, shown = "whole" in request.query, Query.of(request.query), _number(request)
+    picture, query, shown = followed.picture, Query.of(request.query), _number(request)
+    whole = "whole" in request.query
+    interest = interest_of(request.query) if whole else query.interest
     clock = asyncio.get_running_loop().time
     until = clock() + LONGEST
     while clock() < until:
+        followed.interests.show(interest, clock())
         replaced, revision = picture.revision.replaced, picture.revision.value
-        rows = _reload(revision, shown) if whole else _changes(picture, pages, query, viewer, shown)
+        if whole:
+            rows = _reload(picture.held_changed if interest is None else revision, shown, revision)
+        else:
+            rows = _changes(picture, pages, query, viewer, shown)
         await answer.write(_event(revision, rows))
         if whole and rows is None:
             await asyncio.sleep(_PAUSE)
@@ -59,16 +66,17 @@ _Rows = Mapping[str, Mapping[str, str]]
 """All rows of each changed node, as HTML by the ID of the row."""
 
 
-def _reload(revision: int, shown: int) -> _Rows | None:
-    """Return no rows for a page that shows a revision; None where the page has to be loaded again."""
-    return {} if shown == revision else None
+def _reload(changed: int, shown: int, revision: int) -> _Rows | None:
+    """Return no rows for a page that shows all since the last change; None where the page has to be loaded again."""
+    return {} if changed <= shown <= revision else None
 
 
 def _changes(picture: Picture, pages: Pages, query: Query, viewer: Viewer, shown: int) -> _Rows | None:
     """Return the rows of nodes that have changed; None where the page has to be loaded again."""
     if not picture.whole_changed <= shown <= picture.revision.value:
         return None
-    changed = [each for each in picture.changed_since(shown) if query.wants(each.use.name)]
+    several = picture.changed_since(shown, with_use=query.shows_use)
+    changed = [each for each in several if query.wants(each.use.name)]
     if len(changed) > _AT_MOST:
         return None
     return {each.use.name: {row.id: str(row.markup) for row in pages.rows(each, query, viewer)} for each in changed}

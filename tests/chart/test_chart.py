@@ -216,6 +216,7 @@ EVERYTHING: dict[str, Any] = {
         "probePort": 1445,
         "tls": {"secretName": "pages"},
         "insecureHttp": True,
+        "daemonMetrics": True,
         "proxy": {"secretName": "front-proxy", "names": ["front"]},
         "topologySpreadConstraints": SPREAD,
         "resources": {"limits": {"memory": "1Gi"}},

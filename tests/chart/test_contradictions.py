@@ -315,6 +315,13 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "web.proxy.secretName, or remove web.proxy.names"
         ),
     ),
+    "pages that read no metrics": (
+        {"httpPort": None, "web": {"enabled": True, "insecureHttp": True, "daemonMetrics": True}},
+        (
+            "web.daemonMetrics is true, but httpPort is null, so the daemons have no metrics that the pages could "
+            "read: set httpPort, or web.daemonMetrics to false"
+        ),
+    ),
     "one port for pages and probes": (
         {"web": {"enabled": True, "insecureHttp": True, "port": 8081}},
         "web.port and web.probePort are both 8081: set two ports",

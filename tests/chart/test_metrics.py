@@ -295,3 +295,23 @@ def test_the_pages_are_scraped_where_others_are() -> None:
     assert [each["port"] for each in made["PodMonitor"]["podMetricsEndpoints"]] == ["probes"]
     assert [each["port"] for each in made["ServiceMonitor"]["endpoints"]] == ["probes"]
     assert [rule["ports"] for rule in made["NetworkPolicy"]["ingress"]] == [[{"port": "pages"}], [{"port": "probes"}]]
+
+
+def test_the_pages_may_read_the_metrics_of_daemons_where_they_are_told_to() -> None:
+    """Only pods with the pages reach the daemon's port, and only with web.daemonMetrics; the pages need no right."""
+    values = {"web": {"enabled": True, "insecureHttp": True}, "networkPolicy": {"enabled": True}}
+    reading = {**values, "web": {**values["web"], "daemonMetrics": True}}
+    before, after = (named("NetworkPolicy", "gpushare", each)["spec"] for each in (values, reading))
+    assert "ingress" not in before
+    (rule,) = after["ingress"]
+    assert rule["ports"] == [{"port": "http"}]
+    (peer,) = rule["from"]
+    pod = named("Deployment", "gpushare-web", reading)["spec"]["template"]
+    assert peer["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert {"name": "DAEMON_METRICS", "value": "kube-system"} in pod["spec"]["containers"][0]["env"]
+    assert named("ClusterRole", "gpushare-web", reading) == named("ClusterRole", "gpushare-web", values)
+
+
+def named(kind: str, name: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the rendered object of a kind and a name."""
+    return next(each for each in objects(values) if (each["kind"], each["metadata"]["name"]) == (kind, name))

@@ -16,10 +16,10 @@ from tests.waiting import PATIENCE
 
 
 @asynccontextmanager
-async def pages(kubeconfig: Path) -> AsyncIterator[str]:
+async def pages(kubeconfig: Path, *options: str) -> AsyncIterator[str]:
     """Run `gpushare web`, and yield the address that it prints."""
     command = [sys.executable, "-m", "gpushare_plugin", "web", "--no-browser", "--kubeconfig", str(kubeconfig)]
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    process = await asyncio.create_subprocess_exec(*command, *options, stdout=asyncio.subprocess.PIPE)
     try:
         assert process.stdout is not None
         async with asyncio.timeout(PATIENCE):

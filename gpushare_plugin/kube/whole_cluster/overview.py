@@ -15,6 +15,7 @@ from gpushare_plugin.kube.nodes import judged_node
 from gpushare_plugin.kube.objects import ApiNode, ApiPod, Kept, Metadata
 from gpushare_plugin.kube.pods import asks, pod_of
 from gpushare_plugin.kube.whole_cluster.claims import ClaimsFollower, read_held
+from gpushare_plugin.kube.whole_cluster.daemons import DaemonPod, daemon_pod
 from gpushare_plugin.kube.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.kube.whole_cluster.reading import PAGE, DecodedPage, Reading, answered, query_of
 from gpushare_plugin.kube.whole_cluster.waiting import WaitingPod, waiting_pod
@@ -38,6 +39,8 @@ class Overview:
         """The pods waiting for slices, by UID."""
         self.without_node: dict[str, WaitingPod] = {}
         """The pods without a node that ask for extended resources or have ResourceClaims, by UID."""
+        self.daemons: dict[str, DaemonPod] = {}
+        """The running daemons of nodes in all namespaces, by the UID of the pod."""
         self.claims = ClusterClaims()
         """The GPUs that nodes give by claim, and what claims have of them."""
 
@@ -61,7 +64,11 @@ class Overview:
         self.account.remove_node(name)
 
     def put_pod(self, found: ApiPod) -> None:
-        """Take in a new or changed Pod, and ignore a Pod without a request for extended resources."""
+        """Take in a new or changed Pod; of a Pod without a request for extended resources, only a daemon of a node."""
+        if (daemon := daemon_pod(found)) is not None:
+            self.daemons[found.metadata.uid] = daemon
+        else:
+            self.daemons.pop(found.metadata.uid, None)
         pod = _shown(found) if asks(found) else None
         if (waits := waiting_pod(found, pod)) is not None:
             self.without_node[found.metadata.uid] = waits
@@ -80,6 +87,7 @@ class Overview:
         self.account.remove_pod(uid)
         self.waiting.pop(uid, None)
         self.without_node.pop(uid, None)
+        self.daemons.pop(uid, None)
 
 
 def _shown(found: ApiPod) -> Pod:

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from gpushare_plugin.testing.cluster.dra.strategy import DraObjects
 from gpushare_plugin.testing.cluster.people import People
+from gpushare_plugin.testing.cluster.pod_proxy import proxied
 from gpushare_plugin.testing.cluster.rbac import Permission
 from gpushare_plugin.testing.cluster.store.errors import NotFoundError
 from gpushare_plugin.testing.cluster.store.objects import Store
@@ -202,7 +203,11 @@ class ApiServer(Running):
             stream = web.StreamResponse(headers={"Content-Type": "application/json"})
             await stream.prepare(request)
             return stream
-        response = await self._verbs.answer(request, asked.verb, place)
+        response: web.StreamResponse
+        if asked.resource == "pods/proxy":
+            response = await proxied(request, self.store, place)
+        else:
+            response = await self._verbs.answer(request, asked.verb, place)
         if delay := self.late.get(asked.resource):
             await asyncio.sleep(delay)
         return response if refusal is None else _refused(request, refusal)

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from typing import Any
@@ -12,19 +12,24 @@ import pytest
 from gpushare_plugin.claims.claim import AllocatedDevice
 from gpushare_plugin.claims.cluster import ClusterClaims, HeldByClaim, OfferedDevices
 from gpushare_plugin.claims.device import Capacity, Device, DeviceTaint
+from gpushare_plugin.core.effect import IN_EFFECT, not_in_effect, unknown
 from gpushare_plugin.core.prepared_claim import ClaimId, ClaimUser
+from gpushare_plugin.ledger.annotations import LIMITS, write_limits
 from gpushare_plugin.ledger.node_record import GpuRecord
 from gpushare_plugin.observe.cluster.by_claim import with_claims
+from gpushare_plugin.observe.metrics.scraped import usage_of
 from gpushare_plugin.observe.parts import encode
 from gpushare_plugin.web.faults import SeenFaults
 from gpushare_plugin.web.node_page import NodePage
 from gpushare_plugin.web.pages import Pages
 from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.query import Query
+from gpushare_plugin.web.use import UseReading
 from gpushare_plugin.web.viewer import EVERYTHING
 from tests.unit.claims.node import DRIVER
 from tests.unit.ledger.objects import uuid
 from tests.unit.observe.cluster.clusters import Cluster, gpu, recorded
+from tests.unit.web.measured import GIB, gpu_lines, page
 
 NODES = [f"node-{number}" for number in range(4)]
 GPUS = 3
@@ -70,7 +75,22 @@ class RandomCluster:
         where: Object = self._rng.choice([{}, {"on": self._index}, {"promise": self._index}])
         if "promise" in where and uuid(self._index, node) not in self._shared(node):
             return
-        self.cluster.pod(name, self._rng.randint(1, 9), node, namespace=self._rng.choice(["red", "blue"]), **where)
+        effect = self._rng.choice([None, IN_EFFECT, not_in_effect("no client"), unknown("no right")])
+        written = effect and ((LIMITS, write_limits({"main": {uuid(self._index, node): effect}})),)
+        self.cluster.pod(
+            name,
+            self._rng.randint(1, 9),
+            node,
+            namespace=self._rng.choice(["red", "blue"]),
+            written=written or (),
+            **where,
+        )
+
+    def readings(self) -> Mapping[str, UseReading]:
+        """Return what is read of a node now."""
+        node, used = self._rng.choice(NODES), self._rng.randrange(3) * 8 * GIB
+        measured = UseReading(usage_of(page(*gpu_lines(node, self._rng.randrange(GPUS), used))))
+        return {node: self._rng.choice([measured, UseReading(problem="no answer")])}
 
     @property
     def _index(self) -> int:
@@ -171,10 +191,9 @@ def check_node(page: str, node: Object) -> None:
         }
         assert f"{each['allocated']} of {each['units']} {use['unit']}, {each['free']} free" in caption
         for pod in each["pods"]:
-            at = [place for place, said in enumerate(words) if said == pod["pod"]]
-            assert any(
-                words[place - 1 : place + 2] == [pod["namespace"], pod["pod"], str(pod["units"])] for place in at
-            )
+            row = [pod["namespace"], pod["pod"], str(pod["units"]), pod["state"] + ", drift" * pod["drift"]]
+            row.append("; ".join(each["effect"] for each in pod["limits"]) or "unknown")
+            assert any(words[place : place + len(row)] == row for place in range(len(words)))
         for claim in each["claims"]:
             assert any(
                 words[place - 1] == claim["namespace"] for place, said in enumerate(words) if said == claim["claim"]
@@ -189,6 +208,7 @@ async def test_pages_show_what_the_report_has(seed: int) -> None:
     for _ in range(80):
         made.change()
         picture.refresh(made.cluster.account, made.claims)
+        picture.take_readings(made.readings())
         faults.take(picture.nodes, datetime(2026, 1, 1, tzinfo=UTC))
         report = with_claims(made.cluster.report, made.claims)
         assert tuple(each.use for each in picture.nodes.values()) == report.nodes
@@ -203,20 +223,22 @@ async def test_pages_show_what_the_report_has(seed: int) -> None:
             check_node(node_page.one(node["name"], EVERYTHING) or "", node)
 
 
+@pytest.mark.parametrize("query", [Query(), Query(color="use")], ids=["held", "use"])
 @pytest.mark.parametrize("seed", range(5))
-def test_rows_that_are_sent_make_an_old_page_a_new_one(seed: int) -> None:
+def test_rows_that_are_sent_make_an_old_page_a_new_one(seed: int, query: Query) -> None:
     """An open page in which the changed rows are replaced is the page that a person would load now."""
     made, picture = RandomCluster(seed), Picture()
-    pages, query, rows, seen, replaced = Pages(picture), Query(), dict[str, str](), 0, 0
+    pages, rows, seen, replaced = Pages(picture), dict[str, str](), 0, 0
     for _ in range(150):
         made.change()
         picture.refresh(made.cluster.account, made.claims)
+        picture.take_readings(made.readings())
         fresh = {
             row.id: str(row.markup) for node in picture.nodes.values() for row in pages.rows(node, query, EVERYTHING)
         }
         if picture.whole_changed > seen:
             rows = fresh
-        for node in picture.changed_since(seen):
+        for node in picture.changed_since(seen, with_use=query.shows_use):
             rows |= {row.id: str(row.markup) for row in pages.rows(node, query, EVERYTHING)}
             replaced += 1
         assert rows == fresh

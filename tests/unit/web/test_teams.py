@@ -184,7 +184,7 @@ def test_the_file_has_the_rows_of_the_page_without_formulas() -> None:
     assert tuple(header) == COLUMNS
     assert [row[0] for row in rows] == ["plain", r"'\tx", "'-x", "'@sum", "'=1+1"]
     assert rows[0][1:5] == ["0.33", "0.00", "5.0", "0.0"]
-    assert {tuple(row[-2:]) for row in rows} == {("unknown", "unknown")}
+    assert {tuple(row[-3:]) for row in rows} == {("unknown", "unknown", "100 %")}
     shown = page.all("", EVERYTHING)
     assert all(f'<th scope="col">{column}</th>' in shown for column in COLUMNS)
     limited = page.csv(Viewer("alice", frozenset({"plain"}))).text

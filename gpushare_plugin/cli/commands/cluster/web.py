@@ -73,6 +73,12 @@ from gpushare_plugin.web.standing import ProgramNamespaces
 )
 @extender_namespace_option
 @partitioner_namespace_option
+@option(
+    "--daemon-metrics",
+    "Read what GPUs and containers use from the metrics of the daemons in this namespace, of nodes that an open page "
+    "shows: at a terminal through the API server, with --listen-address from the pods. Default: use is unknown.",
+    metavar="NAMESPACE",
+)
 @person_kubeconfig_option
 @context_option
 @log_format_option
@@ -120,7 +126,9 @@ def _in_cluster(
 
 
 def _namespaces(options: Mapping[str, Any]) -> ProgramNamespaces:
-    return ProgramNamespaces(options["extender_namespace"], options["partitioner_namespace"])
+    return ProgramNamespaces(
+        options["extender_namespace"], options["partitioner_namespace"], options["daemon_metrics"] or ""
+    )
 
 
 def _open(address: str, *, browser: bool) -> None:
