@@ -99,6 +99,19 @@ pictures: .venv/.developer
 web-pictures: .venv/.developer
 	$(BIN)/python -m tests.browser.views
 
+# The dashboard, checked by Grafana's own packages and TypeScript's compiler: 200 MB from the npm registry, once (Debian: apt-get
+# install nodejs npm prometheus). Not part of `make test`.
+.PHONY: check-dashboard
+GRAFANA := dist/grafana
+check-dashboard: .venv/.developer $(GRAFANA)/.installed
+	CI=true GRAFANA_PACKAGES=$(abspath $(GRAFANA)) $(BIN)/python -m pytest -q tests/monitoring/test_grafana.py
+
+$(GRAFANA)/.installed: tests/monitoring/grafana/package.json
+	mkdir -p $(GRAFANA)
+	cp $< $(GRAFANA)
+	npm install --prefix $(GRAFANA) --ignore-scripts --no-audit --no-fund --no-package-lock
+	touch $@
+
 # The picture of the dashboard: two minutes with Prometheus (Debian, Ubuntu: apt-get install prometheus).
 .PHONY: dashboard-picture
 dashboard-picture: .venv/.developer

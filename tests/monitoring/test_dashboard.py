@@ -1,20 +1,17 @@
 """Tests of the dashboard: what each panel shows of a simulated cluster, by the real Prometheus, and how it is drawn."""
 
-import asyncio
 import json
-import time
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from generators.dashboard.grafana import dashboard
 from generators.dashboard.panel import Panel
 from generators.dashboard.picture import series_name
 from generators.dashboard.promql import MOST_LINES
 from generators.dashboard.rows import ROWS
-from generators.recorded import costs, dcgm
+from generators.recorded import dcgm
 from tests.monitoring.figures import EXPECTED, Figures
 from tests.monitoring.simulated_cluster import (
     A100,
@@ -22,38 +19,13 @@ from tests.monitoring.simulated_cluster import (
     CROWD,
     EVERY,
     FIRST,
-    SCRAPES,
-    samples,
 )
 from tests.monitoring.tools import (
     VARIABLES,
-    Ask,
+    Simulated,
     as_grafana_asks,
-    prometheus,
     result,
-    with_recorded,
-    with_samples,
 )
-
-PANELS = [(row, panel) for row, panels in ROWS.items() for panel in panels]
-
-
-class Simulated(NamedTuple):
-    """A Prometheus with the samples of the simulated clusters, and the time of the last of them."""
-
-    ask: Ask
-    end: float
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def simulated(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Simulated]:
-    """Run one Prometheus for all tests here."""
-    folder = tmp_path_factory.mktemp("prometheus")
-    end = float(time.time() // 60 * 60)  # Prometheus keeps nothing that is old, and looks at full minutes for sums
-    await asyncio.to_thread(with_samples, folder, samples(end))
-    await with_recorded(folder, dict(costs()), end - EVERY * (SCRAPES - 1), end, EVERY)
-    async with prometheus(folder) as ask:
-        yield Simulated(ask, end)
 
 
 async def shown(simulated: Simulated, panel: Panel, **chosen: str) -> Figures:
@@ -63,6 +35,9 @@ async def shown(simulated: Simulated, panel: Panel, **chosen: str) -> Figures:
         for each in await result(simulated.ask, as_grafana_asks(query.promql, **chosen), time=f"{simulated.end}"):
             figures[series_name(panel, query, each["metric"])] = float(each["value"][1])
     return figures
+
+
+PANELS = [(row, panel) for row, panels in ROWS.items() for panel in panels]
 
 
 @pytest.mark.asyncio(loop_scope="module")

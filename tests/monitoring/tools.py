@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
@@ -77,6 +77,13 @@ async def prometheus(folder: Path, **config: object) -> AsyncIterator[Ask]:
         if process.returncode is None:
             process.terminate()
         await process.wait()
+
+
+class Simulated(NamedTuple):
+    """A Prometheus with the samples of the simulated clusters, and the time of the last of them."""
+
+    ask: Ask
+    end: float
 
 
 async def result(ask: Ask, query: str, **more: str) -> list[dict[str, Any]]:
