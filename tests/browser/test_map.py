@@ -76,3 +76,18 @@ async def test_2400_gpus_are_on_one_screen(chromium: Browser) -> None:
         await expect(page.locator(".map .tile")).to_have_count(2400)
         assert await page.evaluate("document.documentElement.scrollHeight") <= 1080
         await page.close()
+
+
+async def test_many_tabs_are_open_and_the_one_that_is_seen_follows(server: ApiServer, page: Page) -> None:
+    """A tab that is not seen takes none of the six connections that Chromium has for a server."""
+    assert page.context.browser is not None
+    person = await page.context.browser.new_context(storage_state=await page.context.storage_state())
+    await person.add_init_script("Object.defineProperty(document, 'hidden', {get: () => !window.isSeen})")
+    tabs = [await person.new_page() for _ in range(8)]
+    for tab in tabs:
+        await tab.goto(page.url)
+    await tabs[-1].evaluate("window.isSeen = true, document.dispatchEvent(new Event('visibilitychange'))")
+    running(server, "model", "gpu-1", 6, "GPU-gpu-1-1")
+    await expect(tabs[-1].get_by_role("link", name="GPU 1: 6 of 15 GiB")).to_be_attached(timeout=SOON)
+    await expect(tabs[0].get_by_role("status")).to_be_empty()
+    await person.close()

@@ -37,9 +37,11 @@ async function load() {
   leaveToArrows(main);
 }
 
-leaveToArrows(main);
-if (main.dataset.updates) {
-  const source = new EventSource(main.dataset.updates);
+function follow() {
+  const address = new URL(main.dataset.updates, location.href);
+  const seen = document.documentElement.dataset.revision;
+  if (seen !== undefined) address.searchParams.set("since", seen);
+  const source = new EventSource(address);
   const took = (event) => { document.documentElement.dataset.revision = event.lastEventId; };
   source.addEventListener("rows", async (event) => {
     if (!replaceNodes(JSON.parse(event.data))) await load();
@@ -48,6 +50,17 @@ if (main.dataset.updates) {
   source.addEventListener("load", (event) => { load().then(() => took(event)); });
   source.addEventListener("open", () => { freshness.textContent = "Up to date"; });
   source.addEventListener("error", () => { freshness.textContent = "No connection: what you see may be old"; });
+  return source;
+}
+
+leaveToArrows(main);
+if (main.dataset.updates) {
+  // Only while the page is seen: a browser has six connections for all pages of a server.
+  let source = document.hidden ? null : follow();
+  document.addEventListener("visibilitychange", () => {
+    source?.close();
+    source = document.hidden ? null : follow();
+  });
 }
 
 // The arrow keys go from the name of a node to its GPUs, and from row to row.
