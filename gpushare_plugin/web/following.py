@@ -51,7 +51,7 @@ class FollowedPicture:
 
     async def follow(self, client: Client) -> None:
         """Keep the picture like the cluster; raises ClusterError where the cluster cannot be read."""
-        following = follow(client, (), _EVERY, empty=lambda: self.judged)
+        following = follow(client, (), _EVERY, empty=self._begin_anew)
         async with beside(self._keep_standing(client)), aclosing(following) as overviews:
             async for overview in overviews:
                 await self._stood.wait()
@@ -62,6 +62,11 @@ class FollowedPicture:
                 self.shown.set()
                 if self.judged.needs_claims and self.picture.standing.classes == DeviceClasses():
                     self._asked.set()
+
+    def _begin_anew(self) -> JudgedOverview:
+        """Return an overview without what may be gone since the last time."""
+        self.judged = JudgedOverview()
+        return self.judged
 
     async def _keep_standing(self, client: Client) -> None:
         while True:

@@ -60,7 +60,7 @@ class WebServer:
         self._node = NodePage(picture, followed.faults)
         self._fits = FitsPage(picture)
         self._teams = TeamsPage(picture, followed.teams)
-        self._waiting = WaitingPages(picture, followed.judged)
+        self._waiting = WaitingPages(picture, lambda: followed.judged)
         self._access = access
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:

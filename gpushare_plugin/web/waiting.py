@@ -1,7 +1,7 @@
 """Pods that wait for GPUs: which a viewer may see, in which order, and why each of them waits."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from functools import partial
@@ -78,8 +78,8 @@ class ShortVerdict(NamedTuple):
 class Explainer:
     """Explains pods that wait as `gpushare explain` does, from what is followed; other tasks have turns meanwhile."""
 
-    def __init__(self, picture: Picture, judged: JudgedOverview) -> None:
-        """Explain the pods of `picture`; `judged` is the same cluster, with the rules for where pods can run."""
+    def __init__(self, picture: Picture, judged: Callable[[], JudgedOverview]) -> None:
+        """Explain the pods of `picture`; `judged` returns the same cluster, with the rules for where pods can run."""
         self._picture, self._judged = picture, judged
         self._short = RecentlyUsed[tuple[object, ...], ShortVerdict](_MOST_KEPT)
 
@@ -96,7 +96,7 @@ class Explainer:
     async def short(self, waiting: WaitingPod, now: datetime) -> ShortVerdict:
         """Return the verdict on a pod, which names no other pod; pods that are alike have one verdict."""
         pod, told = waiting.pod, self._told(waiting, now)
-        alike = (essence(pod.request), pod.owner, pod.priority, pod.ending, told.waits, told.slices)
+        alike = (essence(pod.request), pod.owner, pod.priority, pod.ending, pod.gates, told.waits, told.slices)
         key = (self._picture.revision.value, *(waiting.claims and (pod.uid,)), *alike)
         if (kept := self._short.get(key)) is None:
             found = await self._steps(waiting, told, self._claims(waiting), whole=False)
@@ -109,11 +109,11 @@ class Explainer:
         if not waiting.claims:
             return None
         classes = self._picture.standing.classes
-        return claim_overview(self._judged.claims, waiting.pod.namespace, waiting.claims, classes)
+        return claim_overview(self._judged().claims, waiting.pod.namespace, waiting.claims, classes)
 
     def _told(self, waiting: WaitingPod, now: datetime) -> Told:
         pod, standing = waiting.pod, self._picture.standing
-        slices = self._judged.slices_for(pod, standing.leading, now) if pod.asks_for_slices else ()
+        slices = self._judged().slices_for(pod, standing.leading, now) if pod.asks_for_slices else ()
         return Told({}, waiting.scheduler, waiting.reasons, standing.extender, slices, waiting.claim_names)
 
     async def _steps(

@@ -1,6 +1,7 @@
 """The pages of pods that wait for GPUs: all of them, and one with its whole explanation."""
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -36,8 +37,8 @@ class WaitingRow(NamedTuple):
 class WaitingPages:
     """Says why pods wait, each once for every state of the cluster; only of pods that are shown."""
 
-    def __init__(self, picture: Picture, judged: JudgedOverview) -> None:
-        """Show the pods that wait in `picture`; `judged` is the same cluster, with the rules for where pods can run."""
+    def __init__(self, picture: Picture, judged: Callable[[], JudgedOverview]) -> None:
+        """Show the pods that wait in `picture`; see `Explainer` for `judged`."""
         self._picture = picture
         self._explainer = Explainer(picture, judged)
         self._texts = RecentlyUsed[tuple[object, ...], str](_PODS)

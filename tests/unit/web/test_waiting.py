@@ -149,7 +149,7 @@ async def test_a_pod_that_waits_for_slices_is_told_what_the_partitioner_decides(
         judged.put_pod(each)
     picture = Picture()
     picture.refresh(judged.account, NOTHING, judged.without_node)
-    found = Explainer(picture, judged)
+    found = Explainer(picture, lambda: judged)
     picture.stand(ClusterStanding(leading=Partitioners(runs=True)))
     shown = [(await found.short(judged.without_node[each.metadata.uid], NOW)).sentence for each in (fits, large)]
     assert shown[0].startswith("To be decided: slice nvidia.com/gpu-10gb is being made on GPU 0 of a")
@@ -176,7 +176,7 @@ def explainer(cluster: Cluster) -> Explainer:
     """Return what explains the pods of a cluster in which nothing is partitioned."""
     picture = Picture()
     picture.refresh(cluster.account, NOTHING)
-    return Explainer(picture, JudgedOverview())
+    return Explainer(picture, JudgedOverview)
 
 
 def text(cluster: Cluster, found: WaitingPod, viewer: Viewer) -> str:
@@ -206,7 +206,7 @@ async def test_a_pod_by_claim_is_told_what_its_claims_wait_for() -> None:
     judged.claims = of(node, *map(held, claimed))
     judged.claims.put_claim("1", (), PodClaim("red/train", (AskedDevice("gpu", "gpushare", {"memory": 30 * GIB}, 2),)))
     nothing = pod(request(container("main")), None, "p", namespace="red")
-    found, waiting = Explainer(picture, judged), WaitingPod(nothing, claims=(("gpu", "train"),))
+    found, waiting = Explainer(picture, lambda: judged), WaitingPod(nothing, claims=(("gpu", "train"),))
     picture.stand(ClusterStanding(classes=DeviceClasses(frozenset({"gpushare"}))))
     verdict = "Request gpu is for 2 GPUs, and 1 have room now"
     assert (await found.short(waiting, NOW)).sentence == verdict
@@ -251,7 +251,7 @@ async def test_a_page_has_fifty_pods_and_says_how_many_there_are(cluster: Cluste
     picture = Picture()
     many = [waits(f"p{number:03}", minutes=number, namespace="red") for number in range(120)]
     picture.refresh(cluster.account, NOTHING, {each.pod.uid: each for each in many})
-    pages = WaitingPages(picture, JudgedOverview())
+    pages = WaitingPages(picture, JudgedOverview)
     first, last = await pages.all("", ALICE), await pages.all("999999", ALICE)
     assert (first.count("/waiting/red/"), last.count("/waiting/red/")) == (50, 20)
     assert "120 pods wait for GPUs" in first
@@ -278,7 +278,7 @@ async def test_a_pod_is_explained_by_the_policy_of_the_extender(cluster: Cluster
     """The page names the policy and who chose it; a change of the policy is a change of the picture."""
     picture, found = Picture(), waits("p", 2, namespace="red")
     picture.refresh(cluster.account, NOTHING, {found.pod.uid: found})
-    before, pages = picture.revision.value, WaitingPages(picture, JudgedOverview())
+    before, pages = picture.revision.value, WaitingPages(picture, JudgedOverview)
     assert "Placement policy: binpack, assumed: the scheduler extender was not asked" in (
         await pages.one("red/p", ALICE) or ""
     )
