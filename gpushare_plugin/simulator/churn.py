@@ -14,6 +14,7 @@ from gpushare_plugin.observe.parts import Part
 from gpushare_plugin.packing.pod_kind import PodKind
 from gpushare_plugin.packing.rows import Spot
 from gpushare_plugin.simulator.cluster import SimulatedCluster
+from gpushare_plugin.simulator.refused_pods import PodCounts, RefusedPods
 from gpushare_plugin.simulator.trace import Trace
 
 LENGTH = 4.0
@@ -31,6 +32,8 @@ class Churned(Part, frozen=True, kw_only=True):
     """The allocated part of all GPUs, in percent, on average over time."""
     refused: float
     """The refused part of the GPU demand that arrived, in percent."""
+    refused_pods: RefusedPods
+    """Which of the pods that arrived were refused."""
 
 
 class _Arrival(NamedTuple):
@@ -47,7 +50,7 @@ class _Arrival(NamedTuple):
 def churn(trace: Trace, policy: str, seed: int, load: float) -> Churned:
     """Return what comes of pods whose demand is `load` percent of all GPUs on average."""
     cluster = SimulatedCluster(trace, policy, seed)
-    allocated = _MeanOverTime()
+    allocated, counts = _MeanOverTime(), PodCounts()
     ends: list[tuple[float, int, PodKind, Spot]] = []
     arrived = refused = 0
     for number, arrival in enumerate(_arrivals(trace, load, np.random.default_rng(seed))):
@@ -62,7 +65,8 @@ def churn(trace: Trace, policy: str, seed: int, load: float) -> Churned:
         if arrival.time >= MEASURED_FROM:
             arrived += arrival.kind.gpu_percent
             refused += arrival.kind.gpu_percent if found is None else 0
-    return Churned(allocated=allocated.mean, refused=100 * refused / max(1, arrived))
+            counts.count(arrival.kind, refused=found is None)
+    return Churned(allocated=allocated.mean, refused=100 * refused / max(1, arrived), refused_pods=counts.refused_pods)
 
 
 class _MeanOverTime:

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from statistics import fmean
 from typing import Literal, NamedTuple
 
 from gpushare_plugin.observe.parts import Part
 from gpushare_plugin.simulator.churn import Churned, churn
 from gpushare_plugin.simulator.filling import Filled, fill
+from gpushare_plugin.simulator.mean import mean
 from gpushare_plugin.simulator.trace import Trace
 
 Mode = Literal["fill", "churn"]
@@ -122,22 +122,5 @@ def _results(simulation: Simulation, runs: Sequence[Run], processes: int) -> Ite
 
 
 def _policy_result(policy: str, seeds: Sequence[SeedResult]) -> PolicyResult:
-    churned = [seed.churned for seed in seeds if seed.churned is not None]
-    return PolicyResult(
-        policy=policy,
-        filled=tuple(map(_mean_filled, zip(*(seed.filled for seed in seeds), strict=True))),
-        churned=_mean_churned(churned) if churned else None,
-        seeds=tuple(seeds),
-    )
-
-
-def _mean_filled(level: Sequence[Filled]) -> Filled:
-    return Filled(
-        demand=level[0].demand,
-        allocated=fmean(each.allocated for each in level),
-        unusable=fmean(each.unusable for each in level),
-    )
-
-
-def _mean_churned(seeds: Sequence[Churned]) -> Churned:
-    return Churned(allocated=fmean(each.allocated for each in seeds), refused=fmean(each.refused for each in seeds))
+    means = mean(seeds)
+    return PolicyResult(policy=policy, filled=means.filled, churned=means.churned, seeds=tuple(seeds))

@@ -3,13 +3,15 @@
 The measure is that of FGD's authors (USENIX ATC 2023, section 6): a pod that fits nowhere is refused and forgotten.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from gpushare_plugin.observe.parts import Part
 from gpushare_plugin.packing.pod_kind import WHOLE, PodKind
 from gpushare_plugin.simulator.cluster import SimulatedCluster
+from gpushare_plugin.simulator.leftover import Leftover, leftover
+from gpushare_plugin.simulator.refused_pods import PodCounts, RefusedPods
 from gpushare_plugin.simulator.trace import Trace
 
 FULL_DEMAND = 130
@@ -27,23 +29,34 @@ class Filled(Part, frozen=True, kw_only=True):
     """The allocated part of all GPUs, in percent."""
     unusable: float
     """The part of free GPU that typical pods cannot use, in percent."""
+    refused_pods: RefusedPods
+    """Which of the pods that came were refused."""
+    leftover: Leftover
+    """What is left of the nodes."""
 
 
 def fill(trace: Trace, policy: str, seed: int) -> tuple[Filled, ...]:
     """Return what a cluster is at each level of demand."""
-    cluster = SimulatedCluster(trace, policy, seed)
+    cluster, counts = SimulatedCluster(trace, policy, seed), PodCounts()
     filled: list[Filled] = []
     arrived = 0
     for kind in _arriving(trace, np.random.default_rng(seed)):
         arrived += kind.gpu_percent
-        filled += _reached(cluster, (level for level in LEVELS[len(filled) :] if round(arrived / cluster.gpus) > level))
-        cluster.place(kind)
-    return (*filled, *_reached(cluster, LEVELS[len(filled) :]))
+        reached = (level for level in LEVELS[len(filled) :] if round(arrived / cluster.gpus) > level)
+        filled += [_filled(level, cluster, counts) for level in reached]
+        counts.count(kind, refused=cluster.place(kind) is None)
+    return (*filled, *(_filled(level, cluster, counts) for level in LEVELS[len(filled) :]))
 
 
-def _reached(cluster: SimulatedCluster, levels: Iterable[int]) -> list[Filled]:
-    """Return what a cluster is now, for each level whose demand has come."""
-    return [Filled(demand=level, allocated=cluster.allocated, unusable=cluster.unusable) for level in levels]
+def _filled(demand: int, cluster: SimulatedCluster, counts: PodCounts) -> Filled:
+    """Return what a cluster is now, when a demand has come."""
+    return Filled(
+        demand=demand,
+        allocated=cluster.allocated,
+        unusable=cluster.unusable,
+        refused_pods=counts.refused_pods,
+        leftover=leftover(cluster.rows),
+    )
 
 
 def _arriving(trace: Trace, chance: np.random.Generator) -> Iterator[PodKind]:

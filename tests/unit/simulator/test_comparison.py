@@ -5,11 +5,14 @@ import pytest
 from gpushare_plugin.observe.cluster.columns import Style
 from gpushare_plugin.observe.parts import encode
 from gpushare_plugin.packing.pod_kind import PodKind
-from gpushare_plugin.packing.rows import NodeKind
+from gpushare_plugin.packing.rows import NodeKind, NodeRows
 from gpushare_plugin.simulator.churn import churn
 from gpushare_plugin.simulator.comparison import Mode, Simulation, SimulationReport, compare
 from gpushare_plugin.simulator.filling import LEVELS, fill
+from gpushare_plugin.simulator.leftover import Leftover, leftover
+from gpushare_plugin.simulator.mean import mean
 from gpushare_plugin.simulator.policies.table import COMPARED
+from gpushare_plugin.simulator.refused_pods import RefusedPods
 from gpushare_plugin.simulator.tables import lines
 from gpushare_plugin.simulator.trace import Trace
 from tests.unit.simulator.traces import NODES, a_trace
@@ -77,17 +80,51 @@ def test_the_load_is_what_is_asked_for() -> None:
     assert sum(each.allocated for each in results) / len(results) == pytest.approx(50, abs=3)
 
 
-def test_the_table_has_the_means_of_the_seeds() -> None:
+def test_refused_pods_are_told_by_what_they_ask_for() -> None:
+    """Pods beyond the CPU are refused, whatever they ask for; what never came counts as 0."""
+    nodes = (NodeKind(4_000, 393_216, 4, "T4"),)
+    one, several, share = PodKind(1_000, 1_024, 1), PodKind(1_000, 1_024, 2), PodKind(2_000, 1_024, 1, 10)
+    *_, full = fill(Trace(nodes, (one, several, share, share, share)), "packing", 1)
+    refused = full.refused_pods
+    assert refused.none == 0
+    assert 0 < refused.share < 100
+    every = fill(Trace((NodeKind(0, 393_216, 4, "T4"),), (one, several, PodKind(1, 1, 0))), "packing", 1)[-1]
+    assert every.refused_pods == RefusedPods(share=0, one=100, several=100, none=100)
+    assert churn(Trace(nodes, (one, PodKind(9_000, 1, 0))), "packing", 1, 500).refused_pods.none == 100
+
+
+def test_what_is_left_is_told_by_size_with_cpu_beside() -> None:
+    """A part counts where its size belongs, and a node without free GPU adds no CPU and no memory."""
+    rows = NodeRows([NodeKind(8_000, 8_192, 6, "T4"), NodeKind(8_000, 4_096, 1, "T4")])
+    rows.take(kind := PodKind(1_000, 1_024, 1), rows.spot(1, kind, 0))
+    for gpu, left in enumerate((10, 11, 20, 21, 90)):
+        rows.take(kind := PodKind(500, 1_024, 1, 100 - left), rows.spot(0, kind, gpu))
+    assert leftover(rows) == Leftover(gpus_by_size=(0.1, 0.31, 0.21, 0, 0, 0, 0, 0, 0.9, 1), cpu=5.5, memory=3)
+
+
+def test_the_mean_of_results_is_the_mean_of_their_numbers() -> None:
+    """In tuples and in parts within parts; what is the same everywhere keeps its type."""
+    first, second = (Leftover(gpus_by_size=(1.0, 2.0), cpu=cpu, memory=4) for cpu in (1.0, 2.0))
+    assert mean([first, second]) == Leftover(gpus_by_size=(1.0, 2.0), cpu=1.5, memory=4)
+    assert mean([(1.0, 4.0), (2.0, 4.0)]) == (1.5, 4.0)
+
+
+def test_the_tables_have_the_means_of_the_seeds() -> None:
     """A row for each policy in the order that was asked for, with two decimals."""
     report = compared("fill")
-    head, empty, titles, *rows = lines(report, Style())
+    head, *_ = filled = list(lines(report, Style()))
     assert head.startswith("20 nodes with 88 GPUs; 120 pods ask for ")
     assert head.endswith("In percent, mean of the seeds 1 to 2:")
-    assert not empty
-    assert titles.split()[0] == "POLICY"
-    assert [row.split()[0] for row in rows] == list(PACKING)
+    tables = [each.split("\n") for each in "\n".join(filled).split("\n\n")]
+    (first, refused, left) = tables[1], tables[3], tables[5]
+    assert len(tables) == 6
+    for table in (first, refused, left):
+        assert [row.split()[0] for row in table] == ["POLICY", *PACKING]
     seeds = [seed.filled[1].allocated for seed in report.policies[0].seeds]
-    assert rows[0].split()[2] == f"{sum(seeds) / 2:.2f}"
+    assert first[1].split()[2] == f"{sum(seeds) / 2:.2f}"
+    assert refused[1].split()[4] == f"{report.policies[0].filled[-1].refused_pods.none:.2f}"
+    assert left[1].split()[10] == f"{report.policies[0].filled[-1].leftover.gpus_by_size[9]:.2f}"
     _, _, titles, *rows = lines(compared("churn", seeds=1), Style())
     assert titles.split() == ["POLICY", "AT", "95", "ALLOCATED", "REFUSED"]
-    assert len(rows) == 3
+    assert [row.split()[0] for row in rows[:3]] == list(PACKING)
+    assert rows[-4].split() == ["POLICY", "SHARE", "ONE", "SEVERAL", "NONE"]
