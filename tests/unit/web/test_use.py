@@ -1,28 +1,36 @@
 """What pages say of the use of GPUs."""
 
+import asyncio
 from datetime import UTC, datetime
 
+import aiohttp
 import pytest
+from aiohttp import web
 
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.claims.cluster import ClusterClaims
 from gpushare_plugin.core.usage import GpuUsage, Usage
+from gpushare_plugin.ledger.node_record import ResourceRecord
 from gpushare_plugin.observe.cluster.limits import ContainerLimit
+from gpushare_plugin.observe.http.connections import listening
 from gpushare_plugin.observe.metrics.scraped import usage_of
 from gpushare_plugin.web.faults import SeenFaults
+from gpushare_plugin.web.following import FollowedPicture
 from gpushare_plugin.web.interest import LASTING, MOST, Interest, Interests
 from gpushare_plugin.web.node_page import NodePage
 from gpushare_plugin.web.pages import Pages
-from gpushare_plugin.web.paging import interest_of
+from gpushare_plugin.web.paging import interest_of, updates
 from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.query import Query
+from gpushare_plugin.web.server import LIMITS
 from gpushare_plugin.web.teams import Teams
 from gpushare_plugin.web.teams_page import TeamsPage
 from gpushare_plugin.web.tiles import OTHERS, classes, tiles
+from gpushare_plugin.web.updates import stream
 from gpushare_plugin.web.use import Level, UsedParts, UseReading, held_use, holders_of, used_parts
 from gpushare_plugin.web.viewer import EVERYTHING, Viewer
 from tests.unit.ledger.objects import uuid
-from tests.unit.observe.cluster.clusters import Cluster, gpu, recorded
+from tests.unit.observe.cluster.clusters import MEMORY, Cluster, gpu, recorded
 from tests.unit.web.measured import GIB, container_lines, gpu_lines, page
 
 ALICE = Viewer("alice", frozenset({"red"}))
@@ -177,6 +185,51 @@ def test_maps_by_another_colour_do_not_change_with_the_use() -> None:
     assert pages.rows(picture.nodes["a"], Query(), EVERYTHING) is before["held"]
     (row,) = pages.rows(picture.nodes["a"], BY_USE, EVERYTHING)
     assert "used: 50 % of memory" in row.markup
+
+
+async def test_a_change_of_use_reaches_the_pages_that_show_use() -> None:
+    """Whoever looks at the use of the node loads the page again; a page about anything else is told of nothing."""
+    cluster, _ = a_picture()
+    shown = FollowedPicture()
+    picture = shown.picture
+    picture.refresh(cluster.account, ClusterClaims())
+    before = picture.revision.value
+    picture.take_readings({"a": measured()})
+
+    async def told(address: str) -> str:
+        """Return the first event of the stream at an address."""
+
+        async def answer(request: web.BaseRequest) -> web.StreamResponse:
+            return await stream(request, shown, Pages(picture), EVERYTHING, {})
+
+        async with (
+            listening("127.0.0.1:0", answer, LIMITS) as port,
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{port}{address}") as events,
+        ):
+            return (await events.content.readuntil(b"\n\n")).decode()
+
+    nodes, one = updates(before), updates(before, Interest("a", whole_name=True))
+    assert "event: rows\ndata: {}" in await told(nodes)
+    assert not shown.interests.now(asyncio.get_running_loop().time())
+    assert "event: load" in await told(one)
+    assert "event: rows\ndata: {}" in await told(f"/updates?since={before}")
+    assert "used: 50 % of memory" in await told(f"/updates?color=use&since={before}")
+    assert set(shown.interests.now(asyncio.get_running_loop().time())) == {Interest("a", whole_name=True), Interest()}
+
+
+def test_a_gpu_in_two_resources_has_one_line_about_its_use() -> None:
+    """Memory and compute of a GPU are tables of their own."""
+    cluster, picture = Cluster(), Picture()
+    compute = ResourceRecord(name="cores", kind="cores", policy="binpack")
+    gpus = (gpu("a", 0), gpu("a", 0, 100, resource="cores"))
+    cluster.node("a", recorded(*gpus, kinds=(MEMORY, compute)))
+    picture.refresh(cluster.account, ClusterClaims())
+    picture.take_readings({"a": measured()})
+    faults = SeenFaults()
+    faults.take(picture.nodes, NOON)
+    page_of_node = NodePage(picture, faults).one("a", EVERYTHING) or ""
+    assert (page_of_node.count("used: 50 % of memory"), page_of_node.count("<caption>")) == (1, 2)
 
 
 def test_interests_end_and_are_bounded() -> None:
