@@ -167,6 +167,8 @@ def _seen(namespace: str, viewer: Viewer) -> str:
 def classes(tile: Tile, color: Color) -> str:
     """Return the classes of a tile in the style sheet: its colour, its level and its borders."""
     level = -(-tile.held * STEPS // 100)
+    if color == "use" and tile.used.level not in {"unknown", "idle"}:
+        level = max(level, 1)  # a colour is seen of a GPU that is used, and that nobody holds
     found = [f"h{level}", _color(tile, color)]
     if tile.promised:
         found.append("promised")

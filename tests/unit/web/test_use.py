@@ -105,6 +105,8 @@ def test_a_tile_has_the_use_as_colour_and_in_words() -> None:
     assert (classes(used, "use"), classes(other, "use")) == ("h14 u-medium", "h0 u-unknown")
     assert used.used.in_words == "used: 50 % of memory, 50 % of compute"
     assert used.users == ("red/red-pod: memory main: 2.0 GiB, compute main: 25 %, limit in effect",)
+    (_, stolen) = tiles(node, ALICE, Usage((GpuUsage(uuid(1, "a"), 10, 10),)))
+    assert classes(stolen, "use") == "h1 u-full"
     assert [classes(each, "use") for each in tiles(node, ALICE)] == ["h14 u-unknown", "h0 u-unknown"]
 
 
