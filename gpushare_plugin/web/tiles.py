@@ -124,10 +124,17 @@ def gpus_of(node: NodeUse) -> Mapping[str, list[tuple[ResourceUse, GpuUse]]]:
     return found
 
 
-def reason_for(gpu: GpuUse, viewer: Viewer) -> str:
-    """Return why nobody gets units of a GPU, empty for a usable GPU; claims that a viewer may not see have no name."""
-    reason = gpu.reason or ""
-    return HELD_BY_CLAIMS if viewer.namespaces is not None and reason.startswith(HELD_BY_CLAIMS) else reason
+def reason_for(reason: str | None, viewer: Viewer) -> str:
+    """Return why nobody gets units of a GPU, empty for a usable GPU.
+
+    Reasons that name pods or claims name none for a viewer who may not see all.
+    """
+    text = reason or ""
+    return text.partition(":")[0] if viewer.namespaces is not None and text.startswith(_NAMING) else text
+
+
+_NAMING = (HELD_BY_CLAIMS, "waiting")
+"""The beginnings of the reasons that name the pods or the claims that have the GPU."""
 
 
 def _shares(uses: Iterable[tuple[ResourceUse, GpuUse]]) -> Iterator[TileShare]:

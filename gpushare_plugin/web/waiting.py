@@ -19,7 +19,7 @@ from gpushare_plugin.observe.cluster.explanation import Explanation, GpuVerdict,
 from gpushare_plugin.observe.cluster.verdict import with_verdict
 from gpushare_plugin.partitioner.outlook import JudgedOverview
 from gpushare_plugin.web.picture import Picture
-from gpushare_plugin.web.tiles import OTHERS
+from gpushare_plugin.web.tiles import OTHERS, reason_for
 from gpushare_plugin.web.viewer import Viewer
 
 _STEPS = 16
@@ -138,7 +138,7 @@ def for_viewer(found: NodeVerdict, viewer: Viewer) -> NodeVerdict:
 
 
 def _gpu(found: GpuVerdict, viewer: Viewer) -> GpuVerdict:
-    return replace(found, holders=tuple(_named(found.holders, viewer)))
+    return replace(found, holders=tuple(_named(found.holders, viewer)), reason=reason_for(found.reason, viewer) or None)
 
 
 def _named(labels: Sequence[str], viewer: Viewer) -> Iterator[str]:

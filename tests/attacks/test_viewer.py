@@ -67,7 +67,9 @@ async def server() -> AsyncIterator[ApiServer]:
     """Run an API server with everything that pages say of pods and claims, and nearly all of it hidden."""
     async with ApiServer() as running:
         running.people.tokens |= TOKENS
-        a_node(running, "gpu-1", encode(recorded(*(gpu("gpu-1", index) for index in range(4)))))
+        ends = "changes its mode when its pods end: zebra-team/zebra-over"
+        gpus = [gpu("gpu-1", index, reason=ends if index == 3 else None) for index in range(4)]
+        a_node(running, "gpu-1", encode(recorded(*gpus)))
         create(running, "red-pod", "gpu-1", namespace="red", allocation=on(0))
         broken = {"zebra-main": {"GPU-gpu-1-0": Effect("not in effect", "zebra-reason")}}
         create(running, "zebra-broken", "gpu-1", allocation=on(0), limits=write_limits(broken))

@@ -109,8 +109,8 @@ def test_claims_fill_tiles_and_have_no_name_for_others() -> None:
     assert (tile.gpu, tile.held, tile.namespaces) == ("0", 20, ("blue",))
     assert tile.in_words == "0 of 15 GiB, 3072 of 15360 MiB; held by claims"
     (unit,) = found.resources[0].gpus
-    assert reason_for(unit, EVERYTHING) == "held by claims: blue/their-claim"
-    assert reason_for(unit, stranger) == "held by claims"
+    assert reason_for(unit.reason, EVERYTHING) == "held by claims: blue/their-claim"
+    assert reason_for(unit.reason, stranger) == "held by claims"
     assert [each.namespaces for each in tiles(found, stranger)] == [(OTHERS,)]
 
 
