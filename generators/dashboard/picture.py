@@ -28,7 +28,7 @@ BLANK = "no data"
 _STEP = 5
 """Seconds between the points of a line."""
 _COLUMN, _GRID, _GAP, _TITLE = 50, 24, 8, 30
-_HEIGHTS = {"stat": 90, "gauge": 90}
+_HEIGHTS = {"stat": 90, "gauge": 90, "table": 150}
 _HEIGHT = 190
 _MOST_ROWS, _CELL = 6, 145
 _LEFT, _TOP, _LEGEND_LINE, _MOST_LINES = 54, 26, 14, 4

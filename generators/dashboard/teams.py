@@ -25,7 +25,7 @@ NAMESPACES = (
         Query(f"sum by ({_BY}) ({_USED})", "Memory used", "bytes"),
         Query(
             f"sum by ({_BY}) ({_USED} and {_LIMIT}) / sum by ({_BY}) ({_LIMIT} and {_USED})",
-            "Memory used, of what is held",
+            "Memory used of held",
             "percentunit",
         ),
         Query(f"sum by ({_BY}) ({_COST})", "Cost of an hour"),
@@ -80,7 +80,7 @@ FREE = (
         Query(f"max by (cluster, product, resource) ({free()})", "Largest free piece, units"),
         Query(_ALL, "Memory free", "bytes"),
         Query(_LARGEST, "Largest free piece, memory", "bytes"),
-        Query(_LOST, "Free in pieces that are too small", "bytes"),
+        Query(_LOST, "In pieces too small", "bytes"),
     ),
     lines(
         "Largest free piece",
@@ -115,7 +115,7 @@ PODS = (
         Query(f"max by ({_BY_POD}) ({pods('gpushare_container_units')})", "Units"),
         Query(f"max by ({_BY_POD}) ({_LIMIT})", "Memory held", "bytes"),
         Query(f"max by ({_BY_POD}) ({_USED})", "Memory used", "bytes"),
-        Query(f"max by ({_BY_POD}) ({_USED} / {_LIMIT})", "Memory used, of what is held", "percentunit"),
+        Query(f"max by ({_BY_POD}) ({_USED} / {_LIMIT})", "Memory used of held", "percentunit"),
         Query(f"max by ({_BY_POD}) ({_UTILIZATION})", "Utilization", "percentunit"),
     ),
     lines("Memory in use", "What each container uses of its GPU." + _NEEDS, _USED, _CONTAINER, "bytes"),
