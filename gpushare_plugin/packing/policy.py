@@ -79,16 +79,14 @@ class Packing:
 
     def losses(self, kind: PodKind, fitting: Integers) -> tuple[Integers, Numbers]:
         """Return the GPU for a share, and the loss in GPUs, on each of the nodes that have room for a pod."""
-        if not kind.gpus:
-            return np.zeros_like(fitting), self._loss_of_room(kind, fitting, 0.0) + BESIDE_GPUS * self._free_part(
-                fitting
-            )
+        gpus, lost = np.zeros_like(fitting), np.full(len(fitting), float(kind.gpus))
+        losses = np.zeros(len(fitting))
         if kind.is_share:
             gpus, lost, left = self._best_gpus(kind.percent, fitting)
-            losses = self._loss_of_room(kind, fitting, lost) + TIGHTNESS * left
-        else:
-            gpus = np.zeros_like(fitting)
-            losses = self._loss_of_room(kind, fitting, float(kind.gpus))
+            losses += TIGHTNESS * left
+        losses += self._loss_of_room(kind, fitting, lost)
+        if not kind.gpus:
+            return gpus, losses + BESIDE_GPUS * self._free_part(fitting)
         losses += self._scarcity[fitting] * (kind.gpu_percent / WHOLE)
         if (draining := self._draining()) > 0:
             losses += draining * DRAINING * self._free_part(fitting, kind.gpu_percent)
@@ -113,7 +111,7 @@ class Packing:
             self._losses[percent] = costs.round(9)  # or noise in the last digit would break ties
         return self._losses[percent]
 
-    def _loss_of_room(self, kind: PodKind, fitting: Integers, lost: Numbers | float) -> Numbers:
+    def _loss_of_room(self, kind: PodKind, fitting: Integers, lost: Numbers) -> Numbers:
         rows = self._rows
         after = self._balanced(
             fitting,
