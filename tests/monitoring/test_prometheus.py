@@ -218,7 +218,7 @@ async def alerts_are_pending(ask: Ask) -> bool:
     if any(rule["health"] != "ok" for rule in rules):
         return False
     raised = {
-        rule["name"]: {alert["labels"].get("node") for alert in rule["alerts"]} for rule in rules if rule["alerts"]
+        rule["name"]: {alert["labels"].get("node") for alert in rule["alerts"]} for rule in rules if rule.get("alerts")
     }
     return all(raised.get(name) == set(MONITORS) for name in ("GpuFaulty", "GpuOverused"))
 
