@@ -90,8 +90,13 @@ class SeenFaults:
 def _faults(use: NodeUse) -> Mapping[_Key, tuple[str, str]]:
     """Return the faults of the GPUs of a node, each with the index of the GPU and the reason."""
     return {
-        (gpu.uuid, state): (label, gpu.reason if gpu.reason and gpu.reason.startswith(state) else "")
+        (gpu.uuid, state): (label, _reason(gpu.reason or "", state))
         for label, several in gpus_of(use).items()
         for _, gpu in several
         for state in filter(is_fault, gpu_states(gpu))
     }
+
+
+def _reason(reason: str, state: str) -> str:
+    """Return why a GPU is in a state; empty for a state that is not the reason why nobody gets the GPU."""
+    return reason.removeprefix(state).removeprefix(": ") if reason.startswith(state) else ""

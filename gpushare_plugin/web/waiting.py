@@ -102,7 +102,7 @@ class Explainer:
             found = await self._steps(waiting, told, self._claims(waiting), whole=False)
             fits = any(each.fits for each in found.nodes)
             says = told.waits[0] if told.waits and (fits or not found.nodes) else ""
-            kept = self._short.put(key, ShortVerdict(found.verdict, says))
+            kept = self._short.put(key, ShortVerdict(found.verdict, says if says != found.verdict else ""))
         return kept
 
     def _claims(self, waiting: WaitingPod) -> ClaimOverview | None:

@@ -3,8 +3,12 @@
 import json
 from typing import Any
 
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.base.version import __version__
 from gpushare_plugin.kube.client import NODES
-from gpushare_plugin.ledger.annotations import write_allocation
+from gpushare_plugin.kube.lease import leases
+from gpushare_plugin.kube.names import EXTENDER_LEASE
+from gpushare_plugin.ledger.annotations import PLACEMENT, write_allocation
 from gpushare_plugin.ledger.node import GPU_MEMORY
 from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION, GpuRecord, encode
 from gpushare_plugin.ledger.pod import Share
@@ -24,7 +28,8 @@ def a_cluster(server: ApiServer, nodes: int) -> None:
     """Create nodes of eight GPUs of three models, with pods, faulty and cordoned GPUs, promises, and pods that wait."""
     for number in range(nodes):
         name = f"gpu-{number:04d}"
-        record = recorded(*(_gpu(name, number, index) for index in range(GPUS)))
+        gpus = (_gpu(name, number, index) for index in range(GPUS))
+        record = replace(recorded(*gpus), config="training", gpushare=__version__)
         metadata = {
             "name": name,
             "annotations": {GPUS_ANNOTATION: encode(record)},
@@ -35,6 +40,8 @@ def a_cluster(server: ApiServer, nodes: int) -> None:
             if units := (number * 7 + index * 13) % 5 * UNITS // 4:
                 _pod(server, name, number * GPUS + index, units, index)
     _waiting(server)
+    lease = {"metadata": {"name": EXTENDER_LEASE, "annotations": {PLACEMENT: "binpack"}}}
+    server.store.create(leases("kube-system"), {**lease, "spec": {"holderIdentity": "extender"}})
 
 
 def _waiting(server: ApiServer) -> None:

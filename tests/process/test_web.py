@@ -243,7 +243,7 @@ async def test_the_page_of_a_node_has_its_config_and_the_faults_that_came_and_we
             gpus = gpu("gpu-1", 0, healthy=not reason, reason=reason), gpu("gpu-1", 1)
             written = encode(replace(recorded(*gpus), config="a100", gpushare="1.2.3"))
             server.store.patch(NODES, "gpu-1", {"metadata": {"annotations": {GPUS_ANNOTATION: written}}})
-            while "<td>unhealthy: XID 79</td>" not in shown or until not in shown:
+            while "<td>XID 79</td>" not in shown or until not in shown:
                 await event(updates)
                 async with browser.get(at(address, "/nodes/gpu-1")) as answer:
                     shown = await answer.text()

@@ -42,7 +42,7 @@ def test_a_fault_has_its_beginning_its_newest_reason_and_its_end() -> None:
         seen.node("a", *reasons)
         seen.look()
     first, second = seen.faults.of("a")
-    assert (first.gpu, first.fault, first.reason) == ("0", "unhealthy", "unhealthy: XID 79: it needs a reset")
+    assert (first.gpu, first.fault, first.reason) == ("0", "unhealthy", "XID 79: it needs a reset")
     assert (first.began, first.was_there, first.ended) == (START + timedelta(minutes=1), False, None)
     assert (second.gpu, second.began, second.was_there) == ("1", START, True)
     assert (second.ended, second.vanished) == (START + timedelta(minutes=2), False)
@@ -84,8 +84,8 @@ def test_the_page_of_a_node_has_the_faults_of_each_gpu() -> None:
     page = Words(NodePage(seen.picture, seen.faults).one("a", EVERYTHING) or "").found
     start = page.index("Faults of GPU 0")
     assert page[start + 6 : start + 16] == [
-        *("0", "unhealthy", "unhealthy: XID 79", "2026-01-01 00:02:00 UTC", "now"),
-        *("0", "unhealthy", "unhealthy: XID 48", "before 2026-01-01 00:00:00 UTC", "2026-01-01 00:01:00 UTC"),
+        *("0", "unhealthy", "XID 79", "2026-01-01 00:02:00 UTC", "now"),
+        *("0", "unhealthy", "XID 48", "before 2026-01-01 00:00:00 UTC", "2026-01-01 00:01:00 UTC"),
     ]
     assert any(each.startswith("Faults are those seen since 2026-01-01 00:00:00 UTC") for each in page)
 

@@ -46,6 +46,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MISTAKEN = request(ContainerRequest("main", "app", (("aliyun.com/gpu-memory", 8),)))
 NOTHING = ClusterClaims()
 ALL = DeviceClasses()
+GATE = "Scheduling gate hold: no scheduler looks at the pod until it is removed"
 NO_CPU, LESS = "The scheduler says: no CPU", "the pod fits when others end, or if it asks for 5 at most"
 ALICE = Viewer("alice", frozenset({"red"}))
 
@@ -91,7 +92,7 @@ def test_the_oldest_comes_first_and_others_are_counted(cluster: Cluster) -> None
             waits("p", 2, reasons=(NO_CPU,)),
             f"The pod fits on 1 of 1 nodes by their GPUs, and waits for another reason, which stands below: {NO_CPU}",
         ),
-        (waits("p", gates=("hold",)), "Scheduling gate hold: no scheduler looks at the pod until it is removed"),
+        (waits("p", gates=("hold",), reasons=(GATE,)), GATE),
         (
             WaitingPod(pod(MISTAKEN, None, "p")),
             "No node offers aliyun.com/gpu-memory; did you mean aliyun.com/gpu-mem?",
