@@ -49,14 +49,14 @@ class View(NamedTuple):
 
 VIEWS = (
     View("map", "/"),
-    View("map-small", "/?size=small&color=namespace"),
+    View("map-small", "/?size=small&color=namespace", height=480),
     View("map-large", "/?size=large&node=gpu-000&color=way", height=600),
-    View("map-pools", "/?group=pool&size=small"),
+    View("map-pools", "/?group=pool&size=small", height=580),
     View("map-telephone", "/?color=namespace", TELEPHONE, 700),
     View("nodes", "/nodes", height=480),
     View("node", "/nodes/gpu-0003"),
     View("teams", "/teams", height=400),
-    View("fits", "/fits?request=30+GiB"),
+    View("fits", "/fits?request=30+GiB", height=680),
     View("waiting", "/waiting", height=400),
     View("waiting-pod", "/waiting/search/train-large", height=500),
 )
