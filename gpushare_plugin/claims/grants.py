@@ -234,8 +234,8 @@ def _refuse_without_limits(title: str, parts: Sequence[_Taken]) -> None:
         _cannot(
             title,
             f"shares of GPUs {labels} found, and MPS does not limit a process that sees fewer GPUs than its share has; "
-            "ask for one GPU in the request, or accept the risk with allowMultiGPUShares: true in sharing.memory of "
-            "the config of the node",
+            "ask for one GPU in the request, or accept the risk with sharing.memory.resources[].allowMultiGPUShares: "
+            "true in the config of the node",
         )
 
 

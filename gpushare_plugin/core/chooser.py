@@ -219,7 +219,7 @@ def refuse_unlimited(resource: str, units: Mapping[str, int]) -> None:
 
 WHY_SINGLE_GPU = (
     "MPS does not limit a process that sees fewer GPUs than its share has. Remove the label aliyun.com/gpu-count from "
-    "the pod, or accept the risk with allowMultiGPUShares: true in sharing.memory of the node's config"
+    "the pod, or accept the risk with sharing.memory.resources[].allowMultiGPUShares: true in the node's config"
 )
 """The reason why a share is on one GPU only, and the remedy for a share on several GPUs."""
 

@@ -168,6 +168,7 @@ async def test_a_pod_whose_claims_the_node_refuses_has_the_reason(server: ApiSer
     said = await explained_placed(server, tmp_path)
     assert f"The kubelet of {NODE} says: claim team/other: 31744 MiB of memory allocated\\x1b[2J" in said
     assert ("no-room" in said, "no volume" in said) == (False, False)
+    assert ("Promise" in said, "offers none" in said) == (False, False), "the pod asks for no units"
     rights = [Permission("list", "nodes"), Permission("list", "pods")]
     rights += [Permission("get", "resourceclaims", group="resource.k8s.io")]
     server.permissions = [*rights, Permission("list", "resourceslices", group="resource.k8s.io")]

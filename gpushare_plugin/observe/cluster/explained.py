@@ -50,7 +50,7 @@ def _head(explained: Explanation) -> Iterator[str]:
     yield Headed(f"Pod {name} {states[explained.state]}")
     asked = ", ".join(f"{amount} {resource}" for resource, amount in explained.amounts.items())
     split = f", split evenly over {explained.gpu_count} GPUs" if explained.gpu_count > 1 else ""
-    by_units = bool(asked) or not explained.claims
+    by_units = _by_units(explained)
     if by_units:
         yield f"Asks for: {asked or 'no extended resource'}{split}"
     for each in explained.not_offered:
@@ -198,20 +198,17 @@ def _place(node: NodeVerdict) -> str:
     )
 
 
+def _by_units(explained: Explanation) -> bool:
+    """Return whether the pod asks for extended resources; a pod that asks for nothing is told that."""
+    return bool(explained.amounts) or not explained.claims
+
+
 def _placed(explained: Explanation) -> Iterator[str]:
-    if explained.promise_problem is not None:
-        yield f"Promise: cannot be read, so it does not count: {explained.promise_problem}"
-    elif explained.promise_node is None:
-        by_aliyun = any(each.source == "indexes" for each in explained.granted)
-        chose = "" if by_aliyun else ", and the node chose the GPU"
-        yield f"Promise: none; it was bound without the scheduler extender of gpushare{chose}"
-    elif explained.promise_node != explained.node:
-        yield f"Promise: for node {explained.promise_node}, so it does not count here"
-    else:
-        yield f"Promise: made by the scheduler extender at {explained.promise_time}"
-    if not explained.granted:
-        yield ""
-        yield f"Node {explained.node} offers none of these resources now."
+    if _by_units(explained):
+        yield _promise(explained)
+        if not explained.granted:
+            yield ""
+            yield f"Node {explained.node} offers none of these resources now."
     indexes = {gpu: index for each in explained.granted for gpu, index in each.indexes.items()}
     for limit in explained.limits:
         who = f"container {limit.container}" if limit.container else "its containers"
@@ -228,6 +225,18 @@ def _placed(explained: Explanation) -> Iterator[str]:
             yield f"  Promised: {_by_container(each, each.promised or {})}"
             yield f"  Allocated: {_by_container(each, each.allocated or {})}"
             yield "  Drift: the node gave it other units than were promised; what the node says counts"
+
+
+def _promise(explained: Explanation) -> str:
+    if explained.promise_problem is not None:
+        return f"Promise: cannot be read, so it does not count: {explained.promise_problem}"
+    if explained.promise_node is None:
+        by_aliyun = any(each.source == "indexes" for each in explained.granted)
+        chose = "" if by_aliyun else ", and the node chose the GPU"
+        return f"Promise: none; it was bound without the scheduler extender of gpushare{chose}"
+    if explained.promise_node != explained.node:
+        return f"Promise: for node {explained.promise_node}, so it does not count here"
+    return f"Promise: made by the scheduler extender at {explained.promise_time}"
 
 
 def _by_container(granted: Granted, shares: Mapping[str, Mapping[str, int]]) -> str:

@@ -175,7 +175,7 @@ def test_replicas_of_several_gpus_have_the_defaults_of_the_daemon() -> None:
     [
         (
             memory(isolation="mps"),
-            r"claim default/claim-1, request gpu: shares of GPUs 0, 1 found, and MPS does not limit",
+            r"claim-1, request gpu: shares of GPUs 0, 1 found, and MPS.*sharing\.memory\.resources\[\]\.allowMulti",
         ),
         (SLICES, r"slices of several GPUs found \(0, 1\).*ask for one GPU"),
         (memory(devices=[0]), r"GPUs 0, 1 are not shared alike.*matchAttribute"),

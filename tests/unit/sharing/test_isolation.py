@@ -243,7 +243,7 @@ def test_a_share_on_several_gpus_is_refused_under_mps() -> None:
     nodes = a_node(40960, 40960)
     (resource,) = planned(nodes, sharing=memory(isolation="mps")).resources
     first, second = ([unit.id for unit in units[:3]] for units in resource.units.by_gpu.values())
-    with pytest.raises(PlacementError, match="allowMultiGPUShares: true"):
+    with pytest.raises(PlacementError, match=r"sharing\.memory\.resources\[\]\.allowMultiGPUShares: true"):
         resource.allocate([*first, *second], Recipient(6, promised=True))
     assert resource.allocate(first, Recipient(3, promised=True)).environment["NVIDIA_VISIBLE_DEVICES"]
     described = resource_record(resource)

@@ -195,9 +195,15 @@ def check_node(page: str, node: Object) -> None:
             row.append("; ".join(each["effect"] for each in pod["limits"]) or "unknown")
             assert any(words[place : place + len(row)] == row for place in range(len(words)))
         for claim in each["claims"]:
-            assert any(
-                words[place - 1] == claim["namespace"] for place, said in enumerate(words) if said == claim["claim"]
-            )
+            row = [claim["namespace"], claim["claim"], claim["request"], ", ".join(claim["pods"]), *amounts(claim)]
+            row = [cell for cell in row if cell]
+            assert any(words[place : place + len(row)] == row for place in range(len(words)))
+
+
+def amounts(claim: Object) -> list[str]:
+    """Return what a claim has of a GPU, as `gpushare inspect` shows it: a dash for what the claim has none of."""
+    units = {"memoryMiB": " MiB", "shares": "", "computePercent": " %"}
+    return ["-" if claim[key] is None else f"{claim[key]}{unit}" for key, unit in units.items()]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -214,7 +214,7 @@ def test_a_share_on_several_gpus_under_mps_is_explained() -> None:
     cluster.node("gpu-1", recorded(gpu("gpu-1", 0), gpu("gpu-1", 1), kinds=kinds))
     said = text(explained(cluster, memory(4, gpus="2")))
     assert "MPS does not limit a process that sees fewer GPUs than its share has" in said
-    assert "allowMultiGPUShares: true" in said
+    assert "sharing.memory.resources[].allowMultiGPUShares: true" in said
 
 
 def test_a_node_whose_gpus_are_out_says_so() -> None:
