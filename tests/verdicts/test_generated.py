@@ -76,6 +76,7 @@ def _written(inventory: Inventory, sections: Json, **changes: Any) -> Json:
     assert not decided.problems
     snapshot: Snapshot = replace(planned_snapshot(config.config, inventory, decided), **changes)
     found: Json = json.loads(encode(record(snapshot)))
+    del found["gpushare"]  # the version of the daemon, which people read and no verdict
     return found
 
 
