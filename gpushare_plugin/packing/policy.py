@@ -1,6 +1,6 @@
 """The policy `packing`: a pod goes where the least room for pods to come is lost.
 
-The room of a node is the sum of the values of its free GPU parts. Its balanced room is the room that the free CPU and
+The room of a node is the sum of the values of its free pieces. Its balanced room is the room that the free CPU and
 memory of the node can feed. docs/packing.md explains the rules and the numbers.
 """
 
@@ -103,7 +103,7 @@ class Packing:
         return gpus, self._values[before] - self._values[after], after / WHOLE
 
     def _costs(self, percent: int) -> Numbers:
-        """Return what a share costs on each free part from 0 to 100 percent; infinite if the share has no room."""
+        """Return what a share costs on each free piece from 0 to 100 percent; infinite if the share has no room."""
         if percent not in self._losses:
             costs = np.full(WHOLE + 1, np.inf)
             costs[percent:] = self._values[percent:] - self._values[: WHOLE + 1 - percent]

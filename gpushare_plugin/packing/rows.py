@@ -54,13 +54,13 @@ class NodeRows:
         """The place of each node's model in `models`."""
         columns = np.arange(self.gpus.max(initial=1))
         self.free: Integers = np.where(columns < self.gpus[:, None], WHOLE, 0)
-        """The free part of each GPU in percent, by node and column; 0 in columns beyond a node's GPUs."""
+        """The free piece of each GPU in percent, by node and column; 0 in columns beyond a node's GPUs."""
         self.free_cpu: Integers = self.cpu.copy()
         """The free CPU of each node, in thousandths of a core."""
         self.free_memory: Integers = self.memory.copy()
         """The free memory of each node in MiB."""
         self.free_percent: Integers = self.free.sum(axis=1)
-        """The sum of the free parts of each node, in percent of one GPU."""
+        """The sum of the free pieces of each node, in percent of one GPU."""
         self.free_whole: Integers = self.gpus.copy()
         """The number of GPUs of each node that are wholly free."""
         self._accepted: dict[frozenset[str], Flags] = {}

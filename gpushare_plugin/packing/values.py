@@ -1,4 +1,4 @@
-"""What each free part of a GPU is worth, learned from the sizes of shares.
+"""What each free piece of a GPU is worth, learned from the sizes of shares.
 
 The value of a part is its worth in whole GPUs under the dual prices of bin packing: what no mix of the sizes can fill
 is worth little. The prices solve the linear program of Gilmore and Gomory ("A Linear Programming Approach to the
@@ -32,7 +32,7 @@ LINEAR: NDArray[np.float64] = np.arange(WHOLE + 1) / WHOLE
 
 
 def part_values(shares: Mapping[int, float]) -> NDArray[np.float64]:
-    """Return the value in GPUs of each free part from 0 to 100 percent, given the numbers of shares by size."""
+    """Return the value in GPUs of each free piece from 0 to 100 percent, given the numbers of shares by size."""
     counted = _counted(shares)
     if not counted:
         return LINEAR

@@ -1,4 +1,4 @@
-"""What is left of a cluster: free GPU by the size of the free parts, and the CPU and memory beside."""
+"""What is left of a cluster: free GPU by the size of the free pieces, and the CPU and memory beside."""
 
 import numpy as np
 
@@ -7,14 +7,14 @@ from gpushare_plugin.packing.pod_kind import WHOLE
 from gpushare_plugin.packing.rows import NodeRows
 
 STEP = 10
-"""The width of a size class of free parts, in percent."""
+"""The width of a size class of free pieces, in percent."""
 
 
 class Leftover(Part, frozen=True, kw_only=True):
     """What is free of GPUs, and of the nodes with free GPU."""
 
     gpus_by_size: tuple[float, ...]
-    """The free GPU in free parts of 1 to 10 percent, of 11 to 20, and so on up to 91 to 100, in GPUs."""
+    """The free GPU in free pieces of 1 to 10 percent, of 11 to 20, and so on up to 91 to 100, in GPUs."""
     cpu: float
     """The free CPU of the nodes with free GPU, in cores."""
     memory: float

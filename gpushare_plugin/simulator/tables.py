@@ -32,7 +32,7 @@ def _filled(report: SimulationReport, style: Style) -> Iterator[str]:
         levels[-1].lower(), [(policy, result[-1].refused_pods) for policy, result in filled.items()], style
     )
     yield ""
-    yield f"Free GPU {levels[-1].lower()} %, in GPUs, by the size of the free part in percent:"
+    yield f"Free GPU {levels[-1].lower()} %, in GPUs, by the size of the free piece in percent:"
     yield ""
     yield from Table(
         ["POLICY", *(f"{most - STEP + 1}-{most}" for most in range(STEP, 101, STEP))],

@@ -19,7 +19,7 @@ _GPUS = 8 * WHOLE
 NodeScore = Callable[[NodeRows, PodKind, Integers], Numbers]
 """Returns the score of each node that has room for a pod; the highest is best."""
 GpuScore = Callable[[Integers], Integers]
-"""Returns the score of each GPU from the free parts; the highest is best, of the GPUs that have room."""
+"""Returns the score of each GPU from the free pieces; the highest is best, of the GPUs that have room."""
 
 
 class Scored(ComparedPolicy):
@@ -44,12 +44,12 @@ class Scored(ComparedPolicy):
 
 
 def tightest(free: Integers) -> Integers:
-    """Prefer the GPU with the smallest free part."""
+    """Prefer the GPU with the smallest free piece."""
     return -free
 
 
 def most_free(free: Integers) -> Integers:
-    """Prefer the GPU with the largest free part."""
+    """Prefer the GPU with the largest free piece."""
     return free
 
 

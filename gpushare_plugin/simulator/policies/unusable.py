@@ -2,7 +2,7 @@
 
 Q. Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent", USENIX
 ATC 2023, section 3. For a typical pod, all free GPU of a node is unusable if the pod asks for no GPU, or if the CPU,
-the model or the GPUs of the node do not suffice; otherwise, the free parts that are smaller than the pod asks for.
+the model or the GPUs of the node do not suffice; otherwise, the free pieces that are smaller than the pod asks for.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ class Unusable:
     """The unusable part of nodes, read from one table.
 
     For each model, each amount of CPU that a typical kind asks for, and each number of wholly free GPUs, the table has
-    the GPUs that are unusable on average for each free part from 0 to 100 percent. A node has the sum over its GPUs.
+    the GPUs that are unusable on average for each free piece from 0 to 100 percent. A node has the sum over its GPUs.
     """
 
     def __init__(self, rows: NodeRows, pods: Sequence[PodKind]) -> None:
@@ -46,7 +46,7 @@ class Unusable:
         """Return what would be unusable of GPUs, by node and column, in GPUs.
 
         Each node would have so much CPU free, in thousandths of a core. `whole` is the number of wholly free GPUs of
-        the node, and `free` the free parts in percent, both by node and column.
+        the node, and `free` the free pieces in percent, both by node and column.
         """
         cpus, wholes, parts = self._strides
         place = self._rows.model[fitting] * cpus + np.searchsorted(self._cpus, free_cpu, side="right")
