@@ -28,7 +28,7 @@ IN_TIME = 4.0
 AT_A_TIME = 16
 """The most daemons that are asked at the same time."""
 STARTED = 20
-"""The most readings that begin in a second: what so many daemons say takes a sixth of a core to decode."""
+"""The most readings that begin in a second: with 40 containers each, their answers take a tenth of a core to decode."""
 MOST_BYTES = 4 * 1024 * 1024
 """The most bytes of an answer: a page about 1000 containers has a quarter of that."""
 OLDEST = 60.0

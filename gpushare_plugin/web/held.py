@@ -31,7 +31,7 @@ class HeldAmounts(Struct, frozen=True):
     wasted_mib: int = 0
     """The held memory that is known not to be used, in MiB.
 
-    What one pod uses beyond its share is no less waste of another.
+    A pod that uses more than its share does not lower the waste of other pods.
     """
 
     def plus(self, other: "HeldAmounts", times: int = 1) -> "HeldAmounts":
