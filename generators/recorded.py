@@ -17,9 +17,9 @@ _FILES = DOCUMENTS.parent / "charts/gpushare/files"
 COST_FILE, DCGM_FILE = _FILES / "cost.yaml", _FILES / "dcgm.yaml"
 
 COST = "gpushare:cost:per_hour"
-"""What the part of each GPU costs by the hour that a namespace holds."""
+"""What each namespace's part of each GPU costs by the hour."""
 PRICE = "gpushare:price:per_hour"
-"""What a GPU costs by the hour, by the label `product`; a MIG instance costs as much of that as it has memory."""
+"""What a GPU costs by the hour, by the label `product`; a MIG instance costs as much of the price as it has memory."""
 
 
 _MIB = 1 << 20

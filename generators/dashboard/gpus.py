@@ -43,7 +43,7 @@ CLUSTER = (
     ),
     number(
         "GPUs that cannot be allocated",
-        "GPUs that are faulty, cordoned or not served by MPS, also where only a MIG instance is. Alerts: GpuFaulty, "
+        "GPUs that are faulty, cordoned or not served by MPS, and GPUs of which a MIG instance is. Alerts: GpuFaulty, "
         "GpuNotServedByMps, GpuDriverLimitsNotSet.",
         f"sum({_CANNOT})",
         wrong_from=1,
@@ -62,7 +62,7 @@ CLUSTER = (
     ),
     gauge(
         "Memory of GPUs in use",
-        "The part of the memory of all GPUs that processes use, without GPUs of which this is not known.",
+        "The part of the memory of all GPUs that processes use, without GPUs of which the use is not known.",
         _memory(""),
     ),
     gauge(
@@ -73,7 +73,7 @@ CLUSTER = (
     ),
     table(
         "Alerts that fire",
-        "The alerts of gpushare that fire now; docs/alerts.md says what each means and what to do.",
+        "The alerts of gpushare that fire now. docs/alerts.md says what each alert means and what to do.",
         {"cluster": "Cluster", "alertname": "Alert", "severity": "Severity", "node": "Node", "index": "GPU"},
         Query(f"max by (cluster, alertname, severity, node, index) ({alerts()})"),
     ),
@@ -82,7 +82,7 @@ CLUSTER = (
 NODES = (
     table(
         "All nodes",
-        "Every node with what it has and how it is. 1 means yes, 0 means no.",
+        "Every node with its GPUs, their use, and what is wrong. 1 means yes, 0 means no.",
         _NODE,
         Query(f"count by ({_BY_NODE}) ({gpus('gpushare_gpu_healthy', CARD)})", "GPUs"),
         Query(f"sum by ({_BY_NODE}) ({_CANNOT})", "GPUs that cannot be allocated"),
@@ -109,7 +109,7 @@ NODES = (
     ),
     lines(
         "Newest config is in effect",
-        "0 where a node has rejected its newest config, and works by the one before. Alert: GpushareConfigRejected.",
+        "0 where a node has rejected its newest config, and keeps the earlier config. Alert: GpushareConfigRejected.",
         f"min by ({_BY_NODE}) ({nodes('gpushare_config_last_reload_successful')})",
         "{{node}}",
         most=1,
@@ -125,21 +125,22 @@ NODES = (
     ),
     lines(
         "Duration of the kubelet's calls (99 %)",
-        "How long 99 of 100 calls of the kubelet take at most. A pod does not start before they are answered.",
+        "How long 99 of 100 calls of the kubelet take at most. A pod starts only after the answers to its calls.",
         quantile_99(node_rate("gpushare_call_duration_seconds_bucket", f"le, {_BY_NODE}, method")),
         "{{node}} {{method}}",
         "s",
     ),
     lines(
         "Calls of the kubelet refused",
-        "Each such call is a pod that does not start; its Events say why. Alert: GpushareRefusals.",
+        "Each refused call is a pod that does not start. The Events of the pod say why. Alert: GpushareRefusals.",
         node_rate("gpushare_refusals_total", f"{_BY_NODE}, resource, call"),
         "{{node}} {{resource}} {{call}}",
         "ops",
     ),
     lines(
         "Errors of the API server",
-        "Requests of the nodes that failed. A conflict is harmless: it is tried again. Alert: GpushareApiErrors.",
+        "Failed requests of nodes to the API server. A conflict is harmless: the daemon tries again. Alert: "
+        "GpushareApiErrors.",
         node_rate("gpushare_api_errors_total", f"{_BY_NODE}, reason"),
         "{{node}} {{reason}}",
         "ops",
@@ -162,17 +163,17 @@ GPUS = (
     ),
     heat_map(
         "GPUs by memory in use",
-        "How many GPUs use nothing, up to a fifth of their memory, up to two fifths, and so on: the darker, the more.",
+        "How many GPUs have no memory in use, up to a fifth, up to two fifths, and so on: the darker, the more GPUs.",
         f"({gpus(_USED, CARD)} / {_TOTAL})",
     ),
     heat_map(
         "GPUs by utilization",
-        "How many GPUs compute in no part of the time, in up to a fifth of the time, and so on: the darker, the more.",
+        "How many GPUs compute none of the time, up to a fifth of the time, and so on: the darker, the more GPUs.",
         gpus(_UTILIZATION, CARD),
     ),
     lines(
         "Memory in use",
-        "What processes use of each GPU, without what the driver keeps.",
+        "The memory of each GPU that processes use, without the memory that the driver keeps.",
         gpus(_USED),
         _NAME,
         "bytes",
@@ -185,7 +186,9 @@ GPUS = (
         "percentunit",
         most=1,
     ),
-    lines("Units held by pods", "What pods hold of each GPU, used or not.", _UNITS_USED, _NAME + " {{resource}}"),
+    lines(
+        "Units held by pods", "The units of each GPU that pods hold, used or not.", _UNITS_USED, _NAME + " {{resource}}"
+    ),
     lines(
         "Why it cannot be allocated",
         "GPUs that pods cannot get: fault, cordon, mps (MPS does not serve the GPU) or limits (nothing sets the "
@@ -196,7 +199,7 @@ GPUS = (
     ),
     lines(
         "Errors by XID",
-        "Errors that the driver reported since the daemon started. Many of them are those of a program.",
+        "Errors that the driver reported since the daemon started. Many such errors are caused by programs of pods.",
         f"{gpus('gpushare_gpu_xid_errors_total')}",
         _NAME + " XID {{xid}}",
     ),
@@ -215,7 +218,7 @@ GPUS = (
     ),
     lines(
         "Waits for pods to end",
-        "1 where a GPU is not yet shared as its config says, because pods hold units of the mode before. Alert: "
+        "1 where a GPU is not yet shared as its config says, because pods hold units of the earlier mode. Alert: "
         "GpuWaiting.",
         gpus("gpushare_gpu_waiting"),
         _NAME,
@@ -239,7 +242,7 @@ SPECIAL = (
         "GPUs that have MIG instances.",
         or_zero(f"count(count by (cluster, node, card) ({with_card(info(INSTANCE))}))"),
     ),
-    number("MIG instances", "The MIG instances of all these GPUs.", or_zero(f"count({info(INSTANCE)})")),
+    number("MIG instances", "The MIG instances of all GPUs.", or_zero(f"count({info(INSTANCE)})")),
     number(
         "MIG instances held",
         "MIG instances of which pods hold units.",
@@ -248,7 +251,7 @@ SPECIAL = (
     number("GPUs under MPS", "GPUs that pods share through MPS.", or_zero(f"count({info(_MPS)})")),
     number(
         "GPUs that MPS does not serve",
-        "GPUs that are to be shared through MPS and cannot be allocated, because MPS does not serve them. Alert: "
+        "GPUs that the config shares through MPS, and that cannot be allocated because MPS does not serve them. Alert: "
         "GpuNotServedByMps.",
         or_zero(f"count({gpus('gpushare_gpu_mps_served')} == 0)"),
         wrong_from=1,

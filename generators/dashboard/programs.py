@@ -17,8 +17,7 @@ CLAIMS = (
     ),
     lines(
         "Shares that prepared claims have",
-        "Requests of claims that the node has prepared on each GPU, also for administration; a whole GPU counts as "
-        "one.",
+        "Prepared requests of claims on each GPU, also for administration. A whole GPU counts as one share.",
         gpus("gpushare_gpu_claims_prepared"),
         _GPU,
     ),
@@ -33,32 +32,32 @@ CLAIMS = (
     ),
     lines(
         "Calls of the kubelet for claims",
-        "How often the kubelet has claims prepared (NodePrepareResources) and takes them back. Any code but OK is a "
-        "call without an answer. A refused claim is an answer; see Claims refused.",
+        "How often the kubelet has claims prepared (NodePrepareResources) and gives claims back. A code other than OK "
+        "is a call without an answer. A refused claim is an answer: see Claims refused.",
         node_rate("gpushare_claim_call_duration_seconds_count", f"{_BY_NODE}, method, code"),
         "{{node}} {{method}} {{code}}",
         "ops",
     ),
     lines(
         "Duration of calls for claims (99 %)",
-        "Pods start after NodePrepareResources. A claim waits up to 10 s for memory that others still hold, and for "
-        "MPS; the kubelet gives up after 45 s.",
+        "Pods start after NodePrepareResources. A claim waits up to 10 s for memory that other claims still hold and "
+        "for MPS, and up to 20 s for MPS namespaces. The kubelet gives up after 45 s.",
         quantile_99(node_rate("gpushare_claim_call_duration_seconds_bucket", f"le, {_BY_NODE}, method")),
         "{{node}} {{method}}",
         "s",
     ),
     lines(
         "Claims refused",
-        "Claims that the node did not prepare, by reason; docs/claims.md says what each means and what to do. The "
-        "kubelet tries again about once a minute, and each attempt counts.",
+        "Claims that the node did not prepare, by reason. docs/claims.md says what each reason means and what to do. "
+        "The kubelet tries again about once a minute, and each attempt counts.",
         node_rate("gpushare_claim_refusals_total", f"{_BY_NODE}, reason") + " > 0",
         "{{node}} {{reason}}",
         "ops",
     ),
     lines(
         "ResourceSlices are as they should be",
-        "0 where the API server does not show kube-scheduler all GPUs that claims can get; gpushare list on the node "
-        "says why. Alert: GpuClaimsUnpublished.",
+        "0 where ResourceSlices lack GPUs that claims can get, so that kube-scheduler does not see these GPUs. "
+        "gpushare list on the node says why. Alert: GpuClaimsUnpublished.",
         f"min by ({_BY_NODE}) ({nodes('gpushare_resource_slices_published')})",
         "{{node}}",
         most=1,
@@ -74,8 +73,8 @@ CLAIMS = (
     ),
     lines(
         "ResourceSlices mended",
-        "ResourceSlices that somebody else had deleted or changed: a kubelet that starts deletes them once; more than "
-        "that is a person or a program.",
+        "ResourceSlices that the node wrote again because somebody else had deleted or changed them. A kubelet "
+        "deletes all of its node once when it starts. A person or a program did the rest.",
         node_rate("gpushare_resource_slices_mended_total", _BY_NODE),
         "{{node}}",
         "ops",
@@ -85,15 +84,15 @@ CLAIMS = (
 EXTENDER = (
     few_lines(
         "Requests",
-        "What kube-scheduler asks: filter, prioritize and bind. Refused is an answer with a reason; failed is a "
-        "defect.",
+        "Requests of kube-scheduler: filter, prioritize and bind. A refused request has an answer with a reason. A "
+        "failed request is a defect.",
         cluster_rate(f"{_EXTENDER}_requests_total", "verb, result"),
         "{{verb}} {{result}}",
         "ops",
     ),
     few_lines(
         "Duration of requests (99 %)",
-        "How long 99 of 100 requests take at most; a bind includes the API server.",
+        "How long 99 of 100 requests take at most. A bind includes the time of the API server.",
         quantile_99(cluster_rate(f"{_EXTENDER}_request_duration_seconds_bucket", "le, verb")),
         "{{verb}}",
         "s",
@@ -108,7 +107,7 @@ EXTENDER = (
     ),
     few_lines(
         "Pods with a promise that are not bound",
-        "Pods that have GPUs promised and are on their way to a node. A few that come and go are usual.",
+        "Pods that have a promise of GPUs and no node yet. A few that come and go are usual.",
         f"max({cluster(f'{_EXTENDER}_promises')})",
     ),
     few_lines(
@@ -119,7 +118,7 @@ EXTENDER = (
     ),
     few_lines(
         "Extenders that are ready",
-        "One leads and answers, the others stand by. Alert: GpushareExtenderNotReady.",
+        "One ready extender leads and answers. Others stand by. Alert: GpushareExtenderNotReady.",
         f"sum({cluster(f'{_EXTENDER}_ready')})",
     ),
 )
@@ -134,14 +133,14 @@ PARTITIONER = (
     ),
     lines(
         "Slices taken back",
-        "Slices taken from the pod that they were made for, by size or MIG profile. Events of the pods say why.",
+        "Slices taken back from the pod for which they were made, by size or MIG profile. Events of the pods say why.",
         cluster_rate(f"{_PARTITIONER}_slices_taken_back_total", "slice"),
         "{{slice}}",
         "ops",
     ),
     few_lines(
         "Pods for which none can be made",
-        "By reason: never, or no_room for now.",
+        "By reason: no node can ever make the slice (never), or no GPU has room now (no_room).",
         cluster_rate(f"{_PARTITIONER}_refusals_total", "reason"),
         "{{reason}}",
         "ops",
@@ -159,7 +158,7 @@ PARTITIONER = (
     ),
     few_lines(
         "Longest wait of a pod",
-        "The time since the creation of the oldest of these pods. Alert: GpushareSliceAwaited.",
+        "The time since the creation of the oldest pod that waits for slices. Alert: GpushareSliceAwaited.",
         f"max({cluster(f'{_PARTITIONER}_longest_wait_seconds')})",
         unit="s",
     ),

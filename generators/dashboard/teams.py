@@ -7,7 +7,7 @@ from generators.recorded import COST
 _CONTAINER = "{{namespace}}/{{pod}} {{container}} GPU {{index}}"
 _LIMIT, _USED = pods("gpushare_container_memory_limit_bytes"), pods("gpushare_container_memory_used_bytes")
 _UTILIZATION = pods("gpushare_container_utilization_ratio")
-_NEEDS = " Needs usage.containerMetrics of the chart; what is used also needs usage.hostPID."
+_NEEDS = " Needs usage.containerMetrics of the chart; use also needs usage.hostPID."
 _BY = "cluster, namespace"
 _BY_POD = "cluster, namespace, pod, container, node, index, resource"
 _COST = pods(COST)
@@ -15,9 +15,9 @@ _COST = pods(COST)
 NAMESPACES = (
     table(
         "Held and used by namespace",
-        "What pods of each namespace hold, held against what they use. Two of four replicas of a GPU are half a GPU. "
-        "Memory held is the sum of limits; containers without a limit (time slicing) have no part in it. Costs need "
-        "prometheusRule.prices of the chart." + _NEEDS,
+        "What pods of each namespace hold and use. Two of four replicas of a GPU are half a GPU. Memory held is the "
+        "sum of limits, without containers that have no limit (time slicing). Costs need prometheusRule.prices of the "
+        "chart." + _NEEDS,
         {"cluster": "Cluster", "namespace": "Namespace"},
         Query(f"sum by ({_BY}) ({held_gpus(pods)})", "GPUs held"),
         Query(f"sum by ({_BY}) ({_UTILIZATION})", "GPUs' worth of computing"),
@@ -49,7 +49,7 @@ NAMESPACES = (
     ),
     lines(
         "Memory used",
-        "What the containers of each namespace use." + _NEEDS,
+        "The memory that the containers of each namespace use." + _NEEDS,
         f"sum by ({_BY}) ({_USED})",
         "{{namespace}}",
         "bytes",
@@ -57,7 +57,7 @@ NAMESPACES = (
     lines(
         "Cost of an hour",
         "What the held parts of GPUs cost by the hour, used or not, in the currency of prometheusRule.prices of the "
-        "chart, without which there is nothing here." + _NEEDS,
+        "chart. Without prices, this panel is empty." + _NEEDS,
         f"sum by ({_BY}) ({_COST})",
         "{{namespace}}",
     ),
@@ -71,9 +71,9 @@ _LOST = f"({_TOO_SMALL} or 0 * {_ALL})"
 FREE = (
     table(
         "Free by model",
-        "What the next pod can get. The largest piece is what one GPU has free, because a pod with one GPU cannot have "
-        "more. What is free in pieces that are smaller than the size of a pod, chosen above, is of no use to such a "
-        "pod: that is what fragments cost.",
+        "What the next pod can get. A free piece is what is free of one GPU: a pod with one GPU cannot get more than "
+        "the largest piece. Pieces that are smaller than the size of a pod, chosen above, are of no use to a pod of "
+        "that size.",
         {"cluster": "Cluster", "product": "Model", "resource": "Resource"},
         Query(f"count by (cluster, product, resource) ({free()})", "GPUs"),
         Query(f"sum by (cluster, product, resource) ({free()})", "Units free"),
@@ -91,7 +91,7 @@ FREE = (
     ),
     lines(
         "Free in pieces that are too small",
-        "The part of the free memory that is in pieces smaller than the size of a pod, chosen above.",
+        "The part of the free memory in pieces that are smaller than the size of a pod, chosen above.",
         f"{_LOST} / ({_ALL} > 0)",
         "{{product}} {{resource}}",
         "percentunit",
@@ -102,7 +102,7 @@ FREE = (
 PODS = (
     table(
         "All containers",
-        "What every container holds of a GPU, and uses." + _NEEDS,
+        "What every container holds and uses of a GPU." + _NEEDS,
         {
             "cluster": "Cluster",
             "namespace": "Namespace",
@@ -118,10 +118,11 @@ PODS = (
         Query(f"max by ({_BY_POD}) ({_USED} / {_LIMIT})", "Memory used of held", "percentunit"),
         Query(f"max by ({_BY_POD}) ({_UTILIZATION})", "Utilization", "percentunit"),
     ),
-    lines("Memory in use", "What each container uses of its GPU." + _NEEDS, _USED, _CONTAINER, "bytes"),
+    lines("Memory in use", "The memory of its GPU that each container uses." + _NEEDS, _USED, _CONTAINER, "bytes"),
     lines(
         "Memory in use, of the limit",
-        "More than 100 % is more than the container may use. Alert: GpuOverused." + _NEEDS,
+        "The memory in use, in percent of the limit. A container over 100 % uses more than it may. Alert: GpuOverused."
+        + _NEEDS,
         f"{_USED} / {_LIMIT}",
         _CONTAINER,
         "percentunit",
