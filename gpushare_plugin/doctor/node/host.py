@@ -21,6 +21,8 @@ MOST_ENTRIES = 4096
 """The most names of a directory that are looked at."""
 _MOST_LINKS = 40
 """As many symbolic links as the kernel follows in one path (path_resolution(7))."""
+_SEARCH_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+"""Where a service of systemd looks for a program without a directory (systemd.exec(5), "PATH")."""
 _TOO_MANY_LINKS = Path("too many symbolic links/no file")
 
 
@@ -135,6 +137,11 @@ class HostRoot:
     def first(self, *paths: str) -> str | None:
         """Return the first of `paths` at which anything is, None without any."""
         return next((path for path in paths if self.exists(path)), None)
+
+    def has_program(self, program: str, *more: str) -> bool:
+        """Return whether a service finds a program; one without a directory may also be in the folders `more`."""
+        folders = () if "/" in program else (*more, *_SEARCH_PATH)
+        return self.first(*(f"{folder}/{program}" for folder in folders) if folders else (program,)) is not None
 
     def _status(self, path: str) -> os.stat_result | None:
         try:

@@ -10,6 +10,12 @@ service `nvidia-cdi-refresh` (deployments/systemd; its folder in packaging/debia
 /etc/systemd/system up to 1.19). Hooks are left out of just-in-time specifications by `nvcdi-disable-hooks`
 (api/config/v1/runtime.go), and of generated ones by NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS
 (cmd/nvidia-ctk/cdi/generate/generate.go), which the service reads from its file of variables; `all` is every hook.
+Legacy mode adds the prestart hook `nvidia-container-runtime-hook` (internal/modifier/stable.go), which runs
+`nvidia-container-cli`; a setting `path` counts, else the search path (api/config/v1/config.go, `resolveWithDefault`;
+cmd/nvidia-container-runtime-hook/main.go, `getCLIPath`). The hook is in the package nvidia-container-toolkit, not in
+nvidia-container-toolkit-base (packaging/debian/*.install, packaging/rpm/SPECS), and the command in
+libnvidia-container-tools, which the first needs (packaging/debian/control; NVIDIA/libnvidia-container,
+pkg/rpm/SPECS/libnvidia-container.spec); the operator installs both (cmd/nvidia-ctk-installer/toolkit/installer).
 
 Facts, of NVIDIA/gpu-operator: the operator sets `default-kind` to `management.nvidia.com/gpu`
 (assets/state-container-toolkit/0500_daemonset.yaml), and no GPU has a device of this kind (issue 1239 of the toolkit);
@@ -19,7 +25,7 @@ from 25.10 on it sets mode `cdi`, and its runtime is not the default one (contro
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, right, wrong
@@ -27,7 +33,14 @@ from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
 from gpushare_plugin.doctor.node.packages import is_at_least, package_version
 from gpushare_plugin.doctor.subjects.driver import DriverFacts, library_below
-from gpushare_plugin.doctor.subjects.runtimes.runtime import NVIDIAS_RUNTIME, RuntimeFacts, table, text, texts
+from gpushare_plugin.doctor.subjects.runtimes.runtime import (
+    NVIDIAS_RUNTIME,
+    OPERATORS_POD,
+    RuntimeFacts,
+    table,
+    text,
+    texts,
+)
 from gpushare_plugin.gpus.cdi.roots import OPERATORS_TOOLKIT
 
 VERSION, SETTINGS = "container toolkit", "settings of the container toolkit"
@@ -46,6 +59,7 @@ DISABLED_HOOKS = "NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS"
 """The variable with the hooks that a generated specification leaves out."""
 _ENVVAR = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 _MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
+_HOOK, _CLI = "nvidia-container-runtime-hook", "nvidia-container-cli"
 _FIRST_JIT = (1, 18)
 """The first version whose mode `auto` generates the specifications itself."""
 
@@ -73,6 +87,8 @@ class ToolkitFacts(Struct, frozen=True):
     """Whether containers get device nodes without the right to use them."""
     driver_root: str = "/"
     """Where legacy mode looks for the driver."""
+    legacy_programs: tuple[str, ...] = (_HOOK, _CLI)
+    """The programs that legacy mode runs for each container, as paths of the node or names."""
     refreshes: bool = False
     """Whether the package has the service that writes the specification `/var/run/cdi/nvidia.yaml` at each boot."""
 
@@ -87,6 +103,11 @@ class ToolkitFacts(Struct, frozen=True):
         if self.mode in {"auto", "jit-cdi"}:
             return is_at_least(self.version, *_FIRST_JIT) if self.version else None
         return False
+
+    @property
+    def legacy(self) -> bool:
+        """Whether the runtime certainly has legacy mode."""
+        return self.mode == "legacy" or (self.mode == "auto" and self.just_in_time is False)
 
     @property
     def by_specification(self) -> bool:
@@ -141,6 +162,7 @@ def _with_settings(facts: ToolkitFacts, content: dict[str, object]) -> ToolkitFa
         mounts=content.get(_MOUNTS) is True,
         no_cgroups=command.get("no-cgroups") is True,
         driver_root=text(command.get("root")) or facts.driver_root,
+        legacy_programs=(text(table(content, _HOOK).get("path")) or _HOOK, text(command.get("path")) or _CLI),
         disabled_hooks=texts(table(runtime, "modes", "jit-cdi").get("nvcdi-disable-hooks")),
     )
 
@@ -209,13 +231,29 @@ def _mistakes(toolkit: ToolkitFacts, host: HostRoot, needs: ConfigNeeds, driver:
             f"set no-cgroups = false in the table nvidia-container-cli of {file}. This applies to new containers: "
             "restart pods that have a GPU",
         )
+    if gone := [each for each in toolkit.legacy_programs if not host.has_program(each, toolkit.directory or "")]:
+        yield from _without_programs(toolkit, gone)
     if toolkit.mode in {"auto", "legacy"} and driver.root and not library_below(host, toolkit.driver_root):
         yield wrong(
             SETTINGS,
             f"{file} looks for the driver below {toolkit.driver_root} (root in nvidia-container-cli), but the driver "
             f"is below {driver.root}",
             f'set root = "{driver.root}" in the table nvidia-container-cli of {file}; NVIDIA\'s operator writes this '
-            "file itself: restart its pod nvidia-container-toolkit-daemonset on this node",
+            f"file itself: restart its pod {OPERATORS_POD} on this node",
+        )
+
+
+def _without_programs(toolkit: ToolkitFacts, gone: Sequence[str]) -> Iterator[Diagnosis]:
+    """Yield the line about programs of legacy mode that are `gone`, where the runtime has this mode."""
+    if toolkit.legacy:
+        yield wrong(
+            SETTINGS,
+            f"mode {_mode(toolkit)} runs {' and '.join(gone)} for each container with a GPU, and the node has no such "
+            "program, so a pod with NVIDIA's runtime cannot start",
+            f"see the log of the operator's pod {OPERATORS_POD} on this node, which installs these programs"
+            if toolkit.directory == OPERATORS_TOOLKIT
+            else "install the package nvidia-container-toolkit; nvidia-container-toolkit-base alone is not enough in "
+            "this mode",
         )
 
 

@@ -93,7 +93,9 @@ def _packages(**versions: str) -> str:
     )
 
 
-# api/config/v1/config.go of NVIDIA/nvidia-container-toolkit: what its package installs.
+# api/config/v1/config.go of NVIDIA/nvidia-container-toolkit: what its package installs. Which package has which
+# program: packaging/debian/*.install there; nvidia-container-cli is in libnvidia-container-tools, which the package
+# nvidia-container-toolkit needs (packaging/debian/control there; NVIDIA/libnvidia-container, pkg/rpm/SPECS).
 _SETTINGS = """\
 #accept-nvidia-visible-devices-as-volume-mounts = false
 #accept-nvidia-visible-devices-envvar-when-unprivileged = true
@@ -117,6 +119,8 @@ _TOOLKIT_PACKAGE = HostDescription(
         "/usr/bin/nvidia-ctk": "",
         "/usr/bin/nvidia-cdi-hook": "",
         "/usr/bin/nvidia-container-runtime": "",
+        "/usr/bin/nvidia-container-runtime-hook": "",
+        "/usr/bin/nvidia-container-cli": "",
         "/etc/nvidia-container-runtime/config.toml": _SETTINGS,
     }
 )
@@ -316,6 +320,9 @@ root = "{_OPERATORS_DRIVER}"
 mode = "auto"
 runtimes = ["runc", "crun"]
 
+[nvidia-container-runtime-hook]
+path = "{_TOOLKIT}/nvidia-container-runtime-hook"
+
 [nvidia-container-runtime.modes.cdi]
 default-kind = "management.nvidia.com/gpu"
 """
@@ -327,7 +334,9 @@ def _operator(toolkit: str, settings: str) -> HostDescription:
         "nvidia-ctk",
         "nvidia-ctk.real",
         "nvidia-cdi-hook",
+        "nvidia-container-cli",
         "nvidia-container-runtime",
+        "nvidia-container-runtime-hook",
         "nvidia-container-runtime.cdi",
     )
     return _libraries(_OPERATORS_DRIVER) + HostDescription(

@@ -253,6 +253,20 @@ def linked(bus: str, driver: str) -> HostDescription:
             'set root = "/run/nvidia/driver"',
         ),
         (
+            KUBEADM_CONTAINERD_1_7.without("/usr/bin/nvidia-container-runtime-hook", "/usr/bin/nvidia-container-cli"),
+            ENVVAR,
+            "settings of the container toolkit",
+            "mode auto: legacy runs nvidia-container-runtime-hook and nvidia-container-cli for each container",
+            "install the package nvidia-container-toolkit; nvidia-container-toolkit-base alone is not enough",
+        ),
+        (
+            OPERATOR_24.without("/usr/local/nvidia/toolkit/nvidia-container-cli"),
+            ENVVAR,
+            "settings of the container toolkit",
+            "mode auto: legacy runs /usr/local/nvidia/toolkit/nvidia-container-cli for each container",
+            "the log of the operator's pod nvidia-container-toolkit-daemonset",
+        ),
+        (
             BY_SPECIFICATION.without("/run/cdi/nvidia.yaml"),
             ENVVAR,
             "CDI specifications",
@@ -396,6 +410,16 @@ def test_a_kubelet_with_another_root_directory_is_found(short_path: Path) -> Non
     of_k0s = "/var/lib/k0s/kubelet/pod-resources/kubelet.sock"
     _, report = examined(host + HostDescription(sockets=(of_k0s,)), short_path / "two")
     assert found(report, "kubelet, pod-resources") == f"the kubelet listens at {of_k0s}"
+
+
+def test_programs_of_legacy_mode_are_needed_in_no_other_mode(short_path: Path) -> None:
+    """With just-in-time CDI, -base of the toolkit is enough; legacy mode looks in the whole search path."""
+    programs = ("/usr/bin/nvidia-container-runtime-hook", "/usr/bin/nvidia-container-cli")
+    _, report = examined(KUBEADM_CONTAINERD_2.without(*programs), short_path / "jit")
+    assert wrong_lines(report) == []
+    elsewhere = HostDescription({path.replace("/usr/bin", "/usr/local/bin"): "" for path in programs})
+    _, report = examined(KUBEADM_CONTAINERD_1_7.without(*programs) + elsewhere, short_path / "elsewhere")
+    assert wrong_lines(report) == []
 
 
 def test_what_an_operator_left_behind_is_not_wrong(short_path: Path) -> None:

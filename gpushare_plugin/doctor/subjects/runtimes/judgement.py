@@ -1,8 +1,7 @@
 """Judges the container runtime of a node: whether containers get their GPUs as the config says.
 
 Facts: the kubelet's `containerRuntimeEndpoint`, and kubeadm-flags.env and instance-config.yaml of kubeadm, in
-Kubernetes' documentation; a program without a directory is looked for in the search path of the runtime's service
-(systemd.exec(5), "PATH"); with NRI, NVIDIA's operator leaves the runtime's configuration alone (NVIDIA/gpu-operator,
+Kubernetes' documentation; with NRI, NVIDIA's operator leaves the runtime's configuration alone (NVIDIA/gpu-operator,
 controllers/object_controls.go, `transformForRuntime`).
 """
 
@@ -15,7 +14,7 @@ from gpushare_plugin.doctor.node.needs import ConfigNeeds, by_cdi
 from gpushare_plugin.doctor.subjects.runtimes.containerd import read_containerd
 from gpushare_plugin.doctor.subjects.runtimes.crio import read_crio
 from gpushare_plugin.doctor.subjects.runtimes.docker import read_docker
-from gpushare_plugin.doctor.subjects.runtimes.runtime import OF_BOOT, RuntimeFacts, is_of_boot
+from gpushare_plugin.doctor.subjects.runtimes.runtime import OF_BOOT, OPERATORS_POD, RuntimeFacts, is_of_boot
 from gpushare_plugin.gpus.cdi.roots import OPERATORS_TOOLKIT
 
 RUNTIME, HANDLER, CDI = "container runtime", "NVIDIA's runtime", "CDI in the container runtime"
@@ -24,7 +23,6 @@ WITHOUT_RUNTIME = (
     "node and name its place with --root"
 )
 
-_OPERATORS_POD = "nvidia-container-toolkit-daemonset"
 _DAEMONS_GPUS = "the daemon itself needs the GPUs, as docs/cdi.md says in The daemon's own GPUs"
 
 _READERS: dict[str, Callable[[HostRoot], RuntimeFacts | None]] = {
@@ -34,7 +32,6 @@ _READERS: dict[str, Callable[[HostRoot], RuntimeFacts | None]] = {
 }
 """The reader of each runtime, by a part of the path of the runtime's socket."""
 _ENDPOINT = re.compile(r"(?:container-runtime-endpoint=|containerRuntimeEndpoint:\s*)[\"']?([^\s\"']+)")
-_SEARCH_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
 def read_runtime(host: HostRoot) -> RuntimeFacts | None:
@@ -85,7 +82,7 @@ def _handlers(runtime: RuntimeFacts, host: HostRoot, needs: ConfigNeeds, *, by_o
     gone = {
         name: program
         for name, program in runtime.nvidia.items()
-        if not name.startswith("/") and not _is_there(host, program)
+        if not name.startswith("/") and not host.has_program(program)
     }
     if gone:
         yield _without_program(runtime, gone, needs)
@@ -104,7 +101,7 @@ def _without_program(runtime: RuntimeFacts, gone: Mapping[str, str], needs: Conf
     if not all(program.startswith("/usr/bin/") for program in gone.values()):
         install = f"{install}, and {runtime.adds_nvidia}"
     if any(program.startswith(OPERATORS_TOOLKIT) for program in gone.values()):
-        operator = f"where NVIDIA's operator runs, see the log of its pod {_OPERATORS_POD} on this node"
+        operator = f"where NVIDIA's operator runs, see the log of its pod {OPERATORS_POD} on this node"
         without = f"where the operator is gone, {remove}"
         return wrong(HANDLER, found, one_of(operator, f"{without}. Then {install}" if needs.runtime else without))
     return wrong(HANDLER, found, install if needs.runtime else one_of(install, remove))
@@ -180,7 +177,3 @@ def _user_of_cdi(needs: ConfigNeeds) -> str:
     if needs.cdi:
         return f"names GPUs by CDI (deviceListStrategy {', '.join(needs.strategies)})"
     return "gives GPUs by claim (section dra), and these come by CDI only"
-
-
-def _is_there(host: HostRoot, program: str) -> bool:
-    return any(map(host.exists, [program] if "/" in program else [f"{each}/{program}" for each in _SEARCH_PATH]))

@@ -12,6 +12,8 @@ from gpushare_plugin.doctor.node.diagnosis import Defect
 
 NVIDIAS_RUNTIME = "nvidia-container-runtime"
 """The name of NVIDIA's runtime, and the beginning of the names of its other forms."""
+OPERATORS_POD = "nvidia-container-toolkit-daemonset"
+"""The pod that installs the toolkit of NVIDIA's operator (NVIDIA/gpu-operator, assets/state-container-toolkit)."""
 FOR_PODS = (
     "then give the daemon and pods with a GPU a runtime class with the handler nvidia (runtimeClassName), or add "
     "--set-as-default to the command, so that every pod gets that runtime"
