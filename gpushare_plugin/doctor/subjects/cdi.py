@@ -24,7 +24,7 @@ from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
 from gpushare_plugin.doctor.node.needs import ConfigNeeds, by_cdi
 from gpushare_plugin.doctor.subjects.driver import DriverFacts
 from gpushare_plugin.doctor.subjects.runtimes.runtime import CDI_DIRECTORIES, RuntimeFacts, table, text, texts
-from gpushare_plugin.doctor.subjects.toolkit import ToolkitFacts
+from gpushare_plugin.doctor.subjects.toolkit import ToolkitFacts, installs_again
 from gpushare_plugin.gpus.cdi.reading import SpecReader, parsed
 from gpushare_plugin.gpus.cdi.roots import OPERATORS_TOOLKIT
 
@@ -212,15 +212,35 @@ def _of_kinds(look: SpecificationLook, kinds: Sequence[str], user: str) -> Diagn
     if missing := _without(look, kinds, there):
         return _lacking(look, kinds, f"{user} needs {missing}")
     files = files_of(look, kinds)
-    if gone := [path for each in files.values() for path in each.missing]:
+    if gone := list(dict.fromkeys(path for each in files.values() for path in each.missing)):
         return wrong(
             SUBJECT,
             f"{', '.join(file for file, each in files.items() if each.missing)} names files that are not on the node: "
-            f"{some_of(gone, _NAMES_TO_SHOW)}, so a pod with a GPU cannot start. The driver or the toolkit was changed "
-            "after the specification was generated",
-            generates(look) if OWN_KIND in kinds else _remedy(look, kinds),
+            f"{some_of(gone, _NAMES_TO_SHOW)}, so a pod with a GPU cannot start. {_why_gone(look, gone)}",
+            _brings_back(look, kinds, gone),
         )
     return right(SUBJECT, f"{len(there)} devices for {user}, of {', '.join(files)}; {_hooks(look, files.values())}")
+
+
+def _of_toolkit(look: SpecificationLook, gone: Sequence[str]) -> bool:
+    """Return whether files that a specification names are missing in the toolkit, and nowhere else."""
+    return all(path.rpartition("/")[0] == look.toolkit.directory for path in gone)
+
+
+def _why_gone(look: SpecificationLook, gone: Sequence[str]) -> str:
+    if _of_toolkit(look, gone):
+        return f"The toolkit in {look.toolkit.directory} is not complete"
+    return "The driver or the toolkit was changed after the specification was generated"
+
+
+def _brings_back(look: SpecificationLook, kinds: Sequence[str], gone: Sequence[str]) -> str:
+    """Return what mends a specification that names missing files, as an instruction.
+
+    A specification that is generated again names the same programs of the toolkit.
+    """
+    if _of_toolkit(look, gone):
+        return installs_again(look.toolkit)
+    return generates(look) if OWN_KIND in kinds else _remedy(look, kinds)
 
 
 def _lacking(look: SpecificationLook, kinds: Sequence[str], needed: str) -> Diagnosis:
@@ -232,9 +252,14 @@ def _lacking(look: SpecificationLook, kinds: Sequence[str], needed: str) -> Diag
     return wrong(
         SUBJECT,
         f"{needed}, and {where}, so a pod with a GPU cannot start (unresolvable CDI devices).{unusable} Usable: "
-        f"{some_of(sorted(look.cdi.devices), _NAMES_TO_SHOW) or 'nothing'}",
+        f"{some_of(_usable(look.cdi), _NAMES_TO_SHOW) or 'nothing'}",
         _ONE_TOO_MANY if _are_twice(look, kinds) else _remedy(look, kinds),
     )
+
+
+def _usable(cdi: CdiFacts) -> list[str]:
+    """Return the names of the devices with which a container can start."""
+    return sorted(name for name, file in cdi.devices.items() if not cdi.files[file].missing)
 
 
 def _are_twice(look: SpecificationLook, kinds: Sequence[str]) -> bool:
@@ -299,17 +324,18 @@ def _of_other_kind(look: SpecificationLook) -> str:
 
 def generates(look: SpecificationLook) -> str:
     """Return what generates the specification on this node, as an instruction."""
+    again = f"{installs_again(look.toolkit)}, and then " if look.toolkit.lacks else ""
     if is_refreshed(look):
         return (
-            "run `systemctl enable --now nvidia-cdi-refresh.path nvidia-cdi-refresh.service && systemctl restart "
-            f"nvidia-cdi-refresh.service` on the node. This service of the toolkit writes /var{_REFRESHED} again at "
-            "each boot and after each change of the driver"
+            f"{again}run `systemctl enable --now nvidia-cdi-refresh.path nvidia-cdi-refresh.service && systemctl "
+            f"restart nvidia-cdi-refresh.service` on the node. This service of the toolkit writes /var{_REFRESHED} "
+            "again at each boot and after each change of the driver"
         )
     if look.driver.root is None:
         return "mend the lines about the driver first: doctor then names the command that makes the specification"
     directory = look.toolkit.directory
     program = f"{directory}/nvidia-ctk" if directory else "nvidia-ctk"
-    install = "" if directory else "install the package nvidia-container-toolkit-base, and then "
+    install = again if directory else "install the package nvidia-container-toolkit-base, and then "
     root = f" --driver-root={look.driver.root}" if look.driver.root != "/" else ""
     hook = f" --nvidia-cdi-hook-path={OPERATORS_TOOLKIT}/nvidia-cdi-hook" if directory == OPERATORS_TOOLKIT else ""
     strategy = " --device-name-strategy=index" if look.needs.by_index else " --device-name-strategy=uuid"

@@ -20,7 +20,8 @@ pkg/rpm/SPECS/libnvidia-container.spec); the operator installs both (cmd/nvidia-
 Facts, of NVIDIA/gpu-operator: the operator sets `default-kind` to `management.nvidia.com/gpu`
 (assets/state-container-toolkit/0500_daemonset.yaml), and no GPU has a device of this kind (issue 1239 of the toolkit);
 from 25.10 on it sets mode `cdi`, and its runtime is not the default one (controllers/object_controls.go,
-`transformToolkitCtrForCDI`).
+`transformToolkitCtrForCDI`). Each start of the pod nvidia-container-toolkit-daemonset installs the toolkit
+(cmd/nvidia-ctk-installer/main.go of the toolkit).
 """
 
 import re
@@ -62,6 +63,10 @@ _MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
 _HOOK, _CLI = "nvidia-container-runtime-hook", "nvidia-container-cli"
 _FIRST_JIT = (1, 18)
 """The first version whose mode `auto` generates the specifications itself."""
+_CONTROL, _HOOK = "nvidia-ctk", "nvidia-cdi-hook"
+"""What generates specifications, and what the hooks of specifications run."""
+_FIRST_HOOK = (1, 16)
+"""The first version with `nvidia-cdi-hook`; before, hooks run `nvidia-ctk` (CHANGELOG.md of the toolkit)."""
 
 
 class ToolkitFacts(Struct, frozen=True):
@@ -71,6 +76,8 @@ class ToolkitFacts(Struct, frozen=True):
     """The version; empty if not known."""
     directory: str | None = None
     """The directory with the programs, a path of the node; None without a toolkit."""
+    lacks: tuple[str, ...] = ()
+    """The programs for specifications that are missing in `directory`, by name."""
     file: str | None = None
     """The settings, a path of the node; None without a file."""
     failure: str = ""
@@ -120,9 +127,11 @@ def read_toolkit(host: HostRoot, runtime: RuntimeFacts | None) -> ToolkitFacts:
     directory = _directory(host, runtime)
     of_operator = directory == OPERATORS_TOOLKIT
     file = host.first(_OPERATORS_SETTINGS if of_operator else _SETTINGS)
+    version = _version(host, directory)
     facts = ToolkitFacts(
-        version=_version(host, directory),
+        version=version,
         directory=directory,
+        lacks=_lacks(host, directory, version),
         file=file,
         refreshes=host.first(*_REFRESHING_SERVICE) is not None,
         refresh_disabled_hooks=_listed(host.line(REFRESH_VARIABLES)),
@@ -144,6 +153,14 @@ def _directory(host: HostRoot, runtime: RuntimeFacts | None) -> str | None:
         f"{OPERATORS_TOOLKIT}/nvidia-ctk", f"{OPERATORS_TOOLKIT}/{NVIDIAS_RUNTIME}", "/usr/bin/nvidia-ctk"
     )
     return found.rpartition("/")[0] if found else None
+
+
+def _lacks(host: HostRoot, directory: str | None, version: str) -> tuple[str, ...]:
+    """Return the programs for specifications that a toolkit of this version should have, and lacks."""
+    if directory is None:
+        return ()
+    expected = (_CONTROL, _HOOK) if is_at_least(version, *_FIRST_HOOK) else (_CONTROL,)
+    return tuple(name for name in expected if not host.exists(f"{directory}/{name}"))
 
 
 def _listed(variables: str) -> tuple[str, ...]:
@@ -184,7 +201,7 @@ def judge_toolkit(
     if toolkit.directory is None:
         yield _missing(needs)
         return
-    yield right(VERSION, f"{toolkit.version or 'version unknown'}, in {toolkit.directory}")
+    yield _programs(toolkit, needs)
     if toolkit.failure:
         remedy = f"correct {toolkit.file}, which the toolkit cannot read either"
         yield wrong(SETTINGS, f"{toolkit.file}: {toolkit.failure}", remedy)
@@ -203,6 +220,34 @@ def _missing(needs: ConfigNeeds) -> Diagnosis:
         "not installed: neither /usr/bin/nvidia-ctk nor NVIDIA's operator's /usr/local/nvidia/toolkit is there",
         "install the package nvidia-container-toolkit (docs.nvidia.com, Installing the NVIDIA Container Toolkit) or "
         "NVIDIA's operator with toolkit.enabled=true",
+    )
+
+
+def _programs(toolkit: ToolkitFacts, needs: ConfigNeeds) -> Diagnosis:
+    """Return the line about the programs of a toolkit that is there."""
+    lacks = f", which lacks {' and '.join(toolkit.lacks)}" if toolkit.lacks else ""
+    found = f"{toolkit.version or 'version unknown'}, in {toolkit.directory}{lacks}"
+    by_hooks = needs.cdi or needs.dra or toolkit.by_specification or toolkit.just_in_time
+    if _HOOK not in toolkit.lacks or not by_hooks:
+        return right(VERSION, found)
+    return wrong(
+        VERSION,
+        f"{found}, so a container that gets a GPU by CDI cannot start: its hooks run {_HOOK}",
+        installs_again(toolkit),
+    )
+
+
+def installs_again(toolkit: ToolkitFacts) -> str:
+    """Return what brings missing programs of the toolkit back, as an instruction."""
+    if toolkit.directory == OPERATORS_TOOLKIT:
+        return (
+            "install the toolkit of NVIDIA's operator again: see the state and the log of the pod "
+            "nvidia-container-toolkit-daemonset on this node, and delete this pod (`kubectl delete pod`), because its "
+            "start installs the toolkit"
+        )
+    return (
+        f"install NVIDIA's container toolkit in {toolkit.directory} again (`apt-get install --reinstall "
+        "nvidia-container-toolkit-base`, or `dnf reinstall nvidia-container-toolkit-base`)"
     )
 
 

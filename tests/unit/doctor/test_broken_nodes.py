@@ -299,6 +299,13 @@ def linked(bus: str, driver: str) -> HostDescription:
             CDI,
             "CDI specifications",
             "/var/run/cdi/nvidia.yaml names files that are not on the node: /usr/bin/nvidia-cdi-hook",
+            "apt-get install --reinstall nvidia-container-toolkit-base",
+        ),
+        (
+            KUBEADM_CONTAINERD_2.without("/usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05"),
+            CDI,
+            "CDI specifications",
+            "The driver or the toolkit was changed after the specification was generated",
             "--output=/var/run/cdi/nvidia.yaml",
         ),
         (
@@ -539,6 +546,27 @@ def test_a_specification_that_is_there_is_not_generated_again(short_path: Path) 
     (line,) = wrong_lines(report)
     assert "cdi generate" in (line.remedy or "")
     assert ". Then set NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND" in (line.remedy or "")
+
+
+def test_the_program_that_generates_a_specification_is_installed_first(short_path: Path) -> None:
+    """No command is named that the node cannot run: where nvidia-ctk is gone, the toolkit is installed again first."""
+    package = BY_SPECIFICATION.without("/run/cdi/nvidia.yaml", "/usr/bin/nvidia-ctk")
+    _, report = examined(package, short_path / "package")
+    (line,) = wrong_lines(report)
+    assert "--reinstall nvidia-container-toolkit-base" in (line.remedy or "").partition("nvidia-ctk cdi generate")[0]
+    assert found(report, "container toolkit") == "1.18.1, in /usr/bin, which lacks nvidia-ctk"
+    _, report = examined(OPERATOR_25_10.without("/usr/local/nvidia/toolkit/nvidia-ctk"), short_path / "operator")
+    (line,) = wrong_lines(report)
+    assert "(b) install the toolkit of NVIDIA's operator again: see the state" in (line.remedy or "")
+    assert "start installs the toolkit, and then run `/usr/local/nvidia/toolkit/nvidia-ctk" in (line.remedy or "")
+
+
+def test_a_device_whose_hook_is_missing_is_not_called_usable(short_path: Path) -> None:
+    """A container that gets such a device cannot start, and the operator's toolkit is to be installed again first."""
+    _, report = examined(OPERATOR_25_10.without("/usr/local/nvidia/toolkit/nvidia-cdi-hook"), short_path)
+    toolkit, specifications = wrong_lines(report)
+    assert toolkit.found.startswith("1.18.0, in /usr/local/nvidia/toolkit, which lacks nvidia-cdi-hook, so")
+    assert specifications.found.endswith("Usable: nothing")
 
 
 def test_a_plugin_that_nobody_knows_may_be_of_gpus(short_path: Path) -> None:

@@ -114,6 +114,12 @@ REFRESHES = (
 BY_CLAIM = replace(ENVVAR, dra="gpu.gpushare.io")
 """A config that gives GPUs by claim."""
 
+HOOK = f"{TOOLKIT}/nvidia-cdi-hook"
+GENERATED = BESIDE.edited(
+    f"{TOOLKIT}/.config{SETTINGS.removeprefix('/etc')}", "management.nvidia", "nvidia"
+) + HostDescription({"/etc/cdi/nvidia.yaml": OF_OPERATOR})
+"""NVIDIA's operator whose runtime looks GPUs up in a generated specification."""
+
 STORIES: dict[str, tuple[HostDescription, ConfigNeeds, tuple[Step, ...]]] = {
     "a fresh node of kubeadm": (
         FRESH,
@@ -217,6 +223,27 @@ STORIES: dict[str, tuple[HostDescription, ConfigNeeds, tuple[Step, ...]]] = {
             Step(
                 "run `systemctl start k3s` (on a node without control plane `systemctl start k3s-agent`)",
                 lambda host: host + HostDescription(sockets=(PLUGIN_SOCKET, POD_RESOURCES)),
+            ),
+        ),
+    ),
+    "NVIDIA's operator without the program of hooks": (
+        GENERATED.without(HOOK),
+        ENVVAR,
+        (
+            Step("because its start installs the toolkit", lambda host: host + HostDescription({HOOK: ""})),
+            Step(
+                "nvidia.com/gpu.deploy.device-plugin=false",
+                lambda host: host.without(f"{PLUGIN_DIRECTORY}/nvidia-gpu.sock"),
+            ),
+        ),
+    ),
+    "K3s without the program of hooks": (
+        K3S.without("/usr/bin/nvidia-cdi-hook") + HostDescription({"/etc/cdi/nvidia.yaml": specification()}),
+        CDI,
+        (
+            Step(
+                "apt-get install --reinstall nvidia-container-toolkit-base",
+                lambda host: host + HostDescription({"/usr/bin/nvidia-cdi-hook": ""}),
             ),
         ),
     ),
