@@ -3,14 +3,14 @@
 No program of the node is run, no file is written, and no service is asked; sockets are connected to, without a word.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
 
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.base.version import __version__
 from gpushare_plugin.doctor.node.choice import EntryChoice, in_any_case
-from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right
+from gpushare_plugin.doctor.node.diagnosis import WITH_RIGHTS, Diagnosis, not_looked_at, right
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import CONFIG, ConfigNeeds, judged_by
 from gpushare_plugin.doctor.subjects import (
@@ -37,13 +37,13 @@ from gpushare_plugin.observe.parts import Part
 
 _PATHS_TO_SHOW = 2
 _NEEDS_MPS, _NEEDS_HAMI_CORE = attrgetter("needs_mps"), attrgetter("needs_hami_core")
+_SUBJECTS_OF_RUNTIME = (runtimes.RUNTIME, runtimes.HANDLER, runtimes.CDI)
+_SUBJECTS_OF_TOOLKIT = (toolkit.VERSION, toolkit.SETTINGS)
+_SUBJECTS_OF_KUBELET = (kubelet.DIRECTORY, kubelet.POD_RESOURCES, kubelet.CHECKPOINT)
 _SUBJECTS_OF_FILES = (
     operator.SUBJECT,
-    runtimes.RUNTIME,
-    runtimes.HANDLER,
-    runtimes.CDI,
-    toolkit.VERSION,
-    toolkit.SETTINGS,
+    *_SUBJECTS_OF_RUNTIME,
+    *_SUBJECTS_OF_TOOLKIT,
     cdi.SUBJECT,
     mps.SUBJECT,
 )
@@ -89,6 +89,8 @@ class Facts(Part, frozen=True, kw_only=True):
     """NVIDIA's operator."""
     rights: rights.RightsFacts
     """The rights of this process."""
+    refused: Mapping[str, tuple[str, ...]]
+    """The paths of the node that this process may not read, by the subject whose lines need them to be right."""
 
     @property
     def without_gpus(self) -> str:
@@ -123,16 +125,22 @@ def read_node(host: HostRoot, needs: ConfigNeeds, source: Callable[[Path], GpuSo
     """Read every part of the node; `source` returns the GPUs as NVML shows them, with the library below a directory."""
     cards = pci.read_cards(host)
     of_driver = driver.read_driver(host, needs)
-    runtime = runtimes.read_runtime(host)
+    with host.refusals() as without_runtime:
+        runtime = runtimes.read_runtime(host)
+    with host.refusals() as without_toolkit:
+        of_toolkit = toolkit.read_toolkit(host, runtime)
+    with host.refusals() as without_operator:
+        of_operator = operator.read_operator(host)
+    with host.refusals() as without_kubelet:
+        of_kubelet = kubelet.read_kubelet(host, needs)
     has_gpus = not pci.why_without(cards, of_driver.kernel)
-    of_kubelet = kubelet.read_kubelet(host, needs)
     return Facts(
         needs=needs,
         cards=cards,
         driver=of_driver,
         nvml=nvml.read_nvml(source(host.resolved(of_driver.root or needs.driver_root)), host) if has_gpus else None,
         runtime=runtime,
-        toolkit=toolkit.read_toolkit(host, runtime),
+        toolkit=of_toolkit,
         cdi=cdi.read_cdi(host, runtime, of_driver),
         cgroups=cgroups.read_cgroups(host),
         accounting=accounting.read_accounting(host),
@@ -142,8 +150,18 @@ def read_node(host: HostRoot, needs: ConfigNeeds, source: Callable[[Path], GpuSo
         kubelet=of_kubelet,
         plugins=plugins.read_plugins(host),
         claims=claims.read_claims(host, needs, of_kubelet),
-        operator=operator.read_operator(host),
+        operator=of_operator,
         rights=rights.read_rights(host),
+        refused={
+            subject: tuple(sorted(paths))
+            for subjects, paths in (
+                (_SUBJECTS_OF_RUNTIME, without_runtime),
+                (_SUBJECTS_OF_TOOLKIT, without_toolkit),
+                ((operator.SUBJECT,), without_operator),
+                (_SUBJECTS_OF_KUBELET, without_kubelet),
+            )
+            for subject in subjects
+        },
     )
 
 
@@ -160,13 +178,18 @@ def judged(facts: Facts, host: HostRoot, node: str = "NODE") -> DoctorReport:
 
 
 def _doubted(line: Diagnosis, facts: Facts, host: HostRoot) -> Diagnosis:
-    """Return a line; not as wrong where this process could not read everything, and the mistake may be its own."""
-    if line.judgement != "wrong" or not host.refused:
+    """Return a line; neither as wrong nor as right where this process could not read what the line needs.
+
+    What is wrong may be so for any path that was refused, since the parts of a node hang together.
+    """
+    own = facts.refused.get(line.subject, ())
+    refused = own or (sorted(host.refused) if line.judgement == "wrong" else ())
+    if line.judgement == "notLookedAt" or not refused:
         return line
+    who = "root without capabilities" if facts.rights.user == 0 else f"user {facts.rights.user}"
     return not_looked_at(
         line.subject,
-        f"user {facts.rights.user} may not read {some_of(sorted(host.refused), _PATHS_TO_SHOW)}, so this is not sure: "
-        f"{line.found}. Run doctor as root",
+        f"{who} may not read {some_of(refused, _PATHS_TO_SHOW)}, so this is not sure: {line.found}. {WITH_RIGHTS}",
     )
 
 

@@ -7,6 +7,9 @@ from gpushare_plugin.observe.parts import Part
 Judgement = Literal["right", "wrong", "notLookedAt"]
 """Whether a part of the node is right for gpushare, is wrong, or was not looked at."""
 
+WITH_RIGHTS = "Run doctor as root with CAP_DAC_READ_SEARCH, which root has on the node itself"
+"""What to do where this process may not read a part of the node, as a sentence (capabilities(7))."""
+
 
 class Diagnosis(Part, frozen=True):
     """One line: a part of the node, what was found there, and what to do."""

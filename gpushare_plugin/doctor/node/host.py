@@ -4,6 +4,7 @@ In a pod the node is mounted somewhere, and links such as `/var/run` lead to abs
 resolves a link at the root of this process, so links are resolved here instead.
 """
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -43,6 +44,16 @@ class HostRoot:
     def is_own(self) -> bool:
         """Whether the root is that of this process."""
         return self.root == Path("/")
+
+    @contextlib.contextmanager
+    def refusals(self) -> Iterator[set[str]]:
+        """Yield a set that ends with the paths which this process may not read, of those read within the context."""
+        before, self.refused = self.refused, set()
+        meanwhile = self.refused
+        try:
+            yield meanwhile
+        finally:
+            self.refused = before | meanwhile
 
     def resolved(self, path: str) -> Path:
         """Return where this process finds `path`, whether or not a file is there.
@@ -150,7 +161,7 @@ class HostRoot:
             self.note(path, error)
             return None
 
-    def note(self, path: str, error: Exception) -> None:
+    def note(self, path: str, error: BaseException | None) -> None:
         """Remember `path` in `refused` if `error` says that this process lacks the right."""
         if isinstance(error, PermissionError):
             self.refused.add(path)

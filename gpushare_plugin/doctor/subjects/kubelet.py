@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpushare_plugin.base.structs import Struct, replace
-from gpushare_plugin.doctor.node.diagnosis import Diagnosis, drained, not_looked_at, right, wrong
+from gpushare_plugin.doctor.node.diagnosis import WITH_RIGHTS, Diagnosis, drained, not_looked_at, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
 from gpushare_plugin.doctor.node.sockets import listens
@@ -79,6 +79,7 @@ def read_kubelet(host: HostRoot, needs: ConfigNeeds) -> KubeletFacts:
     try:
         listed, recorded = read_listed(directory), read_recorded(directory)
     except CheckpointError as error:
+        host.note(PLUGIN_DIRECTORY, error.__cause__)
         return replace(facts, failure=str(error).replace(str(directory), PLUGIN_DIRECTORY))
     names = [resource for resource, _ in listed]
     counts = tuple((name, names.count(name)) for name in sorted(set(names)))
@@ -101,8 +102,10 @@ def _starts(facts: KubeletFacts) -> str:
 
 def judge_kubelet(facts: KubeletFacts, host: HostRoot, node: str) -> Iterator[Diagnosis]:
     """Yield the lines about the kubelet; `node` is the name of the node, for commands."""
-    if not host.names(str(Path(PLUGIN_DIRECTORY).parent)):
-        yield from (not_looked_at(subject, _NO_KUBELET) for subject in (DIRECTORY, POD_RESOURCES, CHECKPOINT))
+    above = str(Path(PLUGIN_DIRECTORY).parent)
+    if not host.names(above):
+        reason = f"may not read {above}. {WITH_RIGHTS}" if above in host.refused else _NO_KUBELET
+        yield from (not_looked_at(subject, reason) for subject in (DIRECTORY, POD_RESOURCES, CHECKPOINT))
         return
     restart = with_service(facts, "systemctl restart")
     yield _socket(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import some_of
-from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right
+from gpushare_plugin.doctor.node.diagnosis import WITH_RIGHTS, Diagnosis, not_looked_at, right
 from gpushare_plugin.doctor.node.host import HostRoot
 
 RIGHTS, SELINUX = "rights of this process", "SELinux"
@@ -51,7 +51,9 @@ def judge_rights(facts: RightsFacts, refused: Collection[str]) -> Iterator[Diagn
     rights = f"{who}, {'with' if facts.sys_admin else 'without'} CAP_SYS_ADMIN"
     if refused:
         paths = some_of(sorted(refused), _PATHS_TO_SHOW)
-        yield not_looked_at(RIGHTS, f"{rights}, may not read {paths}: lines above say less than as root")
+        yield not_looked_at(
+            RIGHTS, f"{rights}, may not read {paths}: lines above say less than they could. {WITH_RIGHTS}"
+        )
     else:
         yield right(RIGHTS, rights)
     if facts.enforcing:

@@ -419,6 +419,26 @@ def test_a_kubelet_with_another_root_directory_is_found(short_path: Path) -> Non
     assert found(report, "kubelet, pod-resources") == f"the kubelet listens at {of_k0s}"
 
 
+@pytest.mark.parametrize(
+    ("host", "file"),
+    [
+        (KUBEADM_CONTAINERD_1_7, CONTAINERD),
+        (CRIO, "/etc/crio/crio.conf.d/99-nvidia.toml"),
+        (DOCKER, "/etc/docker/daemon.json"),
+    ],
+    ids=["containerd", "CRI-O", "Docker"],
+)
+def test_settings_of_a_file_that_cannot_be_read_are_not_known(
+    host: HostDescription, file: str, short_path: Path
+) -> None:
+    """The file is wrong; whether the handler and CDI are in there is not looked at."""
+    _, report = examined(host + HostDescription({file: "version = "}), short_path, CDI)
+    assert "container runtime" in {line.subject for line in wrong_lines(report)}
+    for subject in ("NVIDIA's runtime", "CDI in the container runtime"):
+        assert found(report, subject) == f"{file} may decide this; mend what is wrong with the container runtime first"
+        assert subject not in {line.subject for line in wrong_lines(report)}
+
+
 def test_programs_of_legacy_mode_are_needed_in_no_other_mode(short_path: Path) -> None:
     """With just-in-time CDI, -base of the toolkit is enough; legacy mode looks in the whole search path."""
     programs = ("/usr/bin/nvidia-container-runtime-hook", "/usr/bin/nvidia-container-cli")

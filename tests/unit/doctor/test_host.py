@@ -1,6 +1,8 @@
 """Tests of reading a node below a root: bounded, and never outside the root."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,18 @@ from gpushare_plugin.testing.hosts import GPUS, KUBEADM_CONTAINERD_1_7, HostDesc
 from tests.unit.doctor.examining import CDI, ENVVAR, shown, wrong_lines
 
 NOBODY = 65534
+
+
+@contextlib.contextmanager
+def as_nobody() -> Iterator[None]:
+    """Give up the rights of root for a while, where this process has them."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
 
 
 @pytest.fixture
@@ -77,6 +91,32 @@ def test_bytes_that_are_no_text_are_replaced(host: HostRoot) -> None:
     assert host.text("/etc/file") == "a\N{REPLACEMENT CHARACTER}\0b"
 
 
+@pytest.mark.parametrize(
+    ("part", "subject"),
+    [
+        ("etc/nvidia-container-runtime", "settings of the container toolkit"),
+        ("run/nvidia", "NVIDIA's GPU operator"),
+        ("usr/local/nvidia", "NVIDIA's GPU operator"),
+        ("etc/containerd", "container runtime"),
+        ("etc/containerd", "CDI in the container runtime"),
+        ("var/lib/kubelet", "kubelet, device plugins"),
+    ],
+)
+def test_what_may_not_be_read_is_not_called_right(part: str, subject: str, short_path: Path) -> None:
+    """A part of a node below a directory that is closed to this process counts neither as there nor as missing."""
+    short_path.chmod(0o755)
+    with built(KUBEADM_CONTAINERD_1_7, short_path / "node") as folder:
+        (folder / part).mkdir(parents=True, exist_ok=True)
+        (folder / part).chmod(0o000)
+        with as_nobody():
+            host = HostRoot(folder)
+            report = judged(read_node(host, ENVVAR, lambda _library: shown()), host)
+        (folder / part).chmod(0o700)
+    (line,) = [line for line in report.lines if line.subject == subject]
+    assert (line.judgement, f"may not read /{part}" in line.found) == ("notLookedAt", True), line.found
+    assert "with CAP_DAC_READ_SEARCH" in line.found
+
+
 def test_what_may_not_be_read_is_not_called_wrong(short_path: Path) -> None:
     """Without the right to read parts of the node, doctor says what it may not read, and asks to be run as root."""
     short_path.chmod(0o755)
@@ -85,18 +125,15 @@ def test_what_may_not_be_read_is_not_called_wrong(short_path: Path) -> None:
         (folder / "etc/crio/crio.conf.d").mkdir(parents=True)
         for part in parts:
             (folder / part).chmod(0o000)
-        user = os.geteuid()
-        if user == 0:
-            os.seteuid(NOBODY)
-        try:
+        with as_nobody():
             host = HostRoot(folder)
             report = judged(read_node(host, ENVVAR, lambda _library: shown()), host)
-        finally:
-            os.seteuid(user)
-            for part in parts:
-                (folder / part).chmod(0o700)
+        for part in parts:
+            (folder / part).chmod(0o700)
     assert wrong_lines(report) == []
     doubtful = [line.found for line in report.lines if "Run doctor as root" in line.found]
     assert any("may not read" in text and "handler" in text for text in doubtful)
+    parts_of_runtime = ("container runtime", "NVIDIA's runtime", "CDI in the container runtime")
+    assert {line.judgement for line in report.lines if line.subject in parts_of_runtime} == {"notLookedAt"}
     rights = next(line for line in report.lines if line.subject == "rights of this process")
     assert rights.judgement == "notLookedAt"

@@ -127,6 +127,7 @@ class _ConfigFiles:
         self.left_behind: dict[str, str] = {}
         self.misplaced: list[str] = []
         self.defects: list[Defect] = []
+        self.unread: list[str] = []
 
     def read(self, first: str, restart: str) -> None:
         pending = [first]
@@ -140,6 +141,7 @@ class _ConfigFiles:
             except (UnreadableError, ValueError, RecursionError) as error:
                 mend = f"correct {file}, which containerd cannot read either, and run {restart}"
                 self.defects.append(Defect(f"{file}: {error}", mend))
+                self.unread.append(file)
                 continue
             self._take(file, content)
             pending += _imports(self._host, file, content)
@@ -225,6 +227,7 @@ def read_containerd(host: HostRoot) -> RuntimeFacts | None:
             *_hidden(where, reading),
             *unknown_default(default, handlers, "containerd", where.service),
         ),
+        unread=tuple(reading.unread),
     )
 
 

@@ -41,13 +41,14 @@ def read_crio(host: HostRoot) -> RuntimeFacts | None:
     handlers, places = {_BUILT_IN: ""}, dict[str, str]()
     default = DefaultHandler(_BUILT_IN, "default_runtime", _MAIN)
     directories: tuple[str, ...] = CDI_DIRECTORIES
-    defects = []
+    defects, unread = [], []
     for file in files:
         try:
             runtime = table(tomllib.loads(host.text(file) or ""), "crio", "runtime")
         except (UnreadableError, ValueError, RecursionError) as error:
             mend = f"correct {file}, which CRI-O cannot read either, and run {_RESTART}"
             defects.append(Defect(f"{file}: {error}", mend))
+            unread.append(file)
             continue
         for name, handler in table(runtime, "runtimes").items():
             handlers[name], places[name] = text(table(handler).get("runtime_path")), file
@@ -67,6 +68,7 @@ def read_crio(host: HostRoot) -> RuntimeFacts | None:
         adds_nvidia=f"run `nvidia-ctk runtime configure --runtime=crio` and `{_RESTART}`; {FOR_PODS}",
         handler_files=places,
         defects=(*defects, *unknown_default(default, handlers, "CRI-O", _RESTART)),
+        unread=tuple(unread),
     )
 
 

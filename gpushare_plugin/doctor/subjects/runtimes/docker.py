@@ -64,6 +64,7 @@ def read_docker(host: HostRoot) -> RuntimeFacts | None:
         "2025 or newer; older ones pass no CDI names on: use deviceListStrategy envvar with them",
         adds_nvidia=f"run `nvidia-ctk runtime configure --runtime=docker --set-as-default` and `{_RESTART}`",
         handler_files={name: file for name, (_, file) in added.items()} | dict.fromkeys(named, _FILE),
+        unread=(_FILE,) if defects else (),
         defects=(*defects, *unknown_default(default, shims | handlers, "Docker", _RESTART)),
     )
 

@@ -108,6 +108,8 @@ def _without_program(runtime: RuntimeFacts, gone: Mapping[str, str], needs: Conf
 
 
 def _without_handler(runtime: RuntimeFacts, needs: ConfigNeeds, *, by_operator: bool) -> Diagnosis:
+    if runtime.unread:
+        return _not_known(HANDLER, runtime)
     found = f"{runtime.name} has no handler for it (handlers: {', '.join(runtime.handlers)})"
     if not needs.runtime:
         return right(HANDLER, f"{found}; the config does not use it, but CDI; {_DAEMONS_GPUS}")
@@ -119,6 +121,12 @@ def _without_handler(runtime: RuntimeFacts, needs: ConfigNeeds, *, by_operator: 
         f"{found}, so a pod gets {asked}, but no runtime acts on that: the pod sees no GPU",
         f"{first}{adds}" if runtime.defects else adds,
     )
+
+
+def _not_known(subject: str, runtime: RuntimeFacts) -> Diagnosis:
+    """Return the line about a setting that may be in a file which was not understood."""
+    files = ", ".join(runtime.unread)
+    return not_looked_at(subject, f"{files} may decide this; mend what is wrong with the {RUNTIME} first")
 
 
 def _instead_of_nri(needs: ConfigNeeds) -> str:
@@ -149,6 +157,8 @@ def _usual(handlers: Sequence[str]) -> str:
 
 
 def _cdi(runtime: RuntimeFacts, needs: ConfigNeeds) -> Diagnosis:
+    if runtime.unread:
+        return _not_known(CDI, runtime)
     if runtime.cdi and needs.dra and not any(map(is_of_boot, runtime.cdi_directories)):
         return wrong(
             CDI,

@@ -62,6 +62,8 @@ class RuntimeFacts(Struct, frozen=True):
     """Whether each start makes the configuration anew, with handlers for the programs of NVIDIA that are there."""
     defects: tuple[Defect, ...] = ()
     """What keeps the configuration from working."""
+    unread: tuple[str, ...] = ()
+    """The files whose settings are not known, as their content is none of the runtime's."""
 
     @property
     def nvidia(self) -> dict[str, str]:
