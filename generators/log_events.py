@@ -50,8 +50,8 @@ threads as text, even while the event loop hangs. An event that is logged at tha
 stack. Stacks name files, lines and functions, and no values of variables: at most 100 calls of each of at most 100
 threads and 100 tasks. The stacks of tasks and the event `stacks_written` follow as soon as the event loop runs. Where
 they are missing, the loop hangs, and the stack of the thread with `run_daemon` shows where. Where the stacks of threads
-are missing, too, a library keeps Python from running anything: `kill -ABRT` to the daemon has those stacks written, and
-can end the daemon. If the reader of the log has stopped, the rest of the stacks is lost, and the daemon goes on.
+are missing, too, a library keeps Python from running anything: `kill -ABRT` writes the stacks of threads, and can end
+the daemon. If the reader of the log has stopped, the rest of the stacks is lost, and the daemon goes on.
 """
 
 

@@ -36,7 +36,7 @@ def _policies(context: click.Context, option: click.Parameter, text: str) -> tup
     type=A_PATH,
     required=True,
     help="CSV: cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU), gpu_spec (models that the pod accepts, "
-    "separated by vertical bars; empty or left out for any).",
+    "separated by vertical bars; empty or left out if the pod accepts any).",
 )
 @click.option(
     "--policies",
@@ -58,18 +58,30 @@ def _policies(context: click.Context, option: click.Parameter, text: str) -> tup
     type=click.FloatRange(1, 1000),
     default=95,
     show_default=True,
-    help="With churn, the demand of all pods in percent of all GPUs, on average.",
+    help="With churn: the average GPU demand of all pods, in percent of all GPUs.",
 )
-@click.option("--seeds", type=click.IntRange(1, 1000), default=3, show_default=True, help="Simulate this often.")
-@click.option("--jobs", type=click.IntRange(1), help="Processes. Default: the cores that this process may use.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="json has each seed.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, 1000),
+    default=3,
+    show_default=True,
+    help="How often each policy runs: with the seeds 1, 2, and so on.",
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    help="Processes that simulate. Default: one for each core that this process may use.",
+)
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format; json has each seed."
+)
 def command(nodes: Path, pods: Path, jobs: int | None, output: str, **chosen: Any) -> None:
     """Compare placement policies: how much of the GPUs of a cluster they allocate to the pods of a trace.
 
     Nodes and pods are CSV files in the columns of Alibaba's cluster-trace-gpu-v2023; other columns are not read.
-    Nothing is asked of a cluster, and nothing is changed.
+    The command needs no cluster, and changes nothing.
 
-    Every policy gets the same pods in the same order. A seed gives the same result each time.
+    Every policy gets the same pods in the same order. The same seed gives the same result.
     """
     simulation = Simulation(read_trace(nodes, pods), **chosen)
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:

@@ -75,8 +75,9 @@ from gpushare_plugin.web.standing import ProgramNamespaces
 @partitioner_namespace_option
 @option(
     "--daemon-metrics",
-    "Read what GPUs and containers use from the metrics of the daemons in this namespace, of nodes that an open page "
-    "shows: at a terminal through the API server, with --listen-address from the pods. Default: use is unknown.",
+    "Namespace of the daemons. Pages then show what GPUs and containers use, from the metrics of those daemons whose "
+    "nodes an open page shows: at a terminal through the API server, with --listen-address from the pods. Default: "
+    "use is unknown.",
     metavar="NAMESPACE",
 )
 @person_kubeconfig_option
