@@ -3,26 +3,26 @@
 The columns are explained in https://github.com/alibaba/clusterdata/tree/master/cluster-trace-gpu-v2023.
 """
 
-import csv
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
 
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.packing.pod_kind import WHOLE, PodKind
 from gpushare_plugin.packing.rows import NodeKind
-
-Read = TypeVar("Read")
+from gpushare_plugin.simulator.csv_file import read_rows
 
 MOST_GPUS = 64
 """The most GPUs of a node or a pod."""
-MOST_LINES = 2_000_000
-"""The most nodes or pods of a file."""
 _MOST = 2**40
 """The highest amount of CPU or memory; more is a mistake."""
 _MILLI = 1_000
 """A whole GPU, in thousandths."""
+_SHOWN = 40
+"""The most characters of a wrong value that a message has."""
+_NODE_COLUMNS = ("cpu_milli", "memory_mib", "gpu", "model")
+_POD_COLUMNS = ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+"""The columns of every pod file; `gpu_spec` may be left out."""
 
 
 class Trace(Struct, frozen=True):
@@ -46,27 +46,12 @@ class Trace(Struct, frozen=True):
 
 def read_trace(nodes: Path, pods: Path) -> Trace:
     """Read a trace; raises GpushareError for a file that cannot be read or is no trace, with the line."""
-    trace = Trace(tuple(_rows(nodes, _node)), tuple(_rows(pods, _pod)))
+    trace = Trace(tuple(read_rows(nodes, _NODE_COLUMNS, _node)), tuple(read_rows(pods, _POD_COLUMNS, _pod)))
     if not trace.gpus:
         raise GpushareError(f"{nodes}: found no node with a GPU, expected one at least (column gpu)")
     if not trace.demand:
         raise GpushareError(f"{pods}: found no pod that asks for a GPU, expected one at least (column num_gpu)")
     return trace
-
-
-def _rows(file: Path, read: Callable[[Mapping[str, str]], Read]) -> Iterator[Read]:
-    try:
-        with file.open(newline="", encoding="utf-8") as lines:
-            rows = csv.DictReader(lines)
-            for row in rows:
-                if rows.line_num > MOST_LINES:
-                    raise GpushareError(f"{file}: found more than {MOST_LINES:,} lines; simulate a part of them")
-                try:
-                    yield read(row)
-                except ValueError as error:
-                    raise GpushareError(f"{file}:{rows.line_num}: {error}") from error
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise GpushareError(f"cannot read {file}: {error}") from error
 
 
 def _node(row: Mapping[str, str]) -> NodeKind:
@@ -75,33 +60,37 @@ def _node(row: Mapping[str, str]) -> NodeKind:
         cpu=_number(row, "cpu_milli", _MOST),
         memory=_number(row, "memory_mib", _MOST),
         gpus=gpus,
-        model=_text(row, "model") if gpus else "",
+        model=row["model"] if gpus else "",
     )
 
 
 def _pod(row: Mapping[str, str]) -> PodKind:
     gpus = _number(row, "num_gpu", MOST_GPUS)
-    milli = _number(row, "gpu_milli", _MILLI) if gpus else 0
-    if gpus and milli < (_MILLI if gpus > 1 else 1):
-        raise ValueError(f"found gpu_milli {milli} with num_gpu {gpus}, expected 1 to 1000, and 1000 for several GPUs")
     return PodKind(
         cpu=_number(row, "cpu_milli", _MOST),
         memory=_number(row, "memory_mib", _MOST),
         gpus=gpus,
-        percent=-(-milli // 10) if gpus else WHOLE,
-        models=frozenset(filter(None, (row.get("gpu_spec") or "").strip().split("|"))) if gpus else frozenset(),
+        percent=_percent(row, gpus),
+        models=frozenset(filter(None, row.get("gpu_spec", "").split("|"))) if gpus else frozenset(),
     )
 
 
-def _text(row: Mapping[str, str], column: str) -> str:
-    if (text := row.get(column)) is None:
-        raise ValueError(f"found no value of column {column}, expected one in each line")
-    return text.strip()
+def _percent(row: Mapping[str, str], gpus: int) -> int:
+    """Return the part of each GPU that a pod asks for, in percent, rounded up; all for a pod without GPUs."""
+    if not gpus and not row["gpu_milli"]:
+        return WHOLE
+    milli = _number(row, "gpu_milli", _MILLI)
+    least, most = (0, 0) if not gpus else (1, _MILLI) if gpus == 1 else (_MILLI, _MILLI)
+    if not least <= milli <= most:
+        expected = "0 without GPUs, 1 to 1000 with one GPU, 1000 with several"
+        raise ValueError(f"found gpu_milli {milli} with num_gpu {gpus}, expected {expected}")
+    return -(-milli // 10) if gpus else WHOLE
 
 
 def _number(row: Mapping[str, str], column: str, most: int) -> int:
-    text = _text(row, column)
-    number = int(text) if text.isascii() and text.isdigit() and len(text) < len(str(_MOST)) else -1
+    text = row[column]
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(most)) else -1
     if not 0 <= number <= most:
-        raise ValueError(f"found {column} {text!r}, expected a whole number from 0 to {most}")
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+        raise ValueError(f"found {column} {shown!r}, expected a whole number from 0 to {most}")
     return number

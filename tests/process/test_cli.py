@@ -108,6 +108,9 @@ class TestUsage:
             ["run", "--config-file", "a", "--config-directory", "b"],
             ["run", "--fallback-strategies", "named,first"],
             ["run", "--node-labels", "perhaps"],
+            ["simulate", "--nodes", "a", "--pods", "b", "--policies", "first"],
+            ["simulate", "--nodes", "a", "--pods", "b", "--seeds", "0"],
+            ["simulate", "--nodes", "a", "--pods", "b", "--load", "nan"],
         ],
     )
     def test_wrong_usage_ends_with_status_2(self, arguments: list[str]) -> None:

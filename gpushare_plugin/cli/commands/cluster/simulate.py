@@ -1,5 +1,6 @@
 """`gpushare simulate`: what placement policies would do with the pods of a cluster."""
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -26,6 +27,13 @@ def _policies(context: click.Context, option: click.Parameter, text: str) -> tup
     if not names:
         raise click.BadParameter(f"found no name, expected of {', '.join(COMPARED)}")
     return names
+
+
+def _load(_context: click.Context, _option: click.Parameter, percent: float) -> float:
+    """Return the load unchanged; raise click.BadParameter for `nan`, which click takes to be within every range."""
+    if math.isnan(percent):
+        raise click.BadParameter("found nan, expected a number of percent")
+    return percent
 
 
 @click.command("simulate", short_help="Compare placement policies on the pods of a trace.")
@@ -56,6 +64,7 @@ def _policies(context: click.Context, option: click.Parameter, text: str) -> tup
 @click.option(
     "--load",
     type=click.FloatRange(1, 1000),
+    callback=_load,
     default=95,
     show_default=True,
     help="With churn: the average GPU demand of all pods, in percent of all GPUs.",
