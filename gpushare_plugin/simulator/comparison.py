@@ -1,14 +1,13 @@
 """Compares policies on the same pods: as a report, in several processes."""
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from gpushare_plugin.observe.parts import Part
 from gpushare_plugin.simulator.churn import Churned, churn
 from gpushare_plugin.simulator.filling import Filled, fill
 from gpushare_plugin.simulator.mean import mean
+from gpushare_plugin.simulator.processes import in_processes
 from gpushare_plugin.simulator.trace import Trace
 
 Mode = Literal["fill", "churn"]
@@ -94,10 +93,13 @@ class Simulation(NamedTuple):
 
 
 def compare(simulation: Simulation, processes: int, done: Callable[[], None]) -> SimulationReport:
-    """Return what comes of the pods of each seed under each policy; calls `done` after each run."""
+    """Return what comes of the pods of each seed under each policy; calls `done` after each run.
+
+    Raises GpushareError if memory runs out or a process is killed: means over other seeds could not be compared.
+    """
     trace, runs = simulation.trace, simulation.runs
     results: dict[str, list[SeedResult]] = {policy: [] for policy in simulation.policies}
-    for run, result in zip(runs, _results(simulation, runs, processes), strict=True):
+    for run, result in zip(runs, in_processes(simulation.result, runs, processes), strict=True):
         results[run.policy].append(result)
         done()
     return SimulationReport(
@@ -109,16 +111,6 @@ def compare(simulation: Simulation, processes: int, done: Callable[[], None]) ->
         load=simulation.load if simulation.mode == "churn" else None,
         policies=tuple(_policy_result(policy, each) for policy, each in results.items()),
     )
-
-
-def _results(simulation: Simulation, runs: Sequence[Run], processes: int) -> Iterator[SeedResult]:
-    """Yield the results in the order of the runs."""
-    if (needed := min(processes, len(runs))) == 1:
-        yield from map(simulation.result, runs)
-        return
-    # Not forked: a process that has threads, such as that of a progress bar, must not be.
-    with ProcessPoolExecutor(needed, get_context("spawn")) as pool:
-        yield from pool.map(simulation.result, runs)
 
 
 def _policy_result(policy: str, seeds: Sequence[SeedResult]) -> PolicyResult:
