@@ -43,7 +43,7 @@ class Packing:
         self._rows = rows
         self._seen = SeenPods()
         self._values: Numbers = LINEAR
-        self._losses: dict[int, Numbers] = {}
+        self._share_costs: dict[int, Numbers] = {}
         """What `_costs` found, by the size of a share."""
         self._scarcity: Numbers = np.zeros(len(rows.gpus))
         self._largest: Flags = (rows.gpus == rows.gpus.max(initial=0)) & (rows.gpus > 0)
@@ -104,12 +104,12 @@ class Packing:
 
     def _costs(self, percent: int) -> Numbers:
         """Return what a share costs on each free piece from 0 to 100 percent; infinite if the share has no room."""
-        if percent not in self._losses:
+        if percent not in self._share_costs:
             costs = np.full(WHOLE + 1, np.inf)
             costs[percent:] = self._values[percent:] - self._values[: WHOLE + 1 - percent]
             costs[percent:] += TIGHTNESS * LINEAR[: WHOLE + 1 - percent]
-            self._losses[percent] = costs.round(9)  # or noise in the last digit would break ties
-        return self._losses[percent]
+            self._share_costs[percent] = costs.round(9)  # or noise in the last digit would break ties
+        return self._share_costs[percent]
 
     def _loss_of_room(self, kind: PodKind, fitting: Integers, lost: Numbers) -> Numbers:
         rows = self._rows
@@ -150,7 +150,7 @@ class Packing:
 
     def _learn(self) -> None:
         self._values = part_values(self._seen.shares)
-        self._losses.clear()
+        self._share_costs.clear()
         self._scarcity = SCARCITY * self._insistence()[self._rows.model]
         self._seen.learned()
         self.recompute()

@@ -23,9 +23,9 @@ def _policies(context: click.Context, option: click.Parameter, text: str) -> tup
     """Return the names of policies in a text; raise click.BadParameter for a name that is none."""
     names = names_by_commas(context, option, text)
     if unknown := [name for name in names if name not in COMPARED]:
-        raise click.BadParameter(f"found {unknown[0]!r}, expected of {', '.join(COMPARED)}")
+        raise click.BadParameter(f"found {unknown[0]!r}, expected one of {', '.join(COMPARED)}")
     if not names:
-        raise click.BadParameter(f"found no name, expected of {', '.join(COMPARED)}")
+        raise click.BadParameter(f"found no name, expected one of {', '.join(COMPARED)}")
     return names
 
 
