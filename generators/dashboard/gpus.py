@@ -43,7 +43,7 @@ CLUSTER = (
     ),
     number(
         "GPUs that cannot be allocated",
-        "GPUs that are faulty, cordoned or not served by MPS, and GPUs of which a MIG instance is. Alerts: GpuFaulty, "
+        "GPUs that are faulty, cordoned or not served by MPS, or have such a MIG instance. Alerts: GpuFaulty, "
         "GpuNotServedByMps, GpuDriverLimitsNotSet.",
         f"sum({_CANNOT})",
         wrong_from=1,
