@@ -2,14 +2,17 @@
 
 Facts of Kubernetes: pkg/features/kube_features.go (DynamicResourceAllocation is on from 1.34 on, and cannot be turned
 off from 1.35 on); pkg/kubelet/pluginmanager (the kubelet looks for sockets in `plugins_registry` below its root
-directory, which it makes when it starts). Claims reach containers by CDI only: pkg/kubelet/cm/dra/manager.go,
-`GetResources`.
+directory, which it makes when it starts); kubernetes.io, "Set Kubelet Parameters Via A Configuration File" (of the
+files *.conf of --config-dir, the last by name counts). K3s and RKE2 give the kubelet such a directory (k3s-io/k3s,
+pkg/daemons/agent/agent_linux.go, `kubeletArgsAndConfig`). Claims reach containers by CDI only:
+pkg/kubelet/cm/dra/manager.go, `GetResources`.
 """
 
 import json
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
+
+import yaml
 
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import some_of
@@ -20,6 +23,8 @@ from gpushare_plugin.doctor.node.packages import is_at_least, package_version
 from gpushare_plugin.doctor.node.sockets import listens
 from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY, ROOT_DIRECTORY, KubeletFacts, with_service
 from gpushare_plugin.doctor.subjects.plugins import PluginFacts
+from gpushare_plugin.doctor.subjects.runtimes.runtime import table
+from gpushare_plugin.gpus.cdi.reading import parsed
 from gpushare_plugin.kubelet.dra_plugin.sockets import PLUGINS, REGISTRY
 from gpushare_plugin.kubelet.paths import (
     CLAIM_RECORDS,
@@ -34,7 +39,7 @@ SUBJECT = "GPUs by claim"
 _FIRST_KUBERNETES = (1, 34)
 _KUBELET_CONFIG = "config.yaml"
 _GATE = "DynamicResourceAllocation"
-_GATE_OFF = re.compile(rf"^\s*{_GATE}:\s*false\b", re.MULTILINE)
+_DROP_INS = tuple(f"/var/lib/rancher/{name}/agent/etc/kubelet.conf.d/*.conf" for name in ("k3s", "rke2"))
 _MOST_RECORDS = 256
 """The most records that are looked at."""
 _FILES_TO_SHOW = 3
@@ -77,7 +82,7 @@ def read_claims(host: HostRoot, needs: ConfigNeeds, kubelet: KubeletFacts) -> Cl
     return ClaimFacts(
         root=root,
         kubelet=package_version(host, "kubelet"),
-        gate_in=config if _GATE_OFF.search(host.line(config)) else "",
+        gate_in=_gate_off(host, (config, *(file for pattern in _DROP_INS for file in host.matching(pattern)))),
         registry=host.is_directory(registry),
         registers=_any_listens(host, f"{registry}/{needs.dra}~*-reg.sock"),
         prepares=_any_listens(host, f"{driver}/dra~*.sock"),
@@ -85,6 +90,22 @@ def read_claims(host: HostRoot, needs: ConfigNeeds, kubelet: KubeletFacts) -> Cl
         newer=tuple(look.path for look in looks if look.newer),
         damaged=tuple(f"{look.path}: {look.trouble}" for look in looks if look.trouble),
     )
+
+
+def _gate_off(host: HostRoot, files: Sequence[str]) -> str:
+    """Return which of the kubelet's configuration files, a later one of which counts more, turns the feature off."""
+    gates = {file: _gate(host, file) for file in files}
+    said = [(file, on) for file, on in gates.items() if on is not None]
+    return said[-1][0] if said and not said[-1][1] else ""
+
+
+def _gate(host: HostRoot, file: str) -> bool | None:
+    """Return what a configuration file of the kubelet, YAML or JSON, says of the feature; None where nothing."""
+    try:
+        gates = table(parsed((host.text(file) or "").encode(), ".yaml"), "featureGates")
+    except (UnreadableError, ValueError, RecursionError, yaml.YAMLError):
+        return None
+    return given if isinstance(given := gates.get(_GATE), bool) else None
 
 
 class _FileLook:
@@ -169,8 +190,14 @@ def _driver(facts: ClaimFacts, driver: str, kubelet: KubeletFacts, plugins: Plug
             "runs (docs/claims.md, When it is not known which GPUs have claims): run doctor again then",
         )
     if not plugins.ours:
-        return not_looked_at(SUBJECT, f"the DRA driver {driver} registers once the daemon of gpushare runs")
+        reason = f"the DRA driver {driver} registers once the daemon of gpushare runs{_unknown_version(facts)}"
+        return not_looked_at(SUBJECT, reason)
     return _sockets(facts, driver)
+
+
+def _unknown_version(facts: ClaimFacts) -> str:
+    """Return the words for a kubelet that is not of a package known here, as that of K3s."""
+    return "" if facts.kubelet else "; version of the kubelet not known (GPUs by claim need Kubernetes 1.34 or newer)"
 
 
 def _sockets(facts: ClaimFacts, driver: str) -> Diagnosis:
@@ -192,4 +219,5 @@ def _sockets(facts: ClaimFacts, driver: str) -> Diagnosis:
             f"daemon --node-name and --kubelet-root {facts.root}. If both are so, claims_unavailable in the log of the "
             "daemon says what is missing",
         )
-    return right(SUBJECT, f"the DRA driver {driver} listens in {registry}; prepared claims: {facts.records}")
+    claims = f"prepared claims: {facts.records}{_unknown_version(facts)}"
+    return right(SUBJECT, f"the DRA driver {driver} listens in {registry}; {claims}")

@@ -28,7 +28,11 @@ CLAIMS = replace(ENVVAR, dra=NAME)
 """A config that gives GPUs by claim."""
 ROOT = "/var/lib/kubelet"
 REGISTRY, DRIVER = f"{ROOT}/plugins_registry", f"{ROOT}/plugins/{NAME}"
-READY = KUBEADM_CONTAINERD_2 + HostDescription(directories=(REGISTRY,))
+PACKAGE = "Package: kubelet\nStatus: install ok installed\nVersion: 1.35.1-1.1\n"
+READY = KUBEADM_CONTAINERD_2 + HostDescription(
+    {"/var/lib/dpkg/status": f"{KUBEADM_CONTAINERD_2.files['/var/lib/dpkg/status']}\n{PACKAGE}"},
+    directories=(REGISTRY,),
+)
 """A node on which the kubelet looks for DRA drivers."""
 SERVED = READY + HostDescription(sockets=(f"{REGISTRY}/{NAME}~a1b2-reg.sock", f"{DRIVER}/dra~a1b2.sock"))
 """The same with the sockets of our DRA driver."""
@@ -75,10 +79,7 @@ def test_a_driver_that_the_kubelet_finds_is_right(short_path: Path) -> None:
     ("host", "said", "remedy"),
     [
         (
-            READY
-            + HostDescription(
-                {"/var/lib/dpkg/status": "Package: kubelet\nStatus: install ok installed\nVersion: 1.33.4-1.1\n"}
-            ),
+            READY.edited("/var/lib/dpkg/status", "Version: 1.35.1", "Version: 1.33.4"),
             "the kubelet has version 1.33.4, and GPUs by claim need Kubernetes 1.34 or newer",
             "upgrade the cluster",
         ),
@@ -106,6 +107,43 @@ def test_what_keeps_claims_from_gpus_is_wrong(
     (line,) = wrong_lines(report)
     assert (line.subject, said in line.found) == (SUBJECT, True), line.found
     assert remedy in (line.remedy or "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "featureGates: {DynamicResourceAllocation: false}\n",
+        '{"kind": "KubeletConfiguration", "featureGates": {"DynamicResourceAllocation": false}}',
+        'featureGates:\n  "DynamicResourceAllocation": false # for now\n',
+    ],
+    ids=["flow", "JSON", "quoted"],
+)
+def test_a_feature_gate_is_found_however_it_is_written(text: str, short_path: Path) -> None:
+    """The file of the kubelet is YAML; a text that is none, or another gate, says nothing."""
+    config = f"{ROOT}/config.yaml"
+    report = while_served(SERVED + HostDescription({config: text}), short_path / "off")
+    assert f"{config} turns the feature gate DynamicResourceAllocation off" in of_claims(report).found
+    for number, other in enumerate((text.replace("false", "true"), text.replace("Dynamic", "Other"), "{" * 9000)):
+        report = while_served(SERVED + HostDescription({config: other}), short_path / str(number))
+        assert wrong_lines(report) == []
+
+
+def test_the_last_drop_in_file_decides_on_the_feature_gate(short_path: Path) -> None:
+    """K3s gives the kubelet a directory with files, of which the last by name counts more than all others."""
+    folder = "/var/lib/rancher/k3s/agent/etc/kubelet.conf.d"
+    off, on = (f"featureGates: {{DynamicResourceAllocation: {each}}}\n" for each in ("false", "true"))
+    first = SERVED + HostDescription({f"{folder}/10-site.conf": off, f"{folder}/00-k3s-defaults.conf": "{}\n"})
+    report = while_served(first, short_path / "off")
+    assert of_claims(report).found.startswith(f"{folder}/10-site.conf turns the feature gate")
+    report = while_served(first + HostDescription({f"{folder}/20-site.conf": on}), short_path / "on")
+    assert wrong_lines(report) == []
+
+
+def test_a_kubelet_without_a_package_has_no_known_version(short_path: Path) -> None:
+    """That of K3s is in the program of K3s: the line says so, and is not wrong."""
+    host = SERVED.edited("/var/lib/dpkg/status", "Package: kubelet", "Package: other")
+    line = of_claims(while_served(host, short_path))
+    assert (line.judgement, "version of the kubelet not known" in line.found) == ("right", True)
 
 
 def test_a_damaged_file_is_mended_by_the_daemon(short_path: Path) -> None:
