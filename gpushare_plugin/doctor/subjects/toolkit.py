@@ -63,9 +63,9 @@ _MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
 _HOOK, _CLI = "nvidia-container-runtime-hook", "nvidia-container-cli"
 _FIRST_JIT = (1, 18)
 """The first version whose mode `auto` generates the specifications itself."""
-_CONTROL, _HOOK = "nvidia-ctk", "nvidia-cdi-hook"
+_CONTROL, _CDI_HOOK = "nvidia-ctk", "nvidia-cdi-hook"
 """What generates specifications, and what the hooks of specifications run."""
-_FIRST_HOOK = (1, 16)
+_FIRST_CDI_HOOK = (1, 16)
 """The first version with `nvidia-cdi-hook`; before, hooks run `nvidia-ctk` (CHANGELOG.md of the toolkit)."""
 
 
@@ -159,7 +159,7 @@ def _lacks(host: HostRoot, directory: str | None, version: str) -> tuple[str, ..
     """Return the programs for specifications that a toolkit of this version should have, and lacks."""
     if directory is None:
         return ()
-    expected = (_CONTROL, _HOOK) if is_at_least(version, *_FIRST_HOOK) else (_CONTROL,)
+    expected = (_CONTROL, _CDI_HOOK) if is_at_least(version, *_FIRST_CDI_HOOK) else (_CONTROL,)
     return tuple(name for name in expected if not host.exists(f"{directory}/{name}"))
 
 
@@ -228,11 +228,11 @@ def _programs(toolkit: ToolkitFacts, needs: ConfigNeeds) -> Diagnosis:
     lacks = f", which lacks {' and '.join(toolkit.lacks)}" if toolkit.lacks else ""
     found = f"{toolkit.version or 'version unknown'}, in {toolkit.directory}{lacks}"
     by_hooks = needs.cdi or needs.dra or toolkit.by_specification or toolkit.just_in_time
-    if _HOOK not in toolkit.lacks or not by_hooks:
+    if _CDI_HOOK not in toolkit.lacks or not by_hooks:
         return right(VERSION, found)
     return wrong(
         VERSION,
-        f"{found}, so a container that gets a GPU by CDI cannot start: its hooks run {_HOOK}",
+        f"{found}, so a container that gets a GPU by CDI cannot start: its hooks run {_CDI_HOOK}",
         installs_again(toolkit),
     )
 
