@@ -20,6 +20,11 @@ def _shown(value: object) -> object:
     return visible(value) if type(value) is str else value
 
 
+def _lines(text: str) -> Markup:
+    """Return the text of a field of many lines: line ends and tabs stay, for the field is sent again as it stands."""
+    return escape("".join([each if each in "\r\n\t" else visible(each) for each in text]))
+
+
 def _counted(number: int, name: str) -> str:
     """Return a number of things, with the plural of their name."""
     return f"{number:,} {name}{'' if number == 1 else 's'}"
@@ -38,6 +43,7 @@ _environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+_environment.filters["lines"] = _lines
 _environment.globals.update(
     classes=classes,
     color_of=color_of,

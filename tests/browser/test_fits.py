@@ -9,8 +9,7 @@ from tests.waiting import PATIENCE
 SOON = PATIENCE * 1000
 """Milliseconds that a browser may take."""
 
-MANIFEST = """
-kind: Deployment
+MANIFEST = """kind: Deployment
 metadata: {name: train}
 spec:
   template:
@@ -21,7 +20,7 @@ spec:
 
 
 async def test_a_request_follows_the_cluster(server: ApiServer, page: Page) -> None:
-    """The answer is new when a pod takes the room, and a manifest is answered on the same page."""
+    """The answer is new when a pod takes the room; a manifest is answered on the same page, and can be sent again."""
     await page.get_by_role("link", name="What fits").click()
     await page.get_by_label("Request").fill("12 GiB, A100")
     await page.get_by_role("button", name="Show").first.click()
@@ -35,6 +34,9 @@ async def test_a_request_follows_the_cluster(server: ApiServer, page: Page) -> N
     await expect(page.locator("#pieces tbody tr")).to_contain_text("9 GiB (38 %)")
     await page.get_by_text("Or paste a manifest").click()
     await page.get_by_label("A Pod, Deployment").fill(MANIFEST)
+    await page.get_by_role("button", name="Show").last.click()
+    await expect(page.locator("#understood")).to_contain_text("Deployment train")
+    await expect(page.get_by_label("A Pod, Deployment")).to_have_value(MANIFEST)
     await page.get_by_role("button", name="Show").last.click()
     await expect(page.locator("#understood")).to_contain_text("Deployment train")
     await expect(page.locator("#where")).to_have_text("The pod fits on no node.")

@@ -1,6 +1,7 @@
 """What fits of a request: the answers equal those of the ledger, and the count that of placing pod after pod."""
 
 import asyncio
+import html
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -172,3 +173,12 @@ async def test_what_is_by_claim_or_not_made_yet_is_told_beside_the_answer() -> N
     text = await page.manifest(claiming)
     assert "The pod has ResourceClaims (train), of which this page does not judge" in text
     assert "gpushare does not decide where the pod goes" not in text
+
+
+async def test_a_pasted_manifest_can_be_sent_again() -> None:
+    """Line ends and tabs of the text stay in the field, as a browser sends them; what people cannot see is escaped."""
+    page, pasted = FitsPage(Picture()), "kind: Pod\r\nmetadata:\r\n  name: big # a\tb\r\nspec: {containers: []}"
+    for text in (pasted, f"{pasted} # \x1b"):
+        shown = (await page.manifest(text)).partition('spellcheck="false">\n')[2].partition("</textarea>")[0]
+        assert html.unescape(shown) == text.replace("\x1b", "\\x1b")
+    assert "&lt;/textarea&gt;" in await page.manifest("</textarea>")
