@@ -59,4 +59,5 @@ def _own_port(request: web.BaseRequest) -> int:
 
 
 def _same(given: Mapping[str, str], name: str, expected: str) -> bool:
-    return secrets.compare_digest(given.get(name, "").encode(), expected.encode())
+    """Return whether the caller gave what is expected; aiohttp has bytes that are not UTF-8 as lone surrogates."""
+    return secrets.compare_digest(given.get(name, "").encode(errors="surrogateescape"), expected.encode())

@@ -1,5 +1,6 @@
 """`gpushare web` as a person at a terminal and as a cluster runs it, asked by a client that is no browser."""
 
+import asyncio
 import html
 import json
 from collections.abc import AsyncIterator
@@ -58,6 +59,18 @@ async def test_nothing_is_shown_without_the_token(address: str) -> None:
             async with stranger.get(at(address, "/").rstrip("/") + path) as answer:
                 assert answer.status == 403, path
                 assert "gpu-1" not in await answer.text()
+
+
+async def test_a_cookie_that_is_no_text_is_a_wrong_cookie(address: str) -> None:
+    """Bytes that are not UTF-8 are refused as every wrong cookie, and so are such tokens."""
+    port = urlsplit(address).port
+    host, cookie = f"Host: 127.0.0.1:{port}\r\n".encode(), f"Cookie: gpushare-{port}=".encode()
+    for request in (b"/ HTTP/1.1\r\n" + cookie + b"\xff\xfe\r\n", b"/?token=%ff HTTP/1.1\r\n"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET " + request + host + b"\r\n")
+        assert await reader.readline() == b"HTTP/1.1 403 Forbidden\r\n"
+        writer.close()
+        await writer.wait_closed()
 
 
 async def test_a_name_that_leads_here_is_refused(address: str, browser: aiohttp.ClientSession) -> None:
