@@ -41,8 +41,8 @@ _SUBJECTS_OF_RUNTIME = (runtimes.RUNTIME, runtimes.HANDLER, runtimes.CDI)
 _SUBJECTS_OF_TOOLKIT = (toolkit.VERSION, toolkit.SETTINGS)
 _SUBJECTS_OF_KUBELET = (kubelet.DIRECTORY, kubelet.POD_RESOURCES, kubelet.CHECKPOINT)
 _SUBJECTS_OF_FILES = (
-    operator.SUBJECT,
     *_SUBJECTS_OF_RUNTIME,
+    operator.SUBJECT,
     *_SUBJECTS_OF_TOOLKIT,
     cdi.SUBJECT,
     mps.SUBJECT,
@@ -244,11 +244,13 @@ def _lines_without_runtime(facts: Facts, host: HostRoot) -> Iterator[Diagnosis]:
 def _lines_of_files(facts: Facts, runtime: RuntimeFacts, host: HostRoot) -> Iterator[Diagnosis]:
     """Yield the lines about what only the files of a node show."""
     needs, names = facts.needs, _gpu_names(facts)
+    yield from runtimes.judge_runtime(runtime)
+    # The pods of the operator start only where the container runtime works.
     yield from operator.judge_operator(facts.operator, runtime, facts.toolkit)
-    of_runtime = runtimes.judge_runtime(runtime, host, needs, by_operator=facts.operator.installs_toolkit)
+    of_handlers = runtimes.judge_handlers(runtime, host, needs, by_operator=facts.operator.installs_toolkit)
     of_toolkit = toolkit.judge_toolkit(facts.toolkit, host, needs, facts.driver)
-    # The remedies of the runtime are commands of the toolkit, which a node without a toolkit needs first.
-    yield from (*of_toolkit, *of_runtime) if facts.toolkit.directory is None else (*of_runtime, *of_toolkit)
+    # The remedies of the handlers are commands of the toolkit, which a node without a toolkit needs first.
+    yield from (*of_toolkit, *of_handlers) if facts.toolkit.directory is None else (*of_handlers, *of_toolkit)
     look = cdi.SpecificationLook(
         facts.cdi, needs, facts.toolkit, facts.driver, runtime.nvidia, facts.plugins.ours is True, names
     )

@@ -14,6 +14,7 @@ from gpushare_plugin.testing.hosts import (
     K3S,
     KUBEADM_CONTAINERD_1_7,
     KUBEADM_CONTAINERD_2,
+    OPERATOR_24,
     OPERATOR_25_10,
     HostDescription,
     specification,
@@ -244,6 +245,22 @@ STORIES: dict[str, tuple[HostDescription, ConfigNeeds, tuple[Step, ...]]] = {
             Step(
                 "apt-get install --reinstall nvidia-container-toolkit-base",
                 lambda host: host + HostDescription({"/usr/bin/nvidia-cdi-hook": ""}),
+            ),
+        ),
+    ),
+    "NVIDIA's operator behind a runtime without CRI": (
+        OPERATOR_24.edited(CONTAINERD, "version = 2", 'version = 2\ndisabled_plugins = ["cri"]').without(
+            "/run/nvidia/validations/toolkit-ready"
+        ),
+        ENVVAR,
+        (
+            Step(
+                f"remove cri from disabled_plugins in {CONTAINERD}",
+                lambda host: host.edited(CONTAINERD, 'disabled_plugins = ["cri"]', ""),
+            ),
+            Step(
+                "first the pods nvidia-driver-daemonset and nvidia-container-toolkit-daemonset",
+                lambda host: host + HostDescription({"/run/nvidia/validations/toolkit-ready": ""}),
             ),
         ),
     ),

@@ -52,19 +52,23 @@ def _endpoint(host: HostRoot) -> str:
     return ""
 
 
-def judge_runtime(
-    runtime: RuntimeFacts, host: HostRoot, needs: ConfigNeeds, *, by_operator: bool
-) -> Iterator[Diagnosis]:
-    """Yield the lines about the container runtime.
-
-    `by_operator` is whether NVIDIA's operator installs the toolkit, and so decides on the handlers.
-    """
+def judge_runtime(runtime: RuntimeFacts) -> Iterator[Diagnosis]:
+    """Yield the lines about the container runtime itself, without which no pod starts."""
     if runtime.defects:
         yield from (wrong(RUNTIME, *defect) for defect in runtime.defects)
     else:
         of_version = f" {runtime.version}" if runtime.version else ""
         files = f"which reads {', '.join(runtime.files)}" if runtime.files else "without a configuration file"
         yield right(RUNTIME, f"{runtime.name}{of_version}, {files}")
+
+
+def judge_handlers(
+    runtime: RuntimeFacts, host: HostRoot, needs: ConfigNeeds, *, by_operator: bool
+) -> Iterator[Diagnosis]:
+    """Yield the lines about what of the container runtime gives GPUs to containers: handlers, and CDI.
+
+    `by_operator` is whether NVIDIA's operator installs the toolkit, and so decides on the handlers.
+    """
     yield from _handlers(runtime, host, needs, by_operator=by_operator)
     yield _cdi(runtime, needs)
 
