@@ -31,8 +31,10 @@ _RUN = (
 class MpsFacts(Struct, frozen=True):
     """What the node shows of MPS."""
 
-    control: bool = False
-    """Whether the driver root has the MPS control daemon."""
+    control: str | None = None
+    """The MPS control daemon below the driver root, a path of the node; None without one."""
+    listening: bool = False
+    """Whether an MPS control daemon listens in our MPS root."""
     agent: bool | None = False
     """Whether `gpushare mps` runs; None where that cannot be seen."""
     requested: bool = False
@@ -42,26 +44,31 @@ class MpsFacts(Struct, frozen=True):
     of_others: tuple[str, ...] = ()
     """Pipes of MPS daemons that are not ours, paths of the node."""
     left_over: tuple[str, ...] = ()
-    """Pipes of such MPS daemons that have ended, paths of the node."""
+    """Pipes of MPS daemons that have ended, paths of the node."""
 
 
 def read_mps(host: HostRoot, needs: ConfigNeeds, driver: DriverFacts) -> MpsFacts:
     """Return what the node shows of MPS."""
     root = MpsRoot(host.resolved(needs.mps_root))
-    control = driver.root is not None and host.exists(f"{driver.root.rstrip('/')}/{_CONTROL}")
+    control = None if driver.root is None else host.first(f"{driver.root.rstrip('/')}/{_CONTROL}")
     pipes = {place: listens(host, f"{place}/control") for place in _pipes_of_others(host, needs.mps_root)}
     others = tuple(place for place, listening in pipes.items() if listening is not False)
-    left_over = tuple(place for place in pipes if place not in others)
-    agent = locked(root.lock)
+    agent, ours = locked(root.lock), f"{needs.mps_root}/pipe"
+    listening = listens(host, f"{ours}/control") is True
+    # Where `gpushare mps` runs, this socket is that of its own control daemon.
+    dead = [ours] if agent is False and host.is_socket(f"{ours}/control") and not listening else []
+    left_over = (*(place for place in pipes if place not in others), *dead)
     try:
         status = read_message(root.status, MpsStatus) or MpsStatus()
         wanted = read_message(root.wanted, MpsSettings) or MpsSettings()
     except ExchangeError as error:
-        return MpsFacts(control, agent, requested=True, not_served=(str(error),), of_others=others, left_over=left_over)
+        return MpsFacts(
+            control, listening, agent, requested=True, not_served=(str(error),), of_others=others, left_over=left_over
+        )
     troubles = list(_troubles(status, wanted))
     if wanted.gpus and not troubles and listens(host, f"{needs.mps_root}/pipe/control") is False:
         troubles = [f"no MPS control daemon listens at {needs.mps_root}/pipe/control"]
-    return MpsFacts(control, agent, bool(wanted.gpus), tuple(troubles), others, left_over)
+    return MpsFacts(control, listening, agent, bool(wanted.gpus), tuple(troubles), others, left_over)
 
 
 def _troubles(status: MpsStatus, wanted: MpsSettings) -> Iterator[str]:
@@ -136,11 +143,11 @@ def _needed(facts: MpsFacts, needs: ConfigNeeds, driver: str, plugins: PluginFac
     elif not facts.agent and not plugins.ours:
         yield not_looked_at(
             SUBJECT,
-            f"nothing serves MPS in {needs.mps_root} before the daemon of gpushare runs: the daemon labels the node, "
+            f"{_not_served(facts, needs)} before the daemon of gpushare runs: the daemon labels the node, "
             "then the chart starts gpushare mps; set mps.enabled=true of the chart",
         )
     elif not facts.agent:
-        yield wrong(SUBJECT, f"nothing serves MPS in {needs.mps_root}", _RUN)
+        yield wrong(SUBJECT, _not_served(facts, needs), _RUN)
     elif facts.not_served:
         yield wrong(
             SUBJECT,
@@ -158,14 +165,34 @@ def _needed(facts: MpsFacts, needs: ConfigNeeds, driver: str, plugins: PluginFac
         yield right(SUBJECT, f"gpushare mps serves in {needs.mps_root}{by}")
 
 
+def _not_served(facts: MpsFacts, needs: ConfigNeeds) -> str:
+    """Return what is there instead of `gpushare mps`, in words."""
+    if facts.listening:
+        return (
+            f"an MPS control daemon listens at {needs.mps_root}/pipe/control, but no `gpushare mps` manages GPUs there"
+        )
+    return f"nothing serves MPS in {needs.mps_root}"
+
+
+def _quits(facts: MpsFacts) -> str:
+    """Return what ends each MPS control daemon of others by a program that is on the node, as an instruction."""
+    if facts.control:
+        each = (f"`echo quit | CUDA_MPS_PIPE_DIRECTORY={place} {facts.control}`" for place in facts.of_others)
+        return f"run {' and '.join(each)}"
+    return (
+        f"end the process nvidia-cuda-mps-control with the directory {' or '.join(facts.of_others)} by `kill PID`: "
+        "`pgrep -a nvidia-cuda-mps` shows the processes of MPS, and CUDA_MPS_PIPE_DIRECTORY in /proc/PID/environ the "
+        "directory of each, as its container sees that"
+    )
+
+
 def _ends_others(facts: MpsFacts, plugins: PluginFacts) -> str:
     """Return what ends the MPS control daemons of others, as an instruction."""
-    quit_each = " and ".join(
-        f"`echo quit | CUDA_MPS_PIPE_DIRECTORY={place} nvidia-cuda-mps-control`" for place in facts.of_others
-    )
     if plugins.of_gpus:
         return (
             f"do what the line about {OTHERS} says, since the pods of the other plugin have to end first; where "
-            f"the MPS control daemon runs on after that, run {quit_each}"
+            f"the MPS control daemon runs on after that, {_quits(facts)}"
         )
-    return f"turn MPS off in the other plugin (sharing.mps of NVIDIA's device plugin), or run {quit_each}"
+    if plugins.unknown or plugins.ours is None:
+        return f"turn MPS off in the other plugin (sharing.mps of NVIDIA's device plugin), or {_quits(facts)}"
+    return _quits(facts)

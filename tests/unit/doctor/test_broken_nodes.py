@@ -327,14 +327,14 @@ def linked(bus: str, driver: str) -> HostDescription:
             MPS,
             "MPS",
             "another MPS control daemon has its pipes in /run/nvidia/mps/nvidia.com/gpu/pipe",
-            "turn MPS off in the other plugin",
+            "nvidia.com/gpu/pipe /usr/bin/nvidia-cuda-mps-control`",
         ),
         (
             KUBEADM_CONTAINERD_1_7 + HostDescription(sockets=("/tmp/nvidia-mps/control",)),  # noqa: S108 - of the node
             MPS,
             "MPS",
             "another MPS control daemon has its pipes in /tmp/nvidia-mps",
-            "run `echo quit | CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps nvidia-cuda-mps-control`",
+            "run `echo quit | CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps /usr/bin/nvidia-cuda-mps-control`",
         ),
         (
             KUBEADM_CONTAINERD_1_7.without(f"{PLUGIN_DIRECTORY}/kubelet.sock"),
@@ -1001,6 +1001,31 @@ def test_a_dead_socket_of_another_control_daemon_is_in_nobodys_way(short_path: P
         "nothing serves MPS in /run/nvidia/mps; left over of a daemon that has ended, and in nobody's way: "
         f"{pipes}/control (nobody listens)"
     )
+
+
+def test_a_control_daemon_without_gpushare_mps_is_told(short_path: Path) -> None:
+    """Where a control daemon listens in our root, nobody says that nothing serves there; a dead socket is left over."""
+    control = "/run/nvidia/mps/pipe/control"
+    with built(KUBEADM_CONTAINERD_1_7 + HostDescription(sockets=(control,)), short_path):
+        facts = read_mps(HostRoot(short_path), MPS, DriverFacts(root="/"))
+        (line,) = judge_mps(facts, MPS, "", RUNNING, needed=True)
+        assert line.found.startswith(f"an MPS control daemon listens at {control}, but no `gpushare mps` manages")
+    (line,) = judge_mps(read_mps(HostRoot(short_path), MPS, DriverFacts(root="/")), MPS, "", RUNNING, needed=True)
+    assert line.found.startswith("nothing serves MPS in /run/nvidia/mps; left over of a daemon that has ended")
+    assert f"{control} (nobody listens)" in line.found
+
+
+def test_mps_of_others_is_ended_by_what_the_node_has(short_path: Path) -> None:
+    """The command has the path of the program; without the program, the process is to be ended."""
+    other = HostDescription(sockets=("/run/nvidia/mps/nvidia.com/gpu/pipe/control",))
+    _, report = examined(OPERATOR_24 + other, short_path / "operator", MPS)
+    (line,) = wrong_lines(report)
+    assert "/gpu/pipe /run/nvidia/driver/usr/bin/nvidia-cuda-mps-control`" in (line.remedy or "")
+    assert "other plugin" not in (line.remedy or "")
+    bare = KUBEADM_CONTAINERD_1_7.without("/usr/bin/nvidia-cuda-mps-control")
+    _, report = examined(bare + other, short_path / "bare", MPS)
+    (line,) = wrong_lines(report)
+    assert (line.remedy or "").startswith("end the process nvidia-cuda-mps-control with the directory")
 
 
 def test_mps_waits_for_the_daemon_that_labels_the_node(short_path: Path) -> None:
