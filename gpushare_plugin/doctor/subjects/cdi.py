@@ -81,7 +81,8 @@ def read_cdi(host: HostRoot, runtime: RuntimeFacts | None, driver: DriverFacts) 
     """Return the specifications in the directories that the container runtime reads."""
     directories = runtime.cdi_directories if runtime else CDI_DIRECTORIES
     places = {host.resolved(each): each for each in directories}
-    found = SpecReader(tuple(places), host.followed).devices(driver.kernel or driver.library)
+    # The libraries decide: where the kernel runs another driver, that is to be mended first.
+    found = SpecReader(tuple(places), host.followed).devices(driver.library or driver.kernel)
 
     def of_node(said: str) -> str:
         """Return a text with the paths of the node."""

@@ -3,7 +3,8 @@
 Facts: `/proc/driver/nvidia/version` and `/sys/module/nvidia/version`, chapter "The /proc/driver/nvidia interface" of
 the driver's README; the files of a driver end with its version (`libnvidia-ml.so.580.95.05`, chapter "Installed
 components"). NVIDIA's operator installs a driver below `/run/nvidia/driver` (NVIDIA/gpu-operator,
-deployments/gpu-operator/values.yaml, `hostPaths.driverInstallDir`). For the modules, and what keeps them in use,
+deployments/gpu-operator/values.yaml, `hostPaths.driverInstallDir`); the init container k8s-driver-manager of its pod
+unloads the driver before (assets/state-driver/0500_daemonset.yaml there). For the modules, and what keeps them in use,
 the chapters "GPUDirect RDMA Peer Memory Client" and "Using the nvidia-persistenced Utility" of the README; modinfo(8)
 reads the module on the disk.
 """
@@ -104,7 +105,9 @@ def _libraries(facts: DriverFacts, needs: ConfigNeeds, node: str) -> Diagnosis:
             LIBRARIES,
             f"version {facts.library} below {facts.root}, but the kernel runs {facts.kernel}: the driver was upgraded "
             "or installed twice, and NVML refuses to work (driver/library version mismatch)",
-            drained(
+            _loads_operators(node)
+            if facts.root == OPERATORS_ROOT
+            else drained(
                 node,
                 "and reboot the node. If the versions still differ, two drivers are installed: compare `modinfo -F "
                 "version nvidia` with the packages (`dpkg -l | grep nvidia`, or `rpm -qa | grep -i nvidia`), and "
@@ -114,3 +117,14 @@ def _libraries(facts: DriverFacts, needs: ConfigNeeds, node: str) -> Diagnosis:
             ),
         )
     return right(LIBRARIES, f"{facts.library or 'version unknown'}, below {facts.root}")
+
+
+def _loads_operators(node: str) -> str:
+    """Return what loads the kernel module of the driver that NVIDIA's operator installed, as an instruction."""
+    return drained(
+        node,
+        "and see the state and the log of the pod nvidia-driver-daemonset on this node (`kubectl get pods -n "
+        "gpu-operator -o wide`): its init container k8s-driver-manager unloads the module of the driver before, which "
+        "fails while a program uses the GPUs. Delete this pod (`kubectl delete pod`), or reboot the node: its start "
+        "loads the module of its own driver",
+    )

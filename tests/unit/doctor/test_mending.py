@@ -121,6 +121,8 @@ GENERATED = BESIDE.edited(
 ) + HostDescription({"/etc/cdi/nvidia.yaml": OF_OPERATOR})
 """NVIDIA's operator whose runtime looks GPUs up in a generated specification."""
 
+OLD_KERNEL = {path: UPGRADED.files[path] for path in ("/proc/driver/nvidia/version", "/sys/module/nvidia/version")}
+
 STORIES: dict[str, tuple[HostDescription, ConfigNeeds, tuple[Step, ...]]] = {
     "a fresh node of kubeadm": (
         FRESH,
@@ -261,6 +263,16 @@ STORIES: dict[str, tuple[HostDescription, ConfigNeeds, tuple[Step, ...]]] = {
             Step(
                 "first the pods nvidia-driver-daemonset and nvidia-container-toolkit-daemonset",
                 lambda host: host + HostDescription({"/run/nvidia/validations/toolkit-ready": ""}),
+            ),
+        ),
+    ),
+    "NVIDIA's operator whose driver is not loaded": (
+        GENERATED.without(f"{PLUGIN_DIRECTORY}/nvidia-gpu.sock") + HostDescription(OLD_KERNEL),
+        ENVVAR,
+        (
+            Step(
+                "see the state and the log of the pod nvidia-driver-daemonset",
+                lambda host: host + HostDescription({path: OPERATOR_24.files[path] for path in OLD_KERNEL}),
             ),
         ),
     ),
