@@ -232,6 +232,7 @@ def legend(color: Color, namespaces: Iterable[str], viewer: Viewer) -> Iterator[
     elif color == "way":
         yield from ((f"h20 w-{way}", words) for way, words in _WAYS.items())
     elif color == "use":
+        yield "h10", "height: the held part; colour: the used part"
         yield from ((f"h20 u-{level}", LEVELS[level]) for level in LEVELS)
     else:
         seen = sorted(filter(viewer.sees, namespaces))
