@@ -107,6 +107,6 @@ def _turns_on(controller: str) -> str:
     file = "/etc/tmpfiles.d/gpushare-cgroup.conf"
     return (
         f"run `echo 'w /sys/fs/cgroup/cgroup.subtree_control - - - - +{controller}' > {file} && systemd-tmpfiles "
-        f"--create {file}` on the node, which turns the controller on now and at each boot, restart the kubelet, and "
-        "use runc, which turns on every controller of the node for its containers"
+        f"--create {file}` on the node, which turns the controller on now and at each boot, and restart the kubelet. "
+        "Containers have to be started by runc, which turns on every controller of the node for them"
     )

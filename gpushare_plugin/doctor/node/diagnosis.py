@@ -52,10 +52,13 @@ def one_of(*ways: str) -> str:
 
 
 def drained(node: str, work: str) -> str:
-    """Return what to do on a node without pods as an instruction that ends with a node which takes pods again."""
+    """Return what to do on a node without pods as an instruction that ends with a node which takes pods again.
+
+    Of several such instructions, the last one lets pods come again.
+    """
     return (
-        f"drain the node (`kubectl drain {node} --ignore-daemonsets`), {work}. At the end, let pods come again: "
-        f"`kubectl uncordon {node}`"
+        f"drain the node (`kubectl drain {node} --ignore-daemonsets`), {work}. After the last item here that "
+        f"drains the node, let pods come again: `kubectl uncordon {node}`"
     )
 
 

@@ -66,7 +66,7 @@ def judge_cards(cards: Sequence[PciGpu] | None) -> Iterator[Diagnosis]:
     elif (own := [card.address for card in cards if card.driver in _OF_THE_KERNEL]) and not _any_of_nvidia(cards):
         yield wrong(
             SUBJECT,
-            f"the kernel's own driver has {', '.join(own)}, so NVIDIA's driver cannot use this",
+            f"a driver of the kernel itself has the GPUs {', '.join(own)}, so NVIDIA's driver cannot use these GPUs",
             "write `blacklist nouveau` and `options nouveau modeset=0` into /etc/modprobe.d/nouveau.conf, make the "
             "initial RAM file system anew (update-initramfs -u, or dracut --force), and reboot the node",
         )

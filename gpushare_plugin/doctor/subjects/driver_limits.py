@@ -28,7 +28,7 @@ from gpushare_plugin.gpus.exchange import ExchangeError, read_message
 SUBJECT = "driver limits"
 _VERSION_2 = 2
 _ENTRIES_TO_SHOW = 3
-_ANOTHER = ", or let the config take another isolation on such nodes (isolation: [driver, none])"
+_ANOTHER = "let the config take another isolation on such nodes (isolation: [driver, none])"
 _AGENT = "the agent gpushare driver-limits"
 _START = "start the agent on this node: driverLimits.enabled=true and cluster.followPods=true in the chart"
 _WAITS = (
@@ -175,7 +175,7 @@ def _none_here(look: LimitLook) -> Defect | None:
     """Return why the driver of the node cannot limit memory; None if it can."""
     lack = _lack(look)
     if lack and any(is_always_driver(entry.isolations) for entry in look.needs.entries):
-        return Defect(lack.found, f"{lack.remedy}{_ANOTHER}")
+        return Defect(lack.found, one_of(lack.remedy, _ANOTHER))
     return lack
 
 

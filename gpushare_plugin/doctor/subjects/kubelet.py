@@ -94,9 +94,11 @@ def with_service(facts: KubeletFacts, command: str) -> str:
 
 
 def _starts(facts: KubeletFacts) -> str:
+    # The service of a distribution starts the container runtime, too.
+    after = "" if facts.distribution else ", after the container runtime is up"
     return (
-        f"run {with_service(facts, 'systemctl start')}, after the container runtime is up; if the kubelet stops again, "
-        f"see {with_service(facts, 'journalctl -u')}"
+        f"run {with_service(facts, 'systemctl start')}{after}; if the kubelet stops again, see "
+        f"{with_service(facts, 'journalctl -u')}"
     )
 
 
@@ -117,9 +119,7 @@ def judge_kubelet(facts: KubeletFacts, host: HostRoot, node: str) -> Iterator[Di
     yield _socket(
         POD_RESOURCES,
         facts.pod_resources_socket,
-        f"the kubelet runs, but not with this socket: {ROOT_DIRECTORY}; otherwise run {restart}"
-        if facts.device_plugins
-        else f"{_starts(facts)}; {ROOT_DIRECTORY}",
+        _without_pod_resources(facts, restart),
         listening=facts.pod_resources,
     )
     if facts.failure:
@@ -138,6 +138,15 @@ def judge_kubelet(facts: KubeletFacts, host: HostRoot, node: str) -> Iterator[Di
         yield right(CHECKPOINT, f"resources: {resources}; {facts.held} devices in use")
     else:
         yield right(CHECKPOINT, "no device is listed or in use")
+
+
+def _without_pod_resources(facts: KubeletFacts, restart: str) -> str:
+    """Return what to do where nothing listens for pod-resources; `restart` restarts the kubelet."""
+    if facts.device_plugins:
+        return f"the kubelet runs, but not with this socket: {ROOT_DIRECTORY}; otherwise run {restart}"
+    if facts.device_plugins is None:
+        return f"{_starts(facts)}; {ROOT_DIRECTORY}"
+    return f"do what is said of {DIRECTORY}; {ROOT_DIRECTORY}"
 
 
 def _socket(subject: str, path: str, remedy: str, *, listening: bool | None) -> Diagnosis:

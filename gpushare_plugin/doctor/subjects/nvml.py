@@ -9,6 +9,7 @@ from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot
+from gpushare_plugin.doctor.subjects.driver import KERNEL_MODULE
 from gpushare_plugin.gpus.source import GpuSource, read_inventory
 
 SUBJECT = "NVML"
@@ -77,7 +78,7 @@ def _answered(inventory: Inventory) -> NvmlFacts:
 def judge_nvml(facts: NvmlFacts, kernel: str) -> Iterator[Diagnosis]:
     """Yield the lines about NVML and about each GPU that does not answer; `kernel` is the version of the module."""
     if facts.failure:
-        yield _failed(facts)
+        yield _failed(facts, kernel)
         return
     for label, reason in facts.silent:
         yield wrong(
@@ -104,7 +105,11 @@ def judge_nvml(facts: NvmlFacts, kernel: str) -> Iterator[Diagnosis]:
         )
 
 
-def _failed(facts: NvmlFacts) -> Diagnosis:
+def _failed(facts: NvmlFacts, kernel: str) -> Diagnosis:
+    if not facts.reachable and not kernel:
+        return not_looked_at(
+            SUBJECT, f"mend the line about the {KERNEL_MODULE} first: without its module, no GPU answers"
+        )
     if not facts.reachable:
         return not_looked_at(
             SUBJECT,

@@ -138,7 +138,7 @@ def _read(path: Path, there: Path) -> _Spec | str:
     try:
         document = parsed(content, path.suffix)
     except (ValueError, RecursionError, yaml.YAMLError):
-        return f"it is no {path.suffix[1:].upper()}, expected a mapping"
+        return f"it is not valid {path.suffix[1:].upper()}"
     kind, devices = _in(document, "kind"), _in(document, "devices")
     if not isinstance(kind, str) or not _KIND.fullmatch(kind):
         return f"its kind is {kind!r:.60}, expected <vendor>/<class>"

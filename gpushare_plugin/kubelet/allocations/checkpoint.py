@@ -141,7 +141,7 @@ def _decoded(directory: Path, decoder: msgspec.json.Decoder[T], nothing: T) -> T
 
 
 def _unreadable(path: Path, found: str) -> CheckpointError:
-    return CheckpointError(f"{path} does not show what pods hold: {found} found, the kubelet's checkpoint expected")
+    return CheckpointError(f"{path} does not show what pods hold, since it is no checkpoint of the kubelet: {found}")
 
 
 def _every(ids: dict[str, list[str] | None] | None) -> Iterable[str]:

@@ -291,7 +291,7 @@ def linked(bus: str, driver: str) -> HostDescription:
             BY_SPECIFICATION + HostDescription({"/run/cdi/nvidia.yaml": "kind: {password of a registry\n: x"}),
             ENVVAR,
             "CDI specifications",
-            "the CDI specification /var/run/cdi/nvidia.yaml is left out: it is no YAML",
+            "the CDI specification /var/run/cdi/nvidia.yaml is left out: it is not valid YAML",
             "nvidia-ctk cdi generate",
         ),
         (
@@ -629,16 +629,19 @@ def test_a_node_that_was_drained_takes_pods_again(host: HostDescription, short_p
     _, report = examined(host, short_path)
     remedy = wrong_lines(report)[0].remedy or ""
     assert remedy.startswith("drain the node (`kubectl drain NODE --ignore-daemonsets`)")
-    assert remedy.endswith("At the end, let pods come again: `kubectl uncordon NODE`")
+    assert remedy.endswith(
+        "After the last item here that drains the node, let pods come again: `kubectl uncordon NODE`"
+    )
 
 
 def test_the_kubelets_service_is_that_of_the_node(short_path: Path) -> None:
     """K3s has the kubelet in services of its own, so commands name these, as do remedies about claims."""
     stopped = K3S.without(f"{PLUGIN_DIRECTORY}/kubelet.sock", "/var/lib/kubelet/pod-resources")
     _, report = examined(stopped, short_path / "k3s")
-    first, _ = wrong_lines(report)
+    first, second = wrong_lines(report)
+    assert (second.remedy or "").startswith("do what is said of kubelet, device plugins; if the --root-dir")
     assert (first.remedy or "").startswith(
-        "run `systemctl start k3s` (on a node without control plane `systemctl start k3s-agent`), after the"
+        "run `systemctl start k3s` (on a node without control plane `systemctl start k3s-agent`); if the"
     )
     assert "see `journalctl -u k3s` (on a node without control plane `journalctl -u k3s-agent`)" in (first.remedy or "")
 
@@ -657,12 +660,14 @@ def test_a_broken_checkpoint_is_named_once_by_its_path_on_the_node(short_path: P
     """Neither the root of the node, nor the path a second time, is in the line."""
     checkpoint = f"{PLUGIN_DIRECTORY}/kubelet_internal_checkpoint"
     _, report = examined(WITHOUT_GPU + HostDescription({checkpoint: "{"}), short_path / "text")
-    assert found(report, "kubelet, checkpoint").startswith(f"{checkpoint} does not show what pods hold: ")
+    assert found(report, "kubelet, checkpoint").startswith(
+        f"{checkpoint} does not show what pods hold, since it is no "
+    )
     directory = WITHOUT_GPU.without(checkpoint) + HostDescription(directories=(checkpoint,))
     _, report = examined(directory, short_path / "directory")
     said = found(report, "kubelet, checkpoint")
     assert said == (
-        f"{checkpoint} does not show what pods hold: is a directory found, the kubelet's checkpoint expected"
+        f"{checkpoint} does not show what pods hold, since it is no checkpoint of the kubelet: is a directory"
     )
 
 
@@ -745,7 +750,7 @@ def test_with_cdi_only_the_daemon_uses_nvidias_runtime(short_path: Path) -> None
     _, report = examined(KUBEADM_CONTAINERD_2, short_path / "handler", CDI)
     assert "; only the daemon uses it, by a runtime class with that handler" in found(report, "NVIDIA's runtime")
     _, report = examined(KUBEADM_CONTAINERD_2.without(DROP_IN), short_path / "none", CDI)
-    assert "docs/cdi.md says in The daemon's own GPUs" in found(report, "NVIDIA's runtime")
+    assert "(docs/cdi.md, The daemon's own GPUs)" in found(report, "NVIDIA's runtime")
     _, report = examined(KUBEADM_CONTAINERD_2, short_path / "envvar")
     assert "; a pod needs a runtime class with that handler" in found(report, "NVIDIA's runtime")
 

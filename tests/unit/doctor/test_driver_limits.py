@@ -227,7 +227,7 @@ def test_a_config_without_them_makes_no_line_wrong(name: str, short_path: Path) 
 @pytest.mark.parametrize(
     ("host", "needs", "found", "remedy"),
     [
-        (KUBEADM_CONTAINERD_2, NEEDED, "driver 580.95.05 has none", "driver.version), or let the config take"),
+        (KUBEADM_CONTAINERD_2, NEEDED, "driver 580.95.05 has none", "driver.version). (b) let the config take"),
         (
             DRIVER_LIMITS,
             NEEDED,
@@ -258,7 +258,7 @@ def test_a_config_without_them_makes_no_line_wrong(name: str, short_path: Path) 
             + HostDescription(directories=(f"{CGROUPS}/memory",)),
             NEEDED,
             "control groups of version 1",
-            "About cgroup v2), or let the config take another isolation on such nodes (isolation: [driver, none])",
+            "About cgroup v2). (b) let the config take another isolation on such nodes (isolation: [driver, none])",
         ),
         (
             DRIVER_LIMITS.without(f"{CGROUPS}/dmem.capacity").edited(f"{CGROUPS}/cgroup.controllers", " misc dmem", ""),

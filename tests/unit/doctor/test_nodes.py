@@ -152,6 +152,12 @@ def test_what_nvml_would_know_is_said_to_be_unknown(short_path: Path) -> None:
     assert "no access to the device nodes" in found(report, "NVML")
 
 
+def test_without_the_module_of_the_driver_no_other_place_is_named_for_nvml(short_path: Path) -> None:
+    """Neither this process nor any other sees a GPU then: the line of the module comes first."""
+    _, report = examined(KUBEADM_CONTAINERD_1_7.without("/proc/driver", "/sys/module"), short_path, source=hidden())
+    assert found(report, "NVML").startswith("mend the line about the driver (kernel) first")
+
+
 def test_a_package_that_was_removed_has_no_version(short_path: Path) -> None:
     """The package manager remembers it, with its version."""
     host = KUBEADM_CONTAINERD_1_7.edited("/var/lib/dpkg/status", "install ok installed", "deinstall ok config-files")

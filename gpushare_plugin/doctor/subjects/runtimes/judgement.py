@@ -23,7 +23,6 @@ WITHOUT_RUNTIME = (
     "node and name its place with --root"
 )
 
-_DAEMONS_GPUS = "the daemon itself needs the GPUs, as docs/cdi.md says in The daemon's own GPUs"
 
 _READERS: dict[str, Callable[[HostRoot], RuntimeFacts | None]] = {
     "dockerd": read_docker,
@@ -116,7 +115,10 @@ def _without_handler(runtime: RuntimeFacts, needs: ConfigNeeds, *, by_operator: 
         return _not_known(HANDLER, runtime)
     found = f"{runtime.name} has no handler for it (handlers: {', '.join(runtime.handlers)})"
     if not needs.runtime:
-        return right(HANDLER, f"{found}; the config does not use it, but CDI; {_DAEMONS_GPUS}")
+        of_daemon = (
+            "doctor does not see whether the daemon's own pod gets the GPUs (docs/cdi.md, The daemon's own GPUs)"
+        )
+        return not_looked_at(HANDLER, f"{found}, and pods need none, since the config gives GPUs by CDI; {of_daemon}")
     asked = "NVIDIA_VISIBLE_DEVICES" if "envvar" in needs.strategies else "mounts that name its GPU"
     adds = _instead_of_nri(needs) if by_operator else runtime.adds_nvidia
     first = f"mend what is wrong with the {RUNTIME} first, and run doctor again. If this line is still wrong then, "
@@ -136,7 +138,7 @@ def _not_known(subject: str, runtime: RuntimeFacts) -> Diagnosis:
 def _instead_of_nri(needs: ConfigNeeds) -> str:
     """Return what to do where NVIDIA's operator leaves the runtime alone, as an instruction."""
     return one_of(
-        f"{by_cdi(needs)}. Besides, {_DAEMONS_GPUS}",
+        f"{by_cdi(needs)}. Besides, give the daemon itself the GPUs, as docs/cdi.md says in The daemon's own GPUs",
         "set cdi.nriPluginEnabled=false in the operator, which then configures the container runtime",
     )
 

@@ -83,11 +83,11 @@ def test_devices_with_the_hook_of_driver_limits_are_told_apart(
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("a.json", "{", "it is no JSON"),
-        ("a.yaml", "a: [", "it is no YAML"),
-        ("a.json", "[" * 100_000, "it is no JSON"),
-        ("a.yaml", "[" * 100_000, "it is no YAML"),
-        ("a.yaml", "- " * 100_000, "it is no YAML"),
+        ("a.json", "{", "it is not valid JSON"),
+        ("a.yaml", "a: [", "it is not valid YAML"),
+        ("a.json", "[" * 100_000, "it is not valid JSON"),
+        ("a.yaml", "[" * 100_000, "it is not valid YAML"),
+        ("a.yaml", "- " * 100_000, "it is not valid YAML"),
         ("a.json", "[]", "its kind is None"),
         ("a.json", spec("0", kind="gpu"), "its kind is 'gpu', expected <vendor>/<class>"),
         ("a.json", spec(), "it lists no devices"),
