@@ -1,15 +1,18 @@
 """A line for each node: what is wrong with the node, how the node shares its GPUs, and how much is held and free."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.observe.cluster.report import NodeUse
-from gpushare_plugin.observe.cluster.tables import all_states
-from gpushare_plugin.web.tiles import gpus_of
+from gpushare_plugin.observe.cluster.tables import all_states, is_fault
+from gpushare_plugin.web.tiles import Tile, tiles
+from gpushare_plugin.web.viewer import Viewer
 
 _MOST_NOTICES = 3
-"""The most notices in a line; the page of the node has all."""
+"""The most notices, and the most reasons of faults, in a line; the page of the node has all."""
+_NOBODY = Viewer("", frozenset())
+"""A viewer of whom nothing that a tenant wrote is shown."""
 
 
 class SharedLine(Struct, frozen=True):
@@ -38,6 +41,12 @@ class NodeLine(Struct, frozen=True):
     """The name of the node."""
     states: tuple[str, ...]
     """What is wrong with the node and with its GPUs, drift included, in a few words."""
+    reasons: tuple[str, ...]
+    """The first faults of GPUs of which a reason is known, each with the reason."""
+    faulty: bool
+    """Whether a GPU has a fault, or the node is not ready."""
+    cordoned: bool
+    """Whether the node or one of its GPUs is cordoned."""
     gpus: int
     """The number of GPUs; the MIG instances of a card are one."""
     models: tuple[tuple[str, int], ...]
@@ -57,12 +66,13 @@ class NodeLine(Struct, frozen=True):
 
     @property
     def rank(self) -> tuple[int, str]:
-        """The place among all nodes: those with something wrong first, then those with notices."""
-        return (0 if self.states else 1 if self.notices else 2), self.name
+        """The place among all nodes: those with a fault first, then other states, then notices."""
+        return (0 if self.faulty else 1 if self.states else 2 if self.notices else 3), self.name
 
 
 def node_line(node: NodeUse) -> NodeLine:
     """Return the line of a node; nothing that a tenant wrote is in the line."""
+    shown = list(tiles(node, _NOBODY))
     of_models = {
         gpu.uuid: gpu.product for use in (*node.resources, *node.given_by_claim) for gpu in use.gpus if gpu.index >= 0
     }
@@ -70,7 +80,10 @@ def node_line(node: NodeUse) -> NodeLine:
     return NodeLine(
         name=node.name,
         states=tuple(all_states(node)),
-        gpus=len(gpus_of(node)),
+        reasons=tuple(_reasons(shown))[:_MOST_NOTICES],
+        faulty=not node.ready or any(each.faulty for each in shown),
+        cordoned=node.cordoned or any(each.cordoned for each in shown),
+        gpus=len(shown),
         models=tuple(sorted(Counter(model or "unknown model" for model in of_models.values()).items())),
         shared=tuple(_shared(node)),
         partitioning=node.partitioning or "",
@@ -79,6 +92,10 @@ def node_line(node: NodeUse) -> NodeLine:
         notices=node.notices[:_MOST_NOTICES],
         more_notices=max(0, len(node.notices) - _MOST_NOTICES),
     )
+
+
+def _reasons(several: Iterable[Tile]) -> Iterator[str]:
+    return (f"GPU {each.gpu}: {state}" for each in several for state in each.states if is_fault(state) and ":" in state)
 
 
 def _config(node: NodeUse) -> str:

@@ -1,4 +1,4 @@
-"""The page of all nodes: a row a node, those with something wrong first."""
+"""The page of all nodes: a row a node, those with a fault first."""
 
 import asyncio
 from collections import Counter
@@ -32,7 +32,8 @@ class NodesPage:
             updates=updates(revision),
             lines=lines,
             versions=sorted(Counter(line.daemon for line in lines if line.daemon).items()),
-            wrong=sum(bool(line.states) for line in lines),
+            faulty=sum(line.faulty for line in lines),
+            cordoned=sum(line.cordoned for line in lines),
             part=page_of(number, len(lines), _NODES),
         )
 

@@ -7,7 +7,7 @@ from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.observe.cluster.filters import FreeAmount, is_model
 from gpushare_plugin.observe.cluster.report import NodeUse
 from gpushare_plugin.web.interest import Interest
-from gpushare_plugin.web.tiles import Color, Grouping, Size, Tile
+from gpushare_plugin.web.tiles import Color, Grouping, Marked, Size, Tile
 
 _LONGEST = 253
 """The most characters of a text in an address, as long as the longest name in Kubernetes."""
@@ -22,6 +22,8 @@ class Query(Struct, frozen=True):
     """What colours mean."""
     size: Size = "medium"
     """The size of tiles."""
+    state: Marked = "any"
+    """The GPUs with a fault, or those that are cordoned."""
     node: str = ""
     """A part of the names of the nodes."""
     model: str = ""
@@ -34,7 +36,7 @@ class Query(Struct, frozen=True):
     @classmethod
     def of(cls, query: Mapping[str, str]) -> "Query":
         """Return what an address asks for; what is not understood counts as not asked for."""
-        choices = {"group": Grouping, "color": Color, "size": Size}
+        choices = {"group": Grouping, "color": Color, "size": Size, "state": Marked}
         chosen = {name: query[name] for name, kind in choices.items() if query.get(name) in get_args(kind)}
         texts = {name: query.get(name, "")[:_LONGEST].strip() for name in ("node", "model", "namespace", "free")}
         return cls(**chosen, **texts)  # type: ignore[arg-type] # looked up above
@@ -56,7 +58,7 @@ class Query(Struct, frozen=True):
     @property
     def chooses_gpus(self) -> bool:
         """Whether only some GPUs of a node may be shown."""
-        return bool(self.model or self.namespace or self.free)
+        return bool(self.model or self.namespace or self.free or self.state != "any")
 
     @property
     def shows_use(self) -> bool:
@@ -77,6 +79,7 @@ class Query(Struct, frozen=True):
         return (
             (not self.model or is_model(tile.product, [self.model]))
             and (not self.namespace or self.namespace in tile.namespaces)
+            and (self.state == "any" or (tile.faulty if self.state == "faulty" else tile.cordoned))
             and (not self.free or self._is_free(tile, node))
         )
 

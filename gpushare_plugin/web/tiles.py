@@ -9,7 +9,7 @@ from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.core.usage import Usage
 from gpushare_plugin.observe.cluster.by_claim import HELD_BY_CLAIMS
 from gpushare_plugin.observe.cluster.report import GpuUse, NodeUse, ResourceUse, UnofferedGpu
-from gpushare_plugin.observe.cluster.tables import FAULTS, gpu_states
+from gpushare_plugin.observe.cluster.tables import gpu_states, is_fault
 from gpushare_plugin.web.use import LEVELS, Holders, UsedParts, held_use, holders_of, used_parts
 from gpushare_plugin.web.viewer import Viewer
 
@@ -25,8 +25,12 @@ Grouping = Literal["node", "pool", "model"]
 Size = Literal["small", "medium", "large"]
 """The size of tiles: `small` shows thousands without names of nodes, `large` has words in each."""
 
-_BAD = ("node not ready", *FAULTS)
-"""The beginnings of the states for which a tile has the border of a fault."""
+Marked = Literal["any", "faulty", "cordoned"]
+"""Which GPUs are meant, by the borders of tiles."""
+
+_NOT_READY = "node not ready"
+_LONGEST_REASON = 200
+"""The most characters of a reason in the words of a tile."""
 OTHERS = "other namespaces"
 """The name of all namespaces that a viewer may not see."""
 
@@ -81,6 +85,16 @@ class Tile(Struct, frozen=True):
         return max((each.percent for each in self.shares), default=0)
 
     @property
+    def faulty(self) -> bool:
+        """Whether the GPU has a fault, or the node is not ready."""
+        return any(state == _NOT_READY or is_fault(state) for state in self.states)
+
+    @property
+    def cordoned(self) -> bool:
+        """Whether the GPU or the node is cordoned."""
+        return "cordoned" in self.states or "node cordoned" in self.states
+
+    @property
     def in_words(self) -> str:
         """The tile for people who do not see it."""
         shares = [f"{each.held} of {each.units} {each.unit}" for each in self.shares]
@@ -90,10 +104,10 @@ class Tile(Struct, frozen=True):
 def tiles(node: NodeUse, viewer: Viewer, usage: Usage | None = None) -> Iterator[Tile]:
     """Yield the GPUs of a node, in the order of their indexes, with the use that is known."""
     holders = holders_of(usage)
-    of_node = [*([] if node.ready else ["node not ready"]), *(["node cordoned"] if node.cordoned else [])]
+    of_node = [*([] if node.ready else [_NOT_READY]), *(["node cordoned"] if node.cordoned else [])]
     outside = {str(gpu.index): gpu for gpu in node.not_offered}
     for label, uses in gpus_of(node).items():
-        states = dict.fromkeys([*of_node, *(state for _, gpu in uses for state in gpu_states(gpu))])
+        states = dict.fromkeys([*of_node, *(state for _, gpu in uses for state in states_with_reasons(gpu))])
         unoffered = outside.get(label)
         if unoffered is not None and not uses:
             states["by claim" if unoffered.by_claim else "not offered"] = None
@@ -109,6 +123,13 @@ def tiles(node: NodeUse, viewer: Viewer, usage: Usage | None = None) -> Iterator
             used_parts(usage, {gpu.uuid for _, gpu in uses}),
             tuple(_users(uses, viewer, holders) if usage is not None else ()),
         )
+
+
+def states_with_reasons(gpu: GpuUse) -> Iterator[str]:
+    """Yield each problem of a GPU in a few words; a fault with its reason, where there is one."""
+    for state in gpu_states(gpu):
+        reason = gpu.reason or ""
+        yield reason[:_LONGEST_REASON] if is_fault(state) and reason.startswith(f"{state}:") else state
 
 
 def gpus_of(node: NodeUse) -> Mapping[str, list[tuple[ResourceUse, GpuUse]]]:
@@ -179,9 +200,9 @@ def classes(tile: Tile, color: Color) -> str:
     found = [f"h{level}", _color(tile, color)]
     if tile.promised:
         found.append("promised")
-    if "cordoned" in tile.states or "node cordoned" in tile.states:
+    if tile.cordoned:
         found.append("cordoned")
-    elif any(state.startswith(_BAD) for state in tile.states):
+    elif tile.faulty:
         found.append("bad")
     return " ".join(filter(None, found))
 

@@ -1,5 +1,7 @@
 """The page of all nodes."""
 
+import re
+
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.claims.cluster import ClusterClaims
 from gpushare_plugin.web.node_lines import node_line
@@ -39,17 +41,21 @@ def test_free_is_what_new_pods_can_get() -> None:
     assert [(each.held, each.free, each.largest) for each in node_line(nodes["b"].use).shared] == [(5, 20, 10)]
 
 
-async def test_nodes_with_something_wrong_are_first() -> None:
-    """Then those with notices; the heading counts those with something wrong."""
+async def test_nodes_with_a_fault_are_first() -> None:
+    """Then other states, then notices; the heading counts faults and cordons apart, and a fault has its reason."""
     cluster = Cluster()
     cluster.node("a", recorded(gpu("a", 0)))
     cluster.node("b", recorded(gpu("b", 0), notices=("old driver",)))
     cluster.node("c", recorded(gpu("c", 0, healthy=False, reason="XID 79")))
+    cluster.node("ab", recorded(gpu("ab", 0)), unschedulable=True)
     cluster.plain("d", 15, 1)
-    words = Words(await NodesPage(pictured(cluster)).all("")).found
-    assert [each for each in words if each in set("abcd")] == ["c", "b", "a", "d"]
-    assert "4 nodes with GPUs, 1 with something wrong" in words
-    assert {"old driver", "GPU0 unhealthy"} <= set(words)
+    page = await NodesPage(pictured(cluster)).all("")
+    words = Words(page).found
+    assert [each for each in words if each in {"a", "ab", "b", "c", "d"}] == ["c", "ab", "b", "a", "d"]
+    assert {'<a href="/?state=faulty">1 faulty</a>', '<a href="/?state=cordoned">1 cordoned</a>'} <= set(
+        re.findall(r"<a href=./.state=.*?</a>", page)
+    )
+    assert {"old driver", "GPU0 unhealthy", "GPU 0: unhealthy: XID 79"} <= set(words)
 
 
 async def test_nodes_have_their_config_and_version_and_an_upgrade_is_told() -> None:

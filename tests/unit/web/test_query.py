@@ -45,6 +45,8 @@ async def tiles_on(picture: Picture, address: dict[str, str], viewer: Viewer = E
         ({"free": "10"}, ["a#gpu-1"]),
         ({"free": "9GiB"}, ["a#gpu-0", "a#gpu-1"]),
         ({"free": "9216MiB", "model": "A100"}, ["a#gpu-0"]),
+        ({"state": "cordoned"}, ["b#gpu-0"]),
+        ({"state": "faulty"}, []),
         ({"group": "model"}, ["a#gpu-1", "a#gpu-0", "b#gpu-0"]),
     ],
 )
@@ -53,6 +55,16 @@ async def test_only_gpus_that_meet_all_filters_are_on_the_map(
 ) -> None:
     """A model is meant by whole words, and a cordoned node has nothing free."""
     assert await tiles_on(picture, address) == shown
+
+
+async def test_faulty_gpus_are_found_on_cordoned_nodes() -> None:
+    """A fault counts though the node is cordoned, and the tile says the reason."""
+    cluster, made = Cluster(), Picture()
+    sick = gpu("a", 1, healthy=False, reason="XID 79")
+    cluster.node("a", recorded(gpu("a", 0), sick), unschedulable=True)
+    made.refresh(cluster.account, ClusterClaims())
+    assert await tiles_on(made, {"state": "faulty"}) == ["a#gpu-1"]
+    assert "node cordoned; unhealthy: XID 79" in await map_of(made, {"state": "faulty"})
 
 
 async def test_a_namespace_that_a_viewer_may_not_see_is_found_by_nobody(picture: Picture) -> None:

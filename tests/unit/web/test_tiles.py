@@ -49,7 +49,7 @@ def test_a_gpu_that_pods_cannot_get_is_marked() -> None:
     faulty, cordoned = tiles(node(cluster), EVERYTHING)
     assert classes(faulty, "held") == "h0 bad"
     assert classes(cordoned, "held") == "h0 cordoned"
-    assert faulty.in_words == "0 of 15 GiB; unhealthy"
+    assert faulty.in_words == "0 of 15 GiB; unhealthy: XID 79"
 
 
 def test_a_node_that_is_not_ready_marks_all_its_gpus() -> None:
