@@ -134,6 +134,7 @@ async def test_the_archive_is_written_beside_the_report(short_path: Path, nvml: 
     done = await asked(OPERATOR_25_10, short_path / "two", "--bundle", bundle, nvml=nvml)
     assert done.status == 1
     assert f"{bundle} exists already" in done.errors
+    assert "What to do, in this order:" in done.output
 
 
 async def test_doctor_changes_nothing(short_path: Path, nvml: FakeNvml) -> None:

@@ -88,13 +88,14 @@ def command(context: click.Context, /, root: Path | None, output: str, bundle: P
     facts = read_node(host, needs, NvmlSource)
     node = options["node_name"] or ""
     report = judged(facts, host, node or "NODE")
-    if bundle is not None:
-        write_bundle(bundle, facts, report, (node, host.line("/etc/hostname")))
     if output == "json":
         show_json(encode(report, indent=2))
     else:
         style = output_style()
         show(lines_of(report, style.width if sys.stdout.isatty() else None), style)
+    # Last, so that an archive that cannot be written hides no report.
+    if bundle is not None:
+        write_bundle(bundle, facts, report, (node, host.line("/etc/hostname")))
     if report.wrong:
         context.exit(NODE_IS_WRONG)
 
