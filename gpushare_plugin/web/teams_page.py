@@ -14,7 +14,8 @@ from gpushare_plugin.web.markup import rendered
 from gpushare_plugin.web.paging import page_of, updates
 from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.teams import Team, Teams
-from gpushare_plugin.web.use import percent
+from gpushare_plugin.web.tiles import OTHERS
+from gpushare_plugin.web.use import NOT_READ, percent
 from gpushare_plugin.web.viewer import Viewer
 
 COLUMNS = (
@@ -64,7 +65,9 @@ class TeamsPage:
             here="/teams",
             updates=updates(self._picture.revision.value, Interest()),
             columns=COLUMNS,
-            rows=[list(_cells(each)) for each in teams[part.rows]],
+            rows=[list(_cells(each, thousands=",")) for each in teams[part.rows]],
+            use_unknown=self._picture.unread.problem if self._picture.unread is NOT_READ else "",
+            others=OTHERS,
             part=part,
             since=f"{since:%Y-%m-%d %H:%M} UTC",
             until=f"{until:%Y-%m-%d %H:%M} UTC",
@@ -85,13 +88,14 @@ class TeamsPage:
         return until - timedelta(seconds=now - (now if self._teams.since is None else self._teams.since)), until
 
 
-def _cells(team: Team) -> Iterator[str]:
+def _cells(team: Team, thousands: str = "") -> Iterator[str]:
+    """Yield the cells of a row; `thousands` stands between the digits of large numbers, which programs cannot read."""
     held = team.held
     yield team.name
-    yield from (f"{each / WHOLE:.2f}" for each in (held.gpus, held.promised_gpus))
-    yield from (f"{each / 1024:.1f}" for each in (held.mib, held.promised_mib))
-    yield from (f"{team.gpu_hours:.2f}", f"{team.gib_hours:.1f}")
-    yield from (_UNKNOWN if each is None else f"{each:.1f}" for each in (team.used_hours, team.wasted_hours))
+    yield from (f"{each / WHOLE:{thousands}.2f}" for each in (held.gpus, held.promised_gpus))
+    yield from (f"{each / 1024:{thousands}.1f}" for each in (held.mib, held.promised_mib))
+    yield from (f"{team.gpu_hours:{thousands}.2f}", f"{team.gib_hours:{thousands}.1f}")
+    yield from (_UNKNOWN if each is None else f"{each:{thousands}.1f}" for each in (team.used_hours, team.wasted_hours))
     yield _UNKNOWN if team.unknown_part is None else percent(team.unknown_part)
 
 

@@ -263,7 +263,7 @@ def legend(color: Color, namespaces: Iterable[str], viewer: Viewer) -> Iterator[
         if viewer.namespaces is not None:
             yield f"h20 {color_of(OTHERS)}", OTHERS
     yield "h20 promised", "promised, not confirmed"
-    yield "h10 bad", "faulty, over capacity, not ready, or a limit not in effect"
+    yield "h10 bad", "faulty, over capacity (pods have more than the GPU has), not ready, or a limit not in effect"
     yield "h10 cordoned", "cordoned"
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -187,9 +188,22 @@ def test_the_file_has_the_rows_of_the_page_without_formulas() -> None:
     assert {tuple(row[-3:]) for row in rows} == {("unknown", "unknown", "100 %")}
     shown = page.all("", EVERYTHING)
     assert all(f'<th scope="col">{column}</th>' in shown for column in COLUMNS)
+    assert '<a href="/?namespace=plain">plain</a>' in shown
+    assert "Use is unknown: the metrics of daemons are not read (--daemon-metrics)" in shown
     limited = page.csv(Viewer("alice", frozenset({"plain"}))).text
     assert [row[0] for row in csv.reader(io.StringIO(limited))] == ["Namespace", "plain", OTHERS]
-    assert "sum" not in page.all("", Viewer("alice", frozenset({"plain"})))
+    others = page.all("", Viewer("alice", frozenset({"plain"})))
+    assert f'<th scope="row">{OTHERS}</th>' in others
+    assert "sum" not in others
+
+
+def test_large_numbers_have_thousands_on_the_page_alone() -> None:
+    """A program that reads the file gets plain digits."""
+    picture, teams = Picture(), Teams()
+    teams.take({"a": holding({"red": HeldAmounts(1234 * WHOLE, 2345 * 1024)})}, 0)
+    page = TeamsPage(picture, teams)
+    assert {"1,234.00", "2,345.0"} <= set(re.findall("<td>(.*?)</td>", page.all("", EVERYTHING)))
+    assert "red,1234.00,0.00,2345.0," in page.csv(EVERYTHING).text
 
 
 async def test_users_of_a_cluster_see_their_own_namespaces(tmp_path: Path) -> None:
