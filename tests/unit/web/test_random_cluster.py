@@ -191,7 +191,8 @@ def check_node(page: str, node: Object) -> None:
         }
         assert f"{each['allocated']} of {each['units']} {use['unit']}, {each['free']} free" in caption
         for pod in each["pods"]:
-            row = [pod["namespace"], pod["pod"], str(pod["units"]), pod["state"] + ", drift" * pod["drift"]]
+            drift = ", drift: the pod has other units than it was promised" * pod["drift"]
+            row = [pod["namespace"], pod["pod"], str(pod["units"]), pod["state"] + drift]
             row.append("; ".join(each["effect"] for each in pod["limits"]) or "unknown")
             assert any(words[place : place + len(row)] == row for place in range(len(words)))
         for claim in each["claims"]:
