@@ -119,7 +119,10 @@ def _misfits(explained: Explanation, misfits: Sequence[NodeVerdict]) -> Iterator
     yield Headed(f"Does not fit on {len(misfits):,} of {len(explained.nodes):,} nodes:")
     yield from _causes(misfits)
     in_sum = [node.node for node in misfits if node.fits_sum and not node.also]
-    if in_sum and len(misfits) == len(explained.nodes):
+    if explained.wishes_problem:
+        if explained.wishes_problem != explained.verdict:
+            yield f"  {explained.wishes_problem}"
+    elif in_sum and len(misfits) == len(explained.nodes):
         yield from _asleep(in_sum)
     near = [node for node in misfits if node.gpus]
     yield from _nearest(near if len(near) <= MOST_NODES else near[:NEAREST], len(near))
@@ -156,11 +159,16 @@ def _nearest(nodes: Sequence[NodeVerdict], count: int) -> Iterator[str]:
         yield ""
         head = (node.reason or "").partition(": ")[0]
         yield Headed(node.node, f": {head}{_also(node)}")
-        rows = [[f"  GPU{gpu.index}", f"{gpu.free}/{gpu.units}", str(gpu.missing), _why(gpu)] for gpu in node.gpus]
+        rows = [[f"  GPU{gpu.index}", *_room(gpu), _why(gpu)] for gpu in node.gpus]
         yield from Table(("  GPU", "FREE/TOTAL", "MISSING", "WHY"), rows).lines(Style())
         if node.unplaced:
             yield f"  {node.unplaced} units are held on unknown GPUs and count against each GPU"
         yield from (f"  {cure}" for cure in _cures(node))
+
+
+def _room(gpu: GpuVerdict) -> tuple[str, str]:
+    """Return free and missing units; a GPU that the pod does not want lacks nothing, whatever is free there."""
+    return (f"{gpu.free}/{gpu.units}", str(gpu.missing)) if gpu.wanted else (f"-/{gpu.units}", "-")
 
 
 def _why(gpu: GpuVerdict) -> str:

@@ -6,10 +6,14 @@ from typing import Literal
 
 from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.base.structs import Struct, replace
-from gpushare_plugin.base.text import nearest
+from gpushare_plugin.base.text import nearest, some_of
 from gpushare_plugin.base.version import __version__
 from gpushare_plugin.ledger.annotations import (
     ALLOCATION,
+    HAMI_MODELS,
+    HAMI_NOT_MODELS,
+    HAMI_NOT_UUIDS,
+    HAMI_UUIDS,
     LIMITS,
     PROMISE,
     AnnotationError,
@@ -35,6 +39,10 @@ _EXTENDER_REMEDY = "scheduler.enabled of the chart runs one, and --extender-name
 
 _MOST_CURED = 5
 """The most nodes to search for pods that have to end: the nodes with the fewest missing units."""
+
+
+_MOST_NAMED = 5
+"""The most wishes of a pod, and the most models, in a sentence."""
 
 
 class Told(Struct, frozen=True):
@@ -212,6 +220,8 @@ class Explanation(Part, frozen=True, kw_only=True):
     """Why the promise cannot be read."""
     extender_problem: str | None = None
     """A sentence on the missing scheduler extender, if a waiting pod needs an extender."""
+    wishes_problem: str | None = None
+    """A sentence on annotations of a waiting pod that no GPU meets; None if a GPU of the cluster meets them all."""
     limits: tuple[ContainerLimit, ...] = ()
     """Whether the limits of the containers of a bound pod are in effect, by the annotation of the node's daemon."""
 
@@ -268,8 +278,9 @@ def explain_in_steps(
             yield None
         notes = _notes(nodes) if verdicts else ()
         problem = _extender_problem(request, told.extender) if about.state == "pending" else None
-        policy = _policy(request.policy, None, told)
-        yield replace(about, nodes=tuple(verdicts), notes=notes, extender_problem=problem, **policy)
+        unmet = _wishes_problem(account, request) if verdicts else None
+        found = {"notes": notes, "extender_problem": problem, "wishes_problem": unmet}
+        yield replace(about, nodes=tuple(verdicts), **found, **_policy(request.policy, None, told))
     else:
         yield replace(about, **_placed(account.account_of(pod.node), pod, told))
 
@@ -466,6 +477,24 @@ def _extender_problem(request: PodRequest, standing: ExtenderStanding) -> str | 
     else:
         return None
     return f"No scheduler extender runs: {standing.stopped}; {means}. {_EXTENDER_REMEDY}"
+
+
+def _wishes_problem(account: ClusterAccount, request: PodRequest) -> str | None:
+    """Return a sentence on wishes that none of the GPUs with a requested resource meets; None where one does."""
+    wishes = request.wishes
+    offers = (node.offers[name] for node in account.nodes.values() for name in request.amounts if name in node.offers)
+    found = {(gpu.name, gpu.product) for offer in offers for gpu in offer.gpus} if wishes != ANY_GPU else set()
+    if not found or any(wishes.refusal(*gpu) is None for gpu in found):
+        return None
+    named = {
+        HAMI_MODELS: wishes.models,
+        HAMI_NOT_MODELS: wishes.not_models,
+        HAMI_UUIDS: wishes.uuids,
+        HAMI_NOT_UUIDS: wishes.not_uuids,
+    }
+    wanted = " and ".join(f"{key}: {some_of(names, _MOST_NAMED)}" for key, names in named.items() if names)
+    models = some_of(sorted({product or "unknown model" for _, product in found}), _MOST_NAMED)
+    return f"No GPU of this cluster is one that the annotations of the pod want ({wanted}); the models here: {models}"
 
 
 def _granted(account: NodeAccount, pod: Pod, resource: str) -> Granted:

@@ -58,6 +58,8 @@ def _fits(explained: Explanation, count: int) -> str:
 
 def _misfits(explained: Explanation, misfits: Sequence[NodeVerdict]) -> str:
     """Return what keeps a pod from all nodes."""
+    if explained.wishes_problem:
+        return explained.wishes_problem
     near = [node for node in misfits if node.gpus]
     if not near:
         causes = Counter(node.cause or "" for node in misfits)

@@ -76,17 +76,29 @@ def test_a_pending_pod_is_told_what_is_missing_and_what_would_help() -> None:
         (memory(15), False),
         (memory(14, gpus="2"), None),
         (memory(16, gpus="2"), False),
-        (memory(14, annotations={"nvidia.com/use-gputype": "H100"}), True),
     ],
-    ids=["all of the sum", "more than the sum", "fits one by one", "several GPUs", "other GPUs"],
+    ids=["all of the sum", "more than the sum", "fits one by one", "several GPUs"],
 )
 def test_an_autoscaler_sleeps_where_the_sum_has_room(asked: PodRequest, sleeps: bool | None) -> None:  # noqa: FBT001 - a case
-    """The sum of a node is all that autoscalers see: what pods hold counts, and neither GPUs nor wishes do."""
+    """The sum of a node is all that autoscalers see: what pods hold counts, and what is free of each GPU does not."""
     explanation = explained(full(), asked)
     (node,) = (each for each in explanation.nodes if each.node == "gpu-1")
     assert node.fits_sum is bool(sleeps)
     assert ("  Together, the GPUs of gpu-1 have room" in text(explanation)) is bool(sleeps)
     assert node.fits is (sleeps is None)
+
+
+def test_a_pod_that_wants_what_no_gpu_is_is_told_which_models_there_are() -> None:
+    """Not that a smaller request helps, nor that units are missing: no GPU would do, however much is free."""
+    said = text(explained(full(), memory(2, annotations={"nvidia.com/use-gputype": "H200", "x": "y"})))
+    wanted = "annotations of the pod want (nvidia.com/use-gputype: h200); the models here: NVIDIA A100-SXM4-40GB\n"
+    assert f"No GPU of this cluster is one that the {wanted}" in said
+    assert "  GPU0  -/15        -        NVIDIA A100-SXM4-40GB, the pod wants h200; held by default/a (8)\n" in said
+    assert ("Together" in said, "smaller request" in said) == (False, False)
+    assert "annotations of the pod want" not in text(explained(full(), memory(20, annotations=A100)))
+
+
+A100 = {"nvidia.com/use-gputype": "A100"}
 
 
 def test_nodes_that_count_for_no_autoscaler_keep_none_asleep() -> None:

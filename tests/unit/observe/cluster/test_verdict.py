@@ -46,7 +46,7 @@ def said(cluster: Cluster, asked: PodRequest | Pod, told: Told | None = None, of
         (memory(7), "The pod fits on 1 of 2 nodes by their GPUs, and waits for another reason; `kubectl describe"),
         (
             memory(2, annotations={"nvidia.com/use-gputype": "H100"}),
-            "No GPU of this cluster is one that the annotations of the pod want",
+            "No GPU of this cluster is one that the annotations of the pod want (nvidia.com/use-gputype: h100); the m",
         ),
         (request(container("main")), "gpushare does not decide where the pod goes: "),
         (
@@ -114,6 +114,14 @@ def test_a_pod_with_a_node_is_told_what_it_has() -> None:
         "The pod is on node gone, which offers none of its resources now"
     )
     assert said(cluster, pod(memory(5), "gpu-1", "done", ended=True)) == "The pod has ended and holds no GPU"
+
+
+def test_wishes_that_no_gpu_meets_are_said_once() -> None:
+    """In the verdict; and below another verdict, such as on a pod that is held back."""
+    wanted = memory(2, annotations={"nvidia.com/use-gputype": "H100"})
+    for asked in (wanted, pod(wanted, uid="train", gates=("hold",))):
+        found = with_verdict(explained(full(), asked))
+        assert "\n".join(lines(found)).count("is one that the annotations of the pod want") == 1
 
 
 def test_the_verdict_comes_first_and_is_a_field() -> None:
