@@ -69,7 +69,7 @@ class FreePieces(Struct, frozen=True):
 
 
 class BestPlace(Struct, frozen=True):
-    """BestPlace the pod would go now."""
+    """The place where the pod would go now."""
 
     node: str
     """The name of the node."""
@@ -89,7 +89,7 @@ class Fits(Struct, frozen=True):
     fitting: int
     """The number of nodes where the pod fits."""
     where: BestPlace | None
-    """BestPlace the pod would go; None where it fits nowhere."""
+    """The place where the pod would go; None where the pod fits nowhere."""
     count: int
     """The number of pods that fit one after another, at most MOST_COUNTED."""
     causes: tuple[MisfitCause, ...]

@@ -24,7 +24,7 @@ class FitsPage:
     """Answers one request for GPUs at a time, and each request once for every state of the cluster."""
 
     def __init__(self, picture: Picture) -> None:
-        """Fits from the account that `picture` shows."""
+        """Answer from the account that `picture` shows."""
         self._picture = picture
         self._kept = RecentlyUsed[tuple[int, str, str], tuple[Pod, Fits]](_MOST_KEPT)
         self._turn = asyncio.Lock()
@@ -51,7 +51,7 @@ class FitsPage:
     async def manifest(self, text: str, placement: str = "") -> str:
         """Return the page for a manifest; see `short` for `placement`."""
         try:
-            found = manifest_pod(text.encode())
+            found = await asyncio.to_thread(manifest_pod, text.encode())
         except ManifestError as error:
             return _page(manifest=text[:LARGEST], placement=placement, problem=str(error))
         pod = _placed_by(judged_pod(found.pod), placement)

@@ -182,3 +182,12 @@ async def test_a_pasted_manifest_can_be_sent_again() -> None:
         shown = (await page.manifest(text)).partition('spellcheck="false">\n')[2].partition("</textarea>")[0]
         assert html.unescape(shown) == text.replace("\x1b", "\\x1b")
     assert "&lt;/textarea&gt;" in await page.manifest("</textarea>")
+
+
+async def test_others_have_their_turn_while_a_manifest_is_read() -> None:
+    """A manifest of 64 KiB takes half a second to read."""
+    had: list[str] = []
+    asyncio.get_running_loop().call_soon(had.append, "a turn")
+    text = await FitsPage(Picture()).manifest("kind: [")
+    assert ('role="alert"' in text, had) == (True, ["a turn"])
+    assert "PodTemplate" in text
