@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
@@ -109,5 +109,5 @@ class Pages:
         return [
             NodeRow(row_id, name, group, len(several), row(row_id, name, several, query.color, query.size))
             for group, several in grouped(wanted, query.group, node.pool).items()
-            for row_id in [f"{name}/{group}".replace(" ", "-")]
+            for row_id in [f"{name}/{quote(group)}"]  # without spaces, and another ID for each group
         ]

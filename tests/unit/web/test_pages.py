@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.claims.cluster import ClusterClaims
 from gpushare_plugin.web.pages import Pages
 from gpushare_plugin.web.picture import Picture
@@ -64,3 +65,22 @@ async def test_other_work_has_its_turn_while_nodes_are_grouped(cluster: Cluster,
     assert not making.done()
     change(cluster, picture)
     check("".join(await making), began, picture)
+
+
+async def test_groups_of_a_node_have_an_id_each() -> None:
+    """Without spaces, also where names of models differ by a space alone: else each change loads the map anew."""
+    cluster, picture = Cluster(), Picture()
+    cluster.node(
+        "a", recorded(*(replace(gpu("a", at), product=name) for at, name in enumerate(("A B", "A-B", "A%20B"))))
+    )
+    picture.refresh(cluster.account, ClusterClaims())
+    rows = Pages(picture).rows(picture.nodes["a"], Query(group="model"), EVERYTHING)
+    assert (len(rows), len({row.id for row in rows})) == (3, 3)
+    assert not any(" " in row.id for row in rows)
+
+
+async def test_the_form_of_a_map_is_that_of_its_address() -> None:
+    """A browser puts no older choice into the form on the way back; the labels say how a name has to be written."""
+    page = "".join(await Pages(Picture()).map(Query(), EVERYTHING))
+    assert '<form class="choices" method="get" action="/" autocomplete="off">' in page
+    assert ("Nodes with (case counts)" in page, "Namespace (whole name)" in page) == (True, True)
