@@ -40,6 +40,7 @@ from tests.unit.observe.cluster.clusters import Cluster, gpu, recorded
 from tests.unit.web.measured import GIB, gpu_lines, page
 from tests.waiting import until
 
+WEB = Path(__file__).parents[3] / "docs/web.md"
 NAMESPACE = "gpus"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
@@ -132,6 +133,12 @@ def test_daemons_that_do_not_answer_cost_their_own_nodes() -> None:
     assert len(asked.times) == 101
     assert reading(shown, "z").usage is not None
     assert reading(shown, "silent-5").problem == "the daemon did not answer within 4 s"
+
+
+def test_the_document_says_how_many_nodes_are_read_in_time() -> None:
+    """AT_A_TIME nodes for each of the seconds between two readings of a node."""
+    most = round(AT_A_TIME * EVERY)
+    assert f"with more than {most} nodes on open pages, the use is older than {EVERY:.0f} seconds" in WEB.read_text()
 
 
 def test_without_a_namespace_nothing_is_read() -> None:
