@@ -14,6 +14,7 @@ _MOST_PARTS = 16
 _EXAMPLE = "write the parts with commas between them, as in `24 GiB, 2 GPUs, A100`"
 _NUMBER = r"(?P<number>[0-9]{1,9})"
 _MEMORY = re.compile(rf"{_NUMBER}\s*(?P<unit>[KMGTkmgt]i?[Bb]?)")
+_FRACTION = re.compile(r"[0-9]\.[0-9]")
 _GPUS = re.compile(rf"{_NUMBER}\s*gpus?", re.IGNORECASE)
 _COMPUTE = re.compile(rf"{_NUMBER}\s*%")
 _RESOURCE = re.compile(rf"(?P<name>[A-Za-z0-9][-A-Za-z0-9._]*/[A-Za-z0-9][-A-Za-z0-9._]*)(\s*[:=\s]\s*{_NUMBER})?")
@@ -93,6 +94,8 @@ def _part(part: str) -> tuple[str, str, int]:
         return "resources", match["name"], _within(part, int(match["number"] or 1), 10**9)
     if match := _MODEL.fullmatch(part):
         return ("not_models" if match["no"] else "models"), match["model"].strip(), 0
+    if _FRACTION.search(part):
+        raise ShortFormError(f"`{part[:_SHOWN]}`: amounts are whole numbers: write `1536 MiB` for one and a half GiB")
     raise ShortFormError(f"`{part[:_SHOWN]}` is no amount, no resource and no model: {_EXAMPLE}")
 
 

@@ -31,6 +31,8 @@ def test_a_request_is_understood(text: str, meant: ShortForm) -> None:
     ("text", "told"),
     [
         ("24 GB", "write `24 GiB`"),
+        ("1.5 GiB", "amounts are whole numbers: write `1536 MiB`"),
+        ("30GiB A100", "write the parts with commas between them, as in `24 GiB, 2 GPUs, A100`"),
         ("24 KiB", "write it in GiB or MiB"),
         ("24 GiB 2 GPUs", "write the parts with commas between them"),
         ("24 GiB, 8 GiB", "says twice how much of memory"),
