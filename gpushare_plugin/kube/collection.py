@@ -109,6 +109,11 @@ class Collection(Generic[T]):
         """Whether the list is complete and no failure of the watch is known."""
         return self._version is not None and not self._failing
 
+    @property
+    def failing(self) -> bool:
+        """Whether the last request for the collection failed."""
+        return self._failing
+
     async def changes(self) -> AsyncGenerator[Put[T] | Gone | Listed, None]:
         """Yield all objects, and then all changes; never ends.
 

@@ -35,11 +35,11 @@ class FitsPage:
         `placement` is the policy that the pod is to name; any other text than a policy chooses none.
         """
         if not text.strip():
-            return _page()
+            return self._page()
         try:
             asked = parse(text)
         except ShortFormError as error:
-            return _page(request=text, placement=placement, problem=str(error))
+            return self._page(request=text, placement=placement, problem=str(error))
         revision = self._picture.revision.value
         async with self._turn:
             if (kept := self._kept.get((revision, text, placement))) is None:
@@ -53,7 +53,7 @@ class FitsPage:
         try:
             found = await asyncio.to_thread(manifest_pod, text.encode())
         except ManifestError as error:
-            return _page(manifest=text[:LARGEST], placement=placement, problem=str(error))
+            return self._page(manifest=text[:LARGEST], placement=placement, problem=str(error))
         pod = _placed_by(judged_pod(found.pod), placement)
         async with self._turn:
             answered = await answer(self._picture.account, pod)
@@ -62,7 +62,7 @@ class FitsPage:
 
     def _answered(self, pod: Pod, found: Fits, placement: str, **shown: object) -> str:
         account, chosen = self._picture.account, placement in POLICIES
-        return _page(
+        return self._page(
             pod=pod,
             answer=found,
             ours=account.concerns(pod.request),
@@ -74,6 +74,21 @@ class FitsPage:
             **shown,
         )
 
+    def _page(self, **values: object) -> str:
+        nothing = {
+            "request": "",
+            "manifest": "",
+            "problem": "",
+            "label": "",
+            "pod": None,
+            "placement": "",
+            "claims": "",
+        }
+        bounds = {"longest": LONGEST, "largest": LARGEST, "most": MOST_COUNTED, "policies": tuple(POLICIES)}
+        return rendered(
+            "fits.html", here="/fits", as_of=self._picture.as_of, **{"updates": "", **nothing, **bounds, **values}
+        )
+
 
 def _placed_by(pod: Pod, placement: str) -> Pod:
     """Return a pod that names a policy; the pod as it is where `placement` is none."""
@@ -83,9 +98,3 @@ def _placed_by(pod: Pod, placement: str) -> Pod:
 def _policy(pod: Pod, extender: ExtenderStanding) -> str:
     """Return the policy of a pod in words, for nodes that name none."""
     return f"{pod.request.policy}, chosen by the pod" if pod.request.policy else extender.words
-
-
-def _page(**values: object) -> str:
-    nothing = {"request": "", "manifest": "", "problem": "", "label": "", "pod": None, "placement": "", "claims": ""}
-    bounds = {"longest": LONGEST, "largest": LARGEST, "most": MOST_COUNTED, "policies": tuple(POLICIES)}
-    return rendered("fits.html", here="/fits", **{"updates": "", **nothing, **bounds, **values})

@@ -36,7 +36,7 @@ class FollowedPicture:
         self.judged = JudgedOverview()
         """The cluster, with the rules for where pods can run."""
         # A page can come from another process, or from before a restart: what that page has seen is no revision here.
-        self.picture = Picture(secrets.randbelow(_MOST_REVISIONS))
+        self.picture = Picture(secrets.randbelow(_MOST_REVISIONS), lambda: self.judged.silence)
         """The picture."""
         self.teams = Teams()
         """What namespaces have, now and over time."""

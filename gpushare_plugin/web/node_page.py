@@ -28,6 +28,7 @@ class NodePage:
         return rendered(
             "one_node.html",
             here="",
+            as_of=self._picture.as_of,
             updates=updates(self._picture.revision.value, Interest(name, whole_name=True)),
             node=found.use,
             line=node_line(found.use),

@@ -29,6 +29,7 @@ class NodesPage:
         return rendered(
             "nodes.html",
             here="/nodes",
+            as_of=self._picture.as_of,
             updates=updates(revision),
             lines=lines,
             versions=sorted(Counter(line.daemon for line in lines if line.daemon).items()),

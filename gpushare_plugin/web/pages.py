@@ -65,6 +65,7 @@ class Pages:
         return parts(
             "map.html",
             here="/",
+            as_of=self._picture.as_of,
             updates="/updates?" + urlencode({**asdict(query), "since": since}),
             shown=shown,
             names=name_width(each.use.name for each in nodes),

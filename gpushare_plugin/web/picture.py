@@ -1,6 +1,7 @@
 """The nodes of a cluster as pages show them, made anew only where something of a node has changed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 
 from gpushare_plugin.base.published import Published
 from gpushare_plugin.base.structs import Struct, replace
@@ -52,8 +53,10 @@ class PicturedNode(Struct, frozen=True):
 class Picture:
     """The nodes with GPUs of a cluster, with a number that rises with every change."""
 
-    def __init__(self, first: int = 0) -> None:
-        """Show no node yet, in the revision `first`."""
+    def __init__(self, first: int = 0, silence: Callable[[], float | None] = lambda: None) -> None:
+        """Show no node yet, in the revision `first`; see `silence`."""
+        self.silence = silence
+        """Returns the seconds since the last answer of the API server where it does not answer; None while it does."""
         self._made_of: dict[str, tuple[NodeAccount, Sequence[HeldGpu]]] = {}
         self._nodes: dict[str, PicturedNode] = {}
         self.account = ClusterAccount()
@@ -63,6 +66,7 @@ class Picture:
         self.waiting: Mapping[str, WaitingPod] = {}
         """The pods without a node, by UID."""
         self._namespaces: frozenset[str] | None = None
+        self._named: tuple[frozenset[str], int] = frozenset[str](), first
         self.revision: Published[int] = Published(first)
         """The number of the newest change."""
         self.whole_changed = first
@@ -88,6 +92,18 @@ class Picture:
             given = [gpu for node in self._nodes.values() for use in node.use.given_by_claim for gpu in use.gpus]
             self._namespaces = frozenset(of_pods.union(claim.namespace for gpu in given for claim in gpu.claims))
         return self._namespaces
+
+    @property
+    def as_of(self) -> datetime:
+        """The time that is shown: now, or the last answer of an API server that does not answer."""
+        return datetime.now(UTC) - timedelta(seconds=self.silence() or 0.0)
+
+    @property
+    def namespaces_changed(self) -> int:
+        """The revision in which other namespaces than before were first seen here."""
+        if self.namespaces != self._named[0]:
+            self._named = self.namespaces, self.revision.value
+        return self._named[1]
 
     def refresh(
         self, account: ClusterAccount, claims: ClusterClaims, waiting: Mapping[str, WaitingPod] = _NOBODY

@@ -13,9 +13,11 @@ from gpushare_plugin.web.fits_page import FitsPage
 from gpushare_plugin.web.following import FollowedPicture
 from gpushare_plugin.web.forms import RefusedFormError, form_of
 from gpushare_plugin.web.interest import Interest
+from gpushare_plugin.web.markup import rendered
 from gpushare_plugin.web.node_page import NodePage
 from gpushare_plugin.web.nodes_page import NodesPage
 from gpushare_plugin.web.pages import Pages
+from gpushare_plugin.web.paging import updates
 from gpushare_plugin.web.query import Query
 from gpushare_plugin.web.sending import failed, in_parts
 from gpushare_plugin.web.static_files import STATIC
@@ -44,6 +46,15 @@ HEADERS: Mapping[str, str] = {
 _READ = ("GET", "HEAD")
 _METHODS = {"/fits": (*_READ, "POST")}
 """The methods of paths that take more than those that read: a manifest is too long for an address."""
+
+_GONE = {
+    "nodes": ("The cluster has no node {} that shares GPUs.", "All nodes"),
+    "waiting": (
+        "No pod {} that you may see waits for GPUs: a pod that is placed or deleted does not wait.",
+        "All pods that wait",
+    ),
+}
+"""What is said of an object without a page, and of the link to all others, by the first part of the path."""
 
 _KEPT = {"Cache-Control": "private, max-age=31536000, immutable"}
 """The header of files whose address changes with the content; a year is as good as for ever (RFC 9111, 1.2.2)."""
@@ -75,8 +86,7 @@ class WebServer:
                 return _with_headers(viewer)
             if request.path == "/updates":
                 return await stream(request, self._followed, self._pages, viewer, HEADERS)
-            page = await self._found(request, viewer) or web.Response(status=404, text="not found\n")
-            return _with_headers(page)
+            return _with_headers(await self._found(request, viewer) or self._gone(request))
         except RefusedFormError as error:
             return _with_headers(web.Response(status=error.status, text=f"{error}\n"))
         except Exception as error:  # noqa: BLE001 - a defect in a page must not end the server
@@ -93,6 +103,23 @@ class WebServer:
             return in_parts(request, await self._pages.map(Query.of(request.query), viewer))
         page = await self._page(request, viewer)
         return None if page is None else _html(page)
+
+    def _gone(self, request: web.BaseRequest) -> web.Response:
+        """Return the page of what is not there; the page follows the cluster, because the object can come again."""
+        kind, _, name = request.path.removeprefix("/").partition("/")
+        picture = self._followed.picture
+        words, others = _GONE.get(kind if name else "", ("There is no page at this address.", ""))
+        text = rendered(
+            "gone.html",
+            here="",
+            as_of=picture.as_of,
+            updates=updates(picture.revision.value) if others else "",
+            gone=words.format(name),
+            all_of=(f"/{kind}", others) if others else None,
+        )
+        found = _html(text)
+        found.set_status(404)
+        return found
 
     async def _page(self, request: web.BaseRequest, viewer: Viewer) -> str | None:
         """Return the page at a path; None where there is none."""

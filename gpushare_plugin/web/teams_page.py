@@ -63,6 +63,7 @@ class TeamsPage:
         return rendered(
             "teams.html",
             here="/teams",
+            as_of=self._picture.as_of,
             updates=updates(self._picture.revision.value, Interest()),
             columns=COLUMNS,
             rows=[list(_cells(each, thousands=",")) for each in teams[part.rows]],

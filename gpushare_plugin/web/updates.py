@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import Mapping
 
 from aiohttp import web
@@ -19,8 +20,10 @@ _AT_MOST = 500
 """The most nodes of one event; after more changes the page is loaded again."""
 _PAUSE = 5.0
 """Seconds between two reloads of a page at least."""
-_ALIVE = 15.0
-"""Seconds after which a page learns that the connection is alive."""
+_ALIVE = 5.0
+"""Seconds after which a page learns that the connection is alive, and whether the API server answers."""
+_AGES = 60.0
+"""Seconds after which a page that is loaded again is so without a change: ages on the page go on."""
 
 
 async def stream(
@@ -36,24 +39,36 @@ async def stream(
     whole = "whole" in request.query
     interest = interest_of(request.query) if whole else query.interest
     clock = asyncio.get_running_loop().time
-    until = clock() + LONGEST
-    while clock() < until:
+    begun, reloaded, was_silent = clock(), -math.inf, False
+    while clock() < begun + LONGEST:
         followed.interests.show(interest, clock())
         replaced, revision = picture.revision.replaced, picture.revision.value
         if whole:
             rows = _reload(picture.held_changed if interest is None else revision, shown, revision)
         else:
             rows = _changes(picture, pages, query, viewer, shown)
-        await answer.write(_event(revision, rows))
-        if whole and rows is None:
-            await asyncio.sleep(_PAUSE)
-        shown = revision
+        if whole and clock() > max(begun, reloaded) + _AGES:
+            rows = None
+        if rows is None and (early := reloaded + _PAUSE - clock()) > 0:
+            await asyncio.sleep(early)
+            continue
+        silence = picture.silence()
+        await answer.write(_answering(silence, was_silent=was_silent) + _event(revision, rows))
+        reloaded = clock() if rows is None else reloaded
+        was_silent, shown = silence is not None, revision
         try:
             async with asyncio.timeout(_ALIVE):
                 await replaced.wait()
         except TimeoutError:
             continue
     return answer
+
+
+def _answering(silence: float | None, *, was_silent: bool) -> bytes:
+    """Return the event that says since how many seconds the API server does not answer, or that it answers again."""
+    if silence is None:
+        return b"event: answers\ndata:\n\n" if was_silent else b""
+    return f"event: silent\ndata: {silence:.1f}\n\n".encode()
 
 
 def _number(request: web.BaseRequest) -> int:
@@ -73,7 +88,9 @@ def _reload(changed: int, shown: int, revision: int) -> _Rows | None:
 
 def _changes(picture: Picture, pages: Pages, query: Query, viewer: Viewer, shown: int) -> _Rows | None:
     """Return the rows of nodes that have changed; None where the page has to be loaded again."""
-    if not picture.whole_changed <= shown <= picture.revision.value:
+    by_namespace = query.color == "namespace"
+    changed_whole = max(picture.whole_changed, picture.namespaces_changed) if by_namespace else picture.whole_changed
+    if not changed_whole <= shown <= picture.revision.value:
         return None
     several = picture.changed_since(shown, with_use=query.shows_use)
     changed = [each for each in several if query.wants(each.use.name)]

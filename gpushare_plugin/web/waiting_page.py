@@ -55,6 +55,7 @@ class WaitingPages:
         return rendered(
             "waiting.html",
             here="/waiting",
+            as_of=picture.as_of,
             updates=updates(revision),
             rows=rows,
             count=len(found.seen),
@@ -75,7 +76,8 @@ class WaitingPages:
             if (text := self._texts.get(key)) is None:
                 explanation = await self._explainer.explained(pod, viewer, now)
                 text = self._texts.put(key, "\n".join(map(str, lines(explanation))))
-        return rendered("one_waiting.html", here="", updates=updates(revision), pod=pod.pod, text=text.split("\n"))
+        shown = {"updates": updates(revision), "pod": pod.pod, "text": text.split("\n")}
+        return rendered("one_waiting.html", here="", as_of=picture.as_of, **shown)
 
     async def _row(self, waiting: WaitingPod, now: datetime) -> WaitingRow:
         created = waiting.pod.created

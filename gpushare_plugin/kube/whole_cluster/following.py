@@ -71,6 +71,11 @@ class ClusterFollower:
         return None if None in heard else max(now - at for at in heard if at is not None)
 
     @property
+    def silence(self) -> float | None:
+        """Seconds since the last data while requests for Nodes or Pods fail; None while the API server answers."""
+        return self.age if self._nodes.failing or self._pods.failing else None
+
+    @property
     def pods_in_order(self) -> bool:
         """Whether changes of Pods are passed on in the order in which the changes happened.
 
@@ -123,6 +128,11 @@ class Following(Generic[T]):
     def live(self) -> bool:
         """Whether changes are passed on in the order in which they happened."""
         return self._collection.live
+
+    @property
+    def failing(self) -> bool:
+        """Whether the last request failed."""
+        return self._collection.failing
 
     @property
     def heard_at(self) -> float | None:

@@ -1,7 +1,7 @@
 """The cluster for display to people: all Nodes and Pods, read once or followed, and the account of both."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from typing import TypeVar
@@ -43,6 +43,13 @@ class Overview:
         """The running daemons of nodes in all namespaces, by the UID of the pod."""
         self.claims = ClusterClaims()
         """The GPUs that nodes give by claim, and what claims have of them."""
+        self.followers: Sequence[ClusterFollower] = ()
+        """What keeps this like the cluster; none for a cluster that was read once."""
+
+    @property
+    def silence(self) -> float | None:
+        """Seconds since the last answer of the API server where it does not answer now; None while it answers."""
+        return max((each.silence for each in self.followers if each.silence is not None), default=None)
 
     @property
     def gives_by_claim(self) -> bool:
@@ -181,6 +188,7 @@ async def follow(
         news.set()
 
     followers = [_follower(client, overview, each, labels, news.set, refuse) for each in _selectors(names)]
+    overview.followers = followers
     claims = ClaimsFollower(client, names, overview.claims, news.set)
     following = [asyncio.create_task(follower.follow()) for follower in followers]
     try:

@@ -1,25 +1,72 @@
-// Keeps an open page true: rows that changed are replaced, and the page is loaded again where rows came or went.
+// Keeps an open page true: rows that changed are replaced, and the page is loaded again where more has changed.
 "use strict";
 
 const main = document.getElementById("main");
 const freshness = document.getElementById("freshness");
+// Seconds.
+const LONGEST_PAUSE = 30;
+const BETWEEN_LOADS = 5;
+const LONGEST_LOAD = 60;
 
-function replace(row, markup) {
-  const focused = row.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
-  const template = document.createElement("template");
-  template.innerHTML = markup;
-  const fresh = template.content.firstElementChild;
-  leaveToArrows(fresh);
-  row.replaceWith(fresh);
-  if (focused !== null) fresh.querySelector(`[href="${CSS.escape(focused)}"]`)?.focus();
+// Why what is seen may be old, and since when: by what fails, "cluster", "connection" or "page".
+const old = new Map();
+
+function isOld(what, why, since = Date.now()) {
+  old.set(what, { why, since: Math.min(since, old.get(what)?.since ?? since) });
+  say();
 }
 
-// Replaces the rows of each node; false where a node has other rows than before, so that totals and groups changed, too.
+function isNew(what) {
+  old.delete(what);
+  say();
+}
+
+function say() {
+  const found = [...old.values()];
+  const since = new Date(Math.min(...found.map((each) => each.since))).toLocaleTimeString();
+  const text = found.length ? `${found.at(-1).why}: what you see may be old (as of ${since})` : "Up to date";
+  // A screen reader says each text that is set.
+  if (freshness.textContent !== text) freshness.textContent = text;
+}
+
+function seconds(number) {
+  return new Promise((resolve) => { setTimeout(resolve, 1000 * number); });
+}
+
+// Waits longer after each failure; pages that lost their server at the same moment come back one after another.
+function pauseAfter(failures) {
+  return seconds(Math.min(2 ** (failures - 1), LONGEST_PAUSE) * (0.5 + Math.random() / 2));
+}
+
+// Replaces elements; the focus and the place on the page stay.
+function keepingPlace(replace) {
+  const focused = document.activeElement;
+  const [id, link] = [focused?.id, focused?.getAttribute("href")];
+  const [left, top] = [scrollX, scrollY];
+  replace();
+  if (!focused?.isConnected) {
+    const next = id ? document.getElementById(id) : link && main.querySelector(`[href="${CSS.escape(link)}"]`);
+    next?.focus({ preventScroll: true });
+  }
+  scrollTo(left, top);
+}
+
+function rowOf(markup) {
+  const template = document.createElement("template");
+  template.innerHTML = markup;
+  leaveToArrows(template.content);
+  return template.content.firstElementChild;
+}
+
+// Replaces the rows of each node; false where a node has other rows or GPUs than before, so that totals changed, too.
 function replaceNodes(nodes) {
   return Object.entries(nodes).every(([node, rows]) => {
     const shown = [...main.querySelectorAll(`[data-node="${CSS.escape(node)}"]`)];
     if (shown.length !== Object.keys(rows).length || !shown.every((row) => row.id in rows)) return false;
-    for (const row of shown) replace(row, rows[row.id]);
+    const pairs = shown.map((row) => [row, rowOf(rows[row.id])]);
+    const tiles = (row) => row.querySelectorAll(".tile").length;
+    if (pairs.some(([row, fresh]) => tiles(row) !== tiles(fresh))) return false;
+    keepingPlace(() => pairs.forEach(([row, fresh]) => row.replaceWith(fresh)));
     return true;
   });
 }
@@ -29,39 +76,132 @@ function leaveToArrows(rows) {
   for (const tile of rows.querySelectorAll("td a.tile")) tile.tabIndex = -1;
 }
 
-async function load() {
-  const answer = await fetch(location.href);
-  if (!answer.ok) return;
-  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-  main.replaceChildren(...page.getElementById("main").childNodes);
+// Shows a page that was loaded: its parts with data-live, so that forms keep what is typed; else all of it.
+function show(page) {
+  const fresh = page.getElementById("main");
+  const parts = (root) => [...root.querySelectorAll("[data-live]")];
+  const [before, after] = [parts(main), parts(fresh)];
+  const pairs = before.length && before.length === after.length ? before.map((each, at) => [each, after[at]]) : [[main, fresh]];
+  keepingPlace(() => pairs.forEach(([each, other]) => each.replaceChildren(...other.childNodes)));
   leaveToArrows(main);
+  document.title = page.title;
+  main.dataset.updates = fresh.dataset.updates;
 }
 
-function follow() {
+// Loads the page again; false, and said on the page, where that fails. What is gone has a page that says so.
+async function load() {
+  try {
+    const answer = await fetch(location.href, { signal: AbortSignal.timeout(1000 * LONGEST_LOAD) });
+    const text = await answer.text();
+    const page = new DOMParser().parseFromString(text, "text/html");
+    if (page.getElementById("main") !== null && (answer.ok || answer.status === 404)) {
+      show(page);
+      isNew("page");
+      return true;
+    }
+    isOld("page", `The page cannot be loaded (${text.trim().slice(0, 200) || answer.status})`);
+  } catch {
+    isOld("page", "No connection");
+  }
+  return false;
+}
+
+let changes = 0;
+let loading = false;
+
+// Loads the page until all changes are shown; one load at a time, so that no older page replaces a newer one.
+async function catchUp() {
+  changes += 1;
+  if (loading) return;
+  loading = true;
+  for (let failures = 0, shown = 0; shown !== changes;) {
+    const seen = changes;
+    if (await load()) {
+      [failures, shown] = [0, seen];
+      if (shown !== changes) await seconds(BETWEEN_LOADS);
+    } else {
+      failures += 1;
+      await pauseAfter(failures);
+    }
+  }
+  loading = false;
+}
+
+function took(revision) {
   const address = new URL(main.dataset.updates, location.href);
-  const seen = document.documentElement.dataset.revision;
-  if (seen !== undefined) address.searchParams.set("since", seen);
-  const source = new EventSource(address);
-  const took = (event) => { document.documentElement.dataset.revision = event.lastEventId; };
-  source.addEventListener("rows", async (event) => {
-    if (!replaceNodes(JSON.parse(event.data))) await load();
-    took(event);
+  address.searchParams.set("since", revision);
+  main.dataset.updates = address.pathname + address.search;
+}
+
+// Takes the first event of a connection as the sign that the server answers again.
+function begin(name) {
+  isNew("connection");
+  if (name !== "silent") isNew("cluster");
+  if (old.has("page")) catchUp();
+}
+
+// Follows changes until the connection ends or the page is hidden; returns whether an event came.
+function follow() {
+  return new Promise((resolve) => {
+    const source = new EventSource(main.dataset.updates);
+    let came = false;
+    const on = (name, take) => source.addEventListener(name, (event) => {
+      if (!came) begin(name);
+      came = true;
+      take(event);
+    });
+    const end = () => {
+      source.close();
+      document.removeEventListener("visibilitychange", end);
+      resolve(came);
+    };
+    on("answers", () => isNew("cluster"));
+    on("silent", (event) => {
+      isOld("cluster", "The API server does not answer", Date.now() - 1000 * Number(event.data));
+    });
+    on("rows", (event) => {
+      if (loading || !replaceNodes(JSON.parse(event.data))) catchUp();
+      else took(event.lastEventId);
+    });
+    on("load", () => { catchUp(); });
+    source.addEventListener("error", end);
+    document.addEventListener("visibilitychange", end);
   });
-  source.addEventListener("load", (event) => { load().then(() => took(event)); });
-  source.addEventListener("open", () => { freshness.textContent = "Up to date"; });
-  source.addEventListener("error", () => { freshness.textContent = "No connection: what you see may be old"; });
-  return source;
+}
+
+// Only while the page is seen: a browser has six connections for all pages of a server.
+function seen() {
+  return new Promise((resolve) => {
+    const look = () => {
+      if (document.hidden) return;
+      document.removeEventListener("visibilitychange", look);
+      resolve();
+    };
+    document.addEventListener("visibilitychange", look);
+    look();
+  });
+}
+
+// Follows for ever. The server ends each connection after a while, so that only a second failure is one.
+async function keepFollowing() {
+  for (let failures = 0; ;) {
+    await seen();
+    if (await follow()) {
+      failures = 0;
+      await seconds(1);
+      continue;
+    }
+    if (document.hidden) continue;
+    failures += 1;
+    isOld("connection", "No connection");
+    await pauseAfter(failures);
+    // The page says why, where the server refuses: an EventSource does not know.
+    if (!loading) await load();
+  }
 }
 
 leaveToArrows(main);
-if (main.dataset.updates) {
-  // Only while the page is seen: a browser has six connections for all pages of a server.
-  let source = document.hidden ? null : follow();
-  document.addEventListener("visibilitychange", () => {
-    source?.close();
-    source = document.hidden ? null : follow();
-  });
-}
+if (main.dataset.updates) keepFollowing();
 
 // The arrow keys go from the name of a node to its GPUs, and from row to row.
 main.addEventListener("keydown", (event) => {
