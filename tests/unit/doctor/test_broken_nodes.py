@@ -854,6 +854,20 @@ def test_what_is_done_about_a_missing_program_leads_in_no_circle(short_path: Pat
     assert "Then install NVIDIA's container toolkit (package nvidia-container-toolkit), and run `nvidia-ctk" in second
 
 
+@pytest.mark.parametrize("name", ["config-v3.toml.tmpl", "config.toml.tmpl"])
+def test_a_handler_of_a_template_is_removed_from_the_template(name: str, short_path: Path) -> None:
+    """K3s makes its configuration of a template at each start, so a handler of the template would come back."""
+    folder = "/var/lib/rancher/k3s/agent/etc/containerd"
+    made = HostDescription({f"{folder}/{name}": K3S.files[f"{folder}/config.toml"]})
+    _, report = examined(K3S.without("/usr/bin/nvidia-container-runtime") + made, short_path / "of the template", CDI)
+    (line,) = wrong_lines(report)
+    assert f"(b) remove the handler from {folder}/{name}, of which each start makes " in (line.remedy or "")
+    other = HostDescription({f"{folder}/{name}": '{{ template "base" . }}\n'})
+    _, report = examined(K3S.without("/usr/bin/nvidia-container-runtime") + other, short_path / "found", CDI)
+    (line,) = wrong_lines(report)
+    assert "(b) run systemctl restart k3s, or k3s-agent: each start makes " in (line.remedy or "")
+
+
 def test_the_kubelet_says_which_runtime_counts(short_path: Path) -> None:
     """Where the kubelet's flags name containerd, what else is installed does not matter."""
     flags = 'KUBELET_KUBEADM_ARGS="--container-runtime-endpoint=unix:///run/containerd/containerd.sock"\n'

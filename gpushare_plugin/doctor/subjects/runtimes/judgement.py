@@ -2,11 +2,12 @@
 
 Facts: the kubelet's `containerRuntimeEndpoint`, and kubeadm-flags.env and instance-config.yaml of kubeadm, in
 Kubernetes' documentation; with NRI, NVIDIA's operator leaves the runtime's configuration alone (NVIDIA/gpu-operator,
-controllers/object_controls.go, `transformForRuntime`).
+controllers/object_controls.go, `transformForRuntime`). K3s and RKE2 make config.toml of a template, if there is one
+beside this file (docs.k3s.io, "Advanced Options / Configuration", "Configuring containerd").
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, one_of, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot
@@ -30,6 +31,8 @@ _READERS: dict[str, Callable[[HostRoot], RuntimeFacts | None]] = {
     "containerd": read_containerd,
 }
 """The reader of each runtime, by a part of the path of the runtime's socket."""
+_TEMPLATES = ("config-v3.toml.tmpl", "config.toml.tmpl")
+"""The names of the templates of K3s and RKE2, beside the configuration that is made of them."""
 _ENDPOINT = re.compile(r"(?:container-runtime-endpoint=|containerRuntimeEndpoint:\s*)[\"']?([^\s\"']+)")
 
 
@@ -88,18 +91,15 @@ def _handlers(runtime: RuntimeFacts, host: HostRoot, needs: ConfigNeeds, *, by_o
         if not name.startswith("/") and not host.has_program(program)
     }
     if gone:
-        yield _without_program(runtime, gone, needs)
+        yield _without_program(runtime, host, gone, needs)
     elif runtime.nvidia:
         yield right(HANDLER, f"{_in_words(runtime)}; {_who_gets_it(runtime, needs)}")
 
 
-def _without_program(runtime: RuntimeFacts, gone: Mapping[str, str], needs: ConfigNeeds) -> Diagnosis:
+def _without_program(runtime: RuntimeFacts, host: HostRoot, gone: Mapping[str, str], needs: ConfigNeeds) -> Diagnosis:
     """Return the line about handlers whose programs are `gone`."""
     found = "; ".join(f"handler {name} runs {program}, which is not there" for name, program in gone.items())
-    files = ", ".join(dict.fromkeys(runtime.handler_files[name] for name in gone))
-    remove = f"remove {'these handlers' if len(gone) > 1 else 'the handler'} from {files} and run {runtime.service}"
-    if runtime.generated:
-        remove = f"run {runtime.service}: each start makes {files} anew, without handlers whose programs are missing"
+    remove = _removes(runtime, host, gone)
     install = "install NVIDIA's container toolkit (package nvidia-container-toolkit)"
     if not all(program.startswith("/usr/bin/") for program in gone.values()):
         install = f"{install}, and {runtime.adds_nvidia}"
@@ -108,6 +108,24 @@ def _without_program(runtime: RuntimeFacts, gone: Mapping[str, str], needs: Conf
         without = f"where the operator is gone, {remove}"
         return wrong(HANDLER, found, one_of(operator, f"{without}. Then {install}" if needs.runtime else without))
     return wrong(HANDLER, found, install if needs.runtime else one_of(install, remove))
+
+
+def _removes(runtime: RuntimeFacts, host: HostRoot, gone: Mapping[str, str]) -> str:
+    """Return what removes handlers whose programs are `gone`, as an instruction."""
+    places = list(dict.fromkeys(runtime.handler_files[name] for name in gone))
+    files = ", ".join(places)
+    handlers = "these handlers" if len(gone) > 1 else "the handler"
+    if not runtime.generated:
+        return f"remove {handlers} from {files} and run {runtime.service}"
+    if templates := ", ".join(_templates(host, places, gone.values())):
+        return f"remove {handlers} from {templates}, of which each start makes {files}, and run {runtime.service}"
+    return f"run {runtime.service}: each start makes {files} anew, without handlers whose programs are missing"
+
+
+def _templates(host: HostRoot, places: Sequence[str], programs: Collection[str]) -> Iterator[str]:
+    """Yield the templates beside configuration files that name any of the programs."""
+    beside = (f"{place.rpartition('/')[0]}/{name}" for place in places for name in _TEMPLATES)
+    yield from (each for each in beside if any(program in host.line(each) for program in programs))
 
 
 def _without_handler(runtime: RuntimeFacts, needs: ConfigNeeds, *, by_operator: bool) -> Diagnosis:
