@@ -681,6 +681,19 @@ def test_a_drop_in_file_that_nobody_reads_is_named(short_path: Path) -> None:
     assert second.subject == "NVIDIA's runtime"
 
 
+def test_a_list_of_imports_that_is_there_is_extended(short_path: Path) -> None:
+    """A second list of imports keeps containerd from reading its file, and is the only defect then."""
+    imports = 'imports = ["/etc/containerd/conf.d/*.toml"]\n'
+    host = KUBEADM_CONTAINERD_2.edited(CONTAINERD, imports, "imports = []\n")
+    _, report = examined(host, short_path / "empty")
+    (first, _) = wrong_lines(report)
+    remedy = first.remedy or ""
+    assert f'add "/etc/containerd/conf.d/*.toml" to the list `imports` that {CONTAINERD} has' in remedy
+    _, report = examined(host.edited(CONTAINERD, "imports = []\n", f"{imports}imports = []\n"), short_path / "twice")
+    (line,) = wrong_lines(report)
+    assert f"correct {CONTAINERD}" in (line.remedy or "")
+
+
 def test_cdi_is_turned_on_in_the_file_that_turns_it_off(short_path: Path) -> None:
     """An imported file counts more than the file that imports it, so the remedy names the imported file."""
     site = "/etc/containerd/conf.d/50-site.toml"

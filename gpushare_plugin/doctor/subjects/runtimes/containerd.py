@@ -126,6 +126,8 @@ class _ConfigFiles:
         self.version = 0
         self.left_behind: dict[str, str] = {}
         self.misplaced: list[str] = []
+        self.importing: list[str] = []
+        """The files that have the key `imports`, also with an empty list, as `containerd config default` writes it."""
         self.defects: list[Defect] = []
         self.unread: list[str] = []
 
@@ -144,6 +146,8 @@ class _ConfigFiles:
                 self.unread.append(file)
                 continue
             self._take(file, content)
+            if "imports" in content:
+                self.importing.append(file)
             pending += _imports(self._host, file, content)
 
     def _take(self, file: str, content: Mapping[str, object]) -> None:
@@ -247,14 +251,17 @@ def _moves_handlers(version: str) -> bool:
 
 def _not_imported(host: HostRoot, where: Distribution, reading: _ConfigFiles) -> Iterator[Defect]:
     """Yield the defect that drop-in files of the usual directory are not read, and no other file has the handler."""
-    if where.name or not reading.files or any(map(is_nvidias, reading.handlers.values())):
+    readable = where.file in reading.files and where.file not in reading.unread
+    if where.name or not readable or any(map(is_nvidias, reading.handlers.values())):
         return
     left = [each for each in host.matching(f"{DROP_INS}/*.toml") if each not in reading.files]
     if left:
+        add = f'add `imports = ["{DROP_INS}/*.toml"]` at the top of {where.file}, before the first table'
+        if where.file in reading.importing:
+            add = f'add "{DROP_INS}/*.toml" to the list `imports` that {where.file} has'
         yield Defect(
             f"{', '.join(left)} has no effect, because {where.file} does not import this file",
-            f'add `imports = ["{DROP_INS}/*.toml"]` at the top of {where.file}, before the first table, and run '
-            f"{where.service}",
+            f"{add}, and run {where.service}",
         )
 
 
