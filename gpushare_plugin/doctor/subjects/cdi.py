@@ -23,7 +23,14 @@ from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, one_
 from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
 from gpushare_plugin.doctor.node.needs import ConfigNeeds, by_cdi
 from gpushare_plugin.doctor.subjects.driver import DriverFacts
-from gpushare_plugin.doctor.subjects.runtimes.runtime import CDI_DIRECTORIES, RuntimeFacts, table, text, texts
+from gpushare_plugin.doctor.subjects.runtimes.runtime import (
+    CDI_DIRECTORIES,
+    OPERATORS_POD,
+    RuntimeFacts,
+    table,
+    text,
+    texts,
+)
 from gpushare_plugin.doctor.subjects.toolkit import ToolkitFacts, installs_again
 from gpushare_plugin.gpus.cdi.reading import SpecReader, parsed
 from gpushare_plugin.gpus.cdi.roots import OPERATORS_TOOLKIT
@@ -33,6 +40,8 @@ _KIND_OF_GPUS = "nvidia.com/gpu"
 """The kind of the devices that NVIDIA's toolkit generates (cmd/nvidia-ctk/cdi/generate/generate.go)."""
 MANAGEMENT_KIND = "management.nvidia.com/gpu"
 """The kind of the device that NVIDIA's operator makes for its own pods."""
+_FILE_OF_OPERATOR = "management.nvidia.com-gpu."
+"""The beginning of the name of the file with that device."""
 
 _REFRESHED = "/run/cdi/nvidia.yaml"
 """The specification that the service of the toolkit writes."""
@@ -254,7 +263,7 @@ def _lacking(look: SpecificationLook, kinds: Sequence[str], needed: str) -> Diag
         SUBJECT,
         f"{needed}, and {where}, so a pod with a GPU cannot start (unresolvable CDI devices).{unusable} Usable: "
         f"{some_of(_usable(look.cdi), _NAMES_TO_SHOW) or 'nothing'}",
-        _ONE_TOO_MANY if _are_twice(look, kinds) else _remedy(look, kinds),
+        _ONE_TOO_MANY if _are_twice(look, kinds) else f"{_writes_operators(look)}{_remedy(look, kinds)}",
     )
 
 
@@ -299,6 +308,17 @@ def _remedy(look: SpecificationLook, kinds: Sequence[str]) -> str:
     # The node keeps the way that it has, if it has one: a file to generate again, or the service of the toolkit.
     best = (generate, change) if _present(look) or is_refreshed(look) else (change, generate)
     return one_of(*best, *others)
+
+
+def _writes_operators(look: SpecificationLook) -> str:
+    """Return what writes the operator's own specification again, as a first step; empty where that is not needed."""
+    files = dict.fromkeys(file for file in _unusable_files(look) if _is_operators(file))
+    if not files or look.toolkit.directory != OPERATORS_TOOLKIT:
+        return ""
+    return (
+        f"delete the pod {OPERATORS_POD} on this node (`kubectl delete pod`): its start writes {', '.join(files)} "
+        "again, which only the operator's own pods use. Then "
+    )
 
 
 def _by_specification(look: SpecificationLook, kinds: Sequence[str]) -> Iterator[str]:
@@ -359,10 +379,20 @@ def _of_run(path: str) -> str:
 
 
 def _present(look: SpecificationLook) -> str | None:
-    """Return the file that has the devices, or should have them; None without such a file."""
+    """Return the file that has the devices, or should have them; None without such a file.
+
+    The operator's own specification is none: its device is for the operator's pods, and the operator writes it again.
+    """
     there = [file for name, file in look.cdi.devices.items() if name.startswith(f"{look.needs.cdi_kind}=")]
-    # Devices of a later directory count more, also where containers cannot use them.
+    return next((file for file in (*there, *_unusable_files(look)) if not _is_operators(file)), None)
+
+
+def _unusable_files(look: SpecificationLook) -> Iterator[str]:
+    """Yield the files of NVIDIA's devices that containers cannot use; a later directory counts more."""
     for directory in reversed(look.cdi.directories):
-        unusable = re.compile(rf"{re.escape(directory)}/[^\s/]*nvidia[^\s/:,]*\.(?:yaml|json)")
-        there += [found[0] for reason in look.cdi.unusable if (found := unusable.search(reason))]
-    return next(iter(there), None)
+        named = re.compile(rf"{re.escape(directory)}/[^\s/]*nvidia[^\s/:,]*\.(?:yaml|json)")
+        yield from (found[0] for reason in look.cdi.unusable if (found := named.search(reason)))
+
+
+def _is_operators(file: str) -> bool:
+    return file.rpartition("/")[2].startswith(_FILE_OF_OPERATOR)

@@ -568,6 +568,20 @@ def test_a_specification_that_is_there_is_not_generated_again(short_path: Path) 
     assert ". Then set NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND" in (line.remedy or "")
 
 
+def test_the_specification_of_the_operator_is_left_to_the_operator(short_path: Path) -> None:
+    """After an upgrade of the driver, the toolkit's pod writes its own specification; GPUs get another file."""
+    of_operator = "/run/cdi/management.nvidia.com-gpu.json"
+    old = specification("management.nvidia.com/gpu", driver="570.86.15", root="/run/nvidia/driver")
+    _, report = examined(OPERATOR_25_10 + HostDescription({of_operator: old}), short_path)
+    (line,) = wrong_lines(report)
+    assert f"--output=/var{of_operator}" not in (line.remedy or "")
+    assert "--output=/etc/cdi/nvidia.yaml" in (line.remedy or "")
+    assert (line.remedy or "").startswith(
+        "delete the pod nvidia-container-toolkit-daemonset on this node (`kubectl delete pod`): its start writes "
+        f"/var{of_operator} again, "
+    )
+
+
 def test_the_program_that_generates_a_specification_is_installed_first(short_path: Path) -> None:
     """No command is named that the node cannot run: where nvidia-ctk is gone, the toolkit is installed again first."""
     package = BY_SPECIFICATION.without("/run/cdi/nvidia.yaml", "/usr/bin/nvidia-ctk")
