@@ -913,6 +913,55 @@ def test_a_hook_of_cri_o_is_nvidias_runtime(short_path: Path) -> None:
     assert "every pod gets it" in found(report, "NVIDIA's runtime")
 
 
+@pytest.mark.parametrize(
+    ("host", "package", "given", "expected"),
+    [
+        (KUBEADM_CONTAINERD_1_7, "1.7.28", 3, 2),
+        (KUBEADM_CONTAINERD_1_7, "1.6.32", 3, 2),
+        (KUBEADM_CONTAINERD_2, "2.1.4", 4, 3),
+    ],
+)
+def test_a_file_that_is_too_new_for_its_containerd_is_refused(
+    host: HostDescription, package: str, given: int, expected: int, short_path: Path
+) -> None:
+    """Doctor names the file, the version that is too new, and the newest one that this containerd reads."""
+    with_package = host.edited("/var/lib/dpkg/status", "1.7.28-1" if expected == 2 else "2.1.4-1", f"{package}-1")
+    newer = with_package.edited(CONTAINERD, f"version = {expected}", f"version = {given}")
+    if expected > 2:
+        newer = newer.edited(DROP_IN, f"version = {expected}", f"version = {given}")
+    _, report = examined(newer, short_path / "new")
+    (line,) = wrong_lines(report)
+    assert f"containerd {package} does not start with {CONTAINERD} (version {given})" in line.found
+    assert f"version = {expected}" in (line.remedy or "")
+    _, report = examined(with_package, short_path / "old")
+    assert wrong_lines(report) == []
+
+
+@pytest.mark.parametrize("package", ["1.7.16", "1.6.31"])
+def test_an_older_containerd_1_takes_a_file_of_version_3(package: str, short_path: Path) -> None:
+    """Releases from before the check of the version read the old section, whatever version the file names."""
+    host = KUBEADM_CONTAINERD_1_7.edited("/var/lib/dpkg/status", "1.7.28", package)
+    _, report = examined(host.edited(CONTAINERD, "version = 2", "version = 3"), short_path)
+    assert wrong_lines(report) == []
+
+
+def test_containerd_1_does_not_know_the_newest_section(short_path: Path) -> None:
+    """A handler there has no effect, unless the old section has the handler, too: 2.0 and newer take either one."""
+    old, newest = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
+    in_newest = KUBEADM_CONTAINERD_1_7.files[CONTAINERD].replace(old, newest)
+    host = KUBEADM_CONTAINERD_1_7 + HostDescription({CONTAINERD: in_newest})
+    _, report = examined(host, short_path / "newest")
+    (line,) = wrong_lines(report)
+    assert line.subject == "NVIDIA's runtime"
+    assert f"containerd 1.x does not see where it is written: nvidia in [plugins.'{newest}']" in line.found
+    assert f"expected in [plugins.'{old}']" in line.found
+    _, report = examined(host.edited("/var/lib/dpkg/status", "1.7.28", "2.1.4"), short_path / "2")
+    assert wrong_lines(report) == []
+    both = KUBEADM_CONTAINERD_1_7.files[CONTAINERD] + in_newest[in_newest.index("[") :]
+    _, report = examined(host + HostDescription({CONTAINERD: both}), short_path / "both")
+    assert wrong_lines(report) == []
+
+
 def test_a_newer_containerd_moves_handlers(short_path: Path) -> None:
     """From 2.3 on, the old section of a file of version 3 counts, and nothing is wrong with that."""
     old = KUBEADM_CONTAINERD_2.edited(DROP_IN, "io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")

@@ -7,7 +7,9 @@ file without `version` has version 1; version 3 needs 2.0 and version 4 needs 2.
 docs/containerd-2.0.md (CDI is on from 2.0 on; before, `enable_cdi` is false: issue 3530 of
 kubernetes-sigs/kind); internal/cri/config/config.go, `ValidateRuntimeConfig` (a default handler that is not there keeps
 the CRI plugin from loading). `disabled_plugins = ["cri"]` is in the packages of Docker (containerd/containerd issue
-4581).
+4581). A containerd refuses a file of a newer version: `ValidateV2` in services/server/config/config.go from v1.6.32 and
+v1.7.17 on (pull request 10165), and `ValidateVersion` in cmd/containerd/server/config/config.go of v2.0.0 and v2.3.0,
+with `ConfigVersion` in version/version.go; the version read last counts (`mergeConfig`).
 
 K3s and RKE2 make a configuration of their own and find NVIDIA's runtime when they start (k3s-io/k3s,
 pkg/agent/containerd/nvidia.go, docs.k3s.io, "NVIDIA Container Runtime Support"); k0s reads /etc/k0s
@@ -124,8 +126,11 @@ class _ConfigFiles:
         """The file and the name of the section with the value that counts; empty without a value."""
         self.directories: tuple[str, ...] = ()
         self.version = 0
+        self.given: dict[str, int] = {}
+        """The version that a file names, by the file."""
         self.left_behind: dict[str, str] = {}
-        self.misplaced: list[str] = []
+        self.misplaced: dict[str, str] = {}
+        """Where a handler of NVIDIA's has no effect, in words, by the name of the handler."""
         self.importing: list[str] = []
         """The files that have the key `imports`, also with an empty list, as `containerd config default` writes it."""
         self.defects: list[Defect] = []
@@ -154,6 +159,8 @@ class _ConfigFiles:
         given = content.get("version")
         version = given if isinstance(given, int) else 1
         self.version = max(self.version, version)
+        if given:
+            self.given[file] = version
         if disabled := _CRI.intersection(texts(content.get("disabled_plugins"))):
             self.defects.append(
                 Defect(
@@ -163,18 +170,27 @@ class _ConfigFiles:
                     f"remove {', '.join(sorted(disabled))} from disabled_plugins in {file} and restart containerd",
                 )
             )
-        for name in (_SECTIONS[2], _NEWEST_SECTION, _SECTIONS[1]) if version in _SECTIONS else (_NEWEST_SECTION,):
+        for name in self._sections(version):
             self._take_section(file, name, table(content, "plugins", name))
-        if version not in _SECTIONS:
-            old = dict(_handlers(table(content, "plugins", _SECTIONS[2])))
-            self.left_behind |= {name: program for name, program in old.items() if is_nvidias(program)}
-            self.handler_in |= dict.fromkeys(self.left_behind.keys() - self.handlers.keys(), file)
-            self.misplaced += [
-                f"{name} in [plugins.'{_SECTIONS[2]}'] of {file}, which has version {version}: expected in "
-                f"[plugins.'{_NEWEST_SECTION}']"
-                for name, program in old.items()
-                if is_nvidias(program)
-            ]
+        for name in {_SECTIONS[2], _NEWEST_SECTION}.difference(self._sections(version)):
+            self._leave(file, version, name, table(content, "plugins", name))
+
+    def _sections(self, version: int) -> tuple[str, ...]:
+        """Return the sections that count in a file of a version; containerd 1.x does not know the newest section."""
+        if not self._merges:
+            return _SECTIONS[2], _SECTIONS[1]
+        return (_SECTIONS[2], _NEWEST_SECTION, _SECTIONS[1]) if version in _SECTIONS else (_NEWEST_SECTION,)
+
+    def _leave(self, file: str, version: int, name: str, section: Mapping[str, object]) -> None:
+        """Note the handlers of NVIDIA's in a section that does not count."""
+        left = {handler: program for handler, program in _handlers(section) if is_nvidias(program)}
+        self.left_behind |= left
+        self.handler_in |= dict.fromkeys(left.keys() - self.handlers.keys(), file)
+        for handler in left:
+            self.misplaced[handler] = (
+                f"{handler} in [plugins.'{name}'] of {file}, which has version {version}: expected in "
+                f"[plugins.'{self._sections(version)[0]}']"
+            )
 
     def _take_section(self, file: str, name: str, section: Mapping[str, object]) -> None:
         if section and not self._merges and self.section_in != file:
@@ -203,12 +219,13 @@ def read_containerd(host: HostRoot) -> RuntimeFacts | None:
     if where is None:
         return None
     version = "" if where.name else package_version(host, "containerd.io", "containerd")
-    reading = _ConfigFiles(host, merges=not version.startswith("1."))
+    first_major = version.startswith("1.")
+    reading = _ConfigFiles(host, merges=not first_major)
     reading.read(where.file, where.service)
     # Without a file of its own, containerd has its defaults. Only 2.0 and newer read files of version 3.
-    newer = reading.version > max(_SECTIONS) or version.startswith("2.")
+    newer = not first_major and (reading.version > max(_SECTIONS) or version.startswith("2."))
     moves = _moves_handlers(version) and reading.version == max(_SECTIONS) + 1
-    by_version = True if newer else False if version.startswith("1.") else None
+    by_version = True if newer else False if first_major else None
     handlers = reading.handlers | (reading.left_behind if moves else {})
     default = DefaultHandler(reading.default, "default_runtime_name", reading.default_in, where.edited)
     return RuntimeFacts(
@@ -222,11 +239,12 @@ def read_containerd(host: HostRoot) -> RuntimeFacts | None:
         version=version or ("2.x" if newer else ""),
         enables_cdi=_enables_cdi(where, reading),
         adds_nvidia=where.adds_nvidia,
-        misplaced=() if moves else tuple(reading.misplaced),
+        misplaced=() if moves else tuple(said for name, said in reading.misplaced.items() if name not in handlers),
         handler_files=reading.handler_in,
         generated=bool(where.edited),
         defects=(
             *reading.defects,
+            *_too_new(where, reading, version),
             *_not_imported(host, where, reading),
             *_hidden(where, reading),
             *unknown_default(default, handlers, "containerd", where.service),
@@ -247,6 +265,29 @@ def _enables_cdi(where: Distribution, reading: _ConfigFiles) -> str:
 def _moves_handlers(version: str) -> bool:
     """Return whether a containerd moves handlers of the old section in a file of version 3, as 2.3 and newer do."""
     return is_at_least(version, 2, 3)
+
+
+def _too_new(where: Distribution, reading: _ConfigFiles, version: str) -> Iterator[Defect]:
+    """Yield the defect that the configuration has a version which a containerd of `version` refuses."""
+    newest = _newest_file(version)
+    if newest is None or not reading.given or list(reading.given.values())[-1] <= newest:
+        return
+    section = _SECTIONS.get(newest, _NEWEST_SECTION)
+    newer = [f"{file} (version {given})" for file, given in reading.given.items() if given > newest]
+    yield Defect(
+        f"containerd {version} does not start with {', '.join(newer)}: expected version {newest} or an older one",
+        f"write {', '.join(newer)} with version = {newest} and the sections of that version, such as "
+        f"[plugins.'{section}'], or install containerd {'2.3' if newest > max(_SECTIONS) else '2.0'} or newer; then "
+        f"run {where.service}",
+    )
+
+
+def _newest_file(version: str) -> int | None:
+    """Return the newest version of a file that a containerd does not refuse; None if it is not known."""
+    if version.startswith("2.") and not is_at_least(version, 2, 3):
+        return 3
+    refuses = is_at_least(version, 1, 6, 32) if version.startswith("1.6.") else is_at_least(version, 1, 7, 17)
+    return 2 if version.startswith("1.") and refuses else None
 
 
 def _not_imported(host: HostRoot, where: Distribution, reading: _ConfigFiles) -> Iterator[Defect]:

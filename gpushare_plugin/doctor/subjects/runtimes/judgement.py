@@ -78,9 +78,10 @@ def judge_handlers(
 def _handlers(runtime: RuntimeFacts, host: HostRoot, needs: ConfigNeeds, *, by_operator: bool) -> Iterator[Diagnosis]:
     """Yield the lines about NVIDIA's runtime among the handlers."""
     if runtime.misplaced:
+        which = "1.x" if runtime.version.startswith("1.") else "2.0 to 2.2"
         yield wrong(
             HANDLER,
-            f"containerd 2.0 to 2.2 does not see where it is written: {'; '.join(runtime.misplaced)}",
+            f"containerd {which} does not see where it is written: {'; '.join(runtime.misplaced)}",
             f"move the handler there, or {runtime.adds_nvidia}",
         )
     elif not runtime.nvidia:
