@@ -20,6 +20,8 @@ _NVIDIA = "0x10de"
 _GPU_CLASSES = ("0x0300", "0x0302")
 _FOR_MACHINES = frozenset({"vfio-pci", "nvidia_vgpu_vfio", "pci-stub"})
 """Kernel drivers that give a GPU to a virtual machine."""
+_OF_NVIDIA = "nvidia"
+"""NVIDIA's kernel driver."""
 _OF_THE_KERNEL = frozenset({"nouveau", "nova_core"})
 """The kernel's own drivers of NVIDIA's GPUs."""
 
@@ -76,7 +78,7 @@ def judge_cards(cards: Sequence[PciGpu] | None) -> Iterator[Diagnosis]:
 
 def _any_of_nvidia(cards: Sequence[PciGpu]) -> bool:
     """Return whether NVIDIA's driver has a GPU: then another driver has an old card for a screen."""
-    return any(card.driver == "nvidia" for card in cards)
+    return any(card.driver == _OF_NVIDIA for card in cards)
 
 
 def _in_words(cards: Sequence[PciGpu]) -> str:
@@ -86,7 +88,18 @@ def _in_words(cards: Sequence[PciGpu]) -> str:
         for name, count in counts.items()
     ]
     machines = "; those of virtual machines are not for containers" if _FOR_MACHINES & counts.keys() else ""
-    return f"{', '.join(having)}{machines}"
+    return f"{', '.join(having)}{machines}{_lost(cards)}"
+
+
+def _lost(cards: Sequence[PciGpu]) -> str:
+    """Return which GPUs NVIDIA's driver should have and does not have, in words; empty without such a GPU."""
+    lost = [card.address for card in cards if card.driver not in {_OF_NVIDIA, *_FOR_MACHINES}]
+    if not lost:
+        return ""
+    return (
+        f"; gpushare does not offer {', '.join(lost)}, because NVIDIA's driver does not have "
+        f"{'these GPUs' if len(lost) > 1 else 'this GPU'} (`dmesg | grep -i nvrm` may say why)"
+    )
 
 
 def _driver(host: HostRoot, device: str) -> str:

@@ -407,6 +407,18 @@ def test_an_old_card_for_the_screen_is_not_wrong(short_path: Path) -> None:
     assert "1 with the kernel driver nouveau" in found(report, "GPUs on the PCI bus")
 
 
+@pytest.mark.parametrize("driver", ["nouveau", ""])
+def test_a_gpu_that_nvidias_driver_does_not_have_is_named(driver: str, short_path: Path) -> None:
+    """A GPU of another driver or of none is not offered to pods, which the line says, beside a GPU that is."""
+    link = "/sys/bus/pci/devices/0000:af:00.0/driver"
+    other = linked("af", driver) if driver else HostDescription()
+    _, report = examined(KUBEADM_CONTAINERD_1_7.without(link) + other, short_path / "lost")
+    said = found(report, "GPUs on the PCI bus")
+    assert "; gpushare does not offer 0000:af:00.0, because NVIDIA's driver does not have this GPU (" in said
+    _, report = examined(KUBEADM_CONTAINERD_1_7 + linked("af", "vfio-pci"), short_path / "of a virtual machine")
+    assert "does not offer" not in found(report, "GPUs on the PCI bus")
+
+
 def test_a_kubelet_with_another_root_directory_is_found(short_path: Path) -> None:
     """The socket is looked for where the daemon gets it from, and where k0s has it."""
     host = KUBEADM_CONTAINERD_1_7.without("/var/lib/kubelet/pod-resources")
