@@ -720,6 +720,22 @@ def test_a_list_of_imports_that_is_there_is_extended(short_path: Path) -> None:
     assert f"correct {CONTAINERD}" in (line.remedy or "")
 
 
+def test_containerd_1_is_not_told_to_import_a_file_that_hides_its_section(short_path: Path) -> None:
+    """The import would drop the section of the configuration, registries and all, so the handler moves there."""
+    section = "io.containerd.grpc.v1.cri"
+    handler = (
+        f"[plugins.'{section}'.containerd.runtimes.nvidia.options]\nBinaryName = '/usr/bin/nvidia-container-runtime'\n"
+    )
+    host = KUBEADM_CONTAINERD_1_7.edited(CONTAINERD, "/usr/bin/nvidia-container-runtime", "/usr/bin/crun")
+    _, report = examined(host + HostDescription({DROP_IN: f"version = 2\n{handler}"}), short_path / "section")
+    (first, _) = wrong_lines(report)
+    assert f"write the handlers of {DROP_IN} into [plugins.'{section}'] of {CONTAINERD}" in (first.remedy or "")
+    bare = HostDescription({CONTAINERD: "version = 2\n", DROP_IN: f"version = 2\n{handler}"})
+    _, report = examined(host + bare, short_path / "bare")
+    (first, _) = wrong_lines(report)
+    assert 'add `imports = ["/etc/containerd/conf.d/*.toml"]`' in (first.remedy or "")
+
+
 def test_cdi_is_turned_on_in_the_file_that_turns_it_off(short_path: Path) -> None:
     """An imported file counts more than the file that imports it, so the remedy names the imported file."""
     site = "/etc/containerd/conf.d/50-site.toml"

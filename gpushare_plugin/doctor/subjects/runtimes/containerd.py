@@ -300,6 +300,12 @@ def _not_imported(host: HostRoot, where: Distribution, reading: _ConfigFiles) ->
         add = f'add `imports = ["{DROP_INS}/*.toml"]` at the top of {where.file}, before the first table'
         if where.file in reading.importing:
             add = f'add "{DROP_INS}/*.toml" to the list `imports` that {where.file} has'
+        if reading.section_in:
+            add = (
+                f"write the handlers of {', '.join(left)} into [plugins.'{reading.section}'] of {reading.section_in} "
+                f"instead of an import, with which containerd 1.x would drop all settings that {reading.section_in} "
+                "has in that section"
+            )
         yield Defect(
             f"{', '.join(left)} has no effect, because {where.file} does not import this file",
             f"{add}, and run {where.service}",
