@@ -205,6 +205,29 @@ async def test_a_signal_that_a_thread_handles_late_is_no_complaint() -> None:
     assert (ending.returncode, errors) == (0, b"")
 
 
+CROWDED = """
+import asyncio, os, signal
+from gpushare_plugin.base.signals.ending import until_stopped
+
+async def work():
+    loop = asyncio.get_running_loop()
+    for _ in range(100_000):
+        loop.call_soon_threadsafe(lambda: None)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.Event().wait()
+
+asyncio.run(until_stopped(work()))
+"""
+"""A program that is asked to end while no more bytes that wake its event loop find room."""
+
+
+async def test_a_signal_amid_many_calls_of_threads_is_no_complaint() -> None:
+    """However much other threads have for the event loop, a signal ends the program without a word."""
+    ending = await asyncio.create_subprocess_exec(sys.executable, "-c", CROWDED, stderr=subprocess.PIPE)
+    _, errors = await ending.communicate()
+    assert (ending.returncode, errors) == (0, b"")
+
+
 @contextlib.asynccontextmanager
 async def _watching(folder: Path, *, nodes: int = 1, output: int = subprocess.PIPE) -> AsyncIterator[Process]:
     """Run `gpushare inspect --watch` on a cluster of so many nodes with Aliyun's plugin."""

@@ -52,6 +52,9 @@ async def until_stopped(work: Awaitable[None], *, interactive: bool = False) -> 
     # Signals wake an event loop only while the loop has a handler of its own. SIGURG is ignored by default and serves
     # no other purpose here.
     loop.add_signal_handler(signal.SIGURG, lambda: None)
+    # The event loop is woken by bytes, also by threads. Where no more bytes find room, the loop wakes in any case, and
+    # the interpreter need not complain.
+    signal.set_wakeup_fd(signal.set_wakeup_fd(-1), warn_on_full_buffer=False)
     try:
         await work
     except asyncio.CancelledError:
