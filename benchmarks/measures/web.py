@@ -31,6 +31,9 @@ _BOUNDS = ("--renderer-process-limit=4", "--js-flags=--max-old-space-size=512")
 _LOOK_EVERY = 0.05
 _FIRST_PAINT = "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 """Milliseconds from the opening of a page to its first paint with content, once that has happened."""
+_REVISION = """() => Number(
+    new URL(document.getElementById('main').dataset.updates, location.href).searchParams.get('since'))"""
+"""What an open page has seen: the revision from which it asks for updates."""
 _PATIENCE = 120_000
 """Milliseconds for what is waited for in the browser."""
 
@@ -131,7 +134,7 @@ async def _memory(small: Cluster, web: _Web, browser: Browser, effort: Effort) -
         before = web.process.memory().own
         await asyncio.sleep(seconds * 4 / 5)
     after = web.process.memory().own
-    shown = [await page.evaluate("Number(document.documentElement.dataset.revision)") for page in pages]
+    shown = [await page.evaluate(_REVISION) for page in pages]
     name = f"web, {_SMALL} nodes: memory that the last four fifths of {_CHANGES:,} changes add"
     note = f"{after:.0f} MiB of its own; the pages are at most {max(shown) - min(shown)} revisions apart"
     return single(f"{name}, with {_OPEN_PAGES} open pages", "MiB", after - before, Goal("worst", 10), note=note)
@@ -148,5 +151,5 @@ async def _open_pages(web: _Web, browser: Browser, count: int) -> list[Page]:
         await pages[-1].goto(urljoin(web.address, "/"))
     for page in pages:
         page.set_default_timeout(_PATIENCE)
-        await page.wait_for_function("() => document.documentElement.dataset.revision")
+        await page.wait_for_function("() => document.getElementById('freshness').textContent === 'Up to date'")
     return pages
