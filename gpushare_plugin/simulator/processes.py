@@ -59,8 +59,6 @@ def _submitted(
 
 def _end(pool: ProcessPoolExecutor) -> None:
     """End the processes in the middle of their work."""
-    pool.shutdown(wait=False, cancel_futures=True)
-    for process in (ended := active_children()):
+    for process in active_children():
         process.terminate()
-    for process in ended:
-        process.join()
+    pool.shutdown()  # waits for the thread of the pool, which waits for the processes
