@@ -162,7 +162,7 @@ class Packing:
         demand = self._seen.demand
         insistence = np.zeros(len(rows.models))
         for models in filter(None, demand):
-            accepted = np.array([model in models for model in rows.models], np.bool_)
+            accepted = rows.among(models)
             if (supply := gpus[accepted].sum()) > 0:
                 insistence[accepted] += demand[models] / sum(demand.values()) * gpus.sum() / supply
         return insistence

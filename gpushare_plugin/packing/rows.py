@@ -100,8 +100,12 @@ class NodeRows:
             self.free_percent[row] += sign * kind.gpu_percent
             self.free_whole[row] = np.count_nonzero(self.free[row] == WHOLE)
 
+    def among(self, models: frozenset[str]) -> Flags:
+        """Return for each of the cluster's models whether it is one of `models`."""
+        return np.array([model in models for model in self.models], np.bool_)
+
     def _accepting(self, models: frozenset[str]) -> Flags:
         """Return for each node whether the node has GPUs of one of these models."""
         if models not in self._accepted:
-            self._accepted[models] = np.array([model in models for model in self.models], np.bool_)[self.model]
+            self._accepted[models] = self.among(models)[self.model]
         return self._accepted[models]
