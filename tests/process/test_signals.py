@@ -198,11 +198,15 @@ ctypes.CFUNCTYPE(None, ctypes.c_int)(handler)(signal.SIGUSR1)
 """A program that ends by a signal, and in which a thread then handles a signal that the kernel had given it before."""
 
 
-async def test_a_signal_that_a_thread_handles_late_is_no_complaint() -> None:
-    """On a busy machine a thread can run the handler of a signal when the program has begun to end."""
-    ending = await asyncio.create_subprocess_exec(sys.executable, "-c", LATE, stderr=subprocess.PIPE)
+async def _ends_without_a_word(program: str) -> None:
+    ending = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stderr=subprocess.PIPE)
     _, errors = await ending.communicate()
     assert (ending.returncode, errors) == (0, b"")
+
+
+async def test_a_signal_that_a_thread_handles_late_is_no_complaint() -> None:
+    """On a busy machine a thread can run the handler of a signal when the program has begun to end."""
+    await _ends_without_a_word(LATE)
 
 
 CROWDED = """
@@ -223,9 +227,7 @@ asyncio.run(until_stopped(work()))
 
 async def test_a_signal_amid_many_calls_of_threads_is_no_complaint() -> None:
     """However much other threads have for the event loop, a signal ends the program without a word."""
-    ending = await asyncio.create_subprocess_exec(sys.executable, "-c", CROWDED, stderr=subprocess.PIPE)
-    _, errors = await ending.communicate()
-    assert (ending.returncode, errors) == (0, b"")
+    await _ends_without_a_word(CROWDED)
 
 
 @contextlib.asynccontextmanager
