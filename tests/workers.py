@@ -6,8 +6,8 @@ from pathlib import Path
 
 import psutil
 
-PER_CORE = 2
-"""Workers for each core: tests wait more than they compute, so two of them halve the time."""
+PER_CORE = 3
+"""Workers for each core: tests wait more than they compute. More than three wait for the cores."""
 
 MEMORY = 1 << 30
 """Bytes that a worker takes at most, with the programs that its tests start."""

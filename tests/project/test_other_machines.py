@@ -125,14 +125,14 @@ def test_another_system_than_linux_is_refused_at_the_start(other: Machine, targe
 @pytest.mark.parametrize(
     ("files", "number"),
     [
-        ({}, 128),
-        ({"cpu.max": "max 100000", "memory.max": "max"}, 128),
-        ({"cpu.max": "200000 100000", "memory.max": "max"}, 4),
-        ({"cpu.max": "150000 100000", "memory.max": str(64 * MEMORY)}, 4),
+        ({}, 192),
+        ({"cpu.max": "max 100000", "memory.max": "max"}, 192),
+        ({"cpu.max": "200000 100000", "memory.max": "max"}, 6),
+        ({"cpu.max": "150000 100000", "memory.max": str(64 * MEMORY)}, 6),
         ({"cpu.max": "max 100000", "memory.max": str(3 * MEMORY)}, 3),
         ({"cpu.max": "10000 100000", "memory.max": str(MEMORY // 2)}, 1),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 128),
-        ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 4),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 192),
+        ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 6),
         ({"memory/memory.limit_in_bytes": str(2 * MEMORY)}, 2),
     ],
 )
