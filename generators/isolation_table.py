@@ -1,6 +1,6 @@
 """What containers receive, for every way of sharing and every isolation.
 
-`python -m generators.isolation_table` writes it into `docs/isolation.md`.
+`python -m generators.isolation_table` writes the variables and mounts of each isolation into `docs/isolation.md`.
 """
 
 from collections.abc import Iterable
@@ -190,22 +190,28 @@ CASES = [
 ]
 
 
+SHOWN = (
+    "isolation: mps",
+    "isolation: hami-core",
+    "isolation: driver",
+    "isolation: driver, burst: 1.5",
+    "isolation: driver+mps",
+)
+"""The entries of `sharing.memory` on the page: each isolation, and a burst."""
+
+
 def page() -> str:
     """Return the page with the table of today."""
-    head = ["| `sharing` | requested | environment | mounts |", "|---|---|---|---|"]
-    return with_table(PAGE, [*head, *map(_row, CASES)])
+    head = ["| entry of `sharing.memory` | variables | mounts |", "|---|---|---|"]
+    rows = [_row(entry, case) for entry in SHOWN for case in CASES if case.sharing == memory(entry)]
+    return with_table(PAGE, [*head, *rows])
 
 
-def _row(case: Case) -> str:
-    label = "<br>on a node with the label `cgpu.disable.isolation=true`" if case.cgpu_disabled else ""
+def _row(entry: str, case: Case) -> str:
+    added = case.environment.items() - TEN_GIB.items()
+    variables = (f"`{name}={value}`" for name, value in case.environment.items() if (name, value) in added)
     mounts = (f"{each.host_path} → {each.container_path}" + (", read-only" * each.read_only) for each in case.mounts)
-    cells = [
-        f"`{case.sharing}`{label}",
-        f"`{case.resource}: {case.count}`",
-        _lines(f"`{name}={value}`" for name, value in case.environment.items()),
-        _lines(mounts),
-    ]
-    return f"| {' | '.join(cells)} |"
+    return f"| `{entry}` | {_lines(variables)} | {_lines(mounts)} |"
 
 
 def _lines(parts: Iterable[str]) -> str:

@@ -111,7 +111,7 @@ def test_labels_mean_the_same_values_with_and_without_partitioning(label: str) -
 @pytest.mark.parametrize(
     ("file", "begin", "table"),
     [
-        ("docs/isolation.md", "limits a container to its part.", ISOLATIONS),
+        ("docs/isolation.md", "The key `isolation` is", ISOLATIONS),
         ("docs/isolation.md", "| | `none` | `mps`, protocol 2 |", ISOLATIONS),
         ("docs/configuration.md", "      isolation: mps          #", ISOLATIONS),
         ("docs/configuration.md", "| `compute` | proportional, unlimited, requested, or", COMPUTING),

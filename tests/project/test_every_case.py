@@ -1,6 +1,6 @@
 """Tests that what containers can get is known everywhere: each way of sharing has its cases, and each case its words.
 
-The cases are those of `generators/isolation_table.py`, which are also what `docs/isolation.md` shows. So a section of
+The cases are those of `generators/isolation_table.py`, some of which `docs/isolation.md` shows. So a section of
 `sharing` or an isolation that is added without a case, or with one that is not known everywhere, makes a test fail.
 """
 
