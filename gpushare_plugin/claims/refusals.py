@@ -37,7 +37,7 @@ REFUSALS: Mapping[RefusalReason, ClaimRefusal] = {
         "Delete the pod and, if it is not from a template, the claim.",
     ),
     "other-way": ClaimRefusal(
-        "The GPU is shared in another way than when allocated, or the allocation is impossible, such as compute over 100.",
+        "The GPU is shared in another way than when allocated, or the allocation is impossible (compute over 100).",
         "Delete the pod and, if it is not from a template, the claim.",
     ),
     "beyond-gpu": ClaimRefusal(
