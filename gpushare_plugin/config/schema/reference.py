@@ -12,23 +12,28 @@ from gpushare_plugin.config.schema.sections import Config, Section
 def reference(root: type[Section] = Config) -> str:
     """Return the tables of a file in Markdown: a table per kind of section, in the order of the schema.
 
-    `root` is the section of the whole file.
+    `root` is the section of the whole file. A key with the words of an earlier table refers to that table.
     """
     places: dict[type[Section], list[str]] = {}
     for path, section in sections((), root):
         place = spelled(path).replace("[0]", "[]")
         places.setdefault(section, []).append(f"`{place}`" if place else "Top level")
-    return "\n\n".join(_table(section, ", ".join(where)) for section, where in places.items()) + "\n"
+    told: dict[tuple[str, str | None], str] = {}
+    return "\n\n".join(_table(section, ", ".join(where), told) for section, where in places.items()) + "\n"
 
 
-def _table(section: type[Section], title: str) -> str:
+def _table(section: type[Section], title: str, told: dict[tuple[str, str | None], str]) -> str:
     # Defaults are the values of a section built without settings; a required setting has no default.
     defaults = section.model_construct().model_dump(mode="json", by_alias=True)
-    rows = [_row(key, field, defaults.get(key)) for key, field in keys(section).items()]
+    rows = []
+    for key, field in keys(section).items():
+        table = told.setdefault((key, field.description), title)
+        meaning = field.description if table == title else f"As in {table}."
+        rows.append(_row(key, field, defaults.get(key), str(meaning)))
     return "\n".join([f"### {title}", "", "| Key | Allowed | Default | Meaning |", "| --- | --- | --- | --- |", *rows])
 
 
-def _row(key: str, field: FieldInfo, default: object) -> str:
+def _row(key: str, field: FieldInfo, default: object, meaning: str) -> str:
     kind = Kind.of(field.annotation, tuple(field.metadata))
     if kind.section:
         allowed, default = "a section", None
@@ -36,7 +41,7 @@ def _row(key: str, field: FieldInfo, default: object) -> str:
         allowed = "a list of sections" if kind.item and kind.item.section else kind.allowed
     given = "" if default is None else f"`{json.dumps(default)}`"
     literal = allowed.replace("|", "\\|").replace("<", "\\<")
-    return f"| `{key}` | {literal} | {'required' if field.is_required() else given} | {field.description} |"
+    return f"| `{key}` | {literal} | {'required' if field.is_required() else given} | {meaning} |"
 
 
 if __name__ == "__main__":
