@@ -1,82 +1,99 @@
-"""Tests of `docs/architecture.md`: the page names what there is."""
+"""Tests of `docs/architecture.md`: the picture of the rooms agrees with the code, and paths of the page exist."""
 
 import re
-from collections.abc import Iterator
+import tomllib
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "gpushare_plugin"
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
-TREE = [line.removeprefix("    ") for line in PAGE.splitlines() if line.startswith("    ")]
+PICTURE = PAGE.split("```mermaid\n")[1].split("```")[0]
+
+Arrows = dict[str, set[str]]
+"""Rooms that each room imports."""
 
 
-def test_paths_that_the_tree_names_are_there() -> None:
-    """Each line of the tree begins with folders or files that exist, indented below their folder."""
-    missing = [path for path in tree() if not path.exists()]
-    assert [str(path.relative_to(ROOT)) for path in missing] == []
+@pytest.fixture(scope="module")
+def imports() -> Arrows:
+    """Return the rooms that the modules of each room import."""
+    found: Arrows = {room: set() for room in rooms()}
+    for file in PACKAGE.rglob("*.py"):
+        room = file.relative_to(PACKAGE).parts[0]
+        if room in found:
+            lines = re.findall(r"^\s*(?:from|import) gpushare_plugin\.(\w+)", file.read_text(), re.MULTILINE)
+            found[room] |= {each for each in lines if each != room}
+    return found
 
 
-def test_the_tree_names_every_module() -> None:
-    """Each module is in the tree, in a line of its own or in the words about its folder.
+def test_the_picture_names_every_room() -> None:
+    """Each folder of the package is in the picture with its purpose, and nothing else is."""
+    named = re.findall(r"^ +(\w+)\[\"(\w+): .+\"\]$", PICTURE, re.MULTILINE)
+    assert [room for room, title in named if room != title] == []
+    assert {room for room, _ in named} == rooms()
 
-    Except generated code and the inside of the test kit. The same word elsewhere in the tree names another thing.
-    """
-    said = described()
-    modules = [
-        file
+
+def test_the_picture_has_the_layers_of_the_import_contracts() -> None:
+    """Each arrow leads from a higher layer of the contract to a lower layer, and the contract has the same rooms."""
+    layer = {room: number for number, row in enumerate(layers()) for room in row}
+    assert layer.keys() == rooms()
+    assert [(room, each) for room, reached in arrows().items() for each in reached if layer[each] <= layer[room]] == []
+
+
+def test_each_arrow_of_the_picture_is_an_import(imports: Arrows) -> None:
+    """The picture shows no path between rooms that the code does not take."""
+    assert {room: reached - imports[room] for room, reached in arrows().items() if not reached <= imports[room]} == {}
+
+
+def test_each_import_follows_the_arrows(imports: Arrows) -> None:
+    """Whatever room a room imports is reached by arrows; `base` is for all."""
+    drawn = arrows()
+    beside = {room: used - reached(room, drawn) - {"base"} for room, used in imports.items()}
+    assert {room: used for room, used in beside.items() if used} == {}
+
+
+def test_each_room_says_what_it_is_for() -> None:
+    """The docstring of a room and of each module in it says what it is for, in place of a list on the page."""
+    silent = [
+        str(file.relative_to(ROOT))
         for file in PACKAGE.rglob("*.py")
-        if file.stem != "__init__" and not {"api", "testing"} & set(file.relative_to(PACKAGE).parts)
+        if "api" not in file.parts and not file.read_text().lstrip().startswith('"""')
     ]
-    assert len(modules) > 100
-    missing = []
-    for file in sorted(set(modules) - said.keys()):
-        folder = next(each for each in file.parents if each in said)
-        if file.stem not in re.findall(r"\w+", said[folder]):
-            missing.append(f"{file.relative_to(ROOT)}: not named at {folder.relative_to(ROOT)}/")
-    assert missing == [], "\n".join(missing)
+    assert silent == []
 
 
-def test_files_that_the_table_of_changes_names_are_there() -> None:
-    """The files that the table names exist, but for those to come."""
-    rows = PAGE.split("## Where does a change go?")[1].split("\n## ")[0].splitlines()
-    paths = [
-        path
-        for row in rows
-        if "to come" not in row
-        for path in re.findall(r"`([\w/.-]+(?:/|\.py|\.yaml|\.json|\.toml|\.txt|\.md))`", row)
-    ]
-    assert len(paths) > 30
-    assert [path for path in paths if not exists(path)] == []
+def test_paths_that_the_page_names_are_there() -> None:
+    """Each path between backquotes exists, in the package or in the repository."""
+    paths = re.findall(r"`(\w[\w./-]*(?:/|\.(?:py|yaml|json|toml|txt|md|tpl)))`", PAGE.split("## Rooms")[1])
+    assert len(paths) > 60
+    assert [path for path in paths if not (ROOT / path).exists() and not (PACKAGE / path).exists()] == []
 
 
-def tree() -> Iterator[Path]:
-    """Yield every path that begins a line of the tree, or follows there after a comma."""
-    yield from described()
+def rooms() -> set[str]:
+    """Return the folders of the package."""
+    return {file.parent.name for file in PACKAGE.glob("*/__init__.py")}
 
 
-def described() -> dict[Path, str]:
-    """Return what the tree says of each path that begins a line, or follows there after a comma."""
-    said: dict[Path, str] = {}
-    above: list[tuple[int, Path]] = []
-    last: list[Path] = []
-    for line in TREE:
-        indent = len(line) - len(line.lstrip())
-        while above and above[-1][0] >= indent:
-            above.pop()
-        folder = above[-1][1] if above else ROOT
-        names = re.split(r"\s{2,}", line.strip())[0].split(", ")
-        if not all(re.fullmatch(r"[\w.-]+(/[\w.-]+)*/?", name) and ("." in name or "/" in name) for name in names):
-            if folder == ROOT and names == ["image/", "Dockerfile"]:
-                said |= {ROOT / name: line for name in names}
-            said |= {path: f"{said[path]} {line}" for path in last}  # the line above goes on
-            continue
-        last = [folder / name for name in names]
-        said |= dict.fromkeys(last, line)
-        above.append((indent, last[0]))
-    return said
+def layers() -> list[list[str]]:
+    """Return the rooms of each layer of the import contract, from the top."""
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    contract = next(each for each in tool["importlinter"]["contracts"] if each["name"] == "Imports point down only")
+    return [names for row in contract["layers"] if (names := [each for each in row.split(" | ") if each in rooms()])]
 
 
-def exists(path: str) -> bool:
-    """Whether a path of the table is there, as it is or somewhere below one of these folders."""
-    places = [ROOT / top for top in ("gpushare_plugin", "charts", "generators")]
-    return (ROOT / path).exists() or any(file.match(path.rstrip("/")) for top in places for file in top.rglob("*"))
+def arrows() -> Arrows:
+    """Return where the arrows of the picture lead, the dotted ones included."""
+    drawn: Arrows = {room: set() for room in rooms()}
+    for left, right in re.findall(r"^ +([\w &]+?) (?:-->|-\. files \.->) ([\w &]+)$", PICTURE, re.MULTILINE):
+        for room in left.split(" & "):
+            drawn[room] |= set(right.split(" & "))
+    return drawn
+
+
+def reached(room: str, drawn: Arrows) -> set[str]:
+    """Return every room to which a path of arrows leads from a room."""
+    found: set[str] = set()
+    while new := set().union(drawn[room], *(drawn[each] for each in found)) - found:
+        found |= new
+    return found
