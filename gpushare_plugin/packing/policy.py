@@ -11,12 +11,10 @@ import numpy as np
 from gpushare_plugin.packing.pod_kind import WHOLE, PodKind
 from gpushare_plugin.packing.rows import Flags, Integers, NodeRows, Numbers, Spot
 from gpushare_plugin.packing.seen import SeenPods
-from gpushare_plugin.packing.values import LINEAR, part_values
+from gpushare_plugin.packing.values import LINEAR, TIGHTNESS, part_values, share_cost
 
 ROOM = 0.9
 """The weight of the loss in room; the remainder is the weight of the loss in balanced room."""
-TIGHTNESS = 0.1
-"""The cost of a GPU that a share leaves free."""
 SCARCITY = 0.15
 """The cost of a GPU of a model that all pods insist on."""
 DRAINING = 0.5
@@ -42,7 +40,7 @@ class Packing:
         """Follow `rows`; whoever changes a row says so with `changed`."""
         self._rows = rows
         self._seen = SeenPods()
-        self._values: Numbers = LINEAR
+        self._values: Numbers = np.array(LINEAR)
         self._share_costs: dict[int, Numbers] = {}
         """What `_costs` found, by the size of a share."""
         self._scarcity: Numbers = np.zeros(len(rows.gpus))
@@ -105,10 +103,9 @@ class Packing:
     def _costs(self, percent: int) -> Numbers:
         """Return what a share costs on each free piece from 0 to 100 percent; infinite if the share has no room."""
         if percent not in self._share_costs:
-            costs = np.full(WHOLE + 1, np.inf)
-            costs[percent:] = self._values[percent:] - self._values[: WHOLE + 1 - percent]
-            costs[percent:] += TIGHTNESS * LINEAR[: WHOLE + 1 - percent]
-            self._share_costs[percent] = costs.round(9)  # or noise in the last digit would break ties
+            values = self._values.tolist()
+            fitting = [share_cost(values, free, percent) for free in range(percent, WHOLE + 1)]
+            self._share_costs[percent] = np.array([np.inf] * percent + fitting)
         return self._share_costs[percent]
 
     def _loss_of_room(self, kind: PodKind, fitting: Integers, lost: Numbers) -> Numbers:
@@ -149,7 +146,7 @@ class Packing:
         self.idle[rows] = self._largest[rows] & empty & (nodes.free_cpu[rows] >= FEEDING * nodes.cpu[rows])
 
     def _learn(self) -> None:
-        self._values = part_values(self._seen.shares)
+        self._values = np.array(part_values(self._seen.shares))
         self._share_costs.clear()
         self._scarcity = SCARCITY * self._insistence()[self._rows.model]
         self._seen.learned()

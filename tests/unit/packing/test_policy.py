@@ -45,7 +45,7 @@ class Plain:
     def __init__(self, rows: NodeRows) -> None:
         """Start without any pod."""
         self.rows = rows
-        self.values: list[float] = LINEAR.tolist()
+        self.values = LINEAR
         self.shares: dict[int, float] = {}
         self.demand: dict[frozenset[str], float] = {}
         self.learned_demand: dict[frozenset[str], float] = {}
@@ -62,7 +62,7 @@ class Plain:
         if kind.percent < 100:
             self.shares[kind.percent] = self.shares.get(kind.percent, 0) + 1
         if self.seen in {100, 200, 400, 800, 1600}:
-            self.values = part_values(self.shares).tolist()
+            self.values = part_values(self.shares)
             self.learned_demand = dict(self.demand)
 
     def insistence(self, model: str) -> float:

@@ -1,24 +1,26 @@
 """Tests of the values of free GPU parts."""
 
-from itertools import product
+from collections.abc import Iterator
+from itertools import combinations, product
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare_plugin.packing.values import LINEAR, PRICED, RAREST, part_values
+from gpushare_plugin.packing.values import LINEAR, PRICED, RAREST, part_values, share_cost
 
 MIXES = st.dictionaries(st.integers(1, 99), st.floats(1, 1000), min_size=1, max_size=6)
 
 
 def prices(shares: dict[int, float]) -> list[float]:
     """Return the values without the part that does not depend on the shares."""
-    return [float(each) for each in (part_values(shares) - (1 - PRICED) * LINEAR) / PRICED]
+    return [(value - (1 - PRICED) * part) / PRICED for value, part in zip(part_values(shares), LINEAR, strict=True)]
 
 
 def test_without_shares_a_part_is_worth_its_size() -> None:
     """Nothing is known of shares at first, and then a half is worth a half."""
-    assert part_values({}).tolist() == [part / 100 for part in range(101)]
+    assert list(part_values({})) == [part / 100 for part in range(101)]
 
 
 def test_two_halves_make_a_gpu() -> None:
@@ -39,7 +41,7 @@ def test_rare_sizes_do_not_count() -> None:
 @given(MIXES)
 def test_values_never_fall(shares: dict[int, float]) -> None:
     """A larger part is worth no less, nothing is worth nothing, and a GPU is worth one."""
-    values = part_values(shares).tolist()
+    values = part_values(shares)
     assert values == sorted(values)
     assert (values[0], values[100]) == (0, 1)
 
@@ -53,20 +55,37 @@ def test_no_shares_on_one_gpu_cost_more_than_a_gpu(shares: dict[int, float]) -> 
             assert values[first] + values[second] <= values[first + second] + 1e-5
 
 
-@given(st.tuples(st.integers(1, 99), st.integers(1, 99)).filter(lambda sizes: sizes[0] < sizes[1]), st.floats(0.1, 10))
-def test_prices_of_two_sizes_are_the_best(sizes: tuple[int, int], ratio: float) -> None:
-    """No feasible prices of two sizes make the shares dearer: tried at every corner of what is feasible."""
-    small, large = sizes
-    patterns = [((100 - large * many) // small, many) for many in range(100 // large + 1)]
-    corners = [(1 / patterns[0][0], 0.0), (0.0, 1 / patterns[-1][1])]
-    for (few, more), (many, fewer) in product(patterns, repeat=2):
-        if determinant := few * fewer - more * many:
-            corners.append(((fewer - more) / determinant, (few - many) / determinant))
-    feasible = [
-        corner
-        for corner in corners
-        if min(corner) >= -1e-9 and all(a * corner[0] + b * corner[1] <= 1 + 1e-9 for a, b in patterns)
-    ]
-    best = max(corner[0] + ratio * corner[1] for corner in feasible)
-    values = prices({small: 1.0, large: ratio})
-    assert values[small] + ratio * values[large] >= best - 2e-3 * (1 + ratio)  # frequencies are moved apart
+def patterns(sizes: list[int], room: int = 100) -> Iterator[tuple[int, ...]]:
+    """Yield the numbers of shares of each size that fit on one GPU together."""
+    if not sizes:
+        yield ()
+        return
+    size, *others = sizes
+    for many in range(room // size + 1):
+        for rest in patterns(others, room - many * size):
+            yield (many, *rest)
+
+
+def fewest_gpus(shares: dict[int, float]) -> float:
+    """Return the fewest GPUs that hold the shares, in parts of patterns: tried with every set of patterns."""
+    sets = combinations(patterns(list(shares)), len(shares))
+    bases = np.array([np.array(each, np.float64).T for each in sets])
+    needed = np.array(list(shares.values()))
+    used = np.linalg.solve(bases[abs(np.linalg.det(bases)) > 1e-6], needed[:, None])[..., 0]
+    return float(used[(used >= -1e-9).all(axis=1)].sum(axis=1).min())
+
+
+@given(st.dictionaries(st.integers(20, 99), st.floats(1, 10), min_size=1, max_size=3))
+@settings(max_examples=30)
+def test_prices_are_the_best(shares: dict[int, float]) -> None:
+    """All shares together cost as many GPUs as they need at least, so no feasible prices make the shares dearer."""
+    values = prices(shares)
+    cost = sum(number * values[size] for size, number in shares.items())
+    assert cost == pytest.approx(fewest_gpus(shares), rel=2e-3)  # frequencies are moved apart
+
+
+@given(st.integers(1, 99), st.integers(1, 100))
+def test_what_a_share_costs(percent: int, more: int) -> None:
+    """A share costs the value that the free piece loses, and a tenth of what stays free."""
+    free = min(100, percent + more)
+    assert share_cost(LINEAR, free, percent) == pytest.approx(percent / 100 + (free - percent) / 1000)
