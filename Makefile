@@ -117,6 +117,11 @@ $(GRAFANA)/.installed: tests/monitoring/grafana/package.json
 dashboard-picture: .venv/.developer
 	$(BIN)/python -m generators.dashboard.picture
 
+# The documents as a site in dist/site, beside the versions that are there.
+.PHONY: site
+site: .venv/.developer
+	$(BIN)/python -m generators.site dist/site
+
 # Run after a change of constraints.txt: writes the hashes of what the image is built from. Uses the package index.
 .PHONY: hashes
 hashes: .venv/.developer

@@ -31,10 +31,16 @@ RIGHTS = {
     "publish-image-and-chart": {**READS, **SIGNS},
     "publish-wheel": {"id-token": "write"},
     "publish-files": {"contents": "write", **SIGNS},
+    "publish-site": {"contents": "write"},
 }
 """What the token of each job can do."""
 
-ASKED = {"publish-image-and-chart": "registry", "publish-wheel": "wheel", "publish-files": "files"}
+ASKED = {
+    "publish-image-and-chart": "registry",
+    "publish-wheel": "wheel",
+    "publish-files": "files",
+    "publish-site": "files",
+}
 """The jobs that publish, and what each of them asks the plan for."""
 
 OWNERS = {"REGISTRY": "registry.example.com/team", "REGISTRY_USER": "me", "REGISTRY_PASSWORD": "set"}
