@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 from gpushare_plugin.observe.parts import Part
 from gpushare_plugin.simulator.churn import Churned, churn
-from gpushare_plugin.simulator.filling import Filled, fill
+from gpushare_plugin.simulator.filling import AllocatedAt, Filled, fill
 from gpushare_plugin.simulator.mean import mean
 from gpushare_plugin.simulator.processes import in_processes
 from gpushare_plugin.simulator.trace import Trace
@@ -30,6 +30,8 @@ class SeedResult(Part, frozen=True, kw_only=True):
     """The seed."""
     filled: tuple[Filled, ...] = ()
     """The cluster at each level of demand; empty if pods came and went."""
+    curve: tuple[AllocatedAt, ...] = ()
+    """What was allocated after every 5 % of demand; empty if pods came and went."""
     churned: Churned | None = None
     """What came of pods that came and went; None if pods stayed."""
 
@@ -40,6 +42,8 @@ class PolicyResult(Part, frozen=True, kw_only=True):
     policy: str
     """The name of the policy."""
     filled: tuple[Filled, ...] = ()
+    """The mean over the seeds, as in `SeedResult`."""
+    curve: tuple[AllocatedAt, ...] = ()
     """The mean over the seeds, as in `SeedResult`."""
     churned: Churned | None = None
     """The mean over the seeds, as in `SeedResult`."""
@@ -88,7 +92,7 @@ class Simulation(NamedTuple):
     def result(self, run: Run) -> SeedResult:
         """Return what comes of one run; the same for the same run, always."""
         if self.mode == "fill":
-            return SeedResult(seed=run.seed, filled=fill(self.trace, run.policy, run.seed))
+            return SeedResult(seed=run.seed, **fill(self.trace, run.policy, run.seed)._asdict())
         return SeedResult(seed=run.seed, churned=churn(self.trace, run.policy, run.seed, self.load))
 
 
@@ -115,4 +119,6 @@ def compare(simulation: Simulation, processes: int, done: Callable[[], None]) ->
 
 def _policy_result(policy: str, seeds: Sequence[SeedResult]) -> PolicyResult:
     means = mean(seeds)
-    return PolicyResult(policy=policy, filled=means.filled, churned=means.churned, seeds=tuple(seeds))
+    return PolicyResult(
+        policy=policy, filled=means.filled, curve=means.curve, churned=means.churned, seeds=tuple(seeds)
+    )

@@ -3,7 +3,9 @@
 The measure is that of FGD's authors (USENIX ATC 2023, section 6): a pod that fits nowhere is refused and forgotten.
 """
 
+import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +19,18 @@ from gpushare_plugin.simulator.trace import Trace
 FULL_DEMAND = 130
 """The demand of all pods that come, in percent of all GPUs."""
 LEVELS = (90, 100, FULL_DEMAND)
-"""The demand at which is measured, in percent of all GPUs."""
+"""The demand at which all is measured, in percent of all GPUs."""
+CURVE = tuple(range(5, FULL_DEMAND + 1, 5))
+"""The demand at which the allocated part of all GPUs is measured, in percent of all GPUs; with all of `LEVELS`."""
+
+
+class AllocatedAt(Part, frozen=True, kw_only=True):
+    """What was allocated after pods of some demand came."""
+
+    demand: int
+    """The demand of the pods that came, in percent of all GPUs."""
+    allocated: float
+    """The allocated part of all GPUs, in percent."""
 
 
 class Filled(Part, frozen=True, kw_only=True):
@@ -35,17 +48,35 @@ class Filled(Part, frozen=True, kw_only=True):
     """What is left of the nodes."""
 
 
-def fill(trace: Trace, policy: str, seed: int) -> tuple[Filled, ...]:
-    """Return what a cluster is at each level of demand."""
+class FilledUp(NamedTuple):
+    """How a cluster filled up."""
+
+    filled: tuple[Filled, ...]
+    """The cluster at each of `LEVELS`."""
+    curve: tuple[AllocatedAt, ...]
+    """The allocated part of all GPUs at each demand of `CURVE`."""
+
+
+def fill(trace: Trace, policy: str, seed: int) -> FilledUp:
+    """Return what a cluster is when the pods that came have asked for each demand, and no pod asks for more yet."""
     cluster, counts = SimulatedCluster(trace, policy, seed), PodCounts()
     filled: list[Filled] = []
+    curve: list[AllocatedAt] = []
+
+    def reach(demand: float) -> None:
+        """Measure what is to be measured before the pods ask for more than `demand`, in percent of all GPUs."""
+        for level in (each for each in CURVE[len(curve) :] if each < demand):
+            curve.append(AllocatedAt(demand=level, allocated=cluster.allocated))
+            if level in LEVELS:
+                filled.append(_filled(level, cluster, counts))
+
     arrived = 0
     for kind in _arriving(trace, np.random.default_rng(seed)):
         arrived += kind.gpu_percent
-        reached = (level for level in LEVELS[len(filled) :] if round(arrived / cluster.gpus) > level)
-        filled += [_filled(level, cluster, counts) for level in reached]
+        reach(arrived / cluster.gpus)
         counts.count(kind, refused=cluster.place(kind) is None)
-    return (*filled, *(_filled(level, cluster, counts) for level in LEVELS[len(filled) :]))
+    reach(math.inf)
+    return FilledUp(tuple(filled), tuple(curve))
 
 
 def _filled(demand: int, cluster: SimulatedCluster, counts: PodCounts) -> Filled:

@@ -14,7 +14,7 @@ from gpushare_plugin.simulator.csv_file import read_rows
 
 MOST_GPUS = 64
 """The most GPUs of a node or a pod."""
-_MOST = 2**40
+MOST_AMOUNT = 2**40
 """The highest amount of CPU or memory; more is a mistake."""
 _MILLI = 1_000
 """A whole GPU, in thousandths."""
@@ -44,21 +44,27 @@ class Trace(Struct, frozen=True):
         return sum(pod.gpu_percent for pod in self.pods) / WHOLE
 
 
-def read_trace(nodes: Path, pods: Path) -> Trace:
-    """Read a trace; raises GpushareError for a file that cannot be read or is no trace, with the line."""
-    trace = Trace(tuple(read_rows(nodes, _NODE_COLUMNS, _node)), tuple(read_rows(pods, _POD_COLUMNS, _pod)))
-    if not trace.gpus:
-        raise GpushareError(f"{nodes}: found no node with a GPU, expected one at least (column gpu)")
-    if not trace.demand:
-        raise GpushareError(f"{pods}: found no pod that asks for a GPU, expected one at least (column num_gpu)")
-    return trace
+def read_nodes(file: Path) -> tuple[NodeKind, ...]:
+    """Read nodes; raises GpushareError for a file that cannot be read or has no GPUs, with the line."""
+    nodes = tuple(read_rows(file, _NODE_COLUMNS, _node))
+    if not any(node.gpus for node in nodes):
+        raise GpushareError(f"{file}: found no node with a GPU, expected one at least (column gpu)")
+    return nodes
+
+
+def read_pods(file: Path) -> tuple[PodKind, ...]:
+    """Read pods; raises GpushareError for a file that cannot be read or has no pod with GPUs, with the line."""
+    pods = tuple(read_rows(file, _POD_COLUMNS, _pod))
+    if not any(pod.gpus for pod in pods):
+        raise GpushareError(f"{file}: found no pod that asks for a GPU, expected one at least (column num_gpu)")
+    return pods
 
 
 def _node(row: Mapping[str, str]) -> NodeKind:
     gpus = _number(row, "gpu", MOST_GPUS)
     return NodeKind(
-        cpu=_number(row, "cpu_milli", _MOST),
-        memory=_number(row, "memory_mib", _MOST),
+        cpu=_number(row, "cpu_milli", MOST_AMOUNT),
+        memory=_number(row, "memory_mib", MOST_AMOUNT),
         gpus=gpus,
         model=row["model"] if gpus else "",
     )
@@ -67,8 +73,8 @@ def _node(row: Mapping[str, str]) -> NodeKind:
 def _pod(row: Mapping[str, str]) -> PodKind:
     gpus = _number(row, "num_gpu", MOST_GPUS)
     return PodKind(
-        cpu=_number(row, "cpu_milli", _MOST),
-        memory=_number(row, "memory_mib", _MOST),
+        cpu=_number(row, "cpu_milli", MOST_AMOUNT),
+        memory=_number(row, "memory_mib", MOST_AMOUNT),
         gpus=gpus,
         percent=_percent(row, gpus),
         models=frozenset(filter(None, row.get("gpu_spec", "").split("|"))) if gpus else frozenset(),

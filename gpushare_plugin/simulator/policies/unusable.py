@@ -1,8 +1,10 @@
 """How much free GPU the typical pods of a trace cannot use, by the measure of FGD's authors.
 
 Q. Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent", USENIX
-ATC 2023, section 3. For a typical pod, all free GPU of a node is unusable if the pod asks for no GPU, or if the CPU,
-the model or the GPUs of the node do not suffice; otherwise, the free pieces that are smaller than the pod asks for.
+ATC 2023, section 3. The frequencies of the typical pods add up to 1, as in the authors' simulator, pkg/utils/frag.go of
+hkust-adsl/kubernetes-scheduler-simulator. For a typical pod, all free GPU of a node is unusable if the pod asks for
+no GPU, or if the CPU, the model or the GPUs of the node do not suffice; otherwise, the free pieces that are smaller
+than the pod asks for.
 """
 
 from collections import Counter
@@ -67,11 +69,11 @@ class Unusable:
 
 
 def _typical(pods: Sequence[PodKind]) -> dict[PodKind, float]:
-    """Return the commonest kinds of pods with their frequencies, without the memory that they ask for."""
+    """Return the commonest kinds of pods with their frequencies among these, without the memory that they ask for."""
     kinds = Counter(PodKind(pod.cpu, 0, pod.gpus, pod.percent, pod.models) for pod in pods)
-    typical: dict[PodKind, float] = {}
+    typical, total = dict[PodKind, int](), 0
     for kind, number in kinds.most_common():
-        typical[kind] = number / len(pods)
-        if sum(typical.values()) >= TYPICAL:
+        typical[kind], total = number, total + number
+        if total >= TYPICAL * len(pods):
             break
-    return typical
+    return {kind: number / total for kind, number in typical.items()}

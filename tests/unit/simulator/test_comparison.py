@@ -8,7 +8,7 @@ from gpushare_plugin.packing.pod_kind import PodKind
 from gpushare_plugin.packing.rows import NodeKind, NodeRows
 from gpushare_plugin.simulator.churn import churn
 from gpushare_plugin.simulator.comparison import Mode, Simulation, SimulationReport, compare
-from gpushare_plugin.simulator.filling import LEVELS, fill
+from gpushare_plugin.simulator.filling import CURVE, LEVELS, fill
 from gpushare_plugin.simulator.leftover import Leftover, leftover
 from gpushare_plugin.simulator.mean import mean
 from gpushare_plugin.simulator.policies.table import COMPARED
@@ -46,11 +46,14 @@ def test_every_policy_gets_the_same_pods() -> None:
 @pytest.mark.parametrize("pods", [30, 120, 400])
 def test_filling_reaches_every_level(pods: int) -> None:
     """Whether the trace asks for less or for more than the full demand, each level is reached."""
-    filled = fill(a_trace(pods), "packing", 1)
+    filled, curve = fill(a_trace(pods), "packing", 1)
     assert [each.demand for each in filled] == list(LEVELS)
+    assert [each.demand for each in curve] == list(CURVE)
     for each in filled:
-        assert 50 < each.allocated <= min(100, each.demand + 0.5)
-        assert 0 <= each.unusable <= 100
+        assert 50 < each.allocated <= min(100, each.demand)
+        assert 0 <= each.unusable <= 100 + 1e-9
+        assert each.allocated == next(at.allocated for at in curve if at.demand == each.demand)
+    assert all(max(0, at.demand - 3) < at.allocated <= at.demand for at in curve if at.demand <= 50)
 
 
 def test_pods_come_until_the_full_demand() -> None:
@@ -58,7 +61,7 @@ def test_pods_come_until_the_full_demand() -> None:
     nodes = (NodeKind(96_000, 393_216, 10, "T4"), NodeKind(96_000, 393_216, 10, "V100"))
     pods = [PodKind(1_000, 1_024, 1, 100, frozenset({model})) for model in ["T4"] * 16 + ["V100"] * 10]
     for seed in range(1, 4):
-        *_, before, full = fill(Trace(nodes, tuple(pods)), "packing", seed)
+        *_, before, full = fill(Trace(nodes, tuple(pods)), "packing", seed).filled
         assert before.allocated < full.allocated == 100
 
 
@@ -84,11 +87,11 @@ def test_refused_pods_are_told_by_what_they_ask_for() -> None:
     """Pods beyond the CPU are refused, whatever they ask for; what never came counts as 0."""
     nodes = (NodeKind(4_000, 393_216, 4, "T4"),)
     one, several, share = PodKind(1_000, 1_024, 1), PodKind(1_000, 1_024, 2), PodKind(2_000, 1_024, 1, 10)
-    *_, full = fill(Trace(nodes, (one, several, share, share, share)), "packing", 1)
+    *_, full = fill(Trace(nodes, (one, several, share, share, share)), "packing", 1).filled
     refused = full.refused_pods
     assert refused.none == 0
     assert 0 < refused.share < 100
-    every = fill(Trace((NodeKind(0, 393_216, 4, "T4"),), (one, several, PodKind(1, 1, 0))), "packing", 1)[-1]
+    every = fill(Trace((NodeKind(0, 393_216, 4, "T4"),), (one, several, PodKind(1, 1, 0))), "packing", 1).filled[-1]
     assert every.refused_pods == RefusedPods(share=0, one=100, several=100, none=100)
     assert churn(Trace(nodes, (one, PodKind(9_000, 1, 0))), "packing", 1, 500).refused_pods.none == 100
 

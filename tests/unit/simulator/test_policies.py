@@ -65,6 +65,13 @@ def test_fgd_chooses_where_the_unusable_part_grows_least(seed: int) -> None:
             assert scores[chosen] >= max(scores.values())
 
 
+def test_the_frequencies_of_typical_pods_add_up_to_one() -> None:
+    """Free GPU that no typical pod can use is unusable as a whole, though rare pods are not typical."""
+    rows = NodeRows([NodeKind(0, 393_216, 4, "T4")])
+    common, rare = PodKind(1_000, 1_024, 1), PodKind(2_000, 1_024, 1)
+    assert Unusable(rows, [common] * 97 + [rare] * 3).part() == 1
+
+
 def test_fgd_keeps_whole_gpus_together_for_pods_with_several() -> None:
     """A share opens a GPU of the node that still has enough whole GPUs for the typical pod afterwards."""
     typical, share = PodKind(1_000, 1_024, 4), PodKind(1_000, 1_024, 1, 50)

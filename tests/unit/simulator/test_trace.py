@@ -8,7 +8,7 @@ from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.packing.pod_kind import PodKind
 from gpushare_plugin.packing.rows import NodeKind
 from gpushare_plugin.simulator.csv_file import MOST_LINES
-from gpushare_plugin.simulator.trace import Trace, read_trace
+from gpushare_plugin.simulator.trace import Trace, read_nodes, read_pods
 from tests.unit.simulator.traces import a_trace, written
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,P100\nn1,8000,1024,0,\n"
@@ -22,7 +22,7 @@ def read(directory: Path, nodes: str = NODES, pods: str = PODS) -> Trace:
     """Read a trace from two texts, whose characters are written as one byte each."""
     (directory / "nodes.csv").write_text(nodes, encoding="latin-1")
     (directory / "pods.csv").write_text(pods, encoding="latin-1")
-    return read_trace(directory / "nodes.csv", directory / "pods.csv")
+    return Trace(read_nodes(directory / "nodes.csv"), read_pods(directory / "pods.csv"))
 
 
 def test_columns_mean_what_they_mean_in_the_published_trace(tmp_path: Path) -> None:
@@ -58,7 +58,8 @@ def test_a_pod_without_gpus_needs_no_part_of_one(tmp_path: Path) -> None:
 
 def test_a_trace_that_is_written_is_read_as_the_same(tmp_path: Path) -> None:
     """What the tests write is what they mean."""
-    assert read_trace(*written(a_trace(), tmp_path)) == a_trace()
+    nodes, pods = written(a_trace(), tmp_path)
+    assert Trace(read_nodes(nodes), read_pods(pods)) == a_trace()
 
 
 @pytest.mark.parametrize(
@@ -107,4 +108,4 @@ def test_what_is_no_trace_is_refused_with_its_place(tmp_path: Path, nodes: str, 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
     """The path is in the message, and no traceback is."""
     with pytest.raises(GpushareError, match=r"cannot read .*nodes\.csv"):
-        read_trace(tmp_path / "nodes.csv", tmp_path / "pods.csv")
+        read_nodes(tmp_path / "nodes.csv")

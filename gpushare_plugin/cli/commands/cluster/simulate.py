@@ -16,7 +16,7 @@ from gpushare_plugin.observe.parts import encode
 from gpushare_plugin.simulator.comparison import Simulation, compare
 from gpushare_plugin.simulator.policies.table import COMPARED
 from gpushare_plugin.simulator.tables import lines
-from gpushare_plugin.simulator.trace import read_trace
+from gpushare_plugin.simulator.trace import Trace, read_nodes, read_pods
 
 
 def _policies(context: click.Context, option: click.Parameter, text: str) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def command(nodes: Path, pods: Path, jobs: int | None, output: str, **chosen: An
 
     Every policy gets the same pods in the same order. The same seed gives the same result.
     """
-    simulation = Simulation(read_trace(nodes, pods), **chosen)
+    simulation = Simulation(Trace(read_nodes(nodes), read_pods(pods)), **chosen)
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("Simulating", total=len(simulation.runs))
         report = compare(simulation, jobs or len(os.sched_getaffinity(0)), lambda: progress.advance(task))
