@@ -15,7 +15,7 @@ from gpushare_plugin.doctor.node.diagnosis import WITH_RIGHTS, Diagnosis, draine
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
 from gpushare_plugin.doctor.node.sockets import listens
-from gpushare_plugin.doctor.subjects.runtimes.containerd import find_distribution
+from gpushare_plugin.doctor.subjects.runtimes.distributions import find_distribution
 from gpushare_plugin.kubelet.allocations.checkpoint import CheckpointError, read_listed, read_recorded
 from gpushare_plugin.kubelet.device_plugin.directory import KUBELET_SOCKET
 from gpushare_plugin.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY

@@ -147,8 +147,8 @@ def linked(bus: str, driver: str) -> HostDescription:
             KUBEADM_CONTAINERD_1_7.edited(CONTAINERD, "version = 2", "version = "),
             ENVVAR,
             "container runtime",
-            f"{CONTAINERD}: Invalid value (at line 1",
-            f"correct {CONTAINERD}",
+            f"{CONTAINERD}: line 1, version: Invalid value, so containerd cannot read it",
+            f"correct line 1 of {CONTAINERD}",
         ),
         (
             KUBEADM_CONTAINERD_1_7.edited(CONTAINERD, "/usr/bin/nvidia-container-runtime", "/usr/bin/crun"),
@@ -717,7 +717,8 @@ def test_a_list_of_imports_that_is_there_is_extended(short_path: Path) -> None:
     assert f'add "/etc/containerd/conf.d/*.toml" to the list `imports` that {CONTAINERD} has' in remedy
     _, report = examined(host.edited(CONTAINERD, "imports = []\n", f"{imports}imports = []\n"), short_path / "twice")
     (line,) = wrong_lines(report)
-    assert f"correct {CONTAINERD}" in (line.remedy or "")
+    assert f"{CONTAINERD}: line 2: imports stands a second time, after line 1" in line.found
+    assert f"keep imports once in {CONTAINERD} (lines 1 and 2); of a list, with" in (line.remedy or "")
 
 
 def test_containerd_1_is_not_told_to_import_a_file_that_hides_its_section(short_path: Path) -> None:
@@ -905,7 +906,10 @@ def test_what_is_done_about_a_missing_program_leads_in_no_circle(short_path: Pat
     assert "handler nvidia-legacy runs /usr/local/nvidia/toolkit/nvidia-container-runtime.legacy, " in line.found
     first, _, second = (line.remedy or "").partition("(b) ")
     assert "see the log of its pod nvidia-container-toolkit-daemonset" in first
-    assert second.startswith(f"where the operator is gone, remove these handlers from {CONTAINERD} and run systemctl")
+    assert second.startswith(
+        f"where the operator is gone, remove these handlers from {CONTAINERD}, set default_runtime_name in "
+        f"{CONTAINERD} to runc, and run systemctl"
+    )
     assert "Then install NVIDIA's container toolkit (package nvidia-container-toolkit), and run `nvidia-ctk" in second
 
 

@@ -8,11 +8,10 @@ and a table of the default is built in: crun, up to 1.30 runc). NVIDIA's operato
 CDI the hook `oci-nvidia-hook.json` (nvidia-container-toolkit, cmd/nvidia-ctk-installer/container/runtime/crio/crio.go).
 """
 
-import tomllib
 from collections.abc import Iterator
 
-from gpushare_plugin.doctor.node.diagnosis import Defect
 from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
+from gpushare_plugin.doctor.node.toml_files import TomlError, read_toml
 from gpushare_plugin.doctor.subjects.runtimes.runtime import (
     CDI_DIRECTORIES,
     FOR_PODS,
@@ -23,6 +22,7 @@ from gpushare_plugin.doctor.subjects.runtimes.runtime import (
     text,
     texts,
     unknown_default,
+    unreadable,
 )
 
 _MAIN, _DROP_INS = "/etc/crio/crio.conf", "/etc/crio/crio.conf.d"
@@ -44,10 +44,9 @@ def read_crio(host: HostRoot) -> RuntimeFacts | None:
     defects, unread = [], []
     for file in files:
         try:
-            runtime = table(tomllib.loads(host.text(file) or ""), "crio", "runtime")
-        except (UnreadableError, ValueError, RecursionError) as error:
-            mend = f"correct {file}, which CRI-O cannot read either, and run {_RESTART}"
-            defects.append(Defect(f"{file}: {error}", mend))
+            runtime = table(read_toml(host, file), "crio", "runtime")
+        except (UnreadableError, TomlError) as error:
+            defects.append(unreadable(file, error, "CRI-O", _RESTART))
             unread.append(file)
             continue
         for name, handler in table(runtime, "runtimes").items():
@@ -63,11 +62,13 @@ def read_crio(host: HostRoot) -> RuntimeFacts | None:
         service=_RESTART,
         handlers=handlers | _of_hooks(host),
         default=_hooked(host) or default.name,
+        default_setting=default.setting if default.name in places else "",
         cdi=True,
         cdi_directories=directories,
         adds_nvidia=f"run `nvidia-ctk runtime configure --runtime=crio` and `{_RESTART}`; {FOR_PODS}",
         handler_files=places,
-        defects=(*defects, *unknown_default(default, handlers, "CRI-O", _RESTART)),
+        # The handler may be in a file that cannot be read.
+        defects=tuple(defects) or unknown_default(host, default, handlers, "CRI-O", _RESTART),
         unread=tuple(unread),
     )
 

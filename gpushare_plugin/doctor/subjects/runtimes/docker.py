@@ -58,6 +58,7 @@ def read_docker(host: HostRoot) -> RuntimeFacts | None:
         service=_RESTART,
         handlers=handlers,
         default=default.name,
+        default_setting=default.setting,
         cdi=given if isinstance(given := table(settings, "features").get("cdi"), bool) and not given else None,
         cdi_directories=texts(settings.get("cdi-spec-dirs")) or CDI_DIRECTORIES,
         enables_cdi=f'set `"features": {{"cdi": true}}` in {_FILE}, run {_RESTART}, and use a cri-dockerd of November '
@@ -65,7 +66,7 @@ def read_docker(host: HostRoot) -> RuntimeFacts | None:
         adds_nvidia=f"run `nvidia-ctk runtime configure --runtime=docker --set-as-default` and `{_RESTART}`",
         handler_files={name: file for name, (_, file) in added.items()} | dict.fromkeys(named, _FILE),
         unread=(_FILE,) if defects else (),
-        defects=(*defects, *unknown_default(default, shims | handlers, "Docker", _RESTART)),
+        defects=tuple(defects) or unknown_default(host, default, shims | handlers, "Docker", _RESTART),
     )
 
 

@@ -2,8 +2,7 @@
 
 Facts: the kubelet's `containerRuntimeEndpoint`, and kubeadm-flags.env and instance-config.yaml of kubeadm, in
 Kubernetes' documentation; with NRI, NVIDIA's operator leaves the runtime's configuration alone (NVIDIA/gpu-operator,
-controllers/object_controls.go, `transformForRuntime`). K3s and RKE2 make config.toml of a template, if there is one
-beside this file (docs.k3s.io, "Advanced Options / Configuration", "Configuring containerd").
+controllers/object_controls.go, `transformForRuntime`).
 """
 
 import re
@@ -14,6 +13,7 @@ from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import ConfigNeeds, by_cdi
 from gpushare_plugin.doctor.subjects.runtimes.containerd import read_containerd
 from gpushare_plugin.doctor.subjects.runtimes.crio import read_crio
+from gpushare_plugin.doctor.subjects.runtimes.distributions import TEMPLATES
 from gpushare_plugin.doctor.subjects.runtimes.docker import read_docker
 from gpushare_plugin.doctor.subjects.runtimes.runtime import OF_BOOT, OPERATORS_POD, RuntimeFacts, is_of_boot
 from gpushare_plugin.gpus.cdi.roots import OPERATORS_TOOLKIT
@@ -31,8 +31,8 @@ _READERS: dict[str, Callable[[HostRoot], RuntimeFacts | None]] = {
     "containerd": read_containerd,
 }
 """The reader of each runtime, by a part of the path of the runtime's socket."""
-_TEMPLATES = ("config-v3.toml.tmpl", "config.toml.tmpl")
-"""The names of the templates of K3s and RKE2, beside the configuration that is made of them."""
+_VERSIONS_UNKNOWN = {"", "2.x"}
+"""What is said of a version that no package shows."""
 _ENDPOINT = re.compile(r"(?:container-runtime-endpoint=|containerRuntimeEndpoint:\s*)[\"']?([^\s\"']+)")
 
 
@@ -59,9 +59,9 @@ def judge_runtime(runtime: RuntimeFacts) -> Iterator[Diagnosis]:
     if runtime.defects:
         yield from (wrong(RUNTIME, *defect) for defect in runtime.defects)
     else:
-        of_version = f" {runtime.version}" if runtime.version else ""
+        of_version = f" {runtime.version}" if runtime.version else ", version unknown"
         files = f"which reads {', '.join(runtime.files)}" if runtime.files else "without a configuration file"
-        yield right(RUNTIME, f"{runtime.name}{of_version}, {files}")
+        yield right(RUNTIME, ". ".join((f"{runtime.name}{of_version}, {files}", *runtime.notes)))
 
 
 def judge_handlers(
@@ -78,12 +78,7 @@ def judge_handlers(
 def _handlers(runtime: RuntimeFacts, host: HostRoot, needs: ConfigNeeds, *, by_operator: bool) -> Iterator[Diagnosis]:
     """Yield the lines about NVIDIA's runtime among the handlers."""
     if runtime.misplaced:
-        which = "1.x" if runtime.version.startswith("1.") else "2.0 to 2.2"
-        yield wrong(
-            HANDLER,
-            f"containerd {which} does not see where it is written: {'; '.join(runtime.misplaced)}",
-            f"move the handler there, or {runtime.adds_nvidia}",
-        )
+        yield _misplaced(runtime)
     elif not runtime.nvidia:
         yield _without_handler(runtime, needs, by_operator=by_operator)
     gone = {
@@ -95,6 +90,16 @@ def _handlers(runtime: RuntimeFacts, host: HostRoot, needs: ConfigNeeds, *, by_o
         yield _without_program(runtime, host, gone, needs)
     elif runtime.nvidia:
         yield right(HANDLER, f"{_in_words(runtime)}; {_who_gets_it(runtime, needs)}")
+
+
+def _misplaced(runtime: RuntimeFacts) -> Diagnosis:
+    """Return the line about handlers that have no effect where they are written."""
+    which = "1.x does" if runtime.version.startswith("1.") else "2.0 to 2.2 do"
+    found = f"containerd {which} not see where it is written: {'; '.join(runtime.misplaced)}"
+    move = f"move the handler there{f' in {runtime.edited_files}' if runtime.edited else ''}"
+    if runtime.version in _VERSIONS_UNKNOWN:
+        return not_looked_at(HANDLER, f"{found}; the version is not known here. To be sure, {move}")
+    return wrong(HANDLER, found, f"{move} and run {runtime.service}, or {runtime.adds_nvidia}")
 
 
 def _without_program(runtime: RuntimeFacts, host: HostRoot, gone: Mapping[str, str], needs: ConfigNeeds) -> Diagnosis:
@@ -113,20 +118,27 @@ def _without_program(runtime: RuntimeFacts, host: HostRoot, gone: Mapping[str, s
 
 def _removes(runtime: RuntimeFacts, host: HostRoot, gone: Mapping[str, str]) -> str:
     """Return what removes handlers whose programs are `gone`, as an instruction."""
-    places = list(dict.fromkeys(runtime.handler_files[name] for name in gone))
-    files = ", ".join(places)
+    made = list(dict.fromkeys(file for name in gone if (file := runtime.handler_files[name]) in runtime.edited))
+    places = list(dict.fromkeys(file for name in gone if (file := runtime.handler_files[name]) not in made))
     handlers = "these handlers" if len(gone) > 1 else "the handler"
-    if not runtime.generated:
-        return f"remove {handlers} from {files} and run {runtime.service}"
-    if templates := ", ".join(_templates(host, places, gone.values())):
-        return f"remove {handlers} from {templates}, of which each start makes {files}, and run {runtime.service}"
-    return f"run {runtime.service}: each start makes {files} anew, without handlers whose programs are missing"
+    steps = [f"remove {handlers} from {', '.join(places)}"] if places else []
+    templates = _templates(host, made, gone.values())
+    if names := ", ".join(templates):
+        steps.append(f"remove {handlers} from {names}, of which each start makes {', '.join(made)}")
+    if runtime.default in gone and runtime.default_setting and (places or templates):
+        others = [name for name in runtime.handlers if name not in gone]
+        steps.append(f"set {runtime.default_setting} to {' or '.join(others)}")
+    if steps:
+        return f"{', '.join(steps)}{',' if templates or len(steps) > 1 else ''} and run {runtime.service}"
+    return (
+        f"run {runtime.service}: each start makes {', '.join(made)} anew, without handlers whose programs are missing"
+    )
 
 
-def _templates(host: HostRoot, places: Sequence[str], programs: Collection[str]) -> Iterator[str]:
-    """Yield the templates beside configuration files that name any of the programs."""
-    beside = (f"{place.rpartition('/')[0]}/{name}" for place in places for name in _TEMPLATES)
-    yield from (each for each in beside if any(program in host.line(each) for program in programs))
+def _templates(host: HostRoot, places: Sequence[str], programs: Collection[str]) -> list[str]:
+    """Return the templates beside configuration files that name any of the programs."""
+    beside = (f"{place.rpartition('/')[0]}/{name}" for place in places for name in TEMPLATES)
+    return [each for each in beside if any(program in host.line(each) for program in programs)]
 
 
 def _without_handler(runtime: RuntimeFacts, needs: ConfigNeeds, *, by_operator: bool) -> Diagnosis:
@@ -189,7 +201,7 @@ def _cdi(runtime: RuntimeFacts, needs: ConfigNeeds) -> Diagnosis:
             CDI,
             f"on, specifications in {' and '.join(runtime.cdi_directories)}, but those of claims are in {OF_BOOT}",
             f"add {OF_BOOT} to the directories of specifications (cdi_spec_dirs, cdi-spec-dirs) in "
-            f"{', '.join(runtime.files)}, where one of these files sets them, and run {runtime.service}",
+            f"{runtime.edited_files}, where one of these files sets them, and run {runtime.service}",
         )
     if runtime.cdi:
         return right(CDI, f"on, specifications in {' and '.join(runtime.cdi_directories)}")

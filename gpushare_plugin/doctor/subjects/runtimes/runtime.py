@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.doctor.node.diagnosis import Defect
+from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
+from gpushare_plugin.doctor.node.toml_files import TomlError
 
 NVIDIAS_RUNTIME = "nvidia-container-runtime"
 """The name of NVIDIA's runtime, and the beginning of the names of its other forms."""
@@ -48,6 +50,8 @@ class RuntimeFacts(Struct, frozen=True):
     """Whether CDI is on; None if the version of the runtime decides, and is not known."""
     cdi_directories: tuple[str, ...] = CDI_DIRECTORIES
     """The directories with CDI specifications."""
+    default_setting: str = ""
+    """The setting that names `default`, with the file in which people edit it; empty where no file names a handler."""
     version: str = ""
     """The version of the runtime; empty if not known."""
     enables_cdi: str = ""
@@ -58,8 +62,13 @@ class RuntimeFacts(Struct, frozen=True):
     """Handlers of NVIDIA's runtime that have no effect where they are written."""
     handler_files: Mapping[str, str] = field(default_factory=dict)
     """The file that defines a handler, a path of the node, by the name of the handler."""
-    generated: bool = False
-    """Whether each start makes the configuration anew, with handlers for the programs of NVIDIA that are there."""
+    edited: Mapping[str, str] = field(default_factory=dict)
+    """What people edit instead of a file that each start makes anew, in words, by the file.
+
+    Such a file has a handler for each program of NVIDIA's that is there at the start.
+    """
+    notes: tuple[str, ...] = ()
+    """What does not work as somebody may expect, and has nothing to do with GPUs, as sentences."""
     defects: tuple[Defect, ...] = ()
     """What keeps the configuration from working."""
     unread: tuple[str, ...] = ()
@@ -69,6 +78,11 @@ class RuntimeFacts(Struct, frozen=True):
     def nvidia(self) -> dict[str, str]:
         """The handlers that run NVIDIA's runtime, with their programs."""
         return {name: program for name, program in self.handlers.items() if is_nvidias(program)}
+
+    @property
+    def edited_files(self) -> str:
+        """The files of the configuration, each as people edit it, in words."""
+        return ", ".join(self.edited.get(file, file) for file in self.files)
 
 
 class DefaultHandler(NamedTuple):
@@ -81,11 +95,25 @@ class DefaultHandler(NamedTuple):
     file: str
     """The file with that setting, a path of the node."""
     edited: str = ""
-    """The file that people edit; empty for `file`."""
+    """What people edit for that setting, in words; empty for `file`."""
+    brought_by: str = ""
+    """The file with the handler that another remedy puts into effect; empty without one."""
+
+    @property
+    def setting(self) -> str:
+        """The setting with the place where people edit it, such as `default_runtime in /etc/crio/crio.conf`."""
+        return f"{self.key} in {self.edited or self.file}"
+
+
+def unreadable(file: str, error: UnreadableError | TomlError, runtime: str, service: str) -> Defect:
+    """Return the defect that a file cannot be read by a container runtime, which `service` restarts."""
+    if isinstance(error, TomlError):
+        return Defect(f"{file}: {error}, so {runtime} cannot read it", f"{error.correction(file)}, and run {service}")
+    return Defect(f"{error}", f"correct {file} and run {service}")
 
 
 def unknown_default(
-    default: DefaultHandler, handlers: Mapping[str, str], runtime: str, service: str
+    host: HostRoot, default: DefaultHandler, handlers: Mapping[str, str], runtime: str, service: str
 ) -> tuple[Defect, ...]:
     """Return the defect that the default handler is none of the handlers of a runtime; nothing if it is one.
 
@@ -93,13 +121,16 @@ def unknown_default(
     """
     if default.name in handlers:
         return ()
-    return (
-        Defect(
-            f"{default.file} names the handler {default.name} as {default.key}, and there is no such handler "
-            f"(handlers: {', '.join(handlers)}), so {runtime} does not serve the kubelet",
-            f"set {default.key} in {default.edited or default.file} to one of these handlers and run {service}",
-        ),
+    found = (
+        f"{default.file} names the handler {default.name} as {default.key}, and there is no such handler (handlers: "
+        f"{', '.join(handlers)}), so {runtime} does not serve the kubelet"
     )
+    if default.brought_by:
+        mend = f"do what is said of {default.brought_by}, which has the handler {default.name}"
+        return (Defect(found, f"{mend}: {default.setting} is right then"),)
+    there = [name for name, program in handlers.items() if not is_nvidias(program) or host.has_program(program)]
+    which = "one of these handlers" if len(there) == len(handlers) else " or ".join(there)
+    return (Defect(found, f"set {default.setting} to {which} and run {service}"),)
 
 
 def is_nvidias(program: str) -> bool:
