@@ -16,13 +16,13 @@ class PodKind(Struct, frozen=True):
     gpus: int
     """The number of GPUs, 0 or more."""
     percent: int = WHOLE
-    """The part of each GPU in percent, 1 to 100; less than 100 with one GPU only."""
+    """The part of each GPU in percent, 1 to 100."""
     models: frozenset[str] = frozenset()
     """The models of GPUs that the pod accepts; empty for any."""
 
     @property
     def is_share(self) -> bool:
-        """Whether the pod asks for a part of one GPU."""
+        """Whether the pod asks for parts of GPUs."""
         return self.gpus > 0 and self.percent < WHOLE
 
     @property

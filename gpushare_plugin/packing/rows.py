@@ -37,7 +37,11 @@ class Spot(NamedTuple):
 
 
 class NodeRows:
-    """The nodes of a cluster with what is free of each, in a fixed order."""
+    """The nodes of a cluster with what is free of each, in a fixed order.
+
+    A simulation has as many rows as nodes. Where nodes come and go, a row without a node is that of an empty node
+    without GPUs, CPU and memory.
+    """
 
     def __init__(self, nodes: Sequence[NodeKind]) -> None:
         """Start with empty nodes."""
@@ -47,7 +51,7 @@ class NodeRows:
         """The CPU of each node, in thousandths of a core."""
         self.memory: Integers = np.array([node.memory for node in nodes], np.int64)
         """The memory of each node in MiB."""
-        self.models: Sequence[str] = sorted({node.model for node in nodes})
+        self.models: list[str] = sorted({node.model for node in nodes})
         """The models of the cluster."""
         places = {model: place for place, model in enumerate(self.models)}
         self.model: Integers = np.array([places[node.model] for node in nodes], np.int64)
@@ -69,7 +73,8 @@ class NodeRows:
         """Return the rows of the nodes that have room for a pod, in order."""
         fits = (self.free_cpu >= kind.cpu) & (self.free_memory >= kind.memory)
         if kind.is_share:
-            fits &= (self.free >= kind.percent).any(axis=1)
+            roomy = self.free >= kind.percent
+            fits &= roomy.any(axis=1) if kind.gpus == 1 else roomy.sum(axis=1) >= kind.gpus
         elif kind.gpus:
             fits &= self.free_whole >= kind.gpus
         if kind.models:
@@ -82,6 +87,29 @@ class NodeRows:
             return Spot(row, (gpu,))
         whole = np.flatnonzero(self.free[row] == WHOLE)[: kind.gpus]
         return Spot(row, tuple(whole.tolist()))
+
+    def make_room(self, rows: int, columns: int) -> None:
+        """Have at least so many rows and columns."""
+        more, wider = max(0, rows - len(self.gpus)), max(0, columns - self.free.shape[1])
+        self.free = np.pad(self.free, ((0, more), (0, wider)))
+        for each in ("gpus", "cpu", "memory", "model", "free_cpu", "free_memory", "free_percent", "free_whole"):
+            setattr(self, each, np.pad(getattr(self, each), (0, more)))
+        self._accepted.clear()
+
+    def put(self, row: int, node: NodeKind, free: Sequence[int], free_cpu: int, free_memory: int) -> bool:
+        """Put a node with the free pieces of its GPUs into a row; return whether another kind of node was there."""
+        if node.model not in self.models:
+            self.models.append(node.model)
+        kind = node.gpus, node.cpu, node.memory, self.models.index(node.model)
+        differs = kind != (self.gpus[row], self.cpu[row], self.memory[row], self.model[row])
+        if differs:
+            self.gpus[row], self.cpu[row], self.memory[row], self.model[row] = kind
+            self._accepted.clear()
+        self.free[row] = 0
+        self.free[row, : len(free)] = free
+        self.free_cpu[row], self.free_memory[row] = free_cpu, free_memory
+        self.free_percent[row], self.free_whole[row] = sum(free), sum(piece == WHOLE for piece in free)
+        return differs
 
     def take(self, kind: PodKind, spot: Spot) -> None:
         """Place a pod, which must fit there."""

@@ -13,7 +13,7 @@ def test_lessons_come_less_often_and_then_every_thousand_pods() -> None:
         assert not seen.see(PodKind(1_000, 1_024, 0))
         if seen.see(SHARE):
             lessons.append(number)
-            seen.learned()
+            seen.lesson()
     assert lessons == [100, 200, 400, 800, 1_600, 2_600, 3_600]
 
 
@@ -23,10 +23,10 @@ def test_what_was_seen_counts_half_after_each_lesson_from_the_thousandth_pod_on(
     for _ in range(400):
         seen.see(SHARE)
         if seen.see(WHOLE_T4):
-            seen.learned()
+            seen.lesson()
     assert (seen.shares, seen.demand) == ({50: 400}, {frozenset(): 20_000, frozenset({"T4"}): 80_000})
     for _ in range(400):
         seen.see(SHARE)
         if seen.see(WHOLE_T4):
-            seen.learned()
+            seen.lesson()
     assert (seen.shares, seen.demand) == ({50: 400}, {frozenset(): 20_000, frozenset({"T4"}): 80_000})
