@@ -35,7 +35,7 @@ _OPTIONS = (
         metavar="NODE",
         multiple=True,
         shell_complete=completing.nodes,
-        help="Show this node, like the argument; or the nodes with GPUs whose names match a pattern such as 'gpu-*'.",
+        help="Show this node, or nodes whose names match a pattern such as 'gpu-*'.",
     ),
     click.option(
         "-n",
@@ -44,7 +44,7 @@ _OPTIONS = (
         metavar="NAMESPACE",
         multiple=True,
         shell_complete=completing.namespaces,
-        help="Show pods and claims of this namespace, and the GPUs that they have units of.",
+        help="Show pods and claims of this namespace, and their GPUs.",
     ),
     click.option(
         "--resource", "resources", metavar="NAME", multiple=True, help="Show this resource, such as aliyun.com/gpu-mem."
@@ -54,13 +54,13 @@ _OPTIONS = (
         "models",
         metavar="WORDS",
         multiple=True,
-        help="Show GPUs with these words in their product name, such as A100, in any case.",
+        help="Show GPUs with these words in the product name, such as A100.",
     ),
     click.option(
         "--free",
         metavar="AMOUNT",
         callback=_amount,
-        help="Show nodes with a GPU that has so much free for a new pod: units, or memory such as 10GiB.",
+        help="Show nodes with a GPU that has so much free: units, or memory such as 10GiB.",
     ),
     click.option("-l", "--selector", default="", metavar="LABELS", help="Show nodes with these labels: zone=a,!old."),
     click.option(
@@ -68,8 +68,7 @@ _OPTIONS = (
         "order",
         type=click.Choice(get_args(Order)),
         default="name",
-        help="Order of the nodes: by name; the most free on one GPU first; the most held first; "
-        "those with a state first.",
+        help="Order of nodes: by name, most free on a GPU first, most held first, with a state first.",
     ),
 )
 

@@ -27,24 +27,23 @@ def _fallbacks(_context: click.Context, _option: click.Parameter, text: str) -> 
 
 _config_file_option = option(
     "--config-file",
-    "Config file; without one, every GPU is shared by memory in GiB as aliyun.com/gpu-mem.",
+    "Config file. Default: every GPU by memory, in GiB, as aliyun.com/gpu-mem.",
     metavar="FILE",
     type=A_PATH,
 )
 _config_directory_option = option(
     "--config-directory",
-    "Directory of named configs, one per file, instead of --config-file. "
-    "The node label nvidia.com/device-plugin.config chooses one.",
+    "Directory of named configs; the node label nvidia.com/device-plugin.config chooses.",
     metavar="DIRECTORY",
     type=A_PATH,
 )
 _default_config_option = option(
-    "--default-config", "Config of --config-directory to use if no node label chooses one.", metavar="NAME"
+    "--default-config", "Config of --config-directory without a node label.", metavar="NAME"
 )
 _fallback_strategies_option = option(
     "--fallback-strategies",
-    "What to try, in order, if no node label chooses a config and there is no default: the config named default "
-    "(named), the only config (single), no config file (empty).",
+    "Without node label and default, in order: the config named default (named), the only config (single), no config "
+    "file (empty).",
     metavar="[named|single|empty],…",
     callback=_fallbacks,
     default="named,single",

@@ -56,30 +56,31 @@ def names_by_commas(_context: click.Context, _option: click.Parameter, text: str
 
 probe_address_option = option(
     "--probe-address",
-    "Address for the probes /healthz and /readyz and for /metrics, always plain HTTP. Default: none of them.",
+    "Address for /healthz, /readyz and /metrics over plain HTTP. Default: none.",
     metavar="[HOST]:PORT",
     callback=an_address,
 )
 extender_namespace_option = option(
     "--extender-namespace",
-    "Namespace of the scheduler extender, whose Lease there names its default placement policy.",
+    "Namespace of the scheduler extender; its Lease names the default placement policy.",
     metavar="NAMESPACE",
     default="kube-system",
 )
 partitioner_namespace_option = option(
     "--partitioner-namespace",
-    "Namespace of the partitioner, whose Lease there says whether one runs, and how it decides.",
+    "Namespace of the partitioner; its Lease says whether a partitioner runs, and its policy.",
     metavar="NAMESPACE",
     default="kube-system",
 )
 node_name_option = option(
     "--node-name",
-    "Name of this Node. With it and an API server, gpushare follows its labels and publishes to it.",
+    "Name of this Node, whose labels gpushare follows, and where it publishes.",
     metavar="NAME",
 )
+_KUBECONFIG = "Kubeconfig. Default: the service account of the pod; for people, ~/.kube/config."
 kubeconfig_option = option(
     "--kubeconfig",
-    "Kubeconfig for the API server. Default: the service account of the pod.",
+    _KUBECONFIG,
     metavar="FILE",
     type=A_PATH,
 )
@@ -100,39 +101,39 @@ def _person_kubeconfig(_context: click.Context, _option: click.Parameter, file: 
 
 person_kubeconfig_option = option(
     "--kubeconfig",
-    "Kubeconfig for the API server. Default: in a pod, its service account; else ~/.kube/config.",
+    _KUBECONFIG,
     metavar="FILE",
     type=A_PATH,
     callback=_person_kubeconfig,
 )
-context_option = click.option("--context", metavar="NAME", help="Context of the kubeconfig. Default: its current one.")
-simulate_option = option(
-    "--simulate", "Simulate the GPUs described in this YAML file instead of using NVML.", metavar="FILE", type=A_PATH
+context_option = click.option(
+    "--context", metavar="NAME", help="Context of the kubeconfig. Default: the current context."
 )
+simulate_option = option("--simulate", "Simulate the GPUs of this YAML file.", metavar="FILE", type=A_PATH)
 device_plugin_path_option = option(
     "--device-plugin-path",
-    "Directory of the kubelet's plugin sockets; the daemon's own socket is below it.",
+    "Directory of the kubelet's plugin sockets, and of the daemon's own socket.",
     metavar="DIRECTORY",
     type=A_PATH,
     default=DEFAULT_PLUGIN_DIRECTORY,
 )
 driver_limits_agent_option = option(
     "--driver-limits-agent",
-    "Count on `gpushare driver-limits` to set limits of memory by NVIDIA's driver on this node.",
+    "`gpushare driver-limits` sets driver limits on this node.",
     metavar="[true|false]",
     type=click.BOOL,
     default=False,
 )
 driver_limits_root_option = option(
     "--driver-limits-root",
-    "Directory of the driver limits that are wanted and set, shared by `gpushare run` and `gpushare driver-limits`.",
+    "Directory in which `gpushare run` and `gpushare driver-limits` exchange limits.",
     metavar="DIRECTORY",
     type=A_PATH,
     default=Path("/run/gpushare/driver-limits"),
 )
 container_driver_root_option = option(
     "--container-driver-root",
-    "Where the driver root of the host is mounted in this container.",
+    "Mount point of the host's driver root in this container.",
     metavar="DIRECTORY",
     type=A_PATH,
     default=Path("/driver-root"),
@@ -140,7 +141,7 @@ container_driver_root_option = option(
 
 cgroup_root_option = option(
     "--cgroup-root",
-    "Where the host's tree of cgroups of version 2 is mounted, writable for `gpushare driver-limits`.",
+    "Mount point of the host's cgroups (version 2), writable for `gpushare driver-limits`.",
     metavar="DIRECTORY",
     type=A_PATH,
     default=Path("/sys/fs/cgroup"),
@@ -156,22 +157,21 @@ def _directories(_context: click.Context, _option: click.Parameter, text: str) -
 
 cdi_spec_dirs_option = option(
     "--cdi-spec-dirs",
-    "Directories of CDI specifications, as in the configuration of the container runtime; of two specifications of a "
-    "device, that in the later directory counts.",
+    "Directories of CDI specifications, as in the container runtime; later directories win.",
     metavar="DIRECTORY,…",
     callback=_directories,
     default="/etc/cdi,/var/run/cdi",
 )
 pod_resources_socket_option = option(
     "--pod-resources-socket",
-    "Socket of the kubelet's pod-resources API.",
+    "The kubelet's pod-resources socket.",
     metavar="SOCKET",
     type=A_PATH,
     default=DEFAULT_POD_RESOURCES_SOCKET,
 )
 log_format_option = option(
     "--log-format",
-    "Log format: one JSON object per line, or text.",
+    "Log format.",
     type=click.Choice(["json", "console"]),
     default="json",
 )

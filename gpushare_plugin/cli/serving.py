@@ -9,9 +9,7 @@ from gpushare_plugin.cli.options import A_PATH, option
 from gpushare_plugin.observe.http.address import parse_address
 from gpushare_plugin.observe.http.certificates import Certificates
 
-tls_certificate_option = option(
-    "--tls-certificate", "Certificate to serve HTTPS with, in PEM.", metavar="FILE", type=A_PATH
-)
+tls_certificate_option = option("--tls-certificate", "Certificate for HTTPS, in PEM.", metavar="FILE", type=A_PATH)
 tls_key_option = option("--tls-key", "Key of the certificate, in PEM.", metavar="FILE", type=A_PATH)
 
 

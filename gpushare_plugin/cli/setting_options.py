@@ -109,16 +109,14 @@ def with_nvidias_options(command: Command) -> Command:
     ):
         command = option(
             name,
-            f"Only {allowed[0]} is accepted."
-            if allowed
-            else "Refused: gpushare has no such setting for its CDI specification.",
+            f"Only {allowed[0]} is accepted." if allowed else "Refused; use `nvidia-ctk cdi generate`.",
             metavar="TEXT",
             expose_value=False,
             callback=partial(_refused, allowed, reason),
         )(command)
     return option(
         "--kubelet-socket",
-        "The kubelet's socket; its directory is then that of --device-plugin-path. Give one of the two.",
+        "The kubelet's socket, in place of --device-plugin-path.",
         metavar="SOCKET",
         type=click.Path(path_type=Path),
         callback=_kubelet_socket,

@@ -23,16 +23,16 @@ SIGNALS: Mapping[str, signal.Signals] = {"log": MORE_LOG, "stacks": STACKS}
     "--pid",
     metavar="NUMBER",
     type=click.IntRange(min=1),
-    help="Number of the process of the daemon. Default: the only daemon of gpushare in this container.",
+    help="Process ID of the daemon. Default: the only daemon in this container.",
 )
 def command(what: str, pid: int | None) -> None:
-    """Have a running daemon of gpushare show what it does, without a restart.
+    """Have a running daemon log more, or log where each thread and task is.
 
-    log: Log every line; run the command again to restore the level of --log-level. The log has log_level_changed.
+    log: Log every line; again: back to --log-level.
 
-    stacks: Write where each thread and each task is to the log, as text, without values of variables.
+    stacks: Write the stacks of threads and tasks to the log, without values.
 
-    Run it in the container of the daemon, with kubectl exec.
+    Run the command in the container of the daemon, with kubectl exec.
     """
     found = dict(_daemons())
     if pid is None:

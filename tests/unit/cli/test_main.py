@@ -144,7 +144,7 @@ def test_defaults_are_spelled_as_on_the_command_line(name: str) -> None:
 def test_cleanup_says_which_nodes_are_cleaned() -> None:
     """The name of a Node means something else there than for a daemon."""
     output = " ".join(CliRunner().invoke(commands, ["cleanup", "--help"], terminal_width=80).output.split())
-    assert "--node-name NAME Name of the only Node to clean; Leases stay then. Default: all Nodes." in output
+    assert "--node-name NAME The only Node to clean; Leases stay. Default: all Nodes." in output
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -18,18 +18,18 @@ Cleaned = AsyncIterator[tuple[str, ClusterError | None]]
 
 
 @click.command("cleanup", short_help="Remove what gpushare wrote to Nodes.")
-@option("--node-name", "Name of the only Node to clean; Leases stay then. Default: all Nodes.", metavar="NAME")
+@option("--node-name", "The only Node to clean; Leases stay. Default: all Nodes.", metavar="NAME")
 @option(
     "--lease-namespace",
-    "Namespace of the Leases of extenders and partitioners.",
+    "Namespace of the Leases.",
     metavar="NAMESPACE",
     default="kube-system",
 )
 @kubeconfig_option
 def command(node_name: str | None, lease_namespace: str, kubeconfig: Path | None) -> None:
-    """Remove all that gpushare wrote, from the named Node or from all: labels, annotations, capacity, condition.
+    """Remove labels, annotations, capacity and conditions that gpushare wrote on Nodes, and the Leases of gpushare.
 
-    Also the slices that the partitioner wanted, and its Lease and the extender's: run it when none of them runs.
+    Run the command after all programs of gpushare have ended.
     """
 
     async def cleaned() -> list[str]:

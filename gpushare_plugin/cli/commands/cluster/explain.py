@@ -52,17 +52,11 @@ from gpushare_plugin.partitioner.outlook import JudgedOverview, partitioners
 @person_kubeconfig_option
 @context_option
 def command(pod: str, output: str, kubeconfig: Path | None, context: str | None, **namespaces: str | None) -> None:
-    """Explain a pod: for one that waits, why it fits on no GPU, node by node, and what would make it fit.
+    """Explain why a pod gets no GPU, node by node, and what to change; or which GPUs a pod has, and by whose word.
 
-    For one that waits for slices of partitioned GPUs, what is being made for it and where, or why nothing can be.
-    For one that waits for ResourceClaims, which are allocated, what is free of each GPU, and why none fits, or why the
-    node refuses them.
-    The pod is a name, or NAMESPACE/NAME as other commands show it.
+    POD is NAME or NAMESPACE/NAME. Slices and ResourceClaims for the pod are explained, too.
 
-    For a pod that has a node, on which GPUs it is, who says so, what was promised, and what the node allocated.
-
-    Needs the right to list nodes and pods in the whole cluster; without that to get the Leases, it says what it
-    assumes.
+    Needs the right to list nodes and pods in the whole cluster. Without the right to get Leases, assumptions are named.
     """
     configure_log("console", "warning")
     # Almost nothing of a cluster that is read once is garbage, and to look for it takes as long as to read it.

@@ -46,7 +46,7 @@ def _ip_address(_context: click.Context, _option: click.Parameter, text: str | N
 @click.command("extender", short_help="Place pods by GPU for kube-scheduler until SIGTERM.")
 @option(
     "--listen-address",
-    "Address that kube-scheduler calls.",
+    "Address for kube-scheduler.",
     metavar="[HOST]:PORT",
     callback=an_address,
     default=":32766",
@@ -54,51 +54,50 @@ def _ip_address(_context: click.Context, _option: click.Parameter, text: str | N
 @probe_address_option
 @option(
     "--placement",
-    "Policy where neither the pod nor its node names one.",
+    "Policy, unless the pod or its node names another.",
     type=click.Choice(tuple(POLICIES)),
     default=DEFAULT_POLICY,
 )
 @option(
     "--cordon-nodes",
-    "Nodes of Aliyun's device plugin whose ConfigMap kube-system/unhealthy-gpu-<node> cordons GPUs, by commas; "
-    "* stands for all nodes, which takes the right to read every ConfigMap there. Default: none.",
+    "Nodes with Aliyun's device plugin, by commas or *, whose ConfigMap kube-system/unhealthy-gpu-<node> cordons "
+    "GPUs. Default: none.",
     metavar="NODES",
     callback=_nodes,
 )
 @option(
     "--scheduler-names",
-    "Names by which pods choose a kube-scheduler that asks this extender (spec.schedulerName), by commas; pods of "
-    "others are not bound. Default: any.",
+    "Bind only pods with these spec.schedulerName, by commas. Default: any.",
     metavar="NAMES",
     callback=names_by_commas,
 )
 @option(
     "--lease-namespace",
-    "Namespace of the Lease gpushare-extender: of several extenders, its holder answers.",
+    "Namespace of the Lease gpushare-extender, whose holder answers.",
     metavar="NAMESPACE",
     default="kube-system",
 )
 @option(
     "--service-name",
-    "Service without a selector, in that namespace: the extender that leads points it at its own pod, by an "
-    "EndpointSlice of the same name. Extenders that stand by then count as ready. Default: none.",
+    "Service without a selector in that namespace, which the leader points at its own pod; extenders that stand by "
+    "are then ready. Default: none.",
     metavar="NAME",
 )
-@option("--pod-name", "Name of the pod that the extender runs in.", metavar="NAME")
-@option("--pod-uid", "UID of that pod.", metavar="UID")
-@option("--pod-ip", "Address of that pod.", metavar="ADDRESS", callback=_ip_address)
+@option("--pod-name", "Name of the extender's pod.", metavar="NAME")
+@option("--pod-uid", "UID of the pod.", metavar="UID")
+@option("--pod-ip", "Address of the pod.", metavar="ADDRESS", callback=_ip_address)
 @tls_certificate_option
 @tls_key_option
 @option(
     "--tls-client-authority",
-    "Authority that signed the certificates of clients, in PEM; others are rejected.",
+    "Authority of client certificates, in PEM; others are rejected.",
     metavar="FILE",
     type=A_PATH,
 )
 @option(
     "--tls-secret",
-    "Make and renew all certificates, instead of the three options above: the authorities in the Secret NAME of that "
-    "namespace, what kube-scheduler needs in NAME-client. Needs --service-name. Default: none.",
+    "Make and renew all certificates, in the Secrets NAME and, for kube-scheduler, NAME-client. Needs "
+    "--service-name. Default: none.",
     metavar="NAME",
 )
 @kubeconfig_option

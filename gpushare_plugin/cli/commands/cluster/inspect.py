@@ -46,32 +46,28 @@ NOTHING = (
 
 @click.command("inspect", short_help="Show the GPUs of a cluster and the pods that have them.")
 @click.argument("nodes", metavar="[NODE]…", nargs=-1, shell_complete=completing.nodes)
-@click.option("-d", "--details", "detailed", is_flag=True, help="Show the pods of each node, GPU by GPU.")
+@click.option("-d", "--details", "detailed", is_flag=True, help="Show the pods of each GPU.")
 @click.option(
     "-o",
     "--output",
     type=click.Choice(["table", "blocks", "wide", "json", "html"]),
-    help="Output format; blocks has a line for each node, with a character for each GPU, and the totals first; wide "
-    "has a row for each GPU, with models, modes and UUIDs; html is the map and all nodes as one file, for tickets. "
-    f"Default: table; on a terminal, blocks instead of a table of more than {MOST_LINES} lines.",
+    help="blocks: a line a node, a character a GPU; wide: a row a GPU, with model, mode and UUID; html: the map as a "
+    f"file, for tickets. Default: table; on a terminal above {MOST_LINES} lines, blocks.",
 )
-@click.option("-w", "--watch", is_flag=True, help="Show it again after each change, until interrupted.")
+@click.option("-w", "--watch", is_flag=True, help="Show again after each change, until interrupted.")
 @filter_options
 @person_kubeconfig_option
 @context_option
 def command(nodes: tuple[str, ...], kubeconfig: Path | None, context: str | None, **options: Any) -> None:
-    """Show the GPUs of a cluster, or of these nodes: what is allocated of each GPU, and what is wrong with any.
+    """Show what is allocated of each GPU of a cluster, or of these nodes, and what is wrong.
 
-    Columns are those of Aliyun's `kubectl inspect gpushare`. Pods that nothing places on a GPU are PENDING; units that
-    a scheduler promised and the node has not confirmed yet are PROMISED, and counted as allocated.
+    Columns are those of Aliyun's `kubectl inspect gpushare`. PENDING pods have no GPU; PROMISED units are allocated by
+    a scheduler and not confirmed by the node. GPUs by claim have tables of their own.
 
-    GPUs that nodes give by claim have a table of their own, and a table of the ResourceClaims that have them.
+    Needs the right to list nodes and pods in the whole cluster (--watch: also watch), for claims also resourceclaims
+    and resourceslices.
 
-    Needs the right to list nodes and pods in the whole cluster; with --watch, also to watch them. What claims have is
-    shown to those who may also read resourceclaims and resourceslices.
-
-    Options that choose what is shown go together: what meets all of them is shown. An option that is given several
-    times is met by each of its values.
+    Filters add up; a repeated filter accepts each of its values.
     """
     configure_log("console", "warning")
     client, shown = Client(kubeconfig, PATIENT, context=context), chosen(nodes, options)

@@ -33,20 +33,20 @@ class _SecondsRange(click.FloatRange):
 @click.command("partition", short_help="Decide which GPU slices nodes make until SIGTERM.")
 @option(
     "--placement",
-    "Policy where neither the pod nor its node names one: which GPU a slice is made on.",
+    "Policy for the GPU of a new slice, unless the pod or its node names another.",
     type=click.Choice(tuple(POLICIES)),
     default=DEFAULT_POLICY,
 )
 @option(
     "--patience",
-    "Seconds that a pod has to take a slice that was made for it; then it is tried on another node.",
+    "Seconds for a pod to take its slice before another node is tried.",
     metavar="SECONDS",
     type=_SecondsRange(min=LEAST_PATIENCE, max=MOST_PATIENCE),
     default=DEFAULT_PATIENCE,
 )
 @option(
     "--lease-namespace",
-    "Namespace of the Lease gpushare-partitioner: of several partitioners, its holder decides.",
+    "Namespace of the Lease gpushare-partitioner, whose holder decides.",
     metavar="NAMESPACE",
     default="kube-system",
 )
@@ -62,7 +62,7 @@ def command(
     kubeconfig: Path | None,
     **options: Any,
 ) -> None:
-    """Watch for pods that wait for slices, and have the daemons of labelled nodes make them."""
+    """Have the daemons of labelled nodes make the slices that pods wait for."""
     with daemon_log(options["log_format"], options["log_level"]) as log:
         settings = PartitionerSettings(
             namespace=lease_namespace,

@@ -43,8 +43,8 @@ def _load(_context: click.Context, _option: click.Parameter, percent: float) -> 
     metavar="FILE",
     type=A_PATH,
     required=True,
-    help="CSV: cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU), gpu_spec (models that the pod accepts, "
-    "separated by vertical bars; empty or left out if the pod accepts any).",
+    help="CSV: cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU), gpu_spec (models separated by vertical bars; "
+    "empty for any).",
 )
 @click.option(
     "--policies",
@@ -59,7 +59,7 @@ def _load(_context: click.Context, _option: click.Parameter, percent: float) -> 
     type=click.Choice(["fill", "churn"]),
     default="fill",
     show_default=True,
-    help="fill: pods come and stay until their demand is 130 % of all GPUs; churn: pods come and go.",
+    help="fill: pods stay, up to a demand of 130 % of all GPUs; churn: pods come and go.",
 )
 @click.option(
     "--load",
@@ -67,28 +67,27 @@ def _load(_context: click.Context, _option: click.Parameter, percent: float) -> 
     callback=_load,
     default=95,
     show_default=True,
-    help="With churn: the average GPU demand of all pods, in percent of all GPUs.",
+    help="churn: average demand in percent of all GPUs.",
 )
 @click.option(
     "--seeds",
     type=click.IntRange(1, 1000),
     default=3,
     show_default=True,
-    help="How often each policy runs: with the seeds 1, 2, and so on.",
+    help="Runs of each policy, with the seeds 1, 2, and so on.",
 )
 @click.option(
     "--jobs",
     type=click.IntRange(1),
-    help="Processes that simulate. Default: one for each core that this process may use.",
+    help="Processes. Default: one for each core.",
 )
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format; json has each seed."
 )
 def command(nodes: Path, pods: Path, jobs: int | None, output: str, **chosen: Any) -> None:
-    """Compare placement policies: how much of the GPUs of a cluster they allocate to the pods of a trace.
+    """Compare how much of the GPUs of a cluster placement policies allocate to the pods of a trace.
 
-    Nodes and pods are CSV files in the columns of Alibaba's cluster-trace-gpu-v2023; other columns are not read.
-    The command needs no cluster, and changes nothing.
+    Nodes and pods are CSV files in the columns of Alibaba's cluster-trace-gpu-v2023. Needs no cluster.
 
     Every policy gets the same pods in the same order. The same seed gives the same result.
     """

@@ -41,10 +41,10 @@ from gpushare_plugin.web.standing import ProgramNamespaces
 
 @click.command("web", short_help="Show every GPU of a cluster in the browser.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the pages. Default: any free port.")
-@click.option("--browser/--no-browser", default=True, help="Open the browser, or only print the address.")
+@click.option("--browser/--no-browser", default=True, help="Open the browser, or print the address only.")
 @option(
     "--listen-address",
-    "Show the pages at this address to users of the API server, until SIGTERM, instead of to yourself.",
+    "Show the pages at this address to users of the API server, until SIGTERM.",
     metavar="[HOST]:PORT",
     callback=an_address,
 )
@@ -53,20 +53,20 @@ from gpushare_plugin.web.standing import ProgramNamespaces
 @tls_key_option
 @option(
     "--proxy-client-authority",
-    "Authority that signed the client certificate of a proxy, in PEM: over a connection with this certificate, the "
-    "headers X-Remote-User and X-Remote-Group say who asks. Needs HTTPS. Default: no proxy is believed.",
+    "Authority of a proxy's client certificate, in PEM: the proxy names users by X-Remote-User and X-Remote-Group. "
+    "Needs HTTPS. Default: no proxy.",
     metavar="FILE",
     type=A_PATH,
 )
 @option(
     "--proxy-names",
-    "Common names that the certificate of the proxy may have, by commas. Default: any.",
+    "Common names of the proxy's certificate, by commas. Default: any.",
     metavar="NAMES",
     callback=names_by_commas,
 )
 @option(
     "--insecure-http",
-    "Accept tokens over plain HTTP at an address beyond loopback: for pages behind a proxy that has HTTPS.",
+    "Accept tokens over plain HTTP beyond loopback, behind a proxy with HTTPS.",
     metavar="[true|false]",
     type=click.BOOL,
     default=False,
@@ -75,9 +75,8 @@ from gpushare_plugin.web.standing import ProgramNamespaces
 @partitioner_namespace_option
 @option(
     "--daemon-metrics",
-    "Namespace of the daemons. Pages then show what GPUs and containers use, from the metrics of those daemons whose "
-    "nodes an open page shows: at a terminal through the API server, with --listen-address from the pods. Default: "
-    "use is unknown.",
+    "Namespace of the daemons, whose metrics show what GPUs and containers use: at a terminal through the API server, "
+    "with --listen-address from the pods. Default: use is unknown.",
     metavar="NAMESPACE",
 )
 @person_kubeconfig_option
@@ -88,8 +87,7 @@ def command(*, listen_address: str | None, kubeconfig: Path | None, context: str
     """Show the GPUs of a cluster on pages at 127.0.0.1, until interrupted.
 
     The printed address is good once, for one browser. Needs the right to list and watch nodes and pods in the whole
-    cluster, like `gpushare inspect --watch`. With --listen-address, the pages are for everybody who may see them, by
-    the token of a user of the API server.
+    cluster. With --listen-address, users show a token of the API server.
     """
     if listen_address is None:
         configure_log("console", "warning")

@@ -50,15 +50,15 @@ _JSON_VERSION = 1
 @click.command("check-config", short_help="Validate configs and show what a node would advertise.")
 @click.argument("files", metavar="FILE...", type=A_PATH, nargs=-1, required=True)
 @simulate_option
-@click.option("--show", is_flag=True, help="Print the effective settings; the verdict then goes to standard error.")
+@click.option("--show", is_flag=True, help="Print the effective settings, and the verdict on standard error.")
 @click.option("-q", "--quiet", is_flag=True, help="Print mistakes only.")
-@click.option("--strict", is_flag=True, help="Let warnings fail, too.")
+@click.option("--strict", is_flag=True, help="Warnings fail, too.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
 @click.option(
     "--against",
     metavar="OLD",
     type=A_PATH,
-    help="Show only what FILE changes in the config and in the advertised units, compared with OLD.",
+    help="Show only changes of config and units, from OLD to FILE.",
 )
 @cdi_spec_dirs_option
 @cgroup_root_option
@@ -68,8 +68,7 @@ _JSON_VERSION = 1
 def command(context: click.Context, /, files: tuple[Path, ...], **options: Any) -> None:
     """Validate configs and, on a node with GPUs, show what would be advertised.
 
-    A FILE is a config, a ConfigMap manifest or Helm values with configs inside, a directory of these, or - for standard
-    input.
+    FILE is a config, a ConfigMap or Helm values with configs inside, a directory, or - for standard input.
     """
     configure_log("console", "error")
     against = options["against"]

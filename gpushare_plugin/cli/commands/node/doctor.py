@@ -47,7 +47,7 @@ class _Remembering(click.Command):
     "--root",
     metavar="DIRECTORY",
     type=A_PATH,
-    help="Where the root of the node's file system is. Default: /host if that is a directory, else /.",
+    help="Root of the node's file system. Default: /host if present, else /.",
 )
 @with_config_options
 @with_setting_options
@@ -59,7 +59,7 @@ class _Remembering(click.Command):
     "--bundle",
     metavar="FILE",
     type=A_PATH,
-    help="Also write an archive (.tar.gz) for a bug report, without names and secrets.",
+    help="Also write an archive (.tar.gz) for a report, without names and secrets.",
 )
 @click.pass_context
 def command(context: click.Context, /, root: Path | None, output: str, bundle: Path | None, **options: Any) -> None:

@@ -70,13 +70,12 @@ _NOT_PLANNING = {"device_plugin_path", "pod_resources_socket", "node_name", "kub
 def command(context: click.Context, /, device_plugin_path: Path, output: str, **options: Any) -> None:
     """List this node's GPUs, what they are offered as, their health, and the pods that use them.
 
-    By default, the table shows the state of the running daemon. If no daemon answers, it shows what the config plans.
-    The same applies if you choose a config or GPUs by an option: then the daemon is not asked. A line on standard
-    error says where the table comes from; in JSON, the field "source" does ("daemon" or "config").
+    The table shows the state of the daemon; without an answer, or with an option for config or GPUs, the plan of the
+    config. Standard error and the field "source" of JSON ("daemon" or "config") say which.
 
-    Exit status: 0 if every GPU is healthy and shared as configured, or if you chose the config or the GPUs by an
-    option; 3 if no daemon answers, or if a GPU is unhealthy, unresponsive, cordoned, not registered with the kubelet,
-    or waits for pods to end; 1 if the GPUs cannot be listed.
+    Exit status: 0 if every GPU is healthy and shared as configured, or with an option for config or GPUs; 3 if no
+    daemon answers, or a GPU is unhealthy, unresponsive, cordoned, unregistered or waiting; 1 if the GPUs cannot be
+    listed.
     """
     configure_log("console", "error")
     node: NodeReport | None = None

@@ -21,7 +21,7 @@ from gpushare_plugin.mig.service import run
 @click.command("mig", short_help="Make and destroy MIG instances until SIGTERM.")
 @option(
     "--mig-root",
-    "Directory of what is wanted and what is done, shared with `gpushare run`.",
+    "Directory in which `gpushare run` and `gpushare mig` exchange files.",
     metavar="DIRECTORY",
     type=A_PATH,
     default=DEFAULT_ROOT,
@@ -30,6 +30,6 @@ from gpushare_plugin.mig.service import run
 @log_format_option
 @log_level_option
 def command(mig_root: Path, container_driver_root: Path, **options: Any) -> None:
-    """Make and destroy MIG instances as `gpushare run` wants them; those that pods hold or programs use stay."""
+    """Make and destroy MIG instances as `gpushare run` wants; instances in use stay."""
     with daemon_log(options["log_format"], options["log_level"]) as log:
         run_daemon(run(MigRoot(mig_root), NvmlPartitions(container_driver_root)), log)

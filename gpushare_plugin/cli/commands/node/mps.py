@@ -25,7 +25,7 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the same path for every progra
 @click.command("mps", short_help="Run the CUDA MPS control daemon until SIGTERM.")
 @option(
     "--mps-root",
-    "Directory of the desired settings, the pipes and the logs; same path on the host and in every container.",
+    "Directory of settings, pipes and logs; the same path on the host and in containers.",
     metavar="DIRECTORY",
     type=A_PATH,
     callback=lambda _context, _option, path: _absolute(path),
@@ -33,15 +33,14 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the same path for every progra
 )
 @option(
     "--shared-memory",
-    "Size, such as 1GiB, of the /dev/shm that all containers under MPS share: a tmpfs mounted at shm in the MPS root. "
-    "Without it, only the file system of that directory limits its size.",
+    "Size of the tmpfs that containers under MPS share as /dev/shm, such as 1GiB. Default: no limit.",
     metavar="SIZE",
     callback=lambda _context, _option, text: None if text is None else _memory(text),
 )
 @container_driver_root_option
 @option(
     "--replace-silent",
-    "Replace an unresponsive MPS control daemon even while it has servers; this ends every program that uses them.",
+    "Replace an unresponsive MPS control daemon with servers; this ends their programs.",
     metavar="[true|false]",
     type=click.BOOL,
     default=False,
@@ -50,7 +49,7 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the same path for every progra
 @log_format_option
 @log_level_option
 def command(mps_root: Path, container_driver_root: Path, **options: Any) -> None:
-    """Run the CUDA MPS control daemon with the settings of `gpushare run`; on SIGTERM, end it and its clients."""
+    """Run the CUDA MPS control daemon as `gpushare run` wants; on SIGTERM, end the control daemon and its clients."""
     with daemon_log(options["log_format"], options["log_level"]) as log:
         modes = _modes(options["simulate"], container_driver_root)
         shm = None if options["simulate"] else _SHARED_MEMORY

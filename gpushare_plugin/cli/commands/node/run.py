@@ -36,87 +36,84 @@ from gpushare_plugin.mig.exchange import DEFAULT_ROOT
 @pod_resources_socket_option
 @option(
     "--kubelet-root",
-    "Root directory of the kubelet, below which DRA drivers have their sockets. Default: the parent of the device "
-    "plugin directory.",
+    "Root directory of the kubelet, for DRA drivers. Default: the parent of --device-plugin-path.",
     metavar="DIRECTORY",
     type=A_PATH,
 )
 @option(
     "--http-address",
-    "Address for /healthz, /readyz and /metrics, such as :8080. Default: no HTTP server.",
+    "Address for /healthz, /readyz and /metrics, such as :8080. Default: none.",
     metavar="HOST:PORT",
 )
-@option("--pod-namespace", "Namespace of the pod that gpushare runs in; see --pod-name.", metavar="NAMESPACE")
+@option("--pod-namespace", "Namespace of gpushare's pod.", metavar="NAMESPACE")
 @option(
     "--pod-name",
-    "Name of the pod that gpushare runs in. With it, gpushare can confirm sooner that units are free.",
+    "Name of gpushare's pod, to confirm sooner that units are free.",
     metavar="NAME",
 )
 @node_name_option
 @kubeconfig_option
 @option(
     "--node-labels",
-    "Publish the node labels of NVIDIA's GPU feature discovery. Set to false where that runs.",
+    "Publish the node labels of NVIDIA's GPU feature discovery; false where that runs.",
     metavar="[true|false]",
     type=click.BOOL,
     default=True,
 )
 @option(
     "--cordon-configmap",
-    "Read the ConfigMap kube-system/unhealthy-gpu-NODE, which cordons GPUs. Set to false where gpushare has no right "
-    "to read it; the annotation gpushare/unhealthy-gpus does the same.",
+    "Read the ConfigMap kube-system/unhealthy-gpu-NODE, which cordons GPUs as the annotation gpushare/unhealthy-gpus "
+    "does; false without the right.",
     metavar="[true|false]",
     type=click.BOOL,
     default=True,
 )
 @option(
     "--follow-pods",
-    "Follow the pods of this node: allocate the GPUs that a scheduler extender promised them, and annotate them with "
-    "what they hold.",
+    "Give pods the GPUs that the scheduler extender promised, and annotate pods with their units.",
     metavar="[true|false]",
     type=click.BOOL,
     default=False,
 )
 @option(
     "--partitioning",
-    "Cut the GPUs into the slices that pods wait for, as gpushare partition decides, where the node has the label "
-    "nos.nebuly.com/gpu-partitioning=mps and the config has no sharing.mps.sizes, or the label "
-    "nos.nebuly.com/gpu-partitioning=mig.",
+    "Make slices as gpushare partition decides, on nodes with the label nos.nebuly.com/gpu-partitioning=mps (without "
+    "sharing.mps.sizes in the config) or =mig.",
     metavar="[true|false]",
     type=click.BOOL,
     default=False,
 )
 @option(
     "--mig-root",
-    "Directory of what is wanted of MIG instances and what is done, shared with `gpushare mig`.",
+    "Directory in which `gpushare run` and `gpushare mig` exchange files.",
     metavar="DIRECTORY",
     type=A_PATH,
     default=DEFAULT_ROOT,
 )
 @option(
     "--events",
-    "Create Kubernetes Events on this Node and its pods, such as for faults of GPUs and refused configs.",
+    "Create Kubernetes Events on this Node and its pods.",
     metavar="[true|false]",
     type=click.BOOL,
     default=False,
 )
 @option(
     "--container-metrics",
-    "Also serve metrics of each container that holds a GPU: memory limit, memory in use, utilization.",
+    "Also serve metrics of each container with a GPU.",
     metavar="[true|false]",
     type=click.BOOL,
     default=False,
 )
 @option(
     "--hami-metrics",
-    "Also serve gauges under the names that dashboards of HAMi read; those of containers with --container-metrics.",
+    "Also serve gauges under HAMi's names; of containers with --container-metrics.",
     metavar="[true|false]",
     type=click.BOOL,
     default=False,
 )
 @option(
     "--aliyun-metrics",
-    "Also serve gauges under the names of Alibaba Cloud's exporter; those of containers with --container-metrics.",
+    "Also serve gauges under Alibaba Cloud's names; of containers with --container-metrics.",
     metavar="[true|false]",
     type=click.BOOL,
     default=False,
@@ -127,8 +124,7 @@ from gpushare_plugin.mig.exchange import DEFAULT_ROOT
 @driver_limits_root_option
 @option(
     "--stand-by",
-    "Where another gpushare serves this node, get ready, wait until the other gpushare ends, and take over. Without "
-    "this option, a second gpushare ends with an error.",
+    "Wait, ready, until another gpushare of this node ends, and take over; otherwise end with an error.",
     metavar="[true|false]",
     type=click.BOOL,
     default=False,
