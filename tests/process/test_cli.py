@@ -374,23 +374,6 @@ sharing:
         page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
         assert f"$ gpushare check-config new.yaml --against old.yaml\n{done.output}```" in page
 
-    async def test_the_document_shows_the_verdict_as_printed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The example of the configuration page is what its command prints in the repository."""
-        root = Path(__file__).parents[2]
-        monkeypatch.chdir(root)
-        command = "check-config examples/configs/per-gpu.yaml --simulate examples/gpus/four-a100.yaml"
-        done = await gpushare(*command.split())
-        page = (root / "docs" / "configuration.md").read_text()
-        assert f"$ gpushare {command}\n{done.output}```" in page
-
-    async def test_the_page_about_claims_shows_the_verdict_as_printed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The example of the page about claims is what its command prints in the repository."""
-        root = Path(__file__).parents[2]
-        monkeypatch.chdir(root)
-        command = "check-config examples/configs/claims.yaml --simulate examples/gpus/four-a100.yaml"
-        done = await gpushare(*command.split())
-        assert f"$ gpushare {command}\n{done.output}```" in (root / "docs" / "claims.md").read_text()
-
     async def test_devices_for_claims_are_printed_as_a_resource_slice_has_them(self, tmp_path: Path) -> None:
         """In JSON, each device is in the form of the API; without a section `dra` there are none."""
         gpus = tmp_path / "gpus.yaml"
