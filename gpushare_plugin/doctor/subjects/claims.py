@@ -2,17 +2,13 @@
 
 Facts of Kubernetes: pkg/features/kube_features.go (DynamicResourceAllocation is on from 1.34 on, and cannot be turned
 off from 1.35 on); pkg/kubelet/pluginmanager (the kubelet looks for sockets in `plugins_registry` below its root
-directory, which it makes when it starts); kubernetes.io, "Set Kubelet Parameters Via A Configuration File" (of the
-files *.conf of --config-dir, the last by name counts). K3s and RKE2 give the kubelet such a directory (k3s-io/k3s,
-pkg/daemons/agent/agent_linux.go, `kubeletArgsAndConfig`). Claims reach containers by CDI only:
-pkg/kubelet/cm/dra/manager.go, `GetResources`.
+directory, which it makes when it starts). Claims reach containers by CDI only: pkg/kubelet/cm/dra/manager.go,
+`GetResources`.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import PurePosixPath
-
-import yaml
 
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import some_of
@@ -21,10 +17,9 @@ from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
 from gpushare_plugin.doctor.node.packages import is_at_least, package_version
 from gpushare_plugin.doctor.node.sockets import listens
+from gpushare_plugin.doctor.subjects.feature_gates import turned_off_in
 from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY, ROOT_DIRECTORY, KubeletFacts, with_service
 from gpushare_plugin.doctor.subjects.plugins import PluginFacts
-from gpushare_plugin.doctor.subjects.runtimes.runtime import table
-from gpushare_plugin.gpus.cdi.reading import parsed
 from gpushare_plugin.kubelet.dra_plugin.sockets import PLUGINS, REGISTRY
 from gpushare_plugin.kubelet.paths import (
     CLAIM_RECORDS,
@@ -39,7 +34,6 @@ SUBJECT = "GPUs by claim"
 _FIRST_KUBERNETES = (1, 34)
 _KUBELET_CONFIG = "config.yaml"
 _GATE = "DynamicResourceAllocation"
-_DROP_INS = tuple(f"/var/lib/rancher/{name}/agent/etc/kubelet.conf.d/*.conf" for name in ("k3s", "rke2"))
 _MOST_RECORDS = 256
 """The most records that are looked at."""
 _FILES_TO_SHOW = 3
@@ -52,8 +46,8 @@ class ClaimFacts(Struct, frozen=True):
     """The root directory of the kubelet, a path of the node."""
     kubelet: str = ""
     """The version of the kubelet's package; empty if not known."""
-    gate_in: str = ""
-    """The file that turns dynamic resource allocation off in the kubelet; empty without one."""
+    gate_off: tuple[str, ...] = ()
+    """The settings that turn dynamic resource allocation off in the kubelet, each with its file."""
     registry: bool = False
     """Whether the directory is there in which the kubelet looks for DRA drivers."""
     registers: bool | None = False
@@ -74,7 +68,6 @@ def read_claims(host: HostRoot, needs: ConfigNeeds, kubelet: KubeletFacts) -> Cl
         return ClaimFacts()
     root = str(PurePosixPath(kubelet.pod_resources_socket).parent.parent)
     registry, driver = f"{root}/{REGISTRY}", f"{root}/{PLUGINS}/{needs.dra}"
-    config = f"{root}/{_KUBELET_CONFIG}"
     records = tuple(host.matching(f"{driver}/{CLAIM_RECORDS}/*.json"))[:_MOST_RECORDS]
     given = (f"{driver}/{GIVEN_BY_CLAIM}", f"{PLUGIN_DIRECTORY}/{GIVEN_COPIES}/{needs.dra}/{GIVEN_BY_CLAIM}")
     looks = [_FileLook(host, path, GIVEN_VERSION) for path in given]
@@ -82,7 +75,7 @@ def read_claims(host: HostRoot, needs: ConfigNeeds, kubelet: KubeletFacts) -> Cl
     return ClaimFacts(
         root=root,
         kubelet=package_version(host, "kubelet"),
-        gate_in=_gate_off(host, (config, *(file for pattern in _DROP_INS for file in host.matching(pattern)))),
+        gate_off=turned_off_in(host, _GATE, f"{root}/{_KUBELET_CONFIG}", kubelet.distribution),
         registry=host.is_directory(registry),
         registers=_any_listens(host, f"{registry}/{needs.dra}~*-reg.sock"),
         prepares=_any_listens(host, f"{driver}/dra~*.sock"),
@@ -90,22 +83,6 @@ def read_claims(host: HostRoot, needs: ConfigNeeds, kubelet: KubeletFacts) -> Cl
         newer=tuple(look.path for look in looks if look.newer),
         damaged=tuple(f"{look.path}: {look.trouble}" for look in looks if look.trouble),
     )
-
-
-def _gate_off(host: HostRoot, files: Sequence[str]) -> str:
-    """Return which of the kubelet's configuration files, a later one of which counts more, turns the feature off."""
-    gates = {file: _gate(host, file) for file in files}
-    said = [(file, on) for file, on in gates.items() if on is not None]
-    return said[-1][0] if said and not said[-1][1] else ""
-
-
-def _gate(host: HostRoot, file: str) -> bool | None:
-    """Return what a configuration file of the kubelet, YAML or JSON, says of the feature; None where nothing."""
-    try:
-        gates = table(parsed((host.text(file) or "").encode(), ".yaml"), "featureGates")
-    except (UnreadableError, ValueError, RecursionError, yaml.YAMLError):
-        return None
-    return given if isinstance(given := gates.get(_GATE), bool) else None
 
 
 class _FileLook:
@@ -151,11 +128,14 @@ def _of_kubernetes(facts: ClaimFacts, kubelet: KubeletFacts) -> Iterator[Diagnos
             "upgrade the cluster, the kubelet of this node included, or remove the section dra from the config, so "
             "that the device plugin offers the GPUs",
         )
-    elif facts.gate_in:
+    elif facts.gate_off:
+        turns = "turn" if len(facts.gate_off) > 1 else "turns"
+        of_unit = any(".service" in setting for setting in facts.gate_off)
+        restart = "systemctl daemon-reload && systemctl restart" if of_unit else "systemctl restart"
         yield wrong(
             SUBJECT,
-            f"{facts.gate_in} turns the feature gate {_GATE} off, so the kubelet knows no DRA driver",
-            f"remove {_GATE} from featureGates in {facts.gate_in} and run {with_service(kubelet, 'systemctl restart')}",
+            f"{' and '.join(facts.gate_off)} {turns} the feature gate {_GATE} off, so the kubelet knows no DRA driver",
+            f"remove {_GATE} from {' and from '.join(facts.gate_off)} and run {with_service(kubelet, restart)}",
         )
 
 

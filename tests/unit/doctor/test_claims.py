@@ -85,7 +85,7 @@ def test_a_driver_that_the_kubelet_finds_is_right(short_path: Path) -> None:
         ),
         (
             READY + HostDescription({f"{ROOT}/config.yaml": "featureGates:\n  DynamicResourceAllocation: false\n"}),
-            f"{ROOT}/config.yaml turns the feature gate DynamicResourceAllocation off",
+            f"featureGates in {ROOT}/config.yaml turns the feature gate DynamicResourceAllocation off",
             "remove DynamicResourceAllocation from featureGates",
         ),
         (KUBEADM_CONTAINERD_2, f"{REGISTRY} is not there", "kubeletRootDir"),
@@ -122,21 +122,10 @@ def test_a_feature_gate_is_found_however_it_is_written(text: str, short_path: Pa
     """The file of the kubelet is YAML; a text that is none, or another gate, says nothing."""
     config = f"{ROOT}/config.yaml"
     report = while_served(SERVED + HostDescription({config: text}), short_path / "off")
-    assert f"{config} turns the feature gate DynamicResourceAllocation off" in of_claims(report).found
+    assert f"featureGates in {config} turns the feature gate DynamicResourceAllocation off" in of_claims(report).found
     for number, other in enumerate((text.replace("false", "true"), text.replace("Dynamic", "Other"), "{" * 9000)):
         report = while_served(SERVED + HostDescription({config: other}), short_path / str(number))
         assert wrong_lines(report) == []
-
-
-def test_the_last_drop_in_file_decides_on_the_feature_gate(short_path: Path) -> None:
-    """K3s gives the kubelet a directory with files, of which the last by name counts more than all others."""
-    folder = "/var/lib/rancher/k3s/agent/etc/kubelet.conf.d"
-    off, on = (f"featureGates: {{DynamicResourceAllocation: {each}}}\n" for each in ("false", "true"))
-    first = SERVED + HostDescription({f"{folder}/10-site.conf": off, f"{folder}/00-k3s-defaults.conf": "{}\n"})
-    report = while_served(first, short_path / "off")
-    assert of_claims(report).found.startswith(f"{folder}/10-site.conf turns the feature gate")
-    report = while_served(first + HostDescription({f"{folder}/20-site.conf": on}), short_path / "on")
-    assert wrong_lines(report) == []
 
 
 def test_a_kubelet_without_a_package_has_no_known_version(short_path: Path) -> None:

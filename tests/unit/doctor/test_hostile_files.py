@@ -39,6 +39,7 @@ FILES = (
     "/sys/module/nvidia/version",
     "/var/lib/dpkg/status",
     "/var/lib/kubelet/config.yaml",
+    "/var/lib/kubelet/kubeadm-flags.env",
     "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint",
     TOOLKIT,
 )
