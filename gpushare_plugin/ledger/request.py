@@ -62,6 +62,15 @@ class Wishes(Struct, frozen=True):
         """Return why the pod rejects a GPU; None for an accepted GPU."""
         return self.model_refusal(product) or self.uuid_refusal(uuid)
 
+    def refusal_of_all(self, gpus: Iterable[tuple[str, str]]) -> str | None:
+        """Return why the pod rejects each of several GPUs, by UUID and model; None if it accepts one, or for no GPU."""
+        refusals: dict[str, None] = {}
+        for uuid, product in gpus:
+            if (refusal := self.refusal(uuid, product)) is None:
+                return None
+            refusals[refusal] = None
+        return some_of(list(refusals), _SHOWN_WISHES, between="; ") if refusals else None
+
     def model_refusal(self, product: str) -> str | None:
         """Return why the pod rejects all GPUs of a model; None for an accepted model."""
         model = product.lower()

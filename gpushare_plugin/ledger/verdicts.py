@@ -97,6 +97,11 @@ class NodeMisfit(Misfit, frozen=True, gc=False, kw_only=True):
         return cls(misfit.summary, misfit.curable, request=request, account=account, shortage=shortage)
 
     @property
+    def unwanted(self) -> str | None:
+        """Why the pod wants no GPU of the node; None if it wants one, which has too few units."""
+        return unwanted(self.request, self.account.offer)
+
+    @property
     def gpu_shortages(self) -> tuple[Shortage, ...]:
         """The shortage of every GPU of the offer.
 
@@ -150,6 +155,12 @@ def misfit_of(shortage: NodeShortage, request: PodRequest) -> Misfit:
     choosy = request.wishes != ANY_GPU
     summary = shortage_in_words(shortage.offer.resource, shortage.size, shortage.count, choosy=choosy)
     return Misfit(summary, shortage.offer.shape.could_have(shortage.size, shortage.count))
+
+
+def unwanted(request: PodRequest, offer: OfferedResource) -> str | None:
+    """Return why a pod wants no GPU of an offer, in words; None if it wants one."""
+    refusal = request.wishes.refusal_of_all((gpu.name, gpu.product) for gpu in offer.gpus)
+    return None if refusal is None else f"no GPU that the pod wants: {refusal}"
 
 
 @lru_cache(maxsize=1024)

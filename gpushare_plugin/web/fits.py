@@ -15,7 +15,7 @@ from gpushare_plugin.ledger.kube_scheduler import constraints_refusal
 from gpushare_plugin.ledger.node import GPU_CORES, GPU_COUNT, GPU_MEMORY, Node, OfferedResource
 from gpushare_plugin.ledger.occupancy import ONE_GPU_KINDS
 from gpushare_plugin.ledger.pod import Pod
-from gpushare_plugin.ledger.verdicts import Fit, PodPlace, Verdict
+from gpushare_plugin.ledger.verdicts import Fit, PodPlace, Verdict, unwanted
 from gpushare_plugin.observe.cluster.report import NodeUse, unit_name
 from gpushare_plugin.web.short_form import SharedMemoryUnit, ShortForm, limits
 
@@ -145,7 +145,11 @@ async def answer(account: ClusterAccount, pod: Pod) -> Fits:
     fitting = sorted(
         (name for name in admitting if isinstance(verdicts[name], Fit)), key=lambda name: (-verdicts[name].score, name)
     )
-    causes = refused | {name: _cause(verdicts[name]) for name in admitting if not isinstance(verdicts[name], Fit)}
+    causes = refused | {
+        name: _cause(verdicts[name], pod, account.nodes[name])
+        for name in admitting
+        if not isinstance(verdicts[name], Fit)
+    }
     return Fits(
         nodes=len(account.nodes),
         fitting=len(fitting),
@@ -164,8 +168,11 @@ def _refusal(pod: Pod, node: Node) -> str | None:
     return None if refusal is None else refusal.summary
 
 
-def _cause(verdict: Verdict) -> str:
-    return "" if isinstance(verdict, Fit) else verdict.summary
+def _cause(verdict: Verdict, pod: Pod, node: Node) -> str:
+    """Return why a pod does not fit on a node; first that the pod wants none of its GPUs."""
+    offers = (node.offers[name] for name in pod.request.amounts if name in node.offers)
+    excluded = next(filter(None, (unwanted(pod.request, offer) for offer in offers)), None)
+    return excluded or ("" if isinstance(verdict, Fit) else verdict.summary)
 
 
 def _causes(of_nodes: Mapping[str, str]) -> Iterator[MisfitCause]:

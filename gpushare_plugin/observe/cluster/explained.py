@@ -133,10 +133,15 @@ def _causes(misfits: Sequence[NodeVerdict]) -> Iterator[str]:
     counts = Counter(node.cause or "" for node in misfits)
     for cause, count in counts.most_common():
         same = [node for node in misfits if (node.cause or "") == cause]
-        missing = [node.missing for node in same if node.missing is not None]
+        missing = [node.missing for node in same if node.missing is not None and not _is_unwanted(node)]
         least = f"; {'at least ' if min(missing) < max(missing) else ''}{min(missing)} missing" if missing else ""
         nodes = "1 node" if count == 1 else f"{count:,} nodes"
         yield f"  {nodes}: {cause}{least}: {some_of([node.node for node in same], _MOST_NAMES)}"
+
+
+def _is_unwanted(node: NodeVerdict) -> bool:
+    """Return whether the pod wants no GPU of a node, so that the node lacks no units, whatever is free there."""
+    return bool(node.gpus) and not any(gpu.wanted for gpu in node.gpus)
 
 
 def _asleep(in_sum: Sequence[str]) -> Iterator[str]:
@@ -157,7 +162,7 @@ def _nearest(nodes: Sequence[NodeVerdict], count: int) -> Iterator[str]:
         yield f"The {len(nodes)} nodes that lack least; -o json shows all:"
     for node in nodes:
         yield ""
-        head = (node.reason or "").partition(": ")[0]
+        head = node.cause if _is_unwanted(node) else (node.reason or "").partition(": ")[0]
         yield Headed(node.node, f": {head}{_also(node)}")
         rows = [[f"  GPU{gpu.index}", *_room(gpu), _why(gpu)] for gpu in node.gpus]
         yield from Table(("  GPU", "FREE/TOTAL", "MISSING", "WHY"), rows).lines(Style())

@@ -381,6 +381,7 @@ def _misfit(  # noqa: PLR0913 - the last two say how much is told
         ending = tuple(each.label for each in there if each in found) if found else None
     return replace(
         about,
+        cause=misfit.unwanted or misfit.summary,
         resource=misfit.account.offer.resource,
         missing=misfit.missing,
         smaller=_smaller(misfit),

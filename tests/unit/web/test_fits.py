@@ -87,7 +87,7 @@ def test_a_request_goes_where_the_ledger_puts_it() -> None:
     )
     assert (found.count, found.fitting, found.nodes) == (1, 1, 2)
     assert [(each.nodes, each.names) for each in found.causes] == [(1, "b")]
-    assert found.causes[0].why == "no GPU that the pod wants has 8 units of aliyun.com/gpu-mem free"
+    assert found.causes[0].why == "no GPU that the pod wants: NVIDIA L4, the pod wants a100"
     (piece,) = found.pieces
     assert (piece.model, piece.gpus, piece.free, piece.largest, piece.where) == (
         "NVIDIA A100-SXM4-40GB",

@@ -243,7 +243,9 @@ def test_a_pod_that_wants_other_gpus_is_told_so() -> None:
     """A model that the pod does not want is the cause, not a lack of units; it helps nothing if a GPU recovers."""
     cluster = full()
     said = text(explained(cluster, memory(2, annotations={"nvidia.com/use-gputype": "H100"})))
-    assert "  1 node: no GPU that the pod wants has 2 units of aliyun.com/gpu-mem free; 2 missing: gpu-1\n" in said
+    cause = "no GPU that the pod wants: NVIDIA A100-SXM4-40GB, the pod wants h100"
+    assert f"  1 node: {cause}: gpu-1\n" in said
+    assert f"\ngpu-1: {cause}\n" in said
     assert said.endswith("  The pod wants none of the GPUs of this node\n")
 
 
