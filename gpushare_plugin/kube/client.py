@@ -104,7 +104,13 @@ class Timing:
     request: float = 15.0
     """The time limit for the answer to a request."""
     watch: float = 240.0
-    """The length of a watch; the next watch notices a dead connection."""
+    """The length of a watch."""
+    quiet: float = 70.0
+    """The longest time without data of a watch; the next watch notices a dead connection.
+
+    kube-apiserver sends a bookmark about every minute (kubernetes 1.34, apiserver/pkg/storage/cacher/cacher.go,
+    defaultBookmarkFrequency), so that a watch without changes lasts.
+    """
     first_wait: float = 1.0
     """The wait after the first failed attempt; the wait doubles with each further failure."""
     longest_wait: float = 60.0
@@ -215,18 +221,20 @@ class Client:
     ) -> AsyncGenerator[bytes, None]:
         """Yield each line of an answer for at most `lasting` seconds; a line may have up to `LONGEST_LINE` bytes.
 
+        Also ends where no data comes for as long as the timing says.
         `accepted` is called when the server begins to answer. An unfinished last line is dropped. Raises ClusterError,
         also when the connection breaks or a line is too long.
         """
-        deadline = asyncio.get_running_loop().time() + lasting
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + lasting
         api = await self._connected()
-        async with self._in_time("GET", path):
+        async with self._in_time("GET", path, min(self.timing.request, self.timing.quiet)):
             response = await self._request(api, "GET", path, query)
         accepted()
         try:
             # The line reader of aiohttp takes lines of up to 128 KiB; an object with its annotations can be larger.
             begun = bytearray()
-            while chunk := await _before(deadline, response.content.readany()):
+            while chunk := await _before(min(deadline, clock() + self.timing.quiet), response.content.readany()):
                 *finished, rest = chunk.split(b"\n")
                 for end in finished:
                     yield bytes(begun) + end
@@ -235,7 +243,7 @@ class Client:
                 if len(begun) > LONGEST_LINE:
                     raise ClusterError(f"GET {path}: a line has more than {LONGEST_LINE} bytes", HTTPStatus.OK)
         except TimeoutError:
-            return  # the server did not end the answer in time
+            return  # the server did not end the answer in time, or is silent
         except (aiohttp.ClientError, OSError) as error:
             raise ClusterError(f"GET {path}: the connection broke: {in_words(error)}") from error
         finally:
@@ -301,14 +309,15 @@ class Client:
         return response
 
     @contextlib.asynccontextmanager
-    async def _in_time(self, method: str, path: str) -> AsyncGenerator[None, None]:
-        """Limit the time of a request; raises ClusterError."""
+    async def _in_time(self, method: str, path: str, most: float | None = None) -> AsyncGenerator[None, None]:
+        """Limit the time of a request to `most` seconds, or to those of the timing; raises ClusterError."""
+        limit = self.timing.request if most is None else most
         try:
-            async with asyncio.timeout(self.timing.request):
+            async with asyncio.timeout(limit):
                 yield
         except TimeoutError as error:
             self.errors["unanswered"] += 1
-            raise ClusterError(f"{method} {path}: no answer within {self.timing.request:g} s") from error
+            raise ClusterError(f"{method} {path}: no answer within {limit:g} s") from error
 
     async def _connected(self) -> ApiClient:
         # Two requests at the same time must not make two clients: nobody would close one of the clients.

@@ -20,6 +20,8 @@ from gpushare_plugin.web.standing import EVERY, ProgramNamespaces, read_standing
 from gpushare_plugin.web.teams import Teams
 from gpushare_plugin.web.use import UseReading
 
+QUIET = 30.0
+"""Seconds without data after which the pages ask again, so that they say within a minute that nobody answers."""
 _EVERY = 1.0
 """Seconds between two looks at the cluster at least."""
 _MOST_REVISIONS = 1 << 48

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.tasks import background
-from gpushare_plugin.kube.client import Client
+from gpushare_plugin.kube.client import Client, Timing
 from gpushare_plugin.observe.event_loop import Pauses
 from gpushare_plugin.observe.exposition import web_exposition
 from gpushare_plugin.observe.http.certificates import Certificates, RenewedCertificates
@@ -16,7 +16,7 @@ from gpushare_plugin.observe.http.probes import serve_http
 from gpushare_plugin.observe.metrics.web import WebCounts, WebView
 from gpushare_plugin.web.credentials import TrustedProxy
 from gpushare_plugin.web.daemon_metrics import directly, follow_use, session_for_daemons
-from gpushare_plugin.web.following import FollowedPicture
+from gpushare_plugin.web.following import QUIET, FollowedPicture
 from gpushare_plugin.web.reviewed_access import ReviewedAccess
 from gpushare_plugin.web.server import LIMITS, WebServer
 from gpushare_plugin.web.standing import ProgramNamespaces
@@ -49,7 +49,7 @@ async def serve(settings: ClusterWebSettings) -> None:
     Raises GpushareError for an address, a certificate or a kubeconfig that cannot be used at the start.
     """
     async with (
-        Client(settings.kubeconfig, context=settings.context) as client,
+        Client(settings.kubeconfig, Timing(quiet=QUIET), context=settings.context) as client,
         session_for_daemons() as session,
         background() as spawn,
     ):

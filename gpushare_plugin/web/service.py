@@ -1,6 +1,7 @@
 """The composition root at a terminal: follows the cluster, and shows it to the person who started the program."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from gpushare_plugin.base.structs import Struct
@@ -10,7 +11,7 @@ from gpushare_plugin.kube.whole_cluster.reading import PATIENT
 from gpushare_plugin.observe.http.connections import listening
 from gpushare_plugin.web.access import TerminalAccess
 from gpushare_plugin.web.daemon_metrics import by_api_server, follow_use
-from gpushare_plugin.web.following import FollowedPicture
+from gpushare_plugin.web.following import QUIET, FollowedPicture
 from gpushare_plugin.web.server import LIMITS, WebServer
 from gpushare_plugin.web.standing import ProgramNamespaces
 
@@ -35,7 +36,7 @@ async def serve(settings: WebSettings) -> None:
     followed, access = FollowedPicture(settings.namespaces), TerminalAccess()
     server = WebServer(followed, access)
     async with (
-        Client(settings.kubeconfig, PATIENT, context=settings.context) as client,
+        Client(settings.kubeconfig, replace(PATIENT, quiet=QUIET), context=settings.context) as client,
         Client(settings.kubeconfig, context=settings.context, redirected=False) as for_daemons,
         beside(followed.follow(client)) as following,
         beside(follow_use(followed, settings.namespaces.daemons, by_api_server(for_daemons))) as using,

@@ -145,6 +145,11 @@ class ClaimsFollower:
         self.begun = False
         """Whether `follow` was called."""
 
+    @property
+    def silence(self) -> float | None:
+        """Seconds since the last data while requests for claims fail; None while the API server answers."""
+        return max((each.silence for each in self._followed if each.silence is not None), default=None)
+
     def _following(self, path: str, objects: Objects[T]) -> Following[T]:
         return Following(self._client, path, objects, PAGE, self._changed, self._refused)
 

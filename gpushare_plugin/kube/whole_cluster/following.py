@@ -139,6 +139,13 @@ class Following(Generic[T]):
         """The time of the last data, None before the first."""
         return self._collection.heard_at
 
+    @property
+    def silence(self) -> float | None:
+        """Seconds since the last data while requests fail; None while the API server answers, or before the first."""
+        if not self.failing or self.heard_at is None:
+            return None
+        return asyncio.get_running_loop().time() - self.heard_at
+
     async def follow(self) -> None:
         """Follow; runs until cancelled, and raises the errors of `put` and `remove`."""
         async with aclosing(self._collection.changes()) as changes:

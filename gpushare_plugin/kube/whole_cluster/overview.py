@@ -43,7 +43,7 @@ class Overview:
         """The running daemons of nodes in all namespaces, by the UID of the pod."""
         self.claims = ClusterClaims()
         """The GPUs that nodes give by claim, and what claims have of them."""
-        self.followers: Sequence[ClusterFollower] = ()
+        self.followers: Sequence[ClusterFollower | ClaimsFollower] = ()
         """What keeps this like the cluster; none for a cluster that was read once."""
 
     @property
@@ -188,8 +188,8 @@ async def follow(
         news.set()
 
     followers = [_follower(client, overview, each, labels, news.set, refuse) for each in _selectors(names)]
-    overview.followers = followers
     claims = ClaimsFollower(client, names, overview.claims, news.set)
+    overview.followers = [*followers, claims]
     following = [asyncio.create_task(follower.follow()) for follower in followers]
     try:
         for follower in followers:

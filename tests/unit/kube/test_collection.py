@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gpushare_plugin.base.tasks import beside
 from gpushare_plugin.kube.client import NODES, Client, Timing
 from gpushare_plugin.kube.collection import Collection, Gone, Listed, Put, follow_object
 from gpushare_plugin.kube.objects import ApiNode, ApiPod
@@ -289,6 +290,23 @@ async def test_bookmarks_spare_a_list(server: ApiServer, tmp_path: Path) -> None
         touch(server, "one")
         await agrees(server, view)
         assert count(server, "list") == 1
+
+
+async def test_a_server_that_vanishes_is_noticed_by_its_silence(server: ApiServer, tmp_path: Path) -> None:
+    """A connection that stays open and says nothing ends long before the watch; what answers then is no failure."""
+    a_pod(server, "one")
+    timing = Timing(request=20.0, watch=3600.0, quiet=0.3, first_wait=0.01, longest_wait=0.05)
+    async with Client(server.kubeconfig(tmp_path / "kubeconfig"), timing) as client:
+        view, collected = View(), Collection(client, ALL_PODS, ApiPod, consequence="nothing")
+        async with beside(view.take(collected)) as following:
+            await until(lambda: count(server, "watch") > 1)
+            assert (collected.failing, count(server, "list")) == (False, 1)
+            server.silent = True
+            await until(lambda: collected.failing)
+            server.silent = False
+            await until(lambda: collected.live)
+            assert count(server, "list") == 1
+            following.cancel()
 
 
 async def test_a_late_watch_loses_nothing(server: ApiServer, tmp_path: Path) -> None:
