@@ -97,4 +97,6 @@ def _placed_by(pod: Pod, placement: str) -> Pod:
 
 def _policy(pod: Pod, extender: ExtenderStanding) -> str:
     """Return the policy of a pod in words, for nodes that name none."""
-    return f"{pod.request.policy}, chosen by the pod" if pod.request.policy else extender.words
+    if pod.request.policy:
+        return f"{pod.request.policy}, chosen by the pod"
+    return extender.words if extender.installed else f"{extender.policy}, assumed: no scheduler extender was found"

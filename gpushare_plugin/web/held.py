@@ -1,7 +1,7 @@
 """What each namespace has of a node: parts of GPUs, and memory."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.core.usage import Usage
@@ -33,6 +33,11 @@ class HeldAmounts(Struct, frozen=True):
 
     A pod that uses more than its share does not lower the waste of other pods.
     """
+
+    @property
+    def used_part(self) -> float | None:
+        """The used part of the memory of which the use is known; None where nobody measured."""
+        return self.used_mib / self.measured_mib if self.measured_mib else None
 
     def plus(self, other: "HeldAmounts", times: int = 1) -> "HeldAmounts":
         """Return the sum with `times` as much as `other`; -1 takes `other` away."""
@@ -83,6 +88,8 @@ class _HeldPart(Struct, frozen=True):
     """The namespace, the pod or claim, and the UUID of the GPU; of units on unknown GPUs the UUID is empty."""
     pods: tuple[str, ...]
     """The pod, or the pods of the claim."""
+    words: str
+    """The units, with the GPU where it is known."""
     compute: bool
     """Whether the part is of compute, beside a part of memory of the same GPU."""
     gpus: float
@@ -93,28 +100,57 @@ class _HeldPart(Struct, frozen=True):
     """Whether the node has not confirmed the part."""
 
 
+class HeldOfGpu(Struct, frozen=True):
+    """What a pod, or a request of a claim, has of one GPU."""
+
+    namespace: str
+    """The namespace."""
+    pods: tuple[str, ...]
+    """The pod, or the pods of the claim."""
+    claim: str
+    """The claim and its request; empty for a pod with units."""
+    words: tuple[str, ...]
+    """The units of each resource, with the GPU where it is known."""
+    amounts: HeldAmounts
+    """What this adds up to, and what of it is used."""
+
+
 def held_by_namespace(node: NodeUse, known: GpuSizes, usage: Usage | None = None) -> Mapping[str, HeldAmounts]:
-    """Return what each namespace has of a node, and what of it is used.
+    """Return what each namespace has of a node, and what of it is used."""
+    found: dict[str, HeldAmounts] = {}
+    for each in holdings(node, known, usage):
+        found[each.namespace] = found.get(each.namespace, NOTHING).plus(each.amounts)
+    return found
+
+
+def holdings(node: NodeUse, known: GpuSizes, usage: Usage | None = None) -> Iterator[HeldOfGpu]:
+    """Yield who has what of each GPU of a node.
 
     Of memory and compute of the same GPU, the larger part counts; slices of several sizes add up.
     """
     holders = holders_of(usage)
-    sums: dict[tuple[str, str, str], dict[bool, _HeldPart]] = {}
+    of_owners: dict[tuple[str, str, str], list[_HeldPart]] = {}
     for each in _parts(node, known):
-        kinds = sums.setdefault(each.owner, {})
-        before = kinds.get(each.compute)
-        gpus, mib = (before.gpus, before.mib) if before else (0.0, 0)
-        kinds[each.compute] = replace(each, gpus=gpus + each.gpus, mib=mib + each.mib)
-    found: dict[str, HeldAmounts] = {}
-    for (namespace, _, gpu), kinds in sums.items():
-        several = kinds.values()
-        gpus, mib = round(WHOLE * max(each.gpus for each in several)), sum(each.mib for each in several)
+        of_owners.setdefault(each.owner, []).append(each)
+    for (namespace, name, gpu), several in of_owners.items():
+        pods = several[0].pods
+        parts = (sum(each.gpus for each in several if each.compute == compute) for compute in (False, True))
+        gpus, mib = round(WHOLE * max(parts)), sum(each.mib for each in several)
         promised = any(each.promised for each in several)
         held = HeldAmounts(gpus, mib, gpus if promised else 0, mib if promised else 0)
-        if (used := used_mib(holders, namespace, next(iter(several)).pods, gpu)) is not None:
+        if (used := used_mib(holders, namespace, pods, gpu)) is not None:
             held = replace(held, measured_mib=mib, used_mib=used, wasted_mib=max(0, mib - used))
-        found[namespace] = found.get(namespace, NOTHING).plus(held)
-    return found
+        claim = "" if pods == (name,) else name
+        yield HeldOfGpu(namespace, pods, claim, tuple(each.words for each in several), held)
+
+
+def ranked(several: Iterable[Mapping[str, HeldAmounts]]) -> tuple[str, ...]:
+    """Return the namespaces that have something of nodes, those that have most GPUs first."""
+    sums = Counter[str]()
+    for each in several:
+        for namespace, held in each.items():
+            sums[namespace] += held.gpus
+    return tuple(sorted(sums, key=lambda name: (-sums[name], name)))
 
 
 def _parts(node: NodeUse, known: GpuSizes) -> Iterator[_HeldPart]:
@@ -124,11 +160,16 @@ def _parts(node: NodeUse, known: GpuSizes) -> Iterator[_HeldPart]:
             for pod in gpu.pods:
                 part, mib = _amount(use, gpu, pod.units, unit, known)
                 owner, promised = (pod.namespace, pod.pod, gpu.uuid), pod.state == "promised"
-                yield _HeldPart(owner, (pod.pod,), use.kind == "cores", part, mib, promised)
+                words = f"{_named(gpu)}: {pod.units} {use.unit}{', promised' if promised else ''}"
+                yield _HeldPart(owner, (pod.pod,), words, use.kind == "cores", part, mib, promised)
         yield from _unplaced(use, known)
     for use in node.given_by_claim:
         for gpu in use.gpus:
             yield from _of_claims(use, gpu, known)
+
+
+def _named(gpu: GpuUse) -> str:
+    return f"GPU {gpu.index if gpu.index >= 0 else gpu.uuid}"
 
 
 def _unit(use: ResourceUse, gpu: GpuUse, known: GpuSizes) -> int:
@@ -152,7 +193,8 @@ def _unplaced(use: ResourceUse, known: GpuSizes) -> Iterator[_HeldPart]:
     largest = max(use.gpus, key=lambda gpu: gpu.units)
     for pod in use.unplaced:
         part, mib = _amount(use, largest, pod.units, _unit(use, largest, known), known)
-        yield _HeldPart((pod.namespace, pod.pod, ""), (pod.pod,), use.kind == "cores", part, mib, promised=False)
+        owner, words = (pod.namespace, pod.pod, ""), f"{pod.units} {use.unit} on unknown GPUs"
+        yield _HeldPart(owner, (pod.pod,), words, use.kind == "cores", part, mib, promised=False)
 
 
 def _of_claims(use: ResourceUse, gpu: GpuUse, known: GpuSizes) -> Iterator[_HeldPart]:
@@ -162,4 +204,5 @@ def _of_claims(use: ResourceUse, gpu: GpuUse, known: GpuSizes) -> Iterator[_Held
         part, mib = _amount(use, gpu, units, 0, known)
         part = max(part, (claim.compute_percent or 0) / 100 * known.part.get(gpu.uuid, 1.0))
         owner = (claim.namespace, f"{claim.claim}/{claim.request}", gpu.uuid)
-        yield _HeldPart(owner, claim.pods, compute=False, gpus=part, mib=claim.memory_mib or mib, promised=False)
+        words = f"{_named(gpu)}: {units} {use.unit}"
+        yield _HeldPart(owner, claim.pods, words, compute=False, gpus=part, mib=claim.memory_mib or mib, promised=False)

@@ -10,8 +10,9 @@ from markupsafe import Markup, escape
 
 from gpushare_plugin.base.text import visible
 from gpushare_plugin.base.version import __version__
+from gpushare_plugin.web.colors import NO_COLORS, NamespaceColors
 from gpushare_plugin.web.static_files import STATIC
-from gpushare_plugin.web.tiles import Color, Size, Tile, classes, color_of, reason_for, words_of
+from gpushare_plugin.web.tiles import Color, Size, Tile, classes, reason_for, words_of
 from gpushare_plugin.web.use import held_use, used_parts
 
 
@@ -46,7 +47,6 @@ _environment = Environment(
 _environment.filters["lines"] = _lines
 _environment.globals.update(
     classes=classes,
-    color_of=color_of,
     counted=_counted,
     held_use=held_use,
     used_parts=used_parts,
@@ -82,8 +82,15 @@ def _escaped(text: str) -> str:
     return str(escape(visible(text)))
 
 
-class Links(NamedTuple):
-    """Where the links of a map lead."""
+class RowStyle(NamedTuple):
+    """How the tiles of a map look, and where their links lead."""
+
+    color: Color = "held"
+    """What the colours mean."""
+    colors: NamespaceColors = NO_COLORS
+    """The colours of namespaces."""
+    size: Size = "medium"
+    """The size of the tiles; large ones have their words as text."""
 
     nodes: str = "/nodes/"
     """What the link to a node begins with."""
@@ -91,22 +98,18 @@ class Links(NamedTuple):
     """What stands between the name of the node and the GPU."""
 
 
-_TO_PAGES = Links()
-
-
-def row(  # noqa: PLR0913, PLR0917 - what a row is of, and what the row looks like
-    row_id: str, node: str, several: Iterable[Tile], color: Color, size: Size = "medium", links: Links = _TO_PAGES
-) -> Markup:
-    """Return a node, or a part of a node, as a row of the map; large tiles have their words as text.
+def row(row_id: str, node: str, several: Iterable[Tile], style: RowStyle) -> Markup:
+    """Return a node, or a part of a node, as a row of the map.
 
     No template: that takes five times as long, for 40,000 tiles three seconds.
     """
-    link = f"{links.nodes}{_escaped(node)}"
+    link = f"{style.nodes}{_escaped(node)}"
+    to_gpu = f"{link}{style.gpu}"
     cells = "".join(
-        f'<a class="tile {_escaped(classes(tile, color))}" href="{link}{links.gpu}{_escaped(tile.gpu)}"'
-        + (f">{words}</a>\n" if size == "large" else f' aria-label="{words}"></a>\n')
+        f'<a class="tile {_escaped(classes(tile, style.color, style.colors))}" href="{to_gpu}{_escaped(tile.gpu)}"'
+        + (f">{words}</a>\n" if style.size == "large" else f' aria-label="{words}"></a>\n')
         for tile in several
-        for words in [_escaped(words_of(tile, color))]
+        for words in [_escaped(words_of(tile, style.color))]
     )
     return Markup(  # noqa: S704 - every text is escaped above and below
         f'<tr id="{_escaped(row_id)}" data-node="{_escaped(node)}" role="row">\n'

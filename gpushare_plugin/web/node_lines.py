@@ -1,16 +1,23 @@
 """A line for each node: what is wrong with the node, how the node shares its GPUs, and how much is held and free."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.base.text import some_of
 from gpushare_plugin.observe.cluster.report import NodeUse
-from gpushare_plugin.observe.cluster.tables import all_states, is_fault
+from gpushare_plugin.observe.cluster.tables import is_fault
 from gpushare_plugin.web.tiles import Tile, tiles
 from gpushare_plugin.web.viewer import Viewer
 
 _MOST_NOTICES = 3
-"""The most notices, and the most reasons of faults, in a line; the page of the node has all."""
+"""The most notices in a line; the page of the node has all."""
+_MOST_STATES = 6
+"""The most states of GPUs in a line; the page of the node has all."""
+_MOST_GPUS = 3
+"""The most GPUs named with a state."""
+_OF_NODES = ("node not ready", "node cordoned", "by claim", "not offered")
+"""The states of tiles that a line says of the node, or not at all."""
 _NOBODY = Viewer("", frozenset())
 """A viewer of whom nothing that a tenant wrote is shown."""
 
@@ -40,9 +47,7 @@ class NodeLine(Struct, frozen=True):
     name: str
     """The name of the node."""
     states: tuple[str, ...]
-    """What is wrong with the node and with its GPUs, drift included, in a few words."""
-    reasons: tuple[str, ...]
-    """The first faults of GPUs of which a reason is known, each with the reason."""
+    """What is wrong with the node and with its GPUs, drift included; faults with their reasons and first."""
     faulty: bool
     """Whether a GPU has a fault, or the node is not ready."""
     cordoned: bool
@@ -79,8 +84,7 @@ def node_line(node: NodeUse) -> NodeLine:
     of_models |= {gpu.uuid: gpu.product for gpu in node.not_offered}
     return NodeLine(
         name=node.name,
-        states=tuple(all_states(node)),
-        reasons=tuple(_reasons(shown))[:_MOST_NOTICES],
+        states=(*_states_of(node), *_states_of_gpus(node, shown)),
         faulty=not node.ready or any(each.faulty for each in shown),
         cordoned=node.cordoned or any(each.cordoned for each in shown),
         gpus=len(shown),
@@ -94,8 +98,30 @@ def node_line(node: NodeUse) -> NodeLine:
     )
 
 
-def _reasons(several: Iterable[Tile]) -> Iterator[str]:
-    return (f"GPU {each.gpu}: {state}" for each in several for state in each.states if is_fault(state) and ":" in state)
+def _states_of(node: NodeUse) -> Iterator[str]:
+    if not node.ready:
+        yield "not ready"
+    if node.cordoned:
+        yield "cordoned"
+    for pending in filter(None, (use.pending for use in (*node.resources, *node.given_by_claim))):
+        yield f"{pending} on unknown GPUs"
+
+
+def _states_of_gpus(node: NodeUse, several: Iterable[Tile]) -> Sequence[str]:
+    """Return what is wrong with GPUs, those with the same trouble together."""
+    gpus: dict[str, list[str]] = {}
+    for each in several:
+        for state in each.states:
+            if state not in _OF_NODES:
+                gpus.setdefault(state, []).append(f"GPU {each.gpu}")
+    for unoffered in node.not_offered:
+        if unoffered.reason:
+            gpus.setdefault("not offered", []).append(f"GPU {unoffered.index}")
+    found = [
+        f"{some_of(named, _MOST_GPUS)}{':' if ':' in state else ''} {state}"
+        for state, named in sorted(gpus.items(), key=lambda each: not is_fault(each[0]))
+    ]
+    return [*found[:_MOST_STATES], *([f"{len(found) - _MOST_STATES} more"] if len(found) > _MOST_STATES else [])]
 
 
 def _config(node: NodeUse) -> str:

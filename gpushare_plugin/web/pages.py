@@ -8,7 +8,8 @@ from markupsafe import Markup
 
 from gpushare_plugin.base.recently_used import RecentlyUsed
 from gpushare_plugin.base.structs import Struct, asdict
-from gpushare_plugin.web.markup import name_width, parts, row
+from gpushare_plugin.web.colors import NO_COLORS, NamespaceColors, colors_of
+from gpushare_plugin.web.markup import RowStyle, name_width, parts, row
 from gpushare_plugin.web.picture import Picture, PicturedNode
 from gpushare_plugin.web.query import Query
 from gpushare_plugin.web.tiles import grouped, legend, tiles
@@ -57,36 +58,44 @@ class Pages:
 
     async def map(self, query: Query, viewer: Viewer) -> Iterator[str]:
         """Return the parts of the map, all of them as the cluster is now; other work has its turn meanwhile."""
-        since = self._picture.revision.value
+        since, colors = self._picture.revision.value, self.colors(query, viewer)
         nodes = [each for name, each in self._picture.nodes.items() if query.wants(name)]
         shown = (
-            await self._grouped(nodes, query, viewer) if query.divides_nodes else self._in_order(nodes, query, viewer)
+            await self._grouped(nodes, query, viewer, colors)
+            if query.divides_nodes
+            else self._in_order(nodes, query, viewer, colors)
         )
         return parts(
             "map.html",
             here="/",
             as_of=self._picture.as_of,
-            updates="/updates?" + urlencode({**asdict(query), "since": since}),
+            updates="/updates?" + urlencode({**asdict(query), "since": since, "colors": colors.key}),
             shown=shown,
             names=name_width(each.use.name for each in nodes),
             any_node=bool(self._picture.nodes),
             query=query,
-            legend=legend(query.color, self._picture.namespaces, viewer),
+            legend=legend(query.color, colors, viewer),
             use_unknown=self._picture.unread.problem if query.shows_use and self._picture.unread is NOT_READ else "",
             claims_unknown=self._picture.claims_unknown,
         )
 
-    def _in_order(self, nodes: Sequence[PicturedNode], query: Query, viewer: Viewer) -> _Shown:
+    def colors(self, query: Query, viewer: Viewer) -> NamespaceColors:
+        """Return the colours of the namespaces of a map; none where colours mean something else."""
+        return colors_of(self._picture.ranked, viewer) if query.color == "namespace" else NO_COLORS
+
+    def _in_order(self, nodes: Sequence[PicturedNode], query: Query, viewer: Viewer, colors: NamespaceColors) -> _Shown:
         """Return whole nodes, whose rows are made as the rows are taken."""
-        rows = (row.markup for node in nodes for row in self.rows(node, query, viewer))
+        rows = (row.markup for node in nodes for row in self.rows(node, query, viewer, colors))
         return _Shown(sum(each.gpus for each in nodes), sum(each.gpus > 0 for each in nodes), [("", rows)])
 
-    async def _grouped(self, nodes: Sequence[PicturedNode], query: Query, viewer: Viewer) -> _Shown:
+    async def _grouped(
+        self, nodes: Sequence[PicturedNode], query: Query, viewer: Viewer, colors: NamespaceColors
+    ) -> _Shown:
         """Return the GPUs that are wanted in their groups; other work has its turn meanwhile."""
         groups: dict[str, list[Markup]] = {}
         gpus, found = 0, set[str]()
         for count, node in enumerate(nodes):
-            for each in self.rows(node, query, viewer):
+            for each in self.rows(node, query, viewer, colors):
                 groups.setdefault(each.group, []).append(each.markup)
                 gpus += each.gpus
                 found.add(each.node)
@@ -94,21 +103,23 @@ class Pages:
                 await asyncio.sleep(0)
         return _Shown(gpus, len(found), sorted(groups.items()))
 
-    def rows(self, node: PicturedNode, query: Query, viewer: Viewer) -> list[NodeRow]:
-        """Return the rows of a node, a row for each group that the node is in."""
+    def rows(
+        self, node: PicturedNode, query: Query, viewer: Viewer, colors: NamespaceColors = NO_COLORS
+    ) -> list[NodeRow]:
+        """Return the rows of a node, a row for each group that the node is in; see `colors`."""
         if query.chooses_gpus:
-            return self._made(node, query, viewer)
+            return self._made(node, query, viewer, colors)
         revision = node.use_revision if query.shows_use else node.revision
-        key = (node.use.name, revision, query.group, query.color, query.size == "large", viewer.namespaces)
+        key = (node.use.name, revision, query.group, query.color, query.size == "large", colors.key, viewer.namespaces)
         kept = self._rows.get(key)
-        return self._rows.put(key, self._made(node, query, viewer)) if kept is None else kept
+        return self._rows.put(key, self._made(node, query, viewer, colors)) if kept is None else kept
 
-    def _made(self, node: PicturedNode, query: Query, viewer: Viewer) -> list[NodeRow]:
-        name = node.use.name
+    def _made(self, node: PicturedNode, query: Query, viewer: Viewer, colors: NamespaceColors) -> list[NodeRow]:
+        name, style = node.use.name, RowStyle(query.color, colors, query.size)
         usage = node.reading.usage if query.shows_use else None
         wanted = (each for each in tiles(node.use, viewer, usage) if query.wants_tile(each, node.use))
         return [
-            NodeRow(row_id, name, group, len(several), row(row_id, name, several, query.color, query.size))
+            NodeRow(row_id, name, group, len(several), row(row_id, name, several, style))
             for group, several in grouped(wanted, query.group, node.pool).items()
             for row_id in [f"{name}/{quote(group)}"]  # without spaces, and another ID for each group
         ]

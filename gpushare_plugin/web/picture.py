@@ -12,7 +12,7 @@ from gpushare_plugin.ledger.node import Node
 from gpushare_plugin.ledger.occupancy import NodeAccount
 from gpushare_plugin.observe.cluster.by_claim import node_with_claims
 from gpushare_plugin.observe.cluster.report import NodeUse, node_use
-from gpushare_plugin.web.held import HeldAmounts, held_by_namespace, sizes
+from gpushare_plugin.web.held import HeldAmounts, held_by_namespace, ranked, sizes
 from gpushare_plugin.web.standing import ClusterStanding
 from gpushare_plugin.web.tiles import gpus_of
 from gpushare_plugin.web.use import NOT_READ, UseReading
@@ -66,7 +66,7 @@ class Picture:
         self.waiting: Mapping[str, WaitingPod] = {}
         """The pods without a node, by UID."""
         self._namespaces: frozenset[str] | None = None
-        self._named: tuple[frozenset[str], int] = frozenset[str](), first
+        self._ranked: tuple[str, ...] | None = None
         self.revision: Published[int] = Published(first)
         """The number of the newest change."""
         self.whole_changed = first
@@ -99,17 +99,17 @@ class Picture:
         return datetime.now(UTC) - timedelta(seconds=self.silence() or 0.0)
 
     @property
-    def namespaces_changed(self) -> int:
-        """The revision in which other namespaces than before were first seen here."""
-        if self.namespaces != self._named[0]:
-            self._named = self.namespaces, self.revision.value
-        return self._named[1]
+    def ranked(self) -> tuple[str, ...]:
+        """The namespaces that have something, those that have most first."""
+        if self._ranked is None:
+            self._ranked = ranked(node.held for node in self._nodes.values())
+        return self._ranked
 
     def refresh(
         self, account: ClusterAccount, claims: ClusterClaims, waiting: Mapping[str, WaitingPod] = _NOBODY
     ) -> None:
         """Take in what has changed in the account and the claims of the cluster, and the pods without a node."""
-        self.account, self._namespaces = account, None
+        self.account, self._namespaces, self._ranked = account, None, None
         account.use_policy(self.standing.extender.policy)
         revision = self.revision.value + 1
         # What is known of a node is another object after every change of the node, of its pods or of its claims.

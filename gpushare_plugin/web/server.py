@@ -18,6 +18,7 @@ from gpushare_plugin.web.node_page import NodePage
 from gpushare_plugin.web.nodes_page import NodesPage
 from gpushare_plugin.web.pages import Pages
 from gpushare_plugin.web.paging import updates
+from gpushare_plugin.web.pods import PodsPage
 from gpushare_plugin.web.query import Query
 from gpushare_plugin.web.sending import failed, in_parts
 from gpushare_plugin.web.static_files import STATIC
@@ -70,6 +71,7 @@ class WebServer:
         self._nodes = NodesPage(picture)
         self._node = NodePage(picture, followed.faults)
         self._fits = FitsPage(picture)
+        self._pods = PodsPage(picture)
         self._teams = TeamsPage(picture, followed.teams)
         self._waiting = WaitingPages(picture, lambda: followed.judged)
         self._access = access
@@ -135,8 +137,10 @@ class WebServer:
                 found = await self._fits.manifest(form.get("manifest", ""), form.get("placement", ""))
             case "fits", "", "":
                 found = await self._fits.short(request.query.get("request", ""), request.query.get("placement", ""))
+            case "pods", "", "":
+                found = await self._pods.all(request.query, viewer)
             case "teams", "", "":
-                found = self._teams.all(request.query.get("page", ""), viewer)
+                found = self._teams.all(request.query.get("page", ""), viewer, request.query.get("order", ""))
             case "waiting", "", "":
                 found = await self._waiting.all(request.query.get("page", ""), viewer)
             case "waiting", _, pod:
@@ -151,7 +155,7 @@ def _interest(request: web.BaseRequest) -> Interest | None:
             return Query.of(request.query).interest
         case "nodes", _, node if node:
             return Interest(node, whole_name=True)
-        case "teams", "", "":
+        case (("teams" | "pods"), "", ""):
             return Interest()
     return None
 

@@ -7,18 +7,20 @@ from datetime import datetime
 from markupsafe import Markup
 
 from gpushare_plugin.observe.cluster.report import ClusterReport
-from gpushare_plugin.web.markup import Links, name_width, rendered, row
+from gpushare_plugin.web.colors import colors_of
+from gpushare_plugin.web.held import held_by_namespace, ranked, sizes
+from gpushare_plugin.web.markup import RowStyle, name_width, rendered, row
 from gpushare_plugin.web.static_files import STATIC
 from gpushare_plugin.web.tiles import gpus_of, legend, tiles
 from gpushare_plugin.web.use import NOT_READ
 from gpushare_plugin.web.viewer import EVERYTHING
 
-_WITHIN = Links("#", "/")
-
 
 def single_file(report: ClusterReport, made: datetime) -> str:
     """Return a report as HTML; `made` is the time of the report, an aware time."""
     style = STATIC["/static/style.css"].body.decode()
+    colors = colors_of(ranked(held_by_namespace(node, sizes(None)) for node in report.nodes), EVERYTHING)
+    look = RowStyle("namespace", colors, nodes="#", gpu="/")
     found = [(node, list(tiles(node, EVERYTHING))) for node in report.nodes]
     return rendered(
         "single_file.html",
@@ -27,9 +29,9 @@ def single_file(report: ClusterReport, made: datetime) -> str:
         made=made,
         report=report,
         gpus=sum(len(several) for _, several in found),
-        legend=legend("held", frozenset(), EVERYTHING),
+        legend=legend("namespace", colors, EVERYTHING),
         names=name_width(node.name for node in report.nodes),
-        rows=[row(f"row-{node.name}", node.name, several, "held", links=_WITHIN) for node, several in found],
+        rows=[row(f"row-{node.name}", node.name, several, look) for node, several in found],
         nodes=[(node, gpus_of(node).items()) for node in report.nodes],
         viewer=EVERYTHING,
         reading=NOT_READ,

@@ -14,7 +14,7 @@ from gpushare_plugin.web.markup import rendered
 from gpushare_plugin.web.paging import page_of, updates
 from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.teams import Team, Teams
-from gpushare_plugin.web.tiles import OTHERS
+from gpushare_plugin.web.tiles import OTHERS, STEPS
 from gpushare_plugin.web.use import NOT_READ, percent
 from gpushare_plugin.web.viewer import Viewer
 
@@ -29,8 +29,12 @@ COLUMNS = (
     "GiB-hours used",
     "GiB-hours wasted",
     "Use unknown",
+    "GiB used now",
+    "Used of GiB held",
 )
 """The columns of page and CSV; the promised amounts are among the held ones."""
+ORDERS = {"": "who holds most", "use": "who uses least of it"}
+"""The orders of the namespaces, by the word in the address."""
 _UNKNOWN = "unknown"
 """The value of what was used and wasted where nobody measured."""
 _ROWS = 200
@@ -55,10 +59,12 @@ class TeamsPage:
         """Show `teams`, which `picture` changes."""
         self._picture, self._teams = picture, teams
 
-    def all(self, number: str, viewer: Viewer) -> str:
-        """Return a page of the namespaces, by the number of the page from 1."""
-        now = time.monotonic()
+    def all(self, number: str, viewer: Viewer, order: str = "") -> str:
+        """Return a page of the namespaces in one of ORDERS, by the number of the page from 1."""
+        now, order = time.monotonic(), order if order in ORDERS else ""
         teams, (since, until) = self._teams.seen_by(viewer, now), self._time(now)
+        if order:
+            teams.sort(key=_least_used)
         part = page_of(number, len(teams), _ROWS)
         return rendered(
             "teams.html",
@@ -66,7 +72,9 @@ class TeamsPage:
             as_of=self._picture.as_of,
             updates=updates(self._picture.revision.value, Interest()),
             columns=COLUMNS,
-            rows=[list(_cells(each, thousands=",")) for each in teams[part.rows]],
+            rows=[(list(_cells(each, thousands=",")), _level(each)) for each in teams[part.rows]],
+            orders=ORDERS,
+            order=order,
             use_unknown=self._picture.unread.problem if self._picture.unread is NOT_READ else "",
             others=OTHERS,
             part=part,
@@ -98,6 +106,18 @@ def _cells(team: Team, thousands: str = "") -> Iterator[str]:
     yield from (f"{team.gpu_hours:{thousands}.2f}", f"{team.gib_hours:{thousands}.1f}")
     yield from (_UNKNOWN if each is None else f"{each:{thousands}.1f}" for each in (team.used_hours, team.wasted_hours))
     yield _UNKNOWN if team.unknown_part is None else percent(team.unknown_part)
+    yield _UNKNOWN if held.used_part is None else f"{held.used_mib / 1024:{thousands}.1f}"
+    yield percent(held.used_part)
+
+
+def _level(team: Team) -> int | None:
+    """Return how much of STEPS of a bar is filled by what a namespace uses of what it holds; None where unknown."""
+    return None if team.held.used_part is None else min(STEPS, round(STEPS * team.held.used_part))
+
+
+def _least_used(team: Team) -> tuple[bool, float]:
+    """Return the place of a namespace where those that use least of what they hold come first; unknown use last."""
+    return team.held.used_part is None, team.held.used_part or 0.0
 
 
 def _harmless(name: str) -> str:

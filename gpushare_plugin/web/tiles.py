@@ -1,6 +1,5 @@
 """The map: a tile for each GPU, with how much of the GPU is held, by whom, and what is wrong with it."""
 
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
@@ -10,11 +9,10 @@ from gpushare_plugin.core.usage import Usage
 from gpushare_plugin.observe.cluster.by_claim import HELD_BY_CLAIMS
 from gpushare_plugin.observe.cluster.report import GpuUse, NodeUse, ResourceUse, UnofferedGpu
 from gpushare_plugin.observe.cluster.tables import gpu_states, is_fault
+from gpushare_plugin.web.colors import MORE, NO_COLORS, NamespaceColors
 from gpushare_plugin.web.use import LEVELS, Holders, UsedParts, held_use, holders_of, used_parts
 from gpushare_plugin.web.viewer import Viewer
 
-COLORS = 12
-"""The colours by which namespaces are told apart."""
 STEPS = 20
 """The levels to which a tile can be filled."""
 
@@ -192,12 +190,15 @@ def _seen(namespace: str, viewer: Viewer) -> str:
     return namespace if viewer.sees(namespace) else OTHERS
 
 
-def classes(tile: Tile, color: Color) -> str:
-    """Return the classes of a tile in the style sheet: its colour, its level and its borders."""
+def classes(tile: Tile, color: Color, colors: NamespaceColors = NO_COLORS) -> str:
+    """Return the classes of a tile in the style sheet: its colour, its level and its borders.
+
+    `colors` are those of the namespaces, where these are shown.
+    """
     level = -(-tile.held * STEPS // 100)
     if color == "use" and tile.used.level not in {"unknown", "idle"}:
         level = max(level, 1)  # a colour is seen of a GPU that is used, and that nobody holds
-    found = [f"h{level}", _color(tile, color)]
+    found = [f"h{level}", _color(tile, color, colors)]
     if tile.promised:
         found.append("promised")
     if tile.cordoned:
@@ -207,17 +208,13 @@ def classes(tile: Tile, color: Color) -> str:
     return " ".join(filter(None, found))
 
 
-def _color(tile: Tile, color: Color) -> str:
+def _color(tile: Tile, color: Color, colors: NamespaceColors) -> str:
     if color == "namespace":
-        return color_of(tile.namespaces[0]) if tile.namespaces else ""
+        first = next(iter(tile.namespaces), None)
+        return "" if first is None else "others" if first == OTHERS else colors.of(first)
     if color == "use":
         return f"u-{tile.used.level}"
     return f"w-{tile.way or 'none'}" if color == "way" else ""
-
-
-def color_of(namespace: str) -> str:
-    """Return the class of a namespace's colour, which is the same everywhere and always."""
-    return "others" if namespace == OTHERS else f"c{zlib.crc32(namespace.encode()) % COLORS}"
 
 
 def grouped(several: Iterable[Tile], by: Grouping, pool: str) -> Mapping[str, list[Tile]]:
@@ -243,11 +240,8 @@ def words_of(tile: Tile, color: Color) -> str:
     return "; ".join(said)
 
 
-def legend(color: Color, namespaces: Iterable[str], viewer: Viewer) -> Iterator[tuple[str, str]]:
-    """Yield the classes of samples of colours and borders, each with its meaning.
-
-    `namespaces` are those with pods or claims; the first of these that the viewer may see have samples.
-    """
+def legend(color: Color, colors: NamespaceColors, viewer: Viewer) -> Iterator[tuple[str, str]]:
+    """Yield the classes of samples of colours and borders, each with its meaning."""
     if color == "held":
         yield from (("h0", "free"), ("h10", "half held"), ("h20", "all held"))
     elif color == "way":
@@ -256,19 +250,16 @@ def legend(color: Color, namespaces: Iterable[str], viewer: Viewer) -> Iterator[
         yield "h10", "height: the held part; colour: the used part"
         yield from ((f"h20 u-{level}", LEVELS[level]) for level in LEVELS)
     else:
-        seen = sorted(filter(viewer.sees, namespaces))
-        yield from ((f"h20 {color_of(each)}", each) for each in seen[:_SAMPLES])
-        if len(seen) > _SAMPLES:
-            yield "h0", f"{len(seen) - _SAMPLES} more"
+        yield from ((f"h20 {of_namespace}", each) for each, of_namespace in colors.classes.items())
+        if colors.more:
+            yield f"h20 {MORE}", f"{colors.more} more that hold less"
         if viewer.namespaces is not None:
-            yield f"h20 {color_of(OTHERS)}", OTHERS
+            yield "h20 others", OTHERS
     yield "h20 promised", "promised, not confirmed"
     yield "h10 bad", "faulty, over capacity (pods have more than the GPU has), not ready, or a limit not in effect"
     yield "h10 cordoned", "cordoned"
 
 
-_SAMPLES = 24
-"""The most namespaces with a sample of their colour."""
 _NAMED = 3
 """The most namespaces, and the most pods, in the words of a tile."""
 _WAYS = {

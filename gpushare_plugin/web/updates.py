@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
+from gpushare_plugin.web.colors import NO_COLORS, NamespaceColors
 from gpushare_plugin.web.following import FollowedPicture
 from gpushare_plugin.web.pages import Pages
 from gpushare_plugin.web.paging import interest_of, number_in
@@ -40,13 +41,15 @@ async def stream(
     interest = interest_of(request.query) if whole else query.interest
     clock = asyncio.get_running_loop().time
     begun, reloaded, was_silent = clock(), -math.inf, False
+    colors, shown_colors = NO_COLORS, request.query.get("colors", "")
     while clock() < begun + LONGEST:
         followed.interests.show(interest, clock())
         replaced, revision = picture.revision.replaced, picture.revision.value
         if whole:
             rows = _reload(picture.held_changed if interest is None else revision, shown, revision)
         else:
-            rows = _changes(picture, pages, query, viewer, shown)
+            colors = pages.colors(query, viewer)
+            rows = _changes(picture, pages, query, viewer, shown, colors) if colors.key == shown_colors else None
         if whole and clock() > max(begun, reloaded) + _AGES:
             rows = None
         if rows is None and (early := reloaded + _PAUSE - clock()) > 0:
@@ -55,7 +58,7 @@ async def stream(
         silence = picture.silence()
         await answer.write(_answering(silence, was_silent=was_silent) + _event(revision, rows))
         reloaded = clock() if rows is None else reloaded
-        was_silent, shown = silence is not None, revision
+        was_silent, shown, shown_colors = silence is not None, revision, colors.key
         try:
             async with asyncio.timeout(_ALIVE):
                 await replaced.wait()
@@ -86,17 +89,19 @@ def _reload(changed: int, shown: int, revision: int) -> _Rows | None:
     return {} if changed <= shown <= revision else None
 
 
-def _changes(picture: Picture, pages: Pages, query: Query, viewer: Viewer, shown: int) -> _Rows | None:
+def _changes(  # noqa: PLR0913, PLR0917 - what is shown to whom
+    picture: Picture, pages: Pages, query: Query, viewer: Viewer, shown: int, colors: NamespaceColors
+) -> _Rows | None:
     """Return the rows of nodes that have changed; None where the page has to be loaded again."""
-    by_namespace = query.color == "namespace"
-    changed_whole = max(picture.whole_changed, picture.namespaces_changed) if by_namespace else picture.whole_changed
-    if not changed_whole <= shown <= picture.revision.value:
+    if not picture.whole_changed <= shown <= picture.revision.value:
         return None
     several = picture.changed_since(shown, with_use=query.shows_use)
     changed = [each for each in several if query.wants(each.use.name)]
     if len(changed) > _AT_MOST:
         return None
-    return {each.use.name: {row.id: str(row.markup) for row in pages.rows(each, query, viewer)} for each in changed}
+    return {
+        each.use.name: {row.id: str(row.markup) for row in pages.rows(each, query, viewer, colors)} for each in changed
+    }
 
 
 def _event(revision: int, rows: _Rows | None) -> bytes:

@@ -55,6 +55,7 @@ VIEWS = (
     View("map-telephone", "/?color=namespace", TELEPHONE, 700),
     View("nodes", "/nodes", height=480),
     View("node", "/nodes/gpu-0003"),
+    View("pods", "/pods", height=480),
     View("teams", "/teams", height=400),
     View("fits", "/fits?request=30+GiB", height=680),
     View("waiting", "/waiting", height=400),

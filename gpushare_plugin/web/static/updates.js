@@ -38,16 +38,25 @@ function pauseAfter(failures) {
   return seconds(Math.min(2 ** (failures - 1), LONGEST_PAUSE) * (0.5 + Math.random() / 2));
 }
 
-// Replaces elements; the focus and the place on the page stay.
+// Returns how to find an element again in a new page: by its ID, or as one of the links to the same address.
+function finder(element) {
+  const [id, link] = [element?.id, element?.getAttribute("href")];
+  if (id) return () => document.getElementById(id);
+  if (!link) return () => null;
+  const alike = () => [...main.querySelectorAll(`[href="${CSS.escape(link)}"]`)];
+  const place = alike().indexOf(element);
+  return () => alike()[place] ?? alike()[0];
+}
+
+// Replaces elements; the focus, the place on the page and the place within each table that scrolls stay.
 function keepingPlace(replace) {
   const focused = document.activeElement;
-  const [id, link] = [focused?.id, focused?.getAttribute("href")];
+  const again = finder(focused);
   const [left, top] = [scrollX, scrollY];
+  const scrolled = [...main.querySelectorAll("table[id]")].filter((each) => each.scrollLeft > 0).map((each) => [each.id, each.scrollLeft]);
   replace();
-  if (!focused?.isConnected) {
-    const next = id ? document.getElementById(id) : link && main.querySelector(`[href="${CSS.escape(link)}"]`);
-    next?.focus({ preventScroll: true });
-  }
+  if (!focused?.isConnected) again()?.focus({ preventScroll: true });
+  for (const [id, within] of scrolled) document.getElementById(id)?.scrollTo(within, 0);
   scrollTo(left, top);
 }
 

@@ -185,7 +185,7 @@ def test_the_file_has_the_rows_of_the_page_without_formulas() -> None:
     assert tuple(header) == COLUMNS
     assert [row[0] for row in rows] == ["plain", r"'\tx", "'-x", "'@sum", "'=1+1"]
     assert rows[0][1:5] == ["0.33", "0.00", "5.0", "0.0"]
-    assert {tuple(row[-3:]) for row in rows} == {("unknown", "unknown", "100 %")}
+    assert {tuple(row[-5:]) for row in rows} == {("unknown", "unknown", "100 %", "unknown", "unknown")}
     shown = page.all("", EVERYTHING)
     assert all(f'<th scope="col">{column}</th>' in shown for column in COLUMNS)
     assert '<a href="/?namespace=plain">plain</a>' in shown
@@ -202,8 +202,26 @@ def test_large_numbers_have_thousands_on_the_page_alone() -> None:
     picture, teams = Picture(), Teams()
     teams.take({"a": holding({"red": HeldAmounts(1234 * WHOLE, 2345 * 1024)})}, 0)
     page = TeamsPage(picture, teams)
-    assert {"1,234.00", "2,345.0"} <= set(re.findall("<td>(.*?)</td>", page.all("", EVERYTHING)))
+    assert {"1,234.00", "2,345.0"} <= set(re.findall("[0-9,.]+", page.all("", EVERYTHING)))
     assert "red,1234.00,0.00,2345.0," in page.csv(EVERYTHING).text
+
+
+def test_who_uses_least_of_what_is_held_is_first_where_asked() -> None:
+    """By the part of what is known to be used; whoever is not known is last and never 0, and the order stays."""
+    picture, teams = Picture(), Teams()
+    held = {
+        "busy": HeldAmounts(3 * WHOLE, 1024, measured_mib=1024, used_mib=900),
+        "idle": HeldAmounts(2 * WHOLE, 4096, measured_mib=4096, used_mib=512),
+        "unseen": HeldAmounts(WHOLE, 1024),
+    }
+    teams.take({"a": holding(held)}, 0)
+    page = TeamsPage(picture, teams)
+    text = page.all("", EVERYTHING, "use")
+    assert re.findall('href="/pods.namespace=(.*?)"', text) == ["idle", "busy", "unseen"]
+    assert re.findall('href="/pods.namespace=(.*?)"', page.all("", EVERYTHING)) == ["busy", "idle", "unseen"]
+    assert re.findall('class="bar (.*?)">(.*?)<', text) == [("h2", "12 %"), ("h18", "88 %")]
+    *_, used, part = next(row for row in csv.reader(io.StringIO(page.csv(EVERYTHING).text)) if row[0] == "idle")
+    assert (used, part) == ("0.5", "12 %")
 
 
 async def test_users_of_a_cluster_see_their_own_namespaces(tmp_path: Path) -> None:
@@ -211,7 +229,12 @@ async def test_users_of_a_cluster_see_their_own_namespaces(tmp_path: Path) -> No
     async with ApiServer() as server:
         a_cluster(server)
         async with visited(server, tmp_path) as address:
-            for path, seen in (("/teams", "red"), ("/teams.csv", "red,0.20"), ("/nodes", "6 of 30 GiB")):
+            for path, seen in (
+                ("/teams", "red"),
+                ("/teams.csv", "red,0.20"),
+                ("/pods", "red-pod"),
+                ("/nodes", "6 of 30 GiB"),
+            ):
                 status, text = await asked(f"{address}{path}", "token-of-alice")
                 assert (status, seen in text, "blue" in text) == (200, True, False), path
             assert "blue,0.20" in (await asked(f"{address}/teams.csv", "token-of-olga"))[1]

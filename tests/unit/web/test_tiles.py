@@ -4,6 +4,9 @@ import re
 from itertools import product
 from typing import get_args
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gpushare_plugin.claims.claim import AllocatedDevice
 from gpushare_plugin.claims.cluster import ClusterClaims, HeldByClaim, OfferedDevices
 from gpushare_plugin.claims.device import Capacity, Device
@@ -12,8 +15,9 @@ from gpushare_plugin.ledger.node import GPU_MEMORY
 from gpushare_plugin.ledger.node_record import ResourceRecord
 from gpushare_plugin.observe.cluster.by_claim import with_claims
 from gpushare_plugin.observe.cluster.report import NodeUse
-from gpushare_plugin.web.markup import row
-from gpushare_plugin.web.tiles import OTHERS, Color, Size, classes, color_of, grouped, reason_for, tiles
+from gpushare_plugin.web.colors import COLORS, MORE, colors_of
+from gpushare_plugin.web.markup import RowStyle, row
+from gpushare_plugin.web.tiles import OTHERS, Color, Size, classes, grouped, reason_for, tiles
 from gpushare_plugin.web.viewer import EVERYTHING, Viewer
 from tests.unit.claims.node import DRIVER
 from tests.unit.ledger.objects import uuid
@@ -60,14 +64,28 @@ def test_a_node_that_is_not_ready_marks_all_its_gpus() -> None:
 
 
 def test_the_colour_is_of_the_namespace_that_holds_most() -> None:
-    """The namespace with most units gives the colour, which depends on its name alone."""
+    """The namespace with most units gives the colour."""
     cluster = Cluster()
     cluster.node("a", recorded(gpu("a", 0)))
     cluster.pod("small", 2, "a", on=0, namespace="red")
     cluster.pod("large", 5, "a", on=0, namespace="blue")
     (tile,) = tiles(node(cluster), EVERYTHING)
     assert tile.namespaces == ("blue", "red")
-    assert classes(tile, "namespace") == f"h10 {color_of('blue')}"
+    colors = colors_of(["blue", "red"], EVERYTHING)
+    assert classes(tile, "namespace", colors) == f"h10 {colors.of('blue')}"
+
+
+@given(st.lists(st.text(min_size=1), unique=True, max_size=20), st.data())
+def test_no_two_namespaces_that_hold_most_are_alike(ranked: list[str], data: st.DataObject) -> None:
+    """The others share a pattern; colours stay while what namespaces hold changes, and nobody learns of others."""
+    colors = colors_of(ranked, EVERYTHING)
+    assert len({colors.of(each) for each in ranked[:COLORS]}) == min(len(ranked), COLORS)
+    assert {colors.of(each) for each in ranked[COLORS:]} <= {MORE}
+    assert colors.more == max(0, len(ranked) - COLORS)
+    largest = data.draw(st.permutations(ranked[:COLORS]))
+    assert colors_of([*largest, *ranked[COLORS:]], EVERYTHING) == colors
+    seen = ranked[::2]
+    assert colors_of(ranked, Viewer("alice", frozenset(seen))) == colors_of(seen, EVERYTHING)
 
 
 def test_namespaces_that_a_viewer_may_not_see_have_no_name() -> None:
@@ -122,7 +140,7 @@ def test_nothing_of_a_row_is_markup_but_ours() -> None:
     cluster.pod("pod", 3, attack, on=0, namespace=attack)
     several = list(tiles(node(cluster), EVERYTHING))
     for color, size in product(get_args(Color), get_args(Size)):
-        made = row(attack, attack, several, color, size)
+        made = row(attack, attack, several, RowStyle(color, colors_of([attack], EVERYTHING), size))
         assert made.count("<") == len(re.findall("</?(?:tr|th|td|a)[ >]", made))
         assert made.count('"') == 2 * len(re.findall('="', made))
         assert "script>" not in made
