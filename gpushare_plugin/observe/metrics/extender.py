@@ -30,17 +30,17 @@ class ExtenderView(Struct, frozen=True):
 
 _REQUESTS = Metric[ExtenderView](
     "gpushare_extender_requests_total",
-    "Scheduler extender: requests by verb; the result is done, refused (with a reason) or failed (a defect).",
+    "Scheduler extender: requests by verb; results are done, refused (with a reason) and failed (a defect).",
     ("verb", "result"),
 )
 _REFUSALS = Metric[ExtenderView](
     "gpushare_extender_refusals_total",
-    "Scheduler extender: pods refused; by pods in their place (no_room), for good (unfit), or by failure.",
+    "Scheduler extender: refused pods: no_room (others have the units), unfit (no such GPU), not_leading, bind_failed.",
     ("reason",),
 )
 _DURATIONS = Metric[ExtenderView](
     "gpushare_extender_request_duration_seconds",
-    "Scheduler extender: requests by verb and HTTP status, and how long they took; a bind includes the API server.",
+    "Scheduler extender: durations of requests by verb and HTTP status.",
     ("verb", "code"),
     # By default, kube-scheduler waits 5 s for an answer.
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
@@ -74,41 +74,41 @@ EXTENDER_METRICS: tuple[Metric[ExtenderView], ...] = (
     ),
     single(
         "gpushare_extender_ready",
-        "Scheduler extender: 1 if it leads and has listed all Nodes and Pods, so that it answers; 0 otherwise.",
+        "Scheduler extender: 1 if it leads and has listed all Nodes and Pods, 0 otherwise.",
         lambda view: view.ready,
     ),
     single(
         "gpushare_extender_nodes",
-        "Scheduler extender: Nodes that it places pods on.",
+        "Scheduler extender: Nodes for pods with GPUs.",
         lambda view: view.nodes,
     ),
     single(
         "gpushare_extender_promises",
-        "Scheduler extender: pods that have GPUs promised and were not seen as bound yet.",
+        "Scheduler extender: pods with promised GPUs, not yet seen as bound.",
         lambda view: view.promises,
     ),
     _REQUESTS,
     _REFUSALS,
     single(
         "gpushare_extender_cache_age_seconds",
-        "Scheduler extender: seconds since the API server last confirmed what is known of Nodes and Pods.",
+        "Scheduler extender: seconds since the API server last confirmed Nodes and Pods.",
         lambda view: view.cache_age,
     ),
     Metric(
         "gpushare_extender_api_errors_total",
-        "Scheduler extender: requests to the API server that failed, with the reasons of gpushare_api_errors_total.",
+        "Scheduler extender: failed requests to the API server.",
         ("reason",),
         lambda view: [((kind,), count) for kind, count in view.api_errors.items()],
     ),
     single(
         "gpushare_extender_longest_pause_seconds",
-        "Scheduler extender: the longest time in the last minute or two in which its event loop could do nothing else.",
+        "Scheduler extender: longest pause of the event loop in the last two minutes.",
         lambda view: view.longest_pause,
     ),
     _DURATIONS,
     single(
         "gpushare_extender_certificate_expiration_timestamp_seconds",
-        "Scheduler extender: when the certificate of its HTTPS, or one of its chain, ends, in seconds since 1970.",
+        "Scheduler extender: when the HTTPS certificate ends, in seconds since 1970.",
         lambda view: view.certificate_end,
     ),
 )

@@ -148,31 +148,31 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_driver_info",
-        "Version of the NVIDIA driver and the newest CUDA version it supports.",
+        "Versions of the NVIDIA driver and of its newest CUDA.",
         ("driver_version", "cuda_version"),
         lambda view: [(_driver(view), 1)] if view.snapshot.inventory.driver_version else [],
     ),
     Metric(
         "gpushare_gpu_info",
-        "Each GPU and MIG instance, with its mode: memory, time-slicing, mps, exclusive, or none if it is not offered.",
+        "Each GPU and MIG instance with its mode: memory, time-slicing, mps, exclusive, or none if not offered.",
         (*_GPU, "product", "mode"),
         lambda view: [((*names_of(gpu), gpu.product, view.snapshot.mode(gpu) or "none"), 1) for gpu in view.gpus],
     ),
     Metric(
         "gpushare_gpu_memory_bytes",
-        "Memory of a GPU that containers can use: the total without what the driver reserves; none where unknown.",
+        "Memory of a GPU that containers can use; none where unknown.",
         _GPU,
         lambda view: [(names_of(gpu), gpu.memory_mib * MIB) for gpu in view.gpus if gpu.memory_mib],
     ),
     Metric(
         "gpushare_gpu_healthy",
-        "1 if the GPU can be allocated; 0 if faulty, cordoned or not served by MPS (reason: annotation gpushare/gpus).",
+        "1 if the GPU can be allocated, 0 if not.",
         _GPU,
         lambda view: [(names_of(gpu), gpu.uuid not in view.snapshot.excluded) for gpu in view.gpus],
     ),
     Metric(
         "gpushare_gpu_unhealthy",
-        "1 if this is why a GPU cannot be allocated, 0 if not: fault, mps (MPS does not serve it) or cordon.",
+        "1 if a GPU cannot be allocated for this reason: fault, mps, limits or cordon; 0 if not.",
         (*_GPU, "reason"),
         lambda view: [
             ((*names_of(gpu), cause), cause in causes)
@@ -184,13 +184,13 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_gpu_xid_errors_total",
-        "Errors that the driver reported, by XID, also those that are ignored; without index for no particular GPU.",
+        "Errors of the driver by XID, ignored XIDs included; no index where no GPU is named.",
         (*_GPU, "xid"),
         lambda view: list(view.xid_errors),
     ),
     Metric(
         "gpushare_gpu_mps_served",
-        "1 if MPS serves a GPU that is shared through it, 0 if not; only for such GPUs.",
+        "1 if MPS serves a GPU under MPS, 0 if not.",
         _GPU,
         lambda view: [
             (names_of(gpu), "mps" not in view.snapshot.causes(gpu))
@@ -200,30 +200,30 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_gpu_waiting",
-        "1 while pods hold units of the previous mode, so that the GPU is not shared as configured yet; 0 otherwise.",
+        "1 while pods hold units of the previous mode, 0 otherwise.",
         _GPU,
         lambda view: [(names_of(gpu), gpu.uuid in view.snapshot.waiting) for gpu in view.gpus],
     ),
     Metric(
         "gpushare_gpu_isolation",
-        "Isolation of a GPU for which the config lists several; 1 if it is the first of the list (wanted), 0 if not.",
+        "Isolation of a GPU with several in the config; 1 if the first of the list (wanted), 0 if not.",
         (*_GPU, "isolation", "wanted"),
         lambda view: list(view.isolations),
     ),
     single(
         "gpushare_gpus_unresponsive",
-        "Number of GPUs that do not respond, never responded, or are no longer present.",
+        "GPUs that do not respond, never responded, or are gone.",
         lambda view: sum(each.number is None for each in view.snapshot.inventory.failed),
     ),
     Metric(
         "gpushare_gpu_units",
-        "Units of a GPU that are offered, healthy or not.",
+        "Units offered of a GPU, healthy or not.",
         _OFFER,
         lambda view: [(labels, units) for labels, units, _ in view.offers],
     ),
     Metric(
         "gpushare_gpu_units_allocatable",
-        "Units of a GPU that are offered and healthy, so that pods can get them or have them.",
+        "Units offered of a GPU and healthy, held or not.",
         _OFFER,
         lambda view: [
             (labels, 0 if labels[1] in view.snapshot.excluded else count) for labels, count, _ in view.offers
@@ -231,7 +231,7 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_gpu_units_used",
-        "Units of a GPU that containers hold, as the kubelet showed them at the last look at the usage.",
+        "Units of a GPU that containers hold, by the kubelet.",
         _OFFER,
         lambda view: [
             (labels, held.get((labels[2], labels[1]), 0))
@@ -242,13 +242,13 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_gpu_unit_memory_bytes",
-        "Memory of one unit; only for memory units and slices.",
+        "Memory of a unit; only for memory units and slices.",
         _OFFER,
         lambda view: [(labels, mib * MIB) for labels, _, mib in view.offers if mib],
     ),
     Metric(
         "gpushare_gpu_units_drifted",
-        "Units that pods hold of a GPU beyond what the scheduler extender promised there; only with --follow-pods.",
+        "Units held of a GPU beyond promises of the scheduler extender; only with --follow-pods.",
         _OFFER,
         lambda view: [
             (labels, excess.get(labels[-1], {}).get(labels[1], 0))
@@ -258,31 +258,31 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_gpu_memory_used_bytes",
-        "Memory of a GPU that is in use, without what the driver keeps for itself.",
+        "Memory in use of a GPU, without the driver's own.",
         _GPU,
         lambda view: [(gpu, used.memory_used) for gpu, used in view.used if used.memory_used is not None],
     ),
     Metric(
         "gpushare_gpu_utilization_ratio",
-        "Part of the time in which a GPU computed lately, from 0 to 1; not for MIG.",
+        "Part of the time in which a GPU computed, from 0 to 1; not for MIG.",
         _GPU,
         lambda view: [(gpu, used.utilization) for gpu, used in view.used if used.utilization is not None],
     ),
     Metric(
         "gpushare_gpu_usage_known",
-        "1 if it is known which containers use the GPU; 0 otherwise (reason: log, gpushare list).",
+        "1 if gpushare knows which containers use the GPU, 0 otherwise.",
         _GPU,
         lambda view: [(gpu, used.unknown is None) for gpu, used in view.used],
     ),
     Metric(
         "gpushare_gpu_processes",
-        "Processes that use a GPU; with MIG, those of a card are counted for its instances.",
+        "Processes that use a GPU; with MIG counted for the instances.",
         _GPU,
         lambda view: [(gpu, len(used.processes)) for gpu, used in view.used if used.processes is not None],
     ),
     Metric(
         "gpushare_gpu_mps_clients",
-        "Processes that compute on a GPU through MPS; only for GPUs that are shared through it.",
+        "Processes that compute on a GPU through MPS.",
         _GPU,
         lambda view: [
             (gpu, used.mps_clients)
@@ -292,13 +292,13 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_gpu_foreign_processes",
-        "Processes on an offered GPU that are in no pod, or whose pod holds no units and no claim of this GPU.",
+        "Processes on an offered GPU without a pod, or whose pod has no units and no claim of the GPU.",
         _GPU,
         lambda view: [(gpu, len(used.stowaways)) for gpu, used in view.used if used.unknown is None],
     ),
     Metric(
         "gpushare_gpu_containers_over_limit",
-        "Containers that use more memory of a GPU than their limit and 512 MiB.",
+        "Containers that exceed their limit of GPU memory by 512 MiB.",
         _GPU,
         lambda view: [
             (gpu, sum(each.over for each in (view.snapshot.usage or Usage()).containers if each.gpu == used.uuid))
@@ -308,31 +308,31 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_gpu_container_limits",
-        "Containers by whether the isolation enforces their limit: in_effect, in_effect_since, not_in_effect, unknown.",
+        "Containers by state of their limit: in_effect, in_effect_since, not_in_effect, unknown.",
         (*_GPU, "state"),
         lambda view: list(view.effects),
     ),
     Metric(
         "gpushare_container_units",
-        "Units of a GPU that a container holds, 1 by a claim; only with --container-metrics, as all of containers.",
+        "Units of a GPU that a container holds, 1 by a claim.",
         _CONTAINER,
         lambda view: [(container, used.units) for container, used in view.containers],
     ),
     Metric(
         "gpushare_container_memory_limit_bytes",
-        "Memory of a GPU that a container may use; none for time slicing, which has no limit.",
+        "Memory of a GPU that a container may use; none without a limit.",
         _CONTAINER,
         lambda view: [(container, used.limit) for container, used in view.containers if used.limit is not None],
     ),
     Metric(
         "gpushare_container_memory_used_bytes",
-        "Memory of a GPU that the processes of a container use.",
+        "Memory of a GPU that a container uses.",
         _CONTAINER,
         lambda view: [(container, used.used) for container, used in view.containers if used.used is not None],
     ),
     Metric(
         "gpushare_container_utilization_ratio",
-        "Part of the time in which the processes of a container computed on a GPU lately, from 0 to 1; not for MIG.",
+        "Part of the time in which a container computed on a GPU, from 0 to 1; not for MIG.",
         _CONTAINER,
         lambda view: [
             (container, used.utilization) for container, used in view.containers if used.utilization is not None
@@ -340,7 +340,7 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_container_over_limit",
-        "1 if a container uses more memory of a GPU than its limit and 512 MiB, 0 if not.",
+        "1 if a container exceeds its limit of GPU memory by 512 MiB, 0 if not.",
         _CONTAINER,
         lambda view: [
             (container, used.over)
@@ -350,7 +350,7 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_container_limit_in_effect",
-        "1 if the isolation enforces the container's limit, 0 if not; none where unknown, or without an isolation.",
+        "1 if the limit of a container is enforced, 0 if not; none where unknown.",
         _CONTAINER,
         lambda view: [
             (container, used.effect.state != "not in effect")
@@ -360,35 +360,35 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     single(
         "gpushare_containers_left_out",
-        "Containers without metrics, because more than 1000 hold GPUs; those that use the most memory have some.",
+        "Containers without series, beyond the 1000 with the most memory in use.",
         lambda view: view.containers_left_out if view.container_metrics else None,
     ),
     single(
         "gpushare_usage_age_seconds",
-        "Seconds since the look that shows what GPUs and containers use.",
+        "Seconds since the last look at the use of GPUs.",
         lambda view: usage.age if (usage := view.snapshot.usage) is not None else None,
     ),
     Metric(
         "gpushare_resource_registered",
-        "1 if the resource is registered with the kubelet and the kubelet watches its device list, 0 otherwise.",
+        "1 if the resource is registered with the kubelet and its list is read, 0 otherwise.",
         ("resource",),
         lambda view: [((name,), standing.registered) for name, standing in view.snapshot.standings.items()],
     ),
     Metric(
         "gpushare_registrations_total",
-        "Registrations that the kubelet accepted; more than one after restarts of the kubelet.",
+        "Registrations that the kubelet accepted.",
         ("resource",),
         lambda view: [((name,), standing.registrations) for name, standing in view.snapshot.standings.items()],
     ),
     Metric(
         "gpushare_registration_failures_total",
-        "Attempts to serve a resource and to register it that failed; each is repeated.",
+        "Failed attempts to serve and register a resource.",
         ("resource",),
         lambda view: [((name,), standing.registration_failures) for name, standing in view.snapshot.standings.items()],
     ),
     Metric(
         "gpushare_call_duration_seconds",
-        "Calls of the kubelet by gRPC method and code, and how long they took.",
+        "Durations of kubelet calls by gRPC method and code.",
         ("resource", "method", "code"),
         lambda view: [
             ((name, *call), durations)
@@ -398,13 +398,13 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_allocations_total",
-        "Allocate calls of the kubelet that succeeded; one for each container.",
+        "Successful Allocate calls, one for each container.",
         ("resource",),
         lambda view: [((name,), standing.allocations) for name, standing in view.snapshot.standings.items()],
     ),
     Metric(
         "gpushare_refusals_total",
-        "Calls of the kubelet (GetPreferredAllocation, Allocate, PreStartContainer) that failed; the pod fails.",
+        "Failed calls of the kubelet (GetPreferredAllocation, Allocate, PreStartContainer); the pod fails.",
         ("resource", "call"),
         lambda view: [
             ((name, call), count)
@@ -414,31 +414,31 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_gpu_claims_prepared",
-        "Shares of a GPU that prepared ResourceClaims have, access for administration included; only with claims.",
+        "Shares of a GPU in prepared ResourceClaims.",
         _GPU,
         lambda view: [(names_of(gpu), len(held)) for gpu, held in view.claimed],
     ),
     Metric(
         "gpushare_gpu_claimed_memory_bytes",
-        "Memory of a GPU that counts for prepared ResourceClaims; only with claims.",
+        "Memory of a GPU in prepared ResourceClaims.",
         _GPU,
         lambda view: [(names_of(gpu), sum(each.memory_mib for each in held) * MIB) for gpu, held in view.claimed],
     ),
     Metric(
         "gpushare_claim_call_duration_seconds",
-        "Calls of the kubelet for ResourceClaims by gRPC method and code, and how long they took.",
+        "Durations of kubelet calls for ResourceClaims by gRPC method and code.",
         ("method", "code"),
         lambda view: list(view.snapshot.claims.calls.items()) if view.snapshot.claims else [],
     ),
     Metric(
         "gpushare_claim_refusals_total",
-        "ResourceClaims that were not prepared, by reason (docs/claims.md); each attempt of the kubelet counts.",
+        "ResourceClaims not prepared, by reason (docs/claims.md); each attempt counts.",
         ("reason",),
         lambda view: [((reason,), count) for reason, count in view.claim_refusals.items()],
     ),
     single(
         "gpushare_resource_slices_published",
-        "1 if the API server shows claims the GPUs that they can get, 0 if not (reason: log, gpushare list).",
+        "1 if ResourceSlices show all GPUs for claims, 0 if not.",
         lambda view: not view.snapshot.claims.trouble if view.snapshot.claims else None,
     ),
     single(
@@ -448,29 +448,29 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     single(
         "gpushare_resource_slices_mended_total",
-        "ResourceSlices that others had deleted or changed, and that were written again.",
+        "ResourceSlices written again after changes by others.",
         lambda view: view.snapshot.claims.slices_mended if view.snapshot.claims else None,
     ),
     Metric(
         "gpushare_api_errors_total",
-        "Requests to the API server that failed: unanswered, forbidden, conflict, throttled, rejected or server (5xx).",
+        "Failed requests to the API server: unanswered, forbidden, conflict, throttled, rejected or server (5xx).",
         ("reason",),
         lambda view: [((kind,), count) for kind, count in view.api_errors.items()],
     ),
     single(
         "gpushare_events_dropped_total",
-        "Kubernetes Events that were lost, because the API server did not take them in time; only with --events.",
+        "Kubernetes Events lost, because the API server was silent; only with --events.",
         lambda view: view.events_dropped,
     ),
     Metric(
         "gpushare_config_info",
-        "Name of the config in effect, which is that of its file; empty without a file.",
+        "Name of the config in effect; empty without a file.",
         ("name",),
         lambda view: [((view.snapshot.config.name,), 1)] if view.snapshot.config else [],
     ),
     single(
         "gpushare_config_last_reload_successful",
-        "1 if the newest config is in effect; 0 if it was rejected or cannot be read.",
+        "1 if the newest config is in effect, 0 if not.",
         lambda view: not view.snapshot.config.refused if view.snapshot.config else None,
     ),
     single(
@@ -480,12 +480,12 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     single(
         "gpushare_notices",
-        "Warnings for people, such as a rejected config; the log and the annotation gpushare/gpus have the texts.",
+        "Warnings for people, such as a rejected config; texts: log and annotation gpushare/gpus.",
         lambda view: len(view.snapshot.notices),
     ),
     single(
         "gpushare_log_lines_dropped_total",
-        "Lines of the log that were lost because they could not be written or the queue was full.",
+        "Lost lines of the log.",
         lambda view: view.log_lines_dropped,
     ),
 )

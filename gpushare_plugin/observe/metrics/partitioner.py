@@ -38,27 +38,27 @@ class PartitionerView(Struct, frozen=True):
 
 _MADE = Metric[PartitionerView](
     "gpushare_partitioner_slices_made_total",
-    "Partitioner: slices decided to be made, by size or MIG profile.",
+    "Partitioner: slices decided, by size or MIG profile.",
     ("slice",),
 )
 _TAKEN_BACK = Metric[PartitionerView](
     "gpushare_partitioner_slices_taken_back_total",
-    "Partitioner: slices taken back from the pod they were made for, each with an Event, by size or MIG profile.",
+    "Partitioner: slices taken back from pods, by size or MIG profile.",
     ("slice",),
 )
 _REFUSALS = Metric[PartitionerView](
     "gpushare_partitioner_refusals_total",
-    "Partitioner: pods for which no slice can be made; never, or no_room for now.",
+    "Partitioner: pods without a slice: never, or no_room for now.",
     ("reason",),
 )
 _ROUNDS = Metric[PartitionerView]("gpushare_partitioner_rounds_total", "Partitioner: rounds of decisions.")
 _ROUND_SECONDS = Metric[PartitionerView](
     "gpushare_partitioner_round_seconds_total",
-    "Partitioner: seconds that the rounds of decisions took, summed.",
+    "Partitioner: seconds of all rounds.",
 )
 _WAITS = Metric[PartitionerView](
     "gpushare_partitioner_pod_wait_duration_seconds",
-    "Partitioner: pods whose slices a node offers, and how long that took from the creation of the pod.",
+    "Partitioner: seconds from the creation of a pod until a node offers its slices.",
     # From pods that find an idle slice to pods that wait for a GPU to become free.
     buckets=(0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 300.0, 1800.0),
 )
@@ -92,32 +92,32 @@ PARTITIONER_METRICS: tuple[Metric[PartitionerView], ...] = (
     ),
     single(
         "gpushare_partitioner_ready",
-        "Partitioner: 1 if it leads and has listed all Nodes and Pods, so that it decides; 0 otherwise.",
+        "Partitioner: 1 if it leads and has listed all Nodes and Pods, 0 otherwise.",
         lambda view: view.ready,
     ),
     single(
         "gpushare_partitioner_nodes",
-        "Partitioner: Nodes whose GPUs it divides.",
+        "Partitioner: partitioned Nodes.",
         lambda view: view.nodes,
     ),
     single(
         "gpushare_partitioner_waiting_pods",
-        "Partitioner: pods that ask for slices and have no node.",
+        "Partitioner: pods that wait for slices.",
         lambda view: view.waiting,
     ),
     single(
         "gpushare_partitioner_longest_wait_seconds",
-        "Partitioner: seconds since the creation of the oldest pod that asks for slices and has no node; 0 for none.",
+        "Partitioner: age of the oldest pod that waits for slices, 0 for none.",
         lambda view: view.longest_wait,
     ),
     single(
         "gpushare_partitioner_slices_kept",
-        "Partitioner: slices that are kept for waiting pods.",
+        "Partitioner: slices kept for waiting pods.",
         lambda view: view.kept,
     ),
     single(
         "gpushare_partitioner_nodes_unwritten",
-        "Partitioner: Nodes to which the slices that were decided could not be written at the last attempt.",
+        "Partitioner: Nodes to which decided slices could not be written.",
         lambda view: view.unwritten,
     ),
     _MADE,
@@ -127,18 +127,18 @@ PARTITIONER_METRICS: tuple[Metric[PartitionerView], ...] = (
     _ROUND_SECONDS,
     single(
         "gpushare_partitioner_longest_pause_seconds",
-        "Partitioner: the longest time in the last minute or two in which its event loop could do nothing else.",
+        "Partitioner: longest pause of the event loop in the last two minutes.",
         lambda view: view.longest_pause,
     ),
     _WAITS,
     single(
         "gpushare_partitioner_cache_age_seconds",
-        "Partitioner: seconds since the API server last confirmed what is known of Nodes and Pods.",
+        "Partitioner: seconds since the API server last confirmed Nodes and Pods.",
         lambda view: view.cache_age,
     ),
     Metric(
         "gpushare_partitioner_api_errors_total",
-        "Partitioner: requests to the API server that failed, with the reasons of gpushare_api_errors_total.",
+        "Partitioner: failed requests to the API server.",
         ("reason",),
         lambda view: [((kind,), count) for kind, count in view.api_errors.items()],
     ),

@@ -22,8 +22,7 @@ class WebView(Struct, frozen=True):
 
 _REVIEWS = Metric[WebView](
     "gpushare_web_reviews_total",
-    "Pages: users of whom the API server was asked who they are and what they may see: allowed, forbidden (without the "
-    "right to see the pages), unknown (no user has the token), failed (no answer), busy (too many at the same time).",
+    "Pages: reviews of users: allowed, forbidden, unknown (no such token), failed (no answer), busy (too many).",
     ("result",),
 )
 
@@ -39,17 +38,17 @@ class WebCounts(Counts):
 
 
 WEB_METRICS: tuple[Metric[WebView], ...] = (
-    single("gpushare_web_nodes", "Pages: Nodes that are shown.", lambda view: view.nodes),
-    single("gpushare_web_visitors", "Pages: users that are known.", lambda view: view.visitors),
+    single("gpushare_web_nodes", "Pages: Nodes shown.", lambda view: view.nodes),
+    single("gpushare_web_visitors", "Pages: known users.", lambda view: view.visitors),
     _REVIEWS,
     single(
         "gpushare_web_longest_pause_seconds",
-        "Pages: the longest time in the last minute or two in which the event loop could do nothing else.",
+        "Pages: longest pause of the event loop in the last two minutes.",
         lambda view: view.longest_pause,
     ),
     Metric(
         "gpushare_web_api_errors_total",
-        "Pages: requests to the API server that failed, with the reasons of gpushare_api_errors_total.",
+        "Pages: failed requests to the API server.",
         ("reason",),
         lambda view: [((kind,), count) for kind, count in view.api_errors.items()],
     ),
