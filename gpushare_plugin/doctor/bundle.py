@@ -67,8 +67,8 @@ class Redaction:
         return match[0] if address.is_loopback or address.is_unspecified else "<address>"
 
 
-def write_bundle(file: Path, facts: Facts, report: DoctorReport, names: tuple[str, ...]) -> None:
-    """Write the archive to `file`, which must not exist yet; raises BundleError.
+def write_bundle(file: Path, facts: Facts, report: DoctorReport, names: tuple[str, ...]) -> int:
+    """Write the archive to `file`, which must not exist yet, and return its size in bytes; raises BundleError.
 
     `names` are the names of this machine, to which its host name is added.
     """
@@ -81,6 +81,7 @@ def write_bundle(file: Path, facts: Facts, report: DoctorReport, names: tuple[st
     try:
         with file.open("xb") as target, tarfile.open(fileobj=target, mode="w:gz") as archive:
             _add(archive, {name: redacted(visible_json(text)) for name, text in members.items()})
+        return file.stat().st_size
     except FileExistsError as error:
         raise BundleError(f"{file} exists already: remove the file, or choose another name") from error
     except OSError as error:

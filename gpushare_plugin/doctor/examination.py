@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.base.version import __version__
-from gpushare_plugin.doctor.node.choice import EntryChoice, in_any_case
+from gpushare_plugin.doctor.node.choice import EntryChoice, in_any_case, names_of
 from gpushare_plugin.doctor.node.diagnosis import WITH_RIGHTS, Diagnosis, not_looked_at, right
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import CONFIG, ConfigNeeds, judged_by
@@ -41,14 +41,22 @@ _SUBJECTS_OF_RUNTIME = (runtimes.RUNTIME, runtimes.HANDLER, runtimes.CDI)
 _SUBJECTS_OF_TOOLKIT = (toolkit.VERSION, toolkit.SETTINGS)
 _SUBJECTS_OF_KUBELET = (kubelet.DIRECTORY, kubelet.POD_RESOURCES, kubelet.CHECKPOINT)
 _SUBJECTS_OF_FILES = (
-    *_SUBJECTS_OF_RUNTIME,
     operator.SUBJECT,
+    runtimes.HANDLER,
+    runtimes.CDI,
     *_SUBJECTS_OF_TOOLKIT,
     cdi.SUBJECT,
-    mps.SUBJECT,
 )
-"""The parts of a node with GPUs that only its own files show."""
-_SUBJECTS_OF_GPUS = (driver.KERNEL_MODULE, driver.LIBRARIES, nvml.SUBJECT, *_SUBJECTS_OF_FILES, claims.SUBJECT)
+"""The parts of a node with GPUs and a container runtime that only its own files show."""
+_SUBJECTS_OF_GPUS = (
+    runtimes.RUNTIME,
+    driver.KERNEL_MODULE,
+    driver.LIBRARIES,
+    nvml.SUBJECT,
+    *_SUBJECTS_OF_FILES,
+    mps.SUBJECT,
+    claims.SUBJECT,
+)
 """The parts of a node that matter only with a GPU."""
 
 
@@ -98,10 +106,11 @@ class Facts(Part, frozen=True, kw_only=True):
         return pci.why_without(self.cards, self.driver.kernel)
 
     @property
-    def no_mps(self) -> bool:
-        """Whether MPS can share no GPU of the node as the config says."""
-        only_instances = self.nvml is not None and self.nvml.only_instances
-        return only_instances or mps.lacks_protocol(self.needs, self.driver.kernel)
+    def why_no_mps(self) -> str:
+        """Why MPS can share no GPU of the node as the config says; empty if MPS can."""
+        if self.nvml is not None and self.nvml.only_instances:
+            return "MIG mode is on for every GPU, and MPS shares no instances"
+        return mps.lacks_protocol(self.needs, self.driver.kernel)
 
 
 class DoctorReport(Part, frozen=True, kw_only=True):
@@ -127,10 +136,10 @@ def read_node(host: HostRoot, needs: ConfigNeeds, source: Callable[[Path], GpuSo
     of_driver = driver.read_driver(host, needs)
     with host.refusals() as without_runtime:
         runtime = runtimes.read_runtime(host)
-    with host.refusals() as without_toolkit:
-        of_toolkit = toolkit.read_toolkit(host, runtime)
     with host.refusals() as without_operator:
         of_operator = operator.read_operator(host)
+    with host.refusals() as without_toolkit:
+        of_toolkit = toolkit.read_toolkit(host, runtime, of_driver, operator=of_operator.installs_toolkit)
     with host.refusals() as without_kubelet:
         of_kubelet = kubelet.read_kubelet(host, needs)
     has_gpus = not pci.why_without(cards, of_driver.kernel)
@@ -194,75 +203,89 @@ def _doubted(line: Diagnosis, facts: Facts, host: HostRoot) -> Diagnosis:
 
 
 def _lines(facts: Facts, host: HostRoot, node: str) -> Iterator[Diagnosis]:
+    """Yield all lines: what a remedy needs comes before, such as a kubelet that works before pods that are deleted."""
     yield right(CONFIG, judged_by(facts.needs))
     yield from pci.judge_cards(facts.cards)
     if reason := facts.without_gpus:
         yield from (not_looked_at(subject, reason) for subject in _SUBJECTS_OF_GPUS)
+        yield from kubelet.judge_kubelet(facts.kubelet, host, node)
+        yield from plugins.judge_plugins(facts.plugins, facts.kubelet, node)
     else:
         yield from _lines_of_gpus(facts, host, node)
     yield from cgroups.judge_cgroups(facts.cgroups, facts.driver.kernel)
-    yield from kubelet.judge_kubelet(facts.kubelet, host, node)
-    yield from plugins.judge_plugins(facts.plugins, facts.kubelet, node)
-    if not facts.without_gpus:
-        yield from claims.judge_claims(facts.claims, facts.needs, facts.kubelet, facts.plugins)
     yield from rights.judge_rights(facts.rights, host.refused)
 
 
 def _lines_of_gpus(facts: Facts, host: HostRoot, node: str) -> Iterator[Diagnosis]:
     """Yield the lines about what brings GPUs into containers, on a machine that has GPUs."""
-    yield from driver.judge_driver(facts.driver, facts.needs, node)
+    without_runtime = not_looked_at(runtimes.RUNTIME, runtimes.WITHOUT_RUNTIME)
+    yield from runtimes.judge_runtime(facts.runtime) if facts.runtime else (without_runtime,)
+    yield from kubelet.judge_kubelet(facts.kubelet, host, node)
+    yield from driver.judge_driver(facts.driver, facts.needs, node, by_operator=facts.operator.installs_driver)
     if facts.nvml:
         yield from nvml.judge_nvml(facts.nvml, facts.driver.kernel)
-    if facts.runtime is None:
-        yield from _lines_without_runtime(facts, host)
-    else:
-        yield from _lines_of_files(facts, facts.runtime, host)
+    look = cdi.SpecificationLook(
+        facts.cdi,
+        facts.needs,
+        facts.toolkit,
+        facts.driver,
+        facts.runtime.nvidia if facts.runtime else {},
+        facts.plugins.ours is True,
+        _gpu_names(facts),
+    )
+    yield from _of_files(facts, facts.runtime, look, host) if facts.runtime else _without_runtime(facts, look)
+    # An MPS control daemon of another plugin ends with that plugin.
+    yield from plugins.judge_plugins(facts.plugins, facts.kubelet, node)
+    yield from _of_isolations(facts, look, host)
+    yield from claims.judge_claims(facts.claims, facts.needs, facts.kubelet, facts.plugins)
 
 
-def _lines_without_runtime(facts: Facts, host: HostRoot) -> Iterator[Diagnosis]:
+def _without_runtime(facts: Facts, look: cdi.SpecificationLook) -> Iterator[Diagnosis]:
     """Yield the lines about what needs no container runtime, as far as the root shows any of that.
 
     A root without a container runtime may be that of a pod, which lacks most files of the node: what is not there says
     nothing.
     """
-    needs, names = facts.needs, _gpu_names(facts)
     shown: dict[str, Iterator[Diagnosis]] = {}
     if facts.toolkit.directory is not None:
-        lines = toolkit.judge_toolkit(facts.toolkit, host, needs, facts.driver)
+        lines = toolkit.judge_toolkit(facts.toolkit, facts.needs, facts.driver)
         shown |= {toolkit.VERSION: lines, toolkit.SETTINGS: iter(())}
     if facts.cdi.files or facts.cdi.unusable:
-        ours = facts.plugins.ours is True
-        look = cdi.SpecificationLook(facts.cdi, needs, facts.toolkit, facts.driver, {}, ours, names)
         shown[cdi.SUBJECT] = cdi.judge_cdi(look)
-    if host.exists(needs.mps_root) and (facts.mps.control or facts.mps.agent):
-        needed = in_any_case(needs.entries, _NEEDS_MPS, no_mps=facts.no_mps)
-        shown[mps.SUBJECT] = mps.judge_mps(facts.mps, needs, facts.driver.kernel, facts.plugins, needed=needed)
     for subject in _SUBJECTS_OF_FILES:
         yield from shown.get(subject, (not_looked_at(subject, runtimes.WITHOUT_RUNTIME),))
 
 
-def _lines_of_files(facts: Facts, runtime: RuntimeFacts, host: HostRoot) -> Iterator[Diagnosis]:
+def _of_files(facts: Facts, runtime: RuntimeFacts, look: cdi.SpecificationLook, host: HostRoot) -> Iterator[Diagnosis]:
     """Yield the lines about what only the files of a node show."""
-    needs, names = facts.needs, _gpu_names(facts)
-    yield from runtimes.judge_runtime(runtime)
-    # The pods of the operator start only where the container runtime works.
     yield from operator.judge_operator(facts.operator, runtime, facts.toolkit)
-    of_handlers = runtimes.judge_handlers(runtime, host, needs, by_operator=facts.operator.installs_toolkit)
-    of_toolkit = toolkit.judge_toolkit(facts.toolkit, host, needs, facts.driver)
+    state = runtimes.OperatorState(facts.operator.runs, facts.operator.installs_toolkit)
+    of_handlers = runtimes.judge_handlers(runtime, host, facts.needs, state)
+    of_toolkit = toolkit.judge_toolkit(facts.toolkit, facts.needs, facts.driver)
     # The remedies of the handlers are commands of the toolkit, which a node without a toolkit needs first.
     yield from (*of_toolkit, *of_handlers) if facts.toolkit.directory is None else (*of_handlers, *of_toolkit)
-    look = cdi.SpecificationLook(
-        facts.cdi, needs, facts.toolkit, facts.driver, runtime.nvidia, facts.plugins.ours is True, names
-    )
     yield from cdi.judge_cdi(look)
+
+
+def _of_isolations(facts: Facts, look: cdi.SpecificationLook, host: HostRoot) -> Iterator[Diagnosis]:
+    """Yield the lines about what keeps containers apart."""
+    needs, no_mps = facts.needs, bool(facts.why_no_mps)
     limits = driver_limits.LimitLook(look, facts.cgroups, facts.accounting, facts.nvml, facts.limit_agent)
-    choices = driver_limits.choices(limits, no_mps=facts.no_mps) if limits.shown else ()
+    decided = limits.shown and facts.runtime is not None
+    choices = driver_limits.choices(limits, no_mps=no_mps) if decided else ()
 
     def needed(what: Callable[[EntryChoice], bool]) -> bool:
         """Return whether an entry of the config needs something on this node."""
-        return any(map(what, choices)) if limits.shown else in_any_case(needs.entries, what, no_mps=facts.no_mps)
+        return any(map(what, choices)) if decided else in_any_case(needs.entries, what, no_mps=no_mps)
 
-    yield from mps.judge_mps(facts.mps, needs, facts.driver.kernel, facts.plugins, needed=needed(_NEEDS_MPS))
+    without_mps = [choice for choice in choices if choice.misses_mps]
+    use = mps.MpsUse(needed(_NEEDS_MPS), facts.why_no_mps, names_of(without_mps))
+    of_mps = mps.judge_mps(facts.mps, needs, facts.driver, facts.plugins, use)
+    if facts.runtime is None:
+        shown = host.exists(needs.mps_root) and (facts.mps.control or facts.mps.agent)
+        yield from of_mps if shown else (not_looked_at(mps.SUBJECT, runtimes.WITHOUT_RUNTIME),)
+        return
+    yield from of_mps
     yield from hami_core.judge_hami_core(facts.hami_core, needs, needed=needed(_NEEDS_HAMI_CORE))
     yield from driver_limits.judge_driver_limits(limits, choices)
 

@@ -25,14 +25,20 @@ def lines_of(report: DoctorReport, width: int | None = None) -> Iterator[str]:
 
 
 def _numbered(title: str, instructions: Sequence[tuple[str, str]], width: int | None) -> Iterator[str]:
-    """Yield instructions about parts of the node below a title, and what comes after them; nothing without any."""
+    """Yield instructions about parts of the node below a title, and what comes after them; nothing without any.
+
+    An instruction about several parts is one item.
+    """
     if not instructions:
         return
     yield ""
     yield title
-    for number, (subject, instruction) in enumerate(instructions, 1):
+    subjects: dict[str, dict[str, None]] = {}
+    for subject, instruction in instructions:
+        subjects.setdefault(instruction, {})[subject] = None
+    for number, (instruction, named) in enumerate(subjects.items(), 1):
         sentence = f"{instruction[:1].upper()}{instruction[1:]}."
-        yield from _wrapped(f"{number}. {subject}: {sentence}", _INDENT, width)
+        yield from _wrapped(f"{number}. {', '.join(named)}: {sentence}", _INDENT, width)
     yield "Then run gpushare doctor again."
 
 

@@ -83,6 +83,7 @@ async def test_a_command_to_check_with_has_the_options_that_were_given(short_pat
     config.write_text("version: v1\n")
     options = ("--config-file", config, "--bundle", bundle, "--node-name=gpu-1", "--device-list-strategy=envvar")
     done = await asked(OPERATOR_25_10, short_path / "node", *options, nvml=nvml)
+    assert f"\nWrote {bundle} (" in done.output
     check = f"--device-list-strategy=cdi-cri --root {short_path}/node --config-file '{config}' --node-name=gpu-1"
     assert f"Check with `gpushare doctor {check}`" in done.output
 
@@ -125,10 +126,12 @@ async def test_programs_get_json(short_path: Path, nvml: FakeNvml) -> None:
 
 
 async def test_the_archive_is_written_beside_the_report(short_path: Path, nvml: FakeNvml) -> None:
-    """`--bundle` changes neither output nor exit status, and a second archive of the same name is refused."""
+    """The last line says where it is; JSON stays JSON; a second archive of the same name is refused."""
     bundle = short_path / "bundle.tar.gz"
-    done = await asked(OPERATOR_25_10, short_path / "one", "--bundle", bundle, nvml=nvml)
+    done = await asked(OPERATOR_25_10, short_path / "one", "--bundle", bundle, "-o", "json", nvml=nvml)
     assert done.status == NODE_IS_WRONG
+    assert json.loads(done.output)["wrong"] == 1
+    assert done.errors.splitlines()[-1].startswith(f"Wrote {bundle} ({bundle.stat().st_size} bytes), without names of ")
     with tarfile.open(bundle) as archive:
         assert len(archive.getnames()) == 3
     done = await asked(OPERATOR_25_10, short_path / "two", "--bundle", bundle, nvml=nvml)

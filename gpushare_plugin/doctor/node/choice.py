@@ -33,6 +33,12 @@ class EntryChoice(Struct, frozen=True):
         return self.isolation == "hami-core"
 
     @property
+    def misses_mps(self) -> bool:
+        """Whether the entry names MPS before the isolation that the node uses."""
+        names = self.entry.isolations
+        return includes_mps(names[: names.index(self.isolation)] if self.isolation else names)
+
+    @property
     def misses_driver(self) -> bool:
         """Whether the entry names driver limits, and the node does not use them for the entry."""
         return includes_driver(self.entry.isolations) and not includes_driver((self.isolation,))
@@ -57,3 +63,12 @@ def in_any_case(entries: Iterable[EntryNeeds], needs: Callable[[EntryChoice], bo
 def names_of(choices: Collection[EntryChoice]) -> tuple[str, ...]:
     """Return the names of the isolations that a node uses, each once."""
     return tuple(dict.fromkeys(choice.isolation for choice in choices if choice.isolation))
+
+
+def takes_next(lack: str, names: Collection[str]) -> str:
+    """Return that the config takes isolations with these names here, because of what the node lacks for another one."""
+    nothing = ", with which nothing limits the memory of containers" if "none" in names else ""
+    return (
+        f"{'no limits: ' if set(names) == {'none'} else ''}{lack}, so the config takes the next isolation of its list: "
+        f"{' or '.join(names)}{nothing}"
+    )

@@ -87,7 +87,8 @@ def _in_words(cards: Sequence[PciGpu]) -> str:
         f"{count} with the kernel driver {name}" if name else f"{count} without a kernel driver"
         for name, count in counts.items()
     ]
-    machines = "; those of virtual machines are not for containers" if _FOR_MACHINES & counts.keys() else ""
+    given = [card.address for card in cards if card.driver in _FOR_MACHINES]
+    machines = f"; given to virtual machines, and not for containers: {', '.join(given)}" if given else ""
     return f"{', '.join(having)}{machines}{_lost(cards)}"
 
 

@@ -203,11 +203,20 @@ def judge_cdi(look: SpecificationLook) -> Iterator[Diagnosis]:
         yield _of_kinds(look, kinds, user)
     used = {kind for kinds in look.needed for kind in kinds} | {look.needs.claim_kind}
     others = [f"{kind} ({count})" for kind, count in look.cdi.kinds.items() if kind not in used]
+    unusable = "" if look.needed else _unusable_by_nobody(look)
     if others:
-        yield right(SUBJECT, f"devices that the config does not use: {', '.join(others)}")
+        yield right(SUBJECT, f"devices that the config does not use: {', '.join(others)}{unusable}")
     elif not look.needed:
         use = "the daemon writes one for each claim" if look.needs.dra else "the config does not use CDI"
-        yield right(SUBJECT, f"none of GPUs in {' and '.join(look.cdi.directories)}; {use}")
+        yield right(SUBJECT, f"none of GPUs in {' and '.join(look.cdi.directories)}; {use}{unusable}")
+
+
+def _unusable_by_nobody(look: SpecificationLook) -> str:
+    """Return which files cannot be used, and what mends the first of them, where nobody needs any; empty if none."""
+    if not look.cdi.unusable:
+        return ""
+    mends = f" For pods that ask for such a device, {_mends(look, (_KIND_OF_GPUS,))}" if _present(look) else ""
+    return f". Not usable, and not used by the config: {'; '.join(look.cdi.unusable)}.{mends}"
 
 
 def files_of(look: SpecificationLook, kinds: Sequence[str]) -> dict[str, CdiFile]:
@@ -248,7 +257,7 @@ def _brings_back(look: SpecificationLook, kinds: Sequence[str], gone: Sequence[s
 
     A specification that is generated again names the same programs of the toolkit.
     """
-    if _of_toolkit(look, gone):
+    if _of_toolkit(look, gone) and not look.toolkit.replaced_by:
         return installs_again(look.toolkit)
     return generates(look) if OWN_KIND in kinds else _remedy(look, kinds)
 
@@ -258,13 +267,20 @@ def _lacking(look: SpecificationLook, kinds: Sequence[str], needed: str) -> Diag
     unusable = f" Not usable: {'; '.join(look.cdi.unusable)}." if look.cdi.unusable else ""
     where = f"no specification in {' or '.join(look.cdi.directories)} has that"
     if OWN_KIND in kinds and not look.served:
-        return not_looked_at(SUBJECT, f"{needed}, and {where}; the daemon will write one of its own.{unusable}")
+        own = f"{needed}, and {where}; the daemon will write one of its own.{unusable}"
+        instead = f" To have {file} used instead, {_mends(look, kinds)}" if (file := _present(look)) else ""
+        return not_looked_at(SUBJECT, f"{own}{instead}")
     return wrong(
         SUBJECT,
         f"{needed}, and {where}, so a pod with a GPU cannot start (unresolvable CDI devices).{unusable} Usable: "
         f"{some_of(_usable(look.cdi), _NAMES_TO_SHOW) or 'nothing'}",
         _ONE_TOO_MANY if _are_twice(look, kinds) else f"{_writes_operators(look)}{_remedy(look, kinds)}",
     )
+
+
+def _mends(look: SpecificationLook, kinds: Sequence[str]) -> str:
+    """Return what makes a specification of the toolkit usable that is there, as an instruction."""
+    return _ONE_TOO_MANY if _are_twice(look, kinds) else generates(look)
 
 
 def _usable(cdi: CdiFacts) -> list[str]:
@@ -301,9 +317,12 @@ def _remedy(look: SpecificationLook, kinds: Sequence[str]) -> str:
             "cdi_spec_not_written in its log (docs/cdi.md, What the daemon needs for it)",
             generates(look),
         )
+    if look.toolkit.replaced_by and look.toolkit.lacks:
+        return look.toolkit.replaced_by
     change = by_cdi(look.needs)
     legacy = next((name for name, program in look.handlers.items() if program.endswith(_LEGACY)), None)
-    others = (f"give the daemon and pods runtimeClassName {legacy}; {_STAYS_WRONG}",) if legacy else ()
+    works = legacy and look.toolkit.legacy_works
+    others = (f"give the daemon and pods runtimeClassName {legacy}; {_STAYS_WRONG}",) if works else ()
     generate = ". Then ".join(_by_specification(look, kinds))
     # The node keeps the way that it has, if it has one: a file to generate again, or the service of the toolkit.
     best = (generate, change) if _present(look) or is_refreshed(look) else (change, generate)
@@ -313,7 +332,7 @@ def _remedy(look: SpecificationLook, kinds: Sequence[str]) -> str:
 def _writes_operators(look: SpecificationLook) -> str:
     """Return what writes the operator's own specification again, as a first step; empty where that is not needed."""
     files = dict.fromkeys(file for file in _unusable_files(look) if _is_operators(file))
-    if not files or look.toolkit.directory != OPERATORS_TOOLKIT:
+    if not files or not look.toolkit.by_operator:
         return ""
     return (
         f"delete the pod {OPERATORS_POD} on this node (`kubectl delete pod`): its start writes {', '.join(files)} "
@@ -335,7 +354,7 @@ def _by_specification(look: SpecificationLook, kinds: Sequence[str]) -> Iterator
 
 def _of_other_kind(look: SpecificationLook) -> str:
     """Return what makes the runtime look GPUs up in a generated specification, as an instruction."""
-    if look.toolkit.directory == OPERATORS_TOOLKIT:
+    if look.toolkit.by_operator:
         return (
             "set NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND=nvidia.com/gpu in toolkit.env of the operator, "
             f"which writes {look.toolkit.file} itself"
@@ -354,9 +373,10 @@ def generates(look: SpecificationLook) -> str:
         )
     if look.driver.root is None:
         return "mend the lines about the driver first: doctor then names the command that makes the specification"
-    directory = look.toolkit.directory
+    replaced = bool(again and look.toolkit.replaced_by)
+    directory = None if replaced else look.toolkit.directory
     program = f"{directory}/nvidia-ctk" if directory else "nvidia-ctk"
-    install = again if directory else "install the package nvidia-container-toolkit-base, and then "
+    install = again if directory or replaced else "install the package nvidia-container-toolkit-base, and then "
     root = f" --driver-root={look.driver.root}" if look.driver.root != "/" else ""
     hook = f" --nvidia-cdi-hook-path={OPERATORS_TOOLKIT}/nvidia-cdi-hook" if directory == OPERATORS_TOOLKIT else ""
     strategy = " --device-name-strategy=index" if look.needs.by_index else " --device-name-strategy=uuid"

@@ -45,7 +45,7 @@ def read_driver(host: HostRoot, needs: ConfigNeeds) -> DriverFacts:
     named = _VERSION.search(said)
     kernel = host.line("/sys/module/nvidia/version") or (named.group() if named else "")
     found = [
-        DriverFacts(kernel, _kind(said), root, _version_of(host, library))
+        DriverFacts(kernel, _kind(said), root, version_of(host, library))
         for root in dict.fromkeys((needs.driver_root, "/", OPERATORS_ROOT))
         if (library := library_below(host, root))
     ]
@@ -54,7 +54,8 @@ def read_driver(host: HostRoot, needs: ConfigNeeds) -> DriverFacts:
     return next(iter(running or found), DriverFacts(kernel, _kind(said)))
 
 
-def _version_of(host: HostRoot, library: str) -> str:
+def version_of(host: HostRoot, library: str) -> str:
+    """Return the version that the file of a library of the driver names; empty if the file names none."""
     version = _OF_A_FILE.search(host.target(library))
     return version[1] if version else ""
 
@@ -69,10 +70,10 @@ def library_below(host: HostRoot, root: str) -> str | None:
     return host.first(*(f"{root.rstrip('/')}/{folder}/{LIBRARY}" for folder in LIBRARY_FOLDERS))
 
 
-def judge_driver(facts: DriverFacts, needs: ConfigNeeds, node: str) -> Iterator[Diagnosis]:
+def judge_driver(facts: DriverFacts, needs: ConfigNeeds, node: str, *, by_operator: bool) -> Iterator[Diagnosis]:
     """Yield the lines about kernel module and libraries of a machine that has GPUs.
 
-    `node` is the name of the node, for commands.
+    `node` is the name of the node, for commands; `by_operator` is whether NVIDIA's operator installs the driver.
     """
     if facts.kernel:
         yield right(KERNEL_MODULE, f"{facts.kernel}{facts.kind and f', {facts.kind} kernel module'}")
@@ -83,10 +84,10 @@ def judge_driver(facts: DriverFacts, needs: ConfigNeeds, node: str) -> Iterator[
             "install NVIDIA's driver for the running kernel and run `modprobe nvidia`; `dmesg | grep -i nvrm` says why "
             "it fails. With NVIDIA's operator, see the log of the pod nvidia-driver-daemonset on this node",
         )
-    yield _libraries(facts, needs, node)
+    yield _libraries(facts, needs, node, by_operator=by_operator)
 
 
-def _libraries(facts: DriverFacts, needs: ConfigNeeds, node: str) -> Diagnosis:
+def _libraries(facts: DriverFacts, needs: ConfigNeeds, node: str, *, by_operator: bool) -> Diagnosis:
     if facts.root is None and needs.driver_root != "/":
         return wrong(
             LIBRARIES,
@@ -106,7 +107,7 @@ def _libraries(facts: DriverFacts, needs: ConfigNeeds, node: str) -> Diagnosis:
             f"version {facts.library} below {facts.root}, but the kernel runs {facts.kernel}: the driver was upgraded "
             "or installed twice, and NVML refuses to work (driver/library version mismatch)",
             _loads_operators(node)
-            if facts.root == OPERATORS_ROOT
+            if by_operator and facts.root == OPERATORS_ROOT
             else drained(
                 node,
                 "and reboot the node. If the versions still differ, two drivers are installed: compare `modinfo -F "

@@ -12,7 +12,7 @@ from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.config.schema.isolations import includes_driver, is_always_driver
 from gpushare_plugin.core.driver_limits import FIRST_DRIVER, LIMITS_HOOK, has_driver_limits
-from gpushare_plugin.doctor.node.choice import EntryChoice, chosen, names_of
+from gpushare_plugin.doctor.node.choice import EntryChoice, chosen, names_of, takes_next
 from gpushare_plugin.doctor.node.diagnosis import Defect, Diagnosis, not_looked_at, one_of, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot, locked
 from gpushare_plugin.doctor.node.needs import ConfigNeeds, EntryNeeds
@@ -138,21 +138,11 @@ def _judged(look: LimitLook, chosen_here: Sequence[EntryChoice]) -> Diagnosis:
     if with_driver and look.agent.runs and look.agent.troubles:
         return wrong(SUBJECT, f"{_AGENT} sets no limits: {'; '.join(look.agent.troubles)}", _READ_LOG)
     if without and without[0].no_driver:
-        return _instead(names_of(without), without[0].no_driver)
+        lack = without[0].no_driver
+        return right(SUBJECT, takes_next(lack.found, names_of(without)), lack.remedy)
     if reason := _not_known_yet(look):
         return not_looked_at(SUBJECT, reason)
     return right(SUBJECT, f"by {look.limits_by}, set by {_setters(look)}")
-
-
-def _instead(names: Sequence[str], defect: Defect) -> Diagnosis:
-    """Return the line about other isolations that the config takes because of a defect."""
-    nothing = ", with which nothing limits the memory of containers" if "none" in names else ""
-    return right(
-        SUBJECT,
-        f"{'no limits: ' if names == ('none',) else ''}{defect.found}, so the config takes the next isolation of its "
-        f"list: {' or '.join(names)}{nothing}",
-        defect.remedy,
-    )
 
 
 def _not_known_yet(look: LimitLook) -> str:

@@ -5,17 +5,19 @@ README); NVIDIA's device plugin keeps the pipes of its own MPS daemon in `<root>
 (NVIDIA/k8s-device-plugin, cmd/mps-control-daemon/mps/root.go).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.config.schema.isolations import includes_mps
 from gpushare_plugin.core.driver_limits import FIRST_DRIVER, has_driver_limits
 from gpushare_plugin.core.namespaces import WITH_NAMESPACES
+from gpushare_plugin.doctor.node.choice import takes_next
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot, locked
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
 from gpushare_plugin.doctor.node.sockets import listens
-from gpushare_plugin.doctor.subjects.driver import DriverFacts
+from gpushare_plugin.doctor.subjects.driver import OPERATORS_ROOT, DriverFacts
 from gpushare_plugin.doctor.subjects.plugins import OTHERS, PluginFacts
 from gpushare_plugin.gpus.exchange import ExchangeError, read_message
 from gpushare_plugin.mps.exchange import MpsRoot, MpsSettings, MpsStatus
@@ -47,10 +49,21 @@ class MpsFacts(Struct, frozen=True):
     """Pipes of MPS daemons that have ended, paths of the node."""
 
 
+class MpsUse(NamedTuple):
+    """What the config comes to on a node with its isolations that include MPS."""
+
+    needed: bool
+    """Whether the config shares a GPU of the node by MPS."""
+    lack: str = ""
+    """Why no GPU of the node can be shared by MPS; empty if one can."""
+    instead: tuple[str, ...] = ()
+    """The isolations that the config takes instead of MPS, by name."""
+
+
 def read_mps(host: HostRoot, needs: ConfigNeeds, driver: DriverFacts) -> MpsFacts:
     """Return what the node shows of MPS."""
     root = MpsRoot(host.resolved(needs.mps_root))
-    control = None if driver.root is None else host.first(f"{driver.root.rstrip('/')}/{_CONTROL}")
+    control = None if driver.root is None else host.first(_control_below(driver.root))
     pipes = {place: listens(host, f"{place}/control") for place in _pipes_of_others(host, needs.mps_root)}
     others = tuple(place for place, listening in pipes.items() if listening is not False)
     agent, ours = locked(root.lock), f"{needs.mps_root}/pipe"
@@ -69,6 +82,11 @@ def read_mps(host: HostRoot, needs: ConfigNeeds, driver: DriverFacts) -> MpsFact
     if wanted.gpus and not troubles and listens(host, f"{needs.mps_root}/pipe/control") is False:
         troubles = [f"no MPS control daemon listens at {needs.mps_root}/pipe/control"]
     return MpsFacts(control, listening, agent, bool(wanted.gpus), tuple(troubles), others, left_over)
+
+
+def _control_below(root: str) -> str:
+    """Return where a driver root has the MPS control daemon."""
+    return f"{root.rstrip('/')}/{_CONTROL}"
 
 
 def _troubles(status: MpsStatus, wanted: MpsSettings) -> Iterator[str]:
@@ -90,22 +108,23 @@ def _pipes_of_others(host: HostRoot, root: str) -> Iterator[str]:
             yield place
 
 
-def lacks_protocol(needs: ConfigNeeds, driver: str) -> bool:
-    """Return whether MPS of a driver, of empty version if unknown, lacks the protocol that the config names."""
-    return needs.mps_protocol == WITH_NAMESPACES and bool(driver) and not has_driver_limits(driver)
+def lacks_protocol(needs: ConfigNeeds, driver: str) -> str:
+    """Return that MPS of a driver, of empty version if unknown, lacks the protocol of the config; empty if not."""
+    if needs.mps_protocol != WITH_NAMESPACES or not driver or has_driver_limits(driver):
+        return ""
+    return (
+        f"MPS of driver {driver} has no protocol 3, which the config names (mpsProtocol); drivers from {FIRST_DRIVER} "
+        "on have it"
+    )
 
 
 def judge_mps(
-    facts: MpsFacts, needs: ConfigNeeds, driver: str, plugins: PluginFacts, *, needed: bool
+    facts: MpsFacts, needs: ConfigNeeds, driver: DriverFacts, plugins: PluginFacts, use: MpsUse
 ) -> Iterator[Diagnosis]:
-    """Yield the line about MPS.
-
-    `driver` is the version of the kernel module, empty without one; `plugins` are the device plugins, and `needed` is
-    whether the config shares a GPU of this node by MPS.
-    """
+    """Yield the line about MPS; `plugins` are the device plugins, and `use` is what the config comes to here."""
     dead = ", ".join(f"{place}/control" for place in facts.left_over)
     rest = f"; left over of a daemon that has ended, and in nobody's way: {dead} (nobody listens)" if dead else ""
-    for line in _needed(facts, needs, driver, plugins) if needed else _unused(facts, needs):
+    for line in _needed(facts, needs, driver, plugins) if use.needed else _unused(facts, needs, use):
         yield replace(line, found=line.found + rest)
 
 
@@ -113,31 +132,41 @@ def _others(facts: MpsFacts) -> str:
     return f"another MPS control daemon has its pipes in {', '.join(facts.of_others)}" if facts.of_others else ""
 
 
-def _unused(facts: MpsFacts, needs: ConfigNeeds) -> Iterator[Diagnosis]:
-    listed = any(includes_mps(entry.isolations) for entry in needs.entries)
-    by_whom = "on this node, where the config takes other isolations of its lists" if listed else "by the config"
-    others = _others(facts)
-    yield right(SUBJECT, f"not used {by_whom}{others and f'; {others}'}")
+def _unused(facts: MpsFacts, needs: ConfigNeeds, use: MpsUse) -> Iterator[Diagnosis]:
+    """Yield the line about MPS that the config does not need on this node."""
+    found = "not used by the config"
+    if use.lack and use.instead:
+        found = takes_next(use.lack, use.instead)
+    elif any(includes_mps(entry.isolations) for entry in needs.entries):
+        found = "not used on this node, where the config takes other isolations of its lists"
+    yield right(SUBJECT, "; ".join(filter(None, (found, _others(facts), _own(facts, needs)))))
 
 
-def _needed(facts: MpsFacts, needs: ConfigNeeds, driver: str, plugins: PluginFacts) -> Iterator[Diagnosis]:
+def _own(facts: MpsFacts, needs: ConfigNeeds) -> str:
+    """Return what runs in our root though nothing needs MPS, and what ends that; empty if nothing does."""
+    if facts.agent:
+        return (
+            f"`gpushare mps` runs in {needs.mps_root} nevertheless, until the daemon of gpushare takes the label "
+            "gpushare/mps from the node"
+        )
+    if not facts.listening:
+        return ""
+    pipe = f"{needs.mps_root}/pipe"
+    return f"an MPS control daemon listens in {pipe} nevertheless; to end that daemon, {_quits(facts, (pipe,))}"
+
+
+def _needed(facts: MpsFacts, needs: ConfigNeeds, driver: DriverFacts, plugins: PluginFacts) -> Iterator[Diagnosis]:
     """Yield the line about MPS that the config needs on this node."""
     if others := _others(facts):
         yield wrong(SUBJECT, f"{others}, and a GPU can have one only", _ends_others(facts, plugins))
-    elif lacks_protocol(needs, driver):
+    elif lack := lacks_protocol(needs, driver.kernel):
         yield wrong(
             SUBJECT,
-            f"MPS of driver {driver} has no protocol 3, which the config names (mpsProtocol); drivers from "
-            f"{FIRST_DRIVER} on have it",
+            lack,
             f"upgrade the driver of the node to {FIRST_DRIVER} or newer, or set flags.mpsProtocol to 2 in the config",
         )
     elif not facts.control and not facts.agent:
-        yield wrong(
-            SUBJECT,
-            f"the driver has no {_CONTROL}, which the config needs",
-            "install the package of the driver that has it (nvidia-compute-utils-<version>, nvidia-cuda-mps, or "
-            "nvidia-driver-cuda), or take MPS out of the config",
-        )
+        yield _without_program(driver.root)
     elif facts.agent is None:
         yield not_looked_at(SUBJECT, f"{needs.mps_root} cannot be read: run doctor as root")
     elif not facts.agent and not plugins.ours:
@@ -165,6 +194,23 @@ def _needed(facts: MpsFacts, needs: ConfigNeeds, driver: str, plugins: PluginFac
         yield right(SUBJECT, f"gpushare mps serves in {needs.mps_root}{by}")
 
 
+def _without_program(root: str | None) -> Diagnosis:
+    """Return the line about a driver below `root` that lacks the MPS control daemon; None for an unknown root."""
+    if root is None:
+        return not_looked_at(SUBJECT, f"where the driver is, is not known, and so not whether it has {_CONTROL}")
+    brings = (
+        "install the package of the driver that has it (nvidia-compute-utils-<version>, nvidia-cuda-mps, or "
+        "nvidia-driver-cuda)"
+    )
+    if root == OPERATORS_ROOT:
+        brings = (
+            "delete the pod nvidia-driver-daemonset on this node (`kubectl delete pod`), whose start installs the "
+            "driver of NVIDIA's operator anew"
+        )
+    found = f"the driver has no {_control_below(root)}, which the config needs"
+    return wrong(SUBJECT, found, f"{brings}, or take MPS out of the config")
+
+
 def _not_served(facts: MpsFacts, needs: ConfigNeeds) -> str:
     """Return what is there instead of `gpushare mps`, in words."""
     if facts.listening:
@@ -174,13 +220,13 @@ def _not_served(facts: MpsFacts, needs: ConfigNeeds) -> str:
     return f"nothing serves MPS in {needs.mps_root}"
 
 
-def _quits(facts: MpsFacts) -> str:
-    """Return what ends each MPS control daemon of others by a program that is on the node, as an instruction."""
+def _quits(facts: MpsFacts, places: Sequence[str]) -> str:
+    """Return what ends the MPS control daemons with pipes in `places` by a program of the node, as an instruction."""
     if facts.control:
-        each = (f"`echo quit | CUDA_MPS_PIPE_DIRECTORY={place} {facts.control}`" for place in facts.of_others)
+        each = (f"`echo quit | CUDA_MPS_PIPE_DIRECTORY={place} {facts.control}`" for place in places)
         return f"run {' and '.join(each)}"
     return (
-        f"end the process nvidia-cuda-mps-control with the directory {' or '.join(facts.of_others)} by `kill PID`: "
+        f"end the process nvidia-cuda-mps-control with the directory {' or '.join(places)} by `kill PID`: "
         "`pgrep -a nvidia-cuda-mps` shows the processes of MPS, and CUDA_MPS_PIPE_DIRECTORY in /proc/PID/environ the "
         "directory of each, as its container sees that"
     )
@@ -188,11 +234,9 @@ def _quits(facts: MpsFacts) -> str:
 
 def _ends_others(facts: MpsFacts, plugins: PluginFacts) -> str:
     """Return what ends the MPS control daemons of others, as an instruction."""
+    quits = _quits(facts, facts.of_others)
     if plugins.of_gpus:
-        return (
-            f"do what the line about {OTHERS} says, since the pods of the other plugin have to end first; where "
-            f"the MPS control daemon runs on after that, {_quits(facts)}"
-        )
+        return f"where the MPS control daemon runs on after the item about {OTHERS}, {quits}"
     if plugins.unknown or plugins.ours is None:
-        return f"turn MPS off in the other plugin (sharing.mps of NVIDIA's device plugin), or {_quits(facts)}"
-    return _quits(facts)
+        return f"turn MPS off in the other plugin (sharing.mps of NVIDIA's device plugin), or {quits}"
+    return quits

@@ -1,12 +1,17 @@
-"""NVIDIA's GPU operator, by its traces on the node.
+"""NVIDIA's GPU operator: whether it runs on the node, and what it has there or left there.
 
 Facts, of NVIDIA/gpu-operator: its validator writes `/run/nvidia/validations/<what>-ready` (in assets,
-state-container-toolkit and gpu-feature-discovery wait for `driver-ready` and `toolkit-ready`);
-`hostPaths.driverInstallDir` and `toolkit.installDir` (deployments/gpu-operator/values.yaml). From 25.10 on
-`cdi.enabled` is true, so its runtime has mode `cdi` and is not the default one; with `cdi.nriPluginEnabled` the
-configuration of the container runtime has no handler at all (controllers/object_controls.go).
+state-container-toolkit and gpu-feature-discovery wait for `driver-ready` and `toolkit-ready`), and removes these files
+when its pod ends (state-operator-validation, `preStop`); the names of its DaemonSets (assets, and for NVIDIADriver
+manifests/state-driver); `hostPaths.driverInstallDir` and `toolkit.installDir` (deployments/gpu-operator/values.yaml).
+From 25.10 on `cdi.enabled` is true, so its runtime has mode `cdi` and is not the default one; with
+`cdi.nriPluginEnabled` the configuration of the container runtime has no handler at all
+(controllers/object_controls.go). The kubelet keeps the logs of each pod of the node in a directory with the name of the
+pod, and removes those of pods that are gone (Kubernetes, pkg/kubelet/kuberuntime/helpers.go, `BuildPodLogsDirectory`,
+and kuberuntime_gc.go, `evictPodLogsDirectories`). A boot empties `/run`: Filesystem Hierarchy Standard 3.0, "/run".
 """
 
+import re
 from collections.abc import Iterator
 
 from gpushare_plugin.base.structs import Struct
@@ -20,52 +25,101 @@ from gpushare_plugin.gpus.cdi.roots import OPERATORS_TOOLKIT
 SUBJECT = "NVIDIA's GPU operator"
 _VALIDATIONS = "/run/nvidia/validations"
 _READY = "-ready"
+_POD_LOGS = "/var/log/pods"
+_POD = re.compile(r"_nvidia-(driver-daemonset|gpu-driver|container-toolkit-daemonset|operator-validator)-")
+"""What the name of the directory with the logs of a pod of the operator has after the namespace."""
+_DRIVER_PODS, _TOOLKIT_PODS = frozenset({"driver-daemonset", "gpu-driver"}), frozenset({"container-toolkit-daemonset"})
+_MANAGEMENT = ("/etc/cdi/management.nvidia.com-gpu.*", "/run/cdi/management.nvidia.com-gpu.*")
+"""The specification for the operator's own pods."""
+_HOOK = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
+"""The hook of CRI-O, which packages can have, too (NVIDIA/nvidia-container-toolkit, cmd/nvidia-ctk-installer)."""
 
 
 class OperatorFacts(Struct, frozen=True):
     """The traces of NVIDIA's operator."""
 
-    installs_driver: bool
-    """Whether the operator installs the driver on this node."""
-    installs_toolkit: bool
-    """Whether the operator installs the toolkit on this node."""
-    validated: tuple[str, ...]
+    runs: bool | None = False
+    """Whether the operator runs pods on this node; None where the node does not show pods."""
+    installs_driver: bool = False
+    """Whether the operator installs the driver on this node, as far as the node shows that."""
+    installs_toolkit: bool = False
+    """Whether the operator installs the toolkit on this node, as far as the node shows that."""
+    validated: tuple[str, ...] = ()
     """What the operator found ready, such as `driver` and `toolkit`."""
+    left: tuple[str, ...] = ()
+    """What is left of an operator whose pod for that does not run here any more, paths of the node."""
 
     @property
-    def is_there(self) -> bool:
-        """Whether the operator manages this node."""
-        return self.installs_driver or self.installs_toolkit or bool(self.validated)
+    def not_ready(self) -> tuple[str, ...]:
+        """What an operator that certainly runs installs, and has not found ready."""
+        installed = (("driver", self.installs_driver), ("toolkit", self.installs_toolkit))
+        return tuple(name for name, given in installed if self.runs and given and name not in self.validated)
 
 
 def read_operator(host: HostRoot) -> OperatorFacts:
     """Return the traces of NVIDIA's operator."""
-    ready = host.names(_VALIDATIONS, f"*{_READY}")
+    names = host.names(_VALIDATIONS, f"*{_READY}")
+    validated = tuple(name.removesuffix(_READY) for name in names if not name.startswith("."))
+    pods = _pods(host)
+
+    def runs(named: frozenset[str]) -> bool:
+        """Return whether one of these pods can run here; with validations alone, the kubelet keeps logs elsewhere."""
+        return not named.isdisjoint(pods) if pods else pods is None or bool(validated)
+
+    driver = [path for path in (OPERATORS_ROOT,) if host.first(f"{path}/usr", f"{path}/lib")]
+    toolkit = [path for path in (OPERATORS_TOOLKIT,) if host.is_directory(path)]
+    beside = [path for pattern in _MANAGEMENT for path in host.matching(pattern)]
+    if OPERATORS_TOOLKIT in host.line(_HOOK):
+        beside.append(_HOOK)
+    by_driver_pod, by_toolkit_pod = runs(_DRIVER_PODS), runs(_TOOLKIT_PODS)
     return OperatorFacts(
-        bool(host.first(f"{OPERATORS_ROOT}/usr", f"{OPERATORS_ROOT}/lib")),
-        host.is_directory(OPERATORS_TOOLKIT),
-        tuple(name.removesuffix(_READY) for name in ready if not name.startswith(".")),
+        runs=bool(pods or validated) or (None if pods is None and (driver or toolkit) else False),
+        installs_driver=bool(driver) and by_driver_pod,
+        installs_toolkit=bool(toolkit) and by_toolkit_pod,
+        validated=validated,
+        left=(*([] if by_driver_pod else driver), *([] if by_toolkit_pod else [*toolkit, *beside])),
     )
+
+
+def _pods(host: HostRoot) -> frozenset[str] | None:
+    """Return which pods of the operator are on the node; None where the node does not show pods."""
+    if not host.is_directory(_POD_LOGS):
+        return None
+    return frozenset(found[1] for name in host.names(_POD_LOGS) if (found := _POD.search(name)))
 
 
 def judge_operator(facts: OperatorFacts, runtime: RuntimeFacts, toolkit: ToolkitFacts) -> Iterator[Diagnosis]:
     """Yield the line about NVIDIA's operator."""
-    if not facts.is_there:
-        yield right(SUBJECT, "does not manage this node")
-    elif facts.validated and toolkit.directory == OPERATORS_TOOLKIT and "toolkit" not in facts.validated:
-        # Without any validation, the toolkit can be left of an operator that is gone.
+    if facts.not_ready:
+        missing = " and ".join(f"{_VALIDATIONS}/{name}{_READY}" for name in facts.not_ready)
         yield wrong(
             SUBJECT,
-            f"has not found its toolkit ready ({_VALIDATIONS}/toolkit{_READY} is missing; ready: "
-            f"{', '.join(facts.validated)})",
+            f"has not found its {' and '.join(facts.not_ready)} ready ({missing} "
+            f"{'are' if len(facts.not_ready) > 1 else 'is'} missing; ready: {', '.join(facts.validated) or 'nothing'})",
             "see `kubectl get pods -n gpu-operator -o wide` for this node, first the pods nvidia-driver-daemonset and "
             "nvidia-container-toolkit-daemonset, and the log of the init container that does not end",
         )
+        return
+    parts = [part for part, given in (("driver", facts.installs_driver), ("toolkit", facts.installs_toolkit)) if given]
+    if facts.runs is False:
+        yield right(SUBJECT, f"does not manage this node{_left_over(facts, toolkit)}")
     else:
-        parts = [
-            part for part, given in (("driver", facts.installs_driver), ("toolkit", facts.installs_toolkit)) if given
-        ]
-        yield right(SUBJECT, f"installs {' and '.join(parts) or 'nothing'} on this node; {_way(runtime, toolkit)}")
+        way = f"; {_way(runtime, toolkit)}" if facts.installs_toolkit else ""
+        found = f"installs {' and '.join(parts) or 'nothing'} on this node{way}"
+        yield right(SUBJECT, f"{found}{_left_over(facts, toolkit)}")
+
+
+def _left_over(facts: OperatorFacts, toolkit: ToolkitFacts) -> str:
+    """Return what an operator left that is gone, and what removes or replaces that, in words."""
+    if not facts.left:
+        return ""
+    left = f"; left over of an operator that is gone: {', '.join(facts.left)}"
+    stays = [path for path in facts.left if not path.startswith("/run/")]
+    if toolkit.replaced_by:
+        return f"{left}. Its toolkit is still used, and nobody updates that; to replace it, {toolkit.replaced_by}"
+    if not stays:
+        return f"{left}, until the next boot"
+    return f"{left}. `rm -r {' '.join(stays)}` removes that, once no handler and no CDI specification names it"
 
 
 def _way(runtime: RuntimeFacts, toolkit: ToolkitFacts) -> str:

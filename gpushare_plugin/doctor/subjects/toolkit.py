@@ -16,24 +16,27 @@ cmd/nvidia-container-runtime-hook/main.go, `getCLIPath`). The hook is in the pac
 nvidia-container-toolkit-base (packaging/debian/*.install, packaging/rpm/SPECS), and the command in
 libnvidia-container-tools, which the first needs (packaging/debian/control; NVIDIA/libnvidia-container,
 pkg/rpm/SPECS/libnvidia-container.spec); the operator installs both (cmd/nvidia-ctk-installer/toolkit/installer).
+In legacy mode, a setting `ldconfig` that begins with @ is a program of the node, whatever `root` is, and no container
+starts without the program (NVIDIA/libnvidia-container, src/nvc_ldcache.c, `nvc_ldcache_update`); the program may be
+there with or without the ending .real (the toolkit's api/config/v1, `ldconfigPath.normalize`).
 
 Facts, of NVIDIA/gpu-operator: the operator sets `default-kind` to `management.nvidia.com/gpu`
 (assets/state-container-toolkit/0500_daemonset.yaml), and no GPU has a device of this kind (issue 1239 of the toolkit);
 from 25.10 on it sets mode `cdi`, and its runtime is not the default one (controllers/object_controls.go,
 `transformToolkitCtrForCDI`). Each start of the pod nvidia-container-toolkit-daemonset installs the toolkit
-(cmd/nvidia-ctk-installer/main.go of the toolkit).
+and writes its settings anew (cmd/nvidia-ctk-installer/main.go and toolkit/toolkit.go of the toolkit).
 """
 
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
 from gpushare_plugin.doctor.node.packages import is_at_least, package_version
-from gpushare_plugin.doctor.subjects.driver import DriverFacts, library_below
+from gpushare_plugin.doctor.subjects.driver import DriverFacts, library_below, version_of
 from gpushare_plugin.doctor.subjects.runtimes.runtime import (
     NVIDIAS_RUNTIME,
     OPERATORS_POD,
@@ -96,6 +99,16 @@ class ToolkitFacts(Struct, frozen=True):
     """Where legacy mode looks for the driver."""
     legacy_programs: tuple[str, ...] = (_HOOK, _CLI)
     """The programs that legacy mode runs for each container, as paths of the node or names."""
+    legacy_lacks: tuple[str, ...] = ()
+    """Those of these programs that the node does not have."""
+    ldconfig: str = ""
+    """The program of the node with which legacy mode makes the cache of libraries; empty where no setting names it."""
+    astray: tuple[str, ...] = ()
+    """The settings of legacy mode that lead nowhere, of `root` (to the driver) and `ldconfig`."""
+    by_operator: bool = False
+    """Whether NVIDIA's operator installs this toolkit, and so writes its settings."""
+    replaced_by: str = ""
+    """What replaces a toolkit that is left of an operator, as an instruction; empty for any other toolkit."""
     refreshes: bool = False
     """Whether the package has the service that writes the specification `/var/run/cdi/nvidia.yaml` at each boot."""
 
@@ -117,14 +130,22 @@ class ToolkitFacts(Struct, frozen=True):
         return self.mode == "legacy" or (self.mode == "auto" and self.just_in_time is False)
 
     @property
+    def legacy_works(self) -> bool:
+        """Whether NVIDIA's runtime would find what it needs in legacy mode."""
+        return not self.legacy_lacks and not self.astray
+
+    @property
     def by_specification(self) -> bool:
         """Whether the runtime looks devices up in CDI specifications of the node."""
         return self.mode == "cdi"
 
 
-def read_toolkit(host: HostRoot, runtime: RuntimeFacts | None) -> ToolkitFacts:
-    """Return what the node shows of the toolkit whose runtime `runtime` starts."""
-    directory = _directory(host, runtime)
+def read_toolkit(host: HostRoot, runtime: RuntimeFacts | None, driver: DriverFacts, *, operator: bool) -> ToolkitFacts:
+    """Return what the node shows of the toolkit whose runtime `runtime` starts.
+
+    `operator` is whether NVIDIA's operator installs a toolkit on this node.
+    """
+    directory = _directory(host, runtime, operator=operator)
     of_operator = directory == OPERATORS_TOOLKIT
     file = host.first(_OPERATORS_SETTINGS if of_operator else _SETTINGS)
     version = _version(host, directory)
@@ -133,26 +154,40 @@ def read_toolkit(host: HostRoot, runtime: RuntimeFacts | None) -> ToolkitFacts:
         directory=directory,
         lacks=_lacks(host, directory, version),
         file=file,
+        by_operator=of_operator and operator,
+        replaced_by=_replacement(runtime) if of_operator and not operator else "",
         refreshes=host.first(*_REFRESHING_SERVICE) is not None,
         refresh_disabled_hooks=_listed(host.line(REFRESH_VARIABLES)),
     )
-    if file is None:
-        return facts
     try:
-        return _with_settings(facts, tomllib.loads(host.text(file) or ""))
+        settings = tomllib.loads((host.text(file) or "") if file else "")
     except (UnreadableError, ValueError, RecursionError) as error:
         return replace(facts, failure=str(error))
+    return _looked_up(host, _with_settings(facts, settings), driver)
 
 
-def _directory(host: HostRoot, runtime: RuntimeFacts | None) -> str | None:
+def _directory(host: HostRoot, runtime: RuntimeFacts | None, *, operator: bool) -> str | None:
     """Return where the runtime's handlers lead, else where the toolkit is on the node."""
     for program in (runtime.nvidia if runtime else {}).values():
         if program.startswith("/") and host.exists(program):
             return program.rpartition("/")[0]
-    found = host.first(
-        f"{OPERATORS_TOOLKIT}/nvidia-ctk", f"{OPERATORS_TOOLKIT}/{NVIDIAS_RUNTIME}", "/usr/bin/nvidia-ctk"
-    )
+    of_operator = (f"{OPERATORS_TOOLKIT}/{name}" for name in (_CONTROL, NVIDIAS_RUNTIME) if operator)
+    found = host.first(*of_operator, f"/usr/bin/{_CONTROL}")
     return found.rpartition("/")[0] if found else None
+
+
+def _replacement(runtime: RuntimeFacts | None) -> str:
+    """Return what replaces the toolkit of an operator that is gone, as an instruction."""
+    install = "install the package nvidia-container-toolkit"
+    if runtime is None:
+        return f"{install}, and have the container runtime use its programs"
+    if runtime.edited:
+        return f"{install}, `rm -r {OPERATORS_TOOLKIT}`, and run {runtime.service}, whose start finds the package"
+    files = ", ".join(dict.fromkeys(runtime.handler_files.get(name, name) for name in runtime.nvidia))
+    return (
+        f"{install}, remove the handlers with programs in {OPERATORS_TOOLKIT} from {files}, `rm -r "
+        f"{OPERATORS_TOOLKIT}`, and {runtime.adds_nvidia}"
+    )
 
 
 def _lacks(host: HostRoot, directory: str | None, version: str) -> tuple[str, ...]:
@@ -179,9 +214,30 @@ def _with_settings(facts: ToolkitFacts, content: dict[str, object]) -> ToolkitFa
         mounts=content.get(_MOUNTS) is True,
         no_cgroups=command.get("no-cgroups") is True,
         driver_root=text(command.get("root")) or facts.driver_root,
+        ldconfig=ldconfig[1:] if (ldconfig := text(command.get("ldconfig"))).startswith("@") else "",
         legacy_programs=(text(table(content, _HOOK).get("path")) or _HOOK, text(command.get("path")) or _CLI),
         disabled_hooks=texts(table(runtime, "modes", "jit-cdi").get("nvcdi-disable-hooks")),
     )
+
+
+def _looked_up(host: HostRoot, facts: ToolkitFacts, driver: DriverFacts) -> ToolkitFacts:
+    """Return the facts with what of the places that the settings name is not on the node."""
+    folder, ldconfig = facts.directory or "", facts.ldconfig.removesuffix(".real")
+    places = {
+        "root": _leads_to(host, facts, driver),
+        "ldconfig": not ldconfig or host.first(f"{ldconfig}.real", ldconfig),
+    }
+    return replace(
+        facts,
+        legacy_lacks=tuple(each for each in facts.legacy_programs if not host.has_program(each, folder)),
+        astray=tuple(name for name, found in places.items() if not found),
+    )
+
+
+def _leads_to(host: HostRoot, facts: ToolkitFacts, driver: DriverFacts) -> bool:
+    """Return whether a driver is where the settings look for it; that of an operator that is gone has to be in use."""
+    library = library_below(host, facts.driver_root)
+    return library is not None and (not facts.replaced_by or version_of(host, library) == driver.library)
 
 
 def _version(host: HostRoot, directory: str | None) -> str:
@@ -194,9 +250,7 @@ def _version(host: HostRoot, directory: str | None) -> str:
     return ""
 
 
-def judge_toolkit(
-    toolkit: ToolkitFacts, host: HostRoot, needs: ConfigNeeds, driver: DriverFacts
-) -> Iterator[Diagnosis]:
+def judge_toolkit(toolkit: ToolkitFacts, needs: ConfigNeeds, driver: DriverFacts) -> Iterator[Diagnosis]:
     """Yield the lines about the toolkit and its settings."""
     if toolkit.directory is None:
         yield _missing(needs)
@@ -206,7 +260,7 @@ def judge_toolkit(
         remedy = f"correct {toolkit.file}, which the toolkit cannot read either"
         yield wrong(SETTINGS, f"{toolkit.file}: {toolkit.failure}", remedy)
         return
-    mistakes = list(_mistakes(toolkit, host, needs, driver)) if needs.runtime else []
+    mistakes = list(_mistakes(toolkit, needs, driver)) if needs.runtime else []
     yield from mistakes
     if not mistakes:
         yield right(SETTINGS, f"{toolkit.file or 'no file, so its defaults'}: mode {_mode(toolkit)}")
@@ -217,7 +271,7 @@ def _missing(needs: ConfigNeeds) -> Diagnosis:
         return right(VERSION, "not installed; the config uses CDI, which needs specifications only")
     return wrong(
         VERSION,
-        "not installed: neither /usr/bin/nvidia-ctk nor NVIDIA's operator's /usr/local/nvidia/toolkit is there",
+        "not installed: /usr/bin/nvidia-ctk is not there, and NVIDIA's operator installs no toolkit on this node",
         "install the package nvidia-container-toolkit (docs.nvidia.com, Installing the NVIDIA Container Toolkit) or "
         "NVIDIA's operator with toolkit.enabled=true",
     )
@@ -239,19 +293,21 @@ def _programs(toolkit: ToolkitFacts, needs: ConfigNeeds) -> Diagnosis:
 
 def installs_again(toolkit: ToolkitFacts) -> str:
     """Return what brings missing programs of the toolkit back, as an instruction."""
-    if toolkit.directory == OPERATORS_TOOLKIT:
+    if toolkit.by_operator:
         return (
             "install the toolkit of NVIDIA's operator again: see the state and the log of the pod "
             "nvidia-container-toolkit-daemonset on this node, and delete this pod (`kubectl delete pod`), because its "
             "start installs the toolkit"
         )
+    if toolkit.replaced_by:
+        return toolkit.replaced_by
     return (
         f"install NVIDIA's container toolkit in {toolkit.directory} again (`apt-get install --reinstall "
         "nvidia-container-toolkit-base`, or `dnf reinstall nvidia-container-toolkit-base`)"
     )
 
 
-def _mistakes(toolkit: ToolkitFacts, host: HostRoot, needs: ConfigNeeds, driver: DriverFacts) -> Iterator[Diagnosis]:
+def _mistakes(toolkit: ToolkitFacts, needs: ConfigNeeds, driver: DriverFacts) -> Iterator[Diagnosis]:
     """Yield a line for each setting that keeps containers from their GPUs."""
     file = toolkit.file
     if "envvar" in needs.strategies and not toolkit.variable:
@@ -276,30 +332,50 @@ def _mistakes(toolkit: ToolkitFacts, host: HostRoot, needs: ConfigNeeds, driver:
             f"set no-cgroups = false in the table nvidia-container-cli of {file}. This applies to new containers: "
             "restart pods that have a GPU",
         )
-    if gone := [each for each in toolkit.legacy_programs if not host.has_program(each, toolkit.directory or "")]:
-        yield from _without_programs(toolkit, gone)
-    if toolkit.mode in {"auto", "legacy"} and driver.root and not library_below(host, toolkit.driver_root):
-        yield wrong(
-            SETTINGS,
-            f"{file} looks for the driver below {toolkit.driver_root} (root in nvidia-container-cli), but the driver "
-            f"is below {driver.root}",
-            f'set root = "{driver.root}" in the table nvidia-container-cli of {file}; NVIDIA\'s operator writes this '
-            f"file itself: restart its pod {OPERATORS_POD} on this node",
-        )
+    if toolkit.legacy_lacks:
+        yield from _without_programs(toolkit)
+    yield from _leading_nowhere(toolkit, driver)
 
 
-def _without_programs(toolkit: ToolkitFacts, gone: Sequence[str]) -> Iterator[Diagnosis]:
-    """Yield the line about programs of legacy mode that are `gone`, where the runtime has this mode."""
-    if toolkit.legacy:
-        yield wrong(
-            SETTINGS,
-            f"mode {_mode(toolkit)} runs {' and '.join(gone)} for each container with a GPU, and the node has no such "
-            "program, so a pod with NVIDIA's runtime cannot start",
-            f"see the log of the operator's pod {OPERATORS_POD} on this node, which installs these programs"
-            if toolkit.directory == OPERATORS_TOOLKIT
-            else "install the package nvidia-container-toolkit; nvidia-container-toolkit-base alone is not enough in "
-            "this mode",
+def _leading_nowhere(toolkit: ToolkitFacts, driver: DriverFacts) -> Iterator[Diagnosis]:
+    """Yield the line about settings that name no place of the driver."""
+    found, given = [], []
+    if "root" in toolkit.astray and toolkit.mode in {"auto", "legacy"} and driver.root:
+        found.append(f"looks for the driver below {toolkit.driver_root} (root), but the driver is below {driver.root}")
+        given.append(f'root = "{driver.root}"')
+    if "ldconfig" in toolkit.astray and toolkit.legacy:
+        found.append(
+            f"names {toolkit.ldconfig} as ldconfig, which is not on the node, so a pod with NVIDIA's runtime cannot "
+            "start (ldcache error)"
         )
+        given.append('ldconfig = "@/sbin/ldconfig"')
+    if not found:
+        return
+    file = toolkit.file or _SETTINGS
+    remedy = f"set {' and '.join(given)} in the table nvidia-container-cli of {file}"
+    if toolkit.by_operator:
+        remedy = (
+            f"delete the pod {OPERATORS_POD} on this node (`kubectl delete pod`): its start writes {file} anew, with "
+            "the places of the driver"
+        )
+    yield wrong(SETTINGS, f"{file}, in the table nvidia-container-cli, {', and '.join(found)}", remedy)
+
+
+def _without_programs(toolkit: ToolkitFacts) -> Iterator[Diagnosis]:
+    """Yield the line about programs of legacy mode that are gone, where the runtime has this mode."""
+    if not toolkit.legacy:
+        return
+    remedy = (
+        "install the package nvidia-container-toolkit; nvidia-container-toolkit-base alone is not enough in this mode"
+    )
+    if toolkit.by_operator:
+        remedy = f"see the log of the operator's pod {OPERATORS_POD} on this node, which installs these programs"
+    yield wrong(
+        SETTINGS,
+        f"mode {_mode(toolkit)} runs {' and '.join(toolkit.legacy_lacks)} for each container with a GPU, and the node "
+        "has no such program, so a pod with NVIDIA's runtime cannot start",
+        toolkit.replaced_by or remedy,
+    )
 
 
 def _mode(toolkit: ToolkitFacts) -> str:

@@ -19,6 +19,7 @@ from gpushare_plugin.testing.hosts.nodes import (
     OPERATOR_NRI,
     WITHOUT_GPU,
     specification,
+    without_operator,
 )
 
 __all__ = [
@@ -38,4 +39,5 @@ __all__ = [
     "HostDescription",
     "built",
     "specification",
+    "without_operator",
 ]

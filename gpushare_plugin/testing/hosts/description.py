@@ -29,7 +29,7 @@ class HostDescription(Struct, frozen=True):
             {**self.files, **more.files},
             {**self.links, **more.links},
             (*self.directories, *more.directories),
-            (*self.sockets, *more.sockets),
+            tuple(dict.fromkeys((*self.sockets, *more.sockets))),
             (*self.nvml, *more.nvml),
         )
 

@@ -18,9 +18,11 @@ _PCI = "/sys/bus/pci/devices"
 _PLUGINS = "/var/lib/kubelet/device-plugins"
 _TOOLKIT = "/usr/local/nvidia/toolkit"
 _OPERATORS_DRIVER = "/run/nvidia/driver"
+_POD_LOGS = "/var/log/pods"
 
 # The kernel's Documentation/ABI/testing/sysfs-bus-pci: a network card, and what every node of Kubernetes has besides.
-# Links below /sys are relative; /var/run is a link to /run (file-hierarchy(7)).
+# Links below /sys are relative; /var/run is a link to /run (file-hierarchy(7)). The kubelet keeps a directory for the
+# logs of each pod of the node (pkg/kubelet/kuberuntime/helpers.go in Kubernetes, `BuildPodLogsDirectory`).
 WITHOUT_GPU = HostDescription(
     files={
         "/etc/hostname": "worker-17.example.com\n",
@@ -33,7 +35,7 @@ WITHOUT_GPU = HostDescription(
         ),
     },
     links={"/var/run": "/run"},
-    directories=("/run",),
+    directories=("/run", f"{_POD_LOGS}/kube-system_kube-proxy-x7k2p_0d7e3f0a-5c1b-4b57-9d6e-6a1f2b3c4d5e"),
     sockets=(f"{_PLUGINS}/kubelet.sock", "/var/lib/kubelet/pod-resources/kubelet.sock"),
 )
 """A node of kubeadm without a GPU and without anything of NVIDIA's."""
@@ -75,6 +77,7 @@ def _libraries(root: str) -> HostDescription:
             f"{folder}/libnvidia-ptxjitcompiler.so.{DRIVER}": "",
             f"{root}/usr/bin/nvidia-smi": "",
             f"{root}/usr/bin/nvidia-cuda-mps-control": "",
+            f"{root}/sbin/ldconfig.real": "",
         },
         {f"{folder}/{name}.1": f"{name}.{DRIVER}" for name in names},
         nvml=(f"{folder}/libnvidia-ml.so.{DRIVER}",),
@@ -329,7 +332,7 @@ default-kind = "management.nvidia.com/gpu"
 
 
 def _operator(toolkit: str, settings: str) -> HostDescription:
-    """Return what an operator with its own driver and toolkit leaves on a node."""
+    """Return what an operator with its own driver and toolkit has on a node."""
     programs = (
         "nvidia-ctk",
         "nvidia-ctk.real",
@@ -348,6 +351,12 @@ def _operator(toolkit: str, settings: str) -> HostDescription:
             "/run/nvidia/validations/toolkit-ready": "",
         },
         {f"{_TOOLKIT}/libnvidia-container.so.1": f"libnvidia-container.so.{toolkit}"},
+        directories=tuple(
+            f"{_POD_LOGS}/gpu-operator_{name}-{number}qw9d_4b1f6c2e-0000-4c00-8000-00000000000{number}"
+            for number, name in enumerate(
+                ("nvidia-driver-daemonset", "nvidia-container-toolkit-daemonset", "nvidia-operator-validator")
+            )
+        ),
         sockets=("/run/containerd/containerd.sock",),
     )
 
@@ -391,6 +400,17 @@ OPERATOR_25_10 = (
     )
 )
 """NVIDIA's operator 25.10 with its defaults, its device plugin turned off."""
+
+
+def without_operator(host: HostDescription) -> HostDescription:
+    """Return a node from which NVIDIA's operator was removed: without its pods, with the files that it leaves.
+
+    The pod of the validator removes the validations when it ends (assets/state-operator-validation of the operator).
+    """
+    return host.without(
+        "/run/nvidia/validations", *(each for each in host.directories if each.startswith(f"{_POD_LOGS}/gpu-operator_"))
+    )
+
 
 # `transformForRuntime` there: with NRI, the configuration of the runtime is not touched.
 OPERATOR_NRI = OPERATOR_25_10.without("/etc/containerd/conf.d/99-nvidia.toml")

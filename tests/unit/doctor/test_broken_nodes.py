@@ -16,8 +16,9 @@ from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import ConfigNeeds, EntryNeeds
 from gpushare_plugin.doctor.subjects.driver import DriverFacts
 from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY, read_kubelet
-from gpushare_plugin.doctor.subjects.mps import judge_mps, read_mps
+from gpushare_plugin.doctor.subjects.mps import MpsUse, judge_mps, read_mps
 from gpushare_plugin.doctor.subjects.plugins import PluginFacts, judge_plugins, read_plugins
+from gpushare_plugin.doctor.words import lines_of
 from gpushare_plugin.gpus.exchange import write_message
 from gpushare_plugin.mps.exchange import MpsGpu, MpsRoot, MpsSettings, MpsStatus
 from gpushare_plugin.testing.hosts import (
@@ -33,10 +34,12 @@ from gpushare_plugin.testing.hosts import (
     HostDescription,
     built,
     specification,
+    without_operator,
 )
 from tests.unit.doctor.examining import CDI, ENVVAR, MPS, examined, found, shown, wrong_lines
 
 CONTAINERD = "/etc/containerd/config.toml"
+CRI = "io.containerd.grpc.v1.cri"
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 SETTINGS = "/etc/nvidia-container-runtime/config.toml"
 MOUNTS = ConfigNeeds(strategies=("volume-mounts",))
@@ -249,8 +252,8 @@ def linked(bus: str, driver: str) -> HostDescription:
             ),
             ENVVAR,
             "settings of the container toolkit",
-            "looks for the driver below /",
-            'set root = "/run/nvidia/driver"',
+            "looks for the driver below / (root), but the driver is below /run/nvidia/driver",
+            "delete the pod nvidia-container-toolkit-daemonset on this node (`kubectl delete pod`): its start writes",
         ),
         (
             KUBEADM_CONTAINERD_1_7.without("/usr/bin/nvidia-container-runtime-hook", "/usr/bin/nvidia-container-cli"),
@@ -319,8 +322,15 @@ def linked(bus: str, driver: str) -> HostDescription:
             KUBEADM_CONTAINERD_1_7.without("/usr/bin/nvidia-cuda-mps-control"),
             MPS,
             "MPS",
-            "the driver has no usr/bin/nvidia-cuda-mps-control",
+            "the driver has no /usr/bin/nvidia-cuda-mps-control",
             "install the package",
+        ),
+        (
+            OPERATOR_24.without("/run/nvidia/driver/usr/bin/nvidia-cuda-mps-control"),
+            MPS,
+            "MPS",
+            "the driver has no /run/nvidia/driver/usr/bin/nvidia-cuda-mps-control",
+            "delete the pod nvidia-driver-daemonset on this node",
         ),
         (
             KUBEADM_CONTAINERD_1_7 + HostDescription(sockets=("/run/nvidia/mps/nvidia.com/gpu/pipe/control",)),
@@ -416,7 +426,9 @@ def test_a_gpu_that_nvidias_driver_does_not_have_is_named(driver: str, short_pat
     said = found(report, "GPUs on the PCI bus")
     assert "; gpushare does not offer 0000:af:00.0, because NVIDIA's driver does not have this GPU (" in said
     _, report = examined(KUBEADM_CONTAINERD_1_7 + linked("af", "vfio-pci"), short_path / "of a virtual machine")
-    assert "does not offer" not in found(report, "GPUs on the PCI bus")
+    assert found(report, "GPUs on the PCI bus").endswith(
+        "; given to virtual machines, and not for containers: 0000:af:00.0"
+    )
 
 
 def test_a_kubelet_with_another_root_directory_is_found(short_path: Path) -> None:
@@ -461,10 +473,114 @@ def test_programs_of_legacy_mode_are_needed_in_no_other_mode(short_path: Path) -
     assert wrong_lines(report) == []
 
 
-def test_what_an_operator_left_behind_is_not_wrong(short_path: Path) -> None:
-    """Without any validation no operator manages the node, and its toolkit works nevertheless."""
-    _, report = examined(OPERATOR_24.without("/run/nvidia/validations"), short_path)
+def test_what_an_operator_left_behind_is_named_and_not_wrong(short_path: Path) -> None:
+    """A toolkit that works is right without the operator, which nobody takes for one that runs."""
+    _, report = examined(without_operator(OPERATOR_24), short_path / "used")
     assert wrong_lines(report) == []
+    said = found(report, "NVIDIA's GPU operator")
+    assert said.startswith(
+        "does not manage this node; left over of an operator that is gone: /run/nvidia/driver, "
+        "/usr/local/nvidia/toolkit"
+    )
+    assert "to replace it, install the package nvidia-container-toolkit, remove the handlers with programs in" in said
+    rest = HostDescription({"/usr/local/nvidia/toolkit/nvidia-ctk": ""})
+    _, report = examined(KUBEADM_CONTAINERD_2 + rest, short_path / "unused")
+    assert "`rm -r /usr/local/nvidia/toolkit` removes that" in found(report, "NVIDIA's GPU operator")
+    assert found(report, "container toolkit") == "1.18.1, in /usr/bin"
+
+
+def test_a_toolkit_that_nobody_uses_is_none(short_path: Path) -> None:
+    """The left toolkit of an operator is not configured for the container runtime: the package is installed instead."""
+    left = without_operator(OPERATOR_25_10).without("/run/nvidia", "/run/cdi")
+    bare = left.without("/etc/containerd/conf.d") + BARE
+    _, report = examined(bare, short_path)
+    toolkit, handler = wrong_lines(report)
+    assert (toolkit.subject, toolkit.found.partition(":")[0]) == ("container toolkit", "not installed")
+    assert "nvidia-ctk runtime configure" in (handler.remedy or "")
+    assert "operator" not in (handler.remedy or "")
+
+
+def test_the_pods_of_an_operator_that_is_gone_are_not_named(short_path: Path) -> None:
+    """What is broken in its toolkit or driver is mended without its pods, which would never start."""
+    host = without_operator(OPERATOR_25_10).without("/usr/local/nvidia/toolkit/nvidia-cdi-hook")
+    host += HostDescription({"/sys/module/nvidia/version": "570.86.15\n"})
+    _, report = examined(host, short_path)
+    lines = wrong_lines(report)
+    assert [line.subject for line in lines] == ["driver (libraries)", "NVML", "container toolkit", "CDI specifications"]
+    remedies = [line.remedy or "" for line in lines]
+    assert not any("-daemonset " in remedy or "toolkit.env" in remedy for remedy in remedies)
+    assert "`rm -r /usr/local/nvidia/toolkit`" in remedies[2] == remedies[3]
+    assert sum(line.startswith("3. container toolkit, CDI specifications: Install") for line in lines_of(report)) == 1
+
+
+def test_an_operator_that_runs_and_is_not_ready_is_wrong_at_once(short_path: Path) -> None:
+    """Without any validation, its pods show that it runs; a node that shows no pods lets nobody know that."""
+    host = OPERATOR_24.without("/run/nvidia/validations")
+    _, report = examined(host, short_path / "pods")
+    (line,) = wrong_lines(report)
+    assert line.found.startswith("has not found its driver and toolkit ready (/run/nvidia/validations/driver-ready and")
+    _, report = examined(host.without("/var/log/pods"), short_path / "unknown")
+    assert wrong_lines(report) == []
+    assert found(report, "NVIDIA's GPU operator").startswith("installs driver and toolkit on this node")
+
+
+LDCONFIG = "/run/nvidia/driver/sbin/ldconfig.real"
+
+
+def test_ldconfig_of_legacy_mode_has_to_be_there(short_path: Path) -> None:
+    """The setting of a driver that is gone keeps pods from starting; the name may lack .real; other modes need none."""
+    settings = "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
+    moved = without_operator(OPERATOR_24).without("/run/nvidia/driver") + BARE
+    host = moved.edited(settings, 'root = "/run/nvidia/driver"', 'root = "/"')
+    _, report = examined(host, short_path / "gone")
+    (line,) = wrong_lines(report)
+    assert f"names {LDCONFIG} as ldconfig, which is not on the node" in line.found
+    assert line.remedy == f'set ldconfig = "@/sbin/ldconfig" in the table nvidia-container-cli of {settings}'
+    _, report = examined(host.edited(settings, f"@{LDCONFIG}", "@/sbin/ldconfig"), short_path / "mended")
+    assert wrong_lines(report) == []
+    _, report = examined(moved, short_path / "both")
+    (line,) = wrong_lines(report)
+    assert (line.remedy or "").startswith('set root = "/" and ldconfig = "@/sbin/ldconfig" in the table')
+    _, report = examined(OPERATOR_25_10.without(LDCONFIG), short_path / "cdi")
+    (line,) = wrong_lines(report)
+    assert "nvidia-legacy" not in (line.remedy or "")
+
+
+def test_a_control_daemon_that_nobody_needs_is_named(short_path: Path) -> None:
+    """Where the config does not use MPS, a control daemon in our root is told with what ends it, and is not wrong."""
+    host = KUBEADM_CONTAINERD_1_7 + HostDescription(sockets=("/run/nvidia/mps/pipe/control",))
+    _, report = examined(host, short_path)
+    assert wrong_lines(report) == []
+    assert found(report, "MPS") == (
+        "not used by the config; an MPS control daemon listens in /run/nvidia/mps/pipe nevertheless; to end that "
+        "daemon, run `echo quit | CUDA_MPS_PIPE_DIRECTORY=/run/nvidia/mps/pipe /usr/bin/nvidia-cuda-mps-control`"
+    )
+
+
+def test_a_list_that_comes_to_no_limits_says_which_isolations_are_missing(short_path: Path) -> None:
+    """A node without MPS and without driver limits is right with `none` as the last one, and says why."""
+    needs = replace(ENVVAR, mps_protocol=3, entries=(EntryNeeds(("driver", "mps", "none")),))
+    _, report = examined(KUBEADM_CONTAINERD_1_7, short_path, needs)
+    assert wrong_lines(report) == []
+    for subject, why in (
+        ("MPS", "MPS of driver 580.95.05 has no protocol 3"),
+        ("driver limits", "driver 580.95.05 has"),
+    ):
+        assert f"no limits: {why}" in found(report, subject)
+        assert "takes the next isolation of its list: none, with which nothing limits" in found(report, subject)
+
+
+def test_an_outdated_specification_has_its_command(short_path: Path) -> None:
+    """Also where nothing is wrong with it: the daemon will write its own, or nobody names devices of CDI."""
+    host = KUBEADM_CONTAINERD_1_7.edited(CONTAINERD, f'[plugins."{CRI}"]\n', f'[plugins."{CRI}"]\nenable_cdi = true\n')
+    host += HostDescription({"/etc/cdi/nvidia.yaml": specification(driver="570.86.15")})
+    for needs in (CDI, ENVVAR):
+        _, report = examined(host, short_path / needs.strategies[0], needs)
+        assert wrong_lines(report) == []
+        assert (
+            "run `/usr/bin/nvidia-ctk cdi generate --device-name-strategy=uuid --output=/etc/cdi/nvidia.yaml`"
+            in found(report, "CDI specifications")
+        )
 
 
 def test_a_mount_of_a_file_system_is_no_missing_file(short_path: Path) -> None:
@@ -484,7 +600,7 @@ def test_mps_that_serves_is_right_wherever_the_driver_is(short_path: Path) -> No
         with lock(root.lock), control_daemon(root):
             write_message(root.wanted, WANTED)
             write_message(root.status, MpsStatus(in_force=WANTED))
-            (line,) = judge_mps(read_mps(host, MPS, DriverFacts()), MPS, "", RUNNING, needed=True)
+            (line,) = judge_mps(read_mps(host, MPS, DriverFacts()), MPS, DriverFacts(), RUNNING, MpsUse(needed=True))
     assert line.judgement == "right"
 
 
@@ -901,16 +1017,21 @@ def test_what_is_done_about_a_missing_program_leads_in_no_circle(short_path: Pat
     _, report = examined(k3s, short_path / "k3s", CDI)
     (line,) = wrong_lines(report)
     assert "(b) run systemctl restart k3s, or k3s-agent: each start makes " in (line.remedy or "")
-    _, report = examined(OPERATOR_24.without("/usr/local/nvidia"), short_path / "operator")
-    (line,) = [line for line in wrong_lines(report) if line.subject == "NVIDIA's runtime"]
+    gone = OPERATOR_24.without("/usr/local/nvidia")
+    said = []
+    for number, host in enumerate((gone, without_operator(gone), without_operator(gone).without("/var/log/pods"))):
+        _, report = examined(host, short_path / f"{number}")
+        (line,) = [line for line in wrong_lines(report) if line.subject == "NVIDIA's runtime"]
+        said.append(line.remedy or "")
     assert "handler nvidia-legacy runs /usr/local/nvidia/toolkit/nvidia-container-runtime.legacy, " in line.found
-    first, _, second = (line.remedy or "").partition("(b) ")
-    assert "see the log of its pod nvidia-container-toolkit-daemonset" in first
+    log = "see the log of its pod nvidia-container-toolkit-daemonset on this node"
+    assert said[0] == f"NVIDIA's operator installs these programs: {log}"
+    first, _, second = said[1].partition(". Then ")
+    assert first.startswith(f"remove these handlers from {CONTAINERD}")
     assert second.startswith(
-        f"where the operator is gone, remove these handlers from {CONTAINERD}, set default_runtime_name in "
-        f"{CONTAINERD} to runc, and run systemctl"
+        "install NVIDIA's container toolkit (package nvidia-container-toolkit), and run `nvidia-ctk"
     )
-    assert "Then install NVIDIA's container toolkit (package nvidia-container-toolkit), and run `nvidia-ctk" in second
+    assert f"(a) where NVIDIA's operator runs, {log}. (b) where the operator is gone, remove" in said[2]
 
 
 @pytest.mark.parametrize("name", ["config-v3.toml.tmpl", "config.toml.tmpl"])
@@ -1080,12 +1201,14 @@ def test_what_gpushare_itself_does_is_seen(served: Path) -> None:
     """The locks of the daemon and of `gpushare mps` show that both run."""
     host = HostRoot(served)
     with control_daemon(MpsRoot(served / "run/nvidia/mps")):
-        (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS, "", RUNNING, needed=True)
+        (line,) = judge_mps(
+            read_mps(host, MPS, DriverFacts(root="/")), MPS, DriverFacts(), RUNNING, MpsUse(needed=True)
+        )
     assert (line.judgement, line.found) == ("right", "gpushare mps serves in /run/nvidia/mps")
     ours, _ = judge_plugins(read_plugins(host), read_kubelet(host, ENVVAR), "NODE")
     assert ours.judgement == "right"
     write_message(MpsRoot(served / "run/nvidia/mps").status, MpsStatus(trouble="wanted.json cannot be read"))
-    (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS, "", RUNNING, needed=True)
+    (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS, DriverFacts(), RUNNING, MpsUse(needed=True))
     assert (line.judgement, "wanted.json cannot be read" in line.found) == ("wrong", True)
 
 
@@ -1104,7 +1227,9 @@ def test_mps_that_does_not_serve_is_wrong(status: MpsStatus | None, said: str, s
     root.status.unlink()
     if status is not None:
         write_message(root.status, status)
-    (line,) = judge_mps(read_mps(HostRoot(served), MPS, DriverFacts(root="/")), MPS, "", RUNNING, needed=True)
+    (line,) = judge_mps(
+        read_mps(HostRoot(served), MPS, DriverFacts(root="/")), MPS, DriverFacts(), RUNNING, MpsUse(needed=True)
+    )
     assert (line.judgement, said in line.found) == ("wrong", True)
 
 
@@ -1113,7 +1238,9 @@ def test_a_dead_socket_of_the_control_daemon_does_not_count(served: Path) -> Non
     root = MpsRoot(served / "run/nvidia/mps")
     with control_daemon(root):
         pass
-    (line,) = judge_mps(read_mps(HostRoot(served), MPS, DriverFacts(root="/")), MPS, "", RUNNING, needed=True)
+    (line,) = judge_mps(
+        read_mps(HostRoot(served), MPS, DriverFacts(root="/")), MPS, DriverFacts(), RUNNING, MpsUse(needed=True)
+    )
     assert line.judgement == "wrong"
     assert "no MPS control daemon listens at /run/nvidia/mps/pipe/control" in line.found
 
@@ -1123,7 +1250,9 @@ def test_a_dead_socket_of_another_control_daemon_is_in_nobodys_way(short_path: P
     pipes = "/run/nvidia/mps/nvidia.com/gpu/pipe"
     with built(KUBEADM_CONTAINERD_1_7 + HostDescription(sockets=(f"{pipes}/control",)), short_path):
         pass
-    (line,) = judge_mps(read_mps(HostRoot(short_path), MPS, DriverFacts(root="/")), MPS, "", RUNNING, needed=True)
+    (line,) = judge_mps(
+        read_mps(HostRoot(short_path), MPS, DriverFacts(root="/")), MPS, DriverFacts(), RUNNING, MpsUse(needed=True)
+    )
     assert line.found == (
         "nothing serves MPS in /run/nvidia/mps; left over of a daemon that has ended, and in nobody's way: "
         f"{pipes}/control (nobody listens)"
@@ -1135,9 +1264,11 @@ def test_a_control_daemon_without_gpushare_mps_is_told(short_path: Path) -> None
     control = "/run/nvidia/mps/pipe/control"
     with built(KUBEADM_CONTAINERD_1_7 + HostDescription(sockets=(control,)), short_path):
         facts = read_mps(HostRoot(short_path), MPS, DriverFacts(root="/"))
-        (line,) = judge_mps(facts, MPS, "", RUNNING, needed=True)
+        (line,) = judge_mps(facts, MPS, DriverFacts(), RUNNING, MpsUse(needed=True))
         assert line.found.startswith(f"an MPS control daemon listens at {control}, but no `gpushare mps` manages")
-    (line,) = judge_mps(read_mps(HostRoot(short_path), MPS, DriverFacts(root="/")), MPS, "", RUNNING, needed=True)
+    (line,) = judge_mps(
+        read_mps(HostRoot(short_path), MPS, DriverFacts(root="/")), MPS, DriverFacts(), RUNNING, MpsUse(needed=True)
+    )
     assert line.found.startswith("nothing serves MPS in /run/nvidia/mps; left over of a daemon that has ended")
     assert f"{control} (nobody listens)" in line.found
 
@@ -1175,15 +1306,17 @@ def test_mps_of_another_plugin_waits_until_its_pods_are_drained(short_path: Path
     pipes = "/run/nvidia/mps/nvidia.com/gpu/pipe"
     sockets = (f"{pipes}/control", f"{PLUGIN_DIRECTORY}/nvidia-gpu.sock")
     _, report = examined(KUBEADM_CONTAINERD_1_7 + HostDescription(sockets=sockets), short_path, MPS)
-    mps, other = wrong_lines(report)
-    assert (mps.remedy or "").startswith(f"do what the line about {other.subject} says")
+    other, mps = wrong_lines(report)
+    assert (mps.remedy or "").startswith(f"where the MPS control daemon runs on after the item about {other.subject}")
     assert f"CUDA_MPS_PIPE_DIRECTORY={pipes} " in (mps.remedy or "")
 
 
 def test_mps_that_nobody_wants_yet_is_not_judged(served: Path) -> None:
     """Without the daemon, `gpushare mps` has nothing to serve."""
     MpsRoot(served / "run/nvidia/mps").wanted.unlink()
-    (line,) = judge_mps(read_mps(HostRoot(served), MPS, DriverFacts(root="/")), MPS, "", RUNNING, needed=True)
+    (line,) = judge_mps(
+        read_mps(HostRoot(served), MPS, DriverFacts(root="/")), MPS, DriverFacts(), RUNNING, MpsUse(needed=True)
+    )
     assert (line.judgement, "the daemon of gpushare has not requested that" in line.found) == ("notLookedAt", True)
 
 

@@ -133,15 +133,15 @@ STORIES: dict[str, tuple[HostDescription, ConfigNeeds, tuple[Step, ...]]] = {
                 lambda host: host + HostDescription({CONTAINERD: "version = 2\n"}),
             ),
             Step(
+                "run `systemctl start kubelet`",
+                lambda host: host + HostDescription(sockets=(PLUGIN_SOCKET, POD_RESOURCES)),
+            ),
+            Step(
                 "nvidia-ctk runtime configure --runtime=containerd",
                 lambda host: host + HostDescription({CONTAINERD: KUBEADM_CONTAINERD_1_7.files[CONTAINERD]}),
             ),
             Step(
                 "set no-cgroups = false", lambda host: host.edited(SETTINGS, "no-cgroups = true", "no-cgroups = false")
-            ),
-            Step(
-                "run `systemctl start kubelet`",
-                lambda host: host + HostDescription(sockets=(PLUGIN_SOCKET, POD_RESOURCES)),
             ),
         ),
     ),
@@ -199,18 +199,18 @@ STORIES: dict[str, tuple[HostDescription, ConfigNeeds, tuple[Step, ...]]] = {
         TORN,
         BY_CLAIM,
         (
-            Step("reboot the node", rebooted),
             Step(
                 f"move all settings of that section into {SITE}, those of {CONTAINERD} included",
                 lambda host: host + HostDescription({SITE: MOVED}),
             ),
             Step(
-                f"set `enable_cdi = true` in [plugins.'{SECTION}'] of {SITE}",
-                lambda host: host.edited(SITE, "enable_cdi = false", "enable_cdi = true"),
-            ),
-            Step(
                 f"remove kubelet_internal_checkpoint in {PLUGIN_DIRECTORY}",
                 lambda host: host + HostDescription({CHECKPOINT: KUBEADM_CONTAINERD_1_7.files[CHECKPOINT]}),
+            ),
+            Step("reboot the node", rebooted),
+            Step(
+                f"set `enable_cdi = true` in [plugins.'{SECTION}'] of {SITE}",
+                lambda host: host.edited(SITE, "enable_cdi = false", "enable_cdi = true"),
             ),
         ),
     ),
@@ -218,14 +218,14 @@ STORIES: dict[str, tuple[HostDescription, ConfigNeeds, tuple[Step, ...]]] = {
         STOPPED,
         MPS,
         (
-            Step("install the package nvidia-container-toolkit", lambda host: host + HostDescription(PACKAGE)),
-            Step(
-                "do what the line about other device plugins says",
-                lambda host: host.without(f"{PLUGIN_DIRECTORY}/nvidia-gpu.sock", PIPES),
-            ),
             Step(
                 "run `systemctl start k3s` (on a node without control plane `systemctl start k3s-agent`)",
                 lambda host: host + HostDescription(sockets=(PLUGIN_SOCKET, POD_RESOURCES)),
+            ),
+            Step("install the package nvidia-container-toolkit", lambda host: host + HostDescription(PACKAGE)),
+            Step(
+                "kubectl label --overwrite node NODE nvidia.com/gpu.deploy.device-plugin=false",
+                lambda host: host.without(f"{PLUGIN_DIRECTORY}/nvidia-gpu.sock", PIPES),
             ),
         ),
     ),

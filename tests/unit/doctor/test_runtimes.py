@@ -7,7 +7,12 @@ import pytest
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
-from gpushare_plugin.doctor.subjects.runtimes.judgement import judge_handlers, judge_runtime, read_runtime
+from gpushare_plugin.doctor.subjects.runtimes.judgement import (
+    OperatorState,
+    judge_handlers,
+    judge_runtime,
+    read_runtime,
+)
 from gpushare_plugin.testing.hosts import HostDescription, built
 from tests.unit.doctor.examining import CDI, ENVVAR
 
@@ -49,7 +54,7 @@ def lines(host: HostDescription, folder: Path, needs: ConfigNeeds = ENVVAR) -> l
         root = HostRoot(folder)
         runtime = read_runtime(root)
         assert runtime is not None
-        return [*judge_runtime(runtime), *judge_handlers(runtime, root, needs, by_operator=False)]
+        return [*judge_runtime(runtime), *judge_handlers(runtime, root, needs, OperatorState())]
 
 
 def wrong(host: HostDescription, folder: Path, needs: ConfigNeeds = ENVVAR) -> list[Diagnosis]:

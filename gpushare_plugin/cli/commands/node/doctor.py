@@ -95,7 +95,12 @@ def command(context: click.Context, /, root: Path | None, output: str, bundle: P
         show(lines_of(report, style.width if sys.stdout.isatty() else None), style)
     # Last, so that an archive that cannot be written hides no report.
     if bundle is not None:
-        write_bundle(bundle, facts, report, (node, host.line("/etc/hostname")))
+        size = write_bundle(bundle, facts, report, (node, host.line("/etc/hostname")))
+        click.echo(
+            f"\nWrote {bundle} ({size} bytes), without names of nodes, pods and people, and without secrets: read it "
+            "before you send it.",
+            err=output == "json",
+        )
     if report.wrong:
         context.exit(NODE_IS_WRONG)
 

@@ -7,6 +7,7 @@ controllers/object_controls.go, `transformForRuntime`).
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, one_of, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot
@@ -34,6 +35,15 @@ _READERS: dict[str, Callable[[HostRoot], RuntimeFacts | None]] = {
 _VERSIONS_UNKNOWN = {"", "2.x"}
 """What is said of a version that no package shows."""
 _ENDPOINT = re.compile(r"(?:container-runtime-endpoint=|containerRuntimeEndpoint:\s*)[\"']?([^\s\"']+)")
+
+
+class OperatorState(NamedTuple):
+    """What the handlers depend on of NVIDIA's operator."""
+
+    runs: bool | None = False
+    """Whether the operator runs pods on this node; None where the node does not show pods."""
+    installs_toolkit: bool = False
+    """Whether the operator installs the toolkit, and so decides on the handlers."""
 
 
 def read_runtime(host: HostRoot) -> RuntimeFacts | None:
@@ -65,29 +75,28 @@ def judge_runtime(runtime: RuntimeFacts) -> Iterator[Diagnosis]:
 
 
 def judge_handlers(
-    runtime: RuntimeFacts, host: HostRoot, needs: ConfigNeeds, *, by_operator: bool
+    runtime: RuntimeFacts, host: HostRoot, needs: ConfigNeeds, operator: OperatorState
 ) -> Iterator[Diagnosis]:
-    """Yield the lines about what of the container runtime gives GPUs to containers: handlers, and CDI.
-
-    `by_operator` is whether NVIDIA's operator installs the toolkit, and so decides on the handlers.
-    """
-    yield from _handlers(runtime, host, needs, by_operator=by_operator)
+    """Yield the lines about what of the container runtime gives GPUs to containers: handlers, and CDI."""
+    yield from _handlers(runtime, host, needs, operator)
     yield _cdi(runtime, needs)
 
 
-def _handlers(runtime: RuntimeFacts, host: HostRoot, needs: ConfigNeeds, *, by_operator: bool) -> Iterator[Diagnosis]:
+def _handlers(
+    runtime: RuntimeFacts, host: HostRoot, needs: ConfigNeeds, operator: OperatorState
+) -> Iterator[Diagnosis]:
     """Yield the lines about NVIDIA's runtime among the handlers."""
     if runtime.misplaced:
         yield _misplaced(runtime)
     elif not runtime.nvidia:
-        yield _without_handler(runtime, needs, by_operator=by_operator)
+        yield _without_handler(runtime, needs, by_operator=operator.installs_toolkit)
     gone = {
         name: program
         for name, program in runtime.nvidia.items()
         if not name.startswith("/") and not host.has_program(program)
     }
     if gone:
-        yield _without_program(runtime, host, gone, needs)
+        yield _without_program(runtime, host, gone, needs, operator)
     elif runtime.nvidia:
         yield right(HANDLER, f"{_in_words(runtime)}; {_who_gets_it(runtime, needs)}")
 
@@ -102,7 +111,9 @@ def _misplaced(runtime: RuntimeFacts) -> Diagnosis:
     return wrong(HANDLER, found, f"{move} and run {runtime.service}, or {runtime.adds_nvidia}")
 
 
-def _without_program(runtime: RuntimeFacts, host: HostRoot, gone: Mapping[str, str], needs: ConfigNeeds) -> Diagnosis:
+def _without_program(
+    runtime: RuntimeFacts, host: HostRoot, gone: Mapping[str, str], needs: ConfigNeeds, operator: OperatorState
+) -> Diagnosis:
     """Return the line about handlers whose programs are `gone`."""
     found = "; ".join(f"handler {name} runs {program}, which is not there" for name, program in gone.items())
     remove = _removes(runtime, host, gone)
@@ -110,9 +121,12 @@ def _without_program(runtime: RuntimeFacts, host: HostRoot, gone: Mapping[str, s
     if not all(program.startswith("/usr/bin/") for program in gone.values()):
         install = f"{install}, and {runtime.adds_nvidia}"
     if any(program.startswith(OPERATORS_TOOLKIT) for program in gone.values()):
-        operator = f"where NVIDIA's operator runs, see the log of its pod {OPERATORS_POD} on this node"
-        without = f"where the operator is gone, {remove}"
-        return wrong(HANDLER, found, one_of(operator, f"{without}. Then {install}" if needs.runtime else without))
+        log = f"see the log of its pod {OPERATORS_POD} on this node"
+        without = f"{remove}. Then {install}" if needs.runtime else remove
+        if operator.runs is None:
+            ways = (f"where NVIDIA's operator runs, {log}", f"where the operator is gone, {without}")
+            return wrong(HANDLER, found, one_of(*ways))
+        return wrong(HANDLER, found, f"NVIDIA's operator installs these programs: {log}" if operator.runs else without)
     return wrong(HANDLER, found, install if needs.runtime else one_of(install, remove))
 
 
