@@ -32,9 +32,10 @@ from gpushare_plugin.kubelet.allocations.pod_resources import healthy_devices
 from gpushare_plugin.kubelet.allocations.quiet import QuietLister
 from gpushare_plugin.kubelet.allocations.reader import HoldingsReader
 from gpushare_plugin.kubelet.allocations.trust import PodName, TrustDelays
+from gpushare_plugin.kubelet.claim_files import GIVEN_COPIES
 from gpushare_plugin.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
 from gpushare_plugin.kubelet.device_plugin.succession import Succession
-from gpushare_plugin.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_RESOURCES_SOCKET, GIVEN_COPIES
+from gpushare_plugin.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_RESOURCES_SOCKET
 from gpushare_plugin.mig.exchange import DEFAULT_ROOT as DEFAULT_MIG_ROOT
 from gpushare_plugin.mig.exchange import MigRoot
 from gpushare_plugin.mps.exchange import MpsRoot

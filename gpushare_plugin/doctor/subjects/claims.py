@@ -6,7 +6,6 @@ directory, which it makes when it starts). Claims reach containers by CDI only: 
 `GetResources`.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
@@ -20,15 +19,16 @@ from gpushare_plugin.doctor.node.sockets import listens
 from gpushare_plugin.doctor.subjects.feature_gates import turned_off_in
 from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY, ROOT_DIRECTORY, KubeletFacts, with_service
 from gpushare_plugin.doctor.subjects.plugins import PluginFacts
-from gpushare_plugin.kubelet.dra_plugin.sockets import PLUGINS, REGISTRY
-from gpushare_plugin.kubelet.paths import (
+from gpushare_plugin.kubelet.claim_files import (
     CLAIM_RECORDS,
     GIVEN_BY_CLAIM,
     GIVEN_COPIES,
     GIVEN_VERSION,
     LARGEST_CLAIM_FILE,
     RECORD_VERSION,
+    version_of,
 )
+from gpushare_plugin.kubelet.dra_plugin.sockets import PLUGINS, REGISTRY
 
 SUBJECT = "GPUs by claim"
 _FIRST_KUBERNETES = (1, 34)
@@ -91,12 +91,11 @@ class _FileLook:
     def __init__(self, host: HostRoot, path: str, newest: int) -> None:
         self.path, self.newer, self.trouble = path, False, ""
         try:
-            content = json.loads(host.text(path, LARGEST_CLAIM_FILE) or "{}")
-            self.newer = isinstance(content, dict) and int(content.get("version", newest)) > newest
-            self.trouble = "" if isinstance(content, dict) else "no JSON object"
+            content = host.text(path, LARGEST_CLAIM_FILE)
+            self.newer = content is not None and version_of(content.encode()) > newest
         except UnreadableError as error:
             self.trouble = str(error).removeprefix(f"{path} ")
-        except (ValueError, TypeError, RecursionError):
+        except ValueError:
             self.trouble = "no JSON of gpushare"
 
 

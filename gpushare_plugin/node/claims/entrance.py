@@ -17,7 +17,7 @@ from gpushare_plugin.config.schema.sections import Dra
 from gpushare_plugin.core.namespaces import ContainerNamespace
 from gpushare_plugin.core.snapshot import Snapshot
 from gpushare_plugin.core.usage import Usage
-from gpushare_plugin.kubelet.paths import CLAIM_RECORDS, GIVEN_BY_CLAIM
+from gpushare_plugin.kubelet.claim_files import CLAIM_RECORDS, GIVEN_BY_CLAIM
 from gpushare_plugin.node.news.news import News
 from gpushare_plugin.sharing.plan import Plan
 

@@ -16,7 +16,7 @@ from gpushare_plugin.base.files.regular_file import read_regular
 from gpushare_plugin.base.files.replacement import remove_file, replace_file
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import in_words
-from gpushare_plugin.kubelet.paths import GIVEN_BY_CLAIM, GIVEN_VERSION, LARGEST_CLAIM_FILE
+from gpushare_plugin.kubelet.claim_files import GIVEN_BY_CLAIM, GIVEN_VERSION, LARGEST_CLAIM_FILE, version_of
 
 
 class ClaimSharing(Struct, frozen=True):
@@ -45,10 +45,6 @@ class GivenRead(Struct, frozen=True):
 
 class NewerFileError(GpushareError):
     """A newer version of gpushare wrote the file; the message gives path, consequence and remedy."""
-
-
-class _GivenVersion(Struct):
-    version: int = GIVEN_VERSION
 
 
 class _NamedByClaim(Struct):
@@ -102,20 +98,20 @@ class GivenFile:
 def _read(path: Path) -> GivenRead:
     try:
         content = read_regular(path, LARGEST_CLAIM_FILE)
-        if (version := msgspec.json.decode(content, type=_GivenVersion).version) > GIVEN_VERSION:
+        if (version := version_of(content)) > GIVEN_VERSION:
             return _newer(path, version, content)
         return GivenRead(msgspec.json.decode(content, type=_GivenContent).gpus)
     except FileNotFoundError:
         return GivenRead({})
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
         return _damaged(path, in_words(error))
 
 
 def _check_version(path: Path) -> None:
     """Raise NewerFileError for a file of a newer version."""
-    with suppress(OSError, msgspec.MsgspecError):
+    with suppress(OSError, ValueError):
         content = read_regular(path, LARGEST_CLAIM_FILE)
-        if (version := msgspec.json.decode(content, type=_GivenVersion).version) > GIVEN_VERSION:
+        if (version := version_of(content)) > GIVEN_VERSION:
             raise NewerFileError(_newer(path, version, content).trouble)
 
 

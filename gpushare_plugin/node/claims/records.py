@@ -26,7 +26,7 @@ from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import in_words
 from gpushare_plugin.core.prepared_claim import PreparedClaim
 from gpushare_plugin.gpus.containers import POD_UID
-from gpushare_plugin.kubelet.paths import LARGEST_CLAIM_FILE, RECORD_VERSION
+from gpushare_plugin.kubelet.claim_files import LARGEST_CLAIM_FILE, RECORD_VERSION, version_of
 
 _log = structlog.get_logger()
 
@@ -59,10 +59,6 @@ class ClaimRecord(Struct, frozen=True):
     """The ID of the boot of the node in which the claim was prepared."""
     version: int = RECORD_VERSION
     """The version of the meaning."""
-
-
-class _RecordVersion(Struct):
-    version: int
 
 
 class _ToldClaim(Struct):
@@ -323,14 +319,14 @@ def _decoded(file: Path, uid: str) -> ClaimRecord:
     if len(content) > LARGEST_CLAIM_FILE:
         raise ClaimRecordError(f"has more than {LARGEST_CLAIM_FILE} bytes, which gpushare never writes; {remedy}")
     try:
-        version = msgspec.json.decode(content, type=_RecordVersion).version
+        version = version_of(content)
         if version > RECORD_VERSION:
             raise _NewerError(
                 f"was written by a newer version of gpushare (record version {version}, this one reads up to "
                 f"{RECORD_VERSION}) and is left alone; go back to the newer version, or end the pods that use the claim"
             )
         record = msgspec.json.decode(content, type=ClaimRecord)
-    except msgspec.MsgspecError as error:
+    except (ValueError, msgspec.MsgspecError) as error:
         raise ClaimRecordError(f"is damaged, or not a record of gpushare ({error}); {remedy}") from error
     if record.claim.id.uid != uid or not uid_is_usable(uid):
         raise ClaimRecordError(

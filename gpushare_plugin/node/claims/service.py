@@ -18,9 +18,9 @@ from gpushare_plugin.gpus.cgroups import pod_runs
 from gpushare_plugin.kube.dra.claims import Claims
 from gpushare_plugin.kube.dra.resource_slices import UNREAD, ResourceSlices
 from gpushare_plugin.kube.own_node.member import Member
+from gpushare_plugin.kubelet.claim_files import CLAIM_RECORDS
 from gpushare_plugin.kubelet.dra_plugin.claim_service import DeviceHealth
 from gpushare_plugin.kubelet.dra_plugin.plugin import DraPlugin
-from gpushare_plugin.kubelet.paths import CLAIM_RECORDS
 from gpushare_plugin.node.claims.cdi_files import CdiFiles
 from gpushare_plugin.node.claims.entrance import ClaimPlaces, PluginSide
 from gpushare_plugin.node.claims.given import GivenFile

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.kube.names import UNHEALTHY_GPUS
-from gpushare_plugin.kubelet.paths import GIVEN_BY_CLAIM, GIVEN_VERSION
+from gpushare_plugin.kubelet.claim_files import GIVEN_BY_CLAIM, GIVEN_VERSION
 from gpushare_plugin.testing.cluster.dra.gates import Gates
 from gpushare_plugin.testing.kubelet import Container, Pod
 from gpushare_plugin.testing.nvml import FakeGpu

@@ -12,7 +12,7 @@ from gpushare_plugin.doctor.node.diagnosis import Diagnosis
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.subjects.claims import SUBJECT
 from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY
-from gpushare_plugin.kubelet.paths import GIVEN_VERSION, RECORD_VERSION
+from gpushare_plugin.kubelet.claim_files import GIVEN_VERSION, RECORD_VERSION
 from gpushare_plugin.testing.hosts import (
     KUBEADM_CONTAINERD_1_7,
     KUBEADM_CONTAINERD_2,
@@ -141,7 +141,9 @@ def test_a_damaged_file_is_mended_by_the_daemon(short_path: Path) -> None:
     assert wrong_lines(report) == []
     line = of_claims(report)
     assert line.judgement == "notLookedAt"
-    assert f"{GIVEN}: no JSON object, {RECORD}: no JSON of gpushare; the daemon writes such files anew" in line.found
+    assert (
+        f"{GIVEN}: no JSON of gpushare, {RECORD}: no JSON of gpushare; the daemon writes such files anew" in line.found
+    )
 
 
 def test_a_kubelet_that_does_not_run_comes_first(short_path: Path) -> None:

@@ -12,7 +12,7 @@ from gpushare_plugin.base.published import Published
 from gpushare_plugin.base.tasks import beside, end
 from gpushare_plugin.claims.claim import AllocatedClaim, AllocatedDevice, ClaimRefusedError
 from gpushare_plugin.core.prepared_claim import ClaimId, PreparedClaim, PreparedDevice
-from gpushare_plugin.kubelet.paths import GIVEN_VERSION, LARGEST_CLAIM_FILE
+from gpushare_plugin.kubelet.claim_files import GIVEN_VERSION, LARGEST_CLAIM_FILE
 from gpushare_plugin.node.claims.given import UNKNOWN, GivenFile, NewerFileError
 from gpushare_plugin.node.claims.hand_over import LONGEST_PAUSE, LOOK_EVERY, WITHDRAWN_SECONDS, HandOver
 from gpushare_plugin.node.claims.records import UnreadableRecord

@@ -10,7 +10,7 @@ from gpushare_plugin.base.structs import replace
 from gpushare_plugin.claims.claim import AllocatedClaim
 from gpushare_plugin.core.prepared_claim import ClaimUser
 from gpushare_plugin.kubelet.api import dra_v1_pb2
-from gpushare_plugin.kubelet.paths import RECORD_VERSION
+from gpushare_plugin.kubelet.claim_files import RECORD_VERSION
 from gpushare_plugin.node.claims.cdi_files import CdiFiles
 from gpushare_plugin.node.claims.leftovers import LEFT_SECONDS, LOOK_AGAIN, LOOK_EVERY, Leftovers
 from gpushare_plugin.node.claims.preparation import Preparation

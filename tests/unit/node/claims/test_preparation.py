@@ -13,7 +13,7 @@ import pytest
 
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.prepared_claim import ClaimUser
-from gpushare_plugin.kubelet.paths import RECORD_VERSION
+from gpushare_plugin.kubelet.claim_files import RECORD_VERSION
 from gpushare_plugin.node.claims import records
 from gpushare_plugin.node.claims.preparation import MOST_READS
 from gpushare_plugin.testing.runtime.edits import UnresolvableDeviceError, edits_of
