@@ -12,28 +12,26 @@ from gpushare_plugin.config.schema.sections import Config, Section
 def reference(root: type[Section] = Config) -> str:
     """Return the tables of a file in Markdown: a table per kind of section, in the order of the schema.
 
-    `root` is the section of the whole file. A key with the words of an earlier table refers to that table.
+    `root` is the section of the whole file. A row of an earlier table is not repeated: it names that table.
     """
     places: dict[type[Section], list[str]] = {}
     for path, section in sections((), root):
         place = spelled(path).replace("[0]", "[]")
         places.setdefault(section, []).append(f"`{place}`" if place else "Top level")
-    told: dict[tuple[str, str | None], str] = {}
+    told: dict[str, str] = {}
     return "\n\n".join(_table(section, ", ".join(where), told) for section, where in places.items()) + "\n"
 
 
-def _table(section: type[Section], title: str, told: dict[tuple[str, str | None], str]) -> str:
+def _table(section: type[Section], title: str, told: dict[str, str]) -> str:
     # Defaults are the values of a section built without settings; a required setting has no default.
     defaults = section.model_construct().model_dump(mode="json", by_alias=True)
-    rows = []
-    for key, field in keys(section).items():
-        table = told.setdefault((key, field.description), title)
-        meaning = field.description if table == title else f"As in {table}."
-        rows.append(_row(key, field, defaults.get(key), str(meaning)))
-    return "\n".join([f"### {title}", "", "| Key | Allowed | Default | Meaning |", "| --- | --- | --- | --- |", *rows])
+    rows = {key: _row(key, field, defaults.get(key)) for key, field in keys(section).items()}
+    first = {key: told.setdefault(row, title) for key, row in rows.items()}
+    shown = [row if first[key] == title else f"| `{key}` | | | As in {first[key]}. |" for key, row in rows.items()]
+    return "\n".join([f"### {title}", "", "| Key | Allowed | Default | Meaning |", "| --- | --- | --- | --- |", *shown])
 
 
-def _row(key: str, field: FieldInfo, default: object, meaning: str) -> str:
+def _row(key: str, field: FieldInfo, default: object) -> str:
     kind = Kind.of(field.annotation, tuple(field.metadata))
     if kind.section:
         allowed, default = "a section", None
@@ -41,7 +39,7 @@ def _row(key: str, field: FieldInfo, default: object, meaning: str) -> str:
         allowed = "a list of sections" if kind.item and kind.item.section else kind.allowed
     given = "" if default is None else f"`{json.dumps(default)}`"
     literal = allowed.replace("|", "\\|").replace("<", "\\<")
-    return f"| `{key}` | {literal} | {'required' if field.is_required() else given} | {meaning} |"
+    return f"| `{key}` | {literal} | {'required' if field.is_required() else given} | {field.description} |"
 
 
 if __name__ == "__main__":
