@@ -14,12 +14,12 @@ MOST_NODES = 3
 """The most nodes named for one cause, and the most nodes described GPU by GPU: the nodes with the least missing."""
 
 
-def assignment(assigned: Assigned) -> str:
-    """Return the slices being made or kept for a pod, with GPU and node."""
+def assignment(assigned: Assigned, making: str = "is being made") -> str:
+    """Return the slices being made or kept for a pod, with GPU and node; `making` says that a slice is not made yet."""
     doing = {"idle": "is idle and kept for the pod", "kept": "is kept for the pod"}
     hows = assigned.how or ("kept",) * len(assigned.kept)
     return "; ".join(
-        f"slice {named_slice(kept.slice).resource} {doing.get(how, 'is being made')} on GPU {gpu_label(index)} of "
+        f"slice {named_slice(kept.slice).resource} {doing.get(how, making)} on GPU {gpu_label(index)} of "
         f"{assigned.node}"
         for kept, index, how in zip(assigned.kept, assigned.indexes, hows, strict=True)
     )

@@ -77,6 +77,17 @@ class JudgedOverview(Overview):
         concerns = leading.runs or self.known.node_count if pod.slices else waits
         return tuple(outlook(self.known, pod.uid, leading, self._decisions(leading, now))) if concerns else ()
 
+    def slices_as_if(self, found: ApiPod, leading: Partitioners, now: datetime) -> tuple[str, ...]:
+        """Return sentences about the slices that a pod would get if it was created now, as the youngest pod."""
+        uid, decided = found.metadata.uid, self._decided
+        self.known.put_pod(found)
+        try:
+            of_all = decisions(self.known, leading, now)
+        finally:
+            self.known.remove_pod(Gone(uid, "", ""))
+            self._decided = decided  # nothing has changed
+        return tuple(_as_if(uid, leading, of_all))
+
     def _decisions(self, leading: Partitioners, now: datetime) -> Decisions:
         """Return what a partitioner would decide now; the same until that can have changed."""
         decided = self._decided
@@ -119,6 +130,15 @@ def _patience(text: str) -> float:
 def decisions(known: Known, leading: Partitioners, now: datetime) -> Decisions:
     """Return what the leading partitioner, or one that led, would decide at an aware time."""
     return decide(known.nodes, known.waiting, now, known.rules(now, leading.patience, leading.policy))
+
+
+def _as_if(uid: str, leading: Partitioners, decided: Decisions) -> Iterator[str]:
+    if leading.problem is not None:
+        yield leading.problem
+    if (refused := decided.refused.get(uid)) is not None:
+        yield words.refusal(refused)
+    elif (assigned := decided.assigned.get(uid)) is not None:
+        yield words.assignment(assigned, "would be made")
 
 
 def outlook(known: Known, uid: str, leading: Partitioners, decided: Decisions) -> Iterator[str]:

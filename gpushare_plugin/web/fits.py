@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import some_of
 from gpushare_plugin.kube.objects import ApiPod, Container, Metadata, PodSpec, ResourceRequirements
-from gpushare_plugin.kube.pods import judged_pod
 from gpushare_plugin.ledger.annotations import HAMI_MODELS, HAMI_NOT_MODELS
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.constraints import Toleration
@@ -98,7 +97,7 @@ class Fits(Struct, frozen=True):
     """The free pieces by resource and model."""
 
 
-def short_pod(asked: ShortForm, account: ClusterAccount) -> Pod:
+def short_pod(asked: ShortForm, account: ClusterAccount) -> ApiPod:
     """Return a pod that asks for what a person typed, in the resources of this cluster.
 
     The pod tolerates all taints that people set: people who type a request think of GPUs, not of taints.
@@ -114,11 +113,9 @@ def short_pod(asked: ShortForm, account: ClusterAccount) -> Pod:
     tolerations = [Toleration(key, "Exists") for key in sorted(keys) if not key.startswith(_OF_KUBERNETES)]
     container = Container(name="main", resources=ResourceRequirements(limits=dict(amounts)))
     annotations = {name: ",".join(models) for name, models in wishes.items() if models}
-    return judged_pod(
-        ApiPod(
-            metadata=Metadata(labels=labels, annotations=annotations),
-            spec=PodSpec(containers=(container,), tolerations=tuple(tolerations)),
-        )
+    return ApiPod(
+        metadata=Metadata(labels=labels, annotations=annotations),
+        spec=PodSpec(containers=(container,), tolerations=tuple(tolerations)),
     )
 
 

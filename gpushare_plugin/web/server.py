@@ -70,7 +70,7 @@ class WebServer:
         self._pages = Pages(picture)
         self._nodes = NodesPage(picture)
         self._node = NodePage(picture, followed.faults)
-        self._fits = FitsPage(picture)
+        self._fits = FitsPage(picture, lambda: followed.judged)
         self._pods = PodsPage(picture)
         self._teams = TeamsPage(picture, followed.teams)
         self._waiting = WaitingPages(picture, lambda: followed.judged)

@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.claims.cluster import ClusterClaims
 from gpushare_plugin.core.snapshot import Snapshot
+from gpushare_plugin.kube.pods import judged_pod
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.node import Node
-from gpushare_plugin.ledger.node_record import NodeRecord, record
+from gpushare_plugin.ledger.node_record import record
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.standing import ExtenderStanding
 from gpushare_plugin.ledger.taint import Taint
 from gpushare_plugin.ledger.verdicts import Fit
+from gpushare_plugin.partitioner.outlook import JudgedOverview, Partitioners
 from gpushare_plugin.web.fits import MOST_COUNTED, BestPlace, Fits, answer, short_pod
 from gpushare_plugin.web.fits_page import FitsPage
 from gpushare_plugin.web.picture import Picture
@@ -26,11 +28,12 @@ from tests.unit.ledger.objects import account, memory, memory_node, pod, uuid
 from tests.unit.observe.cluster.clusters import Cluster, gpu, recorded
 from tests.unit.observe.cluster.test_by_claim import held, of, shared
 from tests.unit.web.test_random_cluster import Words
+from tests.unit.web.test_waiting import partitioned_node
 
 
 def answered(made: ClusterAccount, asked: str) -> Fits:
     """Return what fits of a short request."""
-    return asyncio.run(answer(made, short_pod(parse(asked), made)))
+    return asyncio.run(answer(made, judged_pod(short_pod(parse(asked), made))))
 
 
 def by_hand(made: ClusterAccount, asked: Pod) -> int:
@@ -131,7 +134,7 @@ async def test_the_place_is_that_of_the_policy_of_the_cluster() -> None:
     cluster.node("a", recorded(gpu("a", 0), gpu("a", 1)))
     cluster.pod("held", 3, "a", on=0)
     picture.refresh(cluster.account, ClusterClaims())
-    page = FitsPage(picture)
+    page = FitsPage(picture, JudgedOverview)
 
     async def told(placement: str = "") -> tuple[str, str]:
         words = Words(await page.short("2 GiB", placement)).found
@@ -155,29 +158,43 @@ async def test_the_place_is_that_of_the_policy_of_the_cluster() -> None:
     assert "chosen by the Lease; 1 node names a policy of its own" in await page.short("2 GiB")
 
 
-async def test_what_is_by_claim_or_not_made_yet_is_told_beside_the_answer() -> None:
-    """GPUs that pods get by claim only are counted apart, and the page does not judge claims and slices to be made."""
+async def test_what_is_by_claim_is_told_beside_the_answer() -> None:
+    """GPUs that pods get by claim only are counted apart, and the page does not judge the claims of a manifest."""
     node, (first,) = shared("10Gi")
     made, picture = Cluster(), Picture()
     told = record(Snapshot(node.inventory, node.plan.resources, by_claim=node.plan.by_claim))
     made.node(NODE, told)
-    made.node("m", NodeRecord(gpus=(gpu("m", 0, resource=None),), partitioning="mps"))
     picture.refresh(made.account, of(node, held(first)))
-    page = FitsPage(picture)
+    page = FitsPage(picture, JudgedOverview)
     words = Words(await page.short("5 GiB")).found
     table = words[words.index("Free pieces of GPUs that pods get by ResourceClaim only, which do not count above") :]
     assert table[7:12] == ["NVIDIA A100-SXM4-40GB", DRIVER, "2", "70 GiB", "40 GiB on node GPU 1"]
     assert "which do not count above" not in await page.short("5 GiB, H100")
-    assert "1 node makes slices for pods that wait" in await page.short("nvidia.com/gpu-10gb: 1")
     claiming = "{kind: Pod, spec: {containers: [{name: a}], resourceClaims: [{name: gpu, resourceClaimName: train}]}}"
     text = await page.manifest(claiming)
     assert "The pod has ResourceClaims (train), of which this page does not judge" in text
     assert "gpushare does not decide where the pod goes" not in text
 
 
+async def test_slices_that_are_not_made_yet_are_judged() -> None:
+    """As the partitioner would decide about one more pod, of which nothing stays; else the reason why not."""
+    judged, picture = JudgedOverview(), Picture()
+    judged.put_node(partitioned_node())
+    picture.refresh(judged.account, judged.claims)
+    picture.stand(ClusterStanding(leading=Partitioners(runs=True)))
+    page = FitsPage(picture, lambda: judged)
+    assert "slice nvidia.com/gpu-10gb would be made on GPU 0 of a" in await page.short("nvidia.com/gpu-10gb: 1")
+    text = await page.manifest("{kind: Pod, spec: {containers: [{resources: {limits: {nvidia.com/gpu-80gb: 1}}}]}}")
+    assert "nvidia.com/gpu-80gb is larger than any partitioned GPU: " in text
+    assert (list(judged.known.waiting), "would be made" in await page.short("nvidia.com/gpu-80gb: 1")) == ([], False)
+
+
 async def test_a_pasted_manifest_can_be_sent_again() -> None:
     """Line ends and tabs of the text stay in the field, as a browser sends them; what people cannot see is escaped."""
-    page, pasted = FitsPage(Picture()), "kind: Pod\r\nmetadata:\r\n  name: big # a\tb\r\nspec: {containers: []}"
+    page, pasted = (
+        FitsPage(Picture(), JudgedOverview),
+        "kind: Pod\r\nmetadata:\r\n  name: big # a\tb\r\nspec: {containers: []}",
+    )
     for text in (pasted, f"{pasted} # \x1b"):
         shown = (await page.manifest(text)).partition('spellcheck="false">\n')[2].partition("</textarea>")[0]
         assert html.unescape(shown) == text.replace("\x1b", "\\x1b")
@@ -188,6 +205,6 @@ async def test_others_have_their_turn_while_a_manifest_is_read() -> None:
     """A manifest of 64 KiB takes half a second to read."""
     had: list[str] = []
     asyncio.get_running_loop().call_soon(had.append, "a turn")
-    text = await FitsPage(Picture()).manifest("kind: [")
+    text = await FitsPage(Picture(), JudgedOverview).manifest("kind: [")
     assert ('role="alert"' in text, had) == (True, ["a turn"])
     assert "PodTemplate" in text
