@@ -30,225 +30,190 @@ NO_GPU = EventKind(
     "Warning",
     "Node",
     "LookForGpus",
-    "The node has no usable GPU; the daemon keeps looking.",
-    "If the node has GPUs, check that `nvidia-smi` works on it, and set `runtimeClassName`.",
+    "The node has no usable GPU.",
+    "If the node has GPUs, check `nvidia-smi`, and set `runtimeClassName`.",
 )
 GPU_LEFT_OUT = EventKind(
     "GpuLeftOut",
     "Warning",
     "Node",
     "LookForGpus",
-    "A GPU could never be used and is not offered; other GPUs are.",
-    "See the reason in the message; `nvidia-smi` on the node shows more.",
+    "A GPU never worked and is not offered.",
+    "See the message and `nvidia-smi`.",
 )
 GPU_UNHEALTHY = EventKind(
     "GpuUnhealthy",
     "Warning",
     "Node",
     "CheckGpu",
-    "A GPU has a fault. New pods do not get it; running pods continue.",
-    "If the message says that it needs a reset: drain the node and reset the GPU, or reboot.",
+    "A GPU has a fault; new pods do not get it.",
+    "Where the message asks for a reset: drain the node and reset the GPU.",
 )
-GPU_HEALTHY = EventKind(
-    "GpuHealthy", "Normal", "Node", "CheckGpu", "The fault of a GPU is over, and new pods get it again."
-)
+GPU_HEALTHY = EventKind("GpuHealthy", "Normal", "Node", "CheckGpu", "The fault of a GPU is over.")
 GPU_CORDONED = EventKind(
-    "GpuCordoned",
-    "Normal",
-    "Node",
-    "CordonGpu",
-    "An annotation or a ConfigMap cordons a GPU. New pods do not get it; running pods continue.",
+    "GpuCordoned", "Normal", "Node", "CordonGpu", "A GPU is closed for new pods by an annotation or ConfigMap."
 )
 GPU_UNCORDONED = EventKind("GpuUncordoned", "Normal", "Node", "CordonGpu", "A GPU is no longer cordoned.")
-CONFIG_APPLIED = EventKind(
-    "ConfigApplied", "Normal", "Node", "LoadConfig", "Another config is in effect; the message has what changed."
-)
+CONFIG_APPLIED = EventKind("ConfigApplied", "Normal", "Node", "LoadConfig", "Another config is in effect.")
 CONFIG_REJECTED = EventKind(
     "ConfigRejected",
     "Warning",
     "Node",
     "LoadConfig",
-    "A config has mistakes. The previous one stays in effect; at the start, the one without the node label.",
-    "Correct what the message names; `gpushare check-config` finds all mistakes before.",
+    "A config has mistakes; the previous config stays.",
+    "Correct them; `gpushare check-config` finds all.",
 )
 CONFIG_UNREADABLE = EventKind(
     "ConfigUnreadable",
     "Warning",
     "Node",
     "LoadConfig",
-    "The config cannot be read. The previous one stays in effect.",
-    "See whether the file or the ConfigMap is there.",
+    "The config cannot be read; the previous config stays.",
+    "Check the file or ConfigMap.",
 )
-CONFIG_VALID = EventKind(
-    "ConfigValid",
-    "Normal",
-    "Node",
-    "LoadConfig",
-    "After one that was rejected or could not be read, the config is valid again.",
-)
+CONFIG_VALID = EventKind("ConfigValid", "Normal", "Node", "LoadConfig", "The config is valid again.")
 CONFIG_UNFIT = EventKind(
     "ConfigDoesNotFitGpus",
     "Warning",
     "Node",
     "LoadConfig",
-    "GPUs were added or removed, and the config does not fit those that are present. They stay shared as before.",
-    "Change the config, or repair the GPUs that are missing.",
+    "The GPUs changed and the config no longer fits; GPUs stay shared.",
+    "Change the config, or repair the GPUs.",
 )
 SHARING_MODE_PENDING = EventKind(
     "SharingModePending",
     "Normal",
     "Node",
     "ChangeSharingMode",
-    "A GPU is not shared as configured yet, because pods hold units of its previous mode.",
-    "Wait, or delete the pods that the message names.",
+    "Pods hold units of the previous mode of a GPU.",
+    "Wait, or delete the pods.",
 )
 SHARING_MODE_CHANGED = EventKind(
-    "SharingModeChanged", "Normal", "Node", "ChangeSharingMode", "A GPU that waited is shared as configured now."
+    "SharingModeChanged", "Normal", "Node", "ChangeSharingMode", "A GPU that waited is shared as configured."
 )
 ISOLATION_NOT_FIRST = EventKind(
     "IsolationNotFirst",
     "Warning",
     "Node",
     "ChooseIsolation",
-    "The node lacks the first isolation that the config lists for a GPU, and uses another one of the list. With "
-    "`none`, nothing limits new containers.",
-    "See the reason in the message: mend the node, or leave the isolation out of the config of such nodes.",
+    "The node lacks the first isolation of the config and uses another; with `none`, no limit.",
+    "Mend the node, or give such nodes another config.",
 )
 MPS_NOT_SERVING = EventKind(
     "MpsNotServing",
     "Warning",
     "Node",
     "ServeMps",
-    "MPS does not serve a GPU, so new pods do not get it. Shortly after a start or another config this is normal.",
-    "Where `gpushare mps` does not run, start it (chart: `mps.enabled`). If it runs, see its log on the node.",
+    "MPS does not serve a GPU; new pods do not get it. Normal shortly after a start.",
+    "Set `mps.enabled`, or read the log of `gpushare mps`.",
 )
-MPS_SERVING = EventKind("MpsServing", "Normal", "Node", "ServeMps", "MPS no longer prevents that new pods get a GPU.")
+MPS_SERVING = EventKind("MpsServing", "Normal", "Node", "ServeMps", "MPS serves the GPU, or is no longer wanted.")
 DRIVER_LIMITS_NOT_SET = EventKind(
     "DriverLimitsNotSet",
     "Warning",
     "Node",
     "SetDriverLimits",
-    "No driver limits can be set on a GPU, so new pods do not get it. Shortly after a start this is normal.",
-    "See the reason in the message. Where `gpushare driver-limits` does not run, start it (chart: "
-    "`driverLimits.enabled`). If it runs, see its log.",
+    "No driver limits can be set on a GPU; new pods do not get it. Normal shortly after a start.",
+    "Set `driverLimits.enabled`, or read the log of `gpushare driver-limits`.",
 )
 DRIVER_LIMITS_SET = EventKind(
-    "DriverLimitsSet",
-    "Normal",
-    "Node",
-    "SetDriverLimits",
-    "Driver limits no longer prevent that new pods get a GPU.",
+    "DriverLimitsSet", "Normal", "Node", "SetDriverLimits", "Driver limits work, or are no longer wanted."
 )
 GPUS_GIVEN_BY_CLAIM = EventKind(
     "GpusGivenByClaim",
     "Normal",
     "Node",
     "HandOver",
-    "GPUs belong to ResourceClaims from now on, and the device plugin does not offer them.",
+    "GPUs belong to ResourceClaims; the device plugin does not offer them.",
 )
 GPUS_LEFT_CLAIMS = EventKind(
-    "GpusLeftClaims",
-    "Normal",
-    "Node",
-    "HandOver",
-    "No ResourceClaim can have the GPUs any more. The device plugin offers them if the config says so, or claims get "
-    "them in another way.",
+    "GpusLeftClaims", "Normal", "Node", "HandOver", "GPUs left the ResourceClaims; the config decides who offers them."
 )
 GPUS_NOT_OFFERED_TO_CLAIMS = EventKind(
     "GpusNotOfferedToClaims",
     "Warning",
     "Node",
     "PublishResourceSlices",
-    "The ResourceSlices of the node do not show all GPUs that ResourceClaims should get, so new pods do not get them "
-    "by claim: the API server drops fields or refuses devices, or the daemon lacks a right.",
-    "Do as the message says, such as turning a feature gate on.",
+    "ResourceSlices lack GPUs for ResourceClaims; pods with claims wait.",
+    "Do what the message says, such as a feature gate or a right.",
 )
 GPUS_OFFERED_TO_CLAIMS = EventKind(
     "GpusOfferedToClaims",
     "Normal",
     "Node",
     "PublishResourceSlices",
-    "After trouble, the ResourceSlices of the node show all GPUs that ResourceClaims should get.",
+    "ResourceSlices show all GPUs for ResourceClaims again.",
 )
 ALLOCATION_REFUSED = EventKind(
     "AllocationRefused",
     "Warning",
     "Node",
     "Allocate",
-    "A request of the kubelet cannot be satisfied. The pod shows the same message with `UnexpectedAdmissionError`, or "
-    "its container does not start.",
-    "See the message; a controller creates the pod again. A scheduler extender places pods where they fit.",
+    "A kubelet call was refused; the pod fails or does not start.",
+    "The controller creates the pod again; the scheduler extender places pods where they fit.",
 )
 GPU_MEMORY_EXCEEDED = EventKind(
     "GpuMemoryExceeded",
     "Warning",
     "Pod",
     "CheckUsage",
-    "A container uses more memory of a GPU than it may; one Event for each episode.",
-    "Let the pod request more, or use an isolation that enforces the limit.",
+    "A container uses more GPU memory than allowed.",
+    "Request more, or enforce the limit by an isolation.",
 )
 GPU_MEMORY_WITHIN_LIMIT = EventKind(
-    "GpuMemoryWithinLimit", "Normal", "Pod", "CheckUsage", "A container that used too much is within its limit again."
+    "GpuMemoryWithinLimit", "Normal", "Pod", "CheckUsage", "A container is within its limit again."
 )
 LIMIT_NOT_IN_EFFECT = EventKind(
     "GpuLimitNotInEffect",
     "Warning",
     "Pod",
     "CheckLimit",
-    "The limit of GPU memory that a container was promised is not enforced; one Event, until the limit is in effect.",
-    "See the reason in the message. Remove variables that the message names from the pod, its image and its program.",
+    "A promised limit of GPU memory is not enforced.",
+    "Remove variables that the message names from pod, image and program.",
 )
-LIMIT_IN_EFFECT = EventKind(
-    "GpuLimitInEffect", "Normal", "Pod", "CheckLimit", "A limit that was not in effect is enforced now."
-)
+LIMIT_IN_EFFECT = EventKind("GpuLimitInEffect", "Normal", "Pod", "CheckLimit", "The limit is enforced now.")
 GPU_MEMORY_EVICTED = EventKind(
     "EvictedForGpuMemory",
     "Warning",
     "Pod",
     "Evict",
-    "The pod was evicted because it used more memory of a GPU than it may.",
-    "Let the pod request more.",
+    "The pod was evicted, because it used more GPU memory than allowed.",
+    "Request more.",
 )
 EVICTION_REFUSED = EventKind(
     "GpuMemoryEvictionRefused",
     "Warning",
     "Pod",
     "Evict",
-    "The pod uses more memory of a GPU than it may and cannot be evicted. It is tried again, but for a static pod.",
-    "See the reason in the message: often a PodDisruptionBudget, or a missing right.",
+    "The pod uses more GPU memory than allowed and cannot be evicted.",
+    "See the message: often a PodDisruptionBudget or a missing right.",
 )
 FOREIGN_PROCESS = EventKind(
     "ForeignGpuProcess",
     "Warning",
     "Pod or Node",
     "CheckUsage",
-    "A process uses a GPU of which its pod holds no units and no claim, or is in no pod; about the pod where that is "
-    "known.",
-    "Remove `NVIDIA_VISIBLE_DEVICES` from the pod, or end the program on the host.",
+    "A process uses a GPU without units or claim.",
+    "Remove `NVIDIA_VISIBLE_DEVICES` from the pod, or end the program.",
 )
 SLICE_BEING_MADE = EventKind(
-    "SliceBeingMade",
-    "Normal",
-    "Pod",
-    "MakeSlice",
-    "A slice that the pod asks for is being made, or is kept for it; the message names the GPU and the node.",
+    "SliceBeingMade", "Normal", "Pod", "MakeSlice", "A slice for the pod is being made or kept."
 )
 SLICE_NOT_MADE = EventKind(
     "SliceNotMade",
     "Warning",
     "Pod",
     "MakeSlice",
-    "No node can make the slice that the pod asks for, or the API server does not take what was decided; the message "
-    "says why, and what is missing.",
-    "Wait until other pods end, ask for a smaller slice, or label more nodes; or do as the message says.",
+    "No node can make the slice, or the API server refuses the decision.",
+    "Wait, ask for a smaller slice, or label more nodes.",
 )
 SLICE_TAKEN_BACK = EventKind(
     "SliceTakenBack",
     "Warning",
     "Pod",
     "MakeSlice",
-    "A slice is not kept for the pod any longer, mostly because the pod did not take it in time; the message says why.",
-    "If it repeats, see the Events of the scheduler: something that is not judged keeps the pod from the node.",
+    "The pod did not take its slice in time.",
+    "On repeats, see the Events of the scheduler.",
 )
 
 OF_DAEMON = (
