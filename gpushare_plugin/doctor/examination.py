@@ -229,7 +229,7 @@ def _lines_of_gpus(facts: Facts, host: HostRoot, node: str) -> Iterator[Diagnosi
         facts.needs,
         facts.toolkit,
         facts.driver,
-        facts.runtime.nvidia if facts.runtime else {},
+        facts.runtime,
         facts.plugins.ours is True,
         _gpu_names(facts),
     )

@@ -22,8 +22,8 @@ _KEY = re.compile(
 class TomlError(GpushareError):
     """A file is no TOML; the message says in which line, and names the key of this line, but no value."""
 
-    def __init__(self, said: str, twice: str = "", lines: tuple[int, ...] = ()) -> None:
-        """Say what is wrong in `lines`; `twice` is the table or the key that stands in each of them, if that is so."""
+    def __init__(self, said: str, twice: tuple[str, ...] = (), lines: tuple[int, ...] = ()) -> None:
+        """Say what is wrong in `lines`; `twice` has the key that stands in each of them, or all tables that do so."""
         super().__init__(said)
         self.twice = twice
         self.lines = lines
@@ -33,10 +33,14 @@ class TomlError(GpushareError):
         numbers = " and ".join(map(str, self.lines))
         if not self.twice:
             return f"correct line {numbers} of {file}" if numbers else f"correct {file}"
-        keep = f"keep {self.twice} once in {file} ({'lines' if len(self.lines) > 1 else 'line'} {numbers})"
-        if self.twice.startswith("["):
-            return f"{keep}, with the settings of both places below it"
-        return f"{keep}; of a list, with the entries of both lines"
+        if self.twice[0].startswith("["):
+            return f"{self.keeps_once(file)}, with the settings that are below both places"
+        lines = f"{'lines' if len(self.lines) > 1 else 'line'} {numbers}"
+        return f"{self.keeps_once(file)} ({lines}); of two lists, keep the entries of both"
+
+    def keeps_once(self, file: str) -> str:
+        """Return that what stands twice is kept once in `file`, as an instruction."""
+        return f"keep {'each of ' if len(self.twice) > 1 else ''}{' and '.join(self.twice)} once in {file}"
 
 
 def read_toml(host: HostRoot, path: str) -> dict[str, object]:
@@ -70,9 +74,15 @@ def _mistake(lines: list[str], said: str) -> TomlError:
     first = _first(lines, number, name)
     return TomlError(
         f"line {number}: {name} stands a second time{f', after line {first}' if first else ''}",
-        name,
+        _tables_twice(lines) or (name,) if name.startswith("[") else (name,),
         (first, number) if first else (number,),
     )
+
+
+def _tables_twice(lines: list[str]) -> tuple[str, ...]:
+    """Return the tables that begin more than once, in the order of the lines; those of a list of tables may do so."""
+    names = [_plain(name) for line in lines if (name := _name(line)).startswith("[") and not name.startswith("[[")]
+    return tuple(dict.fromkeys(name for name in names if names.count(name) > 1))
 
 
 def _name(line: str) -> str:

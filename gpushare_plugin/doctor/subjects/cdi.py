@@ -161,12 +161,25 @@ class SpecificationLook(Struct, frozen=True):
     """The container toolkit, whose runtime may read the specifications, too."""
     driver: DriverFacts
     """The driver."""
-    handlers: Mapping[str, str]
-    """The handlers of the container runtime that run NVIDIA's runtime, with their programs."""
+    runtime: RuntimeFacts | None
+    """The container runtime."""
     served: bool
     """Whether the daemon of gpushare runs on the node, which writes a specification of its own where none has a GPU."""
     gpus: tuple[GpuNames, ...] | None
     """The GPUs, None where the GPUs are not known."""
+
+    @property
+    def by_cdi(self) -> str:
+        """What makes the daemon give GPUs by CDI, as an instruction."""
+        return by_cdi(self.needs, self.runtime.cdi_to_enable if self.runtime else "")
+
+    @property
+    def legacy_handler(self) -> str:
+        """The handler that runs NVIDIA's runtime in legacy mode and works; empty without one."""
+        if self.runtime is None or not self.toolkit.legacy_works:
+            return ""
+        there = (name for name in self.runtime.nvidia if name not in self.runtime.gone)
+        return next((name for name in there if self.runtime.nvidia[name].endswith(_LEGACY)), "")
 
     @property
     def _kinds_of_config(self) -> tuple[str, ...]:
@@ -192,7 +205,7 @@ class SpecificationLook(Struct, frozen=True):
         found: dict[tuple[str, ...], str] = {}
         if self.needs.cdi:
             found[self._kinds_of_config] = f"the config (deviceListStrategy {', '.join(self.needs.strategies)})"
-        if self.needs.runtime and self.toolkit.by_specification and self.handlers:
+        if self.needs.runtime and self.toolkit.by_specification and self.runtime and self.runtime.nvidia:
             found[self.toolkit.default_kind,] = f"NVIDIA's runtime in mode cdi ({self.toolkit.file})"
         return found
 
@@ -319,10 +332,8 @@ def _remedy(look: SpecificationLook, kinds: Sequence[str]) -> str:
         )
     if look.toolkit.replaced_by and look.toolkit.lacks:
         return look.toolkit.replaced_by
-    change = by_cdi(look.needs)
-    legacy = next((name for name, program in look.handlers.items() if program.endswith(_LEGACY)), None)
-    works = legacy and look.toolkit.legacy_works
-    others = (f"give the daemon and pods runtimeClassName {legacy}; {_STAYS_WRONG}",) if works else ()
+    change, legacy = look.by_cdi, look.legacy_handler
+    others = (f"give the daemon and pods runtimeClassName {legacy}; {_STAYS_WRONG}",) if legacy else ()
     generate = ". Then ".join(_by_specification(look, kinds))
     # The node keeps the way that it has, if it has one: a file to generate again, or the service of the toolkit.
     best = (generate, change) if _present(look) or is_refreshed(look) else (change, generate)

@@ -11,7 +11,7 @@ from gpushare_plugin.base.text import some_of
 from gpushare_plugin.core.cdi import OWN_KIND
 from gpushare_plugin.core.driver_limits import LIMITS_HOOK
 from gpushare_plugin.doctor.node.diagnosis import Defect
-from gpushare_plugin.doctor.node.needs import by_cdi, strategies
+from gpushare_plugin.doctor.node.needs import strategies
 from gpushare_plugin.doctor.node.packages import is_at_least
 from gpushare_plugin.doctor.subjects.cdi import SpecificationLook, generates, is_refreshed
 from gpushare_plugin.doctor.subjects.toolkit import DISABLED_HOOKS, REFRESH_VARIABLES, ToolkitFacts
@@ -31,7 +31,7 @@ def no_hook(look: SpecificationLook) -> Defect | None:
     if not look.needs.cdi:
         without = "containers get no CDI devices, and the daemon sees hooks of CDI devices only"
         by_name = no_hook(replace(look, needs=replace(look.needs, cdi=True), served=False))
-        steps = (by_cdi(look.needs), *([by_name.remedy] if by_name else []))
+        steps = (look.by_cdi, *([by_name.remedy] if by_name else []))
         return Defect(f"{without} ({strategies(look.needs)})", ". Then ".join(steps))
     devices = look.devices_of_config
     if any(device is None for device in devices):

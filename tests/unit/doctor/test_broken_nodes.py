@@ -834,7 +834,7 @@ def test_a_list_of_imports_that_is_there_is_extended(short_path: Path) -> None:
     _, report = examined(host.edited(CONTAINERD, "imports = []\n", f"{imports}imports = []\n"), short_path / "twice")
     (line,) = wrong_lines(report)
     assert f"{CONTAINERD}: line 2: imports stands a second time, after line 1" in line.found
-    assert f"keep imports once in {CONTAINERD} (lines 1 and 2); of a list, with" in (line.remedy or "")
+    assert f"keep imports once in {CONTAINERD} (lines 1 and 2); of two lists, keep" in (line.remedy or "")
 
 
 def test_containerd_1_is_not_told_to_import_a_file_that_hides_its_section(short_path: Path) -> None:
@@ -1348,3 +1348,17 @@ def test_protocol_3_of_mps_needs_a_driver_that_has_it(short_path: Path) -> None:
     _, new = examined(DRIVER_LIMITS, short_path / "new", needs)
     assert wrong_lines(new) == []
     assert found(new, "MPS").startswith("nothing serves MPS in /run/nvidia/mps before the daemon of gpushare runs")
+
+
+def test_a_way_out_is_one_that_the_node_has(short_path: Path) -> None:
+    """By CDI, the runtime has CDI turned on first; a handler whose program is missing is no way."""
+    off = "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n"
+    site = "/etc/containerd/conf.d/00-site.toml"
+    _, report = examined(OPERATOR_25_10 + HostDescription({site: off}), short_path / "off")
+    (line,) = wrong_lines(report)
+    enables = f"set `enable_cdi = true` in [plugins.'io.containerd.cri.v1.runtime'] of {site}, and run systemctl"
+    assert f"the best here first. (a) {enables}" in (line.remedy or "")
+    assert "containerd. Then give GPUs by CDI" in (line.remedy or "")
+    legacy = "/usr/local/nvidia/toolkit/nvidia-container-runtime.legacy"
+    _, report = examined(OPERATOR_25_10.without(legacy), short_path / "gone")
+    assert "nvidia-legacy" not in (wrong_lines(report)[-1].remedy or "")

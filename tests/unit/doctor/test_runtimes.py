@@ -70,7 +70,11 @@ def test_a_table_that_a_distribution_writes_itself_is_removed_from_the_template(
     name = f"[plugins.'{NEWEST}']"
     assert f"{MADE}: line 6: {name} stands a second time, after line 2" in line.found
     remedy = line.remedy or ""
-    assert remedy.startswith(f"remove {name}, which K3s writes itself for `{BASE.strip()}`, from {TEMPLATE}, of which")
+    options = f"[plugins.'{NEWEST}'.containerd.runtimes.nvidia.options]"
+    assert remedy.startswith(
+        f"remove each of {name} and {options}, which K3s writes itself for `{BASE.strip()}`, from "
+    )
+    assert f" from {TEMPLATE}, of which each start of K3s makes {MADE}, with the settings directly below" in remedy
     mended = HostDescription({TEMPLATE: BASE, MADE: f"version = 3\n{handler}"})
     assert wrong(node() + mended, tmp_path / "mended") == []
 
@@ -216,8 +220,11 @@ def test_the_versions_of_two_files_fit_together(
 def test_an_import_is_not_of_a_higher_version(tmp_path: Path) -> None:
     """A drop-in file that 2.3 would refuse is written anew before containerd imports that file."""
     files = HostDescription({MAIN: "version = 2\n", NVIDIA: f"version = 3\n{section(NEWEST)}"})
-    first, *_ = wrong(node("2.3.1") + files, tmp_path)
-    assert (first.remedy or "").startswith(f"write {NVIDIA} with version = 2, that of {MAIN}, and the sections of")
+    first, *_ = wrong(node("2.3.1") + files, tmp_path / "higher")
+    assert (first.remedy or "").startswith(f"write {NVIDIA} with version = 2 and the sections of that version, such as")
+    newer = HostDescription({MAIN: "version = 2\n", NVIDIA: f"version = 4\n{section(NEWEST)}"})
+    first, *_ = wrong(node("2.1.4") + newer, tmp_path / "too new")
+    assert (first.remedy or "").startswith(f"write {NVIDIA} with version = 3 and the sections of that version, such as")
 
 
 def test_without_a_version_nothing_is_judged_by_that(tmp_path: Path) -> None:
@@ -228,3 +235,25 @@ def test_without_a_version_nothing_is_judged_by_that(tmp_path: Path) -> None:
     _, handler, _ = lines(node() + HostDescription({MAIN: f"version = 3\n{section(OLD)}"}), tmp_path / "old section")
     assert handler.judgement == "notLookedAt"
     assert "the version is not known here. To be sure, move the handler there" in handler.found
+
+
+def test_cdi_is_turned_on_before_gpus_are_given_by_cdi(tmp_path: Path) -> None:
+    """The way that needs CDI in the container runtime begins with that where CDI is off."""
+    enables = f"set `enable_cdi = true` in [plugins.'{OLD}'] of {MAIN}"
+    for version, first in (("1.7.28", enables), ("2.1.4", "give GPUs")):
+        folder = tmp_path / version
+        with built(node(version) + HostDescription({MAIN: "version = 2\n"}), folder):
+            root = HostRoot(folder)
+            runtime = read_runtime(root)
+            assert runtime is not None
+            (line, _) = judge_handlers(runtime, root, ENVVAR, OperatorState(installs_toolkit=True))
+        assert f"the best here first. (a) {first}" in (line.remedy or "")
+
+
+def test_k3s_is_told_once_to_install_the_toolkit(tmp_path: Path) -> None:
+    """K3s finds the program that a package installs, so nothing is to be configured."""
+    made = HostDescription({MADE: f"version = 3\n{section(NEWEST)}"})
+    (line,) = wrong(node().without(PROGRAM) + made, tmp_path)
+    assert line.remedy == (
+        "install NVIDIA's container toolkit and restart K3s, which finds the runtime in /usr/bin when it starts"
+    )

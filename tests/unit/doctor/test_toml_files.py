@@ -13,12 +13,12 @@ SECRET = "hunter2"  # noqa: S105 - of nobody
         (
             'imports = []\nversion = 2\nimports = ["x"]\n',
             "line 3: imports stands a second time, after line 1",
-            "keep imports once in F (lines 1 and 3); of a list, with the entries of both lines",
+            "keep imports once in F (lines 1 and 3); of two lists, keep the entries of both",
         ),
         (
             "[p.'x.y'.z]\na = 1\n[p.\"x.y\".z]\nb = 2\n",
             'line 3: [p."x.y".z] stands a second time, after line 1',
-            'keep [p."x.y".z] once in F (lines 1 and 3), with the settings of both places below it',
+            "keep [p.'x.y'.z] once in F, with",
         ),
         (
             "name = 1\n[t]\nname = 2\nname = 3\n",
@@ -26,7 +26,7 @@ SECRET = "hunter2"  # noqa: S105 - of nobody
             "keep name once in F (lines 3 and 4)",
         ),
         ("version = 2\nversion = 3", "line 2: version stands a second time, after line 1", "(lines 1 and 2)"),
-        ("name = 1\n[name]\nx = 2\n", "line 2: [name] stands a second time", "keep [name] once in F (line 2)"),
+        ("name = 1\n[name]\nx = 2\n", "line 2: [name] stands a second time", "keep [name] once in F, with"),
         ("\nversion = \n", "line 2, version: Invalid value", "correct line 2 of F"),
         (f"password = '{SECRET}\n", "line 1, password: ", "correct line 1 of F"),
         (f'a = """\n{SECRET} = """\na = """\n{SECRET} = """\n', "line 4: Cannot overwrite", "correct line 4 of F"),

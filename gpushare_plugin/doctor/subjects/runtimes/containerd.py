@@ -15,6 +15,7 @@ From 1.18 on, `nvidia-ctk runtime configure` writes a drop-in file and has conta
 section of the CRI plugin, and none of that section in its own file.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 
 from gpushare_plugin.base.text import some_of
@@ -162,14 +163,16 @@ class _Judging:
         template = where.template(self._host)
         if template is None:
             return f"remove {file}, which each start of {where.name} makes anew"
-        twice = error.twice if isinstance(error, TomlError) else ""
         made = f"of which each start of {where.name} makes {file}"
-        if twice and where.extends(self._host, template):
-            return (
-                f'remove {twice}, which {where.name} writes itself for `{{{{ template "base" . }}}}`, from {template}, '
-                f"{made}, with its settings and with the tables whose names begin with that name"
-            )
-        return f"{f'keep {twice} once in' if twice else 'correct'} {template}, {made}"
+        if not isinstance(error, TomlError) or not error.twice:
+            return f"correct {template}, {made}"
+        if not where.extends(self._host, template):
+            return f"{error.keeps_once(template)}, {made}"
+        each = f"each of {' and '.join(error.twice)}" if len(error.twice) > 1 else error.twice[0]
+        return (
+            f'remove {each}, which {where.name} writes itself for `{{{{ template "base" . }}}}`, from {template}, '
+            f"{made}, with the settings directly below"
+        )
 
     def _disabled(self) -> Iterator[Defect]:
         for file, disabled in self._reading.disabled.items():
@@ -211,6 +214,13 @@ class _Judging:
                     f"[plugins.'{section}'], and run {self._where.service}",
                 )
 
+    @property
+    def _highest(self) -> float:
+        """The highest version that an imported file may have; infinite where that is not known."""
+        newest = _newest_file(self._version) or math.inf
+        first = next(iter(self._reading.given.values()), math.inf)
+        return min(newest, first) if is_at_least(self._version, 2, 3) else newest
+
     def _left_out(self) -> dict[str, ConfigFiles]:
         """Return the drop-in files of the usual directory that are not read."""
         left = (each for each in self._host.matching(f"{DROP_INS}/*.toml") if each not in self._reading.files)
@@ -242,13 +252,12 @@ class _Judging:
         add = f'add `imports = ["{DROP_INS}/*.toml"]` at the top of {where.file}, before the first table'
         if where.file in reading.imports:
             add = f'add "{DROP_INS}/*.toml" to the list `imports` that {where.file} has'
-        first = next(iter(reading.given.values()), None)
-        higher = [file for file, each in left.items() if first and each.version > first]
-        if higher and is_at_least(self._version, 2, 3):
-            section = SECTIONS.get(first or 0, NEWEST_SECTION)
+        if higher := [file for file, each in left.items() if each.version > self._highest]:
+            section = SECTIONS.get(int(self._highest), NEWEST_SECTION)
             return (
-                f"write {' and '.join(higher)} with version = {first}, that of {where.file}, and the sections of that "
-                f"version, such as [plugins.'{section}']; then {add}"
+                f"write {' and '.join(higher)} with version = {self._highest} and the sections of that version, such "
+                f"as [plugins.'{section}'], since containerd {self._version} does not start with a newer one here; "
+                f"then {add}"
             )
         several = [file for file, each in left.items() if each.section_in]
         if len(several) > 1:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, one_of, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import ConfigNeeds, by_cdi
@@ -53,7 +54,15 @@ def read_runtime(host: HostRoot) -> RuntimeFacts | None:
     """
     endpoint = _endpoint(host)
     named = [read for name, read in _READERS.items() if name in endpoint]
-    return next(filter(None, (read(host) for read in named or _READERS.values())), None)
+    runtime = next(filter(None, (read(host) for read in named or _READERS.values())), None)
+    return runtime and replace(runtime, gone=tuple(_gone(host, runtime)))
+
+
+def _gone(host: HostRoot, runtime: RuntimeFacts) -> Iterator[str]:
+    """Yield the handlers of NVIDIA's runtime without a program; a hook of CRI-O is no handler with a program."""
+    for name, program in runtime.nvidia.items():
+        if not name.startswith("/") and not host.has_program(program):
+            yield name
 
 
 def _endpoint(host: HostRoot) -> str:
@@ -90,12 +99,8 @@ def _handlers(
         yield _misplaced(runtime)
     elif not runtime.nvidia:
         yield _without_handler(runtime, needs, by_operator=operator.installs_toolkit)
-    gone = {
-        name: program
-        for name, program in runtime.nvidia.items()
-        if not name.startswith("/") and not host.has_program(program)
-    }
-    if gone:
+    if runtime.gone:
+        gone = {name: runtime.nvidia[name] for name in runtime.gone}
         yield _without_program(runtime, host, gone, needs, operator)
     elif runtime.nvidia:
         yield right(HANDLER, f"{_in_words(runtime)}; {_who_gets_it(runtime, needs)}")
@@ -105,7 +110,7 @@ def _misplaced(runtime: RuntimeFacts) -> Diagnosis:
     """Return the line about handlers that have no effect where they are written."""
     which = "1.x does" if runtime.version.startswith("1.") else "2.0 to 2.2 do"
     found = f"containerd {which} not see where it is written: {'; '.join(runtime.misplaced)}"
-    move = f"move the handler there{f' in {runtime.edited_files}' if runtime.edited else ''}"
+    move = f"move the handler there{f' in {runtime.edited_files}' if runtime.generated else ''}"
     if runtime.version in _VERSIONS_UNKNOWN:
         return not_looked_at(HANDLER, f"{found}; the version is not known here. To be sure, {move}")
     return wrong(HANDLER, found, f"{move} and run {runtime.service}, or {runtime.adds_nvidia}")
@@ -118,7 +123,9 @@ def _without_program(
     found = "; ".join(f"handler {name} runs {program}, which is not there" for name, program in gone.items())
     remove = _removes(runtime, host, gone)
     install = "install NVIDIA's container toolkit (package nvidia-container-toolkit)"
-    if not all(program.startswith("/usr/bin/") for program in gone.values()):
+    if runtime.generated:
+        install = runtime.adds_nvidia
+    elif not all(program.startswith("/usr/bin/") for program in gone.values()):
         install = f"{install}, and {runtime.adds_nvidia}"
     if any(program.startswith(OPERATORS_TOOLKIT) for program in gone.values()):
         log = f"see the log of its pod {OPERATORS_POD} on this node"
@@ -165,7 +172,7 @@ def _without_handler(runtime: RuntimeFacts, needs: ConfigNeeds, *, by_operator: 
         )
         return not_looked_at(HANDLER, f"{found}, and pods need none, since the config gives GPUs by CDI; {of_daemon}")
     asked = "NVIDIA_VISIBLE_DEVICES" if "envvar" in needs.strategies else "mounts that name its GPU"
-    adds = _instead_of_nri(needs) if by_operator else runtime.adds_nvidia
+    adds = _instead_of_nri(runtime, needs) if by_operator else runtime.adds_nvidia
     first = f"mend what is wrong with the {RUNTIME} first, and run doctor again. If this line is still wrong then, "
     return wrong(
         HANDLER,
@@ -180,10 +187,11 @@ def _not_known(subject: str, runtime: RuntimeFacts) -> Diagnosis:
     return not_looked_at(subject, f"{files} may decide this; mend what is wrong with the {RUNTIME} first")
 
 
-def _instead_of_nri(needs: ConfigNeeds) -> str:
+def _instead_of_nri(runtime: RuntimeFacts, needs: ConfigNeeds) -> str:
     """Return what to do where NVIDIA's operator leaves the runtime alone, as an instruction."""
     return one_of(
-        f"{by_cdi(needs)}. Besides, give the daemon itself the GPUs, as docs/cdi.md says in The daemon's own GPUs",
+        f"{by_cdi(needs, runtime.cdi_to_enable)}. Besides, give the daemon itself the GPUs, as docs/cdi.md says in The "
+        "daemon's own GPUs",
         "set cdi.nriPluginEnabled=false in the operator, which then configures the container runtime",
     )
 

@@ -69,6 +69,8 @@ class RuntimeFacts(Struct, frozen=True):
     """
     notes: tuple[str, ...] = ()
     """What does not work as somebody may expect, and has nothing to do with GPUs, as sentences."""
+    gone: tuple[str, ...] = ()
+    """The handlers of NVIDIA's runtime whose programs are not on the node."""
     defects: tuple[Defect, ...] = ()
     """What keeps the configuration from working."""
     unread: tuple[str, ...] = ()
@@ -78,6 +80,16 @@ class RuntimeFacts(Struct, frozen=True):
     def nvidia(self) -> dict[str, str]:
         """The handlers that run NVIDIA's runtime, with their programs."""
         return {name: program for name, program in self.handlers.items() if is_nvidias(program)}
+
+    @property
+    def generated(self) -> bool:
+        """Whether each start makes the configuration anew, with handlers for the programs of NVIDIA that are there."""
+        return bool(self.edited)
+
+    @property
+    def cdi_to_enable(self) -> str:
+        """What turns CDI on, as an instruction; empty where CDI is on."""
+        return "" if self.cdi else self.enables_cdi
 
     @property
     def edited_files(self) -> str:
