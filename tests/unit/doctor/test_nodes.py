@@ -7,7 +7,11 @@ import pytest
 from gpushare_plugin.base.errors import UnresponsiveGpusError
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.gpu import FailedGpu
+from gpushare_plugin.doctor.examination import judged
+from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
+from gpushare_plugin.doctor.subjects.rights import RightsFacts
+from gpushare_plugin.doctor.words import lines_of
 from gpushare_plugin.testing.hosts import (
     GPUS,
     K3S,
@@ -225,3 +229,18 @@ def test_what_needs_no_container_runtime_is_looked_at_without_one(short_path: Pa
     assert found(report, "MPS").startswith("nothing serves MPS in /run/nvidia/mps")
     assert "mount the root of the node" not in found(report, "CDI specifications")
     assert "mount the root of the node" in found(report, "container runtime")
+
+
+PAGE = Path(__file__).parents[3] / "docs/doctor.md"
+
+
+def test_the_sample_of_the_page_is_what_doctor_prints(short_path: Path) -> None:
+    """The page shows the report of a node with one fault, its counts included, without the lines that are right."""
+    host = KUBEADM_CONTAINERD_1_7.edited(
+        "/etc/nvidia-container-runtime/config.toml", "environment = []", "no-cgroups = true"
+    )
+    facts, _ = examined(host, short_path)
+    report = judged(replace(facts, rights=RightsFacts(user=0, sys_admin=True, enforcing=None)), HostRoot(short_path))
+    shown = replace(report, lines=tuple(line for line in report.lines if line.judgement != "right"))
+    printed = "\n".join(lines_of(shown, 140))
+    assert f"<!-- sample -->\n\n```\n{printed}\n```\n\n<!-- end of sample -->" in PAGE.read_text(), printed
