@@ -15,19 +15,23 @@ from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.core.gpu import Closeness, gpu_identity, gpu_label
 from gpushare_plugin.core.policies import (
     DEFAULT_REPLICA_POLICY,
-    POLICIES,
+    NODE_POLICIES,
     REPLICA_POLICIES,
-    PolicyName,
+    NodePolicyName,
     ReplicaPolicyName,
     UnitCounts,
 )
+from gpushare_plugin.packing.values import LINEAR, Values
 
 
-def one_gpu(gpus: Mapping[str, UnitCounts], size: int, policy: PolicyName) -> str | None:
-    """Return the first GPU by `policy` with room for all `size` units of a request, None without room."""
-    order = POLICIES[policy].order
+def one_gpu(gpus: Mapping[str, UnitCounts], size: int, policy: NodePolicyName, values: Values = LINEAR) -> str | None:
+    """Return the first GPU by `policy` with room for all `size` units of a request, None without room.
+
+    `values` is what free pieces are worth to the policy `packing`.
+    """
+    order = NODE_POLICIES[policy]
     fitting = [uuid for uuid, gpu in gpus.items() if gpu.free >= size]
-    return min(fitting, key=lambda uuid: order(gpus[uuid]), default=None)
+    return min(fitting, key=lambda uuid: order(gpus[uuid], size, values), default=None)
 
 
 def replicas(
@@ -167,16 +171,18 @@ class Chooser(Protocol):
 class OneGpu(Struct, frozen=True):
     """Gives all units of a request on one GPU."""
 
-    policy: PolicyName
+    policy: NodePolicyName
     """The policy for the choice of the GPU."""
     unit_mib: int = 0
     """The memory of one unit in MiB, 0 for units of another kind."""
+    values: Values = LINEAR
+    """What free pieces of the GPUs are worth, learned from requests for the resource; only for the policy `packing`."""
 
     def choose(self, request: Request) -> Mapping[str, int]:
         """Choose the GPU by the policy, or the GPU of units already taken."""
         refuse_several_gpus(request.resource, request.taken)
         candidates = {uuid: request.gpus[uuid] for uuid in request.taken} or request.gpus
-        gpu = one_gpu(candidates, request.size, self.policy)
+        gpu = one_gpu(candidates, request.size, self.policy, self.values)
         if gpu is None:
             raise PlacementError(self._does_not_fit(request))
         return {gpu: request.size}

@@ -9,13 +9,17 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal, Protocol, TypeGuard, TypeVar
 
 from gpushare_plugin.base.structs import Struct
+from gpushare_plugin.packing.pod_kind import WHOLE, percent_of_units
+from gpushare_plugin.packing.values import Values, share_cost
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 PolicyName = Literal["binpack", "spread"]
-"""The policies for memory, compute and slices."""
+"""The policies of a cluster for memory, compute and slices."""
+NodePolicyName = Literal["binpack", "spread", "packing"]
+"""The policies of a node for memory and compute."""
 ReplicaPolicyName = Literal["distributed", "packed", "spread"]
 """The policies for replicas."""
 
@@ -35,9 +39,17 @@ class UnitCounts(Struct, frozen=True):
         """The number of units that are not free."""
         return self.total - self.free
 
+    def cost(self, size: int, values: Values) -> float:
+        """Return what `size` of the free units cost by what free pieces are worth: see docs/packing.md."""
+        free = WHOLE * self.free // self.total
+        return share_cost(values, free, min(free, percent_of_units(size, self.total)))
 
-Order = Callable[[UnitCounts], tuple[int, int]]
-"""Returns the rank of a GPU on its node: the GPU with the lowest rank is taken."""
+
+Order = Callable[[UnitCounts, int, Values], tuple[float, int]]
+"""Returns the rank of a GPU on its node for a request of so many units: the GPU with the lowest rank is taken.
+
+The last argument is what each free piece of a GPU is worth to the node.
+"""
 
 ReplicaOrder = Callable[[UnitCounts, int], tuple[int, int, int]]
 """Returns the rank of a GPU for one more replica, from the units of the GPU and the replicas already chosen there.
@@ -70,10 +82,8 @@ class PriceOf(Protocol):
 
 
 class Policy(Struct, frozen=True):
-    """A policy for memory, compute and slices."""
+    """A policy of a cluster for memory, compute and slices."""
 
-    order: Order
-    """The order of the GPUs of one node."""
     price: PriceOf
     """The price of a GPU in a cluster."""
     separates_replicas: bool = False
@@ -102,13 +112,20 @@ def spread(
 
 
 POLICIES: Mapping[str, Policy] = {
-    "binpack": Policy(lambda gpu: (gpu.free, gpu.index), binpack),
-    "spread": Policy(lambda gpu: (-gpu.free, gpu.index), spread, separates_replicas=True),
+    "binpack": Policy(binpack),
+    "spread": Policy(spread, separates_replicas=True),
 }
-"""The policies for memory, compute and slices, by name."""
+"""The policies of a cluster for memory, compute and slices, by name."""
+
+NODE_POLICIES: Mapping[str, Order] = {
+    "binpack": lambda gpu, _size, _values: (gpu.free, gpu.index),
+    "spread": lambda gpu, _size, _values: (-gpu.free, gpu.index),
+    "packing": lambda gpu, size, values: (gpu.cost(size, values), gpu.index),
+}
+"""The policies of a node for memory and compute, by name."""
 
 DEFAULT_POLICY: PolicyName = "binpack"
-"""The default policy for memory, compute and slices."""
+"""The default policy for memory, compute and slices, of a cluster and of a node."""
 
 REPLICA_POLICIES: Mapping[str, ReplicaOrder] = {
     "distributed": lambda gpu, chosen: (gpu.used, chosen, gpu.index),
@@ -126,9 +143,9 @@ def policy_for(pod: str | None, node: str | None, default: str) -> Policy:
     return POLICIES[pod or node or default]
 
 
-def is_policy(name: str | None) -> TypeGuard[PolicyName]:
-    """Return whether a text names a policy."""
-    return name in POLICIES
+def is_node_policy(name: str | None) -> TypeGuard[NodePolicyName]:
+    """Return whether a text names a policy of a node."""
+    return name in NODE_POLICIES
 
 
 def is_replica_policy(name: str | None) -> TypeGuard[ReplicaPolicyName]:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,7 @@ from gpushare_plugin.node.gpus.state import Gpus
 from gpushare_plugin.node.gpus.withdrawals import NodeWithdrawals
 from gpushare_plugin.node.news.news import News
 from gpushare_plugin.node.offer import NodeOffer
+from gpushare_plugin.node.packing import NodePacking
 from gpushare_plugin.node.pods.limits import NodeLimits
 from gpushare_plugin.node.sessions import Sessions
 from gpushare_plugin.sharing.cut import PresentUnits, few_slices, unsuitable
@@ -113,12 +115,15 @@ class ServedNode:
         self._mps = NodeMps(
             MpsRoot(Path(flags.mps_root)), self.apply, news, outside.reader.recorded, lambda: self._offer.resources
         )
+        self._packing = NodePacking()
+        self._spawn = outside.spawn
         self._sessions = Sessions(
             outside.directory,
             outside.spawn,
             news,
             outside.steering,
             recent=outside.reader.recent,
+            allocated=self._packing.see,
             before_start=self._mps.before_start if flags.mps_protocol == WITH_NAMESPACES else None,
         )
         self._mig = NodeMig(MigRoot(outside.mig_root), self._looks, outside.clock)
@@ -182,6 +187,8 @@ class ServedNode:
         self._slices.follow(self._request)
         self.allocations_known = True
         self.apply()
+        self._packing.resume(self.resources, held)
+        self._spawn("packing", partial(self._packing.learn, self.apply))
 
     async def track_allocations(self) -> None:
         """Ask the kubelet for the holdings of pods: until the first answer, while units are retired, for new slices."""
@@ -346,7 +353,8 @@ class ServedNode:
         unserved = {**self.limits.unlimited, **self._mps.unserved}
         unhealthy = self._mig.unsafe(inventory) | self._gpus.cordons | unserved | self._gpus.faults
         now = {"unhealthy": unhealthy, "withdrawn": self.withdrawals.ids}
-        resources = {name: replace(each, **now) for name, each in self._offer.resources.items()}
+        learned = {name: self._packing.following(each) for name, each in self._offer.resources.items()}
+        resources = {name: replace(each, **now) for name, each in learned.items()}
         self._sessions.serve(resources)
         self.withdrawals.publish(kind, resources)
         pending = self._offer.depends_on_pods or self.withdrawals.ids or self._slices.surplus(kind)

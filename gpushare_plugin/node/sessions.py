@@ -11,7 +11,7 @@ from gpushare_plugin.core.recent import RecentAllocations
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.kubelet.allocations.checkpoint import CHECKPOINT
 from gpushare_plugin.kubelet.device_plugin.directory import PluginDirectory
-from gpushare_plugin.kubelet.device_plugin.service import BeforeStart
+from gpushare_plugin.kubelet.device_plugin.service import Allocated, BeforeStart
 from gpushare_plugin.kubelet.device_plugin.session import Session
 from gpushare_plugin.kubelet.device_plugin.steering import Steering
 from gpushare_plugin.node.news.news import News, RequestRejected, ResourceRetired
@@ -28,12 +28,15 @@ class Sessions:
         steering: Steering | None = None,
         *,
         recent: RecentAllocations | None = None,
+        allocated: Allocated = lambda _resource, _ids: None,
         before_start: BeforeStart | None = None,
     ) -> None:
         """Serve on sockets in `directory`; `spawn` runs the sessions, `steering` knows the promises to pods.
 
-        `recent` remembers the allocations of all sessions. `before_start` is called before each start of a container.
+        `recent` remembers the allocations of all sessions. `allocated` is called after each granted `Allocate` call,
+        `before_start` before each start of a container.
         """
+        self._allocated = allocated
         self._before_start = before_start
         self._recent = recent or RecentAllocations()
         self._directory = directory
@@ -86,6 +89,7 @@ class Sessions:
             pairing=self._pairing,
             refused=refused,
             recent=self._recent,
+            allocated=self._allocated,
             before_start=self._before_start,
         )
 

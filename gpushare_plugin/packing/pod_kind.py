@@ -6,6 +6,15 @@ WHOLE = 100
 """A whole GPU, in percent."""
 
 
+def percent_of_units(size: int, units: int) -> int:
+    """Return how many percent of a GPU a share of `size` units has, where the GPU has `units`, at least as many.
+
+    The part is rounded up, but as many shares fit on a GPU by percent as by units: 1 of 8 units is 12 percent, so that
+    eight such shares fit. A part is at least 1 percent.
+    """
+    return min(-(-WHOLE * size // units), max(1, WHOLE // (units // size)))
+
+
 class PodKind(Struct, frozen=True):
     """What a pod asks of its node. Pods of one kind are alike for every policy."""
 

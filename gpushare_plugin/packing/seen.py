@@ -7,10 +7,10 @@ from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.packing.pod_kind import WHOLE, PodKind
 from gpushare_plugin.packing.values import RAREST
 
-FIRST_LESSONS = (100, 200, 400, 800, 1_600)
-"""After how many pods with GPUs the policy learns at first."""
+FIRST_LESSON = 100
+"""After how many pods with GPUs of a cluster the policy learns first; the next lessons double the number."""
 HALVING = 1_000
-"""After how many more pods with GPUs the policy learns from then on, and after how many the memory halves."""
+"""After how many more pods with GPUs the policy learns at the latest, and after how many the memory halves."""
 
 
 class Lesson(Struct, frozen=True):
@@ -31,8 +31,8 @@ NOTHING = Lesson()
 class SeenPods:
     """The pods with GPUs that were seen, the refused ones included; older pods count less."""
 
-    def __init__(self, earlier: Lesson = NOTHING) -> None:
-        """Start with the pods of an earlier lesson."""
+    def __init__(self, earlier: Lesson = NOTHING, *, first_lesson: int = FIRST_LESSON) -> None:
+        """Start with the pods of an earlier lesson; the next is due after `first_lesson` more pods with GPUs."""
         self.shares: dict[int, float] = defaultdict(float, earlier.shares)
         """The weight of the pods with each size of a share, in percent."""
         self.demand: dict[frozenset[str], float] = defaultdict(float, earlier.demand)
@@ -40,7 +40,7 @@ class SeenPods:
         self.several = earlier.several
         """Whether a pod with several GPUs was ever seen."""
         self._number = 0
-        self._next_lesson = FIRST_LESSONS[0]
+        self._next_lesson = first_lesson
 
     def see(self, kind: PodKind) -> bool:
         """Count a pod; return whether a lesson is due."""
@@ -68,6 +68,5 @@ class SeenPods:
                 self.shares[size] /= 2
             for models in self.demand:
                 self.demand[models] /= 2
-        later = (lesson for lesson in FIRST_LESSONS if lesson > self._number)
-        self._next_lesson = next(later, self._number + HALVING)
+        self._next_lesson = self._number + min(self._number, HALVING)
         return lesson

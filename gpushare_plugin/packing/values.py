@@ -42,8 +42,7 @@ def part_values(shares: Mapping[int, float]) -> Values:
     values = [
         round(PRICED * price + (1 - PRICED) * part, 6) for price, part in zip(_priced(counted), LINEAR, strict=True)
     ]
-    values[WHOLE] = 1.0
-    return values
+    return (*values[:WHOLE], 1.0)
 
 
 def share_cost(values: Values, free: int, percent: int) -> float:

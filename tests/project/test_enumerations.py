@@ -19,8 +19,10 @@ from gpushare_plugin.config.schema.sections import Config, MemoryResource, Shari
 from gpushare_plugin.core.policies import (
     DEFAULT_POLICY,
     DEFAULT_REPLICA_POLICY,
+    NODE_POLICIES,
     POLICIES,
     REPLICA_POLICIES,
+    NodePolicyName,
     PolicyName,
     ReplicaPolicyName,
 )
@@ -50,8 +52,12 @@ ON_SEVERAL = {name: each for name, each in MADE.items() if each.limits_several_g
 
 @pytest.mark.parametrize(
     ("names", "table", "default"),
-    [(PolicyName, POLICIES, DEFAULT_POLICY), (ReplicaPolicyName, REPLICA_POLICIES, DEFAULT_REPLICA_POLICY)],
-    ids=["policies", "policies for replicas"],
+    [
+        (PolicyName, POLICIES, DEFAULT_POLICY),
+        (NodePolicyName, NODE_POLICIES, DEFAULT_POLICY),
+        (ReplicaPolicyName, REPLICA_POLICIES, DEFAULT_REPLICA_POLICY),
+    ],
+    ids=["policies of a cluster", "policies of a node", "policies for replicas"],
 )
 def test_types_and_tables_have_the_same_policies(names: object, table: dict[str, object], default: str) -> None:
     """Every name that a config can have stands in the table, and the default is one of the names."""
@@ -123,13 +129,13 @@ def test_labels_mean_the_same_values_with_and_without_partitioning(label: str) -
         ("README.md", "[isolation](docs/isolation.md) that you choose:", ENFORCING),
         ("docs/cluster.md", "| `mode`, `resource`, `units` |", dict.fromkeys(get_args(SharingMode))),
         ("docs/metrics.md", "| `gpushare_gpu_info` |", dict.fromkeys(get_args(SharingMode))),
-        ("docs/cluster.md", "| `ack.node.gpu.placement` |", POLICIES),
-        ("docs/cluster.md", "| `placement` |", POLICIES),
-        ("docs/cluster.md", "| `resources` | how the node chooses GPUs", {**POLICIES, **REPLICA_POLICIES}),
-        ("docs/configuration.md", "      placement: binpack       #", POLICIES),
+        ("docs/cluster.md", "| `ack.node.gpu.placement` |", NODE_POLICIES),
+        ("docs/cluster.md", "| `placement` |", NODE_POLICIES),
+        ("docs/cluster.md", "| `resources` | how the node chooses GPUs", {**NODE_POLICIES, **REPLICA_POLICIES}),
+        ("docs/configuration.md", "      placement: binpack       #", NODE_POLICIES),
         ("docs/moving.md", "| annotation `hami.io/gpu-scheduler-policy` |", POLICIES),
-        ("README.md", "      placement: binpack   #", POLICIES),
-        ("examples/configs/memory.yaml", "      placement: binpack      #", POLICIES),
+        ("README.md", "      placement: binpack   #", NODE_POLICIES),
+        ("examples/configs/memory.yaml", "      placement: binpack      #", NODE_POLICIES),
         ("docs/scheduling.md", "| the pod | annotation `gpushare/placement`", POLICIES),
         ("docs/scheduling.md", "`binpack` takes the fullest GPU", POLICIES),
         ("charts/gpushare/values.yaml", "  # Where a pod goes if neither", POLICIES),

@@ -115,6 +115,12 @@ _SERVICE = api.DESCRIPTOR.services_by_name["DevicePlugin"].full_name
 Refused = Callable[[str, str, str], None]
 """A function called in the event loop with the name of a refused call, the resource and the reason; returns at once."""
 
+Allocated = Callable[[Resource, Collection[str]], None]
+"""A function called in the event loop after each granted `Allocate` call, with the IDs of the units.
+
+The function returns at once.
+"""
+
 BeforeStart = Callable[[Resource, Collection[str]], Awaitable[None]]
 """A function called each time before the kubelet starts a container with units of a resource, by their IDs.
 
@@ -169,14 +175,16 @@ class DevicePluginService(rpc.DevicePluginServicer):
         refused: Refused = lambda _call, _resource, _reason: None,
         *,
         recent: RecentAllocations | None = None,
+        allocated: Allocated = lambda _resource, _ids: None,
         before_start: BeforeStart | None = None,
     ) -> None:
         """Serve the units of `resource`; all resources of a node share one `pairing` and one `recent`.
 
         `on_streams_changed` is called when the number of open streams changes. `steering` knows the promises to pods;
-        without `steering`, none are known. `refused` is called for each refusal, `before_start` before each start of a
-        container.
+        without `steering`, none are known. `refused` is called for each refusal, `allocated` after each granted
+        `Allocate` call, `before_start` before each start of a container.
         """
+        self._allocated = allocated
         self._before_start = before_start
         self._refused = refused
         self.resource = resource
@@ -275,8 +283,9 @@ class DevicePluginService(rpc.DevicePluginServicer):
         for container in request.container_requests:
             self._steering.allocated(self.resource, container.devices_ids)
         self.allocations += 1
-        # The answer to the kubelet need not wait for the log.
-        asyncio.get_running_loop().call_soon(_log_allocated, self.resource, ids)
+        # The answer to the kubelet need not wait for the log, nor for who learns from requests.
+        for told in (_log_allocated, self._allocated):
+            asyncio.get_running_loop().call_soon(told, self.resource, ids)
         return api.AllocateResponse(container_responses=map(_to_message, grants))
 
     @_counted

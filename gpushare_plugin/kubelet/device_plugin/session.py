@@ -21,7 +21,7 @@ from gpushare_plugin.core.resource import Resource, Standing
 from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.kubelet.device_plugin.directory import KUBELET_SOCKET, PluginDirectory
 from gpushare_plugin.kubelet.device_plugin.plugin_socket import PluginSocket
-from gpushare_plugin.kubelet.device_plugin.service import BeforeStart, DevicePluginService, Refused
+from gpushare_plugin.kubelet.device_plugin.service import Allocated, BeforeStart, DevicePluginService, Refused
 from gpushare_plugin.kubelet.device_plugin.steering import Steering
 from gpushare_plugin.kubelet.serving.troubles import GRACE, Troubles
 from gpushare_plugin.kubelet.serving.watched_directory import Identity
@@ -104,19 +104,27 @@ class Session:
         *,
         refused: Refused = lambda _call, _resource, _reason: None,
         recent: RecentAllocations | None = None,
+        allocated: Allocated = lambda _resource, _ids: None,
         before_start: BeforeStart | None = None,
     ) -> None:
         """Prepare to serve `resource` on a socket in `directory`, and to warn of trouble after `grace` seconds.
 
         `steering` knows the promises to pods; without `steering`, none are known. All resources of a node share one
-        `pairing` and one `recent`. `refused` is called for each refused call of the kubelet, and `before_start` before
-        each start of a container.
+        `pairing` and one `recent`. `refused` is called for each refused call of the kubelet, `allocated` after each
+        granted `Allocate` call, and `before_start` before each start of a container.
         """
         self._log = _log.bind(resource=resource.name)
         self._directory = directory
         self._wake = asyncio.Event()
         self._service = DevicePluginService(
-            resource, self._streams_changed, steering, pairing, refused, recent=recent, before_start=before_start
+            resource,
+            self._streams_changed,
+            steering,
+            pairing,
+            refused,
+            recent=recent,
+            allocated=allocated,
+            before_start=before_start,
         )
         self._socket = PluginSocket(self._service, directory)
         self._registrar = Registrar(directory, self._wake)

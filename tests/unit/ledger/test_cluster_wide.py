@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare_plugin.base import structs
-from gpushare_plugin.core.policies import DEFAULT_POLICY, POLICIES, Policy
+from gpushare_plugin.core.policies import POLICIES, Policy
 from gpushare_plugin.ledger import fitting
 from gpushare_plugin.ledger.ask import Ask, Rules
 from gpushare_plugin.ledger.cluster_wide import MOST_GROUPINGS
@@ -271,7 +271,7 @@ def test_memory_is_named_where_units_of_several_gpus_are_refused() -> None:
 
 def test_a_policy_may_prefer_any_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A policy that does not say which GPU is cheapest is asked about each that has room."""
-    half = Policy(POLICIES[DEFAULT_POLICY].order, lambda gpu, _node, *_replicas: (abs(gpu - 0.5),))
+    half = Policy(lambda gpu, _node, *_replicas: (abs(gpu - 0.5),))
     monkeypatch.setitem(cast("dict[str, Policy]", POLICIES), "half", half)
     made = account(memory_node(10, 10, 10), policy="half")
     for index, held in enumerate((4, 8)):

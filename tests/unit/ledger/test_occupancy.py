@@ -125,7 +125,7 @@ def test_an_unknown_policy_of_a_node_is_told() -> None:
     """The label is ignored, and remembered for people."""
     assert memory_node(8, policy="tetris").policy is None
     assert memory_node(8, policy="tetris").ignored == (
-        "label ack.node.gpu.placement: 'tetris' found, binpack or spread expected",
+        "label ack.node.gpu.placement: 'tetris' found, binpack or spread or packing expected",
     )
 
 

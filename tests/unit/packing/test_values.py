@@ -42,7 +42,7 @@ def test_rare_sizes_do_not_count() -> None:
 def test_values_never_fall(shares: dict[int, float]) -> None:
     """A larger part is worth no less, nothing is worth nothing, and a GPU is worth one."""
     values = part_values(shares)
-    assert values == sorted(values)
+    assert list(values) == sorted(values)
     assert (values[0], values[100]) == (0, 1)
 
 
