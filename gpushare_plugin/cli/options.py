@@ -86,7 +86,7 @@ kubeconfig_option = option(
 )
 
 
-def _person_kubeconfig(_context: click.Context, _option: click.Parameter, file: Path | None) -> Path | None:
+def person_kubeconfig(file: Path | None) -> Path | None:
     """Return the kubeconfig of the user, None for the service account of a pod; raise GpushareError without either."""
     if file is not None or os.environ.get("KUBERNETES_SERVICE_HOST"):
         return file
@@ -99,13 +99,13 @@ def _person_kubeconfig(_context: click.Context, _option: click.Parameter, file: 
     )
 
 
-person_kubeconfig_option = option(
-    "--kubeconfig",
-    _KUBECONFIG,
-    metavar="FILE",
-    type=A_PATH,
-    callback=_person_kubeconfig,
-)
+def _person_kubeconfig_option(**more: Any) -> Callable[[Command], Command]:
+    return option("--kubeconfig", _KUBECONFIG, metavar="FILE", type=A_PATH, **more)
+
+
+person_kubeconfig_option = _person_kubeconfig_option(callback=lambda _context, _option, file: person_kubeconfig(file))
+perhaps_kubeconfig_option = _person_kubeconfig_option()
+"""The option of a command that can do without a cluster: where the cluster is read, `person_kubeconfig` is called."""
 context_option = click.option(
     "--context", metavar="NAME", help="Context of the kubeconfig. Default: the current context."
 )

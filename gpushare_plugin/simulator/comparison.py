@@ -8,7 +8,7 @@ from gpushare_plugin.simulator.churn import Churned, churn
 from gpushare_plugin.simulator.filling import AllocatedAt, Filled, fill
 from gpushare_plugin.simulator.mean import mean
 from gpushare_plugin.simulator.processes import in_processes
-from gpushare_plugin.simulator.trace import Trace
+from gpushare_plugin.simulator.scenario import Scenario
 
 Mode = Literal["fill", "churn"]
 """Whether pods stay until the cluster is full, or come and go."""
@@ -54,6 +54,10 @@ class PolicyResult(Part, frozen=True, kw_only=True):
 class SimulationReport(Part, frozen=True, kw_only=True):
     """What came of the pods under each policy."""
 
+    source: str
+    """Where nodes and pods are from, as a sentence without a full stop."""
+    changes: tuple[str, ...] = ()
+    """What was changed of nodes and pods, each as a sentence without a full stop."""
     nodes: int
     """The number of nodes."""
     gpus: int
@@ -73,7 +77,7 @@ class SimulationReport(Part, frozen=True, kw_only=True):
 class Simulation(NamedTuple):
     """What is simulated."""
 
-    trace: Trace
+    scenario: Scenario
     """The nodes and pods."""
     policies: Sequence[str]
     """The names of the policies."""
@@ -92,8 +96,8 @@ class Simulation(NamedTuple):
     def result(self, run: Run) -> SeedResult:
         """Return what comes of one run; the same for the same run, always."""
         if self.mode == "fill":
-            return SeedResult(seed=run.seed, **fill(self.trace, run.policy, run.seed)._asdict())
-        return SeedResult(seed=run.seed, churned=churn(self.trace, run.policy, run.seed, self.load))
+            return SeedResult(seed=run.seed, **fill(self.scenario.trace, run.policy, run.seed)._asdict())
+        return SeedResult(seed=run.seed, churned=churn(self.scenario.trace, run.policy, run.seed, self.load))
 
 
 def compare(simulation: Simulation, processes: int, done: Callable[[], None]) -> SimulationReport:
@@ -101,12 +105,14 @@ def compare(simulation: Simulation, processes: int, done: Callable[[], None]) ->
 
     Raises GpushareError if memory runs out or a process is killed: means over other seeds could not be compared.
     """
-    trace, runs = simulation.trace, simulation.runs
+    trace, runs = simulation.scenario.trace, simulation.runs
     results: dict[str, list[SeedResult]] = {policy: [] for policy in simulation.policies}
     for run, result in zip(runs, in_processes(simulation.result, runs, processes), strict=True):
         results[run.policy].append(result)
         done()
     return SimulationReport(
+        source=simulation.scenario.source,
+        changes=tuple(simulation.scenario.changes),
         nodes=len(trace.nodes),
         gpus=trace.gpus,
         pods=len(trace.pods),

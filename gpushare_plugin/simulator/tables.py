@@ -10,6 +10,8 @@ from gpushare_plugin.simulator.refused_pods import RefusedPods
 
 def lines(report: SimulationReport, style: Style) -> Iterator[str]:
     """Yield sentences, each with a table below; a table has a row for each policy, with means over the seeds."""
+    yield f"{report.source}."
+    yield from (f"Changed: {change}." for change in report.changes)
     trace = f"{report.nodes:,} nodes with {report.gpus:,} GPUs; {report.pods:,} pods ask for {report.demand:,.1f}."
     seeds = len(report.policies[0].seeds)
     yield f"{trace} In percent, {f'mean of the seeds 1 to {seeds}' if seeds > 1 else 'seed 1'}:"

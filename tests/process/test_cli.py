@@ -111,6 +111,11 @@ class TestUsage:
             ["simulate", "--nodes", "a", "--pods", "b", "--policies", "first"],
             ["simulate", "--nodes", "a", "--pods", "b", "--seeds", "0"],
             ["simulate", "--nodes", "a", "--pods", "b", "--load", "nan"],
+            ["simulate", "--nodes", "a"],
+            ["simulate", "--nodes", "a", "--pods", "b", "--generate-pods", "2x81%"],
+            ["simulate", "--generate-nodes", "20xA100", "--pods", "b"],
+            ["simulate", "--nodes", "a", "--pods", "b", "--add-nodes", "A100"],
+            ["simulate", "--nodes", "a", "--pods", "b", "--change-pods", "81%"],
         ],
     )
     def test_wrong_usage_ends_with_status_2(self, arguments: list[str]) -> None:

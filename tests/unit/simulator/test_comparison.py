@@ -13,16 +13,18 @@ from gpushare_plugin.simulator.leftover import Leftover, leftover
 from gpushare_plugin.simulator.mean import mean
 from gpushare_plugin.simulator.policies.table import COMPARED
 from gpushare_plugin.simulator.refused_pods import RefusedPods
+from gpushare_plugin.simulator.scenario import Scenario
 from gpushare_plugin.simulator.tables import lines
 from gpushare_plugin.simulator.trace import Trace
 from tests.unit.simulator.traces import NODES, a_trace
 
 PACKING = ("packing", "fgd", "random")
+A_SCENARIO = Scenario(a_trace(), "Nodes and pods from a test", ["1 node added", "3 nodes removed"])
 
 
 def compared(mode: Mode, processes: int = 1, seeds: int = 2, policies: tuple[str, ...] = PACKING) -> SimulationReport:
     """Compare policies on the small trace."""
-    return compare(Simulation(a_trace(), policies, mode, 95, seeds), processes, lambda: None)
+    return compare(Simulation(A_SCENARIO, policies, mode, 95, seeds), processes, lambda: None)
 
 
 @pytest.mark.parametrize("mode", ["fill", "churn"])
@@ -115,7 +117,9 @@ def test_the_mean_of_results_is_the_mean_of_their_numbers() -> None:
 def test_the_tables_have_the_means_of_the_seeds() -> None:
     """A row for each policy in the order that was asked for, with two decimals."""
     report = compared("fill")
-    head, *_ = filled = list(lines(report, Style()))
+    source, *changes, head, _ = (filled := list(lines(report, Style())))[:5]
+    assert source == "Nodes and pods from a test."
+    assert changes == ["Changed: 1 node added.", "Changed: 3 nodes removed."]
     assert head.startswith("20 nodes with 88 GPUs; 120 pods ask for ")
     assert head.endswith("In percent, mean of the seeds 1 to 2:")
     tables = [each.split("\n") for each in "\n".join(filled).split("\n\n")]
@@ -127,7 +131,7 @@ def test_the_tables_have_the_means_of_the_seeds() -> None:
     assert first[1].split()[2] == f"{sum(seeds) / 2:.2f}"
     assert refused[1].split()[4] == f"{report.policies[0].filled[-1].refused_pods.none:.2f}"
     assert left[1].split()[10] == f"{report.policies[0].filled[-1].leftover.gpus_by_size[9]:.2f}"
-    _, _, titles, *rows = lines(compared("churn", seeds=1), Style())
+    _, _, _, _, _, titles, *rows = lines(compared("churn", seeds=1), Style())
     assert titles.split() == ["POLICY", "AT", "95", "ALLOCATED", "REFUSED"]
     assert [row.split()[0] for row in rows[:3]] == list(PACKING)
     assert rows[-4].split() == ["POLICY", "SHARE", "ONE", "SEVERAL", "NONE"]

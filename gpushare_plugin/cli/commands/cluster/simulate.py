@@ -3,20 +3,19 @@
 import math
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.progress import Progress
 
-from gpushare_plugin.cli.options import A_PATH, names_by_commas
+from gpushare_plugin.cli.options import names_by_commas
 from gpushare_plugin.cli.output import output_style, show, show_json
+from gpushare_plugin.cli.scenario_options import chosen_scenario, scenario_options
 from gpushare_plugin.observe.parts import encode
 from gpushare_plugin.simulator.comparison import Simulation, compare
 from gpushare_plugin.simulator.policies.table import COMPARED
 from gpushare_plugin.simulator.tables import lines
-from gpushare_plugin.simulator.trace import Trace, read_nodes, read_pods
 
 
 def _policies(context: click.Context, option: click.Parameter, text: str) -> tuple[str, ...]:
@@ -36,16 +35,8 @@ def _load(_context: click.Context, _option: click.Parameter, percent: float) -> 
     return percent
 
 
-@click.command("simulate", short_help="Compare placement policies on the pods of a trace.")
-@click.option("--nodes", metavar="FILE", type=A_PATH, required=True, help="CSV: cpu_milli, memory_mib, gpu, model.")
-@click.option(
-    "--pods",
-    metavar="FILE",
-    type=A_PATH,
-    required=True,
-    help="CSV: cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU), gpu_spec (models separated by vertical bars; "
-    "empty for any).",
-)
+@click.command("simulate", short_help="Compare placement policies on the pods of a trace or a cluster.")
+@scenario_options
 @click.option(
     "--policies",
     metavar="NAME,…",
@@ -82,16 +73,21 @@ def _load(_context: click.Context, _option: click.Parameter, percent: float) -> 
     help="Processes. Default: one for each core.",
 )
 @click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format; json has each seed."
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    help="Output format; json has each seed.",
 )
-def command(nodes: Path, pods: Path, jobs: int | None, output: str, **chosen: Any) -> None:
-    """Compare how much of the GPUs of a cluster placement policies allocate to the pods of a trace.
+def command(jobs: int | None, output: str, **chosen: Any) -> None:
+    """Compare how much of the GPUs of a cluster placement policies allocate to pods.
 
-    Nodes and pods are CSV files in the columns of Alibaba's cluster-trace-gpu-v2023. Needs no cluster.
+    Nodes and pods come from CSV files in the columns of Alibaba's cluster-trace-gpu-v2023, from a live cluster, or
+    from the command line. The cluster is only read.
 
     Every policy gets the same pods in the same order. The same seed gives the same result.
     """
-    simulation = Simulation(Trace(read_nodes(nodes), read_pods(pods)), **chosen)
+    simulation = Simulation(chosen_scenario(chosen), **chosen)
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("Simulating", total=len(simulation.runs))
         report = compare(simulation, jobs or len(os.sched_getaffinity(0)), lambda: progress.advance(task))

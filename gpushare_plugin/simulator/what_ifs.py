@@ -1,0 +1,138 @@
+"""What-ifs: the nodes and pods of a simulation with nodes added, nodes gone, and pods that ask for something else."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from gpushare_plugin.base.errors import GpushareError
+from gpushare_plugin.base.memory import MIB_PER_GIB
+from gpushare_plugin.base.structs import replace
+from gpushare_plugin.base.text import nearest, some_of
+from gpushare_plugin.packing.pod_kind import PodKind
+from gpushare_plugin.packing.rows import NodeKind
+from gpushare_plugin.simulator.spelled import A_SHAPE, GpuRequest, WrittenNodes, counted
+
+_SHOWN = 12
+"""The most models or requests in a message."""
+
+
+class WhatIfs(NamedTuple):
+    """What is changed before a simulation."""
+
+    added: Sequence[WrittenNodes] = ()
+    """The nodes that come."""
+    removed: Sequence[str] = ()
+    """The nodes that go: each a name, or a number and a model such as `3xT4`."""
+    requests: Sequence[tuple[GpuRequest, GpuRequest]] = ()
+    """What pods ask for, and what they are to ask for instead."""
+
+
+class FoundNode(NamedTuple):
+    """A node with its name."""
+
+    name: str
+    """The name; empty if the node has none."""
+    kind: NodeKind
+    """The node without any pod."""
+
+
+def changed_nodes(nodes: Sequence[FoundNode], changes: WhatIfs) -> tuple[tuple[NodeKind, ...], list[str]]:
+    """Return the nodes after the changes, and a sentence for each change; raises GpushareError for nodes not there."""
+    said, left = list[str](), list(nodes)
+    for text in changes.removed:
+        left, sentence = _without(left, text)
+        said.append(sentence)
+    came = list[NodeKind]()
+    for each in changes.added:
+        kind = _added(each, nodes)
+        came += [kind] * each.counted.number
+        said.append(f"{_nodes(each.counted.number)} added, with {_described(kind)}")
+    return (*[node.kind for node in left], *came), said
+
+
+def changed_pods(
+    pods: Sequence[PodKind], requests: Sequence[tuple[GpuRequest, GpuRequest]]
+) -> tuple[tuple[PodKind, ...], list[str]]:
+    """Return the pods after the changes, and a sentence for each; raises GpushareError for requests of no pod."""
+    instead = dict(requests)
+    found = Counter(map(_request, pods))
+    for before in instead:
+        if before not in found:
+            asked = some_of([str(each) for each, _ in found.most_common()], _SHOWN)
+            raise GpushareError(f"found no pod that asks for {before}; the pods ask for: {asked}")
+    said = [f"{found[before]:,} pods that ask for {before} ask for {after}" for before, after in instead.items()]
+    return tuple(_asking(pod, instead) for pod in pods), said
+
+
+def _request(pod: PodKind) -> GpuRequest:
+    return GpuRequest(pod.gpus, pod.percent)
+
+
+def _asking(pod: PodKind, instead: Mapping[GpuRequest, GpuRequest]) -> PodKind:
+    after = instead.get(_request(pod))
+    if after is None:
+        return pod
+    return replace(pod, gpus=after.gpus, percent=after.percent, models=pod.models if after.gpus else frozenset())
+
+
+def _without(nodes: list[FoundNode], text: str) -> tuple[list[FoundNode], str]:
+    """Return the nodes without those that a text tells, and a sentence."""
+    if text in {node.name for node in nodes if node.name}:
+        return [node for node in nodes if node.name != text], f"node {text} removed"
+    try:
+        number, written = counted(text)
+    except ValueError as error:
+        names = [node.name for node in nodes if node.name]
+        meant = nearest(text, names)
+        there = f"the name of a node{f' (did you mean {meant}?)' if meant else ''}, or " if names else ""
+        raise GpushareError(f"found no node {text!r}, expected {there}a number and a model such as 3xT4") from error
+    model = _model_there(written, nodes)
+    places = [place for place, node in enumerate(nodes) if node.kind.model == model]
+    if number > len(places):
+        raise GpushareError(f"found {_nodes(len(places))} with GPUs {model}, expected {number:,} at least to remove")
+    gone = set(places[:number])
+    left = [node for place, node in enumerate(nodes) if place not in gone]
+    return left, f"{number:,} of {_nodes(len(places))} with GPUs {model} removed"
+
+
+def _added(written: WrittenNodes, nodes: Sequence[FoundNode]) -> NodeKind:
+    """Return the nodes to add: those that are written, or the commonest nodes with GPUs of the model."""
+    if written.shape is not None:
+        return replace(written.shape, model=_model(written.counted.model, nodes) or written.counted.model)
+    model = _model_there(written.counted.model, nodes)
+    return Counter(node.kind for node in nodes if node.kind.model == model).most_common(1)[0][0]
+
+
+def _model_there(written: str, nodes: Sequence[FoundNode]) -> str:
+    if (model := _model(written, nodes)) is None:
+        there = some_of(_models(nodes), _SHOWN)
+        raise GpushareError(
+            f"found no node with GPUs {written}; the models are {there}; to add nodes of another model, write {A_SHAPE}"
+        )
+    return model
+
+
+def _model(written: str, nodes: Sequence[FoundNode]) -> str | None:
+    """Return the model with a name, or with a part of a name; None if no model has the name.
+
+    Raises GpushareError if several models have that part in their names.
+    """
+    models = _models(nodes)
+    named = [model for model in models if model.lower() == written.lower()]
+    like = named or [model for model in models if written.lower() in model.lower()]
+    if len(like) > 1:
+        raise GpushareError(f"found {written} in the names of {some_of(like, _SHOWN)}; write one of them in full")
+    return like[0] if like else None
+
+
+def _models(nodes: Sequence[FoundNode]) -> list[str]:
+    return sorted({node.kind.model for node in nodes if node.kind.gpus})
+
+
+def _nodes(number: int) -> str:
+    return f"{number:,} node{'' if number == 1 else 's'}"
+
+
+def _described(kind: NodeKind) -> str:
+    gpus = f"{kind.gpus} GPU{'' if kind.gpus == 1 else 's'} {kind.model}"
+    return f"{gpus}, {kind.cpu / 1_000:g} cores and {kind.memory / MIB_PER_GIB:,.0f} GiB each"
