@@ -39,8 +39,17 @@ def page() -> str:
         also = [names for names, text in each.items() if (names, text) in shared]
         lines += [*_command(name), *_table(own), *_also(also, settings=not settings.isdisjoint(each))]
     lines += [f"## {_SHARED}\n", *_table(shared)]
-    lines += [f"## {_SETTINGS}\n", *_table(row for row in rows["run"].items() if row[0] in settings)]
+    lines += [f"## {_SETTINGS}\n", *_settings()]
     return "\n".join(lines)
+
+
+def _settings() -> Iterator[str]:
+    """Yield the table of options for keys of the config; the page of the config has their meaning."""
+    yield "The keys have their meaning and default in [Configuration](configuration.md).\n"
+    yield from ("| option | environment | key |", "|---|---|---|")
+    for each in SETTING_OPTIONS:
+        yield f"| {_names(each.names)} | {_names(each.environment)} | `{'.'.join(map(str, each.path))}` |"
+    yield ""
 
 
 def _command(name: str) -> Iterator[str]:
