@@ -32,7 +32,7 @@ class TomlError(GpushareError):
         """Return what to do in `file`, as an instruction."""
         numbers = " and ".join(map(str, self.lines))
         if not self.twice:
-            return f"correct line {numbers} of {file}" if numbers else f"correct {file}"
+            return f"correct {file}{f' in line {numbers}, or just before' if numbers else ''}"
         if self.twice[0].startswith("["):
             return f"{self.keeps_once(file)}, with the settings that are below both places"
         lines = f"{'lines' if len(self.lines) > 1 else 'line'} {numbers}"

@@ -28,7 +28,6 @@ and writes its settings anew (cmd/nvidia-ctk-installer/main.go and toolkit/toolk
 """
 
 import re
-import tomllib
 from collections.abc import Iterator
 
 from gpushare_plugin.base.structs import Struct, replace
@@ -36,6 +35,7 @@ from gpushare_plugin.doctor.node.diagnosis import Diagnosis, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
 from gpushare_plugin.doctor.node.packages import is_at_least, package_version
+from gpushare_plugin.doctor.node.toml_files import TomlError, read_toml
 from gpushare_plugin.doctor.subjects.driver import DriverFacts, library_below, version_of
 from gpushare_plugin.doctor.subjects.runtimes.runtime import (
     NVIDIAS_RUNTIME,
@@ -84,7 +84,9 @@ class ToolkitFacts(Struct, frozen=True):
     file: str | None = None
     """The settings, a path of the node; None without a file."""
     failure: str = ""
-    """Why the settings cannot be read; empty without a problem."""
+    """Why the settings cannot be read, with their file; empty without a problem."""
+    correction: str = ""
+    """What to do about `failure`, as an instruction."""
     mode: str = "auto"
     """How the runtime gives GPUs to containers."""
     default_kind: str = "nvidia.com/gpu"
@@ -160,9 +162,11 @@ def read_toolkit(host: HostRoot, runtime: RuntimeFacts | None, driver: DriverFac
         refresh_disabled_hooks=_listed(host.line(REFRESH_VARIABLES)),
     )
     try:
-        settings = tomllib.loads((host.text(file) or "") if file else "")
-    except (UnreadableError, ValueError, RecursionError) as error:
-        return replace(facts, failure=str(error))
+        settings = read_toml(host, file) if file else {}
+    except UnreadableError as error:
+        return replace(facts, failure=str(error), correction=f"correct {file}")
+    except TomlError as error:
+        return replace(facts, failure=f"{file}: {error}", correction=error.correction(f"{file}"))
     return _looked_up(host, _with_settings(facts, settings), driver)
 
 
@@ -257,8 +261,7 @@ def judge_toolkit(toolkit: ToolkitFacts, needs: ConfigNeeds, driver: DriverFacts
         return
     yield _programs(toolkit, needs)
     if toolkit.failure:
-        remedy = f"correct {toolkit.file}, which the toolkit cannot read either"
-        yield wrong(SETTINGS, f"{toolkit.file}: {toolkit.failure}", remedy)
+        yield wrong(SETTINGS, f"{toolkit.failure}, so the toolkit cannot read it", toolkit.correction)
         return
     mistakes = list(_mistakes(toolkit, needs, driver)) if needs.runtime else []
     yield from mistakes

@@ -151,7 +151,7 @@ def linked(bus: str, driver: str) -> HostDescription:
             ENVVAR,
             "container runtime",
             f"{CONTAINERD}: line 1, version: Invalid value, so containerd cannot read it",
-            f"correct line 1 of {CONTAINERD}",
+            f"correct {CONTAINERD} in line 1, or just before",
         ),
         (
             KUBEADM_CONTAINERD_1_7.edited(CONTAINERD, "/usr/bin/nvidia-container-runtime", "/usr/bin/crun"),
@@ -241,8 +241,8 @@ def linked(bus: str, driver: str) -> HostDescription:
             KUBEADM_CONTAINERD_1_7.edited(SETTINGS, "environment = []", "environment = ["),
             ENVVAR,
             "settings of the container toolkit",
-            f"{SETTINGS}: ",
-            f"correct {SETTINGS}",
+            f"{SETTINGS}: line 7",
+            f"correct {SETTINGS} in line 7, or just before",
         ),
         (
             OPERATOR_24.edited(

@@ -74,7 +74,7 @@ def test_a_table_that_a_distribution_writes_itself_is_removed_from_the_template(
     assert remedy.startswith(
         f"remove each of {name} and {options}, which K3s writes itself for `{BASE.strip()}`, from "
     )
-    assert f" from {TEMPLATE}, of which each start of K3s makes {MADE}, with the settings directly below" in remedy
+    assert f" from {TEMPLATE} (of which each start of K3s makes {MADE}), with the settings directly below" in remedy
     mended = HostDescription({TEMPLATE: BASE, MADE: f"version = 3\n{handler}"})
     assert wrong(node() + mended, tmp_path / "mended") == []
 
@@ -82,23 +82,23 @@ def test_a_table_that_a_distribution_writes_itself_is_removed_from_the_template(
 @pytest.mark.parametrize(
     ("made", "template", "remedy"),
     [
-        ("version = 3\nversion = 3\n", "version = 3\nversion = 3\n", f"keep version once in {TEMPLATE}, of which each"),
-        ("version = \n", "version = \n", f"correct {TEMPLATE}, of which each start of K3s makes {MADE}, and run"),
+        ("version = 3\nversion = 3\n", "version = 3\nversion = 3\n", f"keep version once in {TEMPLATE} (of which each"),
+        ("version = \n", "version = \n", f"correct {TEMPLATE} (of which each start of K3s makes {MADE}), and run"),
         ("version = \n", None, f"remove {MADE}, which each start of K3s makes anew, and run systemctl restart k3s"),
         (
             'version = 3\ndisabled_plugins = ["cri"]\n',
             'version = 3\ndisabled_plugins = ["cri"]\n',
-            f"remove cri from disabled_plugins in {TEMPLATE}, of which each start of K3s makes {MADE} and run",
+            f"remove cri from disabled_plugins in {TEMPLATE} (of which each start of K3s makes {MADE}) and run",
         ),
         (
             f"version = 3\n{default(NEWEST, 'nvida')}",
             BASE,
-            f"in {TEMPLATE}, of which each start of K3s makes {MADE}: first make this template a copy of {MADE}",
+            f"in {TEMPLATE} (of which each start of K3s makes {MADE}; first make this template a copy of {MADE}",
         ),
         (
             f'version = 3\nimports = ["{K3S}/config-v3.toml.d/*.toml"]\n{default(NEWEST, "nvida")}',
             None,
-            f"in a new file {K3S}/config-v3.toml.d/*.toml, which {MADE} imports",
+            f"in a new file {K3S}/config-v3.toml.d/*.toml (which {MADE} imports) to ",
         ),
     ],
     ids=["twice", "no TOML", "no template", "plugin off", "default", "drop-in"],

@@ -163,15 +163,15 @@ class _Judging:
         template = where.template(self._host)
         if template is None:
             return f"remove {file}, which each start of {where.name} makes anew"
-        made = f"of which each start of {where.name} makes {file}"
+        made = f"{template} (of which each start of {where.name} makes {file})"
         if not isinstance(error, TomlError) or not error.twice:
-            return f"correct {template}, {made}"
+            return f"correct {made}"
         if not where.extends(self._host, template):
-            return f"{error.keeps_once(template)}, {made}"
+            return error.keeps_once(made)
         each = f"each of {' and '.join(error.twice)}" if len(error.twice) > 1 else error.twice[0]
         return (
-            f'remove {each}, which {where.name} writes itself for `{{{{ template "base" . }}}}`, from {template}, '
-            f"{made}, with the settings directly below"
+            f'remove {each}, which {where.name} writes itself for `{{{{ template "base" . }}}}`, from {made}, with the '
+            "settings directly below"
         )
 
     def _disabled(self) -> Iterator[Defect]:
@@ -191,11 +191,10 @@ class _Judging:
             return
         section = SECTIONS.get(newest, NEWEST_SECTION)
         newer = ", ".join(f"{file} (version {version})" for file, version in given.items() if version > newest)
-        upgrade = {2: ", or install containerd 2.0 or newer", 3: ", or install containerd 2.3 or newer"}.get(newest, "")
         yield Defect(
             f"containerd {self._version} does not start with {newer}: expected version {newest} or an older one",
             f"write {newer} with version = {newest} and the sections of that version, such as "
-            f"[plugins.'{section}']{upgrade}; then run {self._where.service}",
+            f"[plugins.'{section}'], and run {self._where.service}",
         )
 
     def _higher_than_first(self) -> Iterator[Defect]:

@@ -44,13 +44,14 @@ class Distribution(NamedTuple):
         if file != self.file or not self.templates:
             return file
         template = self.template(host)
+        made = f"of which each start of {self.name} makes {file}"
         if template and not self.extends(host, template):
-            return f"{template}, of which each start of {self.name} makes {file}"
+            return f"{template} ({made})"
         if drop_ins:
-            return f"a new file {drop_ins}, which {file} imports"
+            return f"a new file {drop_ins} (which {file} imports)"
         return (
-            f"{template or self._template_paths()[0]}, of which each start of {self.name} makes {file}: first make "
-            f"this template a copy of {file}, since a table that {self.name} writes itself may not stand there twice"
+            f"{template or self._template_paths()[0]} ({made}; first make this template a copy of {file}, since a "
+            f"table that {self.name} writes itself may not stand there twice)"
         )
 
     def _template_paths(self) -> list[str]:
