@@ -94,10 +94,11 @@ generate: .venv/.developer
 pictures: .venv/.developer
 	$(BIN)/python -m generators.pictures
 
-# The pictures of docs/web.md, from a real Chromium.
+# The pictures of docs/web.md, from a real Chromium, and those of `list` and `inspect`.
 .PHONY: web-pictures
 web-pictures: .venv/.developer
 	$(BIN)/python -m tests.browser.views
+	$(BIN)/python -m tests.browser.screens
 
 # The dashboard, checked by Grafana's own packages and TypeScript's compiler: 200 MB from the npm registry, once (Debian: apt-get
 # install nodejs npm prometheus). Not part of `make test`.
