@@ -97,7 +97,7 @@ def test_each_command_of_a_page_runs_and_prints_what_is_shown(
             if command.startswith(("helm install", "helm upgrade")):
                 assert "daemonset.yaml" in rendered(command), command
             elif not reason(command):
-                printed = run(command, tmp_path)
+                printed = run(re.sub(r" > [\w.-]+$", "", command), tmp_path)  # no file is written into the repository
                 assert f"$ {command}" not in block or f"$ {command}\n{printed}" in block, (
                     f"{command} prints:\n{printed}"
                 )
