@@ -87,10 +87,11 @@ def reason(command: str) -> str | None:
 
 @pytest.mark.parametrize("page", OTHERS)
 def test_each_command_of_a_page_runs_and_prints_what_is_shown(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """A command after `$` prints what stands below it; options of gpushare exist, also where a command is not run."""
-    monkeypatch.chdir(ROOT)
+    if any(blocks(page, "sh", "console")):
+        request.getfixturevalue("clone")
     for block in blocks(page, "sh", "console"):
         for command in written(block):
             assert_options_exist(command)
