@@ -330,7 +330,7 @@ def _remedy(look: SpecificationLook, kinds: Sequence[str]) -> str:
             "cdi_spec_not_written in its log (docs/cdi.md, What the daemon needs for it)",
             generates(look),
         )
-    if look.toolkit.replaced_by and look.toolkit.lacks:
+    if look.toolkit.replaced_by:
         return look.toolkit.replaced_by
     change, legacy = look.by_cdi, look.legacy_handler
     others = (f"give the daemon and pods runtimeClassName {legacy}; {_STAYS_WRONG}",) if legacy else ()

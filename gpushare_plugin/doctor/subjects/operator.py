@@ -48,6 +48,8 @@ class OperatorFacts(Struct, frozen=True):
     """What the operator found ready, such as `driver` and `toolkit`."""
     left: tuple[str, ...] = ()
     """What is left of an operator whose pod for that does not run here any more, paths of the node."""
+    program_of_hook: str = ""
+    """The program that the hook of CRI-O runs and that is not on the node; empty without such a hook."""
 
     @property
     def not_ready(self) -> tuple[str, ...]:
@@ -69,7 +71,7 @@ def read_operator(host: HostRoot) -> OperatorFacts:
     driver = [path for path in (OPERATORS_ROOT,) if host.first(f"{path}/usr", f"{path}/lib")]
     toolkit = [path for path in (OPERATORS_TOOLKIT,) if host.is_directory(path)]
     beside = [path for pattern in _MANAGEMENT for path in host.matching(pattern)]
-    if OPERATORS_TOOLKIT in host.line(_HOOK):
+    if OPERATORS_TOOLKIT in (hook := host.line(_HOOK)):
         beside.append(_HOOK)
     by_driver_pod, by_toolkit_pod = runs(_DRIVER_PODS), runs(_TOOLKIT_PODS)
     return OperatorFacts(
@@ -77,6 +79,9 @@ def read_operator(host: HostRoot) -> OperatorFacts:
         installs_driver=bool(driver) and by_driver_pod,
         installs_toolkit=bool(toolkit) and by_toolkit_pod,
         validated=validated,
+        program_of_hook=next(
+            (each for each in re.findall(r'"path"\s*:\s*"([^"]+)"', hook) if not host.exists(each)), ""
+        ),
         left=(*([] if by_driver_pod else driver), *([] if by_toolkit_pod else [*toolkit, *beside])),
     )
 
@@ -90,6 +95,8 @@ def _pods(host: HostRoot) -> frozenset[str] | None:
 
 def judge_operator(facts: OperatorFacts, runtime: RuntimeFacts, toolkit: ToolkitFacts) -> Iterator[Diagnosis]:
     """Yield the line about NVIDIA's operator."""
+    if facts.program_of_hook and _HOOK in runtime.handlers:
+        yield _broken_hook(facts, runtime)
     if facts.not_ready:
         missing = " and ".join(f"{_VALIDATIONS}/{name}{_READY}" for name in facts.not_ready)
         yield wrong(
@@ -109,11 +116,21 @@ def judge_operator(facts: OperatorFacts, runtime: RuntimeFacts, toolkit: Toolkit
         yield right(SUBJECT, f"{found}{_left_over(facts, toolkit)}")
 
 
+def _broken_hook(facts: OperatorFacts, runtime: RuntimeFacts) -> Diagnosis:
+    """Return the line about a hook of CRI-O whose program is gone."""
+    found = f"{_HOOK} runs {facts.program_of_hook} in every container, which is not on the node, so no pod starts"
+    remedy = f"remove {_HOOK} and run {runtime.service}"
+    if facts.runs:
+        remedy = "see the log of the pod nvidia-container-toolkit-daemonset on this node, which installs this program"
+    return wrong(SUBJECT, found, remedy)
+
+
 def _left_over(facts: OperatorFacts, toolkit: ToolkitFacts) -> str:
     """Return what an operator left that is gone, and what removes or replaces that, in words."""
     if not facts.left:
         return ""
-    left = f"; left over of an operator that is gone: {', '.join(facts.left)}"
+    gone = "of an operator that is gone" if facts.runs is False else "and not installed by the operator any more"
+    left = f"; left over {gone}: {', '.join(facts.left)}"
     stays = [path for path in facts.left if not path.startswith("/run/")]
     if toolkit.replaced_by:
         return f"{left}. Its toolkit is still used, and nobody updates that; to replace it, {toolkit.replaced_by}"

@@ -255,7 +255,12 @@ def _version(host: HostRoot, directory: str | None) -> str:
 
 
 def judge_toolkit(toolkit: ToolkitFacts, needs: ConfigNeeds, driver: DriverFacts) -> Iterator[Diagnosis]:
-    """Yield the lines about the toolkit and its settings."""
+    """Yield the lines about the toolkit and its settings; the toolkit of an operator that is gone is to be replaced."""
+    for line in _judged(toolkit, needs, driver):
+        yield replace(line, remedy=toolkit.replaced_by) if line.remedy and toolkit.replaced_by else line
+
+
+def _judged(toolkit: ToolkitFacts, needs: ConfigNeeds, driver: DriverFacts) -> Iterator[Diagnosis]:
     if toolkit.directory is None:
         yield _missing(needs)
         return
@@ -377,7 +382,7 @@ def _without_programs(toolkit: ToolkitFacts) -> Iterator[Diagnosis]:
         SETTINGS,
         f"mode {_mode(toolkit)} runs {' and '.join(toolkit.legacy_lacks)} for each container with a GPU, and the node "
         "has no such program, so a pod with NVIDIA's runtime cannot start",
-        toolkit.replaced_by or remedy,
+        remedy,
     )
 
 

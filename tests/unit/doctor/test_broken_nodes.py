@@ -42,6 +42,7 @@ CONTAINERD = "/etc/containerd/config.toml"
 CRI = "io.containerd.grpc.v1.cri"
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 SETTINGS = "/etc/nvidia-container-runtime/config.toml"
+TOOLKIT = "/usr/local/nvidia/toolkit"
 MOUNTS = ConfigNeeds(strategies=("volume-mounts",))
 OTHER_ROOT = ConfigNeeds(driver_root="/opt/driver")
 
@@ -524,26 +525,54 @@ def test_an_operator_that_runs_and_is_not_ready_is_wrong_at_once(short_path: Pat
     assert found(report, "NVIDIA's GPU operator").startswith("installs driver and toolkit on this node")
 
 
-LDCONFIG = "/run/nvidia/driver/sbin/ldconfig.real"
-
-
 def test_ldconfig_of_legacy_mode_has_to_be_there(short_path: Path) -> None:
     """The setting of a driver that is gone keeps pods from starting; the name may lack .real; other modes need none."""
-    settings = "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
-    moved = without_operator(OPERATOR_24).without("/run/nvidia/driver") + BARE
-    host = moved.edited(settings, 'root = "/run/nvidia/driver"', 'root = "/"')
+    gone = "/run/nvidia/driver/sbin/ldconfig.real"
+    host = KUBEADM_CONTAINERD_1_7.edited(SETTINGS, "@/sbin/ldconfig.real", f"@{gone}")
     _, report = examined(host, short_path / "gone")
     (line,) = wrong_lines(report)
-    assert f"names {LDCONFIG} as ldconfig, which is not on the node" in line.found
-    assert line.remedy == f'set ldconfig = "@/sbin/ldconfig" in the table nvidia-container-cli of {settings}'
-    _, report = examined(host.edited(settings, f"@{LDCONFIG}", "@/sbin/ldconfig"), short_path / "mended")
+    assert f"names {gone} as ldconfig, which is not on the node" in line.found
+    assert line.remedy == f'set ldconfig = "@/sbin/ldconfig" in the table nvidia-container-cli of {SETTINGS}'
+    _, report = examined(host.edited(SETTINGS, f"@{gone}", "@/sbin/ldconfig"), short_path / "mended")
     assert wrong_lines(report) == []
-    _, report = examined(moved, short_path / "both")
+    root = host.edited(SETTINGS, "environment = []", 'root = "/run/nvidia/driver"')
+    _, report = examined(root, short_path / "both")
     (line,) = wrong_lines(report)
     assert (line.remedy or "").startswith('set root = "/" and ldconfig = "@/sbin/ldconfig" in the table')
-    _, report = examined(OPERATOR_25_10.without(LDCONFIG), short_path / "cdi")
+    _, report = examined(OPERATOR_25_10.without(gone), short_path / "cdi")
     (line,) = wrong_lines(report)
     assert "nvidia-legacy" not in (line.remedy or "")
+
+
+def test_a_left_toolkit_is_replaced_once_whatever_is_wrong_with_it(short_path: Path) -> None:
+    """One item replaces the toolkit of an operator that is gone; K3s finds the package at its start."""
+    moved = without_operator(OPERATOR_24).without("/run/nvidia/driver", f"{TOOLKIT}/nvidia-container-cli") + BARE
+    _, report = examined(moved, short_path / "kubeadm")
+    lines = wrong_lines(report)
+    assert [line.subject for line in lines] == ["settings of the container toolkit"] * 2
+    assert lines[0].remedy == lines[1].remedy
+    assert f"remove the handlers with programs in {TOOLKIT} from {CONTAINERD}, `rm -r" in (lines[0].remedy or "")
+    made = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
+    files = {path: text for path, text in moved.files.items() if path.startswith(TOOLKIT)}
+    k3s = K3S.edited(made, "/usr/bin", TOOLKIT) + HostDescription(files)
+    _, report = examined(k3s, short_path / "k3s")
+    (remedy,) = {line.remedy for line in wrong_lines(report)}
+    assert remedy == (
+        f"install the package nvidia-container-toolkit, `rm -r {TOOLKIT}`, and run systemctl restart k3s, or "
+        "k3s-agent, whose start finds the package"
+    )
+
+
+def test_a_left_hook_without_its_program_is_removed(short_path: Path) -> None:
+    """CRI-O runs the hook in every container, so no pod starts once the operator's toolkit is gone."""
+    hook, program = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json", f"{TOOLKIT}/nvidia-container-runtime-hook"
+    host = CRIO + HostDescription({hook: json.dumps({"version": "1.0.0", "hook": {"path": program}})})
+    _, report = examined(host, short_path / "gone")
+    (line,) = wrong_lines(report)
+    assert line.remedy == f"remove {hook} and run systemctl restart crio"
+    _, report = examined(host + HostDescription({program: ""}), short_path / "there")
+    assert wrong_lines(report) == []
+    assert f"left over of an operator that is gone: {TOOLKIT}, {hook}" in found(report, "NVIDIA's GPU operator")
 
 
 def test_a_control_daemon_that_nobody_needs_is_named(short_path: Path) -> None:

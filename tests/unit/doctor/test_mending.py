@@ -10,6 +10,7 @@ from gpushare_plugin.base.structs import replace
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
 from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY
 from gpushare_plugin.testing.hosts import (
+    BARE,
     DRIVER,
     K3S,
     KUBEADM_CONTAINERD_1_7,
@@ -18,6 +19,7 @@ from gpushare_plugin.testing.hosts import (
     OPERATOR_25_10,
     HostDescription,
     specification,
+    without_operator,
 )
 from tests.unit.doctor.examining import CDI, ENVVAR, MPS, examined, wrong_lines
 
@@ -276,6 +278,16 @@ STORIES: dict[str, tuple[HostDescription, ConfigNeeds, tuple[Step, ...]]] = {
             ),
         ),
     ),
+    "NVIDIA's operator that was removed": (
+        without_operator(OPERATOR_24).without("/run/nvidia") + BARE,
+        ENVVAR,
+        (
+            Step(
+                f"remove the handlers with programs in {TOOLKIT} from {CONTAINERD}, `rm -r {TOOLKIT}`, and run `nvidia",
+                lambda _host: KUBEADM_CONTAINERD_1_7,
+            ),
+        ),
+    ),
     "NVIDIA's operator that is not ready": (
         NOT_READY,
         ENVVAR,
@@ -310,6 +322,9 @@ def test_the_remedies_mend_a_node_one_after_the_other(story: str, short_path: Pa
         _, report = examined(host, short_path / f"{number}", needs)
         lines = wrong_lines(report)
         assert step.remedy in (lines[0].remedy or ""), lines
+        for place, line in enumerate(lines):
+            later = [other.subject for other in lines[place + 1 :] if other.subject != line.subject]
+            assert not any(f" {subject}" in (line.remedy or "") for subject in later), "an item needs a later one first"
         now = {(line.subject, line.found) for line in lines}
         assert before is None or (now != before and len(now) <= len(before))
         before, host, needs = now, step.done(host), step.needs or needs
