@@ -1,7 +1,7 @@
 """Every alert of the chart; `python -m generators.alerts_page` writes into `docs/alerts.md` what the rules say.
 
-That is a table with severity, time and condition of each alert, and the paragraph on what each means. What to do is
-written in the page alone.
+That is a table with severity and time of each alert, and the paragraph on what each means. What to do is written in
+the page alone, and the condition in the rules alone.
 """
 
 import re
@@ -49,19 +49,16 @@ def alerts() -> Iterator[Alert]:
 
 def page() -> str:
     """Return the page with its table, and with what each alert means, written again."""
-    rows = [f"| [{each.name}](#{each.name.lower()}) {_cells(each)}" for each in alerts()]
-    text = with_table(PAGE, ["| alert | severity | after | condition |", "|---|---|---|---|", *rows])
+    rows = [
+        f"| [{each.name}](#{each.name.lower()}) | {each.severity} | {each.wait or 'at once'} |" for each in alerts()
+    ]
+    text = with_table(PAGE, ["| alert | severity | after |", "|---|---|---|", *rows])
     for each in alerts():
         before, heading, section = text.partition(f"\n## {each.name}\n\n")
         _, blank, after = section.partition("\n\n")
         meaning = textwrap.fill(f"**Means:** {each.meaning}", _WIDTH, break_on_hyphens=False)
         text = before + heading + meaning + blank + after
     return text
-
-
-def _cells(alert: Alert) -> str:
-    condition = alert.condition.replace("|", "\\|")
-    return f"| {alert.severity} | {alert.wait or 'at once'} | `{condition}` |"
 
 
 if __name__ == "__main__":

@@ -15,12 +15,12 @@ PAGE = DOCUMENTS / "metrics.md"
 def page() -> str:
     """Return the page with its table generated again."""
     rows = [*map(_row, METRICS), *map(_row, EXTENDER_METRICS), *map(_row, PARTITIONER_METRICS), *map(_row, WEB_METRICS)]
-    return with_table(PAGE, ["| metric | type | labels | meaning |", "|---|---|---|---|", *rows])
+    return with_table(PAGE, ["| metric | labels | meaning |", "|---|---|---|", *rows])
 
 
 def _row(metric: Metric[Any]) -> str:
     labels = ", ".join(f"`{label}`" for label in metric.labels)
-    return f"| `{metric.name}` | {metric.type} | {labels} | {metric.help} |"
+    return f"| `{metric.name}` | {labels} | {metric.help} |"
 
 
 if __name__ == "__main__":
