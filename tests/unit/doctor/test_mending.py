@@ -125,6 +125,32 @@ GENERATED = BESIDE.edited(
 
 OLD_KERNEL = {path: UPGRADED.files[path] for path in ("/proc/driver/nvidia/version", "/sys/module/nvidia/version")}
 
+# K3s whose template repeats two tables of K3s itself, and a handler of an operator that is gone.
+OF_K3S = "/var/lib/rancher/k3s/agent/etc/containerd"
+TEMPLATE, MADE = f"{OF_K3S}/config-v3.toml.tmpl", f"{OF_K3S}/config.toml"
+NEW_SECTION = "io.containerd.cri.v1.runtime"
+BASE = '{{ template "base" . }}\n'
+ITSELF = f"version = 3\n[plugins.'{NEW_SECTION}']\nenable_selinux = false\n"
+AGAIN = f"[plugins.'{NEW_SECTION}']\nenable_cdi = true\n"
+OF_GONE = (
+    f"[plugins.'{NEW_SECTION}'.containerd.runtimes.nvidia.options]\nBinaryName = '{TOOLKIT}/nvidia-container-runtime'\n"
+)
+REPEATED = K3S.without(*PACKAGE) + HostDescription({TEMPLATE: BASE + AGAIN + OF_GONE, MADE: ITSELF + AGAIN + OF_GONE})
+
+# containerd 2.1 that does not import the drop-in file of NVIDIA's handler, which is of a version too new for 2.1, and
+# whose default handler this is.
+DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
+NOT_IMPORTED = (
+    KUBEADM_CONTAINERD_2.edited(CONTAINERD, IMPORTS, "imports = []\n")
+    .edited(CONTAINERD, '= "runc"', '= "nvidia"')
+    .edited(DROP_IN, "version = 3", "version = 4")
+)
+
+# containerd 1.7 with a file that has the version of containerd 2, and a file of the site that hides the handler.
+OF_CONTAINERD_2 = KUBEADM_CONTAINERD_1_7.edited(
+    CONTAINERD, "version = 2\n", f"version = 3\n{IMPORTS}"
+) + HostDescription({SITE: OFF})
+
 STORIES: dict[str, tuple[HostDescription, ConfigNeeds, tuple[Step, ...]]] = {
     "a fresh node of kubeadm": (
         FRESH,
@@ -307,6 +333,50 @@ STORIES: dict[str, tuple[HostDescription, ConfigNeeds, tuple[Step, ...]]] = {
             Step(
                 "nvidia.com/gpu.deploy.device-plugin=false",
                 lambda host: host.without(f"{PLUGIN_DIRECTORY}/nvidia-gpu.sock"),
+            ),
+        ),
+    ),
+    "three faults of K3s": (
+        REPEATED,
+        CDI,
+        (
+            Step(
+                f"remove [plugins.'{NEW_SECTION}'], which K3s writes itself for `{BASE.strip()}`, from {TEMPLATE} (of",
+                lambda host: host + HostDescription({TEMPLATE: BASE + OF_GONE, MADE: ITSELF + OF_GONE}),
+            ),
+            Step(
+                f"remove the handler from {TEMPLATE}, of which each start makes {MADE}, and run",
+                lambda host: host + HostDescription({TEMPLATE: BASE, MADE: ITSELF}),
+            ),
+        ),
+    ),
+    "three faults of containerd 2.1": (
+        NOT_IMPORTED,
+        ENVVAR,
+        (
+            Step(
+                f"write {DROP_IN} with version = 3 and the sections of that version",
+                lambda host: host.edited(DROP_IN, "version = 4", "version = 3").edited(
+                    CONTAINERD, "imports = []\n", IMPORTS
+                ),
+            ),
+        ),
+    ),
+    "three faults of containerd 1.7": (
+        OF_CONTAINERD_2,
+        CDI,
+        (
+            Step(
+                f"write {CONTAINERD} (version 3) with version = 2 and the sections of that version",
+                lambda host: host.edited(CONTAINERD, "version = 3", "version = 2"),
+            ),
+            Step(
+                f"move all settings of that section into {SITE}, those of {CONTAINERD} included",
+                lambda host: host + HostDescription({SITE: MOVED}),
+            ),
+            Step(
+                f"set `enable_cdi = true` in [plugins.'{SECTION}'] of {SITE}",
+                lambda host: host.edited(SITE, "enable_cdi = false", "enable_cdi = true"),
             ),
         ),
     ),

@@ -147,13 +147,22 @@ def test_an_import_makes_containerd_1_lose_no_setting(tmp_path: Path) -> None:
     assert line.subject == "NVIDIA's runtime"
 
 
+@pytest.mark.parametrize("package", ["", "1.7.28"])
+def test_a_handler_is_written_into_the_file_that_has_the_section(package: str, tmp_path: Path) -> None:
+    """Instead of an import, with which containerd 1.x, or one of unknown version, would drop the settings there."""
+    files = {MAIN: f"version = 2\n[plugins.'{OLD}']\na = 1\n", NVIDIA: f"version = 2\n{section(OLD)}"}
+    first, *_ = wrong(node(package) + HostDescription(files), tmp_path)
+    assert f"write the handlers of {NVIDIA} into [plugins.'{OLD}'] of {MAIN} instead" in (first.remedy or "")
+
+
+@pytest.mark.parametrize("package", ["", "1.7.28"])
 @pytest.mark.parametrize(("toolkit", "by_hand"), [("1.17.8", False), ("1.18.1", True)])
 def test_nvidias_command_is_named_where_it_makes_containerd_1_lose_nothing(
-    *, toolkit: str, by_hand: bool, tmp_path: Path
+    *, package: str, toolkit: str, by_hand: bool, tmp_path: Path
 ) -> None:
     """From toolkit 1.18 on, the command writes a drop-in file, for which containerd 1.x drops its own section."""
     files = HostDescription({MAIN: f"version = 2\n[plugins.'{OLD}']\nsandbox_image = 'p'\n"})
-    (line,) = wrong(node("1.7.28", toolkit=toolkit) + files, tmp_path)
+    (line,) = wrong(node(package, toolkit=toolkit) + files, tmp_path)
     assert (line.remedy or "").startswith("write a table" if by_hand else "run `nvidia-ctk runtime configure")
 
 

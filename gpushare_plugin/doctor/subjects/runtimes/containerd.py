@@ -114,9 +114,9 @@ class _Judging:
     def adds_nvidia(self) -> str:
         """Return how NVIDIA's runtime gets into the configuration, as an instruction."""
         toolkit = package_version(self._host, "nvidia-container-toolkit-base", "nvidia-container-toolkit")
-        if self._where.name or not self._reading.section_in or not is_at_least(toolkit, *_FIRST_DROP_IN):
+        file, section = self._replaceable()
+        if self._where.name or not file or not is_at_least(toolkit, *_FIRST_DROP_IN):
             return self._where.adds_nvidia
-        section, file = self._reading.section, self._reading.section_in
         return (
             f"write a table [plugins.'{section}'.containerd.runtimes.nvidia] like that of runc into {file}, with "
             f'BinaryName = "/usr/bin/nvidia-container-runtime" in its options, and run {self._where.service} '
@@ -213,6 +213,16 @@ class _Judging:
                     f"[plugins.'{section}'], and run {self._where.service}",
                 )
 
+    def _replaceable(self) -> tuple[str, str]:
+        """Return the file and the section that containerd 1.x drops for those of an import; empty without any.
+
+        A containerd of unknown version may be 1.x where its files are of version 1 or 2.
+        """
+        reading = self._reading
+        if self._version or reading.version > max(SECTIONS):
+            return reading.section_in, reading.section
+        return next(reversed(reading.sections.items()), ("", ""))
+
     @property
     def _highest(self) -> float:
         """The highest version that an imported file may have; infinite where that is not known."""
@@ -242,11 +252,11 @@ class _Judging:
     def _imports(self, left: Mapping[str, ConfigFiles]) -> str:
         """Return what has containerd read drop-in files, without the loss of any setting, as an instruction."""
         where, reading = self._where, self._reading
-        if reading.section_in:
+        file, section = self._replaceable()
+        if file:
             return (
-                f"write the handlers of {', '.join(left)} into [plugins.'{reading.section}'] of {reading.section_in} "
-                f"instead of an import, with which containerd 1.x would drop all settings that {reading.section_in} "
-                "has in that section"
+                f"write the handlers of {', '.join(left)} into [plugins.'{section}'] of {file} instead of an import, "
+                f"with which containerd 1.x would drop all settings that {file} has in that section"
             )
         add = f'add `imports = ["{DROP_INS}/*.toml"]` at the top of {where.file}, before the first table'
         if where.file in reading.imports:

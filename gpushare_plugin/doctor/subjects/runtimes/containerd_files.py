@@ -40,6 +40,8 @@ class ConfigFiles:
         self.merges = merges
         self.section_in, self.section = "", ""
         """The file and the name of the section that counts whole; empty where the files are merged."""
+        self.sections: dict[str, str] = {}
+        """The section of the CRI plugin in a file, by the file, of those that have one which counts."""
         self._settings: dict[str, list[str]] = {}
         """The settings in the section of a file, by the file, where one section counts whole."""
         self.hidden: dict[str, tuple[str, ...]] = {}
@@ -124,6 +126,8 @@ class ConfigFiles:
             self.misplaced[handler] = file, f"{where}: expected in [plugins.'{self._sections(version)[0]}']"
 
     def _take_section(self, file: str, name: str, section: Mapping[str, object]) -> None:
+        if section:
+            self.sections[file] = name
         if section and not self.merges:
             if self.section_in != file:
                 self._hide()
