@@ -37,6 +37,7 @@ from gpushare_plugin.doctor.node.needs import ConfigNeeds
 from gpushare_plugin.doctor.node.packages import is_at_least, package_version
 from gpushare_plugin.doctor.node.toml_files import TomlError, read_toml
 from gpushare_plugin.doctor.subjects.driver import DriverFacts, library_below, version_of
+from gpushare_plugin.doctor.subjects.runtimes.distributions import TEMPLATES
 from gpushare_plugin.doctor.subjects.runtimes.runtime import (
     NVIDIAS_RUNTIME,
     OPERATORS_POD,
@@ -157,7 +158,7 @@ def read_toolkit(host: HostRoot, runtime: RuntimeFacts | None, driver: DriverFac
         lacks=_lacks(host, directory, version),
         file=file,
         by_operator=of_operator and operator,
-        replaced_by=_replacement(runtime) if of_operator and not operator else "",
+        replaced_by=_replacement(host, runtime) if of_operator and not operator else "",
         refreshes=host.first(*_REFRESHING_SERVICE) is not None,
         refresh_disabled_hooks=_listed(host.line(REFRESH_VARIABLES)),
     )
@@ -180,13 +181,17 @@ def _directory(host: HostRoot, runtime: RuntimeFacts | None, *, operator: bool) 
     return found.rpartition("/")[0] if found else None
 
 
-def _replacement(runtime: RuntimeFacts | None) -> str:
+def _replacement(host: HostRoot, runtime: RuntimeFacts | None) -> str:
     """Return what replaces the toolkit of an operator that is gone, as an instruction."""
     install = "install the package nvidia-container-toolkit"
     if runtime is None:
         return f"{install}, and have the container runtime use its programs"
     if runtime.edited:
-        return f"{install}, `rm -r {OPERATORS_TOOLKIT}`, and run {runtime.service}, whose start finds the package"
+        beside = (f"{file.rpartition('/')[0]}/{name}" for file in runtime.edited for name in TEMPLATES)
+        named = ", ".join(each for each in beside if OPERATORS_TOOLKIT in host.line(each))
+        write = f"write /usr/bin instead of {OPERATORS_TOOLKIT} into {named}, " if named else ""
+        remove = f"`rm -r {OPERATORS_TOOLKIT}`, and run {runtime.service}, whose start finds the package"
+        return f"{install}, {write}{remove}"
     files = ", ".join(dict.fromkeys(runtime.handler_files.get(name, name) for name in runtime.nvidia))
     return (
         f"{install}, remove the handlers with programs in {OPERATORS_TOOLKIT} from {files}, `rm -r "

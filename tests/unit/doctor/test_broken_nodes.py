@@ -561,6 +561,9 @@ def test_a_left_toolkit_is_replaced_once_whatever_is_wrong_with_it(short_path: P
         f"install the package nvidia-container-toolkit, `rm -r {TOOLKIT}`, and run systemctl restart k3s, or "
         "k3s-agent, whose start finds the package"
     )
+    template = f"{made}.tmpl"
+    _, report = examined(k3s + HostDescription({template: k3s.files[made]}), short_path / "template")
+    assert f", write /usr/bin instead of {TOOLKIT} into {template}, `rm" in (wrong_lines(report)[0].remedy or "")
 
 
 def test_a_left_hook_without_its_program_is_removed(short_path: Path) -> None:
