@@ -1,13 +1,15 @@
 """Which colour each namespace has on a page: no two of those that hold most are alike."""
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.web.viewer import Viewer
 
 COLORS = 12
 """The colours by which namespaces are told apart."""
+_FEW = (4, 8)
+"""So many namespaces at most have the first of the colours, which differ most from each other."""
 MORE = "more"
 """The class of the pattern of all further namespaces."""
 
@@ -40,11 +42,12 @@ def colors_of(ranked: Iterable[str], viewer: Viewer) -> NamespaceColors:
     return NamespaceColors(classes, more, f"{zlib.crc32(repr((classes, more)).encode()):x}")
 
 
-def _classes(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _classes(names: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield a class for each of COLORS names at most: by the name, or the next one that is left."""
-    left = list(range(COLORS))
+    colors = next((most for most in _FEW if len(names) <= most), COLORS)
+    left = list(range(colors))
     for name in names:
-        wanted = zlib.crc32(name.encode()) % COLORS
-        color = min(left, key=lambda each: (each - wanted) % COLORS)
+        wanted = zlib.crc32(name.encode()) % colors
+        color = min(left, key=lambda each: (each - wanted) % colors)
         left.remove(color)
         yield name, f"c{color}"

@@ -81,6 +81,7 @@ def test_no_two_namespaces_that_hold_most_are_alike(ranked: list[str], data: st.
     colors = colors_of(ranked, EVERYTHING)
     assert len({colors.of(each) for each in ranked[:COLORS]}) == min(len(ranked), COLORS)
     assert {colors.of(each) for each in ranked[COLORS:]} <= {MORE}
+    assert len(ranked) > 4 or {colors.of(each) for each in ranked} <= {"c0", "c1", "c2", "c3"}
     assert colors.more == max(0, len(ranked) - COLORS)
     largest = data.draw(st.permutations(ranked[:COLORS]))
     assert colors_of([*largest, *ranked[COLORS:]], EVERYTHING) == colors

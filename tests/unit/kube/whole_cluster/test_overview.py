@@ -6,14 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.kube.client import NODES, Client, ClusterError
+from gpushare_plugin.kube.client import NODES, Client, ClusterError, Timing
 from gpushare_plugin.kube.whole_cluster.overview import Overview, follow, read
 from gpushare_plugin.kube.whole_cluster.reading import ATTEMPTS, PAGE
 from gpushare_plugin.ledger.annotations import LIMITS, MOST_CHARACTERS
+from gpushare_plugin.ledger.node_record import encode
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.server import Refusal
+from tests.process.test_inspect import a_node
 from tests.unit.kube.cluster import QUICK
 from tests.unit.kube.pods import PODS, pod
+from tests.unit.observe.cluster.clusters import gpu, recorded
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -59,6 +63,21 @@ async def test_a_missing_right_to_watch_is_an_error_that_names_the_right(server:
         with pytest.raises(ClusterError, match="this needs the right to list and watch pods in the whole cluster"):
             async for _ in overviews:
                 pass
+
+
+async def test_a_failing_watch_of_claims_is_told_like_one_of_pods(tmp_path: Path) -> None:
+    """While Nodes and Pods are answered and ResourceClaims are not, what is shown of claims is old."""
+    timing = Timing(request=20.0, watch=60.0, quiet=0.3, first_wait=0.01, longest_wait=0.05)
+    async with ApiServer() as server, Client(server.kubeconfig(tmp_path / "kubeconfig"), timing) as client:
+        a_node(server, "gpu-1", encode(recorded(gpu("gpu-1", 0, 0, resource=None, mode=None, by_claim=True))))
+        async with aclosing(follow(client, (), 0, empty=Overview)) as overviews:
+            overview = await anext(overviews)
+            await until(lambda: overview.silence is None)
+            server.held.add("resourceclaims")
+            await until(lambda: overview.followers[-1].silence is not None)
+            assert overview.silence is not None
+            server.held.clear()
+            await until(lambda: overview.silence is None)
 
 
 async def test_a_server_that_has_too_much_to_do_is_asked_again(server: ApiServer, tmp_path: Path) -> None:
