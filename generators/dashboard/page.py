@@ -8,5 +8,5 @@ PAGE = DOCUMENTS / "dashboard.md"
 
 def page() -> str:
     """Return the page with its table generated again."""
-    rows = (f"| {row} | {', '.join(panel.title for panel in panels)} |" for row, panels in ROWS.items())
+    rows = (f"| {row} | {'; '.join(panel.title for panel in panels)} |" for row, panels in ROWS.items())
     return with_table(PAGE, ["| row | panels |", "|---|---|", *rows])
