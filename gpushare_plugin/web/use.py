@@ -36,7 +36,7 @@ class UseReading(Struct, frozen=True):
     """Why the use is unknown, for people, without names of pods; empty where the use is known."""
 
 
-NOT_READ = UseReading(problem="the metrics of daemons are not read (--daemon-metrics)")
+NOT_READ = UseReading(problem="gpushare web was started without --daemon-metrics, and reads no use")
 
 
 class UsedParts(Struct, frozen=True):

@@ -22,7 +22,7 @@ async def test_axe_finds_nothing_in_any_view(chromium: Browser, scheme: Scheme) 
             found += [f"{view.name}: {each}" for each in await broken_rules(page)]
             await page.set_viewport_size({"width": TELEPHONE, "height": 700})
             found += [f"{view.name} on a telephone: {each}" for each in await too_wide(page)]
-            if scheme == "light":
+            if scheme == "light" and view.width != TELEPHONE:
                 found += [f"{view.name} on a telephone: {each}" for each in await broken_rules(page)]
         await page.close()
     assert found == []
