@@ -100,8 +100,13 @@ def test_a_table_that_a_distribution_writes_itself_is_removed_from_the_template(
             None,
             f"in a new file {K3S}/config-v3.toml.d/*.toml (which {MADE} imports) to ",
         ),
+        (
+            f'version = 2\nimports = ["{K3S}/config.toml.d/*.toml"]\n{default(OLD, "nvida")}',
+            None,
+            f"in {K3S}/config.toml.tmpl (of which each start of K3s makes {MADE}; first make this template a copy of",
+        ),
     ],
-    ids=["twice", "no TOML", "no template", "plugin off", "default", "drop-in"],
+    ids=["twice", "no TOML", "no template", "plugin off", "default", "drop-in", "version 2"],
 )
 def test_a_file_that_a_distribution_makes_is_never_to_be_edited(
     *, made: str, template: str | None, remedy: str, tmp_path: Path

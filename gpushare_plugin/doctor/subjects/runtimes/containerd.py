@@ -101,7 +101,9 @@ class _Judging:
 
     def edited(self, file: str) -> str:
         """Return what people edit for a setting in a file, in words."""
-        drop_ins = next((each for each in self._reading.imports.get(self._where.file, ()) if "*" in each), "")
+        imports = self._reading.imports.get(self._where.file, ())
+        # A containerd 1.x, whose file has version 2, takes the whole section of a drop-in file.
+        drop_ins = next((each for each in imports if "*" in each and self._reading.version > max(SECTIONS)), "")
         return self._where.edited(self._host, file, drop_ins)
 
     def enables_cdi(self) -> str:

@@ -7,6 +7,7 @@ that they write themselves (pkg/agent/containerd/config.go, `writeContainerdConf
 (docs.k0sproject.io, "Runtime"), MicroK8s /var/snap/microk8s/current/args/containerd.toml (its add-on nvidia).
 """
 
+import re
 from typing import NamedTuple
 
 from gpushare_plugin.doctor.node.host import HostRoot
@@ -50,9 +51,13 @@ class Distribution(NamedTuple):
         if drop_ins:
             return f"a new file {drop_ins} (which {file} imports)"
         return (
-            f"{template or self._template_paths()[0]} ({made}; first make this template a copy of {file}, since a "
-            f"table that {self.name} writes itself may not stand there twice)"
+            f"{template or self._new_template(host)} ({made}; first make this template a copy of {file}, since a table "
+            f"that {self.name} writes itself may not stand there twice)"
         )
+
+    def _new_template(self, host: HostRoot) -> str:
+        """Return the template that is to be made; only the last one is for a file of version 2."""
+        return self._template_paths()[-1 if _OF_VERSION_2.search(host.line(self.file)) else 0]
 
     def _template_paths(self) -> list[str]:
         return [f"{self.file.rpartition('/')[0]}/{name}" for name in self.templates]
@@ -62,8 +67,9 @@ _CONFIGURES = f"run `nvidia-ctk runtime configure --runtime=containerd` and `sys
 _FINDS = "install NVIDIA's container toolkit and restart {}, which finds the runtime in /usr/bin when it starts"
 TEMPLATES = ("config-v3.toml.tmpl", "config.toml.tmpl")
 """The names of the templates of K3s and RKE2, beside the configuration that is made of the first one that is there."""
-_BASE = '{{template"base".}}'
+_BASE = 'template"base"'
 """What stands in a template, without spaces, for all that the distribution writes itself."""
+_OF_VERSION_2 = re.compile(r"^version\s*=\s*2\b", re.MULTILINE)
 _DISTRIBUTIONS = (
     Distribution(
         "K3s",
