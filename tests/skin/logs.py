@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 from tests.skin.golden import masked
 
 PAGE = Path(__file__).parents[2] / "docs/log.md"
-_ROW = re.compile(r"\| `(?P<event>\w+)` \| (?P<level>[^|]*) \| (?P<keys>[^|]*) \|")
-_EVERY = {"event", "level", "timestamp"}
+_ROW = re.compile(r"## (?P<level>.+)|\| `(?P<event>\w+)` \| (?P<keys>[^|]*) \|")
+"""The heading of a table, which is the level of its events, or a row of the table."""
+_EVERY = {"event", "level", "timestamp", "reason", "remedy"}
+"""Keys that the page explains at its top."""
 
 Event = Mapping[str, Any]
 
@@ -23,10 +25,12 @@ class _Documented(NamedTuple):
 
 @cache
 def _page() -> dict[str, _Documented]:
-    rows = map(_ROW.match, PAGE.read_text().splitlines())
-    return {
-        row["event"]: _Documented(row["level"], frozenset(re.findall(r"`(\w+)`", row["keys"]))) for row in rows if row
-    }
+    documented, level = {}, ""
+    for row in filter(None, map(_ROW.match, PAGE.read_text().splitlines())):
+        level = row["level"] or level
+        if row["event"]:
+            documented[row["event"]] = _Documented(level, frozenset(re.findall(r"`(\w+)`", row["keys"])))
+    return documented
 
 
 def undocumented(log: Iterable[Event]) -> list[Event]:
