@@ -130,6 +130,8 @@ def test_settings_that_containerd_1_does_not_take_are_named(tmp_path: Path) -> N
     assert f"from {NVIDIA}, which lacks {lost}: to have these settings, write them into" in runtime.found
     assert "secret" not in runtime.found
     assert "example.com" not in runtime.found
+    runtime, *_ = lines(host.edited(NVIDIA, "/usr/bin", "/usr/local/nvidia/toolkit"), tmp_path / "of the operator")
+    assert f"of {NVIDIA}, which NVIDIA's operator writes itself, into a new file that is read after" in runtime.found
     runtime, *_ = lines(host.edited("/var/lib/dpkg/status", "1.7.28", "2.1.4"), tmp_path / "merged")
     assert "no setting" not in runtime.found
 

@@ -33,6 +33,7 @@ from gpushare_plugin.doctor.subjects.runtimes.runtime import (
     unknown_default,
     unreadable,
 )
+from gpushare_plugin.gpus.cdi.roots import OPERATORS_TOOLKIT
 
 DROP_INS = "/etc/containerd/conf.d"
 """Where `nvidia-ctk` writes its drop-in file (nvidia-ctk-installer, container/runtime/containerd/containerd.go)."""
@@ -141,13 +142,18 @@ class _Judging:
 
     def lost(self) -> Iterator[str]:
         """Yield, as a sentence, which settings of a file have no effect, since a later file has their section."""
-        reading = self._reading
+        reading, last = self._reading, self._reading.section_in
+        into = f"write them into that section of {last}, too"
+        if any(program.startswith(OPERATORS_TOOLKIT) for program in self._handlers.values()):
+            into = (
+                f"copy them and that section of {last}, which NVIDIA's operator writes itself, into a new file that is "
+                f"read after {last}"
+            )
         for file, names in reading.lost.items():
             yield (
                 f"Of {file}, no setting of [plugins.'{reading.section}'] has an effect, since containerd 1.x takes "
-                f"this section whole from {reading.section_in}, which lacks {some_of(names, _NAMES_TO_SHOW)}: to have "
-                f"these settings, write them into that section of {reading.section_in}, too, and run "
-                f"{self._where.service}"
+                f"this section whole from {last}, which lacks {some_of(names, _NAMES_TO_SHOW)}: to have these "
+                f"settings, {into}, and run {self._where.service}"
             )
 
     def _unreadable(self) -> Iterator[Defect]:
