@@ -1,9 +1,10 @@
 """Tests of the benchmarks: that every one of them measures something, never how long anything takes."""
 
 import json
+import math
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from click.testing import CliRunner
@@ -13,9 +14,13 @@ from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, Summary
 from benchmarks.machine import machine
 from benchmarks.measures.web import CHROMIUM
+from benchmarks.packing import PackingGoal, goals
 from benchmarks.processes import python
 from benchmarks.registry import MEASURES
 from benchmarks.report import as_data, findings
+from gpushare_plugin.simulator.comparison import Mode, Simulation, compare
+from gpushare_plugin.simulator.scenario import Scenario
+from tests.unit.simulator.traces import a_trace
 
 LEAST = Effort(0.001)
 
@@ -114,3 +119,19 @@ def run_file(file: Path, medians: dict[str, tuple[float, float | None]], **facts
     ]
     file.write_text(json.dumps(as_data(figures, facts)))
     return file
+
+
+def test_the_goals_of_packing_are_read_from_what_was_simulated() -> None:
+    """Each goal has the number of the report; a number that is out of bounds, or no number at all, misses the goal."""
+    policies = ("packing", "fgd", "best-fit")
+    scenario = Scenario(a_trace(), "", ())
+    filled, churned = (compare(Simulation(scenario, policies, mode, 95, 1), 1, lambda: None) for mode in get_args(Mode))
+    found = {goal.what: goal for goal in goals(filled, churned)}
+    assert [found[f"allocated by {each.policy} at 130 %"].found for each in filled.policies] == [
+        each.filled[-1].allocated for each in filled.policies
+    ]
+    ours, theirs, _ = (each.churned.allocated for each in churned.policies if each.churned is not None)
+    assert found["packing ahead of fgd with churn, in points"].found == ours - theirs
+    assert str(PackingGoal("what", 95.5, 95, 95.5)) == "met     what: found 95.50, expected 95 to 95.5"
+    assert str(PackingGoal("what", 0.99, 1)) == "MISSED  what: found 0.99, expected at least 1"
+    assert not PackingGoal("what", math.nan, 1).met
