@@ -100,6 +100,11 @@ web-pictures: .venv/.developer
 	$(BIN)/python -m tests.browser.views
 	$(BIN)/python -m tests.browser.screens
 
+# The picture of docs/packing.md, from a real Chromium.
+.PHONY: simulation-picture
+simulation-picture: .venv/.developer
+	$(BIN)/python -m tests.browser.simulation
+
 # The dashboard, checked by Grafana's own packages and TypeScript's compiler: 200 MB from the npm registry, once (Debian: apt-get
 # install nodejs npm prometheus). Not part of `make test`.
 .PHONY: check-dashboard

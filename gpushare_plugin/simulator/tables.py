@@ -1,66 +1,120 @@
 """A simulation as tables for people."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from gpushare_plugin.observe.cluster.columns import Style, Table
-from gpushare_plugin.simulator.comparison import SimulationReport
+from gpushare_plugin.simulator.comparison import PolicyResult, SeedResult, SimulationReport
 from gpushare_plugin.simulator.leftover import STEP
 from gpushare_plugin.simulator.refused_pods import RefusedPods
 
+SIZES = tuple(f"{most - STEP + 1}-{most}" for most in range(STEP, 101, STEP))
+"""The size classes of free pieces, in percent."""
 
-def lines(report: SimulationReport, style: Style) -> Iterator[str]:
-    """Yield sentences, each with a table below; a table has a row for each policy, with means over the seeds."""
+
+class CaptionedTable(NamedTuple):
+    """A table with a sentence above."""
+
+    caption: str
+    """The sentence."""
+    table: Table
+    """The table: a row for each policy."""
+
+
+def about(report: SimulationReport) -> Iterator[str]:
+    """Yield sentences on what was simulated: where nodes and pods are from, what was changed, and how many are left."""
     yield f"{report.source}."
     yield from (f"Changed: {change}." for change in report.changes)
-    trace = f"{report.nodes:,} nodes with {report.gpus:,} GPUs; {report.pods:,} pods ask for {report.demand:,.1f}."
+    yield f"{report.nodes:,} nodes with {report.gpus:,} GPUs; {report.pods:,} pods ask for {report.demand:,.1f} GPUs."
+
+
+def tables(report: SimulationReport, *, spread: bool = False) -> Iterator[CaptionedTable]:
+    """Yield the tables, with means over the seeds; with `spread`, the first has the least and the most of the seeds."""
     seeds = len(report.policies[0].seeds)
-    yield f"{trace} In percent, {f'mean of the seeds 1 to {seeds}' if seeds > 1 else 'seed 1'}:"
+    mean = f"mean of the seeds 1 to {seeds}" if seeds > 1 else "seed 1"
+    between = ", in brackets the least and the most" if spread and seeds > 1 else ""
+    cells = _with_spread if between else _means
+    yield from (_filled if report.mode == "fill" else _churned)(report, f"In percent, {mean}{between}:", cells)
+
+
+def lines(report: SimulationReport, style: Style) -> Iterator[str]:
+    """Yield the whole report; each table stands below its sentence."""
+    *sentences, last = about(report)
+    yield from sentences
+    first, *others = tables(report)
+    yield f"{last} {first.caption}"
     yield ""
-    yield from (_filled if report.mode == "fill" else _churned)(report, style)
+    yield from first.table.lines(style)
+    for each in others:
+        yield ""
+        yield each.caption
+        yield ""
+        yield from each.table.lines(style)
 
 
-def _filled(report: SimulationReport, style: Style) -> Iterator[str]:
-    filled = {each.policy: each.filled for each in report.policies}
+_Cells = Callable[[PolicyResult], list[str]]
+"""Returns the cells of a policy in the first table."""
+
+
+def _filled(report: SimulationReport, caption: str, cells: _Cells) -> Iterator[CaptionedTable]:
     levels = [f"AT {each.demand}" for each in report.policies[0].filled]
-    yield from Table(
-        ["POLICY", *(f"ALLOCATED {level}" for level in levels), *(f"UNUSABLE FREE {level}" for level in levels)],
-        [
-            [policy, *_cells([each.allocated for each in result] + [each.unusable for each in result])]
-            for policy, result in filled.items()
-        ],
-        short=["POLICY", *levels, *(f"UNUSABLE {level}" for level in levels)],
-    ).lines(style)
-    yield from _refused(
-        levels[-1].lower(), [(policy, result[-1].refused_pods) for policy, result in filled.items()], style
+    yield CaptionedTable(
+        caption,
+        Table(
+            ["POLICY", *(f"ALLOCATED {level}" for level in levels), *(f"UNUSABLE FREE {level}" for level in levels)],
+            [[each.policy, *cells(each)] for each in report.policies],
+            short=["POLICY", *levels, *(f"UNUSABLE {level}" for level in levels)],
+        ),
     )
-    yield ""
-    yield f"Free GPU {levels[-1].lower()} %, in GPUs, by the size of the free piece in percent:"
-    yield ""
-    yield from Table(
-        ["POLICY", *(f"{most - STEP + 1}-{most}" for most in range(STEP, 101, STEP))],
-        [[policy, *_cells(result[-1].leftover.gpus_by_size)] for policy, result in filled.items()],
-    ).lines(style)
-
-
-def _churned(report: SimulationReport, style: Style) -> Iterator[str]:
-    churned = {each.policy: each.churned for each in report.policies if each.churned is not None}
-    yield from Table(
-        [f"POLICY AT {report.load:g}", "ALLOCATED", "REFUSED"],
-        [[policy, *_cells([result.allocated, result.refused])] for policy, result in churned.items()],
-    ).lines(style)
-    yield from _refused(
-        f"at {report.load:g}", [(policy, result.refused_pods) for policy, result in churned.items()], style
+    yield _refused(levels[-1].lower(), [(each.policy, each.filled[-1].refused_pods) for each in report.policies])
+    yield CaptionedTable(
+        f"Free GPU {levels[-1].lower()} %, in GPUs, by the size of the free piece in percent:",
+        Table(
+            ["POLICY", *SIZES],
+            [[each.policy, *_cells(each.filled[-1].leftover.gpus_by_size)] for each in report.policies],
+        ),
     )
 
 
-def _refused(when: str, policies: Sequence[tuple[str, RefusedPods]], style: Style) -> Iterator[str]:
-    yield ""
-    yield f"Refused pods {when} %, in percent of those that ask for a share, for one GPU, for several, and for none:"
-    yield ""
-    yield from Table(
-        ["POLICY", "SHARE", "ONE", "SEVERAL", "NONE"],
-        [[policy, *_cells([pods.share, pods.one, pods.several, pods.none])] for policy, pods in policies],
-    ).lines(style)
+def _churned(report: SimulationReport, caption: str, cells: _Cells) -> Iterator[CaptionedTable]:
+    yield CaptionedTable(
+        caption,
+        Table(
+            [f"POLICY AT {report.load:g}", "ALLOCATED", "REFUSED"],
+            [[each.policy, *cells(each)] for each in report.policies],
+        ),
+    )
+    refused = [(each.policy, each.churned.refused_pods) for each in report.policies if each.churned is not None]
+    yield _refused(f"at {report.load:g}", refused)
+
+
+def _refused(when: str, policies: Sequence[tuple[str, RefusedPods]]) -> CaptionedTable:
+    return CaptionedTable(
+        f"Refused pods {when} %, in percent of those that ask for a share, for one GPU, for several, and for none:",
+        Table(
+            ["POLICY", "SHARE", "ONE", "SEVERAL", "NONE"],
+            [[policy, *_cells([pods.share, pods.one, pods.several, pods.none])] for policy, pods in policies],
+        ),
+    )
+
+
+def _numbers(result: PolicyResult | SeedResult) -> list[float]:
+    """Return the numbers of the first table."""
+    if result.churned is not None:
+        return [result.churned.allocated, result.churned.refused]
+    return [each.allocated for each in result.filled] + [each.unusable for each in result.filled]
+
+
+def _means(result: PolicyResult) -> list[str]:
+    return _cells(_numbers(result))
+
+
+def _with_spread(result: PolicyResult) -> list[str]:
+    of_seeds = zip(*map(_numbers, result.seeds), strict=True)
+    return [
+        f"{mean:.2f} ({min(found):.2f} to {max(found):.2f})"
+        for mean, found in zip(_numbers(result), of_seeds, strict=True)
+    ]
 
 
 def _cells(numbers: Iterable[float]) -> list[str]:

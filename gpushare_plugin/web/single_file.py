@@ -1,16 +1,11 @@
 """The map and all nodes as one file, for tickets: the file loads nothing, runs nothing, and needs no program."""
 
-import base64
-import hashlib
 from datetime import datetime
-
-from markupsafe import Markup
 
 from gpushare_plugin.observe.cluster.report import ClusterReport
 from gpushare_plugin.web.colors import colors_of
 from gpushare_plugin.web.held import held_by_namespace, ranked, sizes
-from gpushare_plugin.web.markup import RowStyle, name_width, rendered, row
-from gpushare_plugin.web.static_files import STATIC
+from gpushare_plugin.web.markup import RowStyle, in_one_file, name_width, row
 from gpushare_plugin.web.tiles import gpus_of, legend, tiles
 from gpushare_plugin.web.use import NOT_READ
 from gpushare_plugin.web.viewer import EVERYTHING
@@ -18,14 +13,11 @@ from gpushare_plugin.web.viewer import EVERYTHING
 
 def single_file(report: ClusterReport, made: datetime) -> str:
     """Return a report as HTML; `made` is the time of the report, an aware time."""
-    style = STATIC["/static/style.css"].body.decode()
     colors = colors_of(ranked(held_by_namespace(node, sizes(None)) for node in report.nodes), EVERYTHING)
     look = RowStyle("namespace", colors, nodes="#", gpu="/")
     found = [(node, list(tiles(node, EVERYTHING))) for node in report.nodes]
-    return rendered(
+    return in_one_file(
         "single_file.html",
-        style=Markup(style),  # noqa: S704 - our own file
-        style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
         made=made,
         report=report,
         gpus=sum(len(several) for _, several in found),

@@ -3,6 +3,7 @@
 import math
 import os
 import sys
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -75,9 +76,9 @@ def _load(_context: click.Context, _option: click.Parameter, percent: float) -> 
 @click.option(
     "-o",
     "--output",
-    type=click.Choice(["table", "json"]),
+    type=click.Choice(["table", "json", "html"]),
     default="table",
-    help="Output format; json has each seed.",
+    help="Output format; json has each seed; html is one file with curves, for people.",
 )
 def command(jobs: int | None, output: str, **chosen: Any) -> None:
     """Compare how much of the GPUs of a cluster placement policies allocate to pods.
@@ -93,6 +94,10 @@ def command(jobs: int | None, output: str, **chosen: Any) -> None:
         report = compare(simulation, jobs or len(os.sched_getaffinity(0)), lambda: progress.advance(task))
     if output == "json":
         show_json(encode(report, 2))
+    elif output == "html":
+        from gpushare_plugin.web.simulation_report import simulation_report  # noqa: PLC0415 - Jinja is imported slowly
+
+        click.echo(simulation_report(report, datetime.now(UTC)))
     else:
         style = output_style()
         show(lines(report, style), style)

@@ -1,0 +1,58 @@
+"""A simulation as one file for people: the file loads nothing, runs nothing, and needs no program."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from gpushare_plugin.simulator.comparison import SimulationReport
+from gpushare_plugin.simulator.tables import SIZES, about, tables
+from gpushare_plugin.web.curves import HEIGHT, WIDTH, Curves, curves
+from gpushare_plugin.web.markup import in_one_file
+
+_FROM = 70
+"""The demand from which on the curve is shown, in percent of all GPUs: before, most policies find room for all pods."""
+
+
+def simulation_report(report: SimulationReport, made: datetime) -> str:
+    """Return a report as HTML; `made` is the time of the report, an aware time."""
+    return in_one_file(
+        "simulation.html",
+        made=made,
+        sentences=list(about(report)),
+        pictures=list(_filled(report) if report.mode == "fill" else _churned(report)),
+        tables=list(tables(report, spread=True)),
+        width=WIDTH,
+        height=HEIGHT,
+    )
+
+
+def _filled(report: SimulationReport) -> Iterator[Curves]:
+    demands = [each.demand for each in report.policies[0].curve if each.demand >= _FROM]
+    yield curves(
+        "Allocated GPU over demand",
+        "asked for, in percent of all GPUs",
+        "allocated, in percent of all GPUs",
+        [str(demand) for demand in demands],
+        {each.policy: [at.allocated for at in each.curve if at.demand >= _FROM] for each in report.policies},
+    )
+    yield curves(
+        f"Free GPU by the size of the free pieces, at {report.policies[0].filled[-1].demand} % demand",
+        "size of the free piece, in percent of a GPU",
+        "free, in GPUs",
+        SIZES,
+        {each.policy: each.filled[-1].leftover.gpus_by_size for each in report.policies},
+    )
+
+
+def _churned(report: SimulationReport) -> Iterator[Curves]:
+    seeds = [str(each.seed) for each in report.policies[0].seeds]
+    allocated = {
+        each.policy: [seed.churned.allocated for seed in each.seeds if seed.churned is not None]
+        for each in report.policies
+    }
+    refused = {
+        each.policy: [seed.churned.refused for seed in each.seeds if seed.churned is not None]
+        for each in report.policies
+    }
+    title = f"by seed, at {report.load:g} % load"
+    yield curves(f"Allocated GPU {title}", "seed", "allocated, in percent of all GPUs", seeds, allocated)
+    yield curves(f"Refused GPU {title}", "seed", "refused, in percent of the GPU demand", seeds, refused)
