@@ -130,14 +130,14 @@ class Extender:
 
 
 @contextlib.asynccontextmanager
-async def extender(of: Cluster) -> AsyncIterator[Extender]:
-    """Run an extender until it knows the cluster."""
+async def extender(of: Cluster, *options: str) -> AsyncIterator[Extender]:
+    """Run an extender with more options until it knows the cluster."""
     port = claim_port()
     started = time.perf_counter()
     async with (
         python(
             *("-m", "gpushare_plugin", "extender", "--kubeconfig", of.kubeconfig),
-            *("--listen-address", f"127.0.0.1:{port}"),
+            *("--listen-address", f"127.0.0.1:{port}", *options),
             output=of.folder / "extender.log",
         ) as process,
         caller(port) as calls,

@@ -30,7 +30,7 @@ async def measure(effort: Effort) -> list[Figure]:
         note = f"{len(large.names):,} nodes of 8 GPUs; {COME_AND_GO:g} pods a second end and as many start"
         started = single("extender start -> ready", "s", ready.ready_after, Goal("worst", 10), note=note)
         with large.busy():
-            answers = await _answers(large, ready, effort.times(_QUESTIONS))
+            answered = await answers(large, ready, effort.times(_QUESTIONS))
             binding = await _bindings(large, ready.caller, effort.times(_BINDINGS))
         memory = ready.process.memory()
     async with cluster(effort.times(_NODES_OF_RATE)) as small, extender(small) as ready:
@@ -42,16 +42,19 @@ async def measure(effort: Effort) -> list[Figure]:
         Goal("worst", 600),
         note=f"PSS {memory.proportional:.1f}, own {memory.own:.1f}",
     )
-    return [started, resident, *answers, *binding, rate]
+    return [started, resident, *answered, *binding, rate]
 
 
-async def _answers(of: Cluster, ready: Extender, times: int) -> list[Figure]:
-    """Measure filter and prioritize in turns with a server that answers what they answered first."""
+async def answers(of: Cluster, ready: Extender, times: int, name: str = "") -> list[Figure]:
+    """Measure filter and prioritize in turns with a server that answers what they answered first.
+
+    The names of the figures begin with `name`.
+    """
     verbs, calls = ("filter", "prioritize"), ready.caller
     taken = {verb: Answers([], [], [], []) for verb in verbs}
     first = question(next(pods()), of.names)
     constants = {verb: await calls.post(verb, first) for verb in verbs}
-    async with constant(of.folder / "constant", constants) as floor:
+    async with constant(of.folder / f"{name}constant", constants) as floor:
         with undisturbed():
             for number, pod in enumerate(itertools.islice(pods(), times)):
                 asked = question(pod, of.names)
@@ -67,7 +70,9 @@ async def _answers(of: Cluster, ready: Extender, times: int) -> list[Figure]:
     return [
         figure
         for verb in verbs
-        for figure in taken[verb].figures(f"{verb}, {len(of.names):,} nodes", f"{sizes[verb]}; {taken[verb].tail}")
+        for figure in taken[verb].figures(
+            f"{name}{verb}, {len(of.names):,} nodes", f"{sizes[verb]}; {taken[verb].tail}"
+        )
     ]
 
 

@@ -13,7 +13,7 @@ from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.isolations import limits_compute
 from gpushare_plugin.config.schema.sections import Config, MemoryResource, MemoryResources, Sharing
 from gpushare_plugin.config.schema.values import AllDevices
-from gpushare_plugin.core.policies import NODE_POLICIES, is_node_policy
+from gpushare_plugin.core.policies import POLICIES, is_policy
 from gpushare_plugin.slices.slice import SliceKind
 
 Labels = Mapping[str, str]
@@ -100,8 +100,8 @@ def _placed(config: Config, labels: Labels) -> tuple[Config, list[str]]:
     value = labels.get(PLACEMENT)
     if value is None:
         return config, []
-    if not is_node_policy(value):
-        return config, [_not_understood(PLACEMENT, value, tuple(NODE_POLICIES))]
+    if not is_policy(value):
+        return config, [_not_understood(PLACEMENT, value, tuple(POLICIES))]
     if config.sharing.memory is None:
         return config, [f"{spelled_label(PLACEMENT, value)}: has no effect: no GPU is shared by memory"]
     resources = tuple(each.model_copy(update={"placement": value}) for each in config.sharing.memory.resources)

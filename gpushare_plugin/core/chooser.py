@@ -17,14 +17,14 @@ from gpushare_plugin.core.policies import (
     DEFAULT_REPLICA_POLICY,
     NODE_POLICIES,
     REPLICA_POLICIES,
-    NodePolicyName,
+    PolicyName,
     ReplicaPolicyName,
     UnitCounts,
 )
 from gpushare_plugin.packing.values import LINEAR, Values
 
 
-def one_gpu(gpus: Mapping[str, UnitCounts], size: int, policy: NodePolicyName, values: Values = LINEAR) -> str | None:
+def one_gpu(gpus: Mapping[str, UnitCounts], size: int, policy: PolicyName, values: Values = LINEAR) -> str | None:
     """Return the first GPU by `policy` with room for all `size` units of a request, None without room.
 
     `values` is what free pieces are worth to the policy `packing`.
@@ -171,7 +171,7 @@ class Chooser(Protocol):
 class OneGpu(Struct, frozen=True):
     """Gives all units of a request on one GPU."""
 
-    policy: NodePolicyName
+    policy: PolicyName
     """The policy for the choice of the GPU."""
     unit_mib: int = 0
     """The memory of one unit in MiB, 0 for units of another kind."""

@@ -5,7 +5,7 @@ from typing import Literal
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.grant import Granter
-from gpushare_plugin.core.policies import NodePolicyName
+from gpushare_plugin.core.policies import PolicyName
 from gpushare_plugin.core.resource import Resource
 
 ClaimWay = Literal["memory", "replicas", "mps-replicas", "slices", "whole"]
@@ -41,7 +41,7 @@ class ClaimedGpu(Struct, frozen=True):
     """Whether a claim can take no more than one share."""
     default_mib: int | None = None
     """The memory in MiB for a claim that asks for no size of a GPU shared by memory; None for all of the memory."""
-    policy: NodePolicyName = "binpack"
+    policy: PolicyName = "binpack"
     """The order in which GPUs of this way are taken."""
 
     @property

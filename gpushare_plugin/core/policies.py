@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-PolicyName = Literal["binpack", "spread"]
-"""The policies of a cluster for memory, compute and slices."""
-NodePolicyName = Literal["binpack", "spread", "packing"]
-"""The policies of a node for memory and compute."""
+PolicyName = Literal["binpack", "spread", "packing"]
+"""The policies of a cluster for memory, compute and slices, and of a node for memory and compute."""
 ReplicaPolicyName = Literal["distributed", "packed", "spread"]
 """The policies for replicas."""
 
@@ -88,6 +86,8 @@ class Policy(Struct, frozen=True):
     """The price of a GPU in a cluster."""
     separates_replicas: bool = False
     """Whether a GPU without pods of the same owner is cheaper than a GPU with pods of the owner."""
+    learns: bool = False
+    """Whether costs that were learned from pods choose the GPU of a node, where something was learned."""
 
 
 def binpack(
@@ -114,6 +114,7 @@ def spread(
 POLICIES: Mapping[str, Policy] = {
     "binpack": Policy(binpack),
     "spread": Policy(spread, separates_replicas=True),
+    "packing": Policy(binpack, learns=True),
 }
 """The policies of a cluster for memory, compute and slices, by name."""
 
@@ -143,9 +144,9 @@ def policy_for(pod: str | None, node: str | None, default: str) -> Policy:
     return POLICIES[pod or node or default]
 
 
-def is_node_policy(name: str | None) -> TypeGuard[NodePolicyName]:
-    """Return whether a text names a policy of a node."""
-    return name in NODE_POLICIES
+def is_policy(name: str | None) -> TypeGuard[PolicyName]:
+    """Return whether a text names a policy."""
+    return name in POLICIES
 
 
 def is_replica_policy(name: str | None) -> TypeGuard[ReplicaPolicyName]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpushare_plugin.base.text import visible
+from gpushare_plugin.extender.learning import Learning
 from gpushare_plugin.extender.protocol import (
     Arguments,
     FilterResult,
@@ -20,6 +21,7 @@ from gpushare_plugin.extender.protocol import (
 from gpushare_plugin.kube.pods import pod_of, request_of
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.disruption import Disruptions
+from gpushare_plugin.ledger.packed import PackedCluster
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.verdicts import FITS, Fit, Misfit, Verdict
 from gpushare_plugin.ledger.victims import MOST_TRIED, EvictionCosts, VictimCandidates
@@ -36,21 +38,27 @@ def every_node(asked: Arguments) -> FilterResult:
     return FilterResult(nodes=asked.nodes if asked.node_names is None else None, node_names=asked.node_names)
 
 
-def filter_nodes(account: ClusterAccount, asked: Arguments) -> FilterResult:
+def filter_nodes(
+    account: ClusterAccount, asked: Arguments, learning: Learning | None = None, *, exact: bool = False
+) -> FilterResult:
     """Return the nodes where a pod fits on a GPU, and for each remaining node the reason why not.
 
-    A pod without a request for a resource of the account fits on every node.
+    A pod without a request for a resource of the account fits on every node. `learning` is there where `packing` is the
+    default policy, and takes note of the pod. With `exact`, only the nodes are returned where the pod loses least.
     """
-    pod = pod_of(asked.pod)
+    pod = pod_of(asked.pod, measured=learning is not None)
     if not account.concerns(pod.request):
         return every_node(asked)
-    if asked.node_names is not None:
-        sorted_out = _sort_out(asked.node_names, _verdicts(account, pod, asked.node_names))
-        nodes, node_names_ = None, sorted_out.fitting
-    else:
-        objects = dict(node_names(asked.nodes))
-        sorted_out = _sort_out(objects, _verdicts(account, pod, list(objects)))
+    objects = None if asked.node_names is not None else dict(node_names(asked.nodes))
+    names = list(objects) if objects is not None else asked.node_names or []
+    sorted_out = _sort_out(names, _verdicts(account, pod, names))
+    if learning is not None:
+        learning.see(pod)
+        sorted_out = _only_best(sorted_out, pod, learning.packed) if exact else sorted_out
+    if objects is not None:
         nodes, node_names_ = NodeObjects(items=[objects[name] for name in sorted_out.fitting]), None
+    else:
+        nodes, node_names_ = None, sorted_out.fitting
     return FilterResult(
         nodes=nodes,
         node_names=node_names_,
@@ -100,14 +108,49 @@ def _sort_out(names: Iterable[str], verdicts: Mapping[str, Verdict]) -> _Sorted:
     return _Sorted(fitting, curable, incurable)
 
 
-def prioritize(account: ClusterAccount, asked: Arguments) -> list[HostPriority]:
-    """Return the scores of nodes for a pod: all 0 for a pod without a request for a resource of the account."""
-    names = asked.node_names if asked.node_names is not None else [name for name, _ in node_names(asked.nodes)]
-    pod = pod_of(asked.pod)
+WASTES_MORE = "has room, and another node wastes less of its GPUs"
+"""The reason why a node with room is not returned."""
+
+
+def _only_best(found: _Sorted, pod: Pod, packed: PackedCluster) -> _Sorted:
+    """Return only the fitting nodes where a pod loses least; no eviction of pods makes another node better."""
+    kept = packed.best(pod, found.fitting)
+    others = dict.fromkeys(found.fitting, WASTES_MORE)
+    for name in kept:
+        del others[name]
+    return _Sorted(kept, found.curable, {**found.incurable, **others})
+
+
+def prioritize(account: ClusterAccount, asked: Arguments, packed: PackedCluster | None = None) -> list[HostPriority]:
+    """Return the scores of nodes for a pod: all 0 for a pod without a request for a resource of the account.
+
+    `packed` is there where `packing` is the default policy.
+    """
+    names = _names(asked)
+    pod = pod_of(asked.pod, measured=packed is not None)
     if not account.concerns(pod.request):
         return [HostPriority(name, 0) for name in names]
     verdicts = _verdicts(account, pod, names)
-    return list(map(HostPriority, names, [verdicts[name].score for name in names]))
+    scores = {} if packed is None else packed.scores(pod, [name for name in names if isinstance(verdicts[name], Fit)])
+    return [HostPriority(name, scores[name] if name in scores else verdicts[name].score) for name in names]
+
+
+def prioritize_others(
+    account: ClusterAccount, asked: Arguments, packed: PackedCluster | None = None
+) -> list[HostPriority]:
+    """Return the scores of nodes for a pod without GPUs, by the policy `packing`.
+
+    The nodes have room for the pod: kube-scheduler asks about no other nodes. All scores are 0 for pods that
+    `prioritize` scores.
+    """
+    names = _names(asked)
+    pod = pod_of(asked.pod, measured=packed is not None)
+    scores = {} if packed is None or account.concerns(pod.request) else packed.scores(pod, names)
+    return [HostPriority(name, scores.get(name, 0)) for name in names]
+
+
+def _names(asked: Arguments) -> list[str]:
+    return asked.node_names if asked.node_names is not None else [name for name, _ in node_names(asked.nodes)]
 
 
 MOST_TRIED_TOGETHER = 16_384

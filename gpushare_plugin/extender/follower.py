@@ -30,8 +30,13 @@ _AGAIN = 0.1
 class AccountFollower:
     """Fills an account, complete once Nodes, Pods and ConfigMaps have been listed."""
 
-    def __init__(self, client: Client, account: ClusterAccount, cordon_nodes: Sequence[str] = ()) -> None:
-        """Fill the empty `account`, and read Aliyun's ConfigMaps with cordoned GPUs for `cordon_nodes`."""
+    def __init__(
+        self, client: Client, account: ClusterAccount, cordon_nodes: Sequence[str] = (), *, measured: bool = False
+    ) -> None:
+        """Fill the empty `account`, and read Aliyun's ConfigMaps with cordoned GPUs for `cordon_nodes`.
+
+        With `measured`, pods have their CPU and memory.
+        """
         self._client = client
         self._account = account
         self.disruptions = Disruptions()
@@ -42,7 +47,7 @@ class AccountFollower:
             Objects(ApiNode, self._put_node, self._remove_node, consequence.format("nodes offered")),
             Objects(
                 ApiPod,
-                lambda pod: account.put_pod(pod_of(pod, evictable=True)),
+                lambda pod: account.put_pod(pod_of(pod, evictable=True, measured=measured)),
                 lambda gone: account.remove_pod(gone.uid),
                 consequence.format("pods held"),
             ),

@@ -15,7 +15,14 @@ from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.text import in_words, visible
 from gpushare_plugin.base.version import __version__
 from gpushare_plugin.extender.aliyun.inspection import inspect
-from gpushare_plugin.extender.answers import asks_for_nothing, every_node, filter_nodes, preempt, prioritize
+from gpushare_plugin.extender.answers import (
+    asks_for_nothing,
+    every_node,
+    filter_nodes,
+    preempt,
+    prioritize,
+    prioritize_others,
+)
 from gpushare_plugin.extender.bodies import Bodies, RefusedRequestError
 from gpushare_plugin.extender.protocol import (
     Arguments,
@@ -51,15 +58,25 @@ ALIYUN = "/gpushare-scheduler"
 class ExtenderServer:
     """Answers kube-scheduler from the current term of leadership, or with the reason why no term exists."""
 
-    def __init__(self, term: Callable[[], LeaderTerm]) -> None:
-        """Take the current term from `term`, which raises NotLeadingError without a term."""
+    def __init__(self, term: Callable[[], LeaderTerm], *, exact: bool = False) -> None:
+        """Take the current term from `term`, which raises NotLeadingError without a term.
+
+        With `exact`, `filter` leaves only the nodes where a pod loses least by the policy `packing`.
+        """
         self._term = term
+        self._exact = exact
         self._bodies = Bodies()
         self._preempting = asyncio.Lock()
         self.counts = ExtenderCounts()
         """The counted requests, refusals and durations for metrics."""
         self._certificates: RenewedCertificates | None = None
-        verbs = {"filter": self._filter, "prioritize": self._prioritize, "bind": self._bind, "preempt": self._preempt}
+        verbs = {
+            "filter": self._filter,
+            "prioritize": self._prioritize,
+            "prioritize-others": self._prioritize_others,
+            "bind": self._bind,
+            "preempt": self._preempt,
+        }
         self._verbs = {verb: self._counted(verb, _guarded(answer)) for verb, answer in verbs.items()}
 
     def certificate_end(self) -> float | None:
@@ -112,7 +129,8 @@ class ExtenderServer:
                 # Pods without extended resources must not wait for a leader.
                 return _Answer(_json(every_node(asked)))
             try:
-                found = filter_nodes(self._term().account, asked)
+                term = self._term()
+                found = filter_nodes(term.account, asked, term.learning, exact=self._exact)
                 if (reason := _why_refused(found)) is not None:
                     self.counts.refusals.labels(reason).inc()
                 return _Answer(_json(found))
@@ -123,7 +141,13 @@ class ExtenderServer:
 
     async def _prioritize(self, request: web.BaseRequest) -> "_Answer":
         async with self._bodies.of(request) as body:
-            return _Answer(_json(prioritize(self._term().account, decode(body, Arguments))))
+            term = self._term()
+            return _Answer(_json(prioritize(term.account, decode(body, Arguments), term.packed)))
+
+    async def _prioritize_others(self, request: web.BaseRequest) -> "_Answer":
+        async with self._bodies.of(request) as body:
+            term = self._term()
+            return _Answer(_json(prioritize_others(term.account, decode(body, Arguments), term.packed)))
 
     async def _preempt(self, request: web.BaseRequest) -> "_Answer":
         # A single preemption at a time, to bound decoded requests; `preempt` pauses between nodes for waiting requests.

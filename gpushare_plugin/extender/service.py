@@ -14,6 +14,7 @@ from gpushare_plugin.base.tasks import background
 from gpushare_plugin.core.policies import DEFAULT_POLICY
 from gpushare_plugin.extender.binder import Binder, BinderTiming
 from gpushare_plugin.extender.follower import AccountFollower
+from gpushare_plugin.extender.learning import Learning
 from gpushare_plugin.extender.server import ExtenderServer
 from gpushare_plugin.extender.term import LeaderTerm, NotLeadingError
 from gpushare_plugin.extender.tls.own import CertificateKeeper, OwnCertificateSettings
@@ -22,6 +23,7 @@ from gpushare_plugin.kube.identity import ObjectIdentity
 from gpushare_plugin.kube.lease import Election, LeaseTiming, in_each_term, own_identity
 from gpushare_plugin.kube.names import ANYONE, CLIENTS, EXTENDER_LEASE, VERIFIED, WHAT_ANYONE_CAN_DO
 from gpushare_plugin.kube.scheduling.endpoint import Endpoint
+from gpushare_plugin.kube.scheduling.lessons import LESSON, written
 from gpushare_plugin.ledger.annotations import PLACEMENT
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.observe.event_loop import Pauses
@@ -29,6 +31,7 @@ from gpushare_plugin.observe.exposition import extender_exposition
 from gpushare_plugin.observe.http.certificates import Certificates
 from gpushare_plugin.observe.http.probes import serve_http
 from gpushare_plugin.observe.metrics.extender import ExtenderView
+from gpushare_plugin.packing.seen import Lesson
 
 _log = structlog.get_logger()
 
@@ -47,6 +50,8 @@ class ExtenderSettings:
     """The certificates as files or made by the extender; None for plain HTTP."""
     policy: str = DEFAULT_POLICY
     """The policy for pods and nodes without a policy of their own."""
+    exact: bool = False
+    """Whether `filter` leaves only the nodes where a pod loses least by the policy `packing`."""
     kubeconfig: Path | None = None
     """The kubeconfig for the API server; None in a pod of the cluster."""
     cordon_nodes: tuple[str, ...] = ()
@@ -95,7 +100,7 @@ async def serve(settings: ExtenderSettings) -> None:
         await client.configure()
         root, pauses = _ElectedExtender(settings, client), Pauses()
         spawn("pauses", pauses.watch)
-        server = ExtenderServer(root.term)
+        server = ExtenderServer(root.term, exact=settings.exact)
         if settings.probe_address is not None:
             address = settings.probe_address
             ready = root.problems if settings.service is None else root.problems_to_take_over
@@ -149,6 +154,7 @@ async def _metrics(root: "_ElectedExtender", server: ExtenderServer, pauses: Pau
         cache_age=root.cache_age,
         api_errors=root.api_errors,
         longest_pause=pauses.longest,
+        packed=term.packed.gpus() if term and term.packed else None,
     )
     return extender_exposition(view, server.counts, accept)
 
@@ -231,16 +237,26 @@ class _ElectedExtender:
         A defect ends the account together with the term: a list begun anew does not tell which objects vanished before.
         """
         account = ClusterAccount(self._policy)
-        follower = self._follower = AccountFollower(self._client, account, self._cordon_nodes)
+        learning = Learning(account, self._publish) if self._policy == "packing" else None
+        packs = learning is not None
+        follower = self._follower = AccountFollower(self._client, account, self._cordon_nodes, measured=packs)
         binder = Binder(self._client, account, follower.handover, self._binder_timing, self._scheduler_names)
         try:
             async with asyncio.TaskGroup() as group:
-                for work in (follower.follow(), binder.confirm(), self._answer(account, follower, binder)):
+                for work in (follower.follow(), binder.confirm(), self._answer(account, follower, binder, learning)):
                     group.create_task(work)
+                if learning is not None:
+                    group.create_task(learning.run())
         finally:
             self._follower = None
 
-    async def _answer(self, account: ClusterAccount, follower: AccountFollower, binder: Binder) -> None:
+    def _publish(self, lesson: Lesson) -> None:
+        """Have the Lease say what was learned last, for `gpushare explain`."""
+        self.election.announce({LESSON: written(lesson)})
+
+    async def _answer(
+        self, account: ClusterAccount, follower: AccountFollower, binder: Binder, learning: Learning | None
+    ) -> None:
         """Answer kube-scheduler in each term, once the account is complete."""
         await follower.complete()
         await follower.prepare()
@@ -250,7 +266,9 @@ class _ElectedExtender:
             binder.open(partial(self.election.seconds_left_in, number))
             try:
                 await follower.prepare()
-                self._term = LeaderTerm(number, account, follower.disruptions, binder)
+                if learning is not None:
+                    await learning.remember()
+                self._term = LeaderTerm(number, account, follower.disruptions, binder, learning)
                 _log.info("extender_ready", count=len(account.nodes))
                 await asyncio.Event().wait()
             finally:

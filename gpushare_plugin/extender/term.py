@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.extender.binder import Binder
+from gpushare_plugin.extender.learning import Learning
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.disruption import Disruptions
+from gpushare_plugin.ledger.packed import PackedCluster
 
 
 class NotLeadingError(GpushareError):
@@ -27,3 +29,10 @@ class LeaderTerm:
     """The disruption budgets, and the costs of evictions."""
     binder: Binder
     """The binder of pods, with promises in the account."""
+    learning: Learning | None = None
+    """What the policy `packing` learns; None where the default is another policy."""
+
+    @property
+    def packed(self) -> PackedCluster | None:
+        """The policy `packing` in the cluster; None where the default is another policy."""
+        return None if self.learning is None else self.learning.packed

@@ -91,13 +91,14 @@ class _SeenLease:
         self._client = client
         self._collection = leases(namespace)
         self._name = name
-        self._annotations = dict(annotations)
         self._clock = clock
         self._seen_at = -math.inf
         self.path = f"{self._collection}/{name}"
         """The path of the Lease."""
         self.lease: Lease | None = None
         """The Lease when it was last seen, None before."""
+        self.annotations = dict(annotations)
+        """The annotations that each write sets on the Lease."""
         self.freed = asyncio.Event()
         """Set when the watch shows a released Lease."""
 
@@ -126,12 +127,12 @@ class _SeenLease:
     async def write(self, spec: Object, *, exists: bool) -> None:
         """Write the Lease if its last seen version is still the newest; raises ClusterError."""
         if not exists or self.lease is None:
-            identity = {"name": self._name, "annotations": self._annotations}
+            identity = {"name": self._name, "annotations": self.annotations}
             body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": identity, "spec": spec}
             answer = await self._client.request("POST", self._collection, body=body)
         else:
             # A merge patch keeps fields of other programs; with the version, the patch fails after any other write.
-            metadata = {"resourceVersion": self.lease.metadata.resource_version, "annotations": self._annotations}
+            metadata = {"resourceVersion": self.lease.metadata.resource_version, "annotations": self.annotations}
             merged, body = "application/merge-patch+json", {"metadata": metadata, "spec": spec}
             answer = await self._client.request("PATCH", self.path, body=body, content_type=merged)
         self._see(decoded(answer, Lease, self.path))
@@ -226,6 +227,10 @@ class Election:
             # After a defect the Lease is not released: work begun by the leader may still go on.
             await self._release()
             raise
+
+    def announce(self, annotations: Mapping[str, str]) -> None:
+        """Have the next renewals write these annotations, too, into the Lease."""
+        self._record.annotations.update(annotations)
 
     def seconds_left_in(self, term: int) -> float:
         """Return the seconds for which this process leads in `term` without another renewal, 0 in any other term."""

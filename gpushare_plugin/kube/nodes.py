@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.kube import names
 from gpushare_plugin.kube.objects import ApiNode
-from gpushare_plugin.ledger.demand import counted
+from gpushare_plugin.ledger.demand import CPU, MEMORY, counted
 from gpushare_plugin.ledger.node import (
     GPU_COUNT,
     GPU_MEMORY,
@@ -61,15 +61,17 @@ def _offering(found: ApiNode, cordoned: str = "") -> tuple[Node, NodeRecord | No
     metadata, status = found.metadata, found.status
     name, policy = metadata.name, metadata.labels.get(PLACEMENT_LABEL)
     text = metadata.annotations.get(GPUS_ANNOTATION)
+    beside = {each: _counted(each, status.allocatable[each]) for each in (CPU, MEMORY) if each in status.allocatable}
     if text is None:
         capacity = _amounts(status.capacity)
         reasons = _cordons(name, metadata.annotations.get(names.UNHEALTHY_GPUS, ""), cordoned)
-        return plain_node(name, capacity.get(GPU_MEMORY, 0), capacity.get(GPU_COUNT, 0), policy, reasons), None
+        plain = plain_node(name, capacity.get(GPU_MEMORY, 0), capacity.get(GPU_COUNT, 0), policy, reasons)
+        return replace(plain, allocatable=beside), None
     try:
         record = decode_record(text)
     except RecordError as error:
-        return unreadable_node(name, str(error)), None
-    return recorded_node(name, record, policy, _amounts(status.allocatable)), record
+        return replace(unreadable_node(name, str(error)), allocatable=beside), None
+    return recorded_node(name, record, policy, beside | _amounts(status.allocatable)), record
 
 
 def _wanted(record: NodeRecord | None, text: str | None) -> tuple[Wanted | None, str | None]:

@@ -23,6 +23,8 @@ from gpushare_plugin.ledger.annotations import annotated_shares, held_resources,
 from gpushare_plugin.ledger.constraints import NOT_READ, NOWHERE, Constraints, Needs, Term, shared_needs
 from gpushare_plugin.ledger.demand import (
     ANY_ADDRESS,
+    CPU,
+    MEMORY,
     Demand,
     HostPort,
     counted_resources,
@@ -64,12 +66,14 @@ _MOST_GATES = 8
 """Largest number of scheduling gates kept of a pod: a single gate is enough to hold the pod back."""
 
 
-def pod_of(found: ApiPod, *, evictable: bool = False) -> Pod:
+def pod_of(found: ApiPod, *, evictable: bool = False, measured: bool = False) -> Pod:
     """Return a pod without its needs; no content of a pod is an error.
 
-    Only an `evictable` pod has its start and its labels, because labels change while everything else of a pod stays.
+    Only an `evictable` pod has its start and its labels, because labels change while everything else of a pod stays. Of
+    its needs, a `measured` pod has the CPU and the memory that it takes of its node.
     """
-    return _pod(found, request_of(found), NOT_READ, evictable=evictable)
+    needs = shared_needs(Constraints(), _cpu_and_memory(found)) if measured else NOT_READ
+    return _pod(found, request_of(found), needs, evictable=evictable)
 
 
 def judged_pod(found: ApiPod) -> Pod:
@@ -245,6 +249,7 @@ def _container_request(name: str, kind: ContainerKind, asked: tuple[tuple[str, s
 
 _RESIZE_PENDING, _INFEASIBLE = "PodResizePending", "Infeasible"
 _FITS_NOWHERE = LARGEST_AMOUNT * 1000
+_MEASURED = frozenset({CPU, MEMORY})
 
 
 def needs_of(pod: ApiPod, held: Collection[str] = ()) -> Needs:
@@ -290,6 +295,12 @@ def _demand(pod: ApiPod, only: frozenset[str] | None) -> Demand:
         allocated, used = _amounts(status.allocated_resources, only), _amounts(status.resources.requests, only)
         of_pod = resized(of_pod, allocated, used, infeasible=infeasible)
     return pod_demand(containers, _amounts(spec.overhead, only), of_pod, _host_ports(spec))
+
+
+def _cpu_and_memory(pod: ApiPod) -> Demand:
+    """Return the CPU and memory that a pod takes of its node; see `_demand`."""
+    taken = _demand(pod, _MEASURED).resources
+    return Demand({name: taken[name] for name in sorted(_MEASURED.intersection(taken))})
 
 
 def _starting(spec: PodSpec) -> Iterator[tuple[ContainerKind, Container]]:

@@ -1,11 +1,12 @@
 """A question to nodes: whether and where a pod fits, by the rules of the cluster."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpushare_plugin.core.policies import DEFAULT_POLICY
 from gpushare_plugin.ledger.node import ALWAYS_OURS
 from gpushare_plugin.ledger.request import PodRequest
+from gpushare_plugin.packing.costs import ShareCosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,8 @@ class Rules:
 
     A record describes its own node only. `Node.has_none_of` tells whether another node has none of a resource.
     """
+    costs: ShareCosts | None = field(default=None, compare=False)
+    """What shares cost on each GPU of a node by the policy `packing`; None if nothing was learned: see `POLICIES`."""
 
 
 class Ask(NamedTuple):

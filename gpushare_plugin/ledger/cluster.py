@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from typing import Protocol
 
 from gpushare_plugin.base import structs
 from gpushare_plugin.base.errors import PlacementError
@@ -23,6 +24,7 @@ from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.request import PodRequest
 from gpushare_plugin.ledger.verdicts import Fit, Misfit, PodPlace, Verdict
 from gpushare_plugin.ledger.victims import VictimCandidates, victims
+from gpushare_plugin.packing.costs import ShareCosts
 
 
 class Presence:
@@ -110,6 +112,16 @@ class _Named:
         return ALWAYS_OURS | {name for name, count in self._counts.items() if count > 0}
 
 
+class AccountObserver(Protocol):
+    """Is told of every change of an account."""
+
+    def node_changed(self, name: str, /) -> None:
+        """Note that a node, or what pods hold of its GPUs, has changed."""
+
+    def pod_changed(self, before: Pod | None, after: Pod | None, /) -> None:
+        """Note a new, changed or deleted pod: None before the first state and after the last."""
+
+
 class ClusterAccount:
     """The account of every GPU of a cluster, with held and promised units; for one thread only, and never waits."""
 
@@ -125,12 +137,21 @@ class ClusterAccount:
         self._whereabouts = Whereabouts()
         self._accounts: dict[str, NodeAccount] = {}  # of nodes unchanged since the account was made
         self._search = ClusterSearch(self._nodes)
+        self._observer: AccountObserver | None = None
+
+    def follow(self, observer: AccountObserver) -> None:
+        """Tell one observer of all changes from now on."""
+        self._observer = observer
 
     def use_policy(self, default_policy: str) -> None:
         """Replace the policy for pods and nodes without a policy; all verdicts are found anew."""
         if default_policy != self._rules.policy:
             self._rules = replace(self._rules, policy=default_policy)
             self._search.clear()
+
+    def use_costs(self, costs: ShareCosts) -> None:
+        """Choose the GPUs of shares by these costs, where `packing` is the policy; no verdict changes by that."""
+        self._rules = replace(self._rules, costs=costs)
 
     def put_node(self, node: Node) -> None:
         """Add a node, or replace the former state of the node."""
@@ -160,6 +181,7 @@ class ClusterAccount:
         if before is not None:
             self._leave(before, before.holds_on)
         self._pods[pod.uid] = pod
+        self._tell(before, pod)
         self._nominated.replace(before, pod)
         self._enter(pod, pod.holds_on)
 
@@ -167,6 +189,7 @@ class ClusterAccount:
         """Forget a deleted pod, and the reservation of the pod."""
         self.release(uid)
         if (pod := self._pods.pop(uid, None)) is not None:
+            self._tell(pod, None)
             self._nominated.replace(pod, None)
             self._leave(pod, pod.holds_on)
             self._whereabouts.forget(uid)
@@ -339,6 +362,12 @@ class ClusterAccount:
         """Forget the account and the verdicts for the former state of a node."""
         self._accounts.pop(node, None)
         self._search.forget(node)
+        if self._observer is not None:
+            self._observer.node_changed(node)
+
+    def _tell(self, before: Pod | None, after: Pod | None) -> None:
+        if self._observer is not None:
+            self._observer.pod_changed(before, after)
 
     def _name(self, before: Node | None, after: Node | None) -> None:
         """Update the resources named in records; a change of the resources can change every verdict."""

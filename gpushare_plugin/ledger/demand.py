@@ -15,6 +15,9 @@ PODS = "pods"
 CPU = "cpu"
 """The resource counted in thousandths of a CPU; every other resource is counted in whole units, memory in bytes."""
 
+MEMORY = "memory"
+"""The resource for the memory of a node, in bytes."""
+
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - only compared with, never bound to
 """The host address that stands for all addresses of a node."""
 
@@ -64,7 +67,7 @@ MOST_PORTS = 1024
 """The most host ports kept of a pod."""
 
 _RESOURCES, _PORTS = "resources", "host ports"
-_EVERY_NODE_HAS = (CPU, "memory", "ephemeral-storage", PODS)
+_EVERY_NODE_HAS = (CPU, MEMORY, "ephemeral-storage", PODS)
 _MOST_RESOURCES = MOST_RESOURCES + len(_EVERY_NODE_HAS)
 
 

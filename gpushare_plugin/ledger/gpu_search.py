@@ -70,6 +70,7 @@ class GpuSearch:
         self._example = nodes.account(nodes.names[0])
         self._request, self._owner, self._rules = ask
         self._policy = policy_for(self._request.policy, self._example.node.policy, self._rules.policy)
+        self._costs = self._rules.costs if self._policy.learns else None
         replicas = self._example.replicas(self._owner) if self._policy.separates_replicas else (0, {})
         self._node_replicas, self._replicas = replicas
         self._close = close
@@ -129,7 +130,7 @@ class GpuSearch:
         """Return the units of every container, by GPU and resource, on the one node that the pod fits."""
         found = list(self._shares)
         for candidates in self._candidates:
-            price = [np.broadcast_to(each, candidates.roomy.shape) for each in self._prices_of(candidates)]
+            price = [np.broadcast_to(each, candidates.roomy.shape) for each in self._ranks_of(candidates)]
             order = np.lexsort((*reversed(price), ~candidates.roomy))[0, : self._request.gpu_count]
             found += self._parts(
                 candidates.resources, [candidates.offer.gpus[number].name for number in order.tolist()]
@@ -160,6 +161,13 @@ class GpuSearch:
         node_left = free.sum(axis=1, keepdims=True) - candidates.size * self._request.gpu_count
         replicas = self._replicas_on(candidates.offer)
         return self._price((free - candidates.size) / shape.largest, node_left / shape.units, replicas)
+
+    def _ranks_of(self, candidates: _Candidates) -> tuple[Prices | float, ...]:
+        """Return the numbers by which GPUs of one node are taken: by the costs of `packing`, or else the prices."""
+        if self._costs is None:
+            return self._prices_of(candidates)
+        units = np.array([gpu.units for gpu in candidates.offer.gpus], np.int64)
+        return (self._costs.of_units(candidates.size, self._nodes.free[candidates.offer.resource], units),)
 
     def _offer(self, resource: str) -> OfferedResource:
         return self._example.node.offers[resource]

@@ -14,7 +14,7 @@ from typing import Any
 from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.core.chooser import Chooser, CloseGpus, Replicas
 from gpushare_plugin.core.gpu import gpu_label
-from gpushare_plugin.core.policies import NODE_POLICIES, POLICIES, is_replica_policy
+from gpushare_plugin.core.policies import POLICIES, is_replica_policy
 from gpushare_plugin.ledger.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, closeness
 from gpushare_plugin.ledger.taint import Taint
 from gpushare_plugin.slices.slice import SliceKind
@@ -184,7 +184,7 @@ class Node(Struct, frozen=True, gc=False):
     allocatable: Mapping[str, int] = _NONE
     """The amounts counted by kube-scheduler: CPU in thousandths, memory and storage in bytes, the rest in units.
 
-    In the ledger of the scheduler extender, only nodes with a record have amounts, of extended resources only.
+    In the ledger of the scheduler extender, nodes have CPU and memory, and nodes with a record extended resources.
     """
     ignored: tuple[str, ...] = ()
     """Messages about unreadable values of the node, which are ignored."""
@@ -269,15 +269,12 @@ def unreadable_node(name: str, reason: str) -> Node:
 
 
 def _policy(label: str | None, config: str | None = None) -> tuple[str | None, str, tuple[str, ...]]:
-    """Return the policy named by the label of a node or else by the config, the source, and messages about mistakes.
-
-    A policy of nodes alone says how the node chooses among its GPUs, and nothing to the cluster.
-    """
+    """Return the policy named by the label of a node or else by the config, the source, and messages about mistakes."""
     sources = {f"label {PLACEMENT_LABEL}": label, f"`placement` in annotation {GPUS_ANNOTATION}": config}
     ignored = tuple(
-        f"{source}: {policy[:64]!r} found, {' or '.join(NODE_POLICIES)} expected"
+        f"{source}: {policy[:64]!r} found, {' or '.join(POLICIES)} expected"
         for source, policy in sources.items()
-        if policy is not None and policy not in NODE_POLICIES
+        if policy is not None and policy not in POLICIES
     )
     if label in POLICIES:
         return label, f"label {PLACEMENT_LABEL} of the node", ignored

@@ -2,6 +2,7 @@
 
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.core.policies import DEFAULT_POLICY
+from gpushare_plugin.packing.seen import NOTHING, Lesson
 
 
 class ExtenderStanding(Struct, frozen=True):
@@ -19,6 +20,8 @@ class ExtenderStanding(Struct, frozen=True):
     """Whether a Lease of an extender exists."""
     open_to_anyone: bool = False
     """Whether the extender answers anybody who asks, without a certificate."""
+    lesson: Lesson = NOTHING
+    """What the extender learned from last for the policy `packing`."""
 
     @property
     def words(self) -> str:

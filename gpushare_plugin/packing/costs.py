@@ -41,8 +41,7 @@ def free_percent(free: Integers, units: Integers) -> Integers:
 def sizes_in_percent(sizes: int | Integers, free: Integers, units: Integers) -> Integers:
     """Return shares, given in units, in percent of GPUs; NO_ROOM for 0 units, and where too few units are free.
 
-    A share is rounded up, but as many shares fit on a GPU by percent as by units: 1 of 8 units is 12 percent, so that
-    eight such shares fit.
+    A share is rounded as `percent_of_units` does, and takes no more than is free, rounded down.
     """
     known = np.maximum(1, sizes)
     fitting = np.maximum(1, units // known)

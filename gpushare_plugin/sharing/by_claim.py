@@ -8,7 +8,7 @@ from gpushare_plugin.config.schema.sections import Dra
 from gpushare_plugin.core.chooser import OneGpu, Replicas
 from gpushare_plugin.core.claimed_gpu import ClaimedGpu, ClaimWay
 from gpushare_plugin.core.gpu import Gpu
-from gpushare_plugin.core.policies import NodePolicyName
+from gpushare_plugin.core.policies import PolicyName
 from gpushare_plugin.core.resource import Resource, Units
 from gpushare_plugin.core.unit import Unit
 from gpushare_plugin.sharing.isolation.layer import Isolation
@@ -75,7 +75,7 @@ def _shares(gpu: Gpu, way: ClaimWay, resource: Resource, isolation: Isolation) -
     return room_of(gpu).most if isinstance(isolation, MpsIsolation) else None
 
 
-def _policy(resource: Resource) -> NodePolicyName:
+def _policy(resource: Resource) -> PolicyName:
     match resource.chooser:
         case OneGpu(policy=policy):
             return policy

@@ -21,7 +21,7 @@ from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import AdmittedPod
 from tests.cluster.objects import PODS, Object, delete
-from tests.cluster.scheduler import Scheduler
+from tests.cluster.scheduler import Entry, Scheduler
 from tests.cluster.tasks import alongside
 from tests.cluster.worker import Lifetime, NodeKind, Worker
 from tests.waiting import until
@@ -151,7 +151,8 @@ async def scheduled(
 ) -> AsyncIterator[Cluster]:
     """Schedule once all nodes are ready; `extender` is the URL of one that is asked."""
     await until(lambda: all(_ready(node) for node in server.store.find(NODES)))
-    scheduler = Scheduler(client, extender or None, random.Random(seed))  # noqa: S311 - no secret
+    entries = [Entry(extender)] if extender else []
+    scheduler = Scheduler(client, entries, random.Random(seed))  # noqa: S311 - no secret
     async with alongside(scheduler.run()):
         yield Cluster(server, scheduler, workers, client, extender)
 

@@ -1,21 +1,52 @@
-"""A small kube-scheduler: a queue with backoff, the sum of each node's resources, and an extender if there is one."""
+"""A small kube-scheduler: a queue with backoff, the sum of each node's resources, and extenders if there are some.
+
+Extenders are asked as in kubernetes 1.36, pkg/scheduler/schedule_one.go, `findNodesThatPassExtenders` and
+`prioritizeNodes`: one after another filters, and an error of one counts, unless the entry is ignorable; all prioritize,
+and errors never count.
+"""
 
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 
 import aiohttp
 
 from gpushare_plugin.base.backoff import Backoff
 from gpushare_plugin.kube.client import NODES, Client, ClusterError
 from gpushare_plugin.kube.collection import Gone, Put
-from tests.cluster.objects import ALL_PODS, PODS, Object, amounts, has_ended, objects
+from tests.cluster.objects import ALL_PODS, Object, amounts, has_ended, objects
 from tests.cluster.tasks import alongside
 
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.05, 0.5
 """Seconds; those of kube-scheduler are 1 and 10."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of `extenders` in a KubeSchedulerConfiguration."""
+
+    url: str
+    filter: str = "filter"
+    prioritize: str = "prioritize"
+    bind: str = "bind"
+    managed: frozenset[str] | None = None
+    """The resources of pods that the extender is asked about; None for all pods."""
+    ignorable: bool = False
+    weight: int = 1
+
+    @classmethod
+    def of(cls, entry: Object, url: str) -> Self:
+        """Return an entry of a configuration, with the extender at another address."""
+        verbs = {verb: entry.get(f"{verb}Verb", "") for verb in ("filter", "prioritize", "bind")}
+        managed = frozenset(each["name"] for each in entry.get("managedResources") or ()) or None
+        return cls(url, managed=managed, ignorable=entry.get("ignorable", False), weight=entry["weight"], **verbs)
+
+    def concerns(self, asked: Counter[str]) -> bool:
+        """Return whether the extender is asked about a pod that asks for these resources."""
+        return self.managed is None or not self.managed.isdisjoint(asked)
 
 
 class Cache:
@@ -68,13 +99,13 @@ class Cache:
 class Scheduler:
     """Schedules one pod after another, and binds beside that."""
 
-    def __init__(self, client: Client, extender: str | None, rng: random.Random) -> None:
-        """Ask the extender at this URL, if there is one; `rng` decides among equals."""
+    def __init__(self, client: Client, extenders: Sequence[Entry], rng: random.Random) -> None:
+        """Ask these extenders; `rng` decides among equals."""
         self.cache = Cache()
         self.failures: list[str] = []
         """Each pod that could not be scheduled or bound at first, and why."""
         self._client = client
-        self._extender = extender
+        self._extenders = extenders
         self._rng = rng
         self._queue: asyncio.Queue[str] = asyncio.Queue()
         self._backoffs: dict[str, Backoff] = {}
@@ -82,7 +113,7 @@ class Scheduler:
     async def run(self) -> None:
         """Schedule until cancelled."""
         async with (
-            aiohttp.ClientSession(self._extender) as session,
+            aiohttp.ClientSession() as session,
             alongside(self._follow_nodes(), self._follow_pods()) as tasks,
         ):
             while True:
@@ -102,17 +133,30 @@ class Scheduler:
         if not roomy:
             self._failed(pod, "no node has room by its sum")
             return None
-        if self._extender is None:
-            return self._rng.choice(roomy)
-        asked = {"Pod": pod, "Nodes": None, "NodeNames": roomy}
-        filtered = await self._post(session, "filter", asked)
-        if filtered.get("Error") or not filtered.get("NodeNames"):
-            self._failed(pod, filtered.get("Error") or f"{filtered}")
-            return None
-        scores = await self._post(session, "prioritize", {**asked, "NodeNames": filtered["NodeNames"]})
-        best = max(each["Score"] for each in scores)
-        names: list[str] = [each["Host"] for each in scores if each["Score"] == best]
-        return self._rng.choice(names)
+        asked: dict[str, Any] = {"Pod": pod, "Nodes": None, "NodeNames": roomy}
+        entries = self._asked_about(pod)
+        for entry in entries:
+            if not entry.filter:
+                continue
+            filtered = await self._post(session, entry, entry.filter, asked)
+            if filtered.get("Error") and entry.ignorable:
+                continue
+            if filtered.get("Error") or not filtered.get("NodeNames"):
+                self._failed(pod, filtered.get("Error") or f"{filtered}")
+                return None
+            asked["NodeNames"] = filtered["NodeNames"]
+        total: Counter[str] = Counter(dict.fromkeys(asked["NodeNames"], 0))
+        for entry in entries:
+            scores = await self._post(session, entry, entry.prioritize, asked) if entry.prioritize else []
+            if isinstance(scores, list):
+                total.update({each["Host"]: entry.weight * each["Score"] for each in scores})
+        best = max(total.values())
+        return self._rng.choice([name for name, score in total.items() if score == best])
+
+    def _asked_about(self, pod: Object) -> list[Entry]:
+        """Return the extenders that are asked about a pod."""
+        amounts = self.cache.amounts[pod["metadata"]["uid"]]
+        return [entry for entry in self._extenders if entry.concerns(amounts)]
 
     async def _bind(self, session: aiohttp.ClientSession, pod: Object, node: str) -> None:
         metadata = pod["metadata"]
@@ -122,29 +166,33 @@ class Scheduler:
             "PodUID": metadata["uid"],
             "Node": node,
         }
-        if error := await self._refused(session, asked):
+        if error := await self._refused(session, pod, asked):
             self.cache.assumed.pop(metadata["uid"], None)
             self._failed(pod, error)
             await self._later(metadata["uid"])
 
-    async def _refused(self, session: aiohttp.ClientSession, asked: Object) -> str | None:
-        """Bind a pod through the extender, or without one as kube-scheduler does; return why it is not bound."""
-        if self._extender is not None:
-            error: str | None = (await self._post(session, "bind", asked))["Error"]
+    async def _refused(self, session: aiohttp.ClientSession, pod: Object, asked: Object) -> str | None:
+        """Bind a pod through an extender, or without one as kube-scheduler does; return why it is not bound."""
+        if binder := next((entry for entry in self._asked_about(pod) if entry.bind), None):
+            error: str | None = (await self._post(session, binder, binder.bind, asked))["Error"]
             return error
         metadata = {"name": asked["PodName"], "namespace": asked["PodNamespace"], "uid": asked["PodUID"]}
         binding = {"metadata": metadata, "target": {"kind": "Node", "name": asked["Node"]}}
         try:
-            await self._client.request("POST", f"{PODS}/{asked['PodName']}/binding", body=binding)
+            path = f"/api/v1/namespaces/{asked['PodNamespace']}/pods/{asked['PodName']}/binding"
+            await self._client.request("POST", path, body=binding)
         except ClusterError as error:
             return str(error)
         return None
 
-    async def _post(self, session: aiohttp.ClientSession, verb: str, asked: Object) -> Any:
-        async with session.post(f"/{verb}", json=asked) as response:
-            if response.status != 200:
-                return {"Error": f"{verb}: {response.status}: {await response.text()}"}
-            return await response.json()
+    async def _post(self, session: aiohttp.ClientSession, entry: Entry, verb: str, asked: Object) -> Any:
+        try:
+            async with session.post(f"{entry.url}/{verb}", json=asked) as response:
+                if response.status != 200:
+                    return {"Error": f"{verb}: {response.status}: {await response.text()}"}
+                return await response.json()
+        except aiohttp.ClientError as error:
+            return {"Error": f"{verb}: {error}"}
 
     def _failed(self, pod: Object, why: str) -> None:
         self.failures.append(f"{pod['metadata']['name']}: {why}")

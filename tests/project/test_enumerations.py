@@ -22,7 +22,6 @@ from gpushare_plugin.core.policies import (
     NODE_POLICIES,
     POLICIES,
     REPLICA_POLICIES,
-    NodePolicyName,
     PolicyName,
     ReplicaPolicyName,
 )
@@ -54,7 +53,7 @@ ON_SEVERAL = {name: each for name, each in MADE.items() if each.limits_several_g
     ("names", "table", "default"),
     [
         (PolicyName, POLICIES, DEFAULT_POLICY),
-        (NodePolicyName, NODE_POLICIES, DEFAULT_POLICY),
+        (PolicyName, NODE_POLICIES, DEFAULT_POLICY),
         (ReplicaPolicyName, REPLICA_POLICIES, DEFAULT_REPLICA_POLICY),
     ],
     ids=["policies of a cluster", "policies of a node", "policies for replicas"],

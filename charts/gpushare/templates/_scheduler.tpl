@@ -82,16 +82,36 @@ instead, `authority` the one where kube-scheduler finds ca.crt, `client` that of
 {{- dict "own" $own "server" ($map.secretName | default "") "authority" ($map.secretName | default $client) "client" ($map.clientSecretName | default $client) | toJson }}
 {{- end }}
 
+{{/* How kube-scheduler reaches the extender by HTTPS: (list $ $directory), where its files are; nothing for plain HTTP. */}}
+{{- define "gpushare.extenderHttps" -}}
+{{- $directory := last . }}
+{{- with first . }}
+{{- $tls := include "gpushare.tls" . | fromJson }}
+{{- if $tls.authority }}
+enableHTTPS: true
+tlsConfig:
+  serverName: {{ include "gpushare.extenderHost" . | quote }}
+  caFile: {{ $directory }}/ca.crt
+  {{- if $tls.client }}
+  certFile: {{ $directory }}/tls.crt
+  keyFile: {{ $directory }}/tls.key
+  {{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* What kube-scheduler has to know of the extender: (list $ $directory), where its files for TLS are. */}}
 {{- define "gpushare.extenders" -}}
 {{- $directory := last . }}
 {{- with first . }}
 {{- $tls := include "gpushare.tls" . | fromJson }}
+{{- $url := printf "%s://%s" (empty $tls.authority | ternary "http" "https") (include "gpushare.extenderAddress" .) }}
+{{- $https := include "gpushare.extenderHttps" (list . $directory) | trim }}
 # Of more than 100 nodes kube-scheduler would ask the extender about a sample only, and a pod could wait although a GPU has
 # room for it. docs/scheduling.md says what this costs in a large cluster.
 percentageOfNodesToScore: 100
 extenders:
-  - urlPrefix: {{ printf "%s://%s" (empty $tls.authority | ternary "http" "https") (include "gpushare.extenderAddress" .) | quote }}
+  - urlPrefix: {{ $url | quote }}
     filterVerb: filter
     prioritizeVerb: prioritize
     preemptVerb: preempt
@@ -99,15 +119,8 @@ extenders:
     weight: {{ .Values.scheduler.weight }}
     httpTimeout: {{ .Values.scheduler.httpTimeout | quote }}
     nodeCacheCapable: true
-    {{- if $tls.authority }}
-    enableHTTPS: true
-    tlsConfig:
-      serverName: {{ include "gpushare.extenderHost" . | quote }}
-      caFile: {{ $directory }}/ca.crt
-      {{- if $tls.client }}
-      certFile: {{ $directory }}/tls.crt
-      keyFile: {{ $directory }}/tls.key
-      {{- end }}
+    {{- with $https }}
+    {{- . | nindent 4 }}
     {{- end }}
     # A pod without an extender would be placed by the sum of the node's GPUs, and fail where no single one has room.
     ignorable: false
@@ -116,6 +129,18 @@ extenders:
       - name: {{ . | quote }}
         ignoredByScheduler: false
       {{- end }}
+  {{- if eq .Values.scheduler.placement "packing" }}
+  # Pods without GPUs: which node should have them, so that the CPU beside free GPUs stays. Without an answer they are placed as ever.
+  - urlPrefix: {{ $url | quote }}
+    prioritizeVerb: prioritize-others
+    weight: {{ .Values.scheduler.weight }}
+    httpTimeout: 1s
+    nodeCacheCapable: true
+    {{- with $https }}
+    {{- . | nindent 4 }}
+    {{- end }}
+    ignorable: true
+  {{- end }}
 {{- end }}
 {{- end }}
 

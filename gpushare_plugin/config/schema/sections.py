@@ -77,7 +77,7 @@ from gpushare_plugin.config.schema.values import (
 )
 from gpushare_plugin.core.health import APPLICATION_XIDS, RESET_XIDS, XidPolicy
 from gpushare_plugin.core.namespaces import MpsProtocol
-from gpushare_plugin.core.policies import DEFAULT_POLICY, DEFAULT_REPLICA_POLICY, NodePolicyName, ReplicaPolicyName
+from gpushare_plugin.core.policies import DEFAULT_POLICY, DEFAULT_REPLICA_POLICY, PolicyName, ReplicaPolicyName
 from gpushare_plugin.slices.memory import MOST_MPS_CLIENTS
 from gpushare_plugin.slices.slice import Slice
 
@@ -598,7 +598,7 @@ class MemoryResource(Section):
         Spelled(lambda value: value if isinstance(value, MemoryUnit) else MemoryUnit.parse(value), str),
     ] = Field(default=MemoryUnit(1024), validate_default=True, description="Amount of memory of one unit.")
     devices: ChosenDevices = Field(default=AllDevices(), description="GPUs to share by memory.")
-    placement: NodePolicyName = Field(
+    placement: PolicyName = Field(
         default=DEFAULT_POLICY,
         description="GPU that a request is placed on: of those with enough free units, the fullest, the emptiest, or "
         "the one where the least room for later requests is lost.",

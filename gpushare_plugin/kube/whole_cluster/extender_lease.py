@@ -7,8 +7,10 @@ from gpushare_plugin.core.policies import POLICIES
 from gpushare_plugin.kube.client import Client, ClusterError
 from gpushare_plugin.kube.lease import read_lease, silence
 from gpushare_plugin.kube.names import ANYONE, CLIENTS, EXTENDER_LEASE
+from gpushare_plugin.kube.scheduling.lessons import LESSON, read
 from gpushare_plugin.ledger.annotations import PLACEMENT
 from gpushare_plugin.ledger.standing import ExtenderStanding
+from gpushare_plugin.packing.seen import NOTHING
 
 
 async def extender_standing(client: Client, namespace: str, now: datetime) -> ExtenderStanding:
@@ -24,7 +26,8 @@ async def extender_standing(client: Client, namespace: str, now: datetime) -> Ex
     policy = annotations.get(PLACEMENT)
     if policy is not None and policy in POLICIES:
         source = f"the default of the scheduler extender ({name})"
-        return ExtenderStanding(policy, source, None, stopped, open_to_anyone=anyone)
+        lesson = read(annotations.get(LESSON, "")) or NOTHING
+        return ExtenderStanding(policy, source, None, stopped, open_to_anyone=anyone, lesson=lesson)
     assumed = f"the {name} of the scheduler extender names no policy that is known here"
     return ExtenderStanding(assumed=assumed, stopped=stopped, open_to_anyone=anyone)
 

@@ -105,13 +105,18 @@ def _fits(explained: Explanation, fitting: Sequence[NodeVerdict]) -> Iterator[st
     fits = "Would fit, but for what no node offers," if explained.not_offered else "Fits"
     yield Headed(f"{fits} on {len(fitting):,} of {len(explained.nodes):,} nodes, by its GPUs:")
     shown = fitting[:MOST_NODES]
-    yield from (f"  {node.node}: {_place(node)} (score {node.score}){_also(node)}" for node in shown)
+    yield from (f"  {node.node}: {_place(node)} (score {node.score}{_loses(node)}){_also(node)}" for node in shown)
     if len(fitting) > len(shown):
         yield f"  … and {len(fitting) - len(shown):,} more; -o json shows all"
     if not explained.not_offered:
         yield "  If it still waits, the scheduler has another reason; `kubectl describe pod` shows its last one."
         if len(explained.nodes) > _ALL_ASKED:
             yield f"  Or kube-scheduler has not asked about {'it' if len(fitting) == 1 else 'them'}: {_SAMPLE}"
+
+
+def _loses(node: NodeVerdict) -> str:
+    """Return what later pods would lose, in words; nothing where `packing` does not decide."""
+    return "" if node.loss is None else f", loses {node.loss:.2f} GPUs"
 
 
 def _misfits(explained: Explanation, misfits: Sequence[NodeVerdict]) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Why a pod gets no GPU, or has its GPUs, as data; `explained` puts the data into words."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Literal
@@ -23,6 +24,7 @@ from gpushare_plugin.ledger.annotations import (
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.node import GPU_COUNT, Node, OfferedGpu
 from gpushare_plugin.ledger.occupancy import NodeAccount, Placed, locate
+from gpushare_plugin.ledger.packed import NodeLoss
 from gpushare_plugin.ledger.pod import Pod, Shares
 from gpushare_plugin.ledger.refusal import Shortage
 from gpushare_plugin.ledger.request import ANY_GPU, PodRequest, Wishes
@@ -60,6 +62,8 @@ class Told(Struct, frozen=True):
     """Sentences on slices being made for the pod, or on why no slices are."""
     claims: tuple[str, ...] = ()
     """Sentences on the ResourceClaims of the pod, and on the GPUs that claims can get."""
+    losses: Mapping[str, NodeLoss] = {}
+    """What later pods lose on each node that fits, if the policy `packing` decides there."""
 
 
 class GpuVerdict(Part, frozen=True, kw_only=True):
@@ -92,6 +96,8 @@ class NodeVerdict(Part, frozen=True, kw_only=True):
     """Whether the pod fits on the GPUs of the node."""
     score: int | None = None
     """The score of a fitting node, from 0 to 10."""
+    loss: float | None = None
+    """What later pods would lose of a fitting node, in GPUs, by the policy `packing`; None by another policy."""
     place: Mapping[str, Mapping[str, Mapping[str, int]]] | None = None
     """The units that the pod would get on a fitting node, by container, resource and GPU."""
     indexes: Mapping[str, int] | None = None
@@ -272,7 +278,8 @@ def explain_in_steps(
         judged = not told.slices or not offered.isdisjoint(request.amounts)
         by_units = account.concerns(request) or not told.claims
         verdicts: list[NodeVerdict] = []
-        for verdict in _verdicts(account, pod, whole=whole) if about.state == "pending" and judged and by_units else ():
+        decided = about.state == "pending" and judged and by_units
+        for verdict in _verdicts(account, pod, told.losses, whole=whole) if decided else ():
             if verdict is not None:
                 verdicts.append(verdict)
             yield None
@@ -310,7 +317,9 @@ def _nearest(name: str, offered: Iterable[str]) -> str | None:
     return nearest(name, sorted(set(offered) - {GPU_COUNT}))  # GPU_COUNT only counts the GPUs of a node
 
 
-def _verdicts(account: ClusterAccount, pod: Pod, *, whole: bool) -> Iterator[NodeVerdict | None]:
+def _verdicts(
+    account: ClusterAccount, pod: Pod, losses: Mapping[str, NodeLoss], *, whole: bool
+) -> Iterator[NodeVerdict | None]:
     """Yield the verdict of each node: fitting nodes, the best first, then nodes by missing units, the fewest first.
 
     None is a step without a verdict.
@@ -318,8 +327,11 @@ def _verdicts(account: ClusterAccount, pod: Pod, *, whole: bool) -> Iterator[Nod
     names = list(account.nodes)
     verdicts = dict(account.fits_pod(pod, names))  # the account changes its own
     fitting = [name for name in names if isinstance(verdicts[name], Fit)]
-    for name in sorted(fitting, key=lambda name: (-_score(verdicts[name]), name)):
-        fit = NodeVerdict(node=name, fits=True, score=_score(verdicts[name]), also=_also(account.node_named(name)))
+    found = {name: losses.get(name) or NodeLoss(math.inf, _score(verdicts[name])) for name in fitting}
+    for name in sorted(fitting, key=lambda name: (-found[name].score, found[name].loss, name)):
+        loss = round(found[name].loss, 3) if name in losses else None
+        also = _also(account.node_named(name))
+        fit = NodeVerdict(node=name, fits=True, score=found[name].score, loss=loss, also=also)
         with suppress(PlacementError):  # where the account has changed since the last step
             yield _placed_on(account, pod, fit) if whole else fit
     misfits = {name: verdict for name in names if isinstance(verdict := verdicts[name], Misfit)}

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.observe.metrics.counted import Counts
 from gpushare_plugin.observe.metrics.metric import Metric, single
+from gpushare_plugin.packing.packed_gpus import PackedGpus
 
 
 class ExtenderView(Struct, frozen=True):
@@ -26,6 +27,8 @@ class ExtenderView(Struct, frozen=True):
     """The number of failed requests to the API server, by kind."""
     longest_pause: float = 0.0
     """The longest recent pause of the event loop, in seconds."""
+    packed: PackedGpus | None = None
+    """The GPUs that the policy `packing` packs; None by another policy, and while this extender does not answer."""
 
 
 _REQUESTS = Metric[ExtenderView](
@@ -86,6 +89,26 @@ EXTENDER_METRICS: tuple[Metric[ExtenderView], ...] = (
         "gpushare_extender_promises",
         "Scheduler extender: pods with promised GPUs, not yet seen as bound.",
         lambda view: view.promises,
+    ),
+    single(
+        "gpushare_extender_gpus",
+        "Scheduler extender, policy packing: usable GPUs that are whole or shared by memory.",
+        lambda view: None if view.packed is None else view.packed.gpus,
+    ),
+    single(
+        "gpushare_extender_gpus_allocated",
+        "Scheduler extender, policy packing: what pods hold of these GPUs, or were promised, in GPUs.",
+        lambda view: None if view.packed is None else view.packed.allocated,
+    ),
+    single(
+        "gpushare_extender_gpus_stranded",
+        "Scheduler extender, policy packing: what is free and of no use: too small, or without CPU or memory; in GPUs.",
+        lambda view: None if view.packed is None else view.packed.stranded,
+    ),
+    single(
+        "gpushare_extender_gpus_too_small",
+        "Scheduler extender, policy packing: what is free in pieces smaller than what recent pods ask for, in GPUs.",
+        lambda view: None if view.packed is None else view.packed.too_small,
     ),
     _REQUESTS,
     _REFUSALS,

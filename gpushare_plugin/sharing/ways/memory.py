@@ -19,7 +19,7 @@ from gpushare_plugin.config.unreported_memory import with_memory, without_memory
 from gpushare_plugin.core.chooser import OneGpu, refuse_several_gpus, refuse_unlimited
 from gpushare_plugin.core.gpu import Gpu
 from gpushare_plugin.core.grant import Allocation, Grant
-from gpushare_plugin.core.policies import NodePolicyName
+from gpushare_plugin.core.policies import PolicyName
 from gpushare_plugin.core.resource import Resource, Units
 from gpushare_plugin.core.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, wire_size
 from gpushare_plugin.sharing.isolation.layer import Layers, Limits, isolate
@@ -217,7 +217,7 @@ UNITS = 100
 
 
 def cores_resource(
-    entries: Sequence[tuple[Entry, NodePolicyName]], short_uuids: Mapping[str, str], findings: Findings
+    entries: Sequence[tuple[Entry, PolicyName]], short_uuids: Mapping[str, str], findings: Findings
 ) -> Resource | None:
     """Return the resource for the compute of GPUs of the entries, None if compute cannot be limited on any GPU.
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.core.chooser import close_gpus, one_gpu, replicas
-from gpushare_plugin.core.policies import NodePolicyName, ReplicaPolicyName, UnitCounts
+from gpushare_plugin.core.policies import PolicyName, ReplicaPolicyName, UnitCounts
 
 GPUS = [f"GPU-{number}" for number in range(8)]
 
@@ -30,13 +30,13 @@ def occupied(*free: int, total: int = 10) -> dict[str, UnitCounts]:
         ("spread", 10, None),
     ],
 )
-def test_a_single_gpu_takes_the_whole_request(policy: NodePolicyName, size: int, expected: str | None) -> None:
+def test_a_single_gpu_takes_the_whole_request(policy: PolicyName, size: int, expected: str | None) -> None:
     """Binpack takes the fullest GPU that still fits, spread the emptiest; none when no GPU fits."""
     assert one_gpu(occupied(9, 4, 6, 2), size, policy) == expected
 
 
 @pytest.mark.parametrize("policy", ["binpack", "spread"])
-def test_the_lowest_index_breaks_a_tie(policy: NodePolicyName) -> None:
+def test_the_lowest_index_breaks_a_tie(policy: PolicyName) -> None:
     """Equal GPUs are taken in order, so placement is repeatable."""
     assert one_gpu(occupied(5, 5, 5), 2, policy) == "GPU-0"
 

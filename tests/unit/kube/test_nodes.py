@@ -44,7 +44,7 @@ def test_a_node_with_a_record_offers_what_the_record_says() -> None:
         }
     )
     assert node.ignored == ()
-    assert (node.recorded, node.policy, node.allocatable) == (True, "spread", {MEMORY: 80})
+    assert (node.recorded, node.policy, node.allocatable) == (True, "spread", {MEMORY: 80, "cpu": 8000})
     (gpu,) = node.offers[MEMORY].gpus
     assert (gpu.name, gpu.units) == ("GPU-1", 80)
 
@@ -93,7 +93,7 @@ def test_fields_that_a_program_does_not_read_are_not_kept() -> None:
         "conditions": [{"type": "Ready", "status": "Unknown"}, {"type": "DiskPressure", "status": "False"}],
     }
     found = msgspec.convert({"metadata": metadata, "status": status}, ApiNode)
-    assert node_of(found) == Node("n", recorded=True, allocatable={SLICE: 1, "example.com/none": 0})
+    assert node_of(found) == Node("n", recorded=True, allocatable={"cpu": 2000, SLICE: 1, "example.com/none": 0})
     judged = judged_node(found)
     assert (judged.uid, judged.version, judged.record, judged.wanted) == ("u", "7", record, wanted)
     assert (judged.address, judged.ready, judged.extended) == ("10.0.0.1", False, [SLICE])

@@ -209,7 +209,7 @@ def test_wishes_that_are_not_understood_are_named() -> None:
     """An unknown policy is ignored, and HAMi's annotation counts where ours says nothing; a long list is refused."""
     asked = memory(1, annotations={"gpushare/placement": "tetris", "hami.io/gpu-scheduler-policy": "spread"})
     assert (asked.policy, asked.problem) == ("spread", None)
-    assert asked.ignored == ("annotation gpushare/placement: 'tetris' found, binpack or spread expected",)
+    assert asked.ignored == ("annotation gpushare/placement: 'tetris' found, binpack or spread or packing expected",)
     many = ",".join(map(str, range(MOST_WISHES + 1)))
     assert memory(1, annotations={"nvidia.com/use-gpuuuid": many}).problem == (
         "annotation nvidia.com/use-gpuuuid: 65 names found, at most 64 allowed"

@@ -14,7 +14,7 @@ from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.base.version import __version__
 from gpushare_plugin.core.chooser import Chooser, CloseGpus, OneGpu, OneSlice, Request
-from gpushare_plugin.core.policies import UnitCounts, is_node_policy
+from gpushare_plugin.core.policies import UnitCounts, is_policy
 from gpushare_plugin.core.snapshot import ConfigStanding, Snapshot
 from gpushare_plugin.ledger.node import recorded_node
 from gpushare_plugin.ledger.node_record import (
@@ -157,7 +157,7 @@ def chooser_of(read: NodeRecord, resource: str) -> Chooser:
     """Return what chooses GPUs for requests of a resource as the node does, by its record alone."""
     (how,) = (each for each in read.resources if each.name == resource)
     match how.kind, how.policy:
-        case "memory" | "cores", policy if is_node_policy(policy):
+        case "memory" | "cores", policy if is_policy(policy):
             return OneGpu(policy, next(gpu.unit_mib for gpu in read.gpus if gpu.resource == resource))
         case "slices", _:
             return OneSlice()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpushare_plugin.packing.costs import NO_ROOM, ShareCosts, free_percent, sizes_in_percent
-from gpushare_plugin.packing.pod_kind import PodKind
+from gpushare_plugin.packing.pod_kind import PodKind, percent_of_units
 from gpushare_plugin.packing.policy import LEFT_CPU, Packing
 from gpushare_plugin.packing.rows import NodeKind, NodeRows
 from gpushare_plugin.packing.values import part_values
@@ -29,6 +29,7 @@ def test_a_gpu_has_as_many_shares_by_percent_as_by_units() -> None:
             percents = sizes_in_percent(size, free, np.full_like(free, units))
             assert ((percents == NO_ROOM) == (free < size)).all()
             assert 100 // percents[-1] >= units // size
+            assert percents[-1] == percent_of_units(size, units)
 
 
 def test_the_cost_of_units_is_that_of_their_percent() -> None:

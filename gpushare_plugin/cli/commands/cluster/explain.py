@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from gpushare_plugin.base import structs
 from gpushare_plugin.base.log.form import configure_log
 from gpushare_plugin.cli import completing
 from gpushare_plugin.cli.options import (
@@ -24,6 +25,7 @@ from gpushare_plugin.kube.objects import ApiPod
 from gpushare_plugin.kube.pods import pod_of
 from gpushare_plugin.kube.whole_cluster.extender_lease import extender_standing
 from gpushare_plugin.kube.whole_cluster.overview import Overview, read, read_pod
+from gpushare_plugin.kube.whole_cluster.packed import PackedOverview
 from gpushare_plugin.kube.whole_cluster.pod_claims import read_claims
 from gpushare_plugin.kube.whole_cluster.reading import PATIENT
 from gpushare_plugin.kube.whole_cluster.waiting import reasons_of
@@ -67,6 +69,8 @@ def command(pod: str, output: str, kubeconfig: Path | None, context: str | None,
     told = Told(
         found.metadata.annotations, found.spec.scheduler_name, tuple(reasons_of(found)), extender, slices, claims
     )
+    if isinstance(overview, PackedOverview):
+        told = structs.replace(told, losses=overview.losses(found))
     explanation = with_verdict(explain(overview.account, pod_of(found), told), of_claims)
     if output == "json":
         show_json(encode(explanation, indent=2))
@@ -114,9 +118,14 @@ async def _read(client: Client, name: str, namespaces: Mapping[str, str | None])
         return found, extender, judged, judged.slices_for(pod, leading, now)
     try:
         names = [found.spec.node_name] if found.spec.node_name else []
-        overview = await read(client, names, empty=lambda: Overview(extender.policy))
+        overview = await read(client, names, empty=lambda: _empty(extender))
     except ClusterError as error:
         if error.status != HTTPStatus.NOT_FOUND:
             raise
         overview = Overview(extender.policy)  # a pod can outlive its node for some minutes
     return found, extender, overview, ()
+
+
+def _empty(extender: ExtenderStanding) -> Overview:
+    """Return the overview of a cluster with such an extender, without Nodes and Pods."""
+    return PackedOverview(extender) if extender.policy == "packing" else Overview(extender.policy)

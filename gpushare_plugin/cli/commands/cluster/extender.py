@@ -59,6 +59,12 @@ def _ip_address(_context: click.Context, _option: click.Parameter, text: str | N
     default=DEFAULT_POLICY,
 )
 @option(
+    "--packing-exact",
+    "With --placement packing, leave kube-scheduler only the nodes where a pod wastes least.",
+    type=bool,
+    default=False,
+)
+@option(
     "--cordon-nodes",
     "Nodes with Aliyun's device plugin, by commas or *, whose ConfigMap kube-system/unhealthy-gpu-<node> cordons "
     "GPUs. Default: none.",
@@ -124,6 +130,7 @@ def command(
             probe_address=probe_address,
             certificates=certificates,
             policy=placement,
+            exact=options["packing_exact"],
             kubeconfig=kubeconfig,
             cordon_nodes=options["cordon_nodes"],
             scheduler_names=options["scheduler_names"],

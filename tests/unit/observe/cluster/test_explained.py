@@ -137,7 +137,10 @@ def test_conditions_of_kubernetes_stand_first() -> None:
     asked = memory(3, annotations={"gpushare/placement": "pack"})
     said = text(explained(full(), asked, Told({}, "gpushare-scheduler", ("The scheduler says: no nodes",), DEFAULT)))
     assert said.splitlines()[2:6] == [
-        "Not understood, and ignored: annotation gpushare/placement: 'pack' found, binpack or spread expected",
+        (
+            "Not understood, and ignored: annotation gpushare/placement: 'pack' found, "
+            "binpack or spread or packing expected"
+        ),
         "Placement policy: spread, chosen by the default of the scheduler extender",
         "Scheduler: gpushare-scheduler",
         "The scheduler says: no nodes",

@@ -1,0 +1,52 @@
+"""What an extender learns from the pods that it is asked about, for the policy `packing`; no answer waits for that."""
+
+import asyncio
+from collections.abc import Callable
+
+from gpushare_plugin.ledger.cluster import ClusterAccount
+from gpushare_plugin.ledger.packed import PackedCluster
+from gpushare_plugin.ledger.pod import Pod
+from gpushare_plugin.packing.policy import learned
+from gpushare_plugin.packing.seen import Lesson
+
+_TOGETHER = 500
+"""The most pods that are taken in at the start before waiting requests are answered."""
+
+
+class Learning:
+    """Learns in lessons, each in a thread; the event loop puts the result into effect between two answers."""
+
+    def __init__(self, account: ClusterAccount, taught: Callable[[Lesson], None]) -> None:
+        """Learn for the pods of an account; `taught` is called after each lesson."""
+        self._account = account
+        self._taught = taught
+        self._due = asyncio.Event()
+        self.packed = PackedCluster(account)
+        """The policy in the cluster."""
+
+    def see(self, pod: Pod) -> None:
+        """Take note of a pod that somebody asks about."""
+        if self.packed.see(pod):
+            self._due.set()
+
+    async def remember(self) -> None:
+        """Take note of all pods of the cluster that were not seen yet, the oldest first, and learn at once."""
+        pods = sorted(self._account.pods.values(), key=lambda pod: pod.created)
+        lesson: Lesson | None = None
+        for begin in range(0, len(pods), _TOGETHER):
+            lesson = self.packed.remember(pods[begin : begin + _TOGETHER]) or lesson
+            await asyncio.sleep(0)
+        self.packed.refresh()
+        if lesson is not None:
+            await self._learn(lesson)
+
+    async def run(self) -> None:
+        """Learn whenever a lesson is due; runs until cancelled."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            await self._learn(self.packed.lesson())
+
+    async def _learn(self, lesson: Lesson) -> None:
+        self.packed.apply(await asyncio.to_thread(learned, lesson))
+        self._taught(lesson)

@@ -1,0 +1,232 @@
+"""The policy `packing` in a cluster: what each node would lose by a pod, and what is learned from pods.
+
+The policy itself is in `packing`, the same for a simulation and for a cluster.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gpushare_plugin.base.recently_used import RecentlyUsed
+from gpushare_plugin.ledger.cluster import ClusterAccount
+from gpushare_plugin.ledger.cluster_rows import MIB, ClusterRows, PackedCard
+from gpushare_plugin.ledger.demand import CPU, MEMORY
+from gpushare_plugin.ledger.pod import Pod
+from gpushare_plugin.ledger.request import PodRequest, Wishes
+from gpushare_plugin.ledger.verdicts import HIGHEST_SCORE
+from gpushare_plugin.packing.costs import sizes_in_percent
+from gpushare_plugin.packing.packed_gpus import PackedGpus
+from gpushare_plugin.packing.pod_kind import WHOLE, PodKind, percent_of_units
+from gpushare_plugin.packing.policy import FEEDING, Learned, rounded
+from gpushare_plugin.packing.rows import Flags, Integers, Numbers
+from gpushare_plugin.packing.seen import Lesson
+
+MOST_SEEN = 2**16
+"""The number of pods that are remembered as seen: a pod is asked about again and again until it has a node."""
+
+MOST_KINDS = 1024
+"""The number of different requests whose sizes are remembered."""
+
+HIGHEST_OF_OTHERS = 5
+"""The highest score of nodes that lose more than the best.
+
+The distance from the best is to outweigh kube-scheduler's own scores, which spread pods.
+"""
+
+
+class NodeLoss(NamedTuple):
+    """What later pods lose if a pod goes to a node."""
+
+    loss: float
+    """The loss in GPUs."""
+    score: int
+    """The score of the node, from 0 to 10."""
+
+
+class _Sizes(NamedTuple):
+    """What a pod takes of the cards of each layout."""
+
+    sizes: Integers
+    """The units of a card, by layout and column; 0 for a card that the pod cannot have."""
+    units: Integers
+    """The units of all cards, by layout and column."""
+    counts: Integers
+    """The number of cards, by layout; 0 where the pod has none of the cards."""
+
+
+class PackedCluster:
+    """The policy `packing` in a cluster; for one thread only, and never waits."""
+
+    def __init__(self, account: ClusterAccount) -> None:
+        """Follow an account."""
+        self._account = account
+        self.rows = ClusterRows(account)
+        """The rows of the nodes."""
+        self._policy = self.rows.policy
+        self._seen = RecentlyUsed[str, None](MOST_SEEN)
+        self._cards = self.rows.cards
+        self._kinds: dict[PodRequest, PodKind | None] = {}
+        """What `_find_kind` found while the cards were the same."""
+
+    def refresh(self) -> None:
+        """Take in all changes of the account; every question does the same, and takes as long as the changes need."""
+        self.rows.refresh()
+
+    def see(self, pod: Pod) -> bool:
+        """Take note of a pod with GPUs, the first time that somebody asks about it; return whether a lesson is due."""
+        if pod.uid in self._seen or (kind := self._kind_seen(pod)) is None:
+            return False
+        self._seen.put(pod.uid, None)
+        return self._policy.note(kind)
+
+    def remember(self, pods: Iterable[Pod]) -> Lesson | None:
+        """Take note of pods, the oldest first; return the last lesson that was due."""
+        last = None
+        for pod in pods:
+            if self.see(pod):
+                last = self.lesson()
+        return last
+
+    def lesson(self) -> Lesson:
+        """Begin a lesson: return what was seen until now."""
+        return self._policy.lesson()
+
+    def apply(self, found: Learned) -> None:
+        """Use what was learned from now on."""
+        self._policy.apply(found)
+        self._account.use_costs(found.costs)
+
+    def recall(self, lesson: Lesson) -> None:
+        """Go on from a lesson of another process."""
+        self._policy.recall(lesson)
+        self._account.use_costs(self._policy.learned.costs)
+
+    def losses(self, pod: Pod, nodes: Sequence[str]) -> Numbers:
+        """Return the loss in GPUs on each node that has room for a pod.
+
+        NaN for a node where the policy has no say: the pod or the node names another policy, or the pod has none of the
+        cards of the node.
+        """
+        self.refresh()
+        losses = np.full(len(nodes), np.nan)
+        if pod.request.policy not in {None, "packing"}:
+            return losses
+        rows = np.array([self.rows.row_of(node) for node in nodes], np.int64)
+        asked = rows >= 0
+        if pod.request.policy is None:
+            asked &= ~self.rows.other_policy[rows]
+        demand = pod.needs.demand.resources
+        cpu, memory = demand.get(CPU, 0), -(-demand.get(MEMORY, 0) // MIB)
+        if not self._account.concerns(pod.request):
+            losses[asked] = self._policy.losses(PodKind(cpu, memory, 0), rows[asked])[1]
+            return losses
+        found = self._sizes(pod.request)
+        counts = np.where(asked, found.counts[self.rows.layout[rows]], 0)
+        for count in np.unique(counts[counts > 0]).tolist():
+            among = counts == count
+            kind = PodKind(cpu, memory, count)
+            losses[among] = self._policy.losses(kind, rows[among], self._percents(found, rows[among]))[1]
+        return losses
+
+    def scores(self, pod: Pod, nodes: Sequence[str]) -> dict[str, int]:
+        """Return the scores of the nodes that have room for a pod, without nodes where the policy has no say."""
+        found = zip(nodes, scores(self.losses(pod, nodes)), strict=True)
+        return {node: score for node, score in found if score is not None}
+
+    def node_losses(self, pod: Pod, nodes: Sequence[str]) -> dict[str, NodeLoss]:
+        """Return losses and scores of the nodes that have room for a pod, without nodes where the policy has no say."""
+        losses = self.losses(pod, nodes)
+        found = zip(nodes, losses.tolist(), scores(losses), strict=True)
+        return {node: NodeLoss(loss, score) for node, loss, score in found if score is not None and np.isfinite(loss)}
+
+    def best(self, pod: Pod, nodes: Sequence[str]) -> list[str]:
+        """Return the nodes that lose least, and the nodes where the policy has no say; all have room for the pod."""
+        losses = self.losses(pod, nodes)
+        return [node for node, kept in zip(nodes, (best(losses) | np.isnan(losses)).tolist(), strict=True) if kept]
+
+    def gpus(self) -> PackedGpus:
+        """Return how much of the GPUs is allocated, and how much of no use."""
+        self.refresh()
+        rows, smallest = self.rows.rows, self._policy.smallest
+        too_small = np.where(rows.free < smallest, rows.free, 0).sum(axis=1) / WHOLE
+        free = rows.free_percent / WHOLE
+        fed = rows.gpus / FEEDING
+        by_cpu = fed * rows.free_cpu / np.maximum(1, rows.cpu)
+        by_memory = fed * rows.free_memory / np.maximum(1, rows.memory)
+        of_use = np.minimum(free - too_small, np.maximum(0, np.minimum(by_cpu, by_memory)))
+        gpus = float(rows.gpus.sum())
+        return PackedGpus(gpus, gpus - float(free.sum()), float((free - of_use).sum()), float(too_small.sum()))
+
+    def _percents(self, found: _Sizes, rows: Integers) -> Integers:
+        layouts = self.rows.layout[rows]
+        return sizes_in_percent(found.sizes[layouts], self.rows.free[rows], found.units[layouts])
+
+    def _sizes(self, request: PodRequest) -> _Sizes:
+        layouts, columns = self.rows.layouts, self.rows.free.shape[1]
+        sizes = np.zeros((len(layouts), columns), np.int64)
+        units, counts = np.zeros_like(sizes), np.zeros(len(layouts), np.int64)
+        for place, layout in enumerate(layouts):
+            units[place, : len(layout)] = [card.units for card in layout]
+            if (chosen := _chosen(request, layout)) is not None and chosen[2] <= len(layout):
+                card, size, counts[place] = chosen
+                sizes[place, : len(layout)] = [size * _alike(card, each) for each in layout]
+        return _Sizes(sizes, units, counts)
+
+    def _kind_seen(self, pod: Pod) -> PodKind | None:
+        """Return a pod as the policy learns from it, on the commonest card that it fits; None without such a card."""
+        self.refresh()
+        if self._cards is not self.rows.cards or len(self._kinds) > MOST_KINDS:
+            self._cards, self._kinds = self.rows.cards, {}
+        if pod.request not in self._kinds:
+            self._kinds[pod.request] = self._find_kind(pod.request)
+        return self._kinds[pod.request]
+
+    def _find_kind(self, request: PodRequest) -> PodKind | None:
+        for card in sorted(self._cards, key=lambda card: (-self._cards[card], card)):
+            if (chosen := _chosen(request, (card,))) is not None and 0 < chosen[1] <= card.units:
+                percent = percent_of_units(chosen[1], card.units)
+                return PodKind(0, 0, chosen[2], percent, self._models(request.wishes))
+        return None
+
+    def _models(self, wishes: Wishes) -> frozenset[str]:
+        """Return the models that a pod accepts; empty for all models of the cluster."""
+        if not wishes.models and not wishes.not_models:
+            return frozenset()
+        models = frozenset(filter(None, self.rows.rows.models))
+        accepted = frozenset(model for model in models if wishes.model_refusal(model) is None)
+        return frozenset() if accepted == models else accepted
+
+
+def _chosen(request: PodRequest, layout: Sequence[PackedCard]) -> tuple[PackedCard, int, int] | None:
+    """Return a card of the first resource of a pod with cards, the units of each, and the number of cards."""
+    for resource, amount in request.amounts.items():
+        for card in layout:
+            if card.resource == resource:
+                if card.kind == "gpus":
+                    return card, card.units, amount
+                return card, amount // request.gpu_count, request.gpu_count
+    return None
+
+
+def _alike(card: PackedCard, other: PackedCard) -> bool:
+    return (card.resource, card.kind) == (other.resource, other.kind)
+
+
+def scores(losses: Numbers) -> list[int | None]:
+    """Return the scores of nodes from 0 to 10 by their losses: 10 for the best only; None where a loss is NaN."""
+    known = np.isfinite(losses)
+    if not known.any():
+        return [0 if np.isinf(loss) else None for loss in losses.tolist()]
+    more = np.minimum(1, np.where(known, losses, np.inf) - losses[known].min())
+    marks = np.where(best(losses), HIGHEST_SCORE, np.floor(HIGHEST_OF_OTHERS * (1 - more)))
+    return [None if unsaid else int(mark) for mark, unsaid in zip(marks.tolist(), np.isnan(losses), strict=True)]
+
+
+def best(losses: Numbers) -> Flags:
+    """Return which nodes lose least, as far as losses are told apart."""
+    known = np.isfinite(losses)
+    found: Flags = np.zeros(len(losses), np.bool_)
+    if known.any():
+        found[known] = rounded(losses[known]) == rounded(losses[known]).min()
+    return found
