@@ -29,14 +29,15 @@ _SETTINGS, _SHARED = "Options for config keys", "Options of several commands"
 
 def page() -> str:
     """Return the whole page."""
-    rows = {name: dict(_rows(name)) for name in sorted(COMMANDS)}
-    count = Counter(row for each in rows.values() for row in each.items())
-    settings = {names for each in SETTING_OPTIONS if (names := _names(each.names)) in rows["run"]}
-    shared = {row: None for each in rows.values() for row in each.items() if count[row] > 1 and row[0] not in settings}
+    rows = {name: list(_rows(name)) for name in sorted(COMMANDS)}
+    count = Counter(row for each in rows.values() for row in each)
+    named = {_names(each.names) for each in SETTING_OPTIONS}
+    settings = {row for row in rows["run"] if row[0] in named}
+    shared = [row for row in count if count[row] > 1 and row not in settings]
     lines = [_HEAD]
     for name, each in rows.items():
-        own = [row for row in each.items() if row[0] not in settings and row not in shared]
-        also = [names for names, text in each.items() if (names, text) in shared]
+        own = [row for row in each if row not in settings and row not in shared]
+        also = [row[0] for row in each if row in shared]
         lines += [*_command(name), *_table(own), *_also(also, settings=not settings.isdisjoint(each))]
     lines += [f"## {_SHARED}\n", *_table(shared)]
     lines += [f"## {_SETTINGS}\n", *_settings()]

@@ -298,7 +298,7 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_gpu_containers_over_limit",
-        "Containers that exceed their limit of GPU memory by 512 MiB.",
+        "Containers that exceed their limit of GPU memory by more than 512 MiB.",
         _GPU,
         lambda view: [
             (gpu, sum(each.over for each in (view.snapshot.usage or Usage()).containers if each.gpu == used.uuid))
@@ -340,7 +340,7 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_container_over_limit",
-        "1 if a container exceeds its limit of GPU memory by 512 MiB, 0 if not.",
+        "1 if a container exceeds its limit of GPU memory by more than 512 MiB, 0 if not.",
         _CONTAINER,
         lambda view: [
             (container, used.over)
