@@ -30,7 +30,7 @@ COMMANDS = {
     "partition": "Decide which GPU slices nodes make until SIGTERM.",
     "run": "Serve this node's GPUs to the kubelet until SIGTERM.",
     "schema": "Print the JSON Schema of the config.",
-    "simulate": "Compare placement policies on the pods of a trace.",
+    "simulate": "Compare placement policies on the pods of a trace or a cluster.",
     "version": "Print the version.",
     "web": "Show every GPU of a cluster in the browser.",
 }
