@@ -36,7 +36,7 @@ class UseReading(Struct, frozen=True):
     """Why the use is unknown, for people, without names of pods; empty where the use is known."""
 
 
-NOT_READ = UseReading(problem="gpushare web was started without --daemon-metrics, and reads no use")
+NOT_READ = UseReading(problem="it is not read, because gpushare web was started without --daemon-metrics")
 
 
 class UsedParts(Struct, frozen=True):

@@ -189,7 +189,7 @@ def test_the_file_has_the_rows_of_the_page_without_formulas() -> None:
     shown = page.all("", EVERYTHING)
     assert all(f'<th scope="col">{column}</th>' in shown for column in COLUMNS)
     assert '<a href="/?namespace=plain">plain</a>' in shown
-    assert "Use is unknown: gpushare web was started without --daemon-metrics, and reads no use" in shown
+    assert "Use is unknown: it is not read, because gpushare web was started without --daemon-metrics" in shown
     limited = page.csv(Viewer("alice", frozenset({"plain"}))).text
     assert [row[0] for row in csv.reader(io.StringIO(limited))] == ["Namespace", "plain", OTHERS]
     others = page.all("", Viewer("alice", frozenset({"plain"})))

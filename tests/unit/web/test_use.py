@@ -138,7 +138,8 @@ def test_what_is_not_measured_is_unknown_on_the_page_of_a_node() -> None:
     faults.take(picture.nodes, NOON)
     shown = NodePage(picture, faults).one("a", EVERYTHING) or ""
     assert (
-        "The use of the GPUs is unknown: gpushare web was started without --daemon-metrics, and reads no use" in shown
+        "The use of the GPUs is unknown: it is not read, because gpushare web was started without --daemon-metrics"
+        in shown
     )
     assert shown.count("<td>unknown</td><td>unknown</td><td>unknown</td>") == 2
     assert "0.0 GiB" not in shown
