@@ -107,15 +107,25 @@ class _ChosenSources(NamedTuple):
     """The options that say where nodes and pods are from, and what is changed of both."""
 
     nodes: Path | None
+    """The file of nodes."""
     pods: Path | None
+    """The file of pods."""
     cluster: bool
+    """Whether nodes and pods are those of the cluster, where no other option gives them."""
     generate_nodes: Sequence[WrittenNodes]
+    """Nodes with their shapes."""
     generate_pods: Sequence[Sequence[PodKind]]
+    """Pods, kind by kind."""
     add_nodes: Sequence[WrittenNodes]
+    """The nodes that are added."""
     remove_nodes: Sequence[str]
+    """The nodes that are removed: names, or numbers with models."""
     change_pods: Sequence[tuple[GpuRequest, GpuRequest]]
+    """What pods ask for, and what they are to ask for instead."""
     kubeconfig: Path | None
+    """The kubeconfig of the cluster; None for the usual one."""
     context: str | None
+    """The context of the kubeconfig; None for the current one."""
 
 
 def chosen_scenario(options: dict[str, Any]) -> Scenario:
@@ -173,9 +183,11 @@ def _pods(given: _ChosenSources, live: "LiveCluster | None") -> PodsFor:
 def _live(given: _ChosenSources) -> "LiveCluster":
     """Read the cluster."""
     # A simulation without a cluster need not wait until the client is imported.
+    from gpushare_plugin.base.log.form import configure_log  # noqa: PLC0415
     from gpushare_plugin.kube.client import Client  # noqa: PLC0415
     from gpushare_plugin.kube.whole_cluster.reading import PATIENT  # noqa: PLC0415
     from gpushare_plugin.simulator.live_cluster import read_live  # noqa: PLC0415
 
+    configure_log("console", "warning")
     client = Client(person_kubeconfig(given.kubeconfig), PATIENT, context=given.context)
     return asyncio.run(read_live(client))

@@ -41,7 +41,9 @@ class LiveCluster(Overview):
         """Start empty."""
         super().__init__()
         self._moving: dict[str, Pod] = {}
+        """The pods that a scheduler places, by UID."""
         self._staying: dict[str, Pod] = {}
+        """The pods that stay on their nodes, by UID."""
 
     def put_pod(self, found: ApiPod) -> None:
         """Take in a Pod, unless the Pod has ended."""

@@ -60,7 +60,7 @@ def changed_pods(
         if before not in found:
             asked = some_of([str(each) for each, _ in found.most_common()], _SHOWN)
             raise GpushareError(f"found no pod that asks for {before}; the pods ask for: {asked}")
-    said = [f"{found[before]:,} pods that ask for {before} ask for {after}" for before, after in instead.items()]
+    said = [f"{_pods(found[before])} for {after} instead of {before}" for before, after in instead.items()]
     return tuple(_asking(pod, instead) for pod in pods), said
 
 
@@ -131,6 +131,10 @@ def _models(nodes: Sequence[FoundNode]) -> list[str]:
 
 def _nodes(number: int) -> str:
     return f"{number:,} node{'' if number == 1 else 's'}"
+
+
+def _pods(number: int) -> str:
+    return "1 pod asks" if number == 1 else f"{number:,} pods ask"
 
 
 def _described(kind: NodeKind) -> str:

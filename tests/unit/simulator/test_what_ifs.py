@@ -55,7 +55,10 @@ def test_pods_ask_for_something_else() -> None:
         PodKind(1_000, 1, 0),
         PodKind(1, 1, 0),
     )
-    assert found.changes[0] == "2 pods that ask for 81 % of a GPU ask for 2 GPUs"
+    assert found.changes == [
+        "2 pods ask for 2 GPUs instead of 81 % of a GPU",
+        "1 pod asks for no GPU instead of 2 GPUs",
+    ]
 
 
 def test_pods_are_asked_for_with_the_models_of_the_changed_nodes() -> None:
