@@ -393,6 +393,21 @@ def test_notes_say_what_is_left_to_do() -> None:
     assert "kubectl -n kube-system exec deploy/gpushare-extender -- gpushare inspect\n" in notes
 
 
+@pytest.mark.parametrize("values", [ON, OWN], ids=["extender", "own scheduler"])
+def test_packing_scores_pods_without_gpus_by_a_second_entry(values: dict[str, Any]) -> None:
+    """The entry only scores, as heavily as the first, and the same extender answers; nothing else is asked of it."""
+    packing = {"scheduler": {**values["scheduler"], "placement": "packing", "packing": {"exact": True}}}
+    first, second = configuration(packing)["extenders"]
+    assert first == extender(values)
+    assert second.pop("prioritizeVerb") == "prioritize-others"
+    assert (second.pop("ignorable"), second.pop("httpTimeout")) == (True, "1s")
+    assert second == {key: first[key] for key in second}
+    assert {"urlPrefix", "weight", "nodeCacheCapable"} <= second.keys() < first.keys()
+    assert not {"filterVerb", "preemptVerb", "bindVerb", "managedResources"} & second.keys()
+    assert (set_variables(packing)["PLACEMENT"], set_variables(packing)["PACKING_EXACT"]) == ("packing", "true")
+    assert "PACKING_EXACT" not in set_variables(values)
+
+
 @pytest.mark.parametrize("values", [ON, OWN, EVERYTHING], ids=["extender", "own scheduler", "every value"])
 def test_kube_scheduler_asks_about_every_node(values: dict[str, Any]) -> None:
     """A pod may fit on the GPUs of one node only, which need not be in a sample."""

@@ -3,16 +3,23 @@
 import json
 import random
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpushare_plugin.extender.answers import WASTES_MORE
 from gpushare_plugin.kube.client import NODES, Client
+from gpushare_plugin.kube.objects import ApiPod
 from gpushare_plugin.kube.scheduling.lessons import LESSON, read
+from gpushare_plugin.kube.whole_cluster.extender_lease import extender_standing
+from gpushare_plugin.kube.whole_cluster.overview import read as read_cluster
+from gpushare_plugin.kube.whole_cluster.packed import PackedOverview
 from gpushare_plugin.packing.seen import Lesson
 from gpushare_plugin.testing.cluster import ApiServer
+from gpushare_plugin.testing.ports import claim_port
 from tests.chart.test_scheduler import configuration
 from tests.cluster.scheduler import Entry, Scheduler
 from tests.cluster.tasks import alongside
@@ -28,6 +35,7 @@ from tests.unit.extender.extenders import (
     node,
     pod,
 )
+from tests.unit.kube.cluster import QUICK
 from tests.waiting import until
 
 ROOM = {"cpu": "16", "memory": "64Gi"}
@@ -112,7 +120,10 @@ async def test_kube_scheduler_can_be_left_only_the_best_nodes(server: ApiServer,
 
 
 async def test_what_was_learned_is_in_the_lease(server: ApiServer, tmp_path: Path) -> None:
-    """A new extender learns from the pods that there are; a lesson is due with the hundredth pod, refused or not."""
+    """A new extender learns from the pods that there are; a lesson is due with the hundredth pod, refused or not.
+
+    With the lesson of the Lease, `gpushare explain` says of each node what the extender goes by.
+    """
     for number in range(60):
         a_pod(server, f"waits-{number}", 4)
     async with extender(server, tmp_path, policy="packing") as learning:
@@ -126,6 +137,28 @@ async def test_what_was_learned_is_in_the_lease(server: ApiServer, tmp_path: Pat
 
         await until(lambda: lesson() is not None)
         assert lesson() == Lesson({25: 60.0, 50: 40.0}, {frozenset(): 3_500.0})
+        asked = a_pod(server, "asked", {MEMORY: "8", "cpu": "1"})
+        scores = await learning.scores(asked, "busy", "half", "empty")
+        async with Client(server.kubeconfig(tmp_path / "person"), QUICK) as client:
+            standing = await extender_standing(client, "kube-system", datetime.now(UTC))
+            overview = await read_cluster(client, empty=lambda: PackedOverview(standing))
+        losses = overview.losses(msgspec.convert(asked, ApiPod))
+        assert {node: each.score for node, each in losses.items()} == scores
+        assert min(losses, key=lambda node: losses[node].loss) == "half"
+
+
+async def test_metrics_tell_what_is_of_no_use(server: ApiServer, tmp_path: Path) -> None:
+    """Of six GPUs half a GPU is allocated, and two are beside a CPU that is used up; no share was seen yet."""
+    probes = claim_port()
+    async with extender(server, tmp_path, policy="packing", probe_address=f"127.0.0.1:{probes}") as running:
+        async with running.http.get(f"http://127.0.0.1:{probes}/metrics") as page:
+            lines = (line.rpartition(" ") for line in (await page.text()).splitlines())
+        assert {name: value for name, _, value in lines if name.startswith("gpushare_extender_gpus")} == {
+            "gpushare_extender_gpus": "6.0",
+            "gpushare_extender_gpus_allocated": "0.5",
+            "gpushare_extender_gpus_stranded": "2.0",
+            "gpushare_extender_gpus_too_small": "0.0",
+        }
 
 
 async def test_pods_without_gpus_are_placed_as_ever_without_an_extender(server: ApiServer, tmp_path: Path) -> None:

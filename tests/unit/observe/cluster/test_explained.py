@@ -11,6 +11,7 @@ from gpushare_plugin.core.effect import IN_EFFECT, not_in_effect
 from gpushare_plugin.ledger.annotations import write_limits
 from gpushare_plugin.ledger.node import unreadable_node
 from gpushare_plugin.ledger.node_record import ResourceRecord
+from gpushare_plugin.ledger.packed import NodeLoss
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.quantity import units
 from gpushare_plugin.ledger.request import ContainerRequest, PodRequest
@@ -118,6 +119,17 @@ def test_a_pod_that_fits_is_told_where() -> None:
     said = text(explained(full(), memory(7)))
     assert "Fits on 1 of 2 nodes, by its GPUs:\n  gpu-1: 7 aliyun.com/gpu-mem on GPU0 (score 9)\n" in said
     assert "kubectl describe pod" in said
+
+
+def test_what_later_pods_lose_is_told_with_the_score() -> None:
+    """Where the policy `packing` decides, its score counts, and nodes that lose less stand first."""
+    cluster = full()
+    cluster.node("gpu-3", recorded(gpu("gpu-3", 0)))
+    told = Told({}, losses={"gpu-1": NodeLoss(0.456, 3), "gpu-3": NodeLoss(0.123, 10)})
+    said = text(explained(cluster, memory(7), told))
+    first, second = (line.strip() for line in said.splitlines() if "(score" in line)
+    assert first == "gpu-3: 7 aliyun.com/gpu-mem on GPU0 (score 10, loses 0.12 GPUs)"
+    assert second == "gpu-1: 7 aliyun.com/gpu-mem on GPU0 (score 3, loses 0.46 GPUs)"
 
 
 def test_a_pod_that_waits_for_victims_comes_first() -> None:
