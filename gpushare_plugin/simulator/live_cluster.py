@@ -14,7 +14,7 @@ from gpushare_plugin.kube.objects import ApiPod
 from gpushare_plugin.kube.pods import judged_pod
 from gpushare_plugin.kube.whole_cluster.overview import Overview, read
 from gpushare_plugin.ledger.constraints import Constraints
-from gpushare_plugin.ledger.demand import CPU
+from gpushare_plugin.ledger.demand import CPU, MEMORY
 from gpushare_plugin.ledger.kube_scheduler import admits
 from gpushare_plugin.ledger.node import Node
 from gpushare_plugin.ledger.pod import Pod
@@ -24,7 +24,6 @@ from gpushare_plugin.packing.rows import NodeKind
 from gpushare_plugin.simulator.shares import Shares, cards
 from gpushare_plugin.simulator.what_ifs import FoundNode
 
-_MEMORY = "memory"
 _STAYING = frozenset({"DaemonSet", "Node"})
 """The kinds of controllers whose pods stay where they are: DaemonSets, and Nodes with their static pods."""
 _NO_MODEL = frozenset({""})
@@ -86,7 +85,7 @@ class LiveCluster(Overview):
         return tuple(
             PodKind(
                 pod.needs.demand.resources.get(CPU, 0),
-                -(-pod.needs.demand.resources.get(_MEMORY, 0) // MIB),
+                -(-pod.needs.demand.resources.get(MEMORY, 0) // MIB),
                 gpus,
                 percent,
                 accepted(pod.request.wishes, pod.needs.constraints) if gpus else frozenset(),
@@ -107,7 +106,7 @@ def _kind(node: Node, taken: Mapping[str, int]) -> NodeKind:
     ((model, _),) = Counter(cards(node).values()).most_common(1)
     return NodeKind(
         cpu=max(0, node.allocatable.get(CPU, 0) - taken.get(CPU, 0)),
-        memory=max(0, node.allocatable.get(_MEMORY, 0) - taken.get(_MEMORY, 0)) // MIB,
+        memory=max(0, node.allocatable.get(MEMORY, 0) - taken.get(MEMORY, 0)) // MIB,
         gpus=len(cards(node)),
         model=model,
     )

@@ -1,7 +1,7 @@
 """What pods of a live cluster ask of its cards, in percent of a card.
 
 A share is a part of a card: of its memory, its replicas, its MIG instances or its compute. A slice, under MPS or by a
-MIG profile, is the part that the memory of the slice is of the memory of the card.
+MIG profile, is the part that the memory of the slice is of the memory of the card. All shares of a pod count as one.
 """
 
 from collections import Counter, defaultdict
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from gpushare_plugin.base.memory import MIB_PER_GIB
 from gpushare_plugin.ledger.node import Node, OfferedResource
-from gpushare_plugin.packing.pod_kind import WHOLE
+from gpushare_plugin.packing.pod_kind import WHOLE, percent_of_units
 from gpushare_plugin.slices.slice import slice_of
 
 
@@ -48,7 +48,7 @@ class Shares:
             elif kind == "cores":
                 compute += units
             elif most:
-                percent += _percent(units, most)
+                percent += percent_of_units(units, most) if units < most else -(-WHOLE * units // most)
         percent = percent or compute
         return (1, percent) if 0 < percent < WHOLE else (-(-percent // WHOLE), WHOLE)
 
@@ -70,13 +70,6 @@ def _units_of_card(offer: OfferedResource) -> int:
     for gpu in offer.gpus:
         units[gpu.index] += gpu.units
     return max(units.values(), default=0)
-
-
-def _percent(units: int, most: int) -> int:
-    """Return units of a card in percent, so that as many shares of the size fit on a card as by units."""
-    if units >= most:
-        return -(-WHOLE * units // most)
-    return max(1, min(-(-WHOLE * units // most), WHOLE // (most // units)))
 
 
 def _card_gib(node: Node) -> float:
