@@ -134,4 +134,4 @@ def test_the_goals_of_packing_are_read_from_what_was_simulated() -> None:
     assert found["packing ahead of fgd with churn, in points"].found == ours - theirs
     assert str(PackingGoal("what", 95.5, 95, 95.5)) == "met     what: found 95.50, expected 95 to 95.5"
     assert str(PackingGoal("what", 0.99, 1)) == "MISSED  what: found 0.99, expected at least 1"
-    assert not PackingGoal("what", math.nan, 1).met
+    assert not any(goal.met for goal in (PackingGoal("what", math.nan, 1), PackingGoal("what", 95.6, 95, 95.5)))

@@ -127,6 +127,7 @@ def test_the_tables_have_the_means_of_the_seeds() -> None:
     assert len(tables) == 6
     for table in (first, refused, left):
         assert [row.split()[0] for row in table] == ["POLICY", *PACKING]
+    assert "  ALLOCATED AT 100  " in first[0]
     seeds = [seed.filled[1].allocated for seed in report.policies[0].seeds]
     assert first[1].split()[2] == f"{sum(seeds) / 2:.2f}"
     assert refused[1].split()[4] == f"{report.policies[0].filled[-1].refused_pods.none:.2f}"

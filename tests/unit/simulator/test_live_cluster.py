@@ -19,10 +19,12 @@ from gpushare_plugin.simulator.what_ifs import FoundNode
 from tests.unit.observe.cluster.clusters import MEMORY, gpu, recorded
 
 GPU, SLICE, INSTANCE = "nvidia.com/gpu", "nvidia.com/gpu-10gb", "nvidia.com/mig-3g.20gb"
+SINGLE = "example.com/instance"
+"""A name for MIG instances that tells no profile."""
 KINDS = (
     MEMORY,
     ResourceRecord(name=GPU, kind="gpus"),
-    ResourceRecord(name="shared", kind="replicas"),
+    ResourceRecord(name=SINGLE, kind="gpus"),
     ResourceRecord(name=SLICE, kind="slices"),
     ResourceRecord(name=INSTANCE, kind="gpus"),
 )
@@ -41,11 +43,16 @@ def a100(node: str, index: int, units: int, **fields: object) -> GpuRecord:
 def of_nodes(**known: object) -> LiveCluster:
     """Return a cluster of three nodes with 32 cores and 64 GiB each: two T4, two A100, and one A100 that is cut."""
     live = LiveCluster()
-    instance = {"resource": INSTANCE, "profile": "3g.20gb", "memory_mib": 20_480}
+    instance = {"profile": "3g.20gb", "memory_mib": 20_480}
+    instances = [
+        a100("cut", 0, 1, uuid=uuid, resource=resource, **instance)
+        for uuid in ("MIG-1", "MIG-2")
+        for resource in (INSTANCE, SINGLE)
+    ]
     records = {
         "t4": recorded(t4(0), t4(1), t4(2, healthy=False)),
         "a100": recorded(a100("a100", 0, 40), a100("a100", 1, 1, resource=GPU), kinds=KINDS),
-        "cut": recorded(*[a100("cut", 0, 1, uuid=each, **instance) for each in ("MIG-1", "MIG-2")], kinds=KINDS),
+        "cut": recorded(*instances, kinds=KINDS),
     }
     for name, record in records.items():
         node = recorded_node(name, record)
@@ -103,6 +110,7 @@ def test_nodes_are_those_with_cards_that_pods_can_get() -> None:
         ({GPU: "1"}, "a100", (1, 100)),
         ({GPU: "2"}, "", (2, 100)),
         ({INSTANCE: "1"}, "cut", (1, 50)),
+        ({SINGLE: "1"}, "cut", (1, 50)),
         ({SLICE: "1"}, "", (1, 25)),
         ({}, "t4", (0, 100)),
     ],

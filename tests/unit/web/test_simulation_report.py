@@ -65,9 +65,10 @@ def test_axes_have_round_numbers_around_all_values(values: list[float], rows: li
     assert all(picture.rows[-1].at <= down <= picture.rows[0].at for _, down in picture.curves[0].points)
 
 
-def test_names_of_lines_are_apart() -> None:
-    """In the order of the ends of the lines, and in the picture, however close the ends are."""
-    values = {str(number): [0.0, number % 3 + number / 100] for number in range(12)}
+@pytest.mark.parametrize("start", [-9.0, 9.0])
+def test_names_of_lines_are_apart(start: float) -> None:
+    """In the order of the ends of the lines, and in the picture, at its top and at its bottom."""
+    values = {str(number): [start, number % 3 / 10 + number / 100] for number in range(12)}
     places = {curve.name: curve.name_at for curve in curves("", "", "", ["1", "2"], values).curves}
     ends = sorted(values, key=lambda name: -values[name][-1])
     found = [places[name] for name in ends]
