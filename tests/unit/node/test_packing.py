@@ -2,6 +2,7 @@
 
 import asyncio
 
+from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.chooser import OneGpu
 from gpushare_plugin.core.holding import Holding
 from gpushare_plugin.core.resource import Resource
@@ -11,9 +12,10 @@ from tests.nodes import a_node
 from tests.unit.sharing.settings import GPU_MEM, memory, only, planned
 
 
-def shared(*memory_gib: int, placement: str = "packing") -> Resource:
+def shared(*memory_gib: int, placement: str = "packing", unit: str = "1GiB") -> Resource:
     """Return the memory resource of a node with GPUs of these sizes, in GiB."""
-    return only(planned(a_node(*(size * 1024 for size in memory_gib)), sharing=memory(placement=placement)))
+    sharing = memory(placement=placement, unit=unit)
+    return only(planned(a_node(*(size * 1024 for size in memory_gib)), sharing=sharing))
 
 
 def ids(resource: Resource, gpu: int, first: int, count: int) -> list[str]:
@@ -51,17 +53,19 @@ async def test_a_node_learns_from_what_its_containers_get() -> None:
 
 async def test_containers_from_before_the_start_count_once() -> None:
     """An init container and the containers after it hold the same units; units of another config are left out."""
-    resource, packing = shared(20, 20), NodePacking()
+    before = shared(20, 20, unit="2GiB")
+    resource, packing = replace(shared(20, 20), retired=before.units.by_id), NodePacking()
 
     def holding(pod: int, container: str, units: list[str], name: str = GPU_MEM) -> Holding:
         return Holding("default", f"pod-{pod}", container, name, frozenset(units), f"uid-{pod}")
 
-    held = [holding(pod, "main", ids(resource, pod % 2, pod, 1)) for pod in range(FIRST_LESSON)]
-    held += [holding(0, "init", ids(resource, 0, 0, 1)), holding(11, "main", ["5f4c2a1b-4Gi-0"])]
-    held += [holding(12, "main", ids(resource, 0, 0, 15), "example.com/other"), holding(13, "", ids(resource, 1, 0, 9))]
+    held = [holding(pod, "main", ids(resource, 0, pod // 2, (8, 12)[pod % 2])) for pod in range(FIRST_LESSON)]
+    held += [holding(0, "init", ids(resource, 0, 0, 8)), holding(11, "main", ids(before, 0, 0, 9))]
+    held += [holding(12, "main", ids(resource, 0, 0, 9), "example.com/other"), holding(13, "", ids(resource, 1, 0, 9))]
     packing.resume([resource], held)
     await learned(packing)
-    assert values(packing, resource) == part_values({5: FIRST_LESSON})
+    # One more container with 40 percent would let each GPU of two such containers count.
+    assert values(packing, resource) == part_values({40: 5, 60: 5}) != part_values({40: 6, 60: 5})
 
 
 async def test_other_policies_learn_nothing() -> None:
