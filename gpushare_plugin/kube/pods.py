@@ -62,6 +62,13 @@ _LONGEST_CONTAINER = 63
 _LONGEST_TIME = 64
 """Number of characters read of a time; every valid time is shorter."""
 
+MIRROR = "kubernetes.io/config.mirror"
+"""The annotation of a mirror pod, with the UID of the static pod.
+
+Source: Kubernetes, pkg/kubelet/config/common.go (`kubernetes.io/config.hash` is the UID of a static pod) and
+pkg/kubelet/pod/mirror_client.go (the mirror pod has the same value in this annotation).
+"""
+
 _MOST_GATES = 8
 """Largest number of scheduling gates kept of a pod: a single gate is enough to hold the pod back."""
 
@@ -163,6 +170,13 @@ def _controller(owners: Iterable[OwnerReference]) -> str | None:
         if owner.controller:
             return owner.uid if len(owner.uid) <= _LONGEST_UID else None
     return None
+
+
+def controller_kind(found: ApiPod) -> str:
+    """Return the kind of the controller of a pod, such as `ReplicaSet`; `Node` for a static pod, empty without one."""
+    if MIRROR in found.metadata.annotations:
+        return "Node"
+    return next((owner.kind for owner in found.metadata.owner_references if owner.controller), "")
 
 
 def _runs(status: PodStatus) -> bool:

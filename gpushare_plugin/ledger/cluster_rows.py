@@ -29,8 +29,6 @@ MIB = 2**20
 
 _KINDS = ("memory", "gpus")
 """The kinds of units of cards with free pieces: memory, and whole GPUs."""
-_MIG_INSTANCE = "MIG-"
-"""The beginning of the UUIDs of MIG instances (NVIDIA, MIG user guide, Device Enumeration)."""
 
 
 class PackedCard(NamedTuple):
@@ -215,7 +213,7 @@ def _pieces(account: NodeAccount) -> list[_FreePiece]:
     for name, each in account.resources.items():
         if each.offer.kind in _KINDS:
             for gpu, free in zip(each.offer.gpus, each.free, strict=True):
-                if gpu.reason is None and gpu.units and not gpu.name.startswith(_MIG_INSTANCE):
+                if gpu.reason is None and gpu.units and not gpu.is_instance:
                     found.setdefault(
                         gpu.name, _FreePiece(PackedCard(name, each.offer.kind, gpu.units), gpu.product, free)
                     )

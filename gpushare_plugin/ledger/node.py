@@ -73,6 +73,11 @@ class OfferedGpu(Struct, frozen=True, gc=False):
     """The reason why no unit of the GPU can be allocated, None if units can be allocated."""
 
     @property
+    def is_instance(self) -> bool:
+        """Whether the GPU is a MIG instance, by its UUID (NVIDIA, MIG user guide, Device Enumeration)."""
+        return self.name.startswith("MIG-")
+
+    @property
     def label(self) -> str:
         """The name of the GPU in messages."""
         return f"GPU {gpu_label(self.index)}"

@@ -11,11 +11,12 @@ from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.kube.client import Client
 from gpushare_plugin.kube.objects import ApiPod
-from gpushare_plugin.kube.pods import judged_pod
+from gpushare_plugin.kube.pods import controller_kind, judged_pod
 from gpushare_plugin.kube.whole_cluster.overview import Overview, read
 from gpushare_plugin.ledger.constraints import Constraints
 from gpushare_plugin.ledger.demand import CPU, MEMORY
 from gpushare_plugin.ledger.kube_scheduler import admits
+from gpushare_plugin.ledger.moving import STAYING
 from gpushare_plugin.ledger.node import Node
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.request import Wishes
@@ -24,8 +25,6 @@ from gpushare_plugin.packing.rows import NodeKind
 from gpushare_plugin.simulator.shares import Shares, cards
 from gpushare_plugin.simulator.what_ifs import FoundNode
 
-_STAYING = frozenset({"DaemonSet", "Node"})
-"""The kinds of controllers whose pods stay where they are: DaemonSets, and Nodes with their static pods."""
 _NO_MODEL = frozenset({""})
 """The models of a pod that accepts no GPU of the cluster: each GPU has a model."""
 
@@ -48,8 +47,7 @@ class LiveCluster(Overview):
         """Take in a Pod, unless the Pod has ended."""
         pod = judged_pod(found)
         if not pod.phase_final:
-            owners = {owner.kind for owner in found.metadata.owner_references if owner.controller}
-            (self._moving if owners.isdisjoint(_STAYING) else self._staying)[pod.uid] = pod
+            (self._staying if controller_kind(found) in STAYING else self._moving)[pod.uid] = pod
 
     @property
     def _offering(self) -> Sequence[Node]:

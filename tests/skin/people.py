@@ -19,6 +19,9 @@ ASKED: dict[str, tuple[str, ...]] = {
     "explain-large.json": ("explain", "large", "-n", "team", "-o", "json"),
     "explain-slice.txt": ("explain", "slice", "-n", "team"),
     "explain-held.txt": ("explain", "held", "-n", "team"),
+    "explain-stranded.txt": ("explain", "--stranded"),
+    "explain-stranded.json": ("explain", "--stranded", "-o", "json"),
+    "explain-important-stranded.txt": ("explain", "important", "-n", "team", "--stranded"),
     "explain-unknown.txt": ("explain", "nobody", "-n", "team"),
 }
 

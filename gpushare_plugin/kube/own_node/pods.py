@@ -19,7 +19,7 @@ from gpushare_plugin.kube.collection import (
     raise_forbidden,
 )
 from gpushare_plugin.kube.objects import ApiPod
-from gpushare_plugin.kube.pods import claims_of, pod_of
+from gpushare_plugin.kube.pods import MIRROR, claims_of, pod_of
 from gpushare_plugin.ledger.annotations import (
     ACK_ALLOCATION,
     ALIYUN_ASSIGNED,
@@ -41,12 +41,6 @@ REMEDY = "grant list and watch of pods, and patch of pods/status (in the chart: 
 
 _WRITTEN = (ALLOCATION, LIMITS, ALIYUN_INDEX, ALIYUN_ASSIGNED, ACK_ALLOCATION)
 
-_MIRROR = "kubernetes.io/config.mirror"
-"""The annotation of a mirror pod, with the UID of the static pod.
-
-Source: Kubernetes, pkg/kubelet/config/common.go (`kubernetes.io/config.hash` is the UID of a static pod) and
-pkg/kubelet/pod/mirror_client.go (the mirror pod has the same value in this annotation).
-"""
 _LONGEST_UID = 64
 
 
@@ -179,6 +173,6 @@ def _own(found: ApiPod) -> Pod:
     statuses = (*found.status.init_container_statuses, *found.status.container_statuses)
     # `<runtime>://<ID>`
     ids = tuple((status.name, id_) for status in statuses if (id_ := status.container_id.rpartition("://")[2]))
-    static_uid = annotations.get(_MIRROR, "")[:_LONGEST_UID]
+    static_uid = annotations.get(MIRROR, "")[:_LONGEST_UID]
     claims = tuple(claims_of(found))
     return replace(pod_of(found), written=written, container_ids=ids, static_uid=static_uid, claims=claims)

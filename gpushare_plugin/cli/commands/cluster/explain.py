@@ -2,10 +2,11 @@
 
 import asyncio
 import gc
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
@@ -22,23 +23,26 @@ from gpushare_plugin.cli.output import output_style, show, show_json, warn
 from gpushare_plugin.kube.client import Client, ClusterError
 from gpushare_plugin.kube.names import WHAT_ANYONE_CAN_DO
 from gpushare_plugin.kube.objects import ApiPod
-from gpushare_plugin.kube.pods import pod_of
+from gpushare_plugin.kube.pods import judged_pod, pod_of
 from gpushare_plugin.kube.whole_cluster.extender_lease import extender_standing
+from gpushare_plugin.kube.whole_cluster.movable import MovableOverview
 from gpushare_plugin.kube.whole_cluster.overview import Overview, read, read_pod
 from gpushare_plugin.kube.whole_cluster.packed import PackedOverview
 from gpushare_plugin.kube.whole_cluster.pod_claims import read_claims
 from gpushare_plugin.kube.whole_cluster.reading import PATIENT
 from gpushare_plugin.kube.whole_cluster.waiting import reasons_of
 from gpushare_plugin.ledger.standing import ExtenderStanding
+from gpushare_plugin.observe.cluster import stranded_words
 from gpushare_plugin.observe.cluster.explained import lines
-from gpushare_plugin.observe.cluster.explanation import Told, explain
+from gpushare_plugin.observe.cluster.explanation import Explanation, Told, explain
+from gpushare_plugin.observe.cluster.stranded import StrandedReport, stranded_cards, stranded_room
 from gpushare_plugin.observe.cluster.verdict import with_verdict
-from gpushare_plugin.observe.parts import encode
+from gpushare_plugin.observe.parts import Part, encode
 from gpushare_plugin.partitioner.outlook import JudgedOverview, partitioners
 
 
 @click.command("explain", short_help="Explain why a pod gets no GPU, or why it has the one it has.")
-@click.argument("pod", shell_complete=completing.pods)
+@click.argument("pod", required=False, shell_complete=completing.pods)
 @click.option(
     "-n",
     "--namespace",
@@ -49,11 +53,24 @@ from gpushare_plugin.partitioner.outlook import JudgedOverview, partitioners
 @click.option(
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format; json has every node."
 )
+@click.option(
+    "--stranded",
+    is_flag=True,
+    help="List which few pods, if moved, would free cards or, with POD, room for a waiting pod. Nothing is changed.",
+)
 @extender_namespace_option
 @partitioner_namespace_option
 @person_kubeconfig_option
 @context_option
-def command(pod: str, output: str, kubeconfig: Path | None, context: str | None, **namespaces: str | None) -> None:
+def command(
+    *,
+    pod: str | None,
+    output: str,
+    stranded: bool,
+    kubeconfig: Path | None,
+    context: str | None,
+    **namespaces: str | None,
+) -> None:
     """Explain why a pod gets no GPU, node by node, and what to change; or which GPUs a pod has, and by whose word.
 
     POD is NAME or NAMESPACE/NAME. Slices and ResourceClaims for the pod are explained, too.
@@ -63,19 +80,47 @@ def command(pod: str, output: str, kubeconfig: Path | None, context: str | None,
     configure_log("console", "warning")
     # Almost nothing of a cluster that is read once is garbage, and to look for it takes as long as to read it.
     gc.disable()
-    pod, namespaces["namespace"] = _named(pod, namespaces["namespace"])
     client = Client(kubeconfig, PATIENT, context=context)
+    if pod is not None:
+        pod, namespaces["namespace"] = _named(pod, namespaces["namespace"])
+    if stranded:
+        _show(asyncio.run(_stranded(client, pod, namespaces["namespace"])), stranded_words.lines, output)
+    elif pod is None:
+        raise click.UsageError("Missing argument 'POD'.")
+    else:
+        _show(_explained(client, pod, namespaces), lines, output)
+
+
+Shown = TypeVar("Shown", bound=Part)
+
+
+def _show(report: Shown, words: Callable[[Shown], Iterable[str]], output: str) -> None:
+    """Print a report as JSON, or in words."""
+    if output == "json":
+        show_json(encode(report, indent=2))
+    else:
+        show(words(report), output_style())
+
+
+async def _stranded(client: Client, name: str | None, namespace: str | None) -> StrandedReport:
+    """Return which few pods, if moved, would free cards, or room for a pod."""
+    async with client:
+        overview = await read(client, empty=MovableOverview)
+        if name is None:
+            return stranded_cards(overview.account, overview.controllers)
+        found = judged_pod(await read_pod(client, namespace or await client.namespace(), name))
+    return stranded_room(overview.account, overview.controllers, found)
+
+
+def _explained(client: Client, pod: str, namespaces: Mapping[str, str | None]) -> Explanation:
+    """Return why a pod gets no GPU, or why the pod has the one it has."""
     (found, extender, overview, slices), (claims, of_claims) = asyncio.run(_read_all(client, pod, namespaces))
     told = Told(
         found.metadata.annotations, found.spec.scheduler_name, tuple(reasons_of(found)), extender, slices, claims
     )
     if isinstance(overview, PackedOverview):
         told = structs.replace(told, losses=overview.losses(found))
-    explanation = with_verdict(explain(overview.account, pod_of(found), told), of_claims)
-    if output == "json":
-        show_json(encode(explanation, indent=2))
-    else:
-        show(lines(explanation), output_style())
+    return with_verdict(explain(overview.account, pod_of(found), told), of_claims)
 
 
 def _named(pod: str, namespace: str | None) -> tuple[str, str | None]:
