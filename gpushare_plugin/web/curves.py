@@ -10,6 +10,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 632, 12, 296
 """The edges of the field where lines are; the names of the lines stand to the right."""
 _BETWEEN = 18
 """The least distance between two names."""
+_MOST_COLUMNS = 16
+"""The most numbers at the horizontal axis."""
 _COLORS = ("c0", "c1", "c4", "c8", "c6", "c3", "c2", "c5")
 """Classes of colours in the style sheet, those that differ most first."""
 
@@ -82,7 +84,7 @@ def curves(title: str, across: str, down: str, columns: Sequence[str], values: M
             )
             for number, (name, line) in enumerate(values.items())
         ],
-        [Tick(*each) for each in zip(places, columns, strict=True)],
+        [Tick(*each) for each in zip(places, columns, strict=True)][:: -(-len(columns) // _MOST_COLUMNS)],
         [
             Tick(height(low + step * number), f"{low + step * number:g}")
             for number in range(round((high - low) / step) + 1)

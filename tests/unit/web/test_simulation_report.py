@@ -65,6 +65,15 @@ def test_axes_have_round_numbers_around_all_values(values: list[float], rows: li
     assert all(picture.rows[-1].at <= down <= picture.rows[0].at for _, down in picture.curves[0].points)
 
 
+def test_numbers_of_many_columns_have_room() -> None:
+    """Of a thousand seeds, every 63rd has its number; the lines have all of them."""
+    seeds = [str(number) for number in range(1, 1001)]
+    picture = curves("", "", "", seeds, {"a": [0.0] * 1000})
+    assert [tick.text for tick in picture.columns][:3] == ["1", "64", "127"]
+    assert len(picture.columns) == 16
+    assert len(picture.curves[0].points) == 1000
+
+
 @pytest.mark.parametrize("start", [-9.0, 9.0])
 def test_names_of_lines_are_apart(start: float) -> None:
     """In the order of the ends of the lines, and in the picture, at its top and at its bottom."""
