@@ -128,11 +128,15 @@ class ClusterRows:
 
     def node_changed(self, name: str) -> None:
         """Note that a node, or what pods hold of its GPUs, has changed."""
-        self._changed[name] = None
+        if name in self._account.nodes or name in self._row_of:
+            self._changed[name] = None
+        else:  # gone before it got a row
+            self._changed.pop(name, None)
 
     def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
         """Note a new, changed or deleted pod."""
-        self._changed.update(dict.fromkeys(self._beside.replace(before, after)))
+        for node in self._beside.replace(before, after):
+            self.node_changed(node)
 
     def refresh(self) -> None:
         """Compute the rows of changed nodes anew."""

@@ -13,7 +13,7 @@ from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.cluster_rows import MIB, ClusterRows, PackedCard
 from gpushare_plugin.ledger.demand import CPU, MEMORY
 from gpushare_plugin.ledger.pod import Pod
-from gpushare_plugin.ledger.request import PodRequest, Wishes
+from gpushare_plugin.ledger.request import PodRequest, Wishes, essence
 from gpushare_plugin.ledger.verdicts import HIGHEST_SCORE
 from gpushare_plugin.packing.costs import sizes_in_percent
 from gpushare_plugin.packing.packed_gpus import PackedGpus
@@ -25,7 +25,7 @@ from gpushare_plugin.packing.seen import Lesson
 MOST_SEEN = 2**16
 """The number of pods that are remembered as seen: a pod is asked about again and again until it has a node."""
 
-MOST_KINDS = 1024
+MOST_KINDS = 256
 """The number of different requests whose sizes are remembered."""
 
 HIGHEST_OF_OTHERS = 5
@@ -178,9 +178,10 @@ class PackedCluster:
         self.refresh()
         if self._cards is not self.rows.cards or len(self._kinds) > MOST_KINDS:
             self._cards, self._kinds = self.rows.cards, {}
-        if pod.request not in self._kinds:
-            self._kinds[pod.request] = self._find_kind(pod.request)
-        return self._kinds[pod.request]
+        request = essence(pod.request)
+        if request not in self._kinds:
+            self._kinds[request] = self._find_kind(request)
+        return self._kinds[request]
 
     def _find_kind(self, request: PodRequest) -> PodKind | None:
         for card in sorted(self._cards, key=lambda card: (-self._cards[card], card)):
