@@ -21,7 +21,7 @@ from gpushare_plugin.extender.protocol import (
 from gpushare_plugin.kube.pods import pod_of, request_of
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.disruption import Disruptions
-from gpushare_plugin.ledger.packed import PackedCluster
+from gpushare_plugin.ledger.packed import NO_SCORE, PackedCluster
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.verdicts import FITS, Fit, Misfit, Verdict
 from gpushare_plugin.ledger.victims import MOST_TRIED, EvictionCosts, VictimCandidates
@@ -131,8 +131,12 @@ def prioritize(account: ClusterAccount, asked: Arguments, packed: PackedCluster 
     if not account.concerns(pod.request):
         return [HostPriority(name, 0) for name in names]
     verdicts = _verdicts(account, pod, names)
-    scores = {} if packed is None else packed.scores(pod, [name for name in names if isinstance(verdicts[name], Fit)])
-    return [HostPriority(name, scores[name] if name in scores else verdicts[name].score) for name in names]
+    found = [verdicts[name] for name in names]
+    scores = [each.score for each in found]
+    if packed is not None:
+        known = packed.scores(pod, names, [isinstance(each, Fit) for each in found])
+        scores = [score if said == NO_SCORE else said for score, said in zip(scores, known, strict=True)]
+    return list(map(HostPriority, names, scores))
 
 
 def prioritize_others(
@@ -145,8 +149,9 @@ def prioritize_others(
     """
     names = _names(asked)
     pod = pod_of(asked.pod, measured=packed is not None)
-    scores = {} if packed is None or account.concerns(pod.request) else packed.scores(pod, names)
-    return [HostPriority(name, scores.get(name, 0)) for name in names]
+    if packed is None or account.concerns(pod.request):
+        return [HostPriority(name, 0) for name in names]
+    return list(map(HostPriority, names, [max(0, score) for score in packed.scores(pod, names)]))
 
 
 def _names(asked: Arguments) -> list[str]:

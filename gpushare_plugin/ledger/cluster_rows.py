@@ -12,6 +12,7 @@ they are being deleted. Pods with a Binding in progress count as bound.
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -122,9 +123,9 @@ class ClusterRows:
                     self._cards[card] += number
         return self._cards
 
-    def row_of(self, node: str) -> int:
-        """Return the row of a node, -1 for an unknown node."""
-        return self._row_of.get(node, -1)
+    def rows_of(self, nodes: Sequence[str]) -> Integers:
+        """Return the row of each node, -1 for an unknown node."""
+        return np.fromiter(map(self._row_of.get, nodes, repeat(-1)), np.int64, len(nodes))
 
     def node_changed(self, name: str) -> None:
         """Note that a node, or what pods hold of its GPUs, has changed."""

@@ -13,9 +13,10 @@ from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.cluster_rows import MIB, ClusterRows, PackedCard
 from gpushare_plugin.ledger.demand import CPU, MEMORY
 from gpushare_plugin.ledger.pod import Pod
+from gpushare_plugin.ledger.quantity import LARGEST_AMOUNT
 from gpushare_plugin.ledger.request import PodRequest, Wishes, essence
 from gpushare_plugin.ledger.verdicts import HIGHEST_SCORE
-from gpushare_plugin.packing.costs import sizes_in_percent
+from gpushare_plugin.packing.costs import NO_ROOM
 from gpushare_plugin.packing.packed_gpus import PackedGpus
 from gpushare_plugin.packing.pod_kind import WHOLE, PodKind, percent_of_units
 from gpushare_plugin.packing.policy import FEEDING, Learned, rounded
@@ -35,6 +36,10 @@ The distance from the best is to outweigh kube-scheduler's own scores, which spr
 """
 
 
+NO_SCORE = -1
+"""Stands for the score of a node where the policy has no say."""
+
+
 class NodeLoss(NamedTuple):
     """What later pods lose if a pod goes to a node."""
 
@@ -48,11 +53,22 @@ class _Sizes(NamedTuple):
     """What a pod takes of the cards of each layout."""
 
     sizes: Integers
-    """The units of a card, by layout and column; 0 for a card that the pod cannot have."""
-    units: Integers
-    """The units of all cards, by layout and column."""
+    """The units of a card, by layout and column; LARGEST_AMOUNT for a card that the pod cannot have."""
+    percents: Integers
+    """The same in percent of the card; NO_ROOM for a card that the pod cannot have."""
     counts: Integers
     """The number of cards, by layout; 0 where the pod has none of the cards."""
+
+
+class _AskedCards(NamedTuple):
+    """What a pod asks of cards."""
+
+    of: tuple[str, str]
+    """The resource of the cards, and the kind of the units."""
+    size: int
+    """The units of each card."""
+    number: int
+    """The number of cards."""
 
 
 class PackedCluster:
@@ -112,33 +128,42 @@ class PackedCluster:
         losses = np.full(len(nodes), np.nan)
         if pod.request.policy not in {None, "packing"}:
             return losses
-        rows = np.array([self.rows.row_of(node) for node in nodes], np.int64)
+        rows = self.rows.rows_of(nodes)
         asked = rows >= 0
         if pod.request.policy is None:
-            asked &= ~self.rows.other_policy[rows]
+            asked[asked] = ~self.rows.other_policy[rows[asked]]
+        losses[asked] = self._losses(pod, rows[asked])
+        return losses
+
+    def _losses(self, pod: Pod, rows: Integers) -> Numbers:
+        """Return the loss on each row; NaN where the pod has none of the cards."""
         demand = pod.needs.demand.resources
         cpu, memory = demand.get(CPU, 0), -(-demand.get(MEMORY, 0) // MIB)
         if not self._account.concerns(pod.request):
-            losses[asked] = self._policy.losses(PodKind(cpu, memory, 0), rows[asked])[1]
-            return losses
+            return self._policy.losses(PodKind(cpu, memory, 0), rows)[1]
         found = self._sizes(pod.request)
-        counts = np.where(asked, found.counts[self.rows.layout[rows]], 0)
+        losses, counts = np.full(len(rows), np.nan), found.counts[self.rows.layout[rows]]
         for count in np.unique(counts[counts > 0]).tolist():
             among = counts == count
-            kind = PodKind(cpu, memory, count)
-            losses[among] = self._policy.losses(kind, rows[among], self._percents(found, rows[among]))[1]
+            percents = self._percents(found, rows[among])
+            losses[among] = self._policy.losses(PodKind(cpu, memory, count), rows[among], percents)[1]
         return losses
 
-    def scores(self, pod: Pod, nodes: Sequence[str]) -> dict[str, int]:
-        """Return the scores of the nodes that have room for a pod, without nodes where the policy has no say."""
-        found = zip(nodes, scores(self.losses(pod, nodes)), strict=True)
-        return {node: score for node, score in found if score is not None}
+    def scores(self, pod: Pod, nodes: Sequence[str], fits: Sequence[bool] = ()) -> list[int]:
+        """Return the score of each node, NO_SCORE where the policy has no say, and on nodes without room for the pod.
+
+        `fits` tells which nodes have room; empty if all have.
+        """
+        losses = self.losses(pod, nodes)
+        if fits:
+            losses[~np.array(fits)] = np.nan
+        return scores(losses)
 
     def node_losses(self, pod: Pod, nodes: Sequence[str]) -> dict[str, NodeLoss]:
         """Return losses and scores of the nodes that have room for a pod, without nodes where the policy has no say."""
         losses = self.losses(pod, nodes)
-        found = zip(nodes, losses.tolist(), scores(losses), strict=True)
-        return {node: NodeLoss(loss, score) for node, loss, score in found if score is not None and np.isfinite(loss)}
+        found = zip(nodes, losses.tolist(), scores(losses), np.isfinite(losses).tolist(), strict=True)
+        return {node: NodeLoss(loss, score) for node, loss, score, known in found if known}
 
     def best(self, pod: Pod, nodes: Sequence[str]) -> list[str]:
         """Return the nodes that lose least, and the nodes where the policy has no say; all have room for the pod."""
@@ -160,18 +185,24 @@ class PackedCluster:
 
     def _percents(self, found: _Sizes, rows: Integers) -> Integers:
         layouts = self.rows.layout[rows]
-        return sizes_in_percent(found.sizes[layouts], self.rows.free[rows], found.units[layouts])
+        # Rounding may leave a piece a little smaller than the last share that fits.
+        percents = np.minimum(found.percents[layouts], self.rows.rows.free[rows])
+        return np.where(self.rows.free[rows] >= found.sizes[layouts], percents, NO_ROOM)
 
     def _sizes(self, request: PodRequest) -> _Sizes:
         layouts, columns = self.rows.layouts, self.rows.free.shape[1]
-        sizes = np.zeros((len(layouts), columns), np.int64)
-        units, counts = np.zeros_like(sizes), np.zeros(len(layouts), np.int64)
+        sizes = np.full((len(layouts), columns), LARGEST_AMOUNT, np.int64)
+        percents, counts = np.full_like(sizes, NO_ROOM), np.zeros(len(layouts), np.int64)
         for place, layout in enumerate(layouts):
-            units[place, : len(layout)] = [card.units for card in layout]
-            if (chosen := _chosen(request, layout)) is not None and chosen[2] <= len(layout):
-                card, size, counts[place] = chosen
-                sizes[place, : len(layout)] = [size * _alike(card, each) for each in layout]
-        return _Sizes(sizes, units, counts)
+            chosen = _chosen(request, layout)
+            if chosen is None or not 0 < chosen.number <= len(layout):
+                continue
+            counts[place] = chosen.number
+            for column, card in enumerate(layout):
+                if (card.resource, card.kind) == chosen.of and 0 < chosen.size <= card.units:
+                    sizes[place, column] = chosen.size
+                    percents[place, column] = percent_of_units(chosen.size, card.units)
+        return _Sizes(sizes, percents, counts)
 
     def _kind_seen(self, pod: Pod) -> PodKind | None:
         """Return a pod as the policy learns from it, on the commonest card that it fits; None without such a card."""
@@ -185,9 +216,9 @@ class PackedCluster:
 
     def _find_kind(self, request: PodRequest) -> PodKind | None:
         for card in sorted(self._cards, key=lambda card: (-self._cards[card], card)):
-            if (chosen := _chosen(request, (card,))) is not None and 0 < chosen[1] <= card.units:
-                percent = percent_of_units(chosen[1], card.units)
-                return PodKind(0, 0, chosen[2], percent, self._models(request.wishes))
+            if (chosen := _chosen(request, (card,))) is not None and 0 < chosen.size <= card.units:
+                percent = percent_of_units(chosen.size, card.units)
+                return PodKind(0, 0, chosen.number, percent, self._models(request.wishes))
         return None
 
     def _models(self, wishes: Wishes) -> frozenset[str]:
@@ -199,29 +230,27 @@ class PackedCluster:
         return frozenset() if accepted == models else accepted
 
 
-def _chosen(request: PodRequest, layout: Sequence[PackedCard]) -> tuple[PackedCard, int, int] | None:
-    """Return a card of the first resource of a pod with cards, the units of each, and the number of cards."""
+def _chosen(request: PodRequest, layout: Sequence[PackedCard]) -> _AskedCards | None:
+    """Return what a pod asks of cards, by the first of its resources with cards; None without such a resource."""
     for resource, amount in request.amounts.items():
         for card in layout:
             if card.resource == resource:
-                if card.kind == "gpus":
-                    return card, card.units, amount
-                return card, amount // request.gpu_count, request.gpu_count
+                whole = card.kind == "gpus"
+                size, count = (card.units, amount) if whole else (amount // request.gpu_count, request.gpu_count)
+                return _AskedCards((resource, card.kind), size, count)
     return None
 
 
-def _alike(card: PackedCard, other: PackedCard) -> bool:
-    return (card.resource, card.kind) == (other.resource, other.kind)
-
-
-def scores(losses: Numbers) -> list[int | None]:
-    """Return the scores of nodes from 0 to 10 by their losses: 10 for the best only; None where a loss is NaN."""
+def scores(losses: Numbers) -> list[int]:
+    """Return the scores of nodes from 0 to 10 by their losses: 10 for the best only; NO_SCORE where a loss is NaN."""
     known = np.isfinite(losses)
-    if not known.any():
-        return [0 if np.isinf(loss) else None for loss in losses.tolist()]
-    more = np.minimum(1, np.where(known, losses, np.inf) - losses[known].min())
-    marks = np.where(best(losses), HIGHEST_SCORE, np.floor(HIGHEST_OF_OTHERS * (1 - more)))
-    return [None if unsaid else int(mark) for mark, unsaid in zip(marks.tolist(), np.isnan(losses), strict=True)]
+    marks = np.where(np.isnan(losses), NO_SCORE, 0)
+    if known.any():
+        more = np.minimum(1, losses[known] - losses[known].min())
+        marks[known] = np.floor(HIGHEST_OF_OTHERS * (1 - more))
+        marks[best(losses)] = HIGHEST_SCORE
+    found: list[int] = marks.tolist()
+    return found
 
 
 def best(losses: Numbers) -> Flags:

@@ -148,8 +148,7 @@ def contents(rows: ClusterRows, names: list[str]) -> list[object]:
     rows.refresh()
     of, policy = rows.rows, rows.policy
     found: list[object] = []
-    for name in names:
-        row = rows.row_of(name)
+    for row in rows.rows_of(names).tolist():
         numbers = [of.gpus, of.cpu, of.memory, of.free_cpu, of.free_memory, of.free_percent, of.free_whole]
         state = [policy.room, policy.balanced, policy.idle]
         cards = rows.layouts[rows.layout[row]]
@@ -206,6 +205,7 @@ def test_a_cluster_loses_what_a_simulation_loses() -> None:
 
 def test_only_cards_that_can_be_used_have_free_pieces() -> None:
     """A MIG instance is no whole GPU, and slices and faulty GPUs are no cards: no room is lost there."""
+    assert np.isnan(cluster()[1].losses(asking(WHOLE), ["unknown"])).all()
     account, packed = cluster(mixed_node())
     assert (packed.gpus().gpus, packed.gpus().allocated) == (3, 0)
     ((whole,), (share,)) = packed.losses(asking(WHOLE), ["mixed"]), packed.losses(asking(memory(4)), ["mixed"])
@@ -290,13 +290,13 @@ def test_pods_are_seen_once_and_in_the_order_of_their_creation() -> None:
     ("losses", "expected"),
     [
         ([0.5, 0.501, 0.52, 1.6], [10, 10, 4, 0]),
-        ([np.nan, 0.0, np.inf], [None, 10, 0]),
-        ([np.nan], [None]),
+        ([np.nan, 0.0, np.inf], [-1, 10, 0]),
+        ([np.nan], [-1]),
         ([np.inf], [0]),
         ([], []),
     ],
 )
-def test_only_the_best_get_the_highest_score(losses: list[float], expected: list[int | None]) -> None:
+def test_only_the_best_get_the_highest_score(losses: list[float], expected: list[int]) -> None:
     """Others get half of it at most, less for each part of a GPU that is lost; a node without a loss gets none."""
     assert scores(np.array(losses)) == expected
     assert best(np.array(losses)).tolist() == [score == 10 for score in expected]
