@@ -44,6 +44,7 @@ from gpushare_plugin.ledger.pod import (
     has_ended,
     shared_labels,
 )
+from gpushare_plugin.ledger.product_label import PRODUCT
 from gpushare_plugin.ledger.quantity import LARGEST_AMOUNT, QuantityError, thousandths, units
 from gpushare_plugin.ledger.request import (
     MOST_CONTAINERS,
@@ -77,9 +78,9 @@ def pod_of(found: ApiPod, *, evictable: bool = False, measured: bool = False) ->
     """Return a pod without its needs; no content of a pod is an error.
 
     Only an `evictable` pod has its start and its labels, because labels change while everything else of a pod stays. Of
-    its needs, a `measured` pod has the CPU and the memory that it takes of its node.
+    its needs, a `measured` pod has the CPU and the memory that it takes of its node, and the models that it accepts.
     """
-    needs = shared_needs(Constraints(), _cpu_and_memory(found)) if measured else NOT_READ
+    needs = shared_needs(_constraints_on_models(found), _cpu_and_memory(found)) if measured else NOT_READ
     return _pod(found, request_of(found), needs, evictable=evictable)
 
 
@@ -283,6 +284,12 @@ def constraints_of(pod: ApiPod) -> Constraints:
     """Return all that a pod needs of a node except resources and ports, even if they are too many to keep."""
     spec = pod.spec
     return Constraints(tuple(sorted(spec.node_selector.items())), _terms(spec.affinity), spec.tolerations)
+
+
+def _constraints_on_models(pod: ApiPod) -> Constraints:
+    """Return the constraints on the label with the model of GPUs; none of a pod with too many constraints to keep."""
+    found = constraints_of(pod)
+    return Constraints() if found.excess is not None else found.about(PRODUCT)
 
 
 def _terms(affinity: Affinity | None) -> tuple[Term, ...] | None:

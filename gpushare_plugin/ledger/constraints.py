@@ -162,6 +162,12 @@ class Constraints(Struct, frozen=True, cache_hash=True, weakref=True):
             {_RULES: MOST_RULES, _VALUES: MOST_VALUES, _CHARACTERS: MOST_CHARACTERS},
         )
 
+    def about(self, key: str) -> "Constraints":
+        """Return the constraints on one label alone: none where another alternative of the affinity leaves it open."""
+        selector = tuple([each for each in self.selector if each[0] == key])
+        terms = [Term(tuple([each for each in term.labels if each.key == key])) for term in self.affinity or ()]
+        return Constraints(selector, tuple(terms) if terms and all(term.labels for term in terms) else None)
+
     def tolerates(self, taint: Taint) -> bool:
         """Return whether any toleration of the pod tolerates a taint."""
         return any(toleration.tolerates(taint) for toleration in self.tolerations)

@@ -11,8 +11,10 @@ import numpy as np
 from gpushare_plugin.base.recently_used import RecentlyUsed
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.cluster_rows import MIB, ClusterRows, PackedCard
+from gpushare_plugin.ledger.constraints import Constraints
 from gpushare_plugin.ledger.demand import CPU, MEMORY
 from gpushare_plugin.ledger.pod import Pod
+from gpushare_plugin.ledger.product_label import PRODUCT, product_value
 from gpushare_plugin.ledger.quantity import LARGEST_AMOUNT
 from gpushare_plugin.ledger.request import PodRequest, Wishes, essence
 from gpushare_plugin.ledger.verdicts import HIGHEST_SCORE
@@ -27,7 +29,10 @@ MOST_SEEN = 2**16
 """The number of pods that are remembered as seen: a pod is asked about again and again until it has a node."""
 
 MOST_KINDS = 256
-"""The number of different requests whose sizes are remembered."""
+"""The number of different requests whose sizes and models are remembered."""
+
+NO_MODEL = frozenset({""})
+"""The models of a pod that accepts none of the cluster's."""
 
 HIGHEST_OF_OTHERS = 5
 """The highest score of nodes that lose more than the best.
@@ -82,7 +87,7 @@ class PackedCluster:
         self._policy = self.rows.policy
         self._seen = RecentlyUsed[str, None](MOST_SEEN)
         self._cards = self.rows.cards
-        self._kinds: dict[PodRequest, PodKind | None] = {}
+        self._kinds: dict[tuple[PodRequest, Constraints], PodKind | None] = {}
         """What `_find_kind` found while the cards were the same."""
 
     def refresh(self) -> None:
@@ -209,25 +214,30 @@ class PackedCluster:
         self.refresh()
         if self._cards is not self.rows.cards or len(self._kinds) > MOST_KINDS:
             self._cards, self._kinds = self.rows.cards, {}
-        request = essence(pod.request)
-        if request not in self._kinds:
-            self._kinds[request] = self._find_kind(request)
-        return self._kinds[request]
+        key = essence(pod.request), pod.needs.constraints
+        if key not in self._kinds:
+            self._kinds[key] = self._find_kind(*key)
+        return self._kinds[key]
 
-    def _find_kind(self, request: PodRequest) -> PodKind | None:
+    def _find_kind(self, request: PodRequest, constraints: Constraints) -> PodKind | None:
         for card in sorted(self._cards, key=lambda card: (-self._cards[card], card)):
             if (chosen := _chosen(request, (card,))) is not None and 0 < chosen.size <= card.units:
                 percent = percent_of_units(chosen.size, card.units)
-                return PodKind(0, 0, chosen.number, percent, self._models(request.wishes))
+                return PodKind(0, 0, chosen.number, percent, self._models(request.wishes, constraints))
         return None
 
-    def _models(self, wishes: Wishes) -> frozenset[str]:
+    def _models(self, wishes: Wishes, constraints: Constraints) -> frozenset[str]:
         """Return the models that a pod accepts; empty for all models of the cluster."""
-        if not wishes.models and not wishes.not_models:
-            return frozenset()
         models = frozenset(filter(None, self.rows.rows.models))
-        accepted = frozenset(model for model in models if wishes.model_refusal(model) is None)
-        return frozenset() if accepted == models else accepted
+        accepted = frozenset(
+            model for model in models if wishes.model_refusal(model) is None and _admit(constraints, model)
+        )
+        return frozenset() if accepted == models else accepted or NO_MODEL
+
+
+def _admit(constraints: Constraints, model: str) -> bool:
+    """Return whether constraints on the label with the model admit nodes with a model, whole or shared by memory."""
+    return constraints.met_by("", {PRODUCT: product_value(model)})
 
 
 def _chosen(request: PodRequest, layout: Sequence[PackedCard]) -> _AskedCards | None:

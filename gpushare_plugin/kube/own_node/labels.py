@@ -4,13 +4,13 @@ Facts: `internal/lm` of NVIDIA/k8s-device-plugin and its table of labels. Not wr
 and the `vgpu` labels of virtual GPUs.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from gpushare_plugin.core.gpu import Gpu, Inventory
 from gpushare_plugin.core.snapshot import SharingMode, Snapshot
 from gpushare_plugin.kube.names import ISOLATION, NEEDS_MPS
+from gpushare_plugin.ledger.product_label import SHARED, label_value, product_value
 from gpushare_plugin.slices.slice import Slice
 
 TIMESTAMP = "nvidia.com/gfd.timestamp"
@@ -61,7 +61,7 @@ def node_labels(snapshot: Snapshot) -> dict[str, str]:
         "mig.capable": _word(any(gpu.mig_capable for gpu in gpus)),
         # True only if GPUs are shared through MPS, as in feature discovery; here even if some GPUs are in MIG mode.
         "mps.capable": _word(snapshot.needs_mps and not all(gpu.mig_enabled for gpu in inventory.cards)),
-        "gpu.machine": _label_value(inventory.machine) or "unknown",
+        "gpu.machine": label_value(inventory.machine) or "unknown",
         "gpu.mode": _mode(inventory.cards),
         **_architecture(example.compute_capability),
         **_resource("gpu", gpus, snapshot),
@@ -119,7 +119,7 @@ def _resource(name: str, gpus: Sequence[Gpu], snapshot: Snapshot) -> dict[str, s
 
 
 def _product(gpu: Gpu) -> str:
-    return _label_value(gpu.product.replace("+", "."))
+    return product_value(gpu.product)
 
 
 def _memory(gpu: Gpu) -> int:
@@ -160,7 +160,7 @@ def _sharing(snapshot: Snapshot, alike: Sequence[Gpu]) -> dict[str, str]:
         values["replicas"] = str(len(units))
         # Only where replicas have the name of the unshared resource does the product have to say that they are shared.
         if product and mode != "exclusive" and resource in snapshot.unshared_names:
-            product += "-SHARED"
+            product += SHARED
     return {**values, "product": product}
 
 
@@ -182,7 +182,7 @@ def _versions(inventory: Inventory) -> dict[str, str]:
         "cuda.runtime.major": cuda_major,
         "cuda.runtime.minor": cuda_minor,
     }
-    return {name: _label_value(value) for name, value in values.items()}
+    return {name: label_value(value) for name, value in values.items()}
 
 
 def _architecture(capability: tuple[int, int] | None) -> dict[str, str]:
@@ -200,12 +200,6 @@ def _family(capability: tuple[int, int]) -> str:
             return "ampere" if minor < 9 else "ada-lovelace"  # noqa: PLR2004 - Ada Lovelace is 8.9
         case (major, _):
             return _FAMILIES.get(major, "undefined")
-
-
-def _label_value(text: str) -> str:
-    """Return text as the value of a label: at most 63 characters, with words joined by dashes."""
-    allowed = re.sub(r"[^-A-Za-z0-9_. ]", "", text)
-    return "-".join(allowed.split())[: 63 - len("-SHARED")].strip("-_.")
 
 
 def _word(value: bool) -> str:  # noqa: FBT001 - the value itself

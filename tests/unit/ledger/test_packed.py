@@ -17,12 +17,13 @@ from gpushare_plugin.base import structs
 from gpushare_plugin.base.errors import PlacementError
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.cluster_rows import MIB, ClusterRows
-from gpushare_plugin.ledger.constraints import Constraints, shared_needs
+from gpushare_plugin.ledger.constraints import Constraints, Requirement, Term, shared_needs
 from gpushare_plugin.ledger.demand import Demand
 from gpushare_plugin.ledger.node import Node, recorded_node
 from gpushare_plugin.ledger.node_record import GpuRecord, NodeRecord, ResourceRecord
 from gpushare_plugin.ledger.packed import PackedCluster, best, scores
 from gpushare_plugin.ledger.pod import Pod
+from gpushare_plugin.ledger.product_label import PRODUCT
 from gpushare_plugin.ledger.request import PodRequest
 from gpushare_plugin.packing.pod_kind import PodKind
 from gpushare_plugin.packing.policy import Packing, learned
@@ -32,6 +33,7 @@ from tests.unit.ledger.objects import container, gpu_record, memory, memory_node
 
 STEPS = int(os.environ.get("GPUSHARE_PACKED_STEPS", "1500"))
 
+KINDS = (ResourceRecord(name="aliyun.com/gpu-mem", kind="memory"),)
 ROOM = {"cpu": 64_000, "memory": 256 * 1024 * MIB}
 NOTHING = request(container("main"))
 WHOLE = request(container("main", gpu=1))
@@ -44,7 +46,7 @@ def needing(cpu: int, memory_mib: int = 1024) -> Any:
 
 def asking(asked: PodRequest, cpu: int = 1_000, uid: str = "asked", **fields: Any) -> Pod:
     """Return a pod that asks for GPUs and CPU."""
-    return pod(asked, uid=uid, needs=needing(cpu), **fields)
+    return pod(asked, uid=uid, **{"needs": needing(cpu), **fields})
 
 
 def roomy(node: Node, amounts: Mapping[str, int] = ROOM) -> Node:
@@ -284,6 +286,40 @@ def test_pods_are_seen_once_and_in_the_order_of_their_creation() -> None:
     assert not any(map(packed.see, pods[:99]))
     assert packed.see(pods[99])
     assert packed.lesson() == Lesson({33: 50.0}, {frozenset(): 50 * 133.0})
+
+
+@pytest.mark.parametrize(
+    ("wishes", "constraints", "accepted"),
+    [
+        ({}, Constraints(), set()),
+        ({"nvidia.com/use-gputype": "T4"}, Constraints(), {"Tesla T4"}),
+        ({"nvidia.com/nouse-gputype": "h100"}, Constraints(), {"Tesla T4"}),
+        ({}, Constraints((("nvidia.com/gpu.product", "Tesla-T4"),)), {"Tesla T4"}),
+        ({}, Constraints((("nvidia.com/gpu.product", "NVIDIA-L4"),)), {""}),
+        ({}, Constraints(affinity=(Term((Requirement(PRODUCT, "NotIn", ("Tesla-T4",)),)),)), {"NVIDIA H100"}),
+        ({}, Constraints(affinity=(Term((Requirement(PRODUCT, "In", ("NVIDIA-H100",)),)),)), {"NVIDIA H100"}),
+    ],
+)
+def test_models_that_a_pod_accepts_are_learned(
+    wishes: dict[str, str], constraints: Constraints, accepted: set[str]
+) -> None:
+    """By annotations and by the label with the model; a pod that accepts all models insists on none."""
+    nodes = [
+        recorded_node(model, NodeRecord(gpus=(gpu_record(0, 16, uuid=model, product=model),), resources=KINDS))
+        for model in ("Tesla T4", "NVIDIA H100")
+    ]
+    _, packed = cluster(*nodes)
+    packed.see(asking(memory(8, annotations=wishes), needs=shared_needs(constraints, Demand({}))))
+    assert packed.lesson().demand == {frozenset(accepted): 50.0}
+
+
+def test_of_constraints_those_on_one_label_count() -> None:
+    """An alternative without the label leaves the label open."""
+    product, zone = Requirement(PRODUCT, "In", ("A",)), Requirement("zone", "In", ("a",))
+    assert Constraints((("zone", "a"), (PRODUCT, "A"))).about(PRODUCT) == Constraints(((PRODUCT, "A"),))
+    both = Constraints(affinity=(Term((product, zone)), Term((product,))))
+    assert both.about(PRODUCT) == Constraints(affinity=(Term((product,)), Term((product,))))
+    assert Constraints(affinity=(Term((product,)), Term((zone,)))).about(PRODUCT) == Constraints()
 
 
 @pytest.mark.parametrize(
