@@ -35,6 +35,8 @@ NOT_RUN = {
     "gpushare check-config --strict": "checks a folder of the reader",
     "gpushare check-config new.yaml": "tests/process/test_cli.py runs it with files that it writes",
     "gpushare doctor": "looks at the machine that runs the tests",
+    "gpushare explain --stranded": "reads the cluster of the reader",
+    "gpushare explain POD": "reads the cluster of the reader",
     "gpushare list -o json": "looks at the machine that runs the tests",
     "gpushare simulate": "reads a trace of the reader",
     "gpushare web": "serves until it is ended",
