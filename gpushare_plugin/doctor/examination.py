@@ -12,7 +12,7 @@ from gpushare_plugin.base.version import __version__
 from gpushare_plugin.doctor.node.choice import EntryChoice, in_any_case, names_of
 from gpushare_plugin.doctor.node.diagnosis import WITH_RIGHTS, Diagnosis, not_looked_at, right
 from gpushare_plugin.doctor.node.host import HostRoot
-from gpushare_plugin.doctor.node.needs import CONFIG, ConfigNeeds, judged_by
+from gpushare_plugin.doctor.node.needs import CONFIG, ConfigNeeds, judged_by, unfit
 from gpushare_plugin.doctor.subjects import (
     accounting,
     cdi,
@@ -130,8 +130,17 @@ class DoctorReport(Part, frozen=True, kw_only=True):
     """The lines, in the order in which they are best mended."""
 
 
-def read_node(host: HostRoot, needs: ConfigNeeds, source: Callable[[Path], GpuSource]) -> Facts:
-    """Read every part of the node; `source` returns the GPUs as NVML shows them, with the library below a directory."""
+def read_node(
+    host: HostRoot,
+    needs: ConfigNeeds,
+    source: Callable[[Path], GpuSource],
+    misfits: nvml.Misfits = lambda _inventory: (),
+) -> Facts:
+    """Read every part of the node.
+
+    `source` returns the GPUs as NVML shows them, with the library below a directory, and `misfits` what of the config
+    does not fit the GPUs of a node.
+    """
     cards = pci.read_cards(host)
     of_driver = driver.read_driver(host, needs)
     with host.refusals() as without_runtime:
@@ -143,11 +152,12 @@ def read_node(host: HostRoot, needs: ConfigNeeds, source: Callable[[Path], GpuSo
     with host.refusals() as without_kubelet:
         of_kubelet = kubelet.read_kubelet(host, needs)
     has_gpus = not pci.why_without(cards, of_driver.kernel)
+    below = host.resolved(of_driver.root or needs.driver_root)
     return Facts(
         needs=needs,
         cards=cards,
         driver=of_driver,
-        nvml=nvml.read_nvml(source(host.resolved(of_driver.root or needs.driver_root)), host) if has_gpus else None,
+        nvml=nvml.read_nvml(source(below), host, misfits) if has_gpus else None,
         runtime=runtime,
         toolkit=of_toolkit,
         cdi=cdi.read_cdi(host, runtime, of_driver),
@@ -204,7 +214,9 @@ def _doubted(line: Diagnosis, facts: Facts, host: HostRoot) -> Diagnosis:
 
 def _lines(facts: Facts, host: HostRoot, node: str) -> Iterator[Diagnosis]:
     """Yield all lines: what a remedy needs comes before, such as a kubelet that works before pods that are deleted."""
-    yield right(CONFIG, judged_by(facts.needs))
+    misfits = facts.nvml.misfits if facts.nvml else ()
+    if not misfits:
+        yield right(CONFIG, judged_by(facts.needs))
     yield from pci.judge_cards(facts.cards)
     if reason := facts.without_gpus:
         yield from (not_looked_at(subject, reason) for subject in _SUBJECTS_OF_GPUS)
@@ -223,7 +235,10 @@ def _lines_of_gpus(facts: Facts, host: HostRoot, node: str) -> Iterator[Diagnosi
     yield from kubelet.judge_kubelet(facts.kubelet, host, node)
     yield from driver.judge_driver(facts.driver, facts.needs, node, by_operator=facts.operator.installs_driver)
     if facts.nvml:
-        yield from nvml.judge_nvml(facts.nvml, facts.driver.kernel)
+        yield from nvml.judge_nvml(facts.nvml, facts.driver.kernel, facts.cards or ())
+        # A GPU that comes back may be the one that the config names.
+        if facts.nvml.misfits:
+            yield unfit(facts.needs, facts.nvml.misfits)
     look = cdi.SpecificationLook(
         facts.cdi,
         facts.needs,

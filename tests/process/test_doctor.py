@@ -98,6 +98,20 @@ async def test_the_config_that_counts_is_named(short_path: Path) -> None:
     assert f"config: the node is judged by {file}: deviceListStrategy envvar\n" in done.output
 
 
+async def test_a_config_that_names_gpus_which_the_node_lacks_is_wrong(short_path: Path, nvml: FakeNvml) -> None:
+    """The daemon would reject the config in the same words; isolations are judged by other lines."""
+    file = short_path / "config.yaml"
+    entry = "{name: nvidia.com/gpu, replicas: 4, devices: [0, 5]}"
+    file.write_text(f"version: v1\nsharing: {{timeSlicing: {{resources: [{entry}]}}}}\ndra: {{devices: [6]}}\n")
+    done = await asked(K3S, short_path / "node", "--config-file", file, nvml=nvml)
+    assert done.status == NODE_IS_WRONG
+    assert "WRONG          config: the node is judged by" in done.output
+    assert (
+        'sharing.timeSlicing.resources[0].devices: "5" matches no GPU; GPUs that this entry can share: ' in done.output
+    )
+    assert 'dra.devices: "6" matches no GPU' in done.output
+
+
 async def test_the_config_decides_what_a_node_needs(short_path: Path, nvml: FakeNvml) -> None:
     """Options and variables are those of the daemon: with CDI, the specification of K3s is used."""
     mended = K3S + HostDescription({"/etc/cdi/nvidia.yaml": specification()})

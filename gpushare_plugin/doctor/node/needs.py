@@ -1,12 +1,13 @@
 """What the config of the daemon needs of the node: a node is right or wrong for a config."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.schema.isolations import includes_driver
 from gpushare_plugin.config.schema.sections import Config, MpsResource, SizedDevices
 from gpushare_plugin.core.namespaces import MpsProtocol
+from gpushare_plugin.doctor.node.diagnosis import Diagnosis, wrong
 from gpushare_plugin.driver_limits.exchange import DEFAULT_ROOT as DEFAULT_LIMITS_ROOT
 from gpushare_plugin.kubelet.paths import DEFAULT_POD_RESOURCES_SOCKET
 
@@ -78,6 +79,15 @@ class ConfigNeeds(Struct, frozen=True):
 def judged_by(needs: ConfigNeeds) -> str:
     """Return which config decides what is right on the node."""
     return f"the node is judged by {needs.file or 'the defaults (no config file)'}: {strategies(needs)}"
+
+
+def unfit(needs: ConfigNeeds, misfits: Sequence[str]) -> Diagnosis:
+    """Return the line about a config that does not fit the GPUs of the node; `misfits` says where and why."""
+    return wrong(
+        CONFIG,
+        f"{judged_by(needs)}. The daemon rejects it for the GPUs of this node: {'; '.join(misfits)}",
+        "change this in the config, or give this node a config of its own by the label nvidia.com/device-plugin.config",
+    )
 
 
 def strategies(needs: ConfigNeeds) -> str:

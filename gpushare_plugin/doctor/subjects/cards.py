@@ -1,7 +1,7 @@
 """The NVIDIA GPUs that the kernel lists as PCI devices, and the kernel drivers that have them.
 
 Facts: the kernel's Documentation/ABI/testing/sysfs-bus-pci (`vendor`, `class`, `driver`). Class 0x0300 is a VGA
-controller, 0x0302 a 3D controller (pci.ids); NVSwitches and audio functions have other classes.
+controller, 0x0302 a 3D controller, which has no screen (pci.ids); NVSwitches and audio functions have other classes.
 """
 
 from collections import Counter
@@ -17,13 +17,19 @@ NO_GPU = "this machine has no NVIDIA GPU"
 
 _DEVICES = "/sys/bus/pci/devices"
 _NVIDIA = "0x10de"
-_GPU_CLASSES = ("0x0300", "0x0302")
+_WITHOUT_SCREEN = "0x0302"
+_GPU_CLASSES = ("0x0300", _WITHOUT_SCREEN)
 _FOR_MACHINES = frozenset({"vfio-pci", "nvidia_vgpu_vfio", "pci-stub"})
 """Kernel drivers that give a GPU to a virtual machine."""
 _OF_NVIDIA = "nvidia"
 """NVIDIA's kernel driver."""
 _OF_THE_KERNEL = frozenset({"nouveau", "nova_core"})
 """The kernel's own drivers of NVIDIA's GPUs."""
+_KEEPS_NOUVEAU_OUT = (
+    "write `blacklist nouveau` and `options nouveau modeset=0` into /etc/modprobe.d/nouveau.conf, and make the initial "
+    "RAM file system anew (update-initramfs -u, or dracut --force)"
+)
+"""What leaves the GPUs to NVIDIA's driver from the next boot on, as an instruction."""
 
 
 class PciGpu(Struct, frozen=True):
@@ -33,6 +39,8 @@ class PciGpu(Struct, frozen=True):
     """The PCI address, such as `0000:3b:00.0`."""
     driver: str
     """The kernel driver that has the GPU, such as `nvidia`; empty for none."""
+    for_screens: bool = False
+    """Whether the GPU may be there for a screen only."""
 
 
 def read_cards(host: HostRoot) -> tuple[PciGpu, ...] | None:
@@ -40,10 +48,10 @@ def read_cards(host: HostRoot) -> tuple[PciGpu, ...] | None:
     if not host.is_directory(_DEVICES):
         return None
     return tuple(
-        PciGpu(address, _driver(host, f"{_DEVICES}/{address}"))
+        PciGpu(address, _driver(host, f"{_DEVICES}/{address}"), not kind.startswith(_WITHOUT_SCREEN))
         for address in host.names(_DEVICES)
         if host.line(f"{_DEVICES}/{address}/vendor") == _NVIDIA
-        and host.line(f"{_DEVICES}/{address}/class").startswith(_GPU_CLASSES)
+        and (kind := host.line(f"{_DEVICES}/{address}/class")).startswith(_GPU_CLASSES)
     )
 
 
@@ -65,20 +73,30 @@ def judge_cards(cards: Sequence[PciGpu] | None) -> Iterator[Diagnosis]:
         yield not_looked_at(SUBJECT, f"{_DEVICES} is not there, so it is not known which GPUs this machine has")
     elif not cards:
         yield not_looked_at(SUBJECT, NO_GPU)
-    elif (own := [card.address for card in cards if card.driver in _OF_THE_KERNEL]) and not _any_of_nvidia(cards):
+    elif (own := [card.address for card in cards if card.driver in _OF_THE_KERNEL]) and not of_nvidia(cards):
         yield wrong(
             SUBJECT,
             f"a driver of the kernel itself has the GPUs {', '.join(own)}, so NVIDIA's driver cannot use these GPUs",
-            "write `blacklist nouveau` and `options nouveau modeset=0` into /etc/modprobe.d/nouveau.conf, make the "
-            "initial RAM file system anew (update-initramfs -u, or dracut --force), and reboot the node",
+            f"{_KEEPS_NOUVEAU_OUT}, and reboot the node",
         )
+    elif of_nvidia(cards) and (lost := [card.address for card in _lost(cards) if not card.for_screens]):
+        yield wrong(SUBJECT, _in_words(cards), _brings_back(lost))
     else:
         yield right(SUBJECT, _in_words(cards))
 
 
-def _any_of_nvidia(cards: Sequence[PciGpu]) -> bool:
-    """Return whether NVIDIA's driver has a GPU: then another driver has an old card for a screen."""
-    return any(card.driver == _OF_NVIDIA for card in cards)
+def of_nvidia(cards: Sequence[PciGpu]) -> list[PciGpu]:
+    """Return the GPUs that NVIDIA's kernel driver has."""
+    return [card for card in cards if card.driver == _OF_NVIDIA]
+
+
+def _brings_back(lost: Sequence[str]) -> str:
+    """Return what gives GPUs without a screen to NVIDIA's driver, as an instruction."""
+    return (
+        f"see `dmesg | grep -i nvrm`: NVIDIA's driver may be too old or too new for {', '.join(lost)}, or may not have "
+        f"started such a GPU. Where the kernel's own driver has the GPU, {_KEEPS_NOUVEAU_OUT}. Then reboot the node. "
+        "Give a GPU that is not for containers to vfio-pci"
+    )
 
 
 def _in_words(cards: Sequence[PciGpu]) -> str:
@@ -89,12 +107,17 @@ def _in_words(cards: Sequence[PciGpu]) -> str:
     ]
     given = [card.address for card in cards if card.driver in _FOR_MACHINES]
     machines = f"; given to virtual machines, and not for containers: {', '.join(given)}" if given else ""
-    return f"{', '.join(having)}{machines}{_lost(cards)}"
+    return f"{', '.join(having)}{machines}{_not_offered(cards)}"
 
 
-def _lost(cards: Sequence[PciGpu]) -> str:
+def _lost(cards: Sequence[PciGpu]) -> list[PciGpu]:
+    """Return the GPUs that NVIDIA's driver should have and does not have."""
+    return [card for card in cards if card.driver not in {_OF_NVIDIA, *_FOR_MACHINES}]
+
+
+def _not_offered(cards: Sequence[PciGpu]) -> str:
     """Return which GPUs NVIDIA's driver should have and does not have, in words; empty without such a GPU."""
-    lost = [card.address for card in cards if card.driver not in {_OF_NVIDIA, *_FOR_MACHINES}]
+    lost = [card.address for card in _lost(cards)]
     if not lost:
         return ""
     return (

@@ -1,7 +1,7 @@
 """The GPUs as NVML shows them to this process."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gpushare_plugin.base.errors import GpushareError, NoGpuLibraryError
@@ -9,6 +9,7 @@ from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot
+from gpushare_plugin.doctor.subjects.cards import PciGpu, of_nvidia
 from gpushare_plugin.doctor.subjects.driver import KERNEL_MODULE
 from gpushare_plugin.gpus.source import GpuSource, read_inventory
 
@@ -16,6 +17,9 @@ SUBJECT = "NVML"
 PATIENCE = 30.0
 """Seconds that NVML may take; a driver with sixteen cards and without persistence mode takes several."""
 _CONTROL_DEVICE = Path("/dev/nvidiactl")
+
+Misfits = Callable[[Inventory], Sequence[str]]
+"""Returns what of the config does not fit the GPUs of a node, each with its place."""
 
 
 class SeenGpu(Struct, frozen=True):
@@ -48,6 +52,8 @@ class NvmlFacts(Struct, frozen=True):
     """Why there is no answer; empty with an answer."""
     reachable: bool = True
     """Whether this process could get an answer at all: it needs the device nodes of the driver."""
+    misfits: tuple[str, ...] = ()
+    """What of the config does not fit these GPUs, each with its place, in the words of the daemon."""
 
     @property
     def only_instances(self) -> bool:
@@ -56,27 +62,32 @@ class NvmlFacts(Struct, frozen=True):
         return bool(cards) and all(card.divided for card in cards)
 
 
-def read_nvml(source: GpuSource, host: HostRoot) -> NvmlFacts:
+def read_nvml(source: GpuSource, host: HostRoot, misfits: Misfits) -> NvmlFacts:
     """Ask NVML for the GPUs, for `PATIENCE` seconds; NVML that hangs or fails is a fact, not an error."""
     try:
-        return _answered(asyncio.run(read_inventory(source, patience=PATIENCE, overdue=_give_up)))
+        inventory = asyncio.run(read_inventory(source, patience=PATIENCE, overdue=_give_up))
     except GpushareError as error:
         # In a container without GPUs, NVML cannot be initialised, whatever the node is like.
         without_devices = type(error) is NoGpuLibraryError and not host.is_own and not _CONTROL_DEVICE.exists()
         return NvmlFacts(failure=str(error), reachable=not without_devices)
+    return _answered(inventory, tuple(misfits(inventory)) if inventory.cards else ())
 
 
-def _answered(inventory: Inventory) -> NvmlFacts:
+def _answered(inventory: Inventory, misfits: tuple[str, ...]) -> NvmlFacts:
     gpus = (*inventory.cards, *inventory.instances)
     return NvmlFacts(
         inventory.driver_version,
         tuple(SeenGpu(gpu.label, gpu.uuid, gpu.name, gpu.memory_mib, gpu.pci_bus_id, gpu.mig_enabled) for gpu in gpus),
         tuple((failed.label, failed.reason) for failed in inventory.failed),
+        misfits=misfits,
     )
 
 
-def judge_nvml(facts: NvmlFacts, kernel: str) -> Iterator[Diagnosis]:
-    """Yield the lines about NVML and about each GPU that does not answer; `kernel` is the version of the module."""
+def judge_nvml(facts: NvmlFacts, kernel: str, cards: Sequence[PciGpu]) -> Iterator[Diagnosis]:
+    """Yield the lines about NVML and about each GPU that does not answer or is missing.
+
+    `kernel` is the version of the module, and `cards` are the GPUs on the PCI bus.
+    """
     if facts.failure:
         yield _failed(facts, kernel)
         return
@@ -87,6 +98,8 @@ def judge_nvml(facts: NvmlFacts, kernel: str) -> Iterator[Diagnosis]:
             "see `dmesg | grep -i xid` and NVIDIA's list of XIDs; reset the GPU (nvidia-smi --gpu-reset) while no "
             "program uses it, or reboot the node",
         )
+    if facts.gpus and (missing := _missing(facts, cards)):
+        yield _not_listed(missing)
     if kernel and kernel != facts.driver:
         yield wrong(
             SUBJECT,
@@ -103,6 +116,30 @@ def judge_nvml(facts: NvmlFacts, kernel: str) -> Iterator[Diagnosis]:
             "see `dmesg | grep -i nvrm`: the driver may not support this GPU, or may need the open kernel module; in a "
             "pod, set NVIDIA_VISIBLE_DEVICES=all or run doctor on the node itself",
         )
+
+
+def _missing(facts: NvmlFacts, cards: Sequence[PciGpu]) -> list[str]:
+    """Return the addresses of GPUs that NVIDIA's kernel driver has, and NVML lists neither as GPU nor as silent.
+
+    NVML writes an address with a longer domain (nvml.h, `nvmlPciInfo_t`). Where its addresses are not those of the
+    kernel, nothing is known.
+    """
+    bound = {card.address.lower() for card in of_nvidia(cards)}
+    listed = {gpu.pci_bus_id[-len("0000:00:00.0") :].lower() for gpu in facts.gpus}
+    missing = sorted(bound - listed)
+    return missing if listed <= bound and len(missing) > len(facts.silent) else []
+
+
+def _not_listed(missing: Sequence[str]) -> Diagnosis:
+    """Return the line about GPUs that the kernel driver has and could not start."""
+    return wrong(
+        SUBJECT,
+        f"does not list {', '.join(missing)}, though the kernel driver nvidia has "
+        f"{'these GPUs' if len(missing) > 1 else 'this GPU'}, so no pod gets {'them' if len(missing) > 1 else 'it'}",
+        "see `dmesg | grep -i nvrm`, where RmInitAdapter failed means that the GPU did not start, and reboot the node. "
+        "A GPU that stays away is broken, or its slot or power is. In a pod that has only some GPUs, run doctor on the "
+        "node itself",
+    )
 
 
 def _failed(facts: NvmlFacts, kernel: str) -> Diagnosis:

@@ -1,5 +1,6 @@
 """Examines described nodes, with GPUs as NVML would show them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pynvml
@@ -48,12 +49,19 @@ def answering(host: HostDescription) -> Cards:
 
 
 def examined(
-    host: HostDescription, folder: Path, needs: ConfigNeeds = ENVVAR, source: Cards | None = None
+    host: HostDescription,
+    folder: Path,
+    needs: ConfigNeeds = ENVVAR,
+    source: Cards | None = None,
+    misfits: Sequence[str] = (),
 ) -> tuple[Facts, DoctorReport]:
-    """Return what is read of a node that is built below `folder`, and the judgement of that."""
+    """Return what is read of a node that is built below `folder`, and the judgement of that.
+
+    `misfits` is what of the config does not fit the GPUs.
+    """
     with built(host, folder):
         root = HostRoot(folder)
-        facts = read_node(root, needs, lambda _library: source or answering(host))
+        facts = read_node(root, needs, lambda _library: source or answering(host), lambda _inventory: misfits)
         return facts, judged(facts, root)
 
 

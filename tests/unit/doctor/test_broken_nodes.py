@@ -11,6 +11,7 @@ import pytest
 from gpushare_plugin.base.files.lock import lock
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.cdi import OWN_KIND
+from gpushare_plugin.core.gpu import FailedGpu
 from gpushare_plugin.doctor.examination import judged, read_node
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import ConfigNeeds, EntryNeeds
@@ -36,6 +37,7 @@ from gpushare_plugin.testing.hosts import (
     specification,
     without_operator,
 )
+from tests.nodes import Cards
 from tests.unit.doctor.examining import CDI, ENVVAR, MPS, examined, found, shown, wrong_lines
 
 CONTAINERD = "/etc/containerd/config.toml"
@@ -81,6 +83,17 @@ def control_daemon(root: MpsRoot) -> Iterator[None]:
         listener.bind(str(root.pipe / "control"))
         listener.listen()
         yield
+
+
+SCREEN = HostDescription({"/sys/bus/pci/devices/0000:3b:00.0/class": "0x030000\n"})
+"""A GPU that may be there for a screen."""
+
+
+def only(index: int) -> Cards:
+    """Return NVML that shows one GPU of the described nodes."""
+    source = shown()
+    source.inventory = replace(source.inventory, cards=source.inventory.cards[index : index + 1])
+    return source
 
 
 def linked(bus: str, driver: str) -> HostDescription:
@@ -413,23 +426,48 @@ def test_a_daemon_that_wrote_no_specification_is_noticed(short_path: Path) -> No
 
 def test_an_old_card_for_the_screen_is_not_wrong(short_path: Path) -> None:
     """Beside GPUs with NVIDIA's driver, the kernel's own driver may have another."""
-    _, report = examined(KUBEADM_CONTAINERD_1_7 + linked("3b", "nouveau"), short_path)
+    _, report = examined(KUBEADM_CONTAINERD_1_7 + linked("3b", "nouveau") + SCREEN, short_path, source=only(1))
     assert wrong_lines(report) == []
     assert "1 with the kernel driver nouveau" in found(report, "GPUs on the PCI bus")
 
 
 @pytest.mark.parametrize("driver", ["nouveau", ""])
 def test_a_gpu_that_nvidias_driver_does_not_have_is_named(driver: str, short_path: Path) -> None:
-    """A GPU of another driver or of none is not offered to pods, which the line says, beside a GPU that is."""
+    """A GPU without a screen that another driver or none has is wrong, beside a GPU that is offered to pods."""
     link = "/sys/bus/pci/devices/0000:af:00.0/driver"
     other = linked("af", driver) if driver else HostDescription()
-    _, report = examined(KUBEADM_CONTAINERD_1_7.without(link) + other, short_path / "lost")
-    said = found(report, "GPUs on the PCI bus")
-    assert "; gpushare does not offer 0000:af:00.0, because NVIDIA's driver does not have this GPU (" in said
+    _, report = examined(KUBEADM_CONTAINERD_1_7.without(link) + other, short_path / "lost", source=only(0))
+    (line,) = wrong_lines(report)
+    assert line.subject == "GPUs on the PCI bus"
+    assert "; gpushare does not offer 0000:af:00.0, because NVIDIA's driver does not have this GPU (" in line.found
+    assert line.remedy is not None
+    assert "Then reboot the node. Give a GPU that is not for containers to vfio-pci" in line.remedy
     _, report = examined(KUBEADM_CONTAINERD_1_7 + linked("af", "vfio-pci"), short_path / "of a virtual machine")
     assert found(report, "GPUs on the PCI bus").endswith(
         "; given to virtual machines, and not for containers: 0000:af:00.0"
     )
+
+
+def test_a_gpu_that_the_kernel_driver_could_not_start_is_wrong(short_path: Path) -> None:
+    """A GPU that has NVIDIA's kernel driver, and that NVML does not list, is named by its address."""
+    _, report = examined(KUBEADM_CONTAINERD_1_7, short_path / "lost", source=only(1))
+    (line,) = wrong_lines(report)
+    assert (line.subject, line.found) == (
+        "NVML",
+        "does not list 0000:3b:00.0, though the kernel driver nvidia has this GPU, so no pod gets it",
+    )
+    source = only(1)
+    source.inventory = replace(source.inventory, failed=(FailedGpu(0, "GPU is lost", None, lost=True),))
+    _, report = examined(KUBEADM_CONTAINERD_1_7, short_path / "silent", source=source)
+    assert ["GPU 0 does not answer" in line.found for line in wrong_lines(report)] == [True]
+
+
+def test_a_config_that_does_not_fit_the_gpus_of_the_node_is_wrong(short_path: Path) -> None:
+    """The line about the config has the words of the daemon, and follows the lines about missing GPUs."""
+    misfit = 'config.yaml:6: sharing.memory.resources[0].devices: "5" matches no GPU'
+    _, report = examined(KUBEADM_CONTAINERD_1_7, short_path, source=only(1), misfits=(misfit,))
+    assert [line.subject for line in wrong_lines(report)] == ["NVML", "config"]
+    assert found(report, "config").endswith(f". The daemon rejects it for the GPUs of this node: {misfit}")
 
 
 def test_a_kubelet_with_another_root_directory_is_found(short_path: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ from gpushare_plugin.cli.inputs import chosen_configs, with_config_options
 from gpushare_plugin.cli.options import A_PATH, driver_limits_root_option, node_name_option, pod_resources_socket_option
 from gpushare_plugin.cli.output import output_style, show, show_json
 from gpushare_plugin.cli.setting_options import with_setting_options
-from gpushare_plugin.config.loading.load import NO_FILE
+from gpushare_plugin.config.loading.load import NO_FILE, Loaded
+from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.doctor.bundle import write_bundle
 from gpushare_plugin.doctor.examination import judged, read_node
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import CHECK_BY_CDI, needs_of
 from gpushare_plugin.doctor.words import lines_of
 from gpushare_plugin.gpus.nvml.gpus import NvmlSource
+from gpushare_plugin.node.configuration import planned
 from gpushare_plugin.observe.parts import encode
 
 NODE_IS_WRONG = 3
@@ -29,6 +32,8 @@ NODE_IS_WRONG = 3
 _MOUNTED = Path("/host")
 """Where the chart's Job mounts the root of the node."""
 
+_OF_GPUS = frozenset({"devices", "migStrategy"})
+"""The keys of the config that name GPUs of a node."""
 _NOT_AGAIN = frozenset({"--device-list-strategy", "--bundle"})
 """The options that a command to judge the node by CDI does not take over: an archive is not written twice."""
 
@@ -84,7 +89,7 @@ def command(context: click.Context, /, root: Path | None, output: str, bundle: P
     file = None if source == NO_FILE else source
     check = shlex.join((*CHECK_BY_CDI.split(), *_taken_over(context.meta[_Remembering.__name__])))
     needs = needs_of(loaded.config, file, options["pod_resources_socket"], options["driver_limits_root"], check)
-    facts = read_node(host, needs, NvmlSource)
+    facts = read_node(host, needs, NvmlSource, partial(_misfits, loaded))
     node = options["node_name"] or ""
     report = judged(facts, host, node or "NODE")
     if output == "json":
@@ -102,6 +107,15 @@ def command(context: click.Context, /, root: Path | None, output: str, bundle: P
         )
     if report.wrong:
         context.exit(NODE_IS_WRONG)
+
+
+def _misfits(loaded: Loaded, inventory: Inventory) -> list[str]:
+    """Return which GPUs of the config the node does not have as the config says, as the daemon would reject the config.
+
+    Other parts of the report judge the isolations.
+    """
+    problems = planned(loaded, loaded.effective, inventory).problems if loaded.effective else ()
+    return loaded.lines([each for each in problems if each.path[-1] in _OF_GPUS])
 
 
 def _taken_over(words: Sequence[str]) -> Iterator[str]:
