@@ -233,9 +233,9 @@ def _lines_of_gpus(facts: Facts, host: HostRoot, node: str) -> Iterator[Diagnosi
     without_runtime = not_looked_at(runtimes.RUNTIME, runtimes.WITHOUT_RUNTIME)
     yield from runtimes.judge_runtime(facts.runtime) if facts.runtime else (without_runtime,)
     yield from kubelet.judge_kubelet(facts.kubelet, host, node)
-    yield from driver.judge_driver(facts.driver, facts.needs, node, by_operator=facts.operator.installs_driver)
+    yield from driver.judge_driver(facts.driver, facts.needs, node, _installer(facts))
     if facts.nvml:
-        yield from nvml.judge_nvml(facts.nvml, facts.driver.kernel, facts.cards or ())
+        yield from nvml.judge_nvml(facts.nvml, facts.driver, facts.cards or ())
         # A GPU that comes back may be the one that the config names.
         if facts.nvml.misfits:
             yield unfit(facts.needs, facts.nvml.misfits)
@@ -253,6 +253,16 @@ def _lines_of_gpus(facts: Facts, host: HostRoot, node: str) -> Iterator[Diagnosi
     yield from plugins.judge_plugins(facts.plugins, facts.kubelet, node)
     yield from _of_isolations(facts, look, host)
     yield from claims.judge_claims(facts.claims, facts.needs, facts.kubelet, facts.plugins)
+
+
+def _installer(facts: Facts) -> driver.Installer:
+    """Return who brings the driver of the node."""
+    of_toolkit = facts.toolkit.driver_root not in {"/", driver.OPERATORS_ROOT} and "root" not in facts.toolkit.astray
+    return driver.Installer(
+        operator=facts.operator.installs_driver or facts.operator.has_driver_pod,
+        was_operator=bool(facts.operator.left),
+        hidden=facts.runtime is None or of_toolkit or (facts.nvml is not None and not facts.nvml.failure),
+    )
 
 
 def _without_runtime(facts: Facts, look: cdi.SpecificationLook) -> Iterator[Diagnosis]:

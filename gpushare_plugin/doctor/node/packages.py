@@ -19,13 +19,19 @@ _STATUS = "/var/lib/dpkg/status"
 _LARGEST = 32 << 20
 """Bytes; a server with two thousand packages has some three million."""
 _UPSTREAM = re.compile(r"^(?:\d+:)?([^-~+]+)")
-_RPM_DATABASES = ("/usr/lib/sysimage/rpm/rpmdb.sqlite", "/var/lib/rpm/rpmdb.sqlite")
+_RPM_DIRECTORIES = ("/usr/lib/sysimage/rpm", "/var/lib/rpm")
+_RPM_DATABASES = tuple(f"{directory}/rpmdb.sqlite" for directory in _RPM_DIRECTORIES)
 _MAGIC = b"SQLite format 3\0"
 _OF_NAME = "SELECT substr(blob, 1, ?) FROM Packages WHERE hnum IN (SELECT hnum FROM Name WHERE key = ?) LIMIT 4"
 _MOST_STEPS = 1_000_000
 """Instructions of SQLite's machine after which a look-up ends: one needs some hundred."""
 _VERSION, _STRING = 1001, 6
 _MOST_TAGS = 1024
+
+
+def has_packages(host: HostRoot) -> bool:
+    """Return whether the node has a package manager, so that packages put their files into the usual folders."""
+    return host.first(_STATUS, *_RPM_DIRECTORIES) is not None
 
 
 def is_at_least(version: str, *numbers: int) -> bool:

@@ -22,7 +22,7 @@ from gpushare_plugin.core.driver_limits import LIMITS_HOOK
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, one_of, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
 from gpushare_plugin.doctor.node.needs import ConfigNeeds, by_cdi
-from gpushare_plugin.doctor.subjects.driver import DriverFacts
+from gpushare_plugin.doctor.subjects.driver import LIBRARIES, DriverFacts
 from gpushare_plugin.doctor.subjects.runtimes.runtime import (
     CDI_DIRECTORIES,
     OPERATORS_POD,
@@ -383,7 +383,7 @@ def generates(look: SpecificationLook) -> str:
             "again at each boot and after each change of the driver"
         )
     if look.driver.root is None:
-        return "mend the lines about the driver first: doctor then names the command that makes the specification"
+        return f"do what is said of {LIBRARIES} first: doctor then names the command that makes the specification"
     replaced = bool(again and look.toolkit.replaced_by)
     directory = None if replaced else look.toolkit.directory
     program = f"{directory}/nvidia-ctk" if directory else "nvidia-ctk"

@@ -6,16 +6,19 @@ components"). NVIDIA's operator installs a driver below `/run/nvidia/driver` (NV
 deployments/gpu-operator/values.yaml, `hostPaths.driverInstallDir`); the init container k8s-driver-manager of its pod
 unloads the driver before (assets/state-driver/0500_daemonset.yaml there). For the modules, and what keeps them in use,
 the chapters "GPUDirect RDMA Peer Memory Client" and "Using the nvidia-persistenced Utility" of the README; modinfo(8)
-reads the module on the disk.
+reads the module on the disk. The loader's cache has the paths of libraries, each ended by a zero byte (ld.so(8),
+`/etc/ld.so.cache`). Bottlerocket, COS and Talos have neither dpkg nor RPM on the node, and their drivers elsewhere.
 """
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, drained, not_looked_at, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
+from gpushare_plugin.doctor.node.packages import has_packages
 from gpushare_plugin.gpus.nvml.initialisation import LIBRARY, LIBRARY_FOLDERS
 
 KERNEL_MODULE, LIBRARIES = "driver (kernel)", "driver (libraries)"
@@ -37,6 +40,15 @@ class DriverFacts(Struct, frozen=True):
     """The driver root with the libraries, a path of the node; None if none was found."""
     library: str = ""
     """The version of NVML's library below `root`; empty if its file does not name a version."""
+    in_packages: bool = False
+    """Whether the node has a package manager, so that a driver of packages is in the usual folders."""
+    elsewhere: str = ""
+    """NVML's library outside of the usual folders, as the loader of the node knows it; empty without one."""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the module is loaded, and the libraries are there and not known to have another version."""
+        return bool(self.kernel and self.root) and self.library in {"", self.kernel}
 
 
 def read_driver(host: HostRoot, needs: ConfigNeeds) -> DriverFacts:
@@ -51,7 +63,14 @@ def read_driver(host: HostRoot, needs: ConfigNeeds) -> DriverFacts:
     ]
     # Beside the driver that runs, there may be files of another one, such as on a node where the operator installs it.
     running = [facts for facts in found if facts.library == kernel]
-    return next(iter(running or found), DriverFacts(kernel, _kind(said)))
+    nowhere = DriverFacts(kernel, _kind(said), in_packages=has_packages(host), elsewhere=_in_cache(host))
+    return next(iter(running or found), nowhere)
+
+
+def _in_cache(host: HostRoot) -> str:
+    """Return where the cache of the loader has NVML's library; empty where the cache has none that is there."""
+    cached = re.findall(rf"/[^\0]*/{re.escape(LIBRARY)}(?=\0)", host.line("/etc/ld.so.cache"))
+    return host.first(*cached) or ""
 
 
 def version_of(host: HostRoot, library: str) -> str:
@@ -70,10 +89,21 @@ def library_below(host: HostRoot, root: str) -> str | None:
     return host.first(*(f"{root.rstrip('/')}/{folder}/{LIBRARY}" for folder in LIBRARY_FOLDERS))
 
 
-def judge_driver(facts: DriverFacts, needs: ConfigNeeds, node: str, *, by_operator: bool) -> Iterator[Diagnosis]:
+class Installer(NamedTuple):
+    """Who brings the driver of a node, as far as the node shows that."""
+
+    operator: bool = False
+    """Whether NVIDIA's operator installs the driver."""
+    was_operator: bool = False
+    """Whether an operator that is gone left something on the node."""
+    hidden: bool = False
+    """Whether the libraries can be where doctor does not look, as NVML or the toolkit has them, or in a pod."""
+
+
+def judge_driver(facts: DriverFacts, needs: ConfigNeeds, node: str, installer: Installer) -> Iterator[Diagnosis]:
     """Yield the lines about kernel module and libraries of a machine that has GPUs.
 
-    `node` is the name of the node, for commands; `by_operator` is whether NVIDIA's operator installs the driver.
+    `node` is the name of the node, for commands.
     """
     if facts.kernel:
         yield right(KERNEL_MODULE, f"{facts.kernel}{facts.kind and f', {facts.kind} kernel module'}")
@@ -84,10 +114,15 @@ def judge_driver(facts: DriverFacts, needs: ConfigNeeds, node: str, *, by_operat
             "install NVIDIA's driver for the running kernel and run `modprobe nvidia`; `dmesg | grep -i nvrm` says why "
             "it fails. With NVIDIA's operator, see the log of the pod nvidia-driver-daemonset on this node",
         )
-    yield _libraries(facts, needs, node, by_operator=by_operator)
+    yield _libraries(facts, needs, node, installer)
 
 
-def _libraries(facts: DriverFacts, needs: ConfigNeeds, node: str, *, by_operator: bool) -> Diagnosis:
+def _libraries(facts: DriverFacts, needs: ConfigNeeds, node: str, installer: Installer) -> Diagnosis:
+    expected = needs.driver_root == "/" or (installer.operator and needs.driver_root == OPERATORS_ROOT)
+    lost = facts.root is None and facts.kernel and expected and not installer.hidden
+    if lost and (mends := _brings(facts, node, installer)):
+        found = f"{LIBRARY} is neither in the usual folders of the node nor below {OPERATORS_ROOT}"
+        return wrong(LIBRARIES, f"{found}, so no container gets the driver", mends)
     if facts.root is None and needs.driver_root != "/":
         return wrong(
             LIBRARIES,
@@ -98,8 +133,9 @@ def _libraries(facts: DriverFacts, needs: ConfigNeeds, node: str, *, by_operator
     if facts.root is None:
         return not_looked_at(
             LIBRARIES,
-            f"{LIBRARY} is neither in the usual folders of the node nor below {OPERATORS_ROOT}; an operating system "
-            "with the driver elsewhere (Bottlerocket, COS, Talos) needs that directory as nvidiaDriverRoot",
+            f"{LIBRARY} is neither in the usual folders of the node nor below {OPERATORS_ROOT}"
+            f"{facts.elsewhere and f', but is at {facts.elsewhere}'}; an operating system with the driver elsewhere "
+            "(Bottlerocket, COS, Talos) needs that directory as nvidiaDriverRoot",
         )
     if facts.kernel and facts.library and facts.library != facts.kernel:
         return wrong(
@@ -107,7 +143,7 @@ def _libraries(facts: DriverFacts, needs: ConfigNeeds, node: str, *, by_operator
             f"version {facts.library} below {facts.root}, but the kernel runs {facts.kernel}: the driver was upgraded "
             "or installed twice, and NVML refuses to work (driver/library version mismatch)",
             _loads_operators(node)
-            if by_operator and facts.root == OPERATORS_ROOT
+            if installer.operator and facts.root == OPERATORS_ROOT
             else drained(
                 node,
                 "and reboot the node. If the versions still differ, two drivers are installed: compare `modinfo -F "
@@ -118,6 +154,20 @@ def _libraries(facts: DriverFacts, needs: ConfigNeeds, node: str, *, by_operator
             ),
         )
     return right(LIBRARIES, f"{facts.library or 'version unknown'}, below {facts.root}")
+
+
+def _brings(facts: DriverFacts, node: str, installer: Installer) -> str:
+    """Return what installs missing libraries of the driver, as an instruction; empty where they may be elsewhere."""
+    if installer.operator:
+        return _loads_operators(node)
+    if facts.elsewhere or not (facts.in_packages or installer.was_operator):
+        return ""
+    again = "have NVIDIA's operator install the driver again, or " if installer.was_operator else ""
+    return (
+        f"{again}install NVIDIA's driver {facts.kernel} with its libraries (docs.nvidia.com, NVIDIA Driver "
+        "Installation Guide); with another version, reboot the node then. Where the driver is in another directory, "
+        "name this as nvidiaDriverRoot"
+    )
 
 
 def _loads_operators(node: str) -> str:

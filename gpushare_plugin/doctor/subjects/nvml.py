@@ -10,13 +10,14 @@ from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.subjects.cards import PciGpu, of_nvidia
-from gpushare_plugin.doctor.subjects.driver import KERNEL_MODULE
+from gpushare_plugin.doctor.subjects.driver import KERNEL_MODULE, LIBRARIES, DriverFacts
 from gpushare_plugin.gpus.source import GpuSource, read_inventory
 
 SUBJECT = "NVML"
 PATIENCE = 30.0
 """Seconds that NVML may take; a driver with sixteen cards and without persistence mode takes several."""
 _CONTROL_DEVICE = Path("/dev/nvidiactl")
+_AFTER_DRIVER = "do what is said of the driver first"
 
 Misfits = Callable[[Inventory], Sequence[str]]
 """Returns what of the config does not fit the GPUs of a node, each with its place."""
@@ -83,13 +84,13 @@ def _answered(inventory: Inventory, misfits: tuple[str, ...]) -> NvmlFacts:
     )
 
 
-def judge_nvml(facts: NvmlFacts, kernel: str, cards: Sequence[PciGpu]) -> Iterator[Diagnosis]:
+def judge_nvml(facts: NvmlFacts, driver: DriverFacts, cards: Sequence[PciGpu]) -> Iterator[Diagnosis]:
     """Yield the lines about NVML and about each GPU that does not answer or is missing.
 
-    `kernel` is the version of the module, and `cards` are the GPUs on the PCI bus.
+    `driver` is the driver of the node, and `cards` are the GPUs on the PCI bus.
     """
     if facts.failure:
-        yield _failed(facts, kernel)
+        yield _failed(facts, driver)
         return
     for label, reason in facts.silent:
         yield wrong(
@@ -100,11 +101,13 @@ def judge_nvml(facts: NvmlFacts, kernel: str, cards: Sequence[PciGpu]) -> Iterat
         )
     if facts.gpus and (missing := _missing(facts, cards)):
         yield _not_listed(missing)
-    if kernel and kernel != facts.driver:
+    if driver.kernel and driver.kernel != facts.driver:
         yield wrong(
             SUBJECT,
-            f"answers with driver {facts.driver}, but the kernel runs {kernel}: expected the same version",
-            "mend the lines about the driver above first",
+            f"answers with driver {facts.driver}, but the kernel runs {driver.kernel}: expected the same version",
+            "run doctor again on the node itself: the driver was changed meanwhile, or this pod has another driver"
+            if driver.agrees
+            else _AFTER_DRIVER,
         )
     elif facts.gpus:
         names = ", ".join(f"{gpu.label} {gpu.name}" for gpu in facts.gpus)
@@ -142,11 +145,13 @@ def _not_listed(missing: Sequence[str]) -> Diagnosis:
     )
 
 
-def _failed(facts: NvmlFacts, kernel: str) -> Diagnosis:
-    if not facts.reachable and not kernel:
+def _failed(facts: NvmlFacts, driver: DriverFacts) -> Diagnosis:
+    if not facts.reachable and not driver.kernel:
         return not_looked_at(
             SUBJECT, f"mend the line about the {KERNEL_MODULE} first: without its module, no GPU answers"
         )
+    if not facts.reachable and driver.root is None:
+        return not_looked_at(SUBJECT, f"do what is said of {LIBRARIES} first: NVML is one of these libraries")
     if not facts.reachable:
         return not_looked_at(
             SUBJECT,
@@ -156,8 +161,8 @@ def _failed(facts: NvmlFacts, kernel: str) -> Diagnosis:
     return wrong(
         SUBJECT,
         facts.failure,
-        "run nvidia-smi on the node: while that fails, no pod can use a GPU. Mend the lines about the driver above "
-        "first; then see `dmesg | grep -i nvrm`",
+        f"{'' if driver.agrees else f'{_AFTER_DRIVER}. Then '}run nvidia-smi on the node: while that fails, no pod can "
+        "use a GPU, and `dmesg | grep -i nvrm` says why",
     )
 
 

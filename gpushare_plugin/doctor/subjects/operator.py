@@ -40,6 +40,8 @@ class OperatorFacts(Struct, frozen=True):
 
     runs: bool | None = False
     """Whether the operator runs pods on this node; None where the node does not show pods."""
+    has_driver_pod: bool = False
+    """Whether the pod that installs the driver certainly runs on this node."""
     installs_driver: bool = False
     """Whether the operator installs the driver on this node, as far as the node shows that."""
     installs_toolkit: bool = False
@@ -76,6 +78,7 @@ def read_operator(host: HostRoot) -> OperatorFacts:
     by_driver_pod, by_toolkit_pod = runs(_DRIVER_PODS), runs(_TOOLKIT_PODS)
     return OperatorFacts(
         runs=bool(pods or validated) or (None if pods is None and (driver or toolkit) else False),
+        has_driver_pod=bool(pods and not _DRIVER_PODS.isdisjoint(pods)),
         installs_driver=bool(driver) and by_driver_pod,
         installs_toolkit=bool(toolkit) and by_toolkit_pod,
         validated=validated,

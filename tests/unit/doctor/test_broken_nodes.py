@@ -24,6 +24,7 @@ from gpushare_plugin.gpus.exchange import write_message
 from gpushare_plugin.mps.exchange import MpsGpu, MpsRoot, MpsSettings, MpsStatus
 from gpushare_plugin.testing.hosts import (
     BARE,
+    DRIVER,
     DRIVER_LIMITS,
     GPUS,
     K3S,
@@ -38,7 +39,7 @@ from gpushare_plugin.testing.hosts import (
     without_operator,
 )
 from tests.nodes import Cards
-from tests.unit.doctor.examining import CDI, ENVVAR, MPS, examined, found, shown, wrong_lines
+from tests.unit.doctor.examining import CDI, ENVVAR, MPS, examined, found, hidden, shown, wrong_lines
 
 CONTAINERD = "/etc/containerd/config.toml"
 CRI = "io.containerd.grpc.v1.cri"
@@ -687,6 +688,52 @@ def test_sockets_at_which_nobody_listens_are_seen(short_path: Path) -> None:
     )
 
 
+FOLDER = "/usr/lib/x86_64-linux-gnu"
+LIBRARIES = tuple(path for path in (*BARE.files, *BARE.links, *BARE.nvml) if path.startswith(f"{FOLDER}/lib"))
+"""The libraries of a driver of packages."""
+EMPTY_ROOT = HostDescription(directories=("/run/nvidia/driver",))
+
+
+@pytest.mark.parametrize(
+    ("host", "remedy"),
+    [
+        (KUBEADM_CONTAINERD_1_7.without(*LIBRARIES), f"install NVIDIA's driver {DRIVER} with its libraries"),
+        (OPERATOR_25_10.without("/run/nvidia/driver") + EMPTY_ROOT, "log of the pod nvidia-driver-daemonset"),
+        (
+            without_operator(OPERATOR_25_10).without("/run/nvidia/driver"),
+            f"have NVIDIA's operator install the driver again, or install NVIDIA's driver {DRIVER}",
+        ),
+    ],
+    ids=["packages", "operator", "operator that is gone"],
+)
+def test_libraries_of_the_driver_that_are_nowhere_are_wrong(
+    host: HostDescription, remedy: str, short_path: Path
+) -> None:
+    """The module alone gives no container a GPU, whichever way GPUs are given, and other lines send people there."""
+    for needs in (ENVVAR, CDI):
+        _, report = examined(host, short_path / f"{needs.cdi}", needs, hidden())
+        (line,) = [line for line in wrong_lines(report) if line.subject == "driver (libraries)"]
+        assert remedy in (line.remedy or "")
+        assert found(report, "NVML") == "do what is said of driver (libraries) first: NVML is one of these libraries"
+
+
+def test_libraries_of_the_driver_can_be_where_doctor_does_not_look(short_path: Path) -> None:
+    """On a node without packages, or with a library that its loader or its toolkit knows, nothing is said wrong."""
+    bare = KUBEADM_CONTAINERD_1_7.without(*LIBRARIES)
+    loaded = HostDescription({"/etc/ld.so.cache": "x\0/opt/nv/libnvidia-ml.so.1\0", "/opt/nv/libnvidia-ml.so.1": ""})
+    rooted = bare.edited(SETTINGS, "environment = []", 'root = "/opt/nv"') + HostDescription(
+        {"/opt/nv/usr/lib64/libnvidia-ml.so.1": ""}
+    )
+    for name, host in (("cos", bare.without("/var/lib/dpkg")), ("loader", bare + loaded), ("toolkit", rooted)):
+        _, report = examined(host, short_path / name, source=hidden())
+        assert "driver (libraries)" not in [line.subject for line in wrong_lines(report)]
+    _, report = examined(bare, short_path / "answers", source=shown())
+    assert wrong_lines(report) == []
+    assert "but is at /opt/nv/libnvidia-ml.so.1; an" in found(
+        examined(bare + loaded, short_path / "again", source=hidden())[1], "driver (libraries)"
+    )
+
+
 def test_nvml_that_answers_with_another_driver_is_not_right(short_path: Path) -> None:
     """NVML gets its version from the kernel, so a driver is being changed where the kernel runs another one."""
     host = KUBEADM_CONTAINERD_1_7 + HostDescription({"/sys/module/nvidia/version": "570.86.15\n"})
@@ -864,7 +911,7 @@ def test_without_the_driver_no_command_for_a_specification_is_named(short_path: 
     _, report = examined(host, short_path)
     line = wrong_lines(report)[-1]
     assert line.subject == "CDI specifications"
-    assert "(b) mend the lines about the driver first: doctor then names the command" in (line.remedy or "")
+    assert "(b) do what is said of driver (libraries) first: doctor then names the command" in (line.remedy or "")
     assert "cdi generate" not in (line.remedy or "")
 
 
