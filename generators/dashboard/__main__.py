@@ -1,6 +1,5 @@
-"""Writes the dashboard of the chart and the table of its panels: `python -m generators.dashboard`."""
+"""Writes the dashboard of the chart: `python -m generators.dashboard`."""
 
-from generators.dashboard import grafana, page
+from generators.dashboard import grafana
 
 grafana.FILE.write_text(grafana.dashboard())
-page.PAGE.write_text(page.page())
