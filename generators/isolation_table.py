@@ -195,9 +195,8 @@ SHOWN = (
     "isolation: hami-core",
     "isolation: driver",
     "isolation: driver, burst: 1.5",
-    "isolation: driver+mps",
 )
-"""The entries of `sharing.memory` on the page: each isolation, and a burst."""
+"""The entries of `sharing.memory` on the page: each isolation by itself, and a burst."""
 
 
 def page() -> str:
