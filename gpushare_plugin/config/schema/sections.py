@@ -198,12 +198,12 @@ def _only_with_driver_limits(burst: Burst, info: ValidationInfo) -> Burst:
 
 
 _BURST = (
-    "How much memory a container may use while it is free: a multiple of the share, or a size. Needs the driver as "
-    "isolation, and the agent `gpushare driver-limits`. Default: no more than the share."
+    "Free memory that a container may also use: a multiple of the share, or a size. Needs driver limits and their "
+    "agent. Default: the share."
 )
 _MPS_ISOLATION = (
-    "What limits a container to its share: MPS, or both NVIDIA's driver and MPS (`driver` means the same here). Of a "
-    "list, the first that the node has. Default: MPS."
+    "Limit of a share: MPS, or both the driver and MPS (here also `driver`). Of a list, the first that the node has. "
+    "Default: MPS."
 )
 _CHANNELS_TO_SHOW = 8
 _NO_CHANNELS = "but gpushare gives containers no IMEX channels; remove it."
@@ -310,7 +310,7 @@ class PluginFlags(_Optional):
 
     pass_device_specs: bool = Field(
         default=False,
-        description="Also pass the device nodes to the kubelet; needed with the static CPU manager policy.",
+        description="Also pass device nodes to the kubelet; the static CPU manager policy needs this.",
     )
     device_list_strategy: Annotated[
         tuple[DeviceListStrategy, ...],
@@ -320,11 +320,11 @@ class PluginFlags(_Optional):
         ),
         BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
         Field(strict=False, min_length=1),
-    ] = Field(default=("envvar",), description="How GPUs are passed to the container runtime.")
+    ] = Field(default=("envvar",), description="How containers get GPUs.")
     device_id_strategy: Literal["uuid", "index"] = Field(
         default="uuid",
         alias="deviceIDStrategy",
-        description="Identify GPUs to the container runtime by UUID or by index.",
+        description="Name of a GPU for the container runtime.",
     )
     cdi_annotation_prefix: Annotated[
         str,
@@ -332,25 +332,24 @@ class PluginFlags(_Optional):
         AfterValidator(_annotation_prefix),
     ] = Field(
         default="cdi.k8s.io/",
-        description="Prefix of the annotation keys that `cdi-annotations` writes.",
+        description="Prefix of annotation keys for `cdi-annotations`.",
     )
     nvidia_ctk_path: AbsolutePath = Field(
         default="/usr/bin/nvidia-ctk",
         alias="nvidiaCTKPath",
-        description="Path of `nvidia-ctk` or `nvidia-cdi-hook` on the host, for the CDI specification of gpushare.",
+        description="`nvidia-ctk` or `nvidia-cdi-hook` on the host, for gpushare's CDI specification.",
     )
     container_driver_root: AbsolutePath = Field(
         default=names.CONTAINER_DRIVER_ROOT,
-        description="Where the host's driver root is mounted in this container.",
+        description="The host's driver root in this container.",
     )
     shared_devices_allocation_policy: ReplicaPolicyName = Field(
         default=DEFAULT_REPLICA_POLICY,
-        description="Which GPU the next replica comes from: the least used, the most used, or the one of which the "
-        "container has least.",
+        description="GPU of the next replica: the least used, the most used, or that of which the container has least.",
     )
     cdi_kind: Annotated[str, Allowed("<vendor>/<class>", text_like(_CDI_KIND)), AfterValidator(_cdi_kind)] = Field(
         default="nvidia.com/gpu",
-        description="Kind of the CDI device names, the part before `=`.",
+        description="CDI device names before `=`.",
     )
 
     @property
@@ -362,15 +361,15 @@ class PluginFlags(_Optional):
 class FeatureDiscoveryFlags(_Optional):
     """`flags.gfd`: settings of NVIDIA's GPU feature discovery, which may use the same file; no effect on gpushare."""
 
-    oneshot: bool | None = Field(default=None, description="Label once and exit.")
-    no_timestamp: bool | None = Field(default=None, description="Leave the timestamp label out.")
+    oneshot: bool | None = Field(default=None, description="Without effect.")
+    no_timestamp: bool | None = Field(default=None, description="Without effect.")
     sleep_interval: Annotated[
         str | int | float | None,
         Allowed(_DURATION, {"type": ["string", "number"]}),
         Spelled(_duration),
-    ] = Field(default=None, description="Interval between labelings.")
-    output_file: str | None = Field(default=None, description="File the labels are written to.")
-    machine_type_file: str | None = Field(default=None, description="File with the machine type.")
+    ] = Field(default=None, description="Without effect.")
+    output_file: str | None = Field(default=None, description="Without effect.")
+    machine_type_file: str | None = Field(default=None, description="Without effect.")
 
 
 class Flags(_Optional):
@@ -378,24 +377,24 @@ class Flags(_Optional):
 
     mig_strategy: Literal["none", "single", "mixed"] = Field(
         default="none",
-        description="How MIG instances are advertised: not at all, as whole GPUs, or by profile.",
+        description="MIG instances: not advertised, as whole GPUs, or by profile.",
     )
     fail_on_init_error: bool = Field(
         default=True,
-        description="Exit if no GPU is found; if false, wait for one, so that nodes without GPUs can run the daemon.",
+        description="Exit if no GPU is found; if false, wait.",
     )
     mps_root: AbsolutePath = Field(
         default="/run/nvidia/mps",
-        description="MPS directory on the host: pipes in `pipe`, logs in `log`, shared memory in `shm`.",
+        description="MPS directory on the host, with `pipe`, `log` and `shm`.",
     )
     mps_protocol: Annotated[MpsProtocol, Allowed("2, 3", {"enum": [2, 3]})] = Field(
         default=2,
-        description="Protocol of the MPS control daemon. With 3, which needs driver 615 and is experimental, the MPS "
-        "server itself holds each container to its limits, also on several GPUs.",
+        description="Protocol of the MPS control daemon. 3 is experimental, needs driver 615, and has limits in the "
+        "MPS server.",
     )
     nvidia_driver_root: AbsolutePath = Field(
         default="/",
-        description="Root of the driver installation on the host, such as `/run/nvidia/driver`.",
+        description="Root of the driver on the host, such as `/run/nvidia/driver`.",
     )
     nvidia_dev_root: Annotated[
         AbsolutePath | None,
@@ -403,15 +402,15 @@ class Flags(_Optional):
         BeforeValidator(lambda value: None if value == "" else value),
     ] = Field(
         default=None,
-        description="Root of the device nodes on the host. Default: the driver root.",
+        description="Root of device nodes on the host. Default: the driver root.",
     )
-    gdrcopy_enabled: bool = Field(default=False, description="Add GDRCopy to containers that get a GPU.")
-    gds_enabled: bool = Field(default=False, description="Add GPUDirect Storage to containers that get a GPU.")
-    mofed_enabled: bool = Field(default=False, description="Add Mellanox OFED to containers that get a GPU.")
+    gdrcopy_enabled: bool = Field(default=False, description="Add GDRCopy to containers with a GPU.")
+    gds_enabled: bool = Field(default=False, description="Add GPUDirect Storage.")
+    mofed_enabled: bool = Field(default=False, description="Add Mellanox OFED.")
     use_node_feature_api: bool | None = Field(
         default=None,
         alias="useNodeFeatureAPI",
-        description="Setting of GPU feature discovery; accepted, without effect.",
+        description="Without effect.",
     )
     device_discovery_strategy: Annotated[
         Literal["auto", "nvml", "tegra"],
@@ -419,12 +418,12 @@ class Flags(_Optional):
         AfterValidator(_served_discovery),
     ] = Field(
         default="auto",
-        description="How GPUs are found; only NVML is supported, `tegra` is rejected.",
+        description="GPUs are found by NVML alone.",
     )
-    plugin: PluginFlags = Field(default_factory=PluginFlags, description="How containers get access to allocated GPUs.")
+    plugin: PluginFlags = Field(default_factory=PluginFlags, description="How containers get GPUs.")
     gfd: FeatureDiscoveryFlags | None = Field(
         default=None,
-        description="Settings of GPU feature discovery; accepted, without effect.",
+        description="GPU feature discovery of NVIDIA's plugin.",
     )
 
 
@@ -432,7 +431,7 @@ class _Matching(Section):
     """The common settings of entries for devices by a pattern."""
 
     pattern: Annotated[str, Field(min_length=1), Allowed("text, where * matches anything")] = Field(
-        description="Product name of the GPU, or MIG profile; `*` matches anything, the first match wins.",
+        description="Product name or MIG profile; the first match wins.",
     )
 
     def matches(self, text: str) -> bool:
@@ -443,18 +442,17 @@ class _Matching(Section):
 class ResourcePattern(_Matching):
     """An entry of `resources.gpus` or `resources.migs`: the resource name of matching devices."""
 
-    name: NvidiaName = Field(description="Name that matching devices are advertised under.")
+    name: NvidiaName = Field(description="Advertised name.")
 
 
 class GpuMemory(_Matching):
     """An entry of `unreportedMemory`: the memory of matching GPUs that do not report their memory."""
 
     pattern: Annotated[str, Field(min_length=1), Allowed("text, where * matches anything")] = Field(
-        description="Product name of the GPU, such as `NVIDIA GB10`; `*` matches anything, the first match wins.",
+        description="Product name, such as `NVIDIA GB10`; the first match wins.",
     )
     size: CardMemory = Field(
-        description="Memory of the GPU that containers may use together; of a GPU that uses the memory of the host, "
-        "what the host does not need.",
+        description="Memory for all containers together, without what the host needs.",
     )
 
 
@@ -463,11 +461,11 @@ class Resources(_Optional):
 
     gpus: Annotated[tuple[ResourcePattern, ...], Field(strict=False)] = Field(
         default=(),
-        description="Names for GPUs; a GPU that matches no pattern is `nvidia.com/gpu`.",
+        description="Names of GPUs; without a match, `nvidia.com/gpu`.",
     )
     migs: Annotated[tuple[ResourcePattern, ...], Field(strict=False)] = Field(
         default=(),
-        description="Names for MIG instances, by profile; the key may also be spelled `mig`.",
+        description="Names of MIG instances, by profile; also spelled `mig`.",
     )
 
 
@@ -475,13 +473,11 @@ class ReplicatedResource(Section):
     """The common settings of entries of `sharing.timeSlicing.resources` and `sharing.mps.resources`."""
 
     name: Annotated[NvidiaName, AfterValidator(_shareable)] = Field(
-        description="Resource to replicate: `nvidia.com/gpu`, a MIG resource, or one of `resources`."
+        description="`nvidia.com/gpu`, a MIG resource, or a name of `resources`."
     )
-    rename: NvidiaName | None = Field(default=None, description="Name of the replicas, if different.")
-    devices: ChosenDevices = Field(default=AllDevices(), description="Devices of the resource to replicate.")
-    replicas: Annotated[int, Field(ge=2)] = Field(
-        description="How many containers can use one device at the same time."
-    )
+    rename: NvidiaName | None = Field(default=None, description="Another name for replicas.")
+    devices: ChosenDevices = Field(default=AllDevices(), description="Devices to replicate.")
+    replicas: Annotated[int, Field(ge=2)] = Field(description="Replicas of each device.")
 
 
 class TimeSlicedResource(ReplicatedResource):
@@ -489,8 +485,8 @@ class TimeSlicedResource(ReplicatedResource):
 
     isolation: ChosenTimeSlicedIsolation = Field(
         default=("none",),
-        description="What limits a container to its share: nothing, or HAMi-core or NVIDIA's driver, which give each "
-        "an equal part of the memory. Of a list, the first that the node has.",
+        description="Limit of a share, an equal part of memory: none, HAMi-core, or the driver's. Of a list, the "
+        "first that the node has.",
     )
     burst: ChosenBurst | None = Field(default=None, description=_BURST)
 
@@ -499,7 +495,7 @@ class MpsResource(ReplicatedResource):
     """An entry of `sharing.mps.resources`: all replicas have equal shares, enforced by MPS."""
 
     replicas: Annotated[int, Field(ge=2, le=MOST_MPS_CLIENTS)] = Field(
-        description="How many containers can use one device at the same time; MPS serves 48 clients, before Volta 16."
+        description="Replicas of each device; MPS serves 48 clients, before Volta 16."
     )
     isolation: ChosenMpsIsolation | None = Field(default=None, description=_MPS_ISOLATION)
     burst: ChosenBurst | None = Field(default=None, description=_BURST)
@@ -510,11 +506,11 @@ class ReplicatedResources(Section):
 
     rename_by_default: bool = Field(
         default=False,
-        description="Advertise replicas as `<name>.shared` if the entry has no `rename`.",
+        description="Without `rename`, replicas are `<name>.shared`.",
     )
     fail_requests_greater_than_one: bool | None = Field(
         default=None,
-        description="Reject containers that request several replicas. Default: true for MPS, false for time slicing.",
+        description="Reject requests for several replicas. Default: only under MPS.",
     )
 
     def advertised_name(self, resource: ReplicatedResource) -> str:
@@ -528,7 +524,7 @@ class TimeSlicing(ReplicatedResources):
     """`sharing.timeSlicing`: devices shared by containers that take turns."""
 
     resources: Annotated[tuple[TimeSlicedResource, ...], Field(strict=False, min_length=1)] = Field(
-        description="Resources to replicate, and how often.",
+        description="Resources to replicate.",
     )
 
 
@@ -539,23 +535,22 @@ class Slices(Section):
         Slice,
         Allowed(SLICE_SIZE_ALLOWED, SLICE_SIZE_SCHEMA),
         Spelled(parse_slice, lambda size: size.name),
-    ] = Field(description="Size of the slices; a GPU's size is its usable memory rounded up to whole GiB.")
+    ] = Field(description="Size of a slice; a GPU's size is its usable memory rounded up to whole GiB.")
     count: Annotated[int, Field(ge=1, le=MOST_MPS_CLIENTS)] = Field(
-        default=1, description="How many slices of this size each GPU has."
+        default=1, description="Slices of this size on each GPU."
     )
 
 
 class SizedDevices(Section):
     """An entry of `sharing.mps.sizes`: GPUs cut into slices of given sizes, as in nos."""
 
-    devices: ChosenDevices = Field(default=AllDevices(), description="GPUs to divide into these slices.")
+    devices: ChosenDevices = Field(default=AllDevices(), description="GPUs to divide.")
     slices: Annotated[tuple[Slices, ...], Field(strict=False, min_length=1)] = Field(
-        description="Slices of each of these GPUs; slices of 10gb are advertised as `nvidia.com/gpu-10gb`.",
+        description="Slices of each GPU; 10gb is advertised as `nvidia.com/gpu-10gb`.",
     )
     compute: ChosenSliceCompute = Field(
         default="proportional",
-        description="Limit of a slice's compute: in proportion to its size, equal for all slices of a GPU as with nos, "
-        "none, or in percent of the GPU.",
+        description="Limit of compute: by size, equal for all slices (as with nos), none, or percent of the GPU.",
     )
     isolation: ChosenMpsIsolation | None = Field(default=None, description=_MPS_ISOLATION)
     burst: ChosenBurst | None = Field(default=None, description=_BURST)
@@ -576,11 +571,11 @@ class Mps(ReplicatedResources):
 
     resources: Annotated[tuple[MpsResource, ...], Field(strict=False)] = Field(
         default=(),
-        description="Resources to replicate, and how often; the replicas of a device have equal shares.",
+        description="Resources to replicate, in equal shares.",
     )
     sizes: Annotated[tuple[SizedDevices, ...], Field(strict=False)] = Field(
         default=(),
-        description="GPUs divided into slices of given sizes.",
+        description="GPUs divided into slices.",
     )
 
 
@@ -589,41 +584,40 @@ class MemoryResource(Section):
 
     name: Annotated[str, Allowed(names.ALLOWED, text_like(names.PATTERN)), AfterValidator(names.memory_resource)] = (
         Field(
-            description="Resource name of the units.",
+            description="Name of the units.",
         )
     )
     unit: Annotated[
         MemoryUnit,
         Allowed(MemoryUnit.allowed, MEMORY_UNIT_SCHEMA),
         Spelled(lambda value: value if isinstance(value, MemoryUnit) else MemoryUnit.parse(value), str),
-    ] = Field(default=MemoryUnit(1024), validate_default=True, description="Amount of memory of one unit.")
+    ] = Field(default=MemoryUnit(1024), validate_default=True, description="Memory of a unit.")
     devices: ChosenDevices = Field(default=AllDevices(), description="GPUs to share by memory.")
     placement: PolicyName = Field(
         default=DEFAULT_POLICY,
-        description="GPU that a request is placed on: of those with enough free units, the fullest, the emptiest, or "
-        "the one where the least room for later requests is lost.",
+        description="GPU for a request: the fullest with enough units, the emptiest, or that where later requests "
+        "lose least room.",
     )
     isolation: ChosenIsolation = Field(
         default=("none",),
-        description="What limits a container to its units: nothing, CUDA MPS, HAMi-core, NVIDIA's driver, or both the "
-        "driver and MPS. Of a list, the first that the node has.",
+        description="Limit of a share: none, MPS, HAMi-core, the driver's, or of both the driver and MPS. Of a list, "
+        "the first that the node has.",
     )
     burst: ChosenBurst | None = Field(default=None, description=_BURST)
     compute: ChosenCompute = Field(
         default="proportional",
-        description="Limit of a container's compute, in percent of the GPU or in proportion to its memory; needs "
-        "MPS or HAMi-core as isolation, `driver+mps` included. With `requested`, the GPUs also offer 100 units each of "
-        "`aliyun.com/gpu-core.percentage`, and containers request their percentage.",
+        description="Limit of compute: percent of the GPU, or in proportion to memory; needs MPS, `driver+mps` or "
+        "HAMi-core. With `requested`, a GPU also offers 100 units of `aliyun.com/gpu-core.percentage`.",
     )
     allow_multi_gpu_shares: bool = Field(
         default=False,
         alias="allowMultiGPUShares",
-        description="With `isolation: mps`, also admit pods with a share on several GPUs. Without it they are refused: "
-        "MPS does not limit a process that sees fewer GPUs than its share has.",
+        description="With `isolation: mps`, admit shares on several GPUs: MPS does not limit a process that sees "
+        "fewer GPUs than its share has.",
     )
     framework_hints: bool = Field(
         default=False,
-        description="Also set the environment variables that limit the memory of JAX, CuPy and TensorFlow.",
+        description="Also set variables that limit memory of JAX, CuPy and TensorFlow.",
     )
 
     @field_validator("unit")
@@ -667,16 +661,16 @@ class MemoryResources(Section):
     """`sharing.memory`: GPUs shared by memory."""
 
     resources: Annotated[tuple[MemoryResource, ...], Field(strict=False, min_length=1)] = Field(
-        description="Resources to advertise, with their unit and GPUs.",
+        description="Resources to advertise.",
     )
 
 
 class Sharing(Section):
     """`sharing`: the ways of sharing; GPUs that no entry selects are advertised whole."""
 
-    time_slicing: TimeSlicing | None = Field(default=None, description="GPUs shared by time slicing.")
-    mps: Mps | None = Field(default=None, description="GPUs shared through CUDA MPS.")
-    memory: MemoryResources | None = Field(default=None, description="GPUs shared by memory.")
+    time_slicing: TimeSlicing | None = Field(default=None, description="Time slicing.")
+    mps: Mps | None = Field(default=None, description="CUDA MPS.")
+    memory: MemoryResources | None = Field(default=None, description="Sharing by memory.")
 
     @property
     def includes_driver(self) -> bool:
@@ -731,9 +725,9 @@ class Imex(_Optional):
         Allowed("[]", {"enum": [[]]}),
         Field(strict=False),
         AfterValidator(_channels),
-    ] = Field(default=(), alias="channelIDs", description="Channels to add to containers; not supported, so none.")
+    ] = Field(default=(), alias="channelIDs", description="Not supported.")
     required: Annotated[bool, Allowed("false", {"enum": [False]}), AfterValidator(_no_channel_required)] = Field(
-        default=False, description="Whether a missing channel is an error; not supported."
+        default=False, description="Not supported."
     )
 
 
@@ -742,7 +736,7 @@ class HamiCore(_Optional):
 
     library_directory: AbsolutePath = Field(
         default="/usr/local/vgpu",
-        description="Host directory of `libvgpu.so` and of the `ld.so.preload` that names it.",
+        description="Host directory of `libvgpu.so` and `ld.so.preload`.",
     )
 
 
@@ -751,8 +745,7 @@ class DriverLimitSettings(_Optional):
 
     additional_memory: AddedMemory | None = Field(
         default=None,
-        description="Memory that is added to the limit of each share, for the CUDA contexts of its processes, which "
-        "count for the limit. Default: none.",
+        description="Memory added to each limit, for CUDA contexts. Default: none.",
     )
 
 
@@ -763,18 +756,17 @@ class Dra(Section):
         str, Allowed(names.DRA_DRIVER_ALLOWED, text_like(names.DRA_DRIVER_PATTERN)), AfterValidator(names.dra_driver)
     ] = Field(
         default=names.DRA_DRIVER,
-        description="Name of the DRA driver, the same on all nodes of a cluster. Another name takes effect on a node "
-        "when all claims under the name before have ended there.",
+        description="Name of the DRA driver, the same on all nodes. A change takes effect on a node after its last "
+        "claim.",
     )
     default: MemoryByDefault | None = Field(
         default=None,
-        description="Memory that a claim gets of a GPU shared by memory if the claim asks for no size, rounded up to "
-        "units. Default: all of it.",
+        description="Memory of a GPU shared by memory for a claim without a size, rounded up to units. Default: all.",
     )
     devices: ChosenDevices = Field(
         default=AllDevices(),
-        description="GPUs that are given by claim; the device plugin offers the other GPUs. The index of a MIG "
-        "instance is written as in 0:1. How each GPU is shared is in `sharing`.",
+        description="GPUs given by claim, shared as `sharing` says; the device plugin offers the others. Index of a "
+        "MIG instance: 0:1.",
     )
 
 
@@ -783,22 +775,21 @@ class Health(Section):
 
     ignored_xids: ChosenXids = Field(
         default=(),
-        description="XIDs to ignore, in addition to those of applications: "
-        f"{', '.join(map(str, sorted(APPLICATION_XIDS)))}.",
+        description=f"XIDs to ignore beside those of applications: {', '.join(map(str, sorted(APPLICATION_XIDS)))}.",
     )
     watched_xids: ChosenXids = Field(
         default=(),
-        description="XIDs that make a GPU unhealthy, even ignored ones and those of applications.",
+        description="XIDs that make a GPU unhealthy, whatever is ignored.",
     )
     reset_xids: Annotated[
         tuple[Annotated[Xid, Allowed(XID_ALLOWED, XID_SCHEMA)], ...], Allowed("a list of XIDs"), Field(strict=False)
     ] = Field(
         default=tuple(sorted(RESET_XIDS)),
-        description="XIDs after which a GPU stays unhealthy until it is reset.",
+        description="XIDs that leave a GPU unhealthy until its reset.",
     )
     good_probes: Annotated[int, Field(ge=1)] = Field(
         default=3,
-        description="Successful probes in a row after which a GPU is healthy again.",
+        description="Successful probes in a row that make a GPU healthy again.",
     )
     probe_seconds: Seconds = Field(default=5.0, description="Interval between probes while a GPU is unhealthy.")
     rescan_seconds: Seconds = Field(default=30.0, description="Interval between scans of all GPUs otherwise.")
@@ -817,10 +808,9 @@ class Overuse(Section):
 
     action: Literal["report", "evict"] = Field(
         default="report",
-        description="Report the pod in log and metrics, or also evict it; the latter needs the right to create "
-        "`pods/eviction`.",
+        description="Report the pod, or also evict: that needs the right to create `pods/eviction`.",
     )
-    grace_seconds: Seconds = Field(default=60.0, description="How long a pod may use too much before it is evicted.")
+    grace_seconds: Seconds = Field(default=60.0, description="Time over the limit before eviction.")
 
 
 class Partitioning(Section):
@@ -828,8 +818,7 @@ class Partitioning(Section):
 
     mig_mode: Literal["keep", "manage"] = Field(
         default="keep",
-        description="Whether MIG mode stays as it is, or `gpushare mig` may switch it on for GPUs that nothing uses. "
-        "It is never switched off again.",
+        description="With `manage`, `gpushare mig` may switch MIG mode on for unused GPUs, and never off.",
     )
 
 
@@ -837,26 +826,18 @@ class Config(_Optional):
     """The config of a node."""
 
     version: Literal["v1"] = Field(default="v1", description="Version of the schema.")
-    flags: Flags = Field(default_factory=Flags, description="Settings that are also command-line options.")
-    resources: Resources = Field(default_factory=Resources, description="Resource names of whole devices.")
-    sharing: Sharing = Field(default_factory=Sharing, description="The ways of sharing GPUs.")
-    imex: Imex = Field(default_factory=Imex, description="Channels for GPUs on one fabric.")
+    flags: Flags = Field(default_factory=Flags, description="Settings that are also options.")
+    resources: Resources = Field(default_factory=Resources, description="Names of whole devices.")
+    sharing: Sharing = Field(default_factory=Sharing, description="Ways of sharing.")
+    imex: Imex = Field(default_factory=Imex, description="Not supported.")
     unreported_memory: Annotated[tuple[GpuMemory, ...], Field(strict=False)] = Field(
         default=(),
-        description="Memory of GPUs that do not report it, such as GB10; without an entry, they are offered whole or "
-        "time-sliced only. GPUs that report their memory are not concerned.",
+        description="Memory of GPUs that report none, such as GB10; without an entry, these are offered whole or "
+        "time-sliced only.",
     )
-    hami_core: HamiCore = Field(default_factory=HamiCore, description="Location of the HAMi-core library.")
-    driver_limits: DriverLimitSettings | None = Field(
-        default=None, description="The limits of memory that NVIDIA's driver enforces."
-    )
-    dra: Dra | None = Field(
-        default=None, description="GPUs that pods get by ResourceClaims. Default: all through the device plugin."
-    )
-    overuse: Overuse = Field(
-        default_factory=Overuse, description="What happens to pods that use more memory than they hold."
-    )
-    health: Health = Field(default_factory=Health, description="When a GPU becomes unhealthy, and when healthy again.")
-    partitioning: Partitioning = Field(
-        default_factory=Partitioning, description="How far GPUs are divided in another way while pods run."
-    )
+    hami_core: HamiCore = Field(default_factory=HamiCore, description="HAMi-core.")
+    driver_limits: DriverLimitSettings | None = Field(default=None, description="Memory limits of NVIDIA's driver.")
+    dra: Dra | None = Field(default=None, description="GPUs given by ResourceClaims. Default: none.")
+    overuse: Overuse = Field(default_factory=Overuse, description="Pods that use more memory than they hold.")
+    health: Health = Field(default_factory=Health, description="When a GPU is unhealthy.")
+    partitioning: Partitioning = Field(default_factory=Partitioning, description="How far GPUs are divided anew.")
