@@ -61,7 +61,7 @@ class Found(Struct, frozen=True):
     reliefs: tuple[Relief, ...]
     """What can be freed, the smallest disruption first."""
     candidates: int
-    """The number of cards or nodes where at most MOST_MOVED movable pods are in the way."""
+    """The number of cards and nodes of which those with the fewest pods in the way were examined."""
 
 
 def gpus_of(account: NodeAccount, index: int) -> frozenset[str]:
@@ -128,13 +128,14 @@ def free_cards(moving: Moving) -> Found:
     found = [card for account in accounts for card in cards(account, moving) if _can_be_freed(card)]
     found.sort(key=lambda card: _disruption(moving, card))
     reliefs: list[Relief] = []
-    receiving: set[str] = set()
+    receiving: set[tuple[str, str]] = set()
     for card in found[:MOST_CARDS]:
-        if not card.gpus.isdisjoint(receiving) or not all(map(moving.is_movable, card.pods)):
+        received = any((card.node, gpu) in receiving for gpu in card.gpus)
+        if received or not all(map(moving.is_movable, card.pods)):
             continue
         moves = moving.move(card.pods, card.gpus, to_idle=False)
         if moves is not None:
-            receiving.update(share.gpu for move in moves for share in move.place.shares)
+            receiving.update((move.place.node, share.gpu) for move in moves for share in move.place.shares)
             reliefs.append(Relief(card.node, tuple(moves), card.index, card.idle))
     return Found(tuple(reliefs), len(found))
 

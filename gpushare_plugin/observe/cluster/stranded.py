@@ -65,7 +65,7 @@ class StrandedReport(Part, frozen=True, kw_only=True):
     needless: str | None = None
     """Why no room has to be freed for the pod; None if the pod needs room."""
     candidates: int = 0
-    """The number of cards, or of nodes or cards for a pod, where few enough pods are in the way."""
+    """The number of cards and nodes of which those with the fewest pods in the way were examined."""
     freed: tuple[Freed, ...] = ()
     """What can be freed, the smallest disruption first.
 

@@ -12,7 +12,7 @@ from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.constraints import NOT_READ, Constraints, Needs
 from gpushare_plugin.ledger.demand import Demand
 from gpushare_plugin.ledger.moving import Move, Moving, used_gpus
-from gpushare_plugin.ledger.node import GPU_MEMORY, Node, recorded_node
+from gpushare_plugin.ledger.node import GPU_MEMORY, Node, plain_node, recorded_node
 from gpushare_plugin.ledger.node_record import NodeRecord, ResourceRecord
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.stranded import MOST_MOVED, Relief, free_cards, room_for
@@ -59,6 +59,17 @@ def test_the_card_with_least_in_the_way_comes_first_and_later_ones_count_on_it()
     found = free_cards(Moving(account(node("n1"), node("n2"), pods=pods), {}))
     assert told(found.reliefs) == [("n1", 0, [("a", f"n1:{uuid(1, 'n1')}")])]
     assert found.candidates == 3
+
+
+def test_cards_of_nodes_with_other_plugins_have_the_same_names() -> None:
+    """Nodes of Aliyun's plugin name their cards by index, so a card that got a pod is told by its node, too."""
+    placed = (("a", 2, "n1", 0), ("b", 3, "n1", 1), ("c", 2, "n2", 1), ("d", 3, "n2", 0))
+    pods = tuple(
+        pod(memory(units), there, name, annotations={"ALIYUN_COM_GPU_MEM_IDX": str(index)})
+        for name, units, there, index in placed
+    )
+    cluster = account(plain_node("n1", 16, 2), plain_node("n2", 16, 2), pods=pods)
+    assert [(each.node, each.index) for each in free_cards(Moving(cluster, {})).reliefs] == [("n1", 0), ("n2", 1)]
 
 
 @pytest.mark.parametrize("kind", ["DaemonSet", "Node"])
