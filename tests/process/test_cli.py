@@ -116,6 +116,7 @@ class TestUsage:
             ["simulate", "--generate-nodes", "20xA100", "--pods", "b"],
             ["simulate", "--nodes", "a", "--pods", "b", "--add-nodes", "A100"],
             ["simulate", "--nodes", "a", "--pods", "b", "--change-pods", "81%"],
+            ["explain"],
         ],
     )
     def test_wrong_usage_ends_with_status_2(self, arguments: list[str]) -> None:

@@ -41,8 +41,15 @@ from gpushare_plugin.observe.parts import Part, encode
 from gpushare_plugin.partitioner.outlook import JudgedOverview, partitioners
 
 
+def _given(context: click.Context, _argument: click.Parameter, pod: str | None) -> str | None:
+    """Return the pod; raise click.UsageError if the command line has neither a pod nor `--stranded`."""
+    if pod is None and not context.params["stranded"]:
+        raise click.UsageError("Missing argument 'POD'.", context)
+    return pod
+
+
 @click.command("explain", short_help="Explain why a pod gets no GPU, or why it has the one it has.")
-@click.argument("pod", required=False, shell_complete=completing.pods)
+@click.argument("pod", required=False, callback=_given, shell_complete=completing.pods)
 @click.option(
     "-n",
     "--namespace",
@@ -56,6 +63,7 @@ from gpushare_plugin.partitioner.outlook import JudgedOverview, partitioners
 @click.option(
     "--stranded",
     is_flag=True,
+    is_eager=True,
     help="List which few pods, if moved, would free cards or, with POD, room for a waiting pod. Nothing is changed.",
 )
 @extender_namespace_option
@@ -73,7 +81,7 @@ def command(
 ) -> None:
     """Explain why a pod gets no GPU, node by node, and what to change; or which GPUs a pod has, and by whose word.
 
-    POD is NAME or NAMESPACE/NAME. Slices and ResourceClaims for the pod are explained, too.
+    POD is NAME or NAMESPACE/NAME, and may be left out with --stranded. Slices and ResourceClaims are explained, too.
 
     Needs the right to list nodes and pods in the whole cluster. Without the right to get Leases, assumptions are named.
     """
@@ -83,10 +91,8 @@ def command(
     client = Client(kubeconfig, PATIENT, context=context)
     if pod is not None:
         pod, namespaces["namespace"] = _named(pod, namespaces["namespace"])
-    if stranded:
+    if pod is None or stranded:
         _show(asyncio.run(_stranded(client, pod, namespaces["namespace"])), stranded_words.lines, output)
-    elif pod is None:
-        raise click.UsageError("Missing argument 'POD'.")
     else:
         _show(_explained(client, pod, namespaces), lines, output)
 
