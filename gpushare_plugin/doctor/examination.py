@@ -221,7 +221,7 @@ def _lines(facts: Facts, host: HostRoot, node: str) -> Iterator[Diagnosis]:
     if reason := facts.without_gpus:
         yield from (not_looked_at(subject, reason) for subject in _SUBJECTS_OF_GPUS)
         yield from kubelet.judge_kubelet(facts.kubelet, host, node)
-        yield from plugins.judge_plugins(facts.plugins, facts.kubelet, node)
+        yield from plugins.judge_plugins(facts.plugins, facts.kubelet, node, operator=facts.operator.runs)
     else:
         yield from _lines_of_gpus(facts, host, node)
     yield from cgroups.judge_cgroups(facts.cgroups, facts.driver.kernel)
@@ -250,7 +250,7 @@ def _lines_of_gpus(facts: Facts, host: HostRoot, node: str) -> Iterator[Diagnosi
     )
     yield from _of_files(facts, facts.runtime, look, host) if facts.runtime else _without_runtime(facts, look)
     # An MPS control daemon of another plugin ends with that plugin.
-    yield from plugins.judge_plugins(facts.plugins, facts.kubelet, node)
+    yield from plugins.judge_plugins(facts.plugins, facts.kubelet, node, operator=facts.operator.runs)
     yield from _of_isolations(facts, look, host)
     yield from claims.judge_claims(facts.claims, facts.needs, facts.kubelet, facts.plugins)
 

@@ -57,8 +57,8 @@ def drained(node: str, work: str) -> str:
     Of several such instructions, the last one lets pods come again.
     """
     return (
-        f"drain the node (`kubectl drain {node} --ignore-daemonsets`), {work}. After the last item here that "
-        f"drains the node, let pods come again: `kubectl uncordon {node}`"
+        f"drain the node (`kubectl drain {node} --ignore-daemonsets --delete-emptydir-data`), {work}. After the last "
+        f"item here that drains the node, let pods come again: `kubectl uncordon {node}`"
     )
 
 

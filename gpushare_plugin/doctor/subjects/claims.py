@@ -3,7 +3,8 @@
 Facts of Kubernetes: pkg/features/kube_features.go (DynamicResourceAllocation is on from 1.34 on, and cannot be turned
 off from 1.35 on); pkg/kubelet/pluginmanager (the kubelet looks for sockets in `plugins_registry` below its root
 directory, which it makes when it starts). Claims reach containers by CDI only: pkg/kubelet/cm/dra/manager.go,
-`GetResources`.
+`GetResources`. NVIDIA's DRA driver is gpu.nvidia.com, and its chart has `resources.gpus.enabled`
+(kubernetes-sigs/dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin and deployments/helm).
 """
 
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ from gpushare_plugin.kubelet.claim_files import (
 from gpushare_plugin.kubelet.dra_plugin.sockets import PLUGINS, REGISTRY
 
 SUBJECT = "GPUs by claim"
+_OF_NVIDIA = "gpu.nvidia.com"
+"""The name of NVIDIA's DRA driver."""
 _FIRST_KUBERNETES = (1, 34)
 _KUBELET_CONFIG = "config.yaml"
 _GATE = "DynamicResourceAllocation"
@@ -40,7 +43,7 @@ _FILES_TO_SHOW = 3
 
 
 class ClaimFacts(Struct, frozen=True):
-    """What the node shows of GPUs by claim; nothing is read where the config gives none."""
+    """What the node shows of GPUs by claim; of gpushare nothing is read where the config gives none."""
 
     root: str = ""
     """The root directory of the kubelet, a path of the node."""
@@ -60,14 +63,17 @@ class ClaimFacts(Struct, frozen=True):
     """The files of a newer version of gpushare."""
     damaged: tuple[str, ...] = ()
     """The files that cannot be used, each with the reason."""
+    of_nvidia: bool = False
+    """Whether NVIDIA's DRA driver listens, too."""
 
 
 def read_claims(host: HostRoot, needs: ConfigNeeds, kubelet: KubeletFacts) -> ClaimFacts:
     """Return what the node shows of the DRA driver that the config names."""
-    if needs.dra is None:
-        return ClaimFacts()
     root = str(PurePosixPath(kubelet.pod_resources_socket).parent.parent)
     registry, driver = f"{root}/{REGISTRY}", f"{root}/{PLUGINS}/{needs.dra}"
+    of_nvidia = needs.dra != _OF_NVIDIA and _any_listens(host, f"{registry}/{_OF_NVIDIA}*-reg.sock") is True
+    if needs.dra is None:
+        return ClaimFacts(root, of_nvidia=of_nvidia)
     records = tuple(host.matching(f"{driver}/{CLAIM_RECORDS}/*.json"))[:_MOST_RECORDS]
     given = (f"{driver}/{GIVEN_BY_CLAIM}", f"{PLUGIN_DIRECTORY}/{GIVEN_COPIES}/{needs.dra}/{GIVEN_BY_CLAIM}")
     looks = [_FileLook(host, path, GIVEN_VERSION) for path in given]
@@ -82,6 +88,7 @@ def read_claims(host: HostRoot, needs: ConfigNeeds, kubelet: KubeletFacts) -> Cl
         records=len(records),
         newer=tuple(look.path for look in looks if look.newer),
         damaged=tuple(f"{look.path}: {look.trouble}" for look in looks if look.trouble),
+        of_nvidia=of_nvidia,
     )
 
 
@@ -109,6 +116,8 @@ def judge_claims(
     facts: ClaimFacts, needs: ConfigNeeds, kubelet: KubeletFacts, plugins: PluginFacts
 ) -> Iterator[Diagnosis]:
     """Yield the lines about GPUs by claim; `plugins` says whether the daemon of gpushare runs."""
+    if facts.of_nvidia:
+        yield _of_nvidia(facts)
     if needs.dra is None:
         yield not_looked_at(SUBJECT, "the config gives no GPU by claim: it has no section dra")
         return
@@ -116,6 +125,18 @@ def judge_claims(
     yield from mistakes
     if not mistakes:
         yield _driver(facts, needs.dra, kubelet, plugins)
+
+
+def _of_nvidia(facts: ClaimFacts) -> Diagnosis:
+    """Return the line about NVIDIA's DRA driver."""
+    return wrong(
+        SUBJECT,
+        f"NVIDIA's DRA driver {_OF_NVIDIA} listens in {facts.root}/{REGISTRY}, too: both drivers give the same GPUs to "
+        "pods, and neither knows of the other's pods",
+        f"end the pods of this node that have a claim on a device of {_OF_NVIDIA}, and turn the GPUs of that driver "
+        "off (resources.gpus.enabled=false in the values of its chart), or keep its kubelet plugin off this node by "
+        "the nodeSelector or affinity of its DaemonSet",
+    )
 
 
 def _of_kubernetes(facts: ClaimFacts, kubelet: KubeletFacts) -> Iterator[Diagnosis]:

@@ -5,12 +5,15 @@ Facts: NVIDIA's device plugin serves each resource at `nvidia-<resource without 
 same code); Aliyun's at `aliyungpushare.sock` (AliyunContainerService/gpushare-device-plugin, pkg/gpu/nvidia/const.go);
 Volcano's at `volcano.sock` (volcano-sh/devices, pkg/plugin/nvidia/const.go). NVIDIA's operator gives nodes the label
 `nvidia.com/gpu.deploy.device-plugin=true`, and runs its plugin there; another value stays (NVIDIA/gpu-operator,
-controllers/state_manager.go, `addGPUStateLabels`). `kubectl label` refuses to change a value without `--overwrite`
+controllers/state_manager.go, `addGPUStateLabels`). The DaemonSet of Aliyun's plugin is gpushare-device-plugin-ds, on
+nodes with the label gpushare=true (device-plugin-ds.yaml there), that of HAMi's on nodes with gpu=on
+(Project-HAMi/HAMi, charts/hami/values.yaml). `kubectl label` refuses to change a value without `--overwrite`
 (kubernetes.io, kubectl label).
 """
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import some_of
@@ -22,11 +25,46 @@ from gpushare_plugin.doctor.subjects.kubelet import CHECKPOINT, PLUGIN_DIRECTORY
 from gpushare_plugin.kubelet.device_plugin.directory import KUBELET_SOCKET, LOCK_FILE, SOCKET_PREFIX
 
 OURS, OTHERS = "gpushare", "other device plugins"
+_OWN_LABELS = "the labels gpushare=true and nvidia.com/gpu.present=true bring the daemon of gpushare, too"
+_OPERATORS = "nvidia.com/gpu.deploy.device-plugin=false"
+
+
+class _Maker(NamedTuple):
+    """A device plugin of others."""
+
+    name: str
+    """The name, in words."""
+    resources: str
+    """The resources by which pods ask for its GPUs, in words."""
+    removal: str
+    """What keeps the plugin off the node, as an instruction."""
+
+
+_BY_SELECTOR = f"by the nodeSelector or affinity of its DaemonSet, with another label than ours: {_OWN_LABELS}"
+_NVIDIAS = _Maker(
+    "NVIDIA's device plugin",
+    "nvidia.com/gpu and the like",
+    f"delete its DaemonSet, or keep it off this node {_BY_SELECTOR}",
+)
+_FORK = _NVIDIAS._replace(
+    name="NVIDIA's device plugin, or a fork such as HAMi or nos,",
+    removal=f"delete its DaemonSet, or keep it off this node: HAMi's by `kubectl label node {{node}} gpu-`, others "
+    f"{_BY_SELECTOR}",
+)
 _OF_GPUS = {
-    r"nvidia-.*\.sock": "NVIDIA's device plugin, or a fork such as HAMi or nos,",
-    r"nvidia\.sock": "NVIDIA's device plugin",
-    r"aliyungpushare\.sock": "Aliyun's device plugin",
-    r"volcano\.sock": "Volcano's device plugin",
+    r"nvidia-.*\.sock": _FORK,
+    r"nvidia\.sock": _NVIDIAS,
+    r"aliyungpushare\.sock": _Maker(
+        "Aliyun's device plugin",
+        "aliyun.com/gpu-mem",
+        "delete its DaemonSet (`kubectl -n kube-system delete daemonset gpushare-device-plugin-ds`), or change the "
+        f"nodeSelector of that to another label: {_OWN_LABELS}",
+    ),
+    r"volcano\.sock": _Maker(
+        "Volcano's device plugin",
+        "volcano.sh/gpu-memory and the like",
+        f"delete its DaemonSet, or keep it off this node {_BY_SELECTOR}",
+    ),
 }
 _NAMES_TO_SHOW = 5
 
@@ -62,14 +100,17 @@ def read_plugins(host: HostRoot) -> PluginFacts:
     )
 
 
-def _maker(name: str) -> str | None:
+def _maker(name: str) -> _Maker | None:
     return next((maker for pattern, maker in _OF_GPUS.items() if re.fullmatch(pattern, name)), None)
 
 
-def judge_plugins(facts: PluginFacts, kubelet: KubeletFacts, node: str) -> Iterator[Diagnosis]:
+def judge_plugins(
+    facts: PluginFacts, kubelet: KubeletFacts, node: str, *, operator: bool | None
+) -> Iterator[Diagnosis]:
     """Yield the lines about our plugin and the others.
 
-    `kubelet` has what the checkpoint says of resources; `node` is the name of the node, for commands.
+    `kubelet` has what the checkpoint says of resources; `node` is the name of the node, for commands, and `operator` is
+    whether NVIDIA's operator runs on the node, None where that is not known.
     """
     if facts.ours is None:
         reason = f"{PLUGIN_DIRECTORY} is not there, or cannot be read by this process"
@@ -82,7 +123,7 @@ def judge_plugins(facts: PluginFacts, kubelet: KubeletFacts, node: str) -> Itera
             OURS, "the daemon does not run on this node (yet), which is no fault; start it once nothing is wrong"
         )
     if facts.of_gpus:
-        yield _of_gpus(facts, node)
+        yield _of_gpus(facts, node, operator=operator)
     elif reason := _not_known(facts, kubelet):
         yield not_looked_at(OTHERS, reason)
     else:
@@ -91,17 +132,27 @@ def judge_plugins(facts: PluginFacts, kubelet: KubeletFacts, node: str) -> Itera
         yield right(OTHERS, found if others else "none")
 
 
-def _of_gpus(facts: PluginFacts, node: str) -> Diagnosis:
+def _of_gpus(facts: PluginFacts, node: str, *, operator: bool | None) -> Diagnosis:
     """Return the line about other plugins of NVIDIA GPUs."""
-    makers = dict.fromkeys(maker for name in facts.of_gpus if (maker := _maker(name)))
+    makers = list(dict.fromkeys(maker for name in facts.of_gpus if (maker := _maker(name))))
+    resources = " or ".join(dict.fromkeys(maker.resources for maker in makers))
     return wrong(
         OTHERS,
-        f"{' and '.join(makers)} serves at {some_of(facts.of_gpus, _NAMES_TO_SHOW)}: both plugins give the same "
-        "GPUs to pods, and neither knows of the other's pods",
-        "end the pods of this node that have a GPU of the other plugin (nvidia.com/gpu and the like), since gpushare "
-        "does not know of them, and then keep that plugin off this node: with NVIDIA's operator `kubectl label "
-        f"--overwrite node {node} nvidia.com/gpu.deploy.device-plugin=false`, or devicePlugin.enabled=false for all "
-        "nodes; otherwise by the nodeSelector of its DaemonSet",
+        f"{' and '.join(maker.name for maker in makers)} serves at {some_of(facts.of_gpus, _NAMES_TO_SHOW)}: both "
+        "plugins give the same GPUs to pods, and neither knows of the other's pods",
+        f"end the pods of this node that have a GPU of the other plugin ({resources}), since gpushare does not know of "
+        f"them, and then {'; and '.join(_removal(maker, node, operator=operator) for maker in makers)}",
+    )
+
+
+def _removal(maker: _Maker, node: str, *, operator: bool | None) -> str:
+    """Return what keeps a plugin off the node, as an instruction; NVIDIA's is removed by the operator that runs it."""
+    removal = maker.removal.format(node=node)
+    if operator is False or maker not in {_NVIDIAS, _FORK}:
+        return removal
+    return (
+        f"keep that plugin off this node: where NVIDIA's operator runs it, `kubectl label --overwrite node {node} "
+        f"{_OPERATORS}`, or devicePlugin.enabled=false for all nodes; otherwise {removal}"
     )
 
 

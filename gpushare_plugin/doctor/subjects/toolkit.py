@@ -24,7 +24,8 @@ Facts, of NVIDIA/gpu-operator: the operator sets `default-kind` to `management.n
 (assets/state-container-toolkit/0500_daemonset.yaml), and no GPU has a device of this kind (issue 1239 of the toolkit);
 from 25.10 on it sets mode `cdi`, and its runtime is not the default one (controllers/object_controls.go,
 `transformToolkitCtrForCDI`). Each start of the pod nvidia-container-toolkit-daemonset installs the toolkit
-and writes its settings anew (cmd/nvidia-ctk-installer/main.go and toolkit/toolkit.go of the toolkit).
+into an empty directory and writes its settings anew, for which `toolkit.env` has variables, two of them with the
+names of the settings that accept GPUs (cmd/nvidia-ctk-installer/main.go and toolkit/toolkit.go of the toolkit).
 """
 
 import re
@@ -167,7 +168,8 @@ def read_toolkit(host: HostRoot, runtime: RuntimeFacts | None, driver: DriverFac
     except UnreadableError as error:
         return replace(facts, failure=str(error), correction=f"correct {file}")
     except TomlError as error:
-        return replace(facts, failure=f"{file}: {error}", correction=error.correction(f"{file}"))
+        correction = writes_anew(file) if facts.by_operator else error.correction(f"{file}")
+        return replace(facts, failure=f"{file}: {error}", correction=correction)
     return _looked_up(host, _with_settings(facts, settings), driver)
 
 
@@ -320,6 +322,20 @@ def installs_again(toolkit: ToolkitFacts) -> str:
     )
 
 
+def writes_anew(file: str | None) -> str:
+    """Return what has NVIDIA's operator write the settings of its toolkit anew, as an instruction."""
+    return f"delete the pod {OPERATORS_POD} on this node (`kubectl delete pod`): its start writes {file} anew"
+
+
+def _accepts(toolkit: ToolkitFacts, setting: str) -> str:
+    """Return what turns on a setting by which containers may ask for GPUs, as an instruction."""
+    file = toolkit.file or _SETTINGS
+    if toolkit.by_operator:
+        variable = setting.upper().replace("-", "_")
+        return f"set {variable}=true in toolkit.env of NVIDIA's operator, which writes {file} itself"
+    return f"set {setting} = true in {file}"
+
+
 def _mistakes(toolkit: ToolkitFacts, needs: ConfigNeeds, driver: DriverFacts) -> Iterator[Diagnosis]:
     """Yield a line for each setting that keeps containers from their GPUs."""
     file = toolkit.file
@@ -327,23 +343,24 @@ def _mistakes(toolkit: ToolkitFacts, needs: ConfigNeeds, driver: DriverFacts) ->
         yield wrong(
             SETTINGS,
             f"{file} has {_ENVVAR} = false, so only privileged containers get a GPU by NVIDIA_VISIBLE_DEVICES",
-            f"set {_ENVVAR} = true in {file}; or let pods ask by mounts: deviceListStrategy volume-mounts here, and "
-            f"{_MOUNTS} = true there",
+            f"{_accepts(toolkit, _ENVVAR)}; or let pods ask by mounts: deviceListStrategy volume-mounts for gpushare, "
+            f"and {_accepts(toolkit, _MOUNTS)}",
         )
     if "volume-mounts" in needs.strategies and not toolkit.mounts:
         yield wrong(
             SETTINGS,
             f"{file or 'the default of the toolkit'} has {_MOUNTS} = false, but the config gives GPUs by mounts "
             "(deviceListStrategy volume-mounts)",
-            f"set {_MOUNTS} = true in {file or _SETTINGS}",
+            _accepts(toolkit, _MOUNTS),
         )
     if toolkit.no_cgroups:
+        change = f"set no-cgroups = false in the table nvidia-container-cli of {file}"
         yield wrong(
             SETTINGS,
             f"{file} has no-cgroups = true, so a container has device nodes and no right to use them (Failed to "
             "initialize NVML: Unknown Error)",
-            f"set no-cgroups = false in the table nvidia-container-cli of {file}. This applies to new containers: "
-            "restart pods that have a GPU",
+            f"{writes_anew(file) if toolkit.by_operator else change}. This applies to new containers: restart pods "
+            "that have a GPU",
         )
     if toolkit.legacy_lacks:
         yield from _without_programs(toolkit)
@@ -367,10 +384,7 @@ def _leading_nowhere(toolkit: ToolkitFacts, driver: DriverFacts) -> Iterator[Dia
     file = toolkit.file or _SETTINGS
     remedy = f"set {' and '.join(given)} in the table nvidia-container-cli of {file}"
     if toolkit.by_operator:
-        remedy = (
-            f"delete the pod {OPERATORS_POD} on this node (`kubectl delete pod`): its start writes {file} anew, with "
-            "the places of the driver"
-        )
+        remedy = f"{writes_anew(file)}, with the places of the driver"
     yield wrong(SETTINGS, f"{file}, in the table nvidia-container-cli, {', and '.join(found)}", remedy)
 
 

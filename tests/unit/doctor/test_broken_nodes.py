@@ -46,6 +46,7 @@ CRI = "io.containerd.grpc.v1.cri"
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 SETTINGS = "/etc/nvidia-container-runtime/config.toml"
 TOOLKIT = "/usr/local/nvidia/toolkit"
+OPERATORS_SETTINGS = f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml"
 MOUNTS = ConfigNeeds(strategies=("volume-mounts",))
 OTHER_ROOT = ConfigNeeds(driver_root="/opt/driver")
 
@@ -394,7 +395,51 @@ def linked(bus: str, driver: str) -> HostDescription:
             ENVVAR,
             "other device plugins",
             "serves at nvidia-gpu.sock: both plugins give the same GPUs",
+            "delete its DaemonSet, or keep it off this node: HAMi's by `kubectl label node NODE gpu-`",
+        ),
+        (
+            OPERATOR_24 + HostDescription(sockets=(f"{PLUGIN_DIRECTORY}/nvidia-gpu.sock",)),
+            ENVVAR,
+            "other device plugins",
+            "serves at nvidia-gpu.sock: both plugins give the same GPUs",
             "kubectl label --overwrite node NODE nvidia.com/gpu.deploy.device-plugin=false",
+        ),
+        (
+            OPERATOR_24 + HostDescription(sockets=(f"{PLUGIN_DIRECTORY}/aliyungpushare.sock",)),
+            ENVVAR,
+            "other device plugins",
+            "Aliyun's device plugin serves at aliyungpushare.sock",
+            "(aliyun.com/gpu-mem), since gpushare does not know of them, and then delete its DaemonSet (`kubectl -n",
+        ),
+        (
+            OPERATOR_24.edited(
+                OPERATORS_SETTINGS, "[nvidia-container-cli]", "[nvidia-container-cli]\nno-cgroups = true"
+            ),
+            ENVVAR,
+            "settings of the container toolkit",
+            "has no-cgroups = true",
+            f"on this node (`kubectl delete pod`): its start writes {OPERATORS_SETTINGS} anew",
+        ),
+        (
+            OPERATOR_24.edited(OPERATORS_SETTINGS, "[nvidia-container-cli]", "[nvidia-container-cli"),
+            ENVVAR,
+            "settings of the container toolkit",
+            "so the toolkit cannot read it",
+            f"its start writes {OPERATORS_SETTINGS} anew",
+        ),
+        (
+            OPERATOR_24,
+            MOUNTS,
+            "settings of the container toolkit",
+            "but the config gives GPUs by mounts",
+            "set ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS=true in toolkit.env of NVIDIA's operator",
+        ),
+        (
+            OPERATOR_24.edited(OPERATORS_SETTINGS, "unprivileged = true", "unprivileged = false"),
+            ENVVAR,
+            "settings of the container toolkit",
+            "so only privileged containers get a GPU",
+            "set ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED=true in toolkit.env of NVIDIA's operator",
         ),
     ],
 )
@@ -887,7 +932,7 @@ def test_a_node_that_was_drained_takes_pods_again(host: HostDescription, short_p
     """The remedy names the command to drain the node, and after the work the one that lets pods come again."""
     _, report = examined(host, short_path)
     remedy = wrong_lines(report)[0].remedy or ""
-    assert remedy.startswith("drain the node (`kubectl drain NODE --ignore-daemonsets`)")
+    assert remedy.startswith("drain the node (`kubectl drain NODE --ignore-daemonsets --delete-emptydir-data`)")
     assert remedy.endswith(
         "After the last item here that drains the node, let pods come again: `kubectl uncordon NODE`"
     )
@@ -1322,7 +1367,7 @@ def test_what_gpushare_itself_does_is_seen(served: Path) -> None:
             read_mps(host, MPS, DriverFacts(root="/")), MPS, DriverFacts(), RUNNING, MpsUse(needed=True)
         )
     assert (line.judgement, line.found) == ("right", "gpushare mps serves in /run/nvidia/mps")
-    ours, _ = judge_plugins(read_plugins(host), read_kubelet(host, ENVVAR), "NODE")
+    ours, _ = judge_plugins(read_plugins(host), read_kubelet(host, ENVVAR), "NODE", operator=False)
     assert ours.judgement == "right"
     write_message(MpsRoot(served / "run/nvidia/mps").status, MpsStatus(trouble="wanted.json cannot be read"))
     (line,) = judge_mps(read_mps(host, MPS, DriverFacts(root="/")), MPS, DriverFacts(), RUNNING, MpsUse(needed=True))

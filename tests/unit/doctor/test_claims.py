@@ -53,6 +53,18 @@ def of_claims(report: DoctorReport) -> Diagnosis:
     return line
 
 
+def test_nvidias_dra_driver_beside_gpushare_is_wrong(short_path: Path) -> None:
+    """Both give the same GPUs, whether or not gpushare gives GPUs by claim; a socket without a program is nobody."""
+    place = f"{REGISTRY}/gpu.nvidia.com-reg.sock"
+    for needs in (ENVVAR, CLAIMS):
+        _, report = examined(READY + HostDescription(sockets=(place,)), short_path / f"{needs.dra}", needs)
+        (line,) = wrong_lines(report)
+        assert line.found.startswith(f"NVIDIA's DRA driver gpu.nvidia.com listens in {REGISTRY}, too: both")
+        assert "resources.gpus.enabled=false" in (line.remedy or "")
+    _, report = examined(READY + HostDescription({place: ""}), short_path / "dead", CLAIMS)
+    assert wrong_lines(report) == []
+
+
 def test_a_config_without_claims_needs_nothing_for_them(short_path: Path) -> None:
     """Without the section `dra`, and on a node without a GPU, nothing is looked at."""
     _, report = examined(KUBEADM_CONTAINERD_2, short_path / "config")

@@ -252,7 +252,7 @@ STORIES: dict[str, tuple[HostDescription, ConfigNeeds, tuple[Step, ...]]] = {
             ),
             Step("install the package nvidia-container-toolkit", lambda host: host + HostDescription(PACKAGE)),
             Step(
-                "kubectl label --overwrite node NODE nvidia.com/gpu.deploy.device-plugin=false",
+                "and then delete its DaemonSet",
                 lambda host: host.without(f"{PLUGIN_DIRECTORY}/nvidia-gpu.sock", PIPES),
             ),
         ),
