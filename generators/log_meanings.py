@@ -240,9 +240,9 @@ KEYS = {
     "before": "",
     "call": "`Allocate` or `GetPreferredAllocation`",
     "change": "",
-    "consequence": "effect until the problem is solved",
+    "consequence": "",
     "claim": "",
-    "container": "container; empty for all of the pod",
+    "container": "",
     "container_id": "",
     "count": "",
     "cuda": "newest CUDA of the driver",
@@ -284,7 +284,7 @@ KEYS = {
     "remedy": "",
     "resource": "",
     "resource_slices": "",
-    "retry_seconds": "seconds until the next attempt",
+    "retry_seconds": "",
     "seconds": "",
     "served": "DRA driver that is served until its claims end",
     "secret": "",
@@ -299,4 +299,4 @@ KEYS = {
     "version": "",
     "xid": "",
 }
-"""Meanings by key; empty where the name of the key says it, and then not on the page."""
+"""Meanings by key; empty where the name of the key or the head of the page says it, and then not in the table."""

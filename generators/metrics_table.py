@@ -18,8 +18,17 @@ def page() -> str:
     return with_table(PAGE, ["| metric | labels | meaning |", "|---|---|---|", *rows])
 
 
+_CONTAINER = ("namespace", "pod", "container", "index", "uuid", "resource")
+_GPU = ("index", "uuid")
+"""Labels that many metrics begin with; the page explains the word that stands for them."""
+
+
 def _row(metric: Metric[Any]) -> str:
-    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    word, begin = next(
+        (each for each in (("container", _CONTAINER), ("GPU", _GPU)) if metric.labels[: len(each[1])] == each[1]),
+        ("", ()),
+    )
+    labels = ", ".join([*filter(None, [word]), *(f"`{label}`" for label in metric.labels[len(begin) :])])
     return f"| `{metric.name}` | {labels} | {metric.help} |"
 
 

@@ -12,8 +12,7 @@ from tests.skin.golden import masked
 PAGE = Path(__file__).parents[2] / "docs/log.md"
 _ROW = re.compile(r"## (?P<level>.+)|\| `(?P<event>\w+)` \| (?P<keys>[^|]*) \|")
 """The heading of a table, which is the level of its events, or a row of the table."""
-_EVERY = {"event", "level", "timestamp", "reason", "remedy"}
-"""Keys that the page explains at its top."""
+_EVERY = {"event", "level", "timestamp"}
 
 Event = Mapping[str, Any]
 
@@ -25,11 +24,13 @@ class _Documented(NamedTuple):
 
 @cache
 def _page() -> dict[str, _Documented]:
-    documented, level = {}, ""
-    for row in filter(None, map(_ROW.match, PAGE.read_text().splitlines())):
+    text = PAGE.read_text()
+    head = text.partition("The tables leave")[0].rpartition("\n\n")[2]
+    documented, level, often = {}, "", frozenset(re.findall(r"`(\w+)`", head))
+    for row in filter(None, map(_ROW.match, text.splitlines())):
         level = row["level"] or level
         if row["event"]:
-            documented[row["event"]] = _Documented(level, frozenset(re.findall(r"`(\w+)`", row["keys"])))
+            documented[row["event"]] = _Documented(level, often | frozenset(re.findall(r"`(\w+)`", row["keys"])))
     return documented
 
 
