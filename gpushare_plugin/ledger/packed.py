@@ -40,7 +40,6 @@ HIGHEST_OF_OTHERS = 5
 The distance from the best is to outweigh kube-scheduler's own scores, which spread pods.
 """
 
-
 NO_SCORE = -1
 """Stands for the score of a node where the policy has no say."""
 

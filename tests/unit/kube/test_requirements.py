@@ -6,11 +6,12 @@ from typing import Any
 import msgspec
 
 from gpushare_plugin.kube.objects import ApiPod
-from gpushare_plugin.kube.pods import judged_pod
-from gpushare_plugin.ledger.constraints import Requirement, Term, Toleration
+from gpushare_plugin.kube.pods import judged_pod, pod_of
+from gpushare_plugin.ledger.constraints import Constraints, Requirement, Term, Toleration
 from gpushare_plugin.ledger.demand import NOTHING, HostPort
 from gpushare_plugin.ledger.kube_scheduler import refusal
 from gpushare_plugin.ledger.node import Node
+from gpushare_plugin.ledger.product_label import PRODUCT
 
 SLICE = "nvidia.com/gpu-10gb"
 POD: dict[str, Any] = {
@@ -61,6 +62,24 @@ def test_a_pod_is_read_as_it_is_judged() -> None:
     assert constraints.affinity == (Term(required[:1], required[1:]),)
     assert constraints.tolerations == (Toleration("dedicated", "Exists", effect="NoExecute"),)
     assert pod.schedulable
+
+
+def test_a_measured_pod_has_the_cpu_and_memory_that_kube_scheduler_counts() -> None:
+    """Init containers, sidecars, overhead and the resources of the pod as a whole; of constraints, those on models."""
+
+    def container(cpu: str, **fields: Any) -> dict[str, Any]:
+        return {"name": "n", "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}, **fields}
+
+    before = [container("1", restartPolicy="Always"), container("5"), container("2", restartPolicy="Always")]
+    several = decoded(initContainers=before, overhead={"cpu": "100m"}, nodeSelector={PRODUCT: "A", "zone": "a"})
+    as_a_whole = decoded(resources={"requests": {"cpu": "7"}})
+    for found, cpu in ((several, 6_100), (as_a_whole, 7_000)):
+        needs, judged = pod_of(found, measured=True).needs, judged_pod(found).needs
+        assert needs.demand.resources == {name: judged.demand.resources[name] for name in ("cpu", "memory")}
+        assert needs.demand.resources["cpu"] == cpu
+        assert not needs.demand.ports
+    assert pod_of(several, measured=True).needs.constraints == Constraints(((PRODUCT, "A"),))
+    assert pod_of(several).needs.demand == NOTHING
 
 
 def test_pods_with_equal_constraints_share_them() -> None:
