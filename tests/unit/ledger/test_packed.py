@@ -205,6 +205,14 @@ def test_a_cluster_loses_what_a_simulation_loses() -> None:
         assert packed.losses(asking(asked), ["one", "two"]).tolist() == expected.tolist()
 
 
+def test_a_pod_that_fits_by_units_fits_by_percent() -> None:
+    """Of 21 units 9 are free, 42 percent; a pod with 9 units, 43 percent of a GPU, has room there and fills the GPU."""
+    held = pod(memory(12), "node", "held", on=uuid(0))
+    _, packed = cluster(roomy(memory_node(21, 21)), pods=(held,))
+    fitting, larger = (packed.losses(asking(memory(units)), ["node"])[0] for units in (9, 10))
+    assert 0 < fitting < larger < 1
+
+
 def test_only_cards_that_can_be_used_have_free_pieces() -> None:
     """A MIG instance is no whole GPU, and slices and faulty GPUs are no cards: no room is lost there."""
     assert np.isnan(cluster()[1].losses(asking(WHOLE), ["unknown"])).all()

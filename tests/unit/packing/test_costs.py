@@ -65,7 +65,9 @@ def test_rows_grow_and_are_used_again() -> None:
     chance = Random(1)  # noqa: S311 - no secret
     kinds = [NodeKind(8_000, 1_000, 2, "B"), NodeKind(16_000, 2_000, 8, "A"), NodeKind(4_000, 500, 0)]
     rows = NodeRows(())
+    asked = PodKind(1_000, 10, 1, 40, frozenset({"A"}))
     for row, kind in enumerate(kinds):
+        assert rows.fitting(asked).tolist() == [1] * (row > 1)
         rows.make_room(row + 1, kind.gpus)
         assert rows.put(row, kind, [100] * kind.gpus, kind.cpu, kind.memory)
         assert not rows.put(row, kind, [chance.randint(0, 99)] * kind.gpus, 0, 0)
@@ -74,5 +76,4 @@ def test_rows_grow_and_are_used_again() -> None:
     assert [rows.models[model] for model in rows.model] == [fresh.models[model] for model in fresh.model]
     for name in ("gpus", "cpu", "memory", "free", "free_cpu", "free_memory", "free_percent", "free_whole"):
         assert np.array_equal(getattr(rows, name), getattr(fresh, name)), name
-    asked = PodKind(1_000, 10, 1, 40, frozenset({"A"}))
     assert policy.choose(asked) == Packing(fresh).choose(asked)
