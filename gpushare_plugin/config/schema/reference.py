@@ -34,9 +34,9 @@ def _table(section: type[Section], title: str, told: dict[str, str]) -> str:
 def _row(key: str, field: FieldInfo, default: object) -> str:
     kind = Kind.of(field.annotation, tuple(field.metadata))
     if kind.section:
-        allowed, default = "a section", None
+        allowed, default = "section", None
     else:
-        allowed = "a list of sections" if kind.item and kind.item.section else kind.allowed
+        allowed = "sections" if kind.item and kind.item.section else kind.allowed
     given = "" if default is None else f"`{json.dumps(default)}`"
     literal = allowed.replace("|", "\\|").replace("<", "\\<")
     return f"| `{key}` | {literal} | {'required' if field.is_required() else given} | {field.description} |"
