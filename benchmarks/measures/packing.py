@@ -1,10 +1,11 @@
 """The policy `packing` in an extender of 5,000 nodes: its answers, its memory beside that of `binpack`, and lessons."""
 
+import itertools
 from functools import partial
 
 from benchmarks.cluster.extender import Cluster, Extender, cluster, extender
 from benchmarks.cluster.objects import MEMORY, a_pod
-from benchmarks.cluster.requests import question
+from benchmarks.cluster.requests import pods, question
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, Summary, single
 from benchmarks.kubelet.plugin import milliseconds, undisturbed
@@ -21,7 +22,7 @@ async def measure(effort: Effort) -> list[Figure]:
     async with cluster(effort.times(_NODES)) as large:
         async with extender(large) as ready:
             with large.busy():
-                await answers(large, ready, effort.times(_QUESTIONS))
+                await _asked(large, ready, effort.times(_QUESTIONS))
             before = ready.process.memory().resident
         async with extender(large, "--placement", "packing") as ready:
             with large.busy():
@@ -32,6 +33,13 @@ async def measure(effort: Effort) -> list[Figure]:
     note = f"{len(large.names):,} nodes of 8 GPUs; what the extender takes beyond that with binpack"
     state = single("packing: memory of the state", "MiB", max(0.0, memory), Goal("worst", 100), note=note)
     return [state, *asked, others, lessons]
+
+
+async def _asked(of: Cluster, ready: Extender, times: int) -> None:
+    """Ask what `answers` asks, so that the extender keeps as much of it."""
+    for pod in itertools.islice(pods(), times):
+        for verb in ("filter", "prioritize"):
+            await ready.caller.post(verb, question(pod, of.names))
 
 
 async def _others(of: Cluster, ready: Extender, times: int) -> Figure:
