@@ -224,6 +224,7 @@ EVENTS = {
     "certificates_made": "The extender wrote its certificates into the Secret.",
     "clients_not_verified": "Everyone who reaches the port is answered.",
     "extender_request_crashed": "Defect: a request of kube-scheduler failed.",
+    "lesson_crashed": "Defect: the policy `packing` could not learn, and goes on with what it knows.",
     # ------------------------------------------------------------------ partitioner
     "partitioner_ready": "All Nodes (`count`) and Pods are listed; the partitioner decides.",
     "slice_assigned": "Slices on the node are made or kept for the pod.",

@@ -3,11 +3,15 @@
 import asyncio
 from collections.abc import Callable
 
+import structlog
+
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.packed import PackedCluster
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.packing.policy import learned
 from gpushare_plugin.packing.seen import Lesson
+
+_log = structlog.get_logger()
 
 _TOGETHER = 500
 """The most pods that are taken in at the start before waiting requests are answered."""
@@ -48,5 +52,10 @@ class Learning:
             await self._learn(self.packed.lesson())
 
     async def _learn(self, lesson: Lesson) -> None:
-        self.packed.apply(await asyncio.to_thread(learned, lesson))
+        try:
+            found = await asyncio.to_thread(learned, lesson)
+        except Exception:  # noqa: BLE001 - a defect in a lesson must not end the answers
+            _log.exception("lesson_crashed", remedy="report this as a defect of gpushare")
+            return
+        self.packed.apply(found)
         self._taught(lesson)
