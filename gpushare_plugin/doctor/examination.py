@@ -230,7 +230,7 @@ def _lines(facts: Facts, host: HostRoot, node: str) -> Iterator[Diagnosis]:
 
 def _lines_of_gpus(facts: Facts, host: HostRoot, node: str) -> Iterator[Diagnosis]:
     """Yield the lines about what brings GPUs into containers, on a machine that has GPUs."""
-    without_runtime = not_looked_at(runtimes.RUNTIME, runtimes.WITHOUT_RUNTIME)
+    without_runtime = not_looked_at(runtimes.RUNTIME, runtimes.why_without(host))
     yield from runtimes.judge_runtime(facts.runtime) if facts.runtime else (without_runtime,)
     yield from kubelet.judge_kubelet(facts.kubelet, host, node)
     yield from driver.judge_driver(facts.driver, facts.needs, node, _installer(facts))
@@ -248,7 +248,7 @@ def _lines_of_gpus(facts: Facts, host: HostRoot, node: str) -> Iterator[Diagnosi
         facts.plugins.ours is True,
         _gpu_names(facts),
     )
-    yield from _of_files(facts, facts.runtime, look, host) if facts.runtime else _without_runtime(facts, look)
+    yield from _of_files(facts, facts.runtime, look, host) if facts.runtime else _without_runtime(facts, look, host)
     # An MPS control daemon of another plugin ends with that plugin.
     yield from plugins.judge_plugins(facts.plugins, facts.kubelet, node, operator=facts.operator.runs)
     yield from _of_isolations(facts, look, host)
@@ -265,7 +265,7 @@ def _installer(facts: Facts) -> driver.Installer:
     )
 
 
-def _without_runtime(facts: Facts, look: cdi.SpecificationLook) -> Iterator[Diagnosis]:
+def _without_runtime(facts: Facts, look: cdi.SpecificationLook, host: HostRoot) -> Iterator[Diagnosis]:
     """Yield the lines about what needs no container runtime, as far as the root shows any of that.
 
     A root without a container runtime may be that of a pod, which lacks most files of the node: what is not there says
@@ -278,7 +278,7 @@ def _without_runtime(facts: Facts, look: cdi.SpecificationLook) -> Iterator[Diag
     if facts.cdi.files or facts.cdi.unusable:
         shown[cdi.SUBJECT] = cdi.judge_cdi(look)
     for subject in _SUBJECTS_OF_FILES:
-        yield from shown.get(subject, (not_looked_at(subject, runtimes.WITHOUT_RUNTIME),))
+        yield from shown.get(subject, (not_looked_at(subject, runtimes.why_without(host)),))
 
 
 def _of_files(facts: Facts, runtime: RuntimeFacts, look: cdi.SpecificationLook, host: HostRoot) -> Iterator[Diagnosis]:
@@ -308,7 +308,7 @@ def _of_isolations(facts: Facts, look: cdi.SpecificationLook, host: HostRoot) ->
     of_mps = mps.judge_mps(facts.mps, needs, facts.driver, facts.plugins, use)
     if facts.runtime is None:
         shown = host.exists(needs.mps_root) and (facts.mps.control or facts.mps.agent)
-        yield from of_mps if shown else (not_looked_at(mps.SUBJECT, runtimes.WITHOUT_RUNTIME),)
+        yield from of_mps if shown else (not_looked_at(mps.SUBJECT, runtimes.why_without(host)),)
         return
     yield from of_mps
     yield from hami_core.judge_hami_core(facts.hami_core, needs, needed=needed(_NEEDS_HAMI_CORE))

@@ -101,11 +101,11 @@ def by_cdi(needs: ConfigNeeds, enables: str = "") -> str:
     `enables` is what turns CDI on in the container runtime, as an instruction; empty where CDI is on.
     """
     return (
-        f"{enables and f'{enables}. Then '}give GPUs by CDI, with `helm upgrade … --reuse-values --set "
-        "deviceListStrategy=cdi-cri`, or with `deviceListStrategy: cdi-cri` below flags.plugin in the config file of a "
-        "daemon without the chart: the daemon then writes a specification of its own, and nothing has to be repeated "
-        f"after a change of the driver. Check with `{needs.check_by_cdi}`: without this option, doctor still judges by "
-        f"{strategies(needs)}"
+        f"{enables and f'{enables}. Then '}give GPUs by CDI, with `helm upgrade gpushare charts/gpushare --namespace "
+        "kube-system --reuse-values --set deviceListStrategy=cdi-cri`, or with `deviceListStrategy: cdi-cri` below "
+        "flags.plugin in the config file of a daemon without the chart: the daemon then writes a specification of its "
+        f"own, and nothing has to be repeated after a change of the driver. Check with `{needs.check_by_cdi}`: without "
+        f"this option, doctor still judges by {strategies(needs)}"
     )
 
 

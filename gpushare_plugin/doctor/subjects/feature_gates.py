@@ -14,14 +14,12 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import yaml
-
-from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
+from gpushare_plugin.doctor.node.host import HostRoot
+from gpushare_plugin.doctor.node.rancher import SERVICES, config_files, data_directory, document, settled, unit_files
 from gpushare_plugin.doctor.subjects.runtimes.runtime import table, text, texts
-from gpushare_plugin.gpus.cdi.reading import parsed
 
-_OF_RANCHER = {"K3s": ("k3s", ("k3s", "k3s-agent")), "RKE2": ("rke2", ("rke2-server", "rke2-agent"))}
-"""The directory of K3s and RKE2 below /var/lib/rancher and /etc/rancher, and their services."""
+_OF_RANCHER = {"K3s": "k3s", "RKE2": "rke2"}
+"""The names of the directories of K3s and RKE2."""
 _UNITS = {"k0s": ("k0scontroller", "k0sworker")}
 """The services that have the kubelet of other distributions."""
 _FLAG_FILES = {
@@ -29,11 +27,9 @@ _FLAG_FILES = {
     "MicroK8s": ("/var/snap/microk8s/current/args/kubelet",),
 }
 """The files with flags of the kubelet, a later one of which counts more, by the distribution."""
-_UNIT_FOLDERS = ("/usr/lib/systemd/system", "/lib/systemd/system", "/etc/systemd/system")
 _FLAG = re.compile(r"--feature[-_]gates[=\s]+[\"']?([\w.,=-]*)")
 _RANCHER_FLAG = re.compile(r"--kubelet-arg[=\s]+[\"']?feature[-_]gates=([\w.,=-]*)")
 _RANCHER_VALUE = re.compile(r"^-{0,2}feature[-_]gates=(.*)")
-_COMMENT = re.compile(r"^\s*[#;].*$", re.MULTILINE)
 _YES, _NO = frozenset({"1", "t", "true"}), frozenset({"0", "f", "false"})
 """What Go reads as a truth value, in lower case (strconv.ParseBool)."""
 
@@ -59,55 +55,28 @@ def turned_off_in(host: HostRoot, gate: str, config: str, distribution: str) -> 
 
 def _said(host: HostRoot, gate: str, config: str, distribution: str) -> Iterator[_GateSetting]:
     """Yield what each setting says of a gate; a later one counts more."""
-    name, services = _OF_RANCHER.get(distribution, ("", _UNITS.get(distribution, ("kubelet",))))
-    drop_ins = host.matching(f"/var/lib/rancher/{name}/agent/etc/kubelet.conf.d/*.conf") if name else ()
+    name = _OF_RANCHER.get(distribution, "")
+    services = SERVICES[name] if name else _UNITS.get(distribution, ("kubelet",))
+    drop_ins = host.matching(f"{data_directory(host, name)}/agent/etc/kubelet.conf.d/*.conf") if name else ()
     for file in (config, *drop_ins):
-        given = table(_document(host, file), "featureGates").get(gate)
+        given = table(document(host, file), "featureGates").get(gate)
         yield _GateSetting(f"featureGates in {file}", given if isinstance(given, bool) else None)
-    for file in _rancher_files(host, name):
+    for file in config_files(host, name) if name else ():
         yield _GateSetting(f"kubelet-arg in {file}", _in_flags("\n".join(_rancher_values(host, file)), gate))
     flag, spelled = (_RANCHER_FLAG, "--kubelet-arg") if name else (_FLAG, "--feature-gates")
-    for file in (*_unit_files(host, services), *_FLAG_FILES.get(distribution, ())):
-        flags = "\n".join(flag.findall(_COMMENT.sub("", host.line(file)).replace("\\\n", " ")))
+    for file in (*unit_files(host, services), *_FLAG_FILES.get(distribution, ())):
+        flags = "\n".join(flag.findall(settled(host.line(file))))
         yield _GateSetting(f"{spelled} in {file}", _in_flags(flags, gate))
-
-
-def _document(host: HostRoot, file: str) -> object:
-    """Return what is in a file, YAML or JSON; None for a file that is neither."""
-    try:
-        return parsed((host.text(file) or "").encode(), ".yaml")
-    except (UnreadableError, ValueError, RecursionError, yaml.YAMLError):
-        return None
-
-
-def _rancher_files(host: HostRoot, name: str) -> Iterator[str]:
-    """Yield the configuration files of K3s or RKE2, in whose order they count."""
-    if name:
-        yield from host.matching(f"/etc/rancher/{name}/config.yaml")
-        yield from host.matching(f"/etc/rancher/{name}/config.yaml.d/*.yaml")
 
 
 def _rancher_values(host: HostRoot, file: str) -> Iterator[str]:
     """Yield the feature gates that the kubelet gets by a configuration file of K3s or RKE2, as in a flag."""
-    document = table(_document(host, file))
+    given = table(document(host, file))
     for key in ("kubelet-arg", "kubelet-arg+"):
-        value = document.get(key)
+        value = given.get(key)
         for each in (text(value), *texts(value)):
             if found := _RANCHER_VALUE.match(each):
                 yield found[1]
-
-
-def _unit_files(host: HostRoot, services: tuple[str, ...]) -> Iterator[str]:
-    """Yield the files of units, and their drop-in files; one of the same name in a later folder replaces the first."""
-    for service in services:
-        units = [unit for folder in _UNIT_FOLDERS for unit in host.matching(f"{folder}/{service}.service")]
-        yield from units[-1:]
-        named = {
-            file.rpartition("/")[2]: file
-            for folder in _UNIT_FOLDERS
-            for file in host.matching(f"{folder}/{service}.service.d/*.conf")
-        }
-        yield from (named[each] for each in sorted(named))
 
 
 def _in_flags(flags: str, gate: str) -> bool | None:

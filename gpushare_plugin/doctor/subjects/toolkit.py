@@ -66,6 +66,7 @@ DISABLED_HOOKS = "NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS"
 _ENVVAR = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 _MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
 _HOOK, _CLI = "nvidia-container-runtime-hook", "nvidia-container-cli"
+_LDCONFIG = ("/sbin/ldconfig", "/usr/sbin/ldconfig")
 _FIRST_JIT = (1, 18)
 """The first version whose mode `auto` generates the specifications itself."""
 _CONTROL, _CDI_HOOK = "nvidia-ctk", "nvidia-cdi-hook"
@@ -107,6 +108,8 @@ class ToolkitFacts(Struct, frozen=True):
     """Those of these programs that the node does not have."""
     ldconfig: str = ""
     """The program of the node with which legacy mode makes the cache of libraries; empty where no setting names it."""
+    ldconfig_there: str = "/sbin/ldconfig"
+    """The program of the node that makes this cache; empty where the node has none in the usual places."""
     astray: tuple[str, ...] = ()
     """The settings of legacy mode that lead nowhere, of `root` (to the driver) and `ldconfig`."""
     by_operator: bool = False
@@ -241,6 +244,7 @@ def _looked_up(host: HostRoot, facts: ToolkitFacts, driver: DriverFacts) -> Tool
     return replace(
         facts,
         legacy_lacks=tuple(each for each in facts.legacy_programs if not host.has_program(each, folder)),
+        ldconfig_there=next((each for each in _LDCONFIG if host.first(f"{each}.real", each)), ""),
         astray=tuple(name for name, found in places.items() if not found),
     )
 
@@ -378,11 +382,12 @@ def _leading_nowhere(toolkit: ToolkitFacts, driver: DriverFacts) -> Iterator[Dia
             f"names {toolkit.ldconfig} as ldconfig, which is not on the node, so a pod with NVIDIA's runtime cannot "
             "start (ldcache error)"
         )
-        given.append('ldconfig = "@/sbin/ldconfig"')
+        given.append(f'ldconfig = "@{toolkit.ldconfig_there}"')
     if not found:
         return
     file = toolkit.file or _SETTINGS
-    remedy = f"set {' and '.join(given)} in the table nvidia-container-cli of {file}"
+    install = "" if toolkit.ldconfig_there else "install ldconfig (package libc-bin, or glibc), and then "
+    remedy = f"{install}set {' and '.join(given)} in the table nvidia-container-cli of {file}"
     if toolkit.by_operator:
         remedy = f"{writes_anew(file)}, with the places of the driver"
     yield wrong(SETTINGS, f"{file}, in the table nvidia-container-cli, {', and '.join(found)}", remedy)

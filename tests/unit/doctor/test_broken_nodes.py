@@ -151,7 +151,7 @@ def linked(bus: str, driver: str) -> HostDescription:
             ENVVAR,
             "container runtime",
             "names the handler nvida as default_runtime_name, and there is no such handler (handlers: runc, nvidia)",
-            f"set default_runtime_name in {CONTAINERD} to one of these handlers and run systemctl restart containerd",
+            f"set default_runtime_name in {CONTAINERD} to nvidia, with which every pod can get a GPU, or to ",
         ),
         (
             OPERATOR_24.edited(CONTAINERD, "runtimes.nvidia]", "runtimes.other]").edited(
@@ -160,7 +160,7 @@ def linked(bus: str, driver: str) -> HostDescription:
             ENVVAR,
             "container runtime",
             "names the handler nvidia as default_runtime_name, and there is no such handler",
-            f"set default_runtime_name in {CONTAINERD} to one of these handlers",
+            f"set default_runtime_name in {CONTAINERD} to ",
         ),
         (
             KUBEADM_CONTAINERD_1_7.edited(CONTAINERD, "version = 2", "version = "),
@@ -197,7 +197,7 @@ def linked(bus: str, driver: str) -> HostDescription:
             ENVVAR,
             "NVIDIA's runtime",
             "containerd of K3s has no handler",
-            "install NVIDIA's container toolkit and restart K3s",
+            "run `systemctl restart k3s` (on",
         ),
         (
             CRIO.without("/etc/crio/crio.conf.d"),
@@ -642,8 +642,8 @@ def test_a_left_toolkit_is_replaced_once_whatever_is_wrong_with_it(short_path: P
     _, report = examined(k3s, short_path / "k3s")
     (remedy,) = {line.remedy for line in wrong_lines(report)}
     assert remedy == (
-        f"install the package nvidia-container-toolkit, `rm -r {TOOLKIT}`, and run systemctl restart k3s, or "
-        "k3s-agent, whose start finds the package"
+        f"install the package nvidia-container-toolkit, `rm -r {TOOLKIT}`, and run `systemctl restart k3s` (on a node "
+        "without control plane `systemctl restart k3s-agent`), whose start finds the package"
     )
     template = f"{made}.tmpl"
     _, report = examined(k3s + HostDescription({template: k3s.files[made]}), short_path / "template")
@@ -656,7 +656,7 @@ def test_a_left_hook_without_its_program_is_removed(short_path: Path) -> None:
     host = CRIO + HostDescription({hook: json.dumps({"version": "1.0.0", "hook": {"path": program}})})
     _, report = examined(host, short_path / "gone")
     (line,) = wrong_lines(report)
-    assert line.remedy == f"remove {hook} and run systemctl restart crio"
+    assert line.remedy == f"remove {hook} and run `systemctl restart crio`"
     _, report = examined(host + HostDescription({program: ""}), short_path / "there")
     assert wrong_lines(report) == []
     assert f"left over of an operator that is gone: {TOOLKIT}, {hook}" in found(report, "NVIDIA's GPU operator")
@@ -1106,17 +1106,17 @@ DOCKERS = "/etc/docker/daemon.json"
         (
             CRIO.edited("/etc/crio/crio.conf", '"crun"', '"youki"'),
             "the handler youki as default_runtime, and there is no such handler (handlers: crun, nvidia), so CRI-O",
-            "set default_runtime in /etc/crio/crio.conf to one of these handlers and run systemctl restart crio",
+            "in /etc/crio/crio.conf to nvidia, with which every pod can get a GPU, or to crun, with which a pod",
         ),
         (
             CRIO.edited("/etc/crio/crio.conf", '"crun"', '"nvidia"').edited(CRIO_DROP_IN, ".nvidia]", ".other]"),
             "names the handler nvidia as default_runtime",
-            "set default_runtime in /etc/crio/crio.conf to one of these handlers",
+            "set default_runtime in /etc/crio/crio.conf to other, with which every pod can get a GPU, or to crun, with",
         ),
         (
             DOCKER.edited(DOCKERS, '"default-runtime": "nvidia"', '"default-runtime": "nvida"'),
             "the handler nvida as default-runtime, and there is no such handler (handlers: runc, nvidia)",
-            f"set default-runtime in {DOCKERS} to one of these handlers and run systemctl restart docker",
+            f"set default-runtime in {DOCKERS} to nvidia, with which every pod can get a GPU, or to runc, with which a",
         ),
     ],
     ids=["CRI-O", "CRI-O, nvidia", "Docker"],
@@ -1164,7 +1164,7 @@ def test_only_the_file_with_the_handler_is_named_as_its_place(short_path: Path) 
     assert f"nvidia runs /usr/bin/nvidia-container-runtime, by {DROP_IN}; " in found(report, "NVIDIA's runtime")
     _, report = examined(KUBEADM_CONTAINERD_2.without("/usr/bin/nvidia-container-runtime"), short_path / "gone", CDI)
     (line,) = wrong_lines(report)
-    assert f"(b) remove the handler from {DROP_IN} and run systemctl restart containerd" in (line.remedy or "")
+    assert f"(b) remove the handler from {DROP_IN} and run `systemctl restart containerd`" in (line.remedy or "")
 
 
 def test_what_is_done_about_a_missing_program_leads_in_no_circle(short_path: Path) -> None:
@@ -1178,7 +1178,10 @@ def test_what_is_done_about_a_missing_program_leads_in_no_circle(short_path: Pat
     k3s = K3S.without("/usr/bin/nvidia-container-runtime")
     _, report = examined(k3s, short_path / "k3s", CDI)
     (line,) = wrong_lines(report)
-    assert "(b) run systemctl restart k3s, or k3s-agent: each start makes " in (line.remedy or "")
+    assert (
+        "(b) run `systemctl restart k3s` (on a node without control plane `systemctl restart k3s-agent`): each start "
+        in (line.remedy or "")
+    )
     gone = OPERATOR_24.without("/usr/local/nvidia")
     said = []
     for number, host in enumerate((gone, without_operator(gone), without_operator(gone).without("/var/log/pods"))):
@@ -1207,7 +1210,10 @@ def test_a_handler_of_a_template_is_removed_from_the_template(name: str, short_p
     other = HostDescription({f"{folder}/{name}": '{{ template "base" . }}\n'})
     _, report = examined(K3S.without("/usr/bin/nvidia-container-runtime") + other, short_path / "found", CDI)
     (line,) = wrong_lines(report)
-    assert "(b) run systemctl restart k3s, or k3s-agent: each start makes " in (line.remedy or "")
+    assert (
+        "(b) run `systemctl restart k3s` (on a node without control plane `systemctl restart k3s-agent`): each start "
+        in (line.remedy or "")
+    )
 
 
 def test_the_kubelet_says_which_runtime_counts(short_path: Path) -> None:
@@ -1518,9 +1524,9 @@ def test_a_way_out_is_one_that_the_node_has(short_path: Path) -> None:
     site = "/etc/containerd/conf.d/00-site.toml"
     _, report = examined(OPERATOR_25_10 + HostDescription({site: off}), short_path / "off")
     (line,) = wrong_lines(report)
-    enables = f"set `enable_cdi = true` in [plugins.'io.containerd.cri.v1.runtime'] of {site}, and run systemctl"
+    enables = f"set `enable_cdi = true` in [plugins.'io.containerd.cri.v1.runtime'] of {site}, and run `systemctl"
     assert f"the best here first. (a) {enables}" in (line.remedy or "")
-    assert "containerd. Then give GPUs by CDI" in (line.remedy or "")
+    assert "containerd`. Then give GPUs by CDI" in (line.remedy or "")
     legacy = "/usr/local/nvidia/toolkit/nvidia-container-runtime.legacy"
     _, report = examined(OPERATOR_25_10.without(legacy), short_path / "gone")
     assert "nvidia-legacy" not in (wrong_lines(report)[-1].remedy or "")

@@ -231,6 +231,18 @@ def test_what_needs_no_container_runtime_is_looked_at_without_one(short_path: Pa
     assert "mount the root of the node" in found(report, "container runtime")
 
 
+def test_k3s_whose_directory_is_not_known_is_said_to_run(short_path: Path) -> None:
+    """Its socket is there, so nobody is sent to another root; its own configuration tells doctor the directory."""
+    made = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
+    moved = HostDescription({made.replace("/var/lib/rancher", "/data"): K3S.files[made]})
+    _, report = examined(K3S.without("/var/lib/rancher") + moved, short_path / "unknown")
+    assert found(report, "container runtime").startswith("the containerd of K3s or RKE2 has the socket /run/k3s/")
+    given = HostDescription({"/etc/rancher/k3s/config.yaml": "data-dir: /data/k3s\n"})
+    _, report = examined(K3S.without("/var/lib/rancher") + moved + given, short_path / "known")
+    assert wrong_lines(report) == []
+    assert found(report, "NVIDIA's runtime").startswith("nvidia runs /usr/bin/nvidia-container-runtime, by /data/k3s/")
+
+
 PAGE = Path(__file__).parents[3] / "docs/doctor.md"
 
 

@@ -1,5 +1,6 @@
 """Tests of what is said of a container runtime's configuration: which file to edit, and that remedies fit together."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,9 @@ def lines(host: HostDescription, folder: Path, needs: ConfigNeeds = ENVVAR) -> l
         return [*judge_runtime(runtime), *judge_handlers(runtime, root, needs, OperatorState())]
 
 
+UNIT = "/etc/systemd/system/k3s.service"
+
+
 def wrong(host: HostDescription, folder: Path, needs: ConfigNeeds = ENVVAR) -> list[Diagnosis]:
     """Return the lines that are wrong."""
     return [line for line in lines(host, folder, needs) if line.judgement == "wrong"]
@@ -84,7 +88,7 @@ def test_a_table_that_a_distribution_writes_itself_is_removed_from_the_template(
     [
         ("version = 3\nversion = 3\n", "version = 3\nversion = 3\n", f"keep version once in {TEMPLATE} (of which each"),
         ("version = \n", "version = \n", f"correct {TEMPLATE} (of which each start of K3s makes {MADE}), and run"),
-        ("version = \n", None, f"remove {MADE}, which each start of K3s makes anew, and run systemctl restart k3s"),
+        ("version = \n", None, f"remove {MADE}, which each start of K3s makes anew, and run `systemctl restart k3s`"),
         (
             'version = 3\ndisabled_plugins = ["cri"]\n',
             'version = 3\ndisabled_plugins = ["cri"]\n',
@@ -93,7 +97,12 @@ def test_a_table_that_a_distribution_writes_itself_is_removed_from_the_template(
         (
             f"version = 3\n{default(NEWEST, 'nvida')}",
             BASE,
-            f"in {TEMPLATE} (of which each start of K3s makes {MADE}; first make this template a copy of {MADE}",
+            "set default-runtime in /etc/rancher/k3s/config.yaml to runc, and run `systemctl restart k3s`",
+        ),
+        (
+            f"version = 3\n{default(NEWEST, 'nvida')}",
+            f"{BASE}{default(NEWEST, 'nvida')}",
+            f"set default_runtime_name in {TEMPLATE} (of which each start of K3s makes {MADE}) to runc, and run",
         ),
         (
             f'version = 3\nimports = ["{K3S}/config-v3.toml.d/*.toml"]\n{default(NEWEST, "nvida")}',
@@ -103,10 +112,10 @@ def test_a_table_that_a_distribution_writes_itself_is_removed_from_the_template(
         (
             f'version = 2\nimports = ["{K3S}/config.toml.d/*.toml"]\n{default(OLD, "nvida")}',
             None,
-            f"in {K3S}/config.toml.tmpl (of which each start of K3s makes {MADE}; first make this template a copy of",
+            "set default-runtime in /etc/rancher/k3s/config.yaml to runc, and run `systemctl restart k3s`",
         ),
     ],
-    ids=["twice", "no TOML", "no template", "plugin off", "default", "drop-in", "version 2"],
+    ids=["twice", "no TOML", "no template", "plugin off", "default", "template", "drop-in", "version 2"],
 )
 def test_a_file_that_a_distribution_makes_is_never_to_be_edited(
     *, made: str, template: str | None, remedy: str, tmp_path: Path
@@ -201,12 +210,12 @@ def test_a_handler_that_is_to_be_removed_is_no_default_handler(tmp_path: Path) -
     (line,) = wrong(
         host + HostDescription({MAIN: f"version = 3\n{section(NEWEST)}{default(NEWEST)}"}), tmp_path / "default", CDI
     )
-    assert f"(b) remove the handler from {MAIN}, set default_runtime_name in {MAIN} to runc, and run systemctl" in (
+    assert f"(b) remove the handler from {MAIN}, set default_runtime_name in {MAIN} to runc, and run `systemctl" in (
         line.remedy or ""
     )
     typo = HostDescription({MAIN: f"version = 3\n{section(NEWEST)}{default(NEWEST, 'nvida')}"})
     first, _ = wrong(host + typo, tmp_path / "unknown", CDI)
-    assert f"set default_runtime_name in {MAIN} to runc and run" in (first.remedy or "")
+    assert f"set default_runtime_name in {MAIN} to runc, and run" in (first.remedy or "")
 
 
 @pytest.mark.parametrize(
@@ -271,5 +280,41 @@ def test_k3s_is_told_once_to_install_the_toolkit(tmp_path: Path) -> None:
     made = HostDescription({MADE: f"version = 3\n{section(NEWEST)}"})
     (line,) = wrong(node().without(PROGRAM) + made, tmp_path)
     assert line.remedy == (
-        "install NVIDIA's container toolkit and restart K3s, which finds the runtime in /usr/bin when it starts"
+        "install NVIDIA's container toolkit and run `systemctl restart k3s` (on a node without control plane "
+        "`systemctl restart k3s-agent`), whose start finds the runtime in /usr/bin"
     )
+
+
+def test_k3s_needs_a_start_only_where_the_toolkit_is_there(tmp_path: Path) -> None:
+    """A start finds the program; a template without the content of K3s has to have the handler itself."""
+    made = HostDescription({MADE: "version = 3\n"})
+    (line,) = wrong(node() + made, tmp_path / "start")
+    assert (line.remedy or "").startswith("run `systemctl restart k3s` (on")
+    (line,) = wrong(node() + made + HostDescription({TEMPLATE: "version = 3\n"}), tmp_path / "template")
+    assert (line.remedy or "").startswith(f"write a table for the handler nvidia like that of runc into {TEMPLATE}, ")
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        ({"/etc/rancher/k3s/config.yaml": "data-dir: /data/k3s\n"}, "/data/k3s"),
+        ({"/etc/rancher/k3s/config.yaml.d/9.yaml": "data-dir: /data/k3s/\n"}, "/data/k3s"),
+        ({UNIT: "ExecStart=/usr/local/bin/k3s \\\n    server \\\n\t'--data-dir' \\\n\t'/data/k3s' \\\n"}, "/data/k3s"),
+        ({UNIT: "ExecStart=/usr/local/bin/k3s server -d /data/k3s\n"}, "/data/k3s"),
+        ({f"{UNIT}.env": "K3S_DATA_DIR=/data/k3s\n"}, "/data/k3s"),
+        (
+            {
+                UNIT: "ExecStart=/usr/local/bin/k3s server --data-dir=/data/k3s\n",
+                "/etc/rancher/k3s/config.yaml": "data-dir: /other\n",
+            },
+            "/data/k3s",
+        ),
+        ({UNIT: "#ExecStart=/usr/local/bin/k3s server --data-dir /data/k3s\n"}, "/var/lib/rancher/k3s"),
+    ],
+)
+def test_k3s_with_another_directory_is_found(*, given: Mapping[str, str], where: str, tmp_path: Path) -> None:
+    """The configuration of its containerd is below --data-dir; the command counts more than the configuration."""
+    made = f"{where}/agent/etc/containerd/config.toml"
+    host = node() + HostDescription({made: f"version = 3\n{section(NEWEST)}", **given})
+    runtime, *_ = lines(host, tmp_path)
+    assert made in runtime.found

@@ -92,20 +92,25 @@ class _Judging:
         self._reading = reading
         self._version = version
         self._handlers = handlers
+        own = reading.default_in == where.file and self._drop_ins() == ""
         self.default = DefaultHandler(
             reading.default,
             "default_runtime_name",
             reading.default_in,
             self.edited(reading.default_in),
+            where.default_setting(host) if own else "",
             self._brought_by().get(reading.default, ""),
         )
 
     def edited(self, file: str) -> str:
         """Return what people edit for a setting in a file, in words."""
+        return self._where.edited(self._host, file, self._drop_ins())
+
+    def _drop_ins(self) -> str:
+        """Return the pattern of drop-in files whose settings count more than the same ones of the first file."""
         imports = self._reading.imports.get(self._where.file, ())
         # A containerd 1.x, whose file has version 2, takes the whole section of a drop-in file.
-        drop_ins = next((each for each in imports if "*" in each and self._reading.version > max(SECTIONS)), "")
-        return self._where.edited(self._host, file, drop_ins)
+        return next((each for each in imports if "*" in each and self._reading.version > max(SECTIONS)), "")
 
     def enables_cdi(self) -> str:
         """Return what turns CDI on, in the file whose section or value counts, as an instruction."""
@@ -119,7 +124,7 @@ class _Judging:
         toolkit = package_version(self._host, "nvidia-container-toolkit-base", "nvidia-container-toolkit")
         file, section = self._replaceable()
         if self._where.name or not file or not is_at_least(toolkit, *_FIRST_DROP_IN):
-            return self._where.adds_nvidia
+            return self._where.adds(self._host)
         return (
             f"write a table [plugins.'{section}'.containerd.runtimes.nvidia] like that of runc into {file}, with "
             f'BinaryName = "/usr/bin/nvidia-container-runtime" in its options, and run {self._where.service} '

@@ -28,7 +28,7 @@ from gpushare_plugin.doctor.subjects.runtimes.runtime import (
 _MAIN, _DROP_INS = "/etc/crio/crio.conf", "/etc/crio/crio.conf.d"
 _HOOKS = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d", "/run/containers/oci/hooks.d")
 _HOOK = "*nvidia*.json"
-_RESTART = "systemctl restart crio"
+_RESTART = "`systemctl restart crio`"
 _BUILT_IN, _BUILT_IN_BEFORE = "crun", "runc"
 """The handler that needs no table: of CRI-O 1.31 and newer, and of older ones."""
 
@@ -65,7 +65,7 @@ def read_crio(host: HostRoot) -> RuntimeFacts | None:
         default_setting=default.setting if default.name in places else "",
         cdi=True,
         cdi_directories=directories,
-        adds_nvidia=f"run `nvidia-ctk runtime configure --runtime=crio` and `{_RESTART}`; {FOR_PODS}",
+        adds_nvidia=f"run `nvidia-ctk runtime configure --runtime=crio` and {_RESTART}; {FOR_PODS}",
         handler_files=places,
         # The handler may be in a file that cannot be read.
         defects=tuple(defects) or unknown_default(host, default, handlers, "CRI-O", _RESTART),

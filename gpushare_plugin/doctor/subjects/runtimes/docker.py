@@ -24,7 +24,7 @@ from gpushare_plugin.doctor.subjects.runtimes.runtime import (
 
 _FILE = "/etc/docker/daemon.json"
 _SOCKETS = ("/run/cri-dockerd.sock", "/var/run/cri-dockerd.sock")
-_RESTART = "systemctl restart docker"
+_RESTART = "`systemctl restart docker`"
 _SERVICE = tuple(
     f"{folder}/systemd/system/docker.service{part}"
     for folder in ("/lib", "/usr/lib", "/etc")
@@ -63,7 +63,7 @@ def read_docker(host: HostRoot) -> RuntimeFacts | None:
         cdi_directories=texts(settings.get("cdi-spec-dirs")) or CDI_DIRECTORIES,
         enables_cdi=f'set `"features": {{"cdi": true}}` in {_FILE}, run {_RESTART}, and use a cri-dockerd of November '
         "2025 or newer; older ones pass no CDI names on: use deviceListStrategy envvar with them",
-        adds_nvidia=f"run `nvidia-ctk runtime configure --runtime=docker --set-as-default` and `{_RESTART}`",
+        adds_nvidia=f"run `nvidia-ctk runtime configure --runtime=docker --set-as-default` and {_RESTART}",
         handler_files={name: file for name, (_, file) in added.items()} | dict.fromkeys(named, _FILE),
         unread=(_FILE,) if defects else (),
         defects=tuple(defects) or unknown_default(host, default, shims | handlers, "Docker", _RESTART),

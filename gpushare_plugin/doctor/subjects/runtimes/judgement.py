@@ -15,18 +15,20 @@ from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import ConfigNeeds, by_cdi
 from gpushare_plugin.doctor.subjects.runtimes.containerd import read_containerd
 from gpushare_plugin.doctor.subjects.runtimes.crio import read_crio
-from gpushare_plugin.doctor.subjects.runtimes.distributions import TEMPLATES
+from gpushare_plugin.doctor.subjects.runtimes.distributions import RANCHERS_SOCKET, TEMPLATES
 from gpushare_plugin.doctor.subjects.runtimes.docker import read_docker
 from gpushare_plugin.doctor.subjects.runtimes.runtime import OF_BOOT, OPERATORS_POD, RuntimeFacts, is_of_boot
 from gpushare_plugin.gpus.cdi.roots import OPERATORS_TOOLKIT
 
 RUNTIME, HANDLER, CDI = "container runtime", "NVIDIA's runtime", "CDI in the container runtime"
-WITHOUT_RUNTIME = (
+_WITHOUT_RUNTIME = (
     "no configuration and no socket of containerd, CRI-O or cri-dockerd was found; in a pod, mount the root of the "
     "node and name its place with --root"
 )
-
-
+_RANCHER_ELSEWHERE = (
+    f"the containerd of K3s or RKE2 has the socket {RANCHERS_SOCKET}, but its configuration is not found: write the "
+    "data-dir into /etc/rancher/k3s/config.yaml or /etc/rancher/rke2/config.yaml, and run doctor again"
+)
 _READERS: dict[str, Callable[[HostRoot], RuntimeFacts | None]] = {
     "dockerd": read_docker,
     "crio": read_crio,
@@ -45,6 +47,11 @@ class OperatorState(NamedTuple):
     """Whether the operator runs pods on this node; None where the node does not show pods."""
     installs_toolkit: bool = False
     """Whether the operator installs the toolkit, and so decides on the handlers."""
+
+
+def why_without(host: HostRoot) -> str:
+    """Return why no container runtime was found."""
+    return _RANCHER_ELSEWHERE if host.exists(RANCHERS_SOCKET) else _WITHOUT_RUNTIME
 
 
 def read_runtime(host: HostRoot) -> RuntimeFacts | None:

@@ -4,7 +4,7 @@ Facts: `nvidia-container-runtime`, `nvidia-container-runtime.cdi` and `nvidia-co
 runtime in its three forms (NVIDIA/nvidia-container-toolkit, cmd/nvidia-ctk-installer/container/operator/operator.go).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gpushare_plugin.base.structs import Struct, field
@@ -41,7 +41,7 @@ class RuntimeFacts(Struct, frozen=True):
     files: tuple[str, ...]
     """The files that were read, paths of the node, the first file first."""
     service: str
-    """What restarts the runtime, such as `systemctl restart containerd`."""
+    """What restarts the runtime, in words with the command, such as "`systemctl restart containerd`"."""
     handlers: Mapping[str, str]
     """The program that starts containers, by the name of its handler; empty for the runtime's default program."""
     default: str
@@ -108,13 +108,15 @@ class DefaultHandler(NamedTuple):
     """The file with that setting, a path of the node."""
     edited: str = ""
     """What people edit for that setting, in words; empty for `file`."""
+    elsewhere: str = ""
+    """The setting of which a start makes that setting, with its place; empty where people edit the setting itself."""
     brought_by: str = ""
     """The file with the handler that another remedy puts into effect; empty without one."""
 
     @property
     def setting(self) -> str:
         """The setting with the place where people edit it, such as `default_runtime in /etc/crio/crio.conf`."""
-        return f"{self.key} in {self.edited or self.file}"
+        return self.elsewhere or f"{self.key} in {self.edited or self.file}"
 
 
 def unreadable(file: str, error: UnreadableError | TomlError, runtime: str, service: str) -> Defect:
@@ -141,8 +143,17 @@ def unknown_default(
         mend = f"do what is said of {default.brought_by}, which has the handler {default.name}"
         return (Defect(found, f"{mend}: {default.setting} is right then"),)
     there = [name for name, program in handlers.items() if not is_nvidias(program) or host.has_program(program)]
-    which = "one of these handlers" if len(there) == len(handlers) else " or ".join(there)
-    return (Defect(found, f"set {default.setting} to {which} and run {service}"),)
+    return (Defect(found, f"set {default.setting} to {_best(handlers, there)}, and run {service}"),)
+
+
+def _best(handlers: Mapping[str, str], there: Sequence[str]) -> str:
+    """Return which of the handlers that are there is the one for pods without a runtime class, in words."""
+    nvidias = [name for name in there if is_nvidias(handlers[name])]
+    others = [name for name in there if name not in nvidias]
+    if not nvidias:
+        return others[0]
+    best = "nvidia" if "nvidia" in nvidias else nvidias[0]
+    return f"{best}, with which every pod can get a GPU, or to {others[0]}, with which a pod needs a runtime class"
 
 
 def is_nvidias(program: str) -> bool:
