@@ -82,11 +82,11 @@ class JudgedOverview(Overview):
         uid, decided = found.metadata.uid, self._decided
         self.known.put_pod(found)
         try:
-            of_all = decisions(self.known, leading, now)
+            # Reasons are found as they are read: while the pod is known.
+            return tuple(_as_if(uid, leading, decisions(self.known, leading, now)))
         finally:
             self.known.remove_pod(Gone(uid, "", ""))
             self._decided = decided  # nothing has changed
-        return tuple(_as_if(uid, leading, of_all))
 
     def _decisions(self, leading: Partitioners, now: datetime) -> Decisions:
         """Return what a partitioner would decide now; the same until that can have changed."""

@@ -201,10 +201,10 @@ def classes(tile: Tile, color: Color, colors: NamespaceColors = NO_COLORS) -> st
     found = [f"h{level}", _color(tile, color, colors)]
     if tile.promised:
         found.append("promised")
-    if tile.cordoned:
-        found.append("cordoned")
-    elif tile.faulty:
+    if tile.faulty:
         found.append("bad")
+    elif tile.cordoned:
+        found.append("cordoned")
     return " ".join(filter(None, found))
 
 

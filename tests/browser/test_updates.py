@@ -56,11 +56,18 @@ async def test_a_page_says_that_the_api_server_is_gone_and_that_a_node_is(server
 
 
 async def test_a_change_leaves_alone_what_a_person_is_typing(server: ApiServer, page: Page) -> None:
-    """The filters and the focus stay while the heading, the map and the legend become new, also by a row alone."""
+    """The filters and the focus stay while the heading, the map and the legend become new, also by a row alone.
+
+    While text is selected, the page stays, and says so.
+    """
     await page.goto(urljoin(page.url, "/?color=namespace&free=15GiB"))
     await expect(page.get_by_role("status")).to_have_text("Up to date", timeout=SOON)
     await page.get_by_label("Nodes with").fill("gpu-01")
+    await page.evaluate("getSelection().selectAllChildren(document.querySelector('h1'))")
     running(server, "model", "gpu-1", 6, "GPU-gpu-1-1")
+    await expect(page.get_by_role("status")).to_contain_text("waits until no text is selected", timeout=SOON)
+    assert await page.evaluate("getSelection().toString()") == "2 GPUs on 1 node"
+    await page.evaluate("getSelection().empty()")
     await expect(page.get_by_role("heading", level=1)).to_have_text("1 GPU on 1 node", timeout=SOON)
     await expect(page.get_by_role("list", name="Colours and borders")).to_contain_text("team")
     await expect(page.get_by_label("Nodes with")).to_have_value("gpu-01")
@@ -68,7 +75,10 @@ async def test_a_change_leaves_alone_what_a_person_is_typing(server: ApiServer, 
 
 
 async def test_what_fails_once_is_tried_again(server: ApiServer, failing: Page) -> None:
-    """A reload and a stream that the server refuses: the page says that, tries again, and shows the change then."""
+    """A reload and a stream that the server refuses: the page says that, tries again, and shows the change then.
+
+    A stream that is silent for 20 seconds has failed, too.
+    """
     failures = {"nodes": 1, "updates": 1}
 
     async def refuse(route: Route) -> None:
@@ -83,6 +93,7 @@ async def test_what_fails_once_is_tried_again(server: ApiServer, failing: Page) 
     await failing.route("**/nodes", refuse)
     status = failing.get_by_role("status")
     await failing.add_init_script(RECORD)
+    await failing.clock.install()
     await failing.goto(urljoin(failing.url, "/nodes"))
     await expect(status).to_have_text("Up to date", timeout=SOON)
     failures["nodes"] += 1
@@ -93,3 +104,7 @@ async def test_what_fails_once_is_tried_again(server: ApiServer, failing: Page) 
     assert "No connection: what you see may be old" in told
     assert "The page cannot be loaded (busy, and try again): what you see may be old" in told
     assert failures == {"nodes": 0, "updates": 0}
+    await failing.evaluate("window.said = ''")
+    await failing.clock.fast_forward(25_000)
+    await expect(status).to_have_text("Up to date", timeout=SOON)
+    assert (await failing.evaluate("window.said")).startswith("No connection: what you see may be old (as of")

@@ -7,8 +7,10 @@ const freshness = document.getElementById("freshness");
 const LONGEST_PAUSE = 30;
 const BETWEEN_LOADS = 5;
 const LONGEST_LOAD = 60;
+// The server sends an event every 5 seconds, also without a change.
+const LONGEST_SILENCE = 20;
 
-// Why what is seen may be old, and since when: by what fails, "cluster", "connection" or "page".
+// Why what is seen may be old, and since when: by what fails, "cluster", "connection" or "page"; or "selection".
 const old = new Map();
 
 function isOld(what, why, since = Date.now()) {
@@ -60,6 +62,26 @@ function keepingPlace(replace) {
   scrollTo(left, top);
 }
 
+function selects() {
+  const selection = getSelection();
+  return !selection.isCollapsed && main.contains(selection.anchorNode);
+}
+
+// Waits until no text of the page is selected: what is replaced cannot be copied.
+function unselected() {
+  return new Promise((resolve) => {
+    const look = () => {
+      if (selects()) return;
+      document.removeEventListener("selectionchange", look);
+      isNew("selection");
+      resolve();
+    };
+    if (selects()) isOld("selection", "The page waits until no text is selected");
+    document.addEventListener("selectionchange", look);
+    look();
+  });
+}
+
 function rowOf(markup) {
   const template = document.createElement("template");
   template.innerHTML = markup;
@@ -67,9 +89,11 @@ function rowOf(markup) {
   return template.content.firstElementChild;
 }
 
-// Replaces the rows of each node; false where a node has other rows or GPUs than before, so that totals changed, too.
+// Replaces the rows of each node; false where a node has other rows or GPUs than before, so that totals changed, too, and
+// while text is selected.
 function replaceNodes(nodes) {
   return Object.entries(nodes).every(([node, rows]) => {
+    if (selects()) return false;
     const shown = [...main.querySelectorAll(`[data-node="${CSS.escape(node)}"]`)];
     if (shown.length !== Object.keys(rows).length || !shown.every((row) => row.id in rows)) return false;
     const pairs = shown.map((row) => [row, rowOf(rows[row.id])]);
@@ -104,6 +128,7 @@ async function load() {
     const text = await answer.text();
     const page = new DOMParser().parseFromString(text, "text/html");
     if (page.getElementById("main") !== null && (answer.ok || answer.status === 404)) {
+      await unselected();
       show(page);
       isNew("page");
       return true;
@@ -149,17 +174,27 @@ function begin(name) {
   if (old.has("page")) catchUp();
 }
 
-// Follows changes until the connection ends or the page is hidden; returns whether an event came.
+// Follows changes until the connection ends or is silent, or the page is hidden; returns whether an event came.
 function follow() {
   return new Promise((resolve) => {
     const source = new EventSource(main.dataset.updates);
     let came = false;
+    let silence;
+    const listen = () => {
+      clearTimeout(silence);
+      silence = setTimeout(() => {
+        isOld("connection", "No connection", Date.now() - 1000 * LONGEST_SILENCE);
+        end();
+      }, 1000 * LONGEST_SILENCE);
+    };
     const on = (name, take) => source.addEventListener(name, (event) => {
+      listen();
       if (!came) begin(name);
       came = true;
       take(event);
     });
     const end = () => {
+      clearTimeout(silence);
       source.close();
       document.removeEventListener("visibilitychange", end);
       resolve(came);
@@ -175,6 +210,7 @@ function follow() {
     on("load", () => { catchUp(); });
     source.addEventListener("error", end);
     document.addEventListener("visibilitychange", end);
+    listen();
   });
 }
 
@@ -205,7 +241,7 @@ async function keepFollowing() {
     isOld("connection", "No connection");
     await pauseAfter(failures);
     // The page says why, where the server refuses: an EventSource does not know.
-    if (!loading) await load();
+    if (!loading && !selects()) await load();
   }
 }
 

@@ -186,6 +186,10 @@ async def test_slices_that_are_not_made_yet_are_judged() -> None:
     assert "slice nvidia.com/gpu-10gb would be made on GPU 0 of a" in await page.short("nvidia.com/gpu-10gb: 1")
     text = await page.manifest("{kind: Pod, spec: {containers: [{resources: {limits: {nvidia.com/gpu-80gb: 1}}}]}}")
     assert "nvidia.com/gpu-80gb is larger than any partitioned GPU: " in text
+    limits = "containers: [{resources: {limits: {nvidia.com/gpu-10gb: 1}}}]"
+    elsewhere = await page.manifest(f"{{kind: Pod, spec: {{nodeSelector: {{zone: b}}, {limits}}}}}")
+    assert "node selector: zone=b required" in elsewhere
+    assert "the pod is gone" not in elsewhere
     assert (list(judged.known.waiting), "would be made" in await page.short("nvidia.com/gpu-80gb: 1")) == ([], False)
 
 

@@ -58,13 +58,15 @@ async def test_only_gpus_that_meet_all_filters_are_on_the_map(
 
 
 async def test_faulty_gpus_are_found_on_cordoned_nodes() -> None:
-    """A fault counts though the node is cordoned, and the tile says the reason."""
+    """A fault counts though the node is cordoned: the tile has the border of a fault, and says both."""
     cluster, made = Cluster(), Picture()
     sick = gpu("a", 1, healthy=False, reason="XID 79")
     cluster.node("a", recorded(gpu("a", 0), sick), unschedulable=True)
     made.refresh(cluster.account, ClusterClaims())
     assert await tiles_on(made, {"state": "faulty"}) == ["a#gpu-1"]
-    assert "node cordoned; unhealthy: XID 79" in await map_of(made, {"state": "faulty"})
+    page = await map_of(made, {"state": "faulty"})
+    assert "node cordoned; unhealthy: XID 79" in page
+    assert re.findall('class="tile ([^"]*)" href', page) == ["h0 bad"]
 
 
 async def test_a_namespace_that_a_viewer_may_not_see_is_found_by_nobody(picture: Picture) -> None:
