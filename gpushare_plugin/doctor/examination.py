@@ -177,7 +177,9 @@ def read_node(
                 (_SUBJECTS_OF_RUNTIME, without_runtime),
                 (_SUBJECTS_OF_TOOLKIT, without_toolkit),
                 ((operator.SUBJECT,), without_operator),
-                (_SUBJECTS_OF_KUBELET, without_kubelet),
+                (_SUBJECTS_OF_KUBELET[:-1], without_kubelet),
+                # The checkpoint is a file, whoever may connect to the sockets.
+                (_SUBJECTS_OF_KUBELET[-1:], {path for path in without_kubelet if not path.endswith(".sock")}),
             )
             for subject in subjects
         },
@@ -233,6 +235,8 @@ def _lines_of_gpus(facts: Facts, host: HostRoot, node: str) -> Iterator[Diagnosi
     without_runtime = not_looked_at(runtimes.RUNTIME, runtimes.why_without(host))
     yield from runtimes.judge_runtime(facts.runtime) if facts.runtime else (without_runtime,)
     yield from kubelet.judge_kubelet(facts.kubelet, host, node)
+    # Without the section dra, other lines need less, such as CDI.
+    yield from claims.judge_kubernetes(facts.claims, facts.kubelet)
     yield from driver.judge_driver(facts.driver, facts.needs, node, _installer(facts))
     if facts.nvml:
         yield from nvml.judge_nvml(facts.nvml, facts.driver, facts.cards or ())

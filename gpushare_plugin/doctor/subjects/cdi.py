@@ -49,6 +49,8 @@ _LEGACY = ".legacy"
 """The end of the name of NVIDIA's runtime in legacy mode, which needs no specification."""
 _TWICE = " both describe "
 """What `SpecReader` says of two files with the same devices; a file that is generated again would stay the second."""
+_AGAIN = "; generate it again"
+"""What `SpecReader` says of an outdated file; doctor names the command."""
 _ONE_TOO_MANY = "remove one of the files that describe the same devices: the one that nothing writes again"
 _STAYS_WRONG = (
     "doctor does not see the runtime classes of pods, so doctor goes on calling this line wrong then, which is no fault"
@@ -103,7 +105,7 @@ def read_cdi(host: HostRoot, runtime: RuntimeFacts | None, driver: DriverFacts) 
     return CdiFacts(
         directories,
         devices,
-        tuple(map(of_node, found.unusable)),
+        tuple(of_node(reason).removesuffix(_AGAIN) for reason in found.unusable),
         {file: _beside_devices(host, file) for file in sorted(set(devices.values()))},
         tuple(sorted(found.limiting)),
     )
@@ -171,7 +173,8 @@ class SpecificationLook(Struct, frozen=True):
     @property
     def by_cdi(self) -> str:
         """What makes the daemon give GPUs by CDI, as an instruction."""
-        return by_cdi(self.needs, self.runtime.cdi_to_enable if self.runtime else "")
+        told = self.runtime is not None and self.runtime.cdi is False and (self.needs.cdi or self.needs.dra)
+        return by_cdi(self.needs, self.runtime.cdi_to_enable if self.runtime and not told else "")
 
     @property
     def legacy_handler(self) -> str:
@@ -281,7 +284,7 @@ def _lacking(look: SpecificationLook, kinds: Sequence[str], needed: str) -> Diag
     where = f"no specification in {' or '.join(look.cdi.directories)} has that"
     if OWN_KIND in kinds and not look.served:
         own = f"{needed}, and {where}; the daemon will write one of its own.{unusable}"
-        instead = f" To have {file} used instead, {_mends(look, kinds)}" if (file := _present(look)) else ""
+        instead = f" To use {file} instead of that, {_mends(look, kinds)}" if (file := _present(look)) else ""
         return not_looked_at(SUBJECT, f"{own}{instead}")
     return wrong(
         SUBJECT,

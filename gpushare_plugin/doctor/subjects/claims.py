@@ -121,9 +121,9 @@ def judge_claims(
     if needs.dra is None:
         yield not_looked_at(SUBJECT, "the config gives no GPU by claim: it has no section dra")
         return
-    mistakes = [*_of_kubernetes(facts, kubelet), *_of_files(facts)]
+    mistakes = list(_of_files(facts))
     yield from mistakes
-    if not mistakes:
+    if not mistakes and not any(judge_kubernetes(facts, kubelet)):
         yield _driver(facts, needs.dra, kubelet, plugins)
 
 
@@ -139,8 +139,8 @@ def _of_nvidia(facts: ClaimFacts) -> Diagnosis:
     )
 
 
-def _of_kubernetes(facts: ClaimFacts, kubelet: KubeletFacts) -> Iterator[Diagnosis]:
-    """Yield the line about a kubelet that cannot give GPUs by claim."""
+def judge_kubernetes(facts: ClaimFacts, kubelet: KubeletFacts) -> Iterator[Diagnosis]:
+    """Yield the line about a kubelet that cannot give GPUs by claim, which the config may then give up."""
     if facts.kubelet and not is_at_least(facts.kubelet, *_FIRST_KUBERNETES):
         yield wrong(
             SUBJECT,

@@ -23,7 +23,8 @@ from gpushare_plugin.gpus.exchange import ExchangeError, read_message
 from gpushare_plugin.mps.exchange import MpsRoot, MpsSettings, MpsStatus
 
 SUBJECT = "MPS"
-_CONTROL = "usr/bin/nvidia-cuda-mps-control"
+_PROGRAM = "nvidia-cuda-mps-control"
+_CONTROL = f"usr/bin/{_PROGRAM}"
 _RUN = (
     "run `gpushare mps` in a pod of this node: set mps.enabled=true of the chart, which runs it on nodes with "
     "the label gpushare/mps=true; the daemon of gpushare sets this label"
@@ -45,6 +46,8 @@ class MpsFacts(Struct, frozen=True):
     """Why `gpushare mps` does not serve what is wanted."""
     of_others: tuple[str, ...] = ()
     """Pipes of MPS daemons that are not ours, paths of the node."""
+    units: tuple[str, ...] = ()
+    """The services of systemd that run an MPS control daemon, by name."""
     left_over: tuple[str, ...] = ()
     """Pipes of MPS daemons that have ended, paths of the node."""
 
@@ -71,17 +74,24 @@ def read_mps(host: HostRoot, needs: ConfigNeeds, driver: DriverFacts) -> MpsFact
     # Where `gpushare mps` runs, this socket is that of its own control daemon.
     dead = [ours] if agent is False and host.is_socket(f"{ours}/control") and not listening else []
     left_over = (*(place for place in pipes if place not in others), *dead)
+    facts = MpsFacts(control, listening, agent, of_others=others, units=tuple(_units(host)), left_over=left_over)
     try:
         status = read_message(root.status, MpsStatus) or MpsStatus()
         wanted = read_message(root.wanted, MpsSettings) or MpsSettings()
     except ExchangeError as error:
-        return MpsFacts(
-            control, listening, agent, requested=True, not_served=(str(error),), of_others=others, left_over=left_over
-        )
+        return replace(facts, requested=True, not_served=(str(error),))
     troubles = list(_troubles(status, wanted))
     if wanted.gpus and not troubles and listens(host, f"{needs.mps_root}/pipe/control") is False:
         troubles = [f"no MPS control daemon listens at {needs.mps_root}/pipe/control"]
-    return MpsFacts(control, listening, agent, bool(wanted.gpus), tuple(troubles), others, left_over)
+    return replace(facts, requested=bool(wanted.gpus), not_served=tuple(troubles))
+
+
+def _units(host: HostRoot) -> Iterator[str]:
+    """Yield the services of systemd with MPS in their name that run its control daemon."""
+    for folder in ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"):
+        for file in host.matching(f"{folder}/*mps*.service"):
+            if _PROGRAM in host.line(file):
+                yield file.rpartition("/")[2]
 
 
 def _control_below(root: str) -> str:
@@ -157,15 +167,20 @@ def _own(facts: MpsFacts, needs: ConfigNeeds) -> str:
 
 def _needed(facts: MpsFacts, needs: ConfigNeeds, driver: DriverFacts, plugins: PluginFacts) -> Iterator[Diagnosis]:
     """Yield the line about MPS that the config needs on this node."""
-    if others := _others(facts):
-        yield wrong(SUBJECT, f"{others}, and a GPU can have one only", _ends_others(facts, plugins))
-    elif lack := lacks_protocol(needs, driver.kernel):
+    others, lack = _others(facts), lacks_protocol(needs, driver.kernel)
+    if others:
+        strays = (*facts.of_others, *_unmanaged(facts, needs))
+        also = f"; another listens in {strays[-1]}, without `gpushare mps`" if strays != facts.of_others else ""
+        yield wrong(SUBJECT, f"{others}, and a GPU can have one only{also}", _ends_others(facts, plugins, strays))
+    if lack:
         yield wrong(
             SUBJECT,
             lack,
             f"upgrade the driver of the node to {FIRST_DRIVER} or newer, or set flags.mpsProtocol to 2 in the config",
         )
-    elif not facts.control and not facts.agent:
+    if others or lack:
+        return
+    if not facts.control and not facts.agent:
         yield _without_program(driver.root)
     elif facts.agent is None:
         yield not_looked_at(SUBJECT, f"{needs.mps_root} cannot be read: run doctor as root")
@@ -192,6 +207,11 @@ def _needed(facts: MpsFacts, needs: ConfigNeeds, driver: DriverFacts, plugins: P
     else:
         by = f", by protocol {needs.mps_protocol}" if needs.mps_protocol == WITH_NAMESPACES else ""
         yield right(SUBJECT, f"gpushare mps serves in {needs.mps_root}{by}")
+
+
+def _unmanaged(facts: MpsFacts, needs: ConfigNeeds) -> tuple[str, ...]:
+    """Return our pipe directory where a control daemon listens that `gpushare mps` did not start."""
+    return (f"{needs.mps_root}/pipe",) if facts.listening and facts.agent is False else ()
 
 
 def _without_program(root: str | None) -> Diagnosis:
@@ -222,6 +242,9 @@ def _not_served(facts: MpsFacts, needs: ConfigNeeds) -> str:
 
 def _quits(facts: MpsFacts, places: Sequence[str]) -> str:
     """Return what ends the MPS control daemons with pipes in `places` by a program of the node, as an instruction."""
+    if facts.units:
+        stop = f"run `systemctl disable --now {' '.join(dict.fromkeys(facts.units))}`"
+        return f"{stop}; where a daemon still listens then, {_quits(replace(facts, units=()), places)}"
     if facts.control:
         each = (f"`echo quit | CUDA_MPS_PIPE_DIRECTORY={place} {facts.control}`" for place in places)
         return f"run {' and '.join(each)}"
@@ -232,9 +255,9 @@ def _quits(facts: MpsFacts, places: Sequence[str]) -> str:
     )
 
 
-def _ends_others(facts: MpsFacts, plugins: PluginFacts) -> str:
-    """Return what ends the MPS control daemons of others, as an instruction."""
-    quits = _quits(facts, facts.of_others)
+def _ends_others(facts: MpsFacts, plugins: PluginFacts, places: Sequence[str]) -> str:
+    """Return what ends the MPS control daemons with pipes in `places`, as an instruction."""
+    quits = _quits(facts, places)
     if plugins.of_gpus:
         return f"where the MPS control daemon runs on after the item about {OTHERS}, {quits}"
     if plugins.unknown or plugins.ours is None:

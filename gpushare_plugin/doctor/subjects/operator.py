@@ -56,7 +56,7 @@ class OperatorFacts(Struct, frozen=True):
     @property
     def not_ready(self) -> tuple[str, ...]:
         """What an operator that certainly runs installs, and has not found ready."""
-        installed = (("driver", self.installs_driver), ("toolkit", self.installs_toolkit))
+        installed = (("driver", self.installs_driver or self.has_driver_pod), ("toolkit", self.installs_toolkit))
         return tuple(name for name, given in installed if self.runs and given and name not in self.validated)
 
 

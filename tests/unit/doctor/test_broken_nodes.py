@@ -603,7 +603,10 @@ def test_an_operator_that_runs_and_is_not_ready_is_wrong_at_once(short_path: Pat
     host = OPERATOR_24.without("/run/nvidia/validations")
     _, report = examined(host, short_path / "pods")
     (line,) = wrong_lines(report)
-    assert line.found.startswith("has not found its driver and toolkit ready (/run/nvidia/validations/driver-ready and")
+    said = "has not found its driver and toolkit ready (/run/nvidia/validations/driver-ready and"
+    assert line.found.startswith(said)
+    _, report = examined(host.without("/run/nvidia/driver"), short_path / "empty", source=hidden())
+    assert found(report, "NVIDIA's GPU operator").startswith(said)
     _, report = examined(host.without("/var/log/pods"), short_path / "unknown")
     assert wrong_lines(report) == []
     assert found(report, "NVIDIA's GPU operator").startswith("installs driver and toolkit on this node")
@@ -1454,6 +1457,23 @@ def test_mps_of_others_is_ended_by_what_the_node_has(short_path: Path) -> None:
     assert (line.remedy or "").startswith("end the process nvidia-cuda-mps-control with the directory")
 
 
+def test_all_that_is_wrong_with_mps_is_told_at_once(short_path: Path) -> None:
+    """Both control daemons, the service that starts one again, and the protocol are told in one report."""
+    needs = replace(MPS, mps_protocol=3)
+    both = HostDescription(
+        {"/etc/systemd/system/nvidia-mps.service": "[Service]\nExecStart=/usr/bin/nvidia-cuda-mps-control -f\n"},
+        sockets=("/run/nvidia/mps/pipe/control", "/tmp/nvidia-mps/control"),  # noqa: S108 - of the node
+    )
+    _, report = examined(KUBEADM_CONTAINERD_1_7 + both, short_path, needs)
+    others, protocol = wrong_lines(report)
+    assert "in /tmp/nvidia-mps, and a GPU can have one only; another listens in /run/nvidia/mps/pipe" in others.found
+    remedy = others.remedy or ""
+    assert remedy.startswith("run `systemctl disable --now nvidia-mps.service`; where a daemon still listens then, run")
+    assert "=/tmp/nvidia-mps /usr/bin" in remedy
+    assert "=/run/nvidia/mps/pipe /usr/bin" in remedy
+    assert "has no protocol 3" in protocol.found
+
+
 def test_mps_waits_for_the_daemon_that_labels_the_node(short_path: Path) -> None:
     """Before the daemon runs, nothing is wrong with MPS, since the chart starts `gpushare mps` by its label."""
     _, report = examined(KUBEADM_CONTAINERD_1_7, short_path / "before", MPS)
@@ -1488,6 +1508,25 @@ def test_mps_that_nobody_wants_yet_is_not_judged(served: Path) -> None:
     assert (line.judgement, "the daemon of gpushare has not requested that" in line.found) == ("notLookedAt", True)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("SystemdCgroup = true", "SystemdCgroup = false", "handler nvidia lacks SystemdCgroup = true, which runc has"),
+        ("", "", ""),
+    ],
+)
+def test_the_handler_has_the_control_groups_of_the_kubelet(*, old: str, new: str, said: str, short_path: Path) -> None:
+    """Where systemd makes the control groups for the kubelet and runc, it makes those of NVIDIA's runtime, too."""
+    runc = f'[plugins."{CRI}".containerd.runtimes.runc.options]\nSystemdCgroup = true\n\n'
+    host = KUBEADM_CONTAINERD_1_7.edited(CONTAINERD, old, new)
+    host = host.edited(CONTAINERD, f'[plugins."{CRI}".registry', f'{runc}[plugins."{CRI}".registry')
+    host += HostDescription({"/var/lib/kubelet/config.yaml": "cgroupDriver: systemd\n"})
+    _, report = examined(host, short_path / "systemd")
+    assert [line.found.startswith(said) for line in wrong_lines(report)] == ([True] if said else [])
+    _, report = examined(host.without("/var/lib/kubelet/config.yaml"), short_path / "unknown")
+    assert wrong_lines(report) == []
+
+
 def test_secrets_of_a_file_that_is_no_yaml_are_not_told(short_path: Path) -> None:
     """The line of a broken specification says where it is broken, and quotes nothing of it."""
     host = KUBEADM_CONTAINERD_2 + HostDescription({"/etc/cdi/broken.yaml": "kind: {password of a registry\n: x"})
@@ -1516,6 +1555,19 @@ def test_protocol_3_of_mps_needs_a_driver_that_has_it(short_path: Path) -> None:
     _, new = examined(DRIVER_LIMITS, short_path / "new", needs)
     assert wrong_lines(new) == []
     assert found(new, "MPS").startswith("nothing serves MPS in /run/nvidia/mps before the daemon of gpushare runs")
+
+
+def test_what_another_line_says_is_not_said_again(short_path: Path) -> None:
+    """Where a config by claim has CDI turned on, the way by CDI does not say so, and an old Kubernetes comes before."""
+    needs = replace(ENVVAR, dra="gpu.gpushare.io")
+    off = "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n"
+    old = "Package: kubelet\nStatus: install ok installed\nVersion: 1.33.4-1.1\n"
+    files = HostDescription({"/etc/containerd/conf.d/00-site.toml": off, "/var/lib/dpkg/status": old})
+    _, report = examined(OPERATOR_25_10 + files, short_path, needs)
+    claims, cdi, specifications = wrong_lines(report)
+    assert claims.found.startswith("the kubelet has version 1.33.4")
+    assert (cdi.remedy or "").startswith("set `enable_cdi = true` in")
+    assert "the best here first. (a) give GPUs by CDI" in (specifications.remedy or "")
 
 
 def test_a_way_out_is_one_that_the_node_has(short_path: Path) -> None:

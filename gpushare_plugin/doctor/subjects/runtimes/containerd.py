@@ -74,6 +74,9 @@ def read_containerd(host: HostRoot) -> RuntimeFacts | None:
         adds_nvidia=judging.adds_nvidia(),
         misplaced=() if moves else tuple(said for name, (_, said) in reading.misplaced.items() if name not in handlers),
         handler_files=reading.handler_in,
+        without_systemd=tuple(
+            name for name in reading.nvidias if reading.by_systemd.get("runc") and not reading.by_systemd.get(name)
+        ),
         edited={where.file: judging.edited(where.file)} if where.templates else {},
         notes=tuple(judging.lost()),
         defects=tuple(judging.defects()),

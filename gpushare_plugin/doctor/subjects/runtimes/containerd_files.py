@@ -50,6 +50,8 @@ class ConfigFiles:
         self.handlers: dict[str, str] = {"runc": ""}
         self.handler_in: dict[str, str] = {}
         self.default, self.default_in = "runc", ""
+        self.by_systemd: dict[str, bool] = {}
+        """Whether a handler has systemd make the control groups, by its name; only of those that say so."""
         self.cdi: bool | None = None
         self.cdi_in, self.cdi_section = "", ""
         """The file and the name of the section with the value that counts; empty without a value."""
@@ -136,6 +138,7 @@ class ConfigFiles:
         handlers = dict(_handlers(section))
         self.handlers |= handlers
         self.handler_in |= dict.fromkeys(handlers, file)
+        self.by_systemd |= dict(_makers_of_cgroups(section))
         if default := text(table(section, "containerd").get("default_runtime_name")):
             self.default, self.default_in = default, file
         if isinstance(given := section.get("enable_cdi"), bool):
@@ -148,6 +151,7 @@ class ConfigFiles:
             self.hidden[self.section_in] = self.nvidias
         self.handlers, self.handler_in, self.default, self.default_in = {"runc": ""}, {}, "runc", ""
         self.cdi, self.cdi_in, self.cdi_section, self.directories = None, "", "", ()
+        self.by_systemd = {}
 
     @property
     def nvidias(self) -> tuple[str, ...]:
@@ -185,3 +189,10 @@ def _handlers(section: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         options = table(handler, "options")
         # Version 1 wrote Runtime, for containers of the first shim.
         yield name, text(options.get("BinaryName")) or text(options.get("Runtime"))
+
+
+def _makers_of_cgroups(section: Mapping[str, object]) -> Iterator[tuple[str, bool]]:
+    """Yield the handlers of a CRI section that say whether systemd makes the control groups, with what they say."""
+    for name, handler in table(section, "containerd", "runtimes").items():
+        if isinstance(given := table(handler, "options").get("SystemdCgroup"), bool):
+            yield name, given

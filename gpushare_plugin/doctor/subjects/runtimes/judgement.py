@@ -2,7 +2,8 @@
 
 Facts: the kubelet's `containerRuntimeEndpoint`, and kubeadm-flags.env and instance-config.yaml of kubeadm, in
 Kubernetes' documentation; with NRI, NVIDIA's operator leaves the runtime's configuration alone (NVIDIA/gpu-operator,
-controllers/object_controls.go, `transformForRuntime`).
+controllers/object_controls.go, `transformForRuntime`). The kubelet and the container runtime need the same driver of
+control groups (kubernetes.io, "Container Runtimes"; `SystemdCgroup` there).
 """
 
 import re
@@ -37,6 +38,7 @@ _READERS: dict[str, Callable[[HostRoot], RuntimeFacts | None]] = {
 """The reader of each runtime, by a part of the path of the runtime's socket."""
 _VERSIONS_UNKNOWN = {"", "2.x"}
 """What is said of a version that no package shows."""
+_BY_SYSTEMD = re.compile(r"^cgroupDriver:\s*[\"']?systemd\b", re.MULTILINE)
 _ENDPOINT = re.compile(r"(?:container-runtime-endpoint=|containerRuntimeEndpoint:\s*)[\"']?([^\s\"']+)")
 
 
@@ -109,8 +111,27 @@ def _handlers(
     if runtime.gone:
         gone = {name: runtime.nvidia[name] for name in runtime.gone}
         yield _without_program(runtime, host, gone, needs, operator)
+    elif runtime.without_systemd and _BY_SYSTEMD.search(host.line("/var/lib/kubelet/config.yaml")):
+        yield _without_systemd(runtime, by_operator=operator.installs_toolkit)
     elif runtime.nvidia:
         yield right(HANDLER, f"{_in_words(runtime)}; {_who_gets_it(runtime, needs)}")
+
+
+def _without_systemd(runtime: RuntimeFacts, *, by_operator: bool) -> Diagnosis:
+    """Return the line about handlers whose containers are not in the control groups of their pods."""
+    names = " and ".join(runtime.without_systemd)
+    files = dict.fromkeys(runtime.handler_files[name] for name in runtime.without_systemd)
+    places = ", ".join(runtime.edited.get(file, file) for file in files)
+    return wrong(
+        HANDLER,
+        f"handler {names} lacks SystemdCgroup = true, which runc has, and the kubelet has cgroupDriver systemd: "
+        "containers of the handler are not in the control groups of their pods, and no limit of CPU and memory holds",
+        f"delete the pod {OPERATORS_POD} on this node (`kubectl delete pod`), whose start writes the handlers anew, "
+        "like that of runc"
+        if by_operator
+        else f"set SystemdCgroup = true in the options of the handler in {places}, and run {runtime.service}; then "
+        "restart the pods of this handler",
+    )
 
 
 def _misplaced(runtime: RuntimeFacts) -> Diagnosis:

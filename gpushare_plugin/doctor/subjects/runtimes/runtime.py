@@ -67,6 +67,8 @@ class RuntimeFacts(Struct, frozen=True):
 
     Such a file has a handler for each program of NVIDIA's that is there at the start.
     """
+    without_systemd: tuple[str, ...] = ()
+    """The handlers of NVIDIA's runtime whose control groups systemd does not make, though it makes those of runc."""
     notes: tuple[str, ...] = ()
     """What does not work as somebody may expect, and has nothing to do with GPUs, as sentences."""
     gone: tuple[str, ...] = ()
