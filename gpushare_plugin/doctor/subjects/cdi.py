@@ -284,7 +284,7 @@ def _lacking(look: SpecificationLook, kinds: Sequence[str], needed: str) -> Diag
     where = f"no specification in {' or '.join(look.cdi.directories)} has that"
     if OWN_KIND in kinds and not look.served:
         own = f"{needed}, and {where}; the daemon will write one of its own.{unusable}"
-        instead = f" To use {file} instead of that, {_mends(look, kinds)}" if (file := _present(look)) else ""
+        instead = f" To use {file} instead of the daemon's, {_mends(look, kinds)}" if (file := _present(look)) else ""
         return not_looked_at(SUBJECT, f"{own}{instead}")
     return wrong(
         SUBJECT,

@@ -66,6 +66,7 @@ DISABLED_HOOKS = "NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS"
 _ENVVAR = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 _MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
 _HOOK, _CLI = "nvidia-container-runtime-hook", "nvidia-container-cli"
+_INSTALL_LDCONFIG = "install ldconfig (package libc-bin, or glibc)"
 _LDCONFIG = ("/sbin/ldconfig", "/usr/sbin/ldconfig")
 _FIRST_JIT = (1, 18)
 """The first version whose mode `auto` generates the specifications itself."""
@@ -382,12 +383,12 @@ def _leading_nowhere(toolkit: ToolkitFacts, driver: DriverFacts) -> Iterator[Dia
             f"names {toolkit.ldconfig} as ldconfig, which is not on the node, so a pod with NVIDIA's runtime cannot "
             "start (ldcache error)"
         )
-        given.append(f'ldconfig = "@{toolkit.ldconfig_there}"')
+        if toolkit.ldconfig_there:
+            given.append(f'ldconfig = "@{toolkit.ldconfig_there}"')
     if not found:
         return
     file = toolkit.file or _SETTINGS
-    install = "" if toolkit.ldconfig_there else "install ldconfig (package libc-bin, or glibc), and then "
-    remedy = f"{install}set {' and '.join(given)} in the table nvidia-container-cli of {file}"
+    remedy = f"set {' and '.join(given)} in the table nvidia-container-cli of {file}" if given else _INSTALL_LDCONFIG
     if toolkit.by_operator:
         remedy = f"{writes_anew(file)}, with the places of the driver"
     yield wrong(SETTINGS, f"{file}, in the table nvidia-container-cli, {', and '.join(found)}", remedy)

@@ -622,6 +622,9 @@ def test_ldconfig_of_legacy_mode_has_to_be_there(short_path: Path) -> None:
     assert line.remedy == f'set ldconfig = "@/sbin/ldconfig" in the table nvidia-container-cli of {SETTINGS}'
     _, report = examined(host.edited(SETTINGS, f"@{gone}", "@/sbin/ldconfig"), short_path / "mended")
     assert wrong_lines(report) == []
+    bare = host.edited(SETTINGS, f"@{gone}", "@/sbin/ldconfig").without("/sbin/ldconfig.real")
+    _, report = examined(bare, short_path / "bare")
+    assert wrong_lines(report)[0].remedy == "install ldconfig (package libc-bin, or glibc)"
     root = host.edited(SETTINGS, "environment = []", 'root = "/run/nvidia/driver"')
     _, report = examined(root, short_path / "both")
     (line,) = wrong_lines(report)
@@ -1555,6 +1558,14 @@ def test_protocol_3_of_mps_needs_a_driver_that_has_it(short_path: Path) -> None:
     _, new = examined(DRIVER_LIMITS, short_path / "new", needs)
     assert wrong_lines(new) == []
     assert found(new, "MPS").startswith("nothing serves MPS in /run/nvidia/mps before the daemon of gpushare runs")
+
+
+def test_a_toolkit_that_is_there_is_not_to_be_installed(short_path: Path) -> None:
+    """Where only the handlers of an operator that is gone are left, the package beside them is configured."""
+    host = KUBEADM_CONTAINERD_2.edited(DROP_IN, "/usr/bin/nvidia", f"{TOOLKIT}/nvidia")
+    _, report = examined(host, short_path)
+    (line,) = wrong_lines(report)
+    assert "Then run `nvidia-ctk runtime configure --runtime=containerd`" in (line.remedy or "")
 
 
 def test_what_another_line_says_is_not_said_again(short_path: Path) -> None:

@@ -117,6 +117,19 @@ def test_what_may_not_be_read_is_not_called_right(part: str, subject: str, short
     assert "with CAP_DAC_READ_SEARCH" in line.found
 
 
+def test_sockets_of_the_kubelet_say_nothing_of_its_checkpoint(short_path: Path) -> None:
+    """A process that may read the checkpoint and not connect to the sockets knows what the checkpoint says."""
+    short_path.chmod(0o755)
+    with built(KUBEADM_CONTAINERD_1_7, short_path / "node") as folder:
+        for place in ("device-plugins", "pod-resources"):
+            (folder / f"var/lib/kubelet/{place}/kubelet.sock").chmod(0o600)
+        with as_nobody():
+            host = HostRoot(folder)
+            report = judged(read_node(host, ENVVAR, lambda _library: shown()), host)
+    lines = {line.subject: line.judgement for line in report.lines}
+    assert (lines["kubelet, checkpoint"], lines["kubelet, pod-resources"]) == ("right", "notLookedAt")
+
+
 def test_what_may_not_be_read_is_not_called_wrong(short_path: Path) -> None:
     """Without the right to read parts of the node, doctor says what it may not read, and asks to be run as root."""
     short_path.chmod(0o755)

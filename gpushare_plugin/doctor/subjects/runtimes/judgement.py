@@ -18,7 +18,13 @@ from gpushare_plugin.doctor.subjects.runtimes.containerd import read_containerd
 from gpushare_plugin.doctor.subjects.runtimes.crio import read_crio
 from gpushare_plugin.doctor.subjects.runtimes.distributions import RANCHERS_SOCKET, TEMPLATES
 from gpushare_plugin.doctor.subjects.runtimes.docker import read_docker
-from gpushare_plugin.doctor.subjects.runtimes.runtime import OF_BOOT, OPERATORS_POD, RuntimeFacts, is_of_boot
+from gpushare_plugin.doctor.subjects.runtimes.runtime import (
+    NVIDIAS_RUNTIME,
+    OF_BOOT,
+    OPERATORS_POD,
+    RuntimeFacts,
+    is_of_boot,
+)
 from gpushare_plugin.gpus.cdi.roots import OPERATORS_TOOLKIT
 
 RUNTIME, HANDLER, CDI = "container runtime", "NVIDIA's runtime", "CDI in the container runtime"
@@ -151,7 +157,7 @@ def _without_program(
     found = "; ".join(f"handler {name} runs {program}, which is not there" for name, program in gone.items())
     remove = _removes(runtime, host, gone)
     install = "install NVIDIA's container toolkit (package nvidia-container-toolkit)"
-    if runtime.generated:
+    if runtime.generated or host.exists(f"/usr/bin/{NVIDIAS_RUNTIME}"):
         install = runtime.adds_nvidia
     elif not all(program.startswith("/usr/bin/") for program in gone.values()):
         install = f"{install}, and {runtime.adds_nvidia}"
