@@ -29,7 +29,7 @@ class CountedNodes(NamedTuple):
     number: int
     """The number of nodes."""
     model: str
-    """The model, or a part of its name."""
+    """The model, or whole words of its name."""
 
 
 class WrittenNodes(NamedTuple):

@@ -1,5 +1,6 @@
 """What-ifs: the nodes and pods of a simulation with nodes added, nodes gone, and pods that ask for something else."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -53,8 +54,13 @@ def changed_nodes(nodes: Sequence[FoundNode], changes: WhatIfs) -> tuple[tuple[N
 def changed_pods(
     pods: Sequence[PodKind], requests: Sequence[tuple[GpuRequest, GpuRequest]]
 ) -> tuple[tuple[PodKind, ...], list[str]]:
-    """Return the pods after the changes, and a sentence for each; raises GpushareError for requests of no pod."""
+    """Return the pods after the changes, and a sentence for each.
+
+    Raises GpushareError for requests of no pod, and for two changes of one request.
+    """
     instead = dict(requests)
+    if twice := [request for request, number in Counter(before for before, _ in requests).items() if number > 1]:
+        raise GpushareError(f"found several changes of pods that ask for {twice[0]}, expected one")
     found = Counter(map(_request, pods))
     for before in instead:
         if before not in found:
@@ -96,33 +102,35 @@ def _without(nodes: list[FoundNode], text: str) -> tuple[list[FoundNode], str]:
 
 
 def _added(written: WrittenNodes, nodes: Sequence[FoundNode]) -> NodeKind:
-    """Return the nodes to add: those that are written, or the commonest nodes with GPUs of the model."""
+    """Return the nodes to add: those that are written, or the commonest nodes with GPUs of the model.
+
+    A written shape may be that of a new model: only the full name of a model means that model.
+    """
     if written.shape is not None:
-        return replace(written.shape, model=_model(written.counted.model, nodes) or written.counted.model)
+        named = _named(written.counted.model, _models(nodes))
+        return replace(written.shape, model=named[0]) if named else written.shape
     model = _model_there(written.counted.model, nodes)
     return Counter(node.kind for node in nodes if node.kind.model == model).most_common(1)[0][0]
 
 
 def _model_there(written: str, nodes: Sequence[FoundNode]) -> str:
-    if (model := _model(written, nodes)) is None:
-        there = some_of(_models(nodes), _SHOWN)
-        raise GpushareError(
-            f"found no node with GPUs {written}; the models are {there}; to add nodes of another model, write {A_SHAPE}"
-        )
-    return model
-
-
-def _model(written: str, nodes: Sequence[FoundNode]) -> str | None:
-    """Return the model with a name, or with a part of a name; None if no model has the name.
-
-    Raises GpushareError if several models have that part in their names.
-    """
+    """Return the model with a name, or with whole words of a name; raises GpushareError for none and for several."""
     models = _models(nodes)
-    named = [model for model in models if model.lower() == written.lower()]
-    like = named or [model for model in models if written.lower() in model.lower()]
+    words = re.compile(rf"(?<!\w){re.escape(written)}(?!\w)", re.IGNORECASE)
+    like = _named(written, models) or [model for model in models if words.search(model)]
+    if not like:
+        raise GpushareError(
+            f"found no node with GPUs {written}; the models are {some_of(models, _SHOWN)}; to add nodes of another "
+            f"model, write {A_SHAPE}"
+        )
     if len(like) > 1:
         raise GpushareError(f"found {written} in the names of {some_of(like, _SHOWN)}; write one of them in full")
-    return like[0] if like else None
+    return like[0]
+
+
+def _named(written: str, models: Sequence[str]) -> Sequence[str]:
+    """Return the models with a name, in any case of letters."""
+    return [model for model in models if model.lower() == written.lower()]
 
 
 def _models(nodes: Sequence[FoundNode]) -> list[str]:

@@ -27,7 +27,7 @@ async def test_a_live_cluster_is_simulated_with_changes(tmp_path: Path) -> None:
     assert report["source"] == "Nodes and pods from the live cluster"
     assert report["changes"] == [
         "node whole removed",
-        "2 nodes added, with 8 GPUs NVIDIA A100-SXM4-40GB, 96 cores and 768 GiB each",
+        "2 nodes added, with 8 GPUs A100, 96 cores and 768 GiB each",
     ]
     assert (report["nodes"], report["gpus"]) == (7, 2 + 2 + 2 + 2 + 2 + 16)
     again = json.loads(generated.output)

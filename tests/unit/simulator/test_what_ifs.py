@@ -28,15 +28,16 @@ def test_without_changes_everything_stays() -> None:
 
 
 def test_added_nodes_are_like_the_commonest_of_their_model() -> None:
-    """A part of the name of one model is enough, in any case; a shape may be another one, and a model a new one."""
-    like, shaped, new = (
-        changed(text).trace.nodes[len(FOUND) :]
-        for text in ("2xt4", "1xT4,gpus=2,cpu=16,memory=64Gi", "1xH100,gpus=2,cpu=16,memory=64Gi")
-    )
-    assert like == (LARGE_T4, LARGE_T4)
-    assert shaped == (NodeKind(16_000, 65_536, 2, "NVIDIA T4"),)
-    assert new == (NodeKind(16_000, 65_536, 2, "H100"),)
+    """A whole word of the name of one model is enough, in any case."""
+    assert changed("2xt4").trace.nodes[len(FOUND) :] == (LARGE_T4, LARGE_T4)
     assert changed("10xA100").changes == ["10 nodes added, with 8 GPUs A100, 96 cores and 768 GiB each"]
+
+
+@pytest.mark.parametrize(("written", "model"), [("a100", "A100"), ("T4", "T4"), ("A10", "A10")])
+def test_a_written_shape_is_of_the_written_model(written: str, model: str) -> None:
+    """Only the full name of a model means that model: nodes of a new model may be added."""
+    (added,) = changed(f"1x{written},gpus=2,cpu=16,memory=64Gi").trace.nodes[len(FOUND) :]
+    assert added == NodeKind(16_000, 65_536, 2, model)
 
 
 def test_removed_nodes_are_the_first_of_a_model_or_named() -> None:
@@ -83,7 +84,9 @@ def test_pods_are_asked_for_with_the_models_of_the_changed_nodes() -> None:
             "",
             "found no node with GPUs H100; the models are A100, A100-80, NVIDIA T4; to add nodes of another",
         ),
-        ("1xA1", "", "", "found A1 in the names of A100, A100-80; write one of them in full"),
+        ("1xA10", "", "", "found no node with GPUs A10; the models are A100, A100-80, NVIDIA T4"),
+        ("", "1xT", "", "found no node with GPUs T; the models are A100, A100-80, NVIDIA T4"),
+        ("", "1xA10", "", "found no node with GPUs A10; the models are"),
         ("", "4xT4", "", "found 3 nodes with GPUs NVIDIA T4, expected 4 at least to remove"),
         ("", "n22", "", "found no node 'n22', expected the name of a node (did you mean n2?), or a number and a model"),
         ("", "3xT4 1xA100 1xA100-80", "", "found no node with a GPU after the changes"),
@@ -93,6 +96,7 @@ def test_pods_are_asked_for_with_the_models_of_the_changed_nodes() -> None:
             "70%=60%",
             "found no pod that asks for 70 % of a GPU; the pods ask for: 81 % of a GPU, 2 GPUs, no GPU",
         ),
+        ("", "", "81%=70% 81%=2", "found several changes of pods that ask for 81 % of a GPU, expected one"),
         ("", "", "81%=0 2=0", "found no pod that asks for a GPU after the changes"),
     ],
 )
@@ -101,3 +105,10 @@ def test_what_is_not_there_cannot_be_changed(added: str, removed: str, pods: str
     with pytest.raises(GpushareError) as refused:
         changed(added, removed, pods)
     assert said in str(refused.value)
+
+
+def test_a_word_of_several_models_is_refused() -> None:
+    """The message has the models."""
+    found = [FoundNode("", NodeKind(1, 1, 1, f"NVIDIA {model}")) for model in ("H100 NVL", "H100 80GB HBM3", "L4")]
+    with pytest.raises(GpushareError, match="found H100 in the names of NVIDIA H100 80GB HBM3, NVIDIA H100 NVL; write"):
+        scenario(found, lambda _: PODS, "", WhatIfs((), ["1xH100"]))
