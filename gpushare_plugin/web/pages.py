@@ -1,6 +1,7 @@
 """The pages: what a template shows of the cluster, for a viewer."""
 
 import asyncio
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import quote, urlencode
 
@@ -8,12 +9,11 @@ from markupsafe import Markup
 
 from gpushare_plugin.base.recently_used import RecentlyUsed
 from gpushare_plugin.base.structs import Struct, asdict
-from gpushare_plugin.web.colors import NO_COLORS, NamespaceColors, colors_of
+from gpushare_plugin.web.colors import NO_COLORS, NamespaceColors, ViewersColors
 from gpushare_plugin.web.markup import RowStyle, name_width, parts, row
 from gpushare_plugin.web.picture import Picture, PicturedNode
 from gpushare_plugin.web.query import Query
 from gpushare_plugin.web.tiles import grouped, legend, tiles
-from gpushare_plugin.web.use import NOT_READ
 from gpushare_plugin.web.viewer import Viewer
 
 _AT_A_TIME = 50
@@ -55,10 +55,12 @@ class Pages:
         """Show `picture`."""
         self._picture = picture
         self._rows = RecentlyUsed[tuple[object, ...], list[NodeRow]](_MOST_ROWS)
+        self._colors = ViewersColors()
 
     async def map(self, query: Query, viewer: Viewer) -> Iterator[str]:
         """Return the parts of the map, all of them as the cluster is now; other work has its turn meanwhile."""
         since, colors = self._picture.revision.value, self.colors(query, viewer)
+        followed = {**asdict(query), "since": since, "colors": self.legend_key(query, colors)}
         nodes = [each for name, each in self._picture.nodes.items() if query.wants(name)]
         shown = (
             await self._grouped(nodes, query, viewer, colors)
@@ -69,19 +71,26 @@ class Pages:
             "map.html",
             here="/",
             as_of=self._picture.as_of,
-            updates="/updates?" + urlencode({**asdict(query), "since": since, "colors": colors.key}),
+            updates="/updates?" + urlencode(followed),
             shown=shown,
             names=name_width(each.use.name for each in nodes),
             any_node=bool(self._picture.nodes),
             query=query,
             legend=legend(query.color, colors, viewer),
-            use_unknown=self._picture.unread.problem if query.shows_use and self._picture.unread is NOT_READ else "",
+            use_unknown=self._use_unknown(query),
             claims_unknown=self._picture.claims_unknown,
         )
 
     def colors(self, query: Query, viewer: Viewer) -> NamespaceColors:
         """Return the colours of the namespaces of a map; none where colours mean something else."""
-        return colors_of(self._picture.ranked, viewer) if query.color == "namespace" else NO_COLORS
+        return self._colors.of(self._picture.ranked, viewer) if query.color == "namespace" else NO_COLORS
+
+    def legend_key(self, query: Query, colors: NamespaceColors) -> str:
+        """Return a short text that differs where what is said above the map differs."""
+        return f"{zlib.crc32(self._use_unknown(query).encode()):x}" if query.shows_use else colors.key
+
+    def _use_unknown(self, query: Query) -> str:
+        return "" if query.interest is None else self._picture.unknown_use(query.interest)
 
     def _in_order(self, nodes: Sequence[PicturedNode], query: Query, viewer: Viewer, colors: NamespaceColors) -> _Shown:
         """Return whole nodes, whose rows are made as the rows are taken."""

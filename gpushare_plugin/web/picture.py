@@ -13,6 +13,7 @@ from gpushare_plugin.ledger.occupancy import NodeAccount
 from gpushare_plugin.observe.cluster.by_claim import node_with_claims
 from gpushare_plugin.observe.cluster.report import NodeUse, node_use
 from gpushare_plugin.web.held import HeldAmounts, held_by_namespace, ranked, sizes
+from gpushare_plugin.web.interest import Interest
 from gpushare_plugin.web.standing import ClusterStanding
 from gpushare_plugin.web.tiles import gpus_of
 from gpushare_plugin.web.use import NOT_READ, UseReading
@@ -92,6 +93,13 @@ class Picture:
             given = [gpu for node in self._nodes.values() for use in node.use.given_by_claim for gpu in use.gpus]
             self._namespaces = frozenset(of_pods.union(claim.namespace for gpu in given for claim in gpu.claims))
         return self._namespaces
+
+    def unknown_use(self, interest: Interest) -> str:
+        """Return why the use of nodes that a page shows is unknown, for people; empty where each of them was asked."""
+        if self.unread is NOT_READ:
+            return NOT_READ.problem
+        shown = (node for name, node in self._nodes.items() if interest.takes(name))
+        return "the metrics of daemons are being read" if any(each.reading == self.unread for each in shown) else ""
 
     @property
     def as_of(self) -> datetime:

@@ -13,7 +13,7 @@ from gpushare_plugin.web.interest import Interest
 from gpushare_plugin.web.markup import rendered
 from gpushare_plugin.web.paging import page_of, updates
 from gpushare_plugin.web.picture import Picture, PicturedNode
-from gpushare_plugin.web.use import percent
+from gpushare_plugin.web.use import gib, percent
 from gpushare_plugin.web.viewer import Viewer
 
 _PODS = 100
@@ -24,12 +24,18 @@ _LONGEST_NAME = 253
 """The most characters of a name in an address."""
 
 
+CHOICES = ("namespace", "pod", "node")
+"""What an address chooses pods by: the namespace, a part of the name of the pod, and the node."""
+ORDERS = {"": "the largest", "waste": "most unused memory"}
+"""The orders of the pods, by the word in the address."""
+
+
 class HeldPod(Struct, frozen=True):
     """A pod, or a request of a claim, with all that it holds on its node."""
 
     namespace: str
     """The namespace."""
-    name: str
+    pods: tuple[str, ...]
     """The pod, or the pods of the claim."""
     claim: str
     """The claim and its request; empty for a pod with units."""
@@ -41,9 +47,45 @@ class HeldPod(Struct, frozen=True):
     """What all adds up to."""
 
     @property
+    def name(self) -> str:
+        """The pod, or the pods of the claim, in words."""
+        return ", ".join(self.pods) or "no pod"
+
+    @property
     def size(self) -> tuple[int, int, str, str]:
         """The place among all pods, the largest first."""
         return -self.amounts.gpus, -self.amounts.mib, self.namespace, self.name
+
+    @property
+    def waste(self) -> tuple[bool, int, tuple[int, int, str, str]]:
+        """The place among all pods, those with most unused memory first, and those of unknown use last."""
+        return self.amounts.used_part is None, -self.amounts.wasted_mib, self.size
+
+    @property
+    def holds(self) -> list[str]:
+        """The units on each GPU in words, GPUs with equal amounts together."""
+        gpus: dict[str, list[str]] = {}
+        for each in self.words:
+            gpu, _, amount = each.partition(": ")
+            gpus.setdefault(amount, []).append(gpu.removeprefix("GPU "))
+        return [_on_gpus(several, amount) for amount, several in gpus.items()]
+
+
+def _on_gpus(gpus: Sequence[str], amount: str) -> str:
+    """Return an amount on GPUs in words; without an amount, the words are in the place of the GPU."""
+    if not amount:
+        return "; ".join(gpus)
+    return f"GPU {gpus[0]}: {amount}" if len(gpus) == 1 else f"GPUs {', '.join(gpus)}: {amount} each"
+
+
+def interest_of_pods(query: Mapping[str, str]) -> Interest:
+    """Return the nodes whose use the page of an address shows."""
+    node = _text(query, "node")
+    return Interest(node, whole_name=bool(node))
+
+
+def _text(query: Mapping[str, str], name: str) -> str:
+    return query.get(name, "")[:_LONGEST_NAME].strip()
 
 
 def pods_of(node: str, several: Iterable[HeldOfGpu]) -> list[HeldPod]:
@@ -53,8 +95,7 @@ def pods_of(node: str, several: Iterable[HeldOfGpu]) -> list[HeldPod]:
         key = each.namespace, each.pods, each.claim
         before = found.get(key)
         if before is None:
-            name = ", ".join(each.pods) or "no pod"
-            found[key] = HeldPod(each.namespace, name, each.claim, node, each.words, each.amounts)
+            found[key] = HeldPod(each.namespace, each.pods, each.claim, node, each.words, each.amounts)
         else:
             found[key] = replace(before, words=(*before.words, *each.words), amounts=before.amounts.plus(each.amounts))
     return list(found.values())
@@ -69,40 +110,50 @@ class PodsPage:
         self._pods: dict[str, tuple[PicturedNode, list[HeldPod]]] = {}
 
     async def all(self, query: Mapping[str, str], viewer: Viewer) -> str:
-        """Return a page of the pods, by the number, the namespace and the node in an address."""
-        revision = self._picture.revision.value
-        chosen = {name: query.get(name, "")[:_LONGEST_NAME].strip() for name in ("namespace", "node")}
-        chosen = {name: wanted for name, wanted in chosen.items() if wanted}
+        """Return a page of the pods that an address asks for, by the number of the page from 1."""
+        revision, interest = self._picture.revision.value, interest_of_pods(query)
+        chosen = {name: text for name in CHOICES if (text := _text(query, name))}
+        order = query.get("order", "") if query.get("order") in ORDERS else ""
         pods = [
             each
             for _, several in (await self._made()).values()
             for each in several
             if chosen.get("namespace") in {None, each.namespace} and chosen.get("node") in {None, each.node}
         ]
-        seen = sorted((each for each in pods if viewer.sees(each.namespace)), key=lambda each: each.size)
-        part = page_of(query.get("page", ""), len(seen), _PODS)
-        shown = seen[part.rows]
-        ages = self._ages(shown)
+        seen = [each for each in pods if viewer.sees(each.namespace)]
+        named = [each for each in seen if any(chosen.get("pod", "") in name for name in each.pods or ("",))]
+        named.sort(key=lambda each: each.waste if order else each.size)
+        part = page_of(query.get("page", ""), len(named), _PODS)
+        shown = named[part.rows]
         return rendered(
             "pods.html",
             here="/pods",
             as_of=self._picture.as_of,
-            updates=updates(revision, Interest(chosen.get("node", ""), whole_name="node" in chosen)),
-            rows=[(each, ages.get((each.namespace, each.name), "unknown")) for each in shown],
+            updates=updates(revision, interest),
+            rows=list(zip(shown, self._ages(shown), strict=True)),
             whole=WHOLE,
             percent=percent,
-            count=len(seen),
-            others=0 if "namespace" in chosen else len(pods) - len(seen),
-            chosen=chosen,
-            address="/pods?" + urlencode({**chosen, "page": ""}),
+            gib=gib,
+            count=len(named),
+            # How many pods of others have a name would tell the name.
+            others=0 if chosen.keys() & {"namespace", "pod"} else len(pods) - len(seen),
+            chosen={name: chosen.get(name, "") for name in CHOICES},
+            filtered=bool(chosen),
+            orders={word: (name, "/pods?" + urlencode({**chosen, "order": word})) for word, name in ORDERS.items()},
+            order=order,
+            use_unknown=self._picture.unknown_use(interest),
+            address="/pods?" + urlencode({**chosen, **({"order": order} if order else {}), "page": ""}),
             part=part,
         )
 
-    def _ages(self, several: Sequence[HeldPod]) -> Mapping[tuple[str, str], str]:
-        """Return how long ago each of some pods was created, by namespace and name."""
-        now, wanted = datetime.now(UTC), {(each.namespace, each.name) for each in several}
-        pods = (pod for pod in self._picture.account.pods.values() if (pod.namespace, pod.name) in wanted)
-        return {(pod.namespace, pod.name): age(pod.created, now) for pod in pods if pod.created is not UNKNOWN}
+    def _ages(self, several: Sequence[HeldPod]) -> list[str]:
+        """Return how long ago each of some pods was created; of the pods of a claim, the oldest."""
+        now, wanted = datetime.now(UTC), {(each.namespace, pod) for each in several for pod in each.pods}
+        known = self._picture.account.pods.values()
+        created = {(pod.namespace, pod.name): pod.created for pod in known if (pod.namespace, pod.name) in wanted}
+        of_each = ([created.get((each.namespace, pod), UNKNOWN) for pod in each.pods] for each in several)
+        oldest = (min(times, default=UNKNOWN) for times in of_each)
+        return ["unknown" if each is UNKNOWN else age(each, now) for each in oldest]
 
     async def _made(self) -> Mapping[str, tuple[PicturedNode, list[HeldPod]]]:
         """Return the pods of each node; other work has its turn meanwhile."""

@@ -18,7 +18,7 @@ from gpushare_plugin.web.node_page import NodePage
 from gpushare_plugin.web.nodes_page import NodesPage
 from gpushare_plugin.web.pages import Pages
 from gpushare_plugin.web.paging import updates
-from gpushare_plugin.web.pods import PodsPage
+from gpushare_plugin.web.pods import PodsPage, interest_of_pods
 from gpushare_plugin.web.query import Query
 from gpushare_plugin.web.sending import failed, in_parts
 from gpushare_plugin.web.static_files import STATIC
@@ -155,7 +155,9 @@ def _interest(request: web.BaseRequest) -> Interest | None:
             return Query.of(request.query).interest
         case "nodes", _, node if node:
             return Interest(node, whole_name=True)
-        case (("teams" | "pods"), "", ""):
+        case "pods", "", "":
+            return interest_of_pods(request.query)
+        case "teams", "", "":
             return Interest()
     return None
 

@@ -15,7 +15,7 @@ from gpushare_plugin.web.paging import page_of, updates
 from gpushare_plugin.web.picture import Picture
 from gpushare_plugin.web.teams import Team, Teams
 from gpushare_plugin.web.tiles import OTHERS, STEPS
-from gpushare_plugin.web.use import NOT_READ, percent
+from gpushare_plugin.web.use import percent
 from gpushare_plugin.web.viewer import Viewer
 
 COLUMNS = (
@@ -31,8 +31,13 @@ COLUMNS = (
     "Use unknown",
     "GiB used now",
     "Used of GiB held",
+    "GiB with known use",
 )
-"""The columns of page and CSV; the promised amounts are among the held ones."""
+"""The columns of the CSV; the promised amounts are among the held ones."""
+_ON_PAGE = ("Namespace", "GPUs held", "GiB held", "GiB with known use", "GiB used now", "Used of GiB held")
+PLACES = tuple(map(COLUMNS.index, dict.fromkeys((*_ON_PAGE, *COLUMNS))))
+"""The places in COLUMNS of the columns of the page: what is now comes before what was over time."""
+_BAR = _ON_PAGE.index("Used of GiB held")
 ORDERS = {"": "who holds most", "use": "who uses least of it"}
 """The orders of the namespaces, by the word in the address."""
 _UNKNOWN = "unknown"
@@ -71,11 +76,14 @@ class TeamsPage:
             here="/teams",
             as_of=self._picture.as_of,
             updates=updates(self._picture.revision.value, Interest()),
-            columns=COLUMNS,
-            rows=[(list(_cells(each, thousands=",")), _level(each)) for each in teams[part.rows]],
+            columns=[COLUMNS[place] for place in PLACES],
+            rows=[(_on_page(each), _level(each)) for each in teams[part.rows]],
+            bar=_BAR,
             orders=ORDERS,
             order=order,
-            use_unknown=self._picture.unread.problem if self._picture.unread is NOT_READ else "",
+            use_unknown=self._picture.unknown_use(Interest()),
+            known=_gib(sum(each.held.measured_mib for each in teams), ","),
+            held=_gib(sum(each.held.mib for each in teams), ","),
             others=OTHERS,
             part=part,
             since=f"{since:%Y-%m-%d %H:%M} UTC",
@@ -102,12 +110,25 @@ def _cells(team: Team, thousands: str = "") -> Iterator[str]:
     held = team.held
     yield team.name
     yield from (f"{each / WHOLE:{thousands}.2f}" for each in (held.gpus, held.promised_gpus))
-    yield from (f"{each / 1024:{thousands}.1f}" for each in (held.mib, held.promised_mib))
+    yield from (_gib(each, thousands) for each in (held.mib, held.promised_mib))
     yield from (f"{team.gpu_hours:{thousands}.2f}", f"{team.gib_hours:{thousands}.1f}")
     yield from (_UNKNOWN if each is None else f"{each:{thousands}.1f}" for each in (team.used_hours, team.wasted_hours))
     yield _UNKNOWN if team.unknown_part is None else percent(team.unknown_part)
-    yield _UNKNOWN if held.used_part is None else f"{held.used_mib / 1024:{thousands}.1f}"
+    yield _UNKNOWN if held.used_part is None else _gib(held.used_mib, thousands)
     yield percent(held.used_part)
+    yield _gib(held.measured_mib, thousands)
+
+
+def _on_page(team: Team) -> list[str]:
+    """Return the cells of a row of the page; a part of a part of what is held is called so."""
+    cells = list(_cells(team, thousands=","))
+    if 0 < team.held.measured_mib < team.held.mib:
+        cells[COLUMNS.index("Used of GiB held")] += " of known"
+    return [cells[place] for place in PLACES]
+
+
+def _gib(mib: int, thousands: str) -> str:
+    return f"{mib / 1024:{thousands}.1f}"
 
 
 def _level(team: Team) -> int | None:

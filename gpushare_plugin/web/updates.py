@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from gpushare_plugin.web.colors import NO_COLORS, NamespaceColors
+from gpushare_plugin.web.colors import NamespaceColors
 from gpushare_plugin.web.following import FollowedPicture
 from gpushare_plugin.web.pages import Pages
 from gpushare_plugin.web.paging import interest_of, number_in
@@ -41,7 +41,7 @@ async def stream(
     interest = interest_of(request.query) if whole else query.interest
     clock = asyncio.get_running_loop().time
     begun, reloaded, was_silent = clock(), -math.inf, False
-    colors, shown_colors = NO_COLORS, request.query.get("colors", "")
+    key = shown_key = request.query.get("colors", "")
     while clock() < begun + LONGEST:
         followed.interests.show(interest, clock())
         replaced, revision = picture.revision.replaced, picture.revision.value
@@ -49,7 +49,8 @@ async def stream(
             rows = _reload(picture.held_changed if interest is None else revision, shown, revision)
         else:
             colors = pages.colors(query, viewer)
-            rows = _changes(picture, pages, query, viewer, shown, colors) if colors.key == shown_colors else None
+            key = pages.legend_key(query, colors)
+            rows = _changes(picture, pages, query, viewer, shown, colors) if key == shown_key else None
         if whole and clock() > max(begun, reloaded) + _AGES:
             rows = None
         if rows is None and (early := reloaded + _PAUSE - clock()) > 0:
@@ -58,7 +59,7 @@ async def stream(
         silence = picture.silence()
         await answer.write(_answering(silence, was_silent=was_silent) + _event(revision, rows))
         reloaded = clock() if rows is None else reloaded
-        was_silent, shown, shown_colors = silence is not None, revision, colors.key
+        was_silent, shown, shown_key = silence is not None, revision, key
         try:
             async with asyncio.timeout(_ALIVE):
                 await replaced.wait()

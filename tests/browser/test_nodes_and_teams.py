@@ -4,7 +4,7 @@ from playwright.async_api import Page, expect
 
 from gpushare_plugin.ledger.node_record import encode
 from gpushare_plugin.testing.cluster import ApiServer
-from tests.browser.views import TELEPHONE
+from tests.browser.views import TELEPHONE, too_wide
 from tests.process.test_inspect import a_node, running
 from tests.unit.observe.cluster.clusters import gpu, recorded
 from tests.waiting import PATIENCE
@@ -40,14 +40,19 @@ async def test_nodes_and_teams_follow_the_cluster(server: ApiServer, page: Page)
     await expect(teams.locator("td").nth(0)).to_have_text("0.40")
     running(server, "more", "gpu-1", 3, "GPU-gpu-1-0")
     await expect(teams.locator("td").nth(0)).to_have_text("0.60", timeout=SOON)
-    await expect(teams.locator("td").nth(-3)).to_have_text("100 %")
-    await expect(teams.locator("td").last).to_have_text("unknown")
+    await expect(teams.locator("td").nth(4)).to_have_text("unknown")
+    await expect(teams.locator("td").last).to_have_text("100 %")
+    assert await too_wide(page) == []
+    assert await teams.evaluate_all("rows => rows.every((row) => row.getBoundingClientRect().right <= innerWidth)")
     async with page.expect_download() as download:
         await page.get_by_role("link", name="As CSV").click()
     lines = (await (await download.value).path()).read_text().splitlines()
     assert [line.partition(",")[0] for line in lines] == ["Namespace", "team"]
     await teams.get_by_role("link", name="0.60").click()
     await expect(page.locator("#pods tbody tr")).to_contain_text(["model", "more"])
+    await page.get_by_label("Pods with").fill("mor")
+    await page.get_by_role("button", name="Show").click()
+    await expect(page.locator("#pods tbody tr")).to_contain_text(["more"])
     await page.get_by_role("link", name="Nodes").click()
     await page.get_by_role("link", name="gpu-9").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("gpu-9")

@@ -45,6 +45,8 @@ async def test_a_page_says_that_the_api_server_is_gone_and_that_a_node_is(server
     await expect(status).to_have_text("Up to date", timeout=SOON)
     await server.stop()
     await expect(status).to_contain_text("The API server does not answer: what you see may be old (as of", timeout=SOON)
+    await expect(status).to_contain_text("UTC)")
+    await expect(status).to_have_class("old")
     await expect(heading).to_have_text("gpu-1")
     await server.start()
     await expect(status).to_have_text("Up to date", timeout=SOON)

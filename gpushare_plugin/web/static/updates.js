@@ -25,8 +25,10 @@ function isNew(what) {
 
 function say() {
   const found = [...old.values()];
-  const since = new Date(Math.min(...found.map((each) => each.since))).toLocaleTimeString();
-  const text = found.length ? `${found.at(-1).why}: what you see may be old (as of ${since})` : "Up to date";
+  // The time is in UTC, as all times on the pages.
+  const since = () => new Date(Math.min(...found.map((each) => each.since))).toISOString().slice(11, 19);
+  const text = found.length ? `${found.at(-1).why}: what you see may be old (as of ${since()} UTC)` : "Up to date";
+  freshness.classList.toggle("old", found.length > 0);
   // A screen reader says each text that is set.
   if (freshness.textContent !== text) freshness.textContent = text;
 }

@@ -185,15 +185,15 @@ def test_the_file_has_the_rows_of_the_page_without_formulas() -> None:
     assert tuple(header) == COLUMNS
     assert [row[0] for row in rows] == ["plain", r"'\tx", "'-x", "'@sum", "'=1+1"]
     assert rows[0][1:5] == ["0.33", "0.00", "5.0", "0.0"]
-    assert {tuple(row[-5:]) for row in rows} == {("unknown", "unknown", "100 %", "unknown", "unknown")}
+    assert {tuple(row[-6:]) for row in rows} == {("unknown", "unknown", "100 %", "unknown", "unknown", "0.0")}
     shown = page.all("", EVERYTHING)
-    assert all(f'<th scope="col">{column}</th>' in shown for column in COLUMNS)
+    assert all(f'<th scope="col" role="columnheader">{column}</th>' in shown for column in COLUMNS)
     assert '<a href="/?namespace=plain">plain</a>' in shown
     assert "Use is unknown: it is not read, because gpushare web was started without --daemon-metrics" in shown
     limited = page.csv(Viewer("alice", frozenset({"plain"}))).text
     assert [row[0] for row in csv.reader(io.StringIO(limited))] == ["Namespace", "plain", OTHERS]
     others = page.all("", Viewer("alice", frozenset({"plain"})))
-    assert f'<th scope="row">{OTHERS}</th>' in others
+    assert f'<th scope="row" role="rowheader">{OTHERS}</th>' in others
     assert "sum" not in others
 
 
@@ -220,8 +220,24 @@ def test_who_uses_least_of_what_is_held_is_first_where_asked() -> None:
     assert re.findall('href="/pods.namespace=(.*?)"', text) == ["idle", "busy", "unseen"]
     assert re.findall('href="/pods.namespace=(.*?)"', page.all("", EVERYTHING)) == ["busy", "idle", "unseen"]
     assert re.findall('class="bar (.*?)">(.*?)<', text) == [("h2", "12 %"), ("h18", "88 %")]
-    *_, used, part = next(row for row in csv.reader(io.StringIO(page.csv(EVERYTHING).text)) if row[0] == "idle")
-    assert (used, part) == ("0.5", "12 %")
+    *_, used, part, known = next(row for row in csv.reader(io.StringIO(page.csv(EVERYTHING).text)) if row[0] == "idle")
+    assert (used, part, known) == ("0.5", "12 %", "4.0")
+
+
+def test_a_part_of_what_is_held_is_called_a_part() -> None:
+    """While the use of some memory is unknown, the page says of how much it is known, and why of no more."""
+    picture, teams = Picture(), Teams()
+    held = HeldAmounts(2 * WHOLE, 20 * 1024, measured_mib=2048, used_mib=1024)
+    teams.take({"a": holding({"red": held})}, 0)
+    text = TeamsPage(picture, teams).all("", EVERYTHING)
+    assert "Use is known of 2.0 of 20.0 GiB held: it is not read" in text
+    cells = re.findall('<td role="cell" data-label="([^"]+)"[^>]*>([^<]*)<', text)
+    assert cells[1:5] == [
+        ("GiB held", "20.0"),
+        ("GiB with known use", "2.0"),
+        ("GiB used now", "1.0"),
+        ("Used of GiB held", "50 % of known"),
+    ]
 
 
 async def test_users_of_a_cluster_see_their_own_namespaces(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from gpushare_plugin.ledger.node import GPU_MEMORY
 from gpushare_plugin.ledger.node_record import ResourceRecord
 from gpushare_plugin.observe.cluster.by_claim import with_claims
 from gpushare_plugin.observe.cluster.report import NodeUse
-from gpushare_plugin.web.colors import COLORS, MORE, colors_of
+from gpushare_plugin.web.colors import COLORS, MORE, ViewersColors, colors_of
 from gpushare_plugin.web.markup import RowStyle, row
 from gpushare_plugin.web.tiles import OTHERS, Color, Size, classes, grouped, reason_for, tiles
 from gpushare_plugin.web.viewer import EVERYTHING, Viewer
@@ -77,7 +77,7 @@ def test_the_colour_is_of_the_namespace_that_holds_most() -> None:
 
 @given(st.lists(st.text(min_size=1), unique=True, max_size=20), st.data())
 def test_no_two_namespaces_that_hold_most_are_alike(ranked: list[str], data: st.DataObject) -> None:
-    """The others share a pattern; colours stay while what namespaces hold changes, and nobody learns of others."""
+    """The others share a pattern; colours stay while namespaces come and go, and nobody learns of others."""
     colors = colors_of(ranked, EVERYTHING)
     assert len({colors.of(each) for each in ranked[:COLORS]}) == min(len(ranked), COLORS)
     assert {colors.of(each) for each in ranked[COLORS:]} <= {MORE}
@@ -85,6 +85,11 @@ def test_no_two_namespaces_that_hold_most_are_alike(ranked: list[str], data: st.
     assert colors.more == max(0, len(ranked) - COLORS)
     largest = data.draw(st.permutations(ranked[:COLORS]))
     assert colors_of([*largest, *ranked[COLORS:]], EVERYTHING) == colors
+    gone = ViewersColors()
+    for several in (ranked, ranked[:-1], ["", *ranked[:-1]]):
+        later = gone.of(several, EVERYTHING)
+        assert {name: later.of(name) for name in ranked[:-1][: COLORS - 1]}.items() <= colors.classes.items()
+        assert len(set(later.classes.values())) == min(len(several), COLORS)
     seen = ranked[::2]
     assert colors_of(ranked, Viewer("alice", frozenset(seen))) == colors_of(seen, EVERYTHING)
 

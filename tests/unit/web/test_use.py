@@ -14,6 +14,7 @@ from gpushare_plugin.ledger.node_record import ResourceRecord
 from gpushare_plugin.observe.cluster.limits import ContainerLimit
 from gpushare_plugin.observe.http.connections import listening
 from gpushare_plugin.observe.metrics.scraped import usage_of
+from gpushare_plugin.web.colors import NO_COLORS
 from gpushare_plugin.web.faults import SeenFaults
 from gpushare_plugin.web.following import FollowedPicture
 from gpushare_plugin.web.interest import LASTING, MOST, Interest, Interests
@@ -214,12 +215,13 @@ async def test_a_change_of_use_reaches_the_pages_that_show_use() -> None:
         ):
             return (await events.content.readuntil(b"\n\n")).decode()
 
+    key = Pages(picture).legend_key(BY_USE, NO_COLORS)
     nodes, one = updates(before), updates(before, Interest("a", whole_name=True))
     assert "event: rows\ndata: {}" in await told(nodes)
     assert not shown.interests.now(asyncio.get_running_loop().time())
     assert "event: load" in await told(one)
     assert "event: rows\ndata: {}" in await told(f"/updates?since={before}")
-    assert "used: 50 % of memory" in await told(f"/updates?color=use&since={before}")
+    assert "used: 50 % of memory" in await told(f"/updates?color=use&since={before}&colors={key}")
     assert set(shown.interests.now(asyncio.get_running_loop().time())) == {Interest("a", whole_name=True), Interest()}
 
 
