@@ -31,7 +31,7 @@ from gpushare_plugin.doctor.subjects.runtimes.runtime import (
     text,
     texts,
 )
-from gpushare_plugin.doctor.subjects.toolkit import ToolkitFacts, installs_again
+from gpushare_plugin.doctor.subjects.toolkit import VERSION, ToolkitFacts, installs_again, lacks_hooks
 from gpushare_plugin.gpus.cdi.reading import SpecReader, parsed
 from gpushare_plugin.gpus.cdi.roots import OPERATORS_TOOLKIT
 
@@ -378,7 +378,9 @@ def _of_other_kind(look: SpecificationLook) -> str:
 
 def generates(look: SpecificationLook) -> str:
     """Return what generates the specification on this node, as an instruction."""
-    again = f"{installs_again(look.toolkit)}, and then " if look.toolkit.lacks else ""
+    told = lacks_hooks(look.toolkit, look.needs) and not look.toolkit.replaced_by
+    installs = f"do what is said of {VERSION}" if told else installs_again(look.toolkit)
+    again = f"{installs}, and then " if look.toolkit.lacks else ""
     if is_refreshed(look):
         return (
             f"{again}run `systemctl enable --now nvidia-cdi-refresh.path nvidia-cdi-refresh.service && systemctl "

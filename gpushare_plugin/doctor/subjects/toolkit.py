@@ -301,14 +301,19 @@ def _programs(toolkit: ToolkitFacts, needs: ConfigNeeds) -> Diagnosis:
     """Return the line about the programs of a toolkit that is there."""
     lacks = f", which lacks {' and '.join(toolkit.lacks)}" if toolkit.lacks else ""
     found = f"{toolkit.version or 'version unknown'}, in {toolkit.directory}{lacks}"
-    by_hooks = needs.cdi or needs.dra or toolkit.by_specification or toolkit.just_in_time
-    if _CDI_HOOK not in toolkit.lacks or not by_hooks:
+    if not lacks_hooks(toolkit, needs):
         return right(VERSION, found)
     return wrong(
         VERSION,
         f"{found}, so a container that gets a GPU by CDI cannot start: its hooks run {_CDI_HOOK}",
         installs_again(toolkit),
     )
+
+
+def lacks_hooks(toolkit: ToolkitFacts, needs: ConfigNeeds) -> bool:
+    """Return whether the toolkit lacks the program that hooks of specifications run, and containers need it."""
+    by_hooks = needs.cdi or needs.dra or toolkit.by_specification or toolkit.just_in_time
+    return _CDI_HOOK in toolkit.lacks and bool(by_hooks)
 
 
 def installs_again(toolkit: ToolkitFacts) -> str:

@@ -1574,11 +1574,14 @@ def test_what_another_line_says_is_not_said_again(short_path: Path) -> None:
     off = "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n"
     old = "Package: kubelet\nStatus: install ok installed\nVersion: 1.33.4-1.1\n"
     files = HostDescription({"/etc/containerd/conf.d/00-site.toml": off, "/var/lib/dpkg/status": old})
-    _, report = examined(OPERATOR_25_10 + files, short_path, needs)
+    _, report = examined(OPERATOR_25_10 + files, short_path / "cdi", needs)
     claims, cdi, specifications = wrong_lines(report)
     assert claims.found.startswith("the kubelet has version 1.33.4")
     assert (cdi.remedy or "").startswith("set `enable_cdi = true` in")
     assert "the best here first. (a) give GPUs by CDI" in (specifications.remedy or "")
+    _, report = examined(OPERATOR_25_10.without(f"{TOOLKIT}/nvidia-cdi-hook"), short_path / "hook")
+    _, specifications = wrong_lines(report)
+    assert "(b) do what is said of container toolkit, and then run `" in (specifications.remedy or "")
 
 
 def test_a_way_out_is_one_that_the_node_has(short_path: Path) -> None:
