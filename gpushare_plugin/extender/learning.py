@@ -25,6 +25,7 @@ class Learning:
         self._account = account
         self._taught = taught
         self._due = asyncio.Event()
+        self._in_turn = asyncio.Lock()
         self.packed = PackedCluster(account)
         """The policy in the cluster."""
 
@@ -52,10 +53,11 @@ class Learning:
             await self._learn(self.packed.lesson())
 
     async def _learn(self, lesson: Lesson) -> None:
-        try:
-            found = await asyncio.to_thread(learned, lesson)
-        except Exception:  # noqa: BLE001 - a defect in a lesson must not end the answers
-            _log.exception("lesson_crashed", remedy="report this as a defect of gpushare")
-            return
-        self.packed.apply(found)
-        self._taught(lesson)
+        async with self._in_turn:  # or an older lesson could be the last to take effect
+            try:
+                found = await asyncio.to_thread(learned, lesson)
+            except Exception:  # noqa: BLE001 - a defect in a lesson must not end the answers
+                _log.exception("lesson_crashed", remedy="report this as a defect of gpushare")
+                return
+            self.packed.apply(found)
+            self._taught(lesson)

@@ -3,7 +3,7 @@
 A row has the free pieces of the cards of a node, and the free CPU and memory of the node. A card is a whole GPU, or a
 GPU that is shared by memory. A GPU that is cut into slices or MIG instances, or shared by replicas, has no free piece:
 a slice or a replica can be used in one way only, and no room is lost there. GPUs that give no units (faulty or
-cordoned) have none either.
+cordoned), and those of cordoned nodes, have none either.
 
 CPU and memory are those of all pods of the node, counted as kube-scheduler does (kubernetes 1.36,
 pkg/scheduler/framework/types.go, `NodeInfo.update`): pods that are bound count until their phase is final, also while
@@ -161,7 +161,7 @@ class ClusterRows:
     def _put(self, node: Node) -> bool:
         """Put a node into its row; return whether the row stood for another kind of node."""
         account = self._account.account_of(node.name)
-        pieces = _pieces(account)
+        pieces = [] if node.unschedulable else _pieces(account)
         row = self._row_for(node.name, len(pieces))
         cpu, memory = node.allocatable.get(CPU, 0), node.allocatable.get(MEMORY, 0)
         taken_cpu, taken_memory = self._taken_on(account)

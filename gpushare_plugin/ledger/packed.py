@@ -125,18 +125,20 @@ class PackedCluster:
     def losses(self, pod: Pod, nodes: Sequence[str]) -> Numbers:
         """Return the loss in GPUs on each node that has room for a pod.
 
-        NaN for a node where the policy has no say: the pod or the node names another policy, or the pod has none of the
-        cards of the node.
+        NaN for a node where the policy has no say: the pod with GPUs or the node names another policy, or the pod gets
+        no card of the node, but a MIG instance or slice.
         """
         self.refresh()
         losses = np.full(len(nodes), np.nan)
-        if pod.request.policy not in {None, "packing"}:
-            return losses
         rows = self.rows.rows_of(nodes)
         asked = rows >= 0
-        if pod.request.policy is None:
-            asked[asked] = ~self.rows.other_policy[rows[asked]]
+        if self._account.concerns(pod.request):
+            if pod.request.policy not in {None, "packing"}:
+                return losses
+            if pod.request.policy is None:
+                asked[asked] = ~self.rows.other_policy[rows[asked]]
         losses[asked] = self._losses(pod, rows[asked])
+        losses[np.isinf(losses)] = np.nan
         return losses
 
     def _losses(self, pod: Pod, rows: Integers) -> Numbers:
@@ -166,7 +168,7 @@ class PackedCluster:
     def node_losses(self, pod: Pod, nodes: Sequence[str]) -> dict[str, NodeLoss]:
         """Return losses and scores of the nodes that have room for a pod, without nodes where the policy has no say."""
         losses = self.losses(pod, nodes)
-        found = zip(nodes, losses.tolist(), scores(losses), np.isfinite(losses).tolist(), strict=True)
+        found = zip(nodes, losses.tolist(), scores(losses), (~np.isnan(losses)).tolist(), strict=True)
         return {node: NodeLoss(loss, score) for node, loss, score, known in found if known}
 
     def best(self, pod: Pod, nodes: Sequence[str]) -> list[str]:
@@ -252,8 +254,8 @@ def _chosen(request: PodRequest, layout: Sequence[PackedCard]) -> _AskedCards | 
 
 def scores(losses: Numbers) -> list[int]:
     """Return the scores of nodes from 0 to 10 by their losses: 10 for the best only; NO_SCORE where a loss is NaN."""
-    known = np.isfinite(losses)
-    marks = np.where(np.isnan(losses), NO_SCORE, 0)
+    known = ~np.isnan(losses)
+    marks = np.where(known, 0, NO_SCORE)
     if known.any():
         more = np.minimum(1, losses[known] - losses[known].min())
         marks[known] = np.floor(HIGHEST_OF_OTHERS * (1 - more))
@@ -264,7 +266,7 @@ def scores(losses: Numbers) -> list[int]:
 
 def best(losses: Numbers) -> Flags:
     """Return which nodes lose least, as far as losses are told apart."""
-    known = np.isfinite(losses)
+    known = ~np.isnan(losses)
     found: Flags = np.zeros(len(losses), np.bool_)
     if known.any():
         found[known] = rounded(losses[known]) == rounded(losses[known]).min()

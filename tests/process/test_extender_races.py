@@ -163,6 +163,7 @@ async def test_mistakes_on_the_command_line_are_refused_in_words(tmp_path: Path)
         (("--tls-secret", "made", "--tls-key", tmp_path / "key"), "leave out either it or the other options"),
         (("--tls-secret", "made"), "--tls-secret needs --service-name"),
         (("--placement", "luck"), "binpack"),
+        (("--packing-exact", "true"), "--packing-exact needs --placement packing, found binpack"),
     ):
         finished = await gpushare("extender", *arguments)
         assert (finished.status, words in finished.errors) == (2, True), finished

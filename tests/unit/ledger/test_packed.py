@@ -25,6 +25,7 @@ from gpushare_plugin.ledger.packed import PackedCluster, best, scores
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.product_label import PRODUCT
 from gpushare_plugin.ledger.request import PodRequest
+from gpushare_plugin.ledger.verdicts import Fit
 from gpushare_plugin.packing.pod_kind import PodKind
 from gpushare_plugin.packing.policy import Packing, learned
 from gpushare_plugin.packing.rows import NodeKind, NodeRows
@@ -108,6 +109,7 @@ class RandomLife:
             made = memory_node(*units, name=name, policy=chance.choice((None, None, "spread")))
             if chance.random() < 0.3:
                 made = memory_node(*units, name=name, sick={0: "XID 79"})
+            made = structs.replace(made, unschedulable=chance.random() < 0.1)
         self.account.put_node(roomy(made, {**ROOM, "cpu": chance.choice((16_000, 64_000))}))
 
     def node_goes(self, _pod: Pod | None) -> None:
@@ -226,6 +228,29 @@ def test_only_cards_that_can_be_used_have_free_pieces() -> None:
     assert packed.gpus().stranded == 3  # the CPU beside the cards is used up
 
 
+def test_a_pod_that_gets_a_mig_instance_is_not_refused() -> None:
+    """On a node whose cards are taken, a pod gets an instance: there the policy has no say, and the node stays."""
+    held = tuple(pod(WHOLE, "mixed", f"held-{gpu}", on=uuid(gpu, "mixed")) for gpu in (1, 2))
+    account, packed = cluster(mixed_node(), pods=held)
+    assert isinstance(account.fit_pod(asking(WHOLE), "mixed"), Fit)
+    assert np.isnan(packed.losses(asking(WHOLE), ["mixed"])).all()
+    assert packed.best(asking(WHOLE), ["mixed"]) == ["mixed"]
+
+
+def test_gpus_of_a_cordoned_node_cannot_be_used() -> None:
+    """They are neither among the GPUs of the cluster nor idle."""
+    _, packed = cluster(structs.replace(roomy(memory_node(16, 16)), unschedulable=True))
+    assert packed.gpus().gpus == 0
+    assert not packed.rows.policy.idle.any()
+
+
+def test_the_policy_of_a_node_is_about_gpus() -> None:
+    """A pod without GPUs has the same loss on nodes of each policy."""
+    _, packed = cluster(roomy(memory_node(16, name="own", policy="spread")), roomy(memory_node(16, name="plain")))
+    own, plain = packed.losses(asking(NOTHING), ["own", "plain"])
+    assert own == plain
+
+
 @pytest.mark.parametrize(
     ("change", "taken"),
     [
@@ -334,9 +359,8 @@ def test_of_constraints_those_on_one_label_count() -> None:
     ("losses", "expected"),
     [
         ([0.5, 0.501, 0.52, 1.6], [10, 10, 4, 0]),
-        ([np.nan, 0.0, np.inf], [-1, 10, 0]),
+        ([np.nan, 0.0, 2.0], [-1, 10, 0]),
         ([np.nan], [-1]),
-        ([np.inf], [0]),
         ([], []),
     ],
 )

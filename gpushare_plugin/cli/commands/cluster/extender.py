@@ -119,6 +119,8 @@ def command(
 ) -> None:
     """Answer kube-scheduler's extender requests: filter, prioritize, bind and preempt, by GPU."""
     check_addresses(listen_address, probe_address)
+    if options["packing_exact"] and placement != "packing":
+        raise click.UsageError(f"--packing-exact needs --placement packing, found {placement}")
     certificates = _own_certificates(lease_namespace, options) or certificates_of(
         options["tls_certificate"], options["tls_key"], options["tls_client_authority"]
     )
