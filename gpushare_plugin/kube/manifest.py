@@ -37,6 +37,8 @@ class ManifestPod(NamedTuple):
     """Kind and name of the object, for people."""
     pod: ApiPod
     """The pod, without a node and without a UID."""
+    node: str
+    """The `nodeName` of the manifest; empty without one."""
 
 
 class _About(Kept, frozen=True):
@@ -73,7 +75,8 @@ def manifest_pod(content: bytes) -> ManifestPod:
     about, spec = described.metadata, described.spec
     kept = Metadata(namespace=about.namespace, name=about.name, labels=about.labels, annotations=about.annotations)
     pod = ApiPod(metadata=kept, spec=msgspec.structs.replace(spec, node_name=""))
-    return ManifestPod(f"{kind} {_name(document.get('metadata'))}".strip(), pod)
+    label = f"{kind} {_name(document.get('metadata'))}".strip()
+    return ManifestPod(label, pod, visible(spec.node_name[:_LONGEST_NAME]))
 
 
 def _name(metadata: Any) -> str:

@@ -14,6 +14,8 @@ from gpushare_plugin.kube.objects import ApiPod
 from gpushare_plugin.kube.pods import claim_names, judged_pod
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.standing import ExtenderStanding
+from gpushare_plugin.observe.cluster.explanation import unoffered
+from gpushare_plugin.observe.cluster.verdict import not_offered
 from gpushare_plugin.partitioner.outlook import JudgedOverview
 from gpushare_plugin.web.fits import MOST_COUNTED, Fits, answer, pieces_by_claim, short_pod
 from gpushare_plugin.web.markup import rendered
@@ -33,6 +35,7 @@ class _FitsAnswer(NamedTuple):
     pod: Pod
     fits: Fits
     slices: tuple[str, ...]
+    missing: tuple[str, ...]
 
 
 class FitsPage:
@@ -71,16 +74,19 @@ class FitsPage:
         async with self._turn:
             answered = await self._judge(found.pod, placement)
         claims = ", ".join(name or entry for entry, name in claim_names(found.pod).items())
-        return self._answered(answered, placement, manifest=text, label=found.label, claims=claims)
+        shown = {"manifest": text, "label": found.label, "claims": claims, "named_node": found.node}
+        return self._answered(answered, placement, **shown)
 
     async def _judge(self, found: ApiPod, placement: str) -> "_FitsAnswer":
         """Return what fits of a pod, and which of its slices could be made, one pod at a time."""
         pod, account = _placed_by(judged_pod(found), placement), self._picture.account
         slices: tuple[str, ...] = ()
         if pod.slices and any(node.partitioning is not None for node in account.nodes.values()):
-            asked = structs.replace(found, metadata=structs.replace(found.metadata, uid=_NO_POD))
+            ungated = structs.replace(found.spec, scheduling_gates=())
+            asked = structs.replace(found, metadata=structs.replace(found.metadata, uid=_NO_POD), spec=ungated)
             slices = self._judged().slices_as_if(asked, self._picture.standing.leading, datetime.now(UTC))
-        return _FitsAnswer(pod, await answer(account, pod), slices)
+        missing = tuple(not_offered(unoffered(account, pod.request, made=bool(slices))))
+        return _FitsAnswer(pod, await answer(account, pod), slices, missing)
 
     def _answered(self, found: "_FitsAnswer", placement: str, **shown: object) -> str:
         account, pod, chosen = self._picture.account, found.pod, placement in POLICIES
@@ -88,6 +94,7 @@ class FitsPage:
             pod=pod,
             answer=found.fits,
             slices=found.slices,
+            missing=found.missing,
             ours=account.concerns(pod.request),
             by_claim=list(pieces_by_claim((each.use for each in self._picture.nodes.values()), pod)),
             placement=placement,
@@ -105,6 +112,7 @@ class FitsPage:
             "pod": None,
             "placement": "",
             "claims": "",
+            "named_node": "",
         }
         bounds = {"longest": LONGEST, "largest": LARGEST, "most": MOST_COUNTED, "policies": tuple(POLICIES)}
         return rendered(

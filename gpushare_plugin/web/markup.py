@@ -33,6 +33,11 @@ def _counted(number: int, name: str) -> str:
     return f"{number:,} {name}{'' if number == 1 else 's'}"
 
 
+def _amount(number: float) -> str:
+    """Return an amount with its thousands set apart."""
+    return f"{number:,.10g}"
+
+
 def _moment(at: datetime) -> str:
     """Return an aware time to the second."""
     return f"{at:%Y-%m-%d %H:%M:%S %Z}"
@@ -46,7 +51,7 @@ _environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_environment.filters["lines"] = _lines
+_environment.filters.update(lines=_lines, amount=_amount)
 _environment.globals.update(
     classes=classes,
     counted=_counted,

@@ -243,7 +243,7 @@ def words_of(tile: Tile, color: Color) -> str:
 def legend(color: Color, colors: NamespaceColors, viewer: Viewer) -> Iterator[tuple[str, str]]:
     """Yield the classes of samples of colours and borders, each with its meaning."""
     if color == "held":
-        yield from (("h0", "free"), ("h10", "half held"), ("h20", "all held"))
+        yield from (("h0", "free"), ("h10", "half held"), ("h20", "all held: the fullest resource of the GPU counts"))
     elif color == "way":
         yield from ((f"h20 w-{way}", words) for way, words in _WAYS.items())
     elif color == "use":
@@ -256,7 +256,10 @@ def legend(color: Color, colors: NamespaceColors, viewer: Viewer) -> Iterator[tu
         if viewer.namespaces is not None:
             yield "h20 others", OTHERS
     yield "h20 promised", "promised, not confirmed"
-    yield "h10 bad", "faulty, over capacity (pods have more than the GPU has), not ready, or a limit not in effect"
+    yield (
+        "h10 bad",
+        "faulty, over capacity (pods have more than the GPU has), tainted, not ready, or a limit not in effect",
+    )
     yield "h10 cordoned", "cordoned"
 
 

@@ -25,7 +25,10 @@ async def outside(page: Page, selector: str) -> list[str]:
 
 
 async def test_words_of_tiles_are_inside_the_window(chromium: Browser) -> None:
-    """Wherever the tile is, the words of the tile and the name of its node wrap; the page gets no wider."""
+    """Wherever the tile is, the words of the tile and the name of its node wrap; the page gets no wider.
+
+    The arrow key down goes to the row below, not to the one beside; End goes to the last GPU of the row.
+    """
     async with shown_cluster(60) as address:
         page = await chromium.new_page(viewport={"width": 1280, "height": 800})
         await page.goto(address)
@@ -41,6 +44,15 @@ async def test_words_of_tiles_are_inside_the_window(chromium: Browser) -> None:
                 assert await outside(page, "tr:hover th a") == [], (width, size)
             words = await tile.evaluate("tile => parseFloat(getComputedStyle(tile, '::before').width)")
             assert 100 < words <= width, (width, size)
+        await page.set_viewport_size({"width": 1280, "height": 700})
+        await page.locator("tr a").first.focus()
+        for key in ("ArrowDown", "End"):
+            await page.keyboard.press(key)
+        row = "(row) => [row.offsetLeft, row.offsetTop]"
+        first = await page.locator("tr[id]:first-child").evaluate(row)
+        below = await page.locator("tr:focus-within").evaluate(row)
+        assert (first[0], first[1] < below[1]) == (below[0], True)
+        await expect(page.locator("tr:focus-within a").last).to_be_focused()
         await page.close()
 
 

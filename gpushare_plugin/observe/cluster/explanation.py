@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Literal
 
@@ -245,9 +246,8 @@ def explain_in_steps(
     The account may change between two steps; each node is judged as the node is then. An explanation that is not
     `whole` has what the verdict needs: the GPUs of few nodes, no numbers in words, no places, and no other pods.
     """
-    nodes = account.nodes.values()
-    offered = {name for node in nodes for name in (*node.extended, *_offered(account.account_of(node.name)))}
-    request = pod.request
+    nodes, request = account.nodes.values(), pod.request
+    offered = _offered_by(account)
     about = Explanation(
         namespace=pod.namespace,
         pod=pod.name,
@@ -262,16 +262,8 @@ def explain_in_steps(
         waits=told.waits,
         slices=told.slices,
         claims=told.claims,
-        not_offered=tuple(
-            Unoffered(
-                resource=name,
-                amount=amount,
-                nearest=None if told.slices else _nearest(name, offered),
-                made=bool(told.slices) and slice_of(name) is not None,
-            )
-            for name, amount in request.amounts.items()
-            if name not in offered and pod.node is None  # of a bound pod, the account has the node of the pod alone
-        ),
+        # Of a bound pod, the account has the node of the pod alone.
+        not_offered=() if pod.node is not None else tuple(_unoffered(request, offered, made=bool(told.slices))),
     )
     if pod.node is None:
         # A verdict makes no sense while all requested slices are still to be made.
@@ -290,6 +282,24 @@ def explain_in_steps(
         yield replace(about, nodes=tuple(verdicts), **found, **_policy(request.policy, None, told))
     else:
         yield replace(about, **_placed(account.account_of(pod.node), pod, told))
+
+
+def unoffered(account: ClusterAccount, request: PodRequest, *, made: bool) -> tuple[Unoffered, ...]:
+    """Return the requested resources that no node offers; `made` says whether slices are made for the pod."""
+    return tuple(_unoffered(request, _offered_by(account), made=made))
+
+
+def _offered_by(account: ClusterAccount) -> AbstractSet[str]:
+    nodes = account.nodes.values()
+    return {name for node in nodes for name in (*node.extended, *_offered(account.account_of(node.name)))}
+
+
+def _unoffered(request: PodRequest, offered: AbstractSet[str], *, made: bool) -> Iterator[Unoffered]:
+    for name, amount in request.amounts.items():
+        if name not in offered:
+            nearest_name = None if made else _nearest(name, offered)
+            is_made = made and slice_of(name) is not None
+            yield Unoffered(resource=name, amount=amount, nearest=nearest_name, made=is_made)
 
 
 def _held_back(pod: Pod) -> str | None:

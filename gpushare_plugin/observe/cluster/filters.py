@@ -25,7 +25,7 @@ Order = Literal["name", "free", "held", "state"]
 Nodes that are equal are in the order of their names.
 """
 
-_AMOUNT = re.compile(r"([0-9]{1,9})(?:(Mi|Gi)B?)?", re.ASCII)
+_AMOUNT = re.compile(r"([0-9]{1,9})(?:\s*(Mi|Gi)B?)?", re.ASCII | re.IGNORECASE)
 _MOST_NAMES = 5
 
 
@@ -39,13 +39,13 @@ class FreeAmount(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "FreeAmount":
-        """Read `10`, which is in units, or memory such as `10GiB` or `512Mi`; raises ValueError for other texts."""
+        """Read `10`, which is in units, or memory such as `10GiB`, `10 gib` or `512Mi`; raises ValueError else."""
         if (found := _AMOUNT.fullmatch(text)) is None:
             raise ValueError(
                 f"found {text!r}, expected a number of units such as 10, or memory such as 10GiB or 512MiB"
             )
-        number, prefix = int(found[1]), found[2]
-        return cls(number * (MIB_PER_GIB if prefix == "Gi" else 1), memory=prefix is not None)
+        number, prefix = int(found[1]), (found[2] or "").lower()
+        return cls(number * (MIB_PER_GIB if prefix == "gi" else 1), memory=bool(prefix))
 
     def met_by(self, free: int, unit: str) -> bool:
         """Return whether a number of free units is enough; of a resource without memory, memory is never enough."""

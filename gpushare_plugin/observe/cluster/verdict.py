@@ -1,11 +1,11 @@
 """The explanation of a pod in one sentence: what keeps the pod waiting, and what to change; or what the pod has."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gpushare_plugin.base.structs import replace
 from gpushare_plugin.ledger.node import GPU_COUNT, GPU_MEMORY
-from gpushare_plugin.observe.cluster.explanation import Explanation, GpuVerdict, Granted, NodeVerdict
+from gpushare_plugin.observe.cluster.explanation import Explanation, GpuVerdict, Granted, NodeVerdict, Unoffered
 
 
 def with_verdict(explained: Explanation, of_claims: str = "") -> Explanation:
@@ -41,11 +41,16 @@ def _before_gpus(explained: Explanation) -> Iterator[str]:
         yield f"No node can take the pod: {explained.problem}"
     if not (explained.nodes or explained.slices or explained.claims or explained.state == "not ours"):
         yield "The cluster has no node"
-    for each in explained.not_offered:
-        if not each.made:
-            yield f"No node offers {each.resource}" + (f"; did you mean {each.nearest}?" if each.nearest else "")
+    yield from not_offered(explained.not_offered)
     if explained.state == "not ours":
         yield "gpushare does not decide where the pod goes: it asks for nothing that gpushare serves"
+
+
+def not_offered(several: Iterable[Unoffered]) -> Iterator[str]:
+    """Yield a sentence on each resource that no node offers, and that is not made for the pod."""
+    for each in several:
+        if not each.made:
+            yield f"No node offers {each.resource}" + (f"; did you mean {each.nearest}?" if each.nearest else "")
 
 
 def _fits(explained: Explanation, count: int) -> str:

@@ -250,18 +250,33 @@ async function keepFollowing() {
 leaveToArrows(main);
 if (main.dataset.updates) keepFollowing();
 
-// The arrow keys go from the name of a node to its GPUs, and from row to row.
+// Returns the row above or below; of several beside each other, the one at the place of this row.
+function rowBeyond(row, step) {
+  const beside = step < 0 ? "previousElementSibling" : "nextElementSibling";
+  const away = (each) => Math.abs(each.offsetLeft - row.offsetLeft);
+  let found = row[beside];
+  while (found?.offsetTop === row.offsetTop) found = found[beside];
+  for (let each = found; each?.offsetTop === found?.offsetTop && each; each = each[beside]) {
+    if (away(each) < away(found)) found = each;
+  }
+  return found;
+}
+
+// The arrow keys go from the name of a node to its GPUs, and from row to row; Home and End to the ends of a row.
 main.addEventListener("keydown", (event) => {
   const here = event.target.closest("[data-node] a");
-  const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1 }[event.key];
-  if (here === null || step === undefined) return;
+  if (here === null || event.altKey || event.ctrlKey || event.metaKey) return;
   const row = here.closest("tr");
   const links = [...row.querySelectorAll("a")];
   const place = links.indexOf(here);
-  const beside = step < 0 ? row.previousElementSibling : row.nextElementSibling;
-  const next = event.key === "ArrowLeft" || event.key === "ArrowRight"
-    ? links[place + step]
-    : beside?.querySelectorAll("a")[place];
+  const next = {
+    ArrowLeft: () => links[place - 1],
+    ArrowRight: () => links[place + 1],
+    ArrowUp: () => rowBeyond(row, -1)?.querySelectorAll("a")[place],
+    ArrowDown: () => rowBeyond(row, 1)?.querySelectorAll("a")[place],
+    Home: () => links[0],
+    End: () => links.at(-1),
+  }[event.key]?.();
   if (next === undefined) return;
   event.preventDefault();
   next.focus();

@@ -138,7 +138,10 @@ def test_daemons_that_do_not_answer_cost_their_own_nodes() -> None:
 def test_the_document_says_how_many_nodes_are_read_in_time() -> None:
     """AT_A_TIME nodes for each of the seconds between two readings of a node."""
     most = round(AT_A_TIME * EVERY)
-    assert f"with more than {most} nodes on open pages, the use is older than {EVERY:.0f} seconds" in WEB.read_text()
+    assert (
+        f"{AT_A_TIME} a second: with more than {most} nodes, the use is older than {EVERY:.0f} seconds"
+        in WEB.read_text()
+    )
 
 
 def test_without_a_namespace_nothing_is_read() -> None:

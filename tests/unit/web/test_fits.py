@@ -190,6 +190,13 @@ async def test_slices_that_are_not_made_yet_are_judged() -> None:
     elsewhere = await page.manifest(f"{{kind: Pod, spec: {{nodeSelector: {{zone: b}}, {limits}}}}}")
     assert "node selector: zone=b required" in elsewhere
     assert "the pod is gone" not in elsewhere
+    held_back = await page.manifest(f"{{kind: Pod, spec: {{schedulingGates: [{{name: a/b}}], nodeName: c, {limits}}}}}")
+    assert "slice nvidia.com/gpu-10gb would be made on GPU 0 of a" in held_back
+    assert "until its scheduling gates are removed (a/b)" in held_back
+    assert "The manifest has nodeName c: " in held_back
+    assert "as GPUs are partitioned now. The partitioner would decide:" in held_back
+    assert "No node offers nvidia.com/gpu" in (nobody := await page.short("1 GPU"))
+    assert "gpushare does not decide" not in nobody
     assert (list(judged.known.waiting), "would be made" in await page.short("nvidia.com/gpu-80gb: 1")) == ([], False)
 
 

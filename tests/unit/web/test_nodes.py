@@ -52,9 +52,10 @@ async def test_nodes_with_a_fault_are_first() -> None:
     page = await NodesPage(pictured(cluster)).all("")
     words = Words(page).found
     assert [each for each in words if each in {"a", "ab", "b", "c", "d"}] == ["c", "ab", "b", "a", "d"]
-    assert {'<a href="/?state=faulty">1 faulty</a>', '<a href="/?state=cordoned">1 cordoned</a>'} <= set(
-        re.findall(r"<a href=./.state=.*?</a>", page)
-    )
+    assert {
+        '<a href="/?state=faulty&amp;size=large">1 faulty</a>',
+        '<a href="/?state=cordoned&amp;size=large">1 cordoned</a>',
+    } <= set(re.findall(r"<a href=./.state=.*?</a>", page))
     assert {"old driver", "GPU 0: unhealthy: XID 79"} <= set(words)
     assert sum("unhealthy" in each for each in words) == 1
 

@@ -44,6 +44,7 @@ async def tiles_on(picture: Picture, address: dict[str, str], viewer: Viewer = E
         ({"namespace": "red"}, ["a#gpu-0"]),
         ({"free": "10"}, ["a#gpu-1"]),
         ({"free": "9GiB"}, ["a#gpu-0", "a#gpu-1"]),
+        ({"free": "10 gib"}, ["a#gpu-1"]),
         ({"free": "9216MiB", "model": "A100"}, ["a#gpu-0"]),
         ({"state": "cordoned"}, ["b#gpu-0"]),
         ({"state": "faulty"}, []),
@@ -67,6 +68,7 @@ async def test_faulty_gpus_are_found_on_cordoned_nodes() -> None:
     page = await map_of(made, {"state": "faulty"})
     assert "node cordoned; unhealthy: XID 79" in page
     assert re.findall('class="tile ([^"]*)" href', page) == ["h0 bad"]
+    assert "<h1>1 faulty GPU on 1 node</h1>" in page
 
 
 async def test_a_namespace_that_a_viewer_may_not_see_is_found_by_nobody(picture: Picture) -> None:
