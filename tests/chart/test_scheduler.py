@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from helm_python import HelmError
 
 from gpushare_plugin.cli.commands.cluster.extender import command
 from gpushare_plugin.core.policies import POLICIES
@@ -406,6 +407,12 @@ def test_packing_scores_pods_without_gpus_by_a_second_entry(values: dict[str, An
     assert not {"filterVerb", "preemptVerb", "bindVerb", "managedResources"} & second.keys()
     assert (set_variables(packing)["PLACEMENT"], set_variables(packing)["PACKING_EXACT"]) == ("packing", "true")
     assert "PACKING_EXACT" not in set_variables(values)
+
+
+def test_the_best_nodes_alone_are_for_packing() -> None:
+    """The chart refuses the value where another policy would ignore it."""
+    with pytest.raises(HelmError, match=r"exact is true, but scheduler\.placement is binpack"):
+        templates({"scheduler": {**ON["scheduler"], "packing": {"exact": True}}})
 
 
 @pytest.mark.parametrize("values", [ON, OWN, EVERYTHING], ids=["extender", "own scheduler", "every value"])
