@@ -73,7 +73,8 @@ def _of(policy: str, report: SimulationReport) -> PolicyResult:
 
 
 def _allocated_at(demand: int, result: PolicyResult) -> float:
-    return next(each.allocated for each in result.filled if each.demand == demand)
+    found = next(each.allocated for each in result.filled if each.demand == demand)
+    return math.nan if found is None else found
 
 
 def _compared(scenario: Scenario, mode: Mode) -> SimulationReport:

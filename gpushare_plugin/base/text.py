@@ -66,6 +66,11 @@ def nearest(word: str, names: Collection[str]) -> str | None:
     return found[0] if found else None
 
 
+def amount_of(number: int, noun: str) -> str:
+    """Return a number with a noun, such as `1 node` and `2,000 nodes`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 T = TypeVar("T")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_RESOURCES_SOCKET
@@ -52,6 +53,11 @@ def an_address(_context: click.Context, _option: click.Parameter, text: str | No
 def names_by_commas(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, ...]:
     """Return the names in a text, each once."""
     return tuple(dict.fromkeys(filter(None, (each.strip() for each in (text or "").split(",")))))
+
+
+def is_written(name: str) -> bool:
+    """Return whether a parameter of the command that runs is on the command line: no variable, and no default."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 probe_address_option = option(

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from gpushare_plugin.cli.options import A_PATH, Command, context_option, perhaps_kubeconfig_option, person_kubeconfig
+from gpushare_plugin.cli.options import (
+    A_PATH,
+    Command,
+    context_option,
+    is_written,
+    perhaps_kubeconfig_option,
+    person_kubeconfig,
+)
 from gpushare_plugin.packing.pod_kind import PodKind
 from gpushare_plugin.simulator.scenario import PodsFor, Scenario, scenario
 from gpushare_plugin.simulator.spelled import A_SHAPE, GpuRequest, WrittenNodes, change, written_nodes, written_pods
@@ -139,6 +146,8 @@ def chosen_scenario(options: dict[str, Any]) -> Scenario:
     live = _live(given) if _CLUSTER in {nodes_from, pods_from} else None
     if given.cluster and live is None:
         raise click.UsageError("found --cluster beside options that give nodes and pods; leave one of them out")
+    if live is None and (idle := [name for name in ("kubeconfig", "context") if is_written(name)]):
+        raise click.UsageError(f"found --{idle[0]} without --cluster, expected both or none")
     return scenario(
         _nodes(given, live),
         _pods(given, live),

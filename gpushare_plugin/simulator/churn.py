@@ -69,6 +69,16 @@ def churn(trace: Trace, policy: str, seed: int, load: float) -> Churned:
     return Churned(allocated=allocated.mean, refused=100 * refused / max(1, arrived), refused_pods=counts.refused_pods)
 
 
+def expected_pods(trace: Trace, load: float) -> float:
+    """Return how many pods come, on average, those at the start included."""
+    return _rate(trace, load) * (1 + LENGTH)
+
+
+def _rate(trace: Trace, load: float) -> float:
+    """Return how many pods arrive in a lifetime, and how many run at a moment, on average."""
+    return load / 100 * trace.gpus * len(trace.pods) / trace.demand
+
+
 class _MeanOverTime:
     """The mean of a number from `MEASURED_FROM` on."""
 
@@ -94,7 +104,7 @@ def _arrivals(trace: Trace, load: float, chance: np.random.Generator) -> Iterato
     A pod that runs at a moment is more likely a long one: the density of lifetimes is weighted by the lifetime, which
     raises the mean of the logarithm by the variance of the logarithm. Any part of the lifetime may have passed.
     """
-    rate = load / 100 * trace.gpus * len(trace.pods) / trace.demand
+    rate = _rate(trace, load)
     present = int(chance.poisson(rate))
     for life in chance.random(present) * chance.lognormal(_MU + _SIGMA**2, _SIGMA, present):
         yield _Arrival(0.0, float(life), trace.pods[chance.integers(len(trace.pods))])

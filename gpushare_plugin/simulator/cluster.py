@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gpushare_plugin.packing.pod_kind import WHOLE, PodKind
+from gpushare_plugin.packing.pod_kind import PodKind
 from gpushare_plugin.packing.rows import NodeRows, Spot
 from gpushare_plugin.simulator.policies.table import COMPARED, Setting
 from gpushare_plugin.simulator.policies.unusable import Unusable
@@ -33,11 +33,6 @@ class SimulatedCluster:
         """Remove a pod."""
         self.rows.give_back(kind, spot)
         self._policy.changed(spot.row)
-
-    @property
-    def gpus(self) -> float:
-        """The number of GPUs."""
-        return self._free_at_first / WHOLE
 
     @property
     def allocated(self) -> float:

@@ -3,12 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
+from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.observe.parts import Part
 from gpushare_plugin.simulator.churn import Churned, churn
-from gpushare_plugin.simulator.filling import AllocatedAt, Filled, fill
+from gpushare_plugin.simulator.churn import expected_pods as expected_with_churn
+from gpushare_plugin.simulator.filling import AllocatedAt, Filled, expected_pods, fill
 from gpushare_plugin.simulator.mean import mean
 from gpushare_plugin.simulator.processes import in_processes
 from gpushare_plugin.simulator.scenario import Scenario
+from gpushare_plugin.simulator.trace import MOST_PODS
+from gpushare_plugin.simulator.unplaceable import in_words, unplaceable
 
 Mode = Literal["fill", "churn"]
 """Whether pods stay until the cluster is full, or come and go."""
@@ -66,6 +70,8 @@ class SimulationReport(Part, frozen=True, kw_only=True):
     """The number of pods in the trace."""
     demand: float
     """What the pods of the trace ask of GPUs, in GPUs."""
+    unplaceable: str | None = None
+    """Which pods fit no node, not even a node without other pods; None if each pod fits a node."""
     mode: Mode
     """Whether pods stayed, or came and went."""
     load: float | None = None
@@ -89,6 +95,12 @@ class Simulation(NamedTuple):
     """The number of seeds, from 1 on."""
 
     @property
+    def expected_pods(self) -> float:
+        """How many pods come in a run, on average."""
+        trace = self.scenario.trace
+        return expected_pods(trace) if self.mode == "fill" else expected_with_churn(trace, self.load)
+
+    @property
     def runs(self) -> list[Run]:
         """All runs."""
         return [Run(policy, seed) for seed in range(1, self.seeds + 1) for policy in self.policies]
@@ -103,8 +115,14 @@ class Simulation(NamedTuple):
 def compare(simulation: Simulation, processes: int, done: Callable[[], None]) -> SimulationReport:
     """Return what comes of the pods of each seed under each policy; calls `done` after each run.
 
-    Raises GpushareError if memory runs out or a process is killed: means over other seeds could not be compared.
+    Raises GpushareError for more pods than can be simulated, and if memory runs out or a process is killed: means over
+    other seeds could not be compared.
     """
+    if simulation.expected_pods > MOST_PODS:
+        raise GpushareError(
+            f"a run would have about {simulation.expected_pods:,.0f} pods, expected {MOST_PODS:,} at most; simulate "
+            "fewer nodes, or fewer pods without GPUs or with small shares"
+        )
     trace, runs = simulation.scenario.trace, simulation.runs
     results: dict[str, list[SeedResult]] = {policy: [] for policy in simulation.policies}
     for run, result in zip(runs, in_processes(simulation.result, runs, processes), strict=True):
@@ -117,6 +135,7 @@ def compare(simulation: Simulation, processes: int, done: Callable[[], None]) ->
         gpus=trace.gpus,
         pods=len(trace.pods),
         demand=trace.demand,
+        unplaceable=in_words(never) if (never := unplaceable(trace)) else None,
         mode=simulation.mode,
         load=simulation.load if simulation.mode == "churn" else None,
         policies=tuple(_policy_result(policy, each) for policy, each in results.items()),

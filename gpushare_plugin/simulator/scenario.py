@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.packing.pod_kind import PodKind
-from gpushare_plugin.simulator.trace import Trace
+from gpushare_plugin.simulator.trace import MOST_NODES, Trace
+from gpushare_plugin.simulator.unplaceable import in_words, unplaceable
 from gpushare_plugin.simulator.what_ifs import FoundNode, WhatIfs, changed_nodes, changed_pods
 
 PodsFor = Callable[[Collection[str]], Sequence[PodKind]]
@@ -24,11 +25,22 @@ class Scenario(NamedTuple):
 
 
 def scenario(nodes: Sequence[FoundNode], pods_for: PodsFor, source: str, what_ifs: WhatIfs) -> Scenario:
-    """Return what is simulated; raises GpushareError for changes of nodes or pods that are not there, or of all."""
+    """Return what is simulated; raises GpushareError for what cannot be simulated.
+
+    There must be a node with a GPU, a pod that asks for a GPU and fits a node, and not more than `MOST_NODES` nodes.
+    """
     kinds, of_nodes = changed_nodes(nodes, what_ifs)
     if not any(kind.gpus for kind in kinds):
         raise GpushareError("found no node with a GPU after the changes, expected one at least: remove fewer nodes")
+    if len(kinds) > MOST_NODES:
+        raise GpushareError(f"found {len(kinds):,} nodes, expected {MOST_NODES:,} at most: simulate a part of them")
     pods, of_pods = changed_pods(pods_for({kind.model for kind in kinds if kind.gpus}), what_ifs.requests)
     if not any(pod.gpus for pod in pods):
         raise GpushareError("found no pod that asks for a GPU after the changes, expected one at least")
-    return Scenario(Trace(kinds, pods), source, [*of_nodes, *of_pods])
+    trace = Trace(kinds, pods)
+    never = unplaceable(trace)
+    if not any(pod.gpus and pod not in never for pod in pods):
+        raise GpushareError(
+            f"found no pod with a GPU that fits a node, expected one at least; of the pods, {in_words(never)}"
+        )
+    return Scenario(trace, source, [*of_nodes, *of_pods])

@@ -14,6 +14,10 @@ from gpushare_plugin.simulator.csv_file import read_rows
 
 MOST_GPUS = 64
 """The most GPUs of a node or a pod."""
+MOST_NODES = 100_000
+"""The most nodes of a simulation."""
+MOST_PODS = 2_000_000
+"""The most pods that come in a run of a simulation; more would take days."""
 MOST_AMOUNT = 2**40
 """The highest amount of CPU or memory; more is a mistake."""
 _MILLI = 1_000

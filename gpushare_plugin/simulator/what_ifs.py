@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.base.memory import MIB_PER_GIB
 from gpushare_plugin.base.structs import replace
-from gpushare_plugin.base.text import nearest, some_of
+from gpushare_plugin.base.text import amount_of, nearest, some_of
 from gpushare_plugin.packing.pod_kind import PodKind
 from gpushare_plugin.packing.rows import NodeKind
 from gpushare_plugin.simulator.spelled import A_SHAPE, GpuRequest, WrittenNodes, counted
@@ -47,7 +47,7 @@ def changed_nodes(nodes: Sequence[FoundNode], changes: WhatIfs) -> tuple[tuple[N
     for each in changes.added:
         kind = _added(each, nodes)
         came += [kind] * each.counted.number
-        said.append(f"{_nodes(each.counted.number)} added, with {_described(kind)}")
+        said.append(f"{amount_of(each.counted.number, 'node')} added, with {_described(kind)}")
     return (*[node.kind for node in left], *came), said
 
 
@@ -95,10 +95,12 @@ def _without(nodes: list[FoundNode], text: str) -> tuple[list[FoundNode], str]:
     model = _model_there(written, nodes)
     places = [place for place, node in enumerate(nodes) if node.kind.model == model]
     if number > len(places):
-        raise GpushareError(f"found {_nodes(len(places))} with GPUs {model}, expected {number:,} at least to remove")
+        raise GpushareError(
+            f"found {amount_of(len(places), 'node')} with GPUs {model}, expected {number:,} at least to remove"
+        )
     gone = set(places[:number])
     left = [node for place, node in enumerate(nodes) if place not in gone]
-    return left, f"{number:,} of {_nodes(len(places))} with GPUs {model} removed"
+    return left, f"{number:,} of {amount_of(len(places), 'node')} with GPUs {model} removed"
 
 
 def _added(written: WrittenNodes, nodes: Sequence[FoundNode]) -> NodeKind:
@@ -137,14 +139,10 @@ def _models(nodes: Sequence[FoundNode]) -> list[str]:
     return sorted({node.kind.model for node in nodes if node.kind.gpus})
 
 
-def _nodes(number: int) -> str:
-    return f"{number:,} node{'' if number == 1 else 's'}"
-
-
 def _pods(number: int) -> str:
     return "1 pod asks" if number == 1 else f"{number:,} pods ask"
 
 
 def _described(kind: NodeKind) -> str:
-    gpus = f"{kind.gpus} GPU{'' if kind.gpus == 1 else 's'} {kind.model}"
+    gpus = f"{amount_of(kind.gpus, 'GPU')} {kind.model}"
     return f"{gpus}, {kind.cpu / 1_000:g} cores and {kind.memory / MIB_PER_GIB:,.0f} GiB each"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
-from gpushare_plugin.base.text import visible
+from gpushare_plugin.base.text import amount_of, visible
 from gpushare_plugin.base.version import __version__
 from gpushare_plugin.web.colors import NO_COLORS, NamespaceColors
 from gpushare_plugin.web.static_files import STATIC
@@ -26,11 +26,6 @@ def _shown(value: object) -> object:
 def _lines(text: str) -> Markup:
     """Return the text of a field of many lines: line ends and tabs stay, for the field is sent again as it stands."""
     return escape("".join([each if each in "\r\n\t" else visible(each) for each in text]))
-
-
-def _counted(number: int, name: str) -> str:
-    """Return a number of things, with the plural of their name."""
-    return f"{number:,} {name}{'' if number == 1 else 's'}"
 
 
 def _amount(number: float) -> str:
@@ -54,7 +49,7 @@ _environment = Environment(
 _environment.filters.update(lines=_lines, amount=_amount)
 _environment.globals.update(
     classes=classes,
-    counted=_counted,
+    counted=amount_of,
     held_use=held_use,
     used_parts=used_parts,
     moment=_moment,

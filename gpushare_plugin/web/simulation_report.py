@@ -1,10 +1,11 @@
 """A simulation as one file for people: the file loads nothing, runs nothing, and needs no program."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from gpushare_plugin.simulator.comparison import SimulationReport
-from gpushare_plugin.simulator.tables import SIZES, about, tables
+from gpushare_plugin.simulator.filling import AllocatedAt
+from gpushare_plugin.simulator.tables import SIZES, about, at_last, tables
 from gpushare_plugin.web.curves import HEIGHT, WIDTH, Curves, curves
 from gpushare_plugin.web.markup import in_one_file
 
@@ -26,21 +27,28 @@ def simulation_report(report: SimulationReport, made: datetime) -> str:
 
 
 def _filled(report: SimulationReport) -> Iterator[Curves]:
-    demands = [each.demand for each in report.policies[0].curve if each.demand >= _FROM]
+    if not (last := at_last(report)):
+        return
+    reached = {each.policy: _reached(each.curve) for each in report.policies}
     yield curves(
         "Allocated GPU over demand",
         "asked for, in percent of all GPUs",
         "allocated, in percent of all GPUs",
-        [str(demand) for demand in demands],
-        {each.policy: [at.allocated for at in each.curve if at.demand >= _FROM] for each in report.policies},
+        [str(demand) for demand in reached[last[0].policy]],
+        {policy: list(allocated.values()) for policy, allocated in reached.items()},
     )
     yield curves(
-        f"Free GPU by the size of the free pieces, at {report.policies[0].filled[-1].demand} % demand",
+        f"Free GPU by the size of the free pieces, at {last[0].demand} % demand",
         "size of the free piece, in percent of a GPU",
         "free, in GPUs",
         SIZES,
-        {each.policy: each.filled[-1].leftover.gpus_by_size for each in report.policies},
+        {each.policy: each.leftover.gpus_by_size for each in last},
     )
+
+
+def _reached(curve: Sequence[AllocatedAt]) -> dict[int, float]:
+    """Return what is allocated at each demand that is shown and was reached."""
+    return {at.demand: at.allocated for at in curve if at.demand >= _FROM and at.allocated is not None}
 
 
 def _churned(report: SimulationReport) -> Iterator[Curves]:

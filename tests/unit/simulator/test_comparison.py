@@ -1,7 +1,11 @@
 """Tests of the two modes and of what is reported."""
 
+from datetime import UTC, datetime
+from typing import TypeVar
+
 import pytest
 
+from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.observe.cluster.columns import Style
 from gpushare_plugin.observe.parts import encode
 from gpushare_plugin.packing.pod_kind import PodKind
@@ -13,13 +17,24 @@ from gpushare_plugin.simulator.leftover import Leftover, leftover
 from gpushare_plugin.simulator.mean import mean
 from gpushare_plugin.simulator.policies.table import COMPARED
 from gpushare_plugin.simulator.refused_pods import RefusedPods
-from gpushare_plugin.simulator.scenario import Scenario
-from gpushare_plugin.simulator.tables import lines
+from gpushare_plugin.simulator.scenario import Scenario, scenario
+from gpushare_plugin.simulator.tables import at_last, lines
 from gpushare_plugin.simulator.trace import Trace
+from gpushare_plugin.simulator.what_ifs import FoundNode, WhatIfs
+from gpushare_plugin.web.simulation_report import simulation_report
 from tests.unit.simulator.traces import NODES, a_trace
 
 PACKING = ("packing", "fgd", "random")
 A_SCENARIO = Scenario(a_trace(), "Nodes and pods from a test", ["1 node added", "3 nodes removed"])
+
+
+T = TypeVar("T")
+
+
+def reached(found: T | None) -> T:
+    """Return what was found at a level of demand that was reached."""
+    assert found is not None
+    return found
 
 
 def compared(mode: Mode, processes: int = 1, seeds: int = 2, policies: tuple[str, ...] = PACKING) -> SimulationReport:
@@ -52,10 +67,10 @@ def test_filling_reaches_every_level(pods: int) -> None:
     assert [each.demand for each in filled] == list(LEVELS)
     assert [each.demand for each in curve] == list(CURVE)
     for each in filled:
-        assert 50 < each.allocated <= min(100, each.demand)
-        assert 0 <= each.unusable <= 100 + 1e-9
+        assert 50 < reached(each.allocated) <= min(100, each.demand)
+        assert 0 <= reached(each.unusable) <= 100 + 1e-9
         assert each.allocated == next(at.allocated for at in curve if at.demand == each.demand)
-    assert all(max(0, at.demand - 3) < at.allocated <= at.demand for at in curve if at.demand <= 50)
+    assert all(max(0, at.demand - 3) < reached(at.allocated) <= at.demand for at in curve if at.demand <= 50)
 
 
 def test_pods_come_until_the_full_demand() -> None:
@@ -64,14 +79,67 @@ def test_pods_come_until_the_full_demand() -> None:
     pods = [PodKind(1_000, 1_024, 1, 100, frozenset({model})) for model in ["T4"] * 16 + ["V100"] * 10]
     for seed in range(1, 4):
         *_, before, full = fill(Trace(nodes, tuple(pods)), "packing", seed).filled
-        assert before.allocated < full.allocated == 100
+        assert reached(before.allocated) < reached(full.allocated) == 100
+
+
+def test_a_pod_that_asks_for_too_much_ends_nothing() -> None:
+    """Other pods come until the full demand; the large pod is refused."""
+    small, large = PodKind(0, 0, 1, 10), PodKind(0, 0, 4)
+    trace = Trace((NodeKind(96_000, 786_432, 2, "A100"),), (*[small] * 9, large))
+    for seed in range(1, 4):
+        nine, _, full = fill(trace, "packing", seed).filled
+        assert (reached(nine.allocated), reached(full.allocated)) == (90, 100)
+        assert reached(full.refused_pods).several == 100
+
+
+def test_a_level_that_no_demand_comes_near_has_no_numbers() -> None:
+    """Three GPUs and whole pods: their demand is 67 %, 100 %, and not more. Tables show the last level reached."""
+    scenario = Scenario(Trace((NodeKind(1, 1, 3, "T4"),), (PodKind(0, 0, 1),)), "Nodes from a test", ())
+    report = compare(Simulation(scenario, ("packing", "random"), "fill", 95, 2), 1, lambda: None)
+    filled, curve = report.policies[0].filled, report.policies[0].curve
+    assert [each.allocated for each in filled] == [None, 100, None]
+    assert {at.demand for at in curve if at.allocated is None} == {
+        *(20, 25, 30, 50, 55, 60, 65, 85, 90, 95, 120, 125, 130)
+    }
+    shown = list(lines(report, Style()))
+    assert shown[1].startswith("1 node with 3 GPUs; 1 pod asks for 1.0 GPUs.")
+    assert shown[4].split() == ["packing", "-", "100.00", "-", "-", "0.00", "-"]
+    assert any(line.startswith("Refused pods at 100 %") for line in shown)
+    assert simulation_report(report, datetime.now(UTC)).count("<svg") == 2
+
+
+def test_pods_that_fit_no_node_are_told() -> None:
+    """With what each asks for; a simulation without others is refused."""
+    upper, wide = PodKind(4_000, 16_384, 1, 81, frozenset({"t4"})), PodKind(97_000, 0, 9)
+    node = FoundNode("", NodeKind(96_000, 786_432, 8, "T4"))
+    told = "2 with 81 % of a GPU t4, 4 cores, 16 GiB; 1 with 9 GPUs, 97 cores, 0 GiB"
+
+    def found(*pods: PodKind) -> Scenario:
+        return scenario([node], lambda _: pods, "Nodes from a test", WhatIfs())
+
+    fitting = found(upper, wide, upper, PodKind(0, 0, 1))
+    report = compare(Simulation(fitting, ("packing",), "fill", 95, 1), 1, lambda: None)
+    assert f"Pods that fit no node, even alone: {told}." in list(lines(report, Style()))
+    with pytest.raises(GpushareError, match=f"found no pod with a GPU that fits a node, .*{told}"):
+        found(upper, wide, upper, PodKind(0, 0, 0))
+
+
+@pytest.mark.parametrize(("mode", "load"), [("fill", 95), ("churn", 1)])
+def test_a_run_that_would_take_days_is_refused(mode: Mode, load: float) -> None:
+    """A share that comes once among a hundred thousand pods without GPUs does not fill a cluster."""
+    pods = (*[PodKind(1_000, 0, 0)] * 100_000, PodKind(0, 0, 1, 1))
+    endless = Scenario(Trace(NODES, pods), "", ())
+    with pytest.raises(GpushareError, match=r"a run would have about .* pods, expected 2,000,000 at most"):
+        compare(Simulation(endless, ("packing",), mode, load, 1), 1, lambda: None)
+    with pytest.raises(GpushareError, match="found 100,001 nodes, expected 100,000 at most"):
+        scenario([FoundNode("", NODES[0])] * 100_001, lambda _: pods, "", WhatIfs())
 
 
 def test_packing_allocates_more_than_chance() -> None:
     """With shares that leave parts over, the policy beats random placement, filling up and with pods that go."""
     report = compared("fill", seeds=3)
     packing, _, chance = report.policies
-    assert packing.filled[-1].allocated > chance.filled[-1].allocated + 2
+    assert reached(packing.filled[-1].allocated) > reached(chance.filled[-1].allocated) + 2
     packed, _, by_chance = compared("churn").policies
     assert packed.churned is not None
     assert by_chance.churned is not None
@@ -90,7 +158,7 @@ def test_refused_pods_are_told_by_what_they_ask_for() -> None:
     nodes = (NodeKind(4_000, 393_216, 4, "T4"),)
     one, several, share = PodKind(1_000, 1_024, 1), PodKind(1_000, 1_024, 2), PodKind(2_000, 1_024, 1, 10)
     *_, full = fill(Trace(nodes, (one, several, share, share, share)), "packing", 1).filled
-    refused = full.refused_pods
+    refused = reached(full.refused_pods)
     assert refused.none == 0
     assert 0 < refused.share < 100
     every = fill(Trace((NodeKind(0, 393_216, 4, "T4"),), (one, several, PodKind(1, 1, 0))), "packing", 1).filled[-1]
@@ -112,6 +180,7 @@ def test_the_mean_of_results_is_the_mean_of_their_numbers() -> None:
     first, second = (Leftover(gpus_by_size=(1.0, 2.0), cpu=cpu, memory=4) for cpu in (1.0, 2.0))
     assert mean([first, second]) == Leftover(gpus_by_size=(1.0, 2.0), cpu=1.5, memory=4)
     assert mean([(1.0, 4.0), (2.0, 4.0)]) == (1.5, 4.0)
+    assert mean([(1.0, None), (None, None), (2.0, None)]) == (1.5, None)
 
 
 def test_the_tables_have_the_means_of_the_seeds() -> None:
@@ -128,10 +197,10 @@ def test_the_tables_have_the_means_of_the_seeds() -> None:
     for table in (first, refused, left):
         assert [row.split()[0] for row in table] == ["POLICY", *PACKING]
     assert "  ALLOCATED AT 100  " in first[0]
-    seeds = [seed.filled[1].allocated for seed in report.policies[0].seeds]
+    seeds = [reached(seed.filled[1].allocated) for seed in report.policies[0].seeds]
     assert first[1].split()[2] == f"{sum(seeds) / 2:.2f}"
-    assert refused[1].split()[4] == f"{report.policies[0].filled[-1].refused_pods.none:.2f}"
-    assert left[1].split()[10] == f"{report.policies[0].filled[-1].leftover.gpus_by_size[9]:.2f}"
+    assert refused[1].split()[4] == f"{at_last(report)[0].refused_pods.none:.2f}"
+    assert left[1].split()[10] == f"{at_last(report)[0].leftover.gpus_by_size[9]:.2f}"
     _, _, _, _, _, titles, *rows = lines(compared("churn", seeds=1), Style())
     assert titles.split() == ["POLICY", "AT", "95", "ALLOCATED", "REFUSED"]
     assert [row.split()[0] for row in rows[:3]] == list(PACKING)

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from gpushare_plugin.cli.options import names_by_commas
+from gpushare_plugin.cli.options import is_written, names_by_commas
 from gpushare_plugin.cli.output import output_style, show, show_json
 from gpushare_plugin.cli.scenario_options import chosen_scenario, scenario_options
 from gpushare_plugin.observe.parts import encode
@@ -20,8 +20,10 @@ from gpushare_plugin.simulator.tables import lines
 
 
 def _policies(context: click.Context, option: click.Parameter, text: str) -> tuple[str, ...]:
-    """Return the names of policies in a text; raise click.BadParameter for a name that is none."""
+    """Return the names of policies in a text; raise click.BadParameter for a name that is none, or comes twice."""
     names = names_by_commas(context, option, text)
+    if len(names) < sum(1 for each in text.split(",") if each.strip()):
+        raise click.BadParameter(f"found a policy twice in {text!r}, expected each once")
     if unknown := [name for name in names if name not in COMPARED]:
         raise click.BadParameter(f"found {unknown[0]!r}, expected one of {', '.join(COMPARED)}")
     if not names:
@@ -88,6 +90,8 @@ def command(jobs: int | None, output: str, **chosen: Any) -> None:
 
     Every policy gets the same pods in the same order. The same seed gives the same result.
     """
+    if chosen["mode"] == "fill" and is_written("load"):
+        raise click.UsageError("found --load without --mode churn; a load is of pods that come and go")
     simulation = Simulation(chosen_scenario(chosen), **chosen)
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("Simulating", total=len(simulation.runs))
