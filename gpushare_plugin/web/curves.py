@@ -12,8 +12,8 @@ _BETWEEN = 18
 """The least distance between two names."""
 _MOST_COLUMNS = 16
 """The most numbers at the horizontal axis."""
-_COLORS = ("c0", "c1", "c4", "c8", "c6", "c3", "c2", "c5")
-"""Classes of colours in the style sheet, those that differ most first."""
+_COLORS = ("c0", "c1", "c4", "c3", "c8 dashed", "c6 dashed", "c7 dashed", "c2 dashed")
+"""Classes of lines in the style sheet, those that differ most first."""
 
 
 class Tick(NamedTuple):
@@ -31,7 +31,7 @@ class NamedCurve(NamedTuple):
     name: str
     """The name, at the right end of the line."""
     color: str
-    """The class of the colour in the style sheet."""
+    """The classes of the line in the style sheet."""
     points: Sequence[tuple[float, float]]
     """Where the line goes, from left to right."""
     name_at: float

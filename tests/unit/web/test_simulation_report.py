@@ -31,6 +31,7 @@ def test_the_file_has_two_pictures_with_a_line_for_each_policy_and_the_numbers(m
     assert page.index("3 of 4 nodes removed &amp; gone") < page.index("<svg")
     assert page.count("<svg") == 2
     assert len(re.findall(r'<polyline class="c\d+"', page)) == 2 * len(POLICIES)
+    assert page.count('<p class="names">') == 2
     assert "mean of the seeds 1 to 2, in brackets the least and the most" in page
     spreads = re.findall(r"<td class=\"number\">(\S+) \((\S+) to (\S+)\)</td>", page)
     assert len(spreads) == len(POLICIES) * (6 if mode == "fill" else 2)
@@ -72,6 +73,13 @@ def test_numbers_of_many_columns_have_room() -> None:
     assert [tick.text for tick in picture.columns][:3] == ["1", "64", "127"]
     assert len(picture.columns) == 16
     assert len(picture.curves[0].points) == 1000
+
+
+def test_eight_lines_can_be_told_apart() -> None:
+    """Eight lines have eight colours, and the last four are dashed."""
+    classes = [curve.color for curve in curves("", "", "", ["1"], {str(number): [0] for number in range(8)}).curves]
+    assert len({each.split()[0] for each in classes}) == 8
+    assert ["dashed" in each for each in classes] == [False] * 4 + [True] * 4
 
 
 @pytest.mark.parametrize("start", [-9.0, 9.0])
