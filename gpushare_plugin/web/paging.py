@@ -7,7 +7,7 @@ from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.web.interest import Interest
 
 _LONGEST_NAME = 253
-"""The most characters of the name of a Node."""
+"""The most characters of a name in an address, as of the longest name in Kubernetes."""
 _LONGEST_NUMBER = 17
 """The most digits of a number in an address."""
 
@@ -30,6 +30,11 @@ def page_of(number: str, rows: int, size: int) -> PageOf:
     pages = max(1, -(-rows // size))
     page = min(pages, max(1, number_in(number) or 1))
     return PageOf(page, pages, slice((page - 1) * size, page * size), max(0, rows - page * size))
+
+
+def text_in(query: Mapping[str, str], name: str) -> str:
+    """Return a text from an address, no longer than a name; empty without one."""
+    return query.get(name, "")[:_LONGEST_NAME].strip()
 
 
 def number_in(text: str) -> int | None:

@@ -11,7 +11,7 @@ from gpushare_plugin.observe.cluster.slices import age
 from gpushare_plugin.web.held import WHOLE, HeldAmounts, HeldOfGpu, holdings, sizes
 from gpushare_plugin.web.interest import Interest
 from gpushare_plugin.web.markup import rendered
-from gpushare_plugin.web.paging import page_of, updates
+from gpushare_plugin.web.paging import page_of, text_in, updates
 from gpushare_plugin.web.picture import Picture, PicturedNode
 from gpushare_plugin.web.use import gib, percent
 from gpushare_plugin.web.viewer import Viewer
@@ -20,8 +20,6 @@ _PODS = 100
 """The pods of a page."""
 _AT_A_TIME = 50
 """The nodes of which pods are read before other work has its turn."""
-_LONGEST_NAME = 253
-"""The most characters of a name in an address."""
 
 
 CHOICES = ("namespace", "pod", "node")
@@ -80,12 +78,8 @@ def _on_gpus(gpus: Sequence[str], amount: str) -> str:
 
 def interest_of_pods(query: Mapping[str, str]) -> Interest:
     """Return the nodes whose use the page of an address shows."""
-    node = _text(query, "node")
+    node = text_in(query, "node")
     return Interest(node, whole_name=bool(node))
-
-
-def _text(query: Mapping[str, str], name: str) -> str:
-    return query.get(name, "")[:_LONGEST_NAME].strip()
 
 
 def pods_of(node: str, several: Iterable[HeldOfGpu]) -> list[HeldPod]:
@@ -112,7 +106,7 @@ class PodsPage:
     async def all(self, query: Mapping[str, str], viewer: Viewer) -> str:
         """Return a page of the pods that an address asks for, by the number of the page from 1."""
         revision, interest = self._picture.revision.value, interest_of_pods(query)
-        chosen = {name: text for name in CHOICES if (text := _text(query, name))}
+        chosen = {name: text for name in CHOICES if (text := text_in(query, name))}
         order = query.get("order", "") if query.get("order") in ORDERS else ""
         pods = [
             each

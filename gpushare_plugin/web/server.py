@@ -17,7 +17,7 @@ from gpushare_plugin.web.markup import rendered
 from gpushare_plugin.web.node_page import NodePage
 from gpushare_plugin.web.nodes_page import NodesPage
 from gpushare_plugin.web.pages import Pages
-from gpushare_plugin.web.paging import updates
+from gpushare_plugin.web.paging import text_in, updates
 from gpushare_plugin.web.pods import PodsPage, interest_of_pods
 from gpushare_plugin.web.query import Query
 from gpushare_plugin.web.sending import failed, in_parts
@@ -142,7 +142,9 @@ class WebServer:
             case "teams", "", "":
                 found = self._teams.all(request.query.get("page", ""), viewer, request.query.get("order", ""))
             case "waiting", "", "":
-                found = await self._waiting.all(request.query.get("page", ""), viewer)
+                found = await self._waiting.all(
+                    request.query.get("page", ""), viewer, text_in(request.query, "namespace")
+                )
             case "waiting", _, pod:
                 found = await self._waiting.one(pod, viewer)
         return found

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import NamedTuple
+from urllib.parse import urlencode
 
 from gpushare_plugin.base.recently_used import RecentlyUsed
 from gpushare_plugin.kube.whole_cluster.waiting import WaitingPod
@@ -44,22 +45,25 @@ class WaitingPages:
         self._texts = RecentlyUsed[tuple[object, ...], str](_PODS)
         self._turn = asyncio.Lock()
 
-    async def all(self, number: str, viewer: Viewer) -> str:
-        """Return a page of the pods that wait, by the number of the page from 1."""
+    async def all(self, number: str, viewer: Viewer, namespace: str = "") -> str:
+        """Return a page of the pods that wait, of a namespace or of all, by the number of the page from 1."""
         picture, now = self._picture, datetime.now(UTC)
         revision = picture.revision.value
         found = waiting_pods(picture.account, picture.waiting.values(), viewer)
-        part = page_of(number, len(found.seen), _PODS)
+        seen = [each for each in found.seen if namespace in {"", each.pod.namespace}]
+        part = page_of(number, len(seen), _PODS)
         async with self._turn:
-            rows = [await self._row(each, now) for each in found.seen[part.rows]]
+            rows = [await self._row(each, now) for each in seen[part.rows]]
         return rendered(
             "waiting.html",
             here="/waiting",
             as_of=picture.as_of,
             updates=updates(revision),
             rows=rows,
-            count=len(found.seen),
-            others=found.others,
+            count=len(seen),
+            others=0 if namespace else found.others,
+            namespace=namespace,
+            address="/waiting?" + urlencode({**({"namespace": namespace} if namespace else {}), "page": ""}),
             page=part.page,
             pages=part.pages,
         )

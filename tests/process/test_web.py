@@ -260,5 +260,5 @@ async def test_the_page_of_a_node_has_its_config_and_the_faults_that_came_and_we
                 await event(updates)
                 async with browser.get(at(address, "/nodes/gpu-1")) as answer:
                     shown = await answer.text()
-    assert "Config: a100; daemon: 1.2.3; partitioned: no" in shown
+    assert "Config in effect: a100; daemon: 1.2.3; partitioned: no" in shown
     assert "<td>now</td>" not in shown

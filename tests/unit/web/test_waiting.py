@@ -257,6 +257,8 @@ async def test_a_page_has_fifty_pods_and_says_how_many_there_are(cluster: Cluste
     assert (first.count("/waiting/red/"), last.count("/waiting/red/")) == (50, 20)
     assert "120 pods wait for GPUs" in first
     assert "Page 3 of 3" in last
+    assert "0 pods of namespace green wait for GPUs" in await pages.all("", ALICE, "green")
+    assert "/waiting?namespace=red&amp;page=2" in await pages.all("", ALICE, "red")
     assert await pages.one("red/p000", Viewer("bob", frozenset({"green"}))) is None
     assert "no GPU has 8 units" in (await pages.one("red/p000", ALICE) or "")
 
