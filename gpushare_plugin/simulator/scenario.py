@@ -41,6 +41,6 @@ def scenario(nodes: Sequence[FoundNode], pods_for: PodsFor, source: str, what_if
     never = unplaceable(trace)
     if not any(pod.gpus and pod not in never for pod in pods):
         raise GpushareError(
-            f"found no pod with a GPU that fits a node, expected one at least; of the pods, {in_words(never)}"
+            f"found no pod with a GPU that fits a node, expected one at least; these fit none: {in_words(never)}"
         )
     return Scenario(trace, source, [*of_nodes, *of_pods])
