@@ -255,7 +255,7 @@ def legend(color: Color, colors: NamespaceColors, viewer: Viewer) -> Iterator[tu
             yield f"h20 {MORE}", f"{colors.more} more that hold less"
         if viewer.namespaces is not None:
             yield "h20 others", OTHERS
-    yield "h20 promised", "promised, not confirmed"
+    yield "h20 promised", "promised by a scheduler, not confirmed by the node"
     yield (
         "h10 bad",
         "faulty, over capacity (pods have more than the GPU has), tainted, not ready, or a limit not in effect",
