@@ -236,7 +236,7 @@ def _lines_of_gpus(facts: Facts, host: HostRoot, node: str) -> Iterator[Diagnosi
     yield from runtimes.judge_runtime(facts.runtime) if facts.runtime else (without_runtime,)
     yield from kubelet.judge_kubelet(facts.kubelet, host, node)
     # Without the section dra, other lines need less, such as CDI.
-    yield from claims.judge_kubernetes(facts.claims, facts.kubelet)
+    yield from claims.judge_kubernetes(facts.claims, facts.needs, facts.kubelet)
     yield from driver.judge_driver(facts.driver, facts.needs, node, _installer(facts))
     if facts.nvml:
         yield from nvml.judge_nvml(facts.nvml, facts.driver, facts.cards or ())

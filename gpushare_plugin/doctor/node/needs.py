@@ -6,6 +6,7 @@ from pathlib import Path
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.schema.isolations import includes_driver
 from gpushare_plugin.config.schema.sections import Config, MpsResource, SizedDevices
+from gpushare_plugin.config.schema.values import AllDevices, DeviceList, Devices
 from gpushare_plugin.core.namespaces import MpsProtocol
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, wrong
 from gpushare_plugin.driver_limits.exchange import DEFAULT_ROOT as DEFAULT_LIMITS_ROOT
@@ -57,6 +58,8 @@ class ConfigNeeds(Struct, frozen=True):
     """Where the daemon gets the kubelet's pod-resources socket from, a path of the node."""
     dra: str | None = None
     """The name of the DRA driver of the section `dra`, None without that section."""
+    dra_shares: bool = False
+    """Whether the config certainly gives shares of GPUs by claim, and not whole GPUs only."""
     check_by_cdi: str = CHECK_BY_CDI
     """The command that judges the same node by CDI, with the other options that doctor was given."""
 
@@ -136,8 +139,22 @@ def needs_of(
         file=file,
         pod_resources_socket=str(pod_resources_socket),
         dra=config.dra.driver if config.dra else None,
+        dra_shares=_shares_by_claim(config),
         check_by_cdi=check_by_cdi,
     )
+
+
+def _shares_by_claim(config: Config) -> bool:
+    """Return whether an entry of the config certainly shares a GPU that claims get."""
+    dra = config.dra
+    return dra is not None and any(_meet(dra.devices, entry.devices) for entry in config.sharing.entries)
+
+
+def _meet(some: Devices, others: Devices) -> bool:
+    """Return whether devices of two sections certainly have a device in common."""
+    if isinstance(some, DeviceList) and isinstance(others, DeviceList):
+        return not set(some.references).isdisjoint(others.references)
+    return AllDevices() in {some, others}
 
 
 def _entries(config: Config) -> Iterator[EntryNeeds]:

@@ -189,6 +189,10 @@ class SpecificationLook(Struct, frozen=True):
         """The kinds by which the daemon names GPUs, the first that a specification has."""
         return (self.needs.cdi_kind, NVIDIA_PLUGIN_KIND, OWN_KIND)
 
+    def writes_itself(self, file: str) -> bool:
+        """Return whether the daemon of gpushare writes a specification."""
+        return any(file == each and name.startswith(f"{OWN_KIND}=") for name, each in self.cdi.devices.items())
+
     @property
     def devices_of_config(self) -> list[str | None]:
         """The device by which the daemon names each GPU, None for a GPU without a device.
@@ -247,12 +251,19 @@ def _of_kinds(look: SpecificationLook, kinds: Sequence[str], user: str) -> Diagn
     if missing := _without(look, kinds, there):
         return _lacking(look, kinds, f"{user} needs {missing}")
     files = files_of(look, kinds)
+    if OWN_KIND in kinds:  # the file of a device that the daemon does not name is in nobody's way
+        named = {look.cdi.devices[name] for name in look.devices_of_config if name}
+        files = {file: each for file, each in files.items() if file in named}
     if gone := list(dict.fromkeys(path for each in files.values() for path in each.missing)):
+        outdated = [file for file, each in files.items() if each.missing]
+        found = f"{', '.join(outdated)} names files that are not on the node: {some_of(gone, _NAMES_TO_SHOW)}"
+        by_daemon = all(look.writes_itself(file) for file in outdated)
+        if by_daemon and not look.served:
+            return not_looked_at(SUBJECT, f"{found}; the daemon of gpushare writes this file anew when it starts")
         return wrong(
             SUBJECT,
-            f"{', '.join(file for file, each in files.items() if each.missing)} names files that are not on the node: "
-            f"{some_of(gone, _NAMES_TO_SHOW)}, so a pod with a GPU cannot start. {_why_gone(look, gone)}",
-            _brings_back(look, kinds, gone),
+            f"{found}, so a pod with a GPU cannot start. {_why_gone(look, gone)}",
+            _brings_back(look, kinds, gone, outdated[0] if by_daemon else ""),
         )
     return right(SUBJECT, f"{len(there)} devices for {user}, of {', '.join(files)}; {_hooks(look, files.values())}")
 
@@ -268,13 +279,19 @@ def _why_gone(look: SpecificationLook, gone: Sequence[str]) -> str:
     return "The driver or the toolkit was changed after the specification was generated"
 
 
-def _brings_back(look: SpecificationLook, kinds: Sequence[str], gone: Sequence[str]) -> str:
+def _brings_back(look: SpecificationLook, kinds: Sequence[str], gone: Sequence[str], by_daemon: str) -> str:
     """Return what mends a specification that names missing files, as an instruction.
 
-    A specification that is generated again names the same programs of the toolkit.
+    A specification that is generated again names the same programs of the toolkit. `by_daemon` is the daemon's own
+    file, if that is meant: the daemon looks for programs when it writes the file, and writes at its start.
     """
     if _of_toolkit(look, gone) and not look.toolkit.replaced_by:
         return installs_again(look.toolkit)
+    if by_daemon:
+        return (
+            "restart the daemon of gpushare on this node (delete its pod with `kubectl delete pod`): its start writes "
+            f"{by_daemon} anew, with the programs and libraries that are on the node"
+        )
     return generates(look) if OWN_KIND in kinds else _remedy(look, kinds)
 
 

@@ -1,23 +1,24 @@
 """GPUs by claim: whether the kubelet and the DRA driver of gpushare can meet, and the files that the driver keeps.
 
 Facts of Kubernetes: pkg/features/kube_features.go (DynamicResourceAllocation is on from 1.34 on, and cannot be turned
-off from 1.35 on); pkg/kubelet/pluginmanager (the kubelet looks for sockets in `plugins_registry` below its root
+off from 1.35 on; DRAConsumableCapacity, without which a claim gets no share, is on from 1.36 on);
+pkg/kubelet/pluginmanager (the kubelet looks for sockets in `plugins_registry` below its root
 directory, which it makes when it starts). Claims reach containers by CDI only: pkg/kubelet/cm/dra/manager.go,
 `GetResources`. NVIDIA's DRA driver is gpu.nvidia.com, and its chart has `resources.gpus.enabled`
 (kubernetes-sigs/dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin and deployments/helm).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.base.text import some_of
-from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
+from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, one_of, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
 from gpushare_plugin.doctor.node.packages import is_at_least, package_version
 from gpushare_plugin.doctor.node.sockets import listens
-from gpushare_plugin.doctor.subjects.feature_gates import turned_off_in
+from gpushare_plugin.doctor.subjects.feature_gates import turned_off_in, turned_on
 from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY, ROOT_DIRECTORY, KubeletFacts, with_service
 from gpushare_plugin.doctor.subjects.plugins import PluginFacts
 from gpushare_plugin.kubelet.claim_files import (
@@ -34,9 +35,12 @@ from gpushare_plugin.kubelet.dra_plugin.sockets import PLUGINS, REGISTRY
 SUBJECT = "GPUs by claim"
 _OF_NVIDIA = "gpu.nvidia.com"
 """The name of NVIDIA's DRA driver."""
-_FIRST_KUBERNETES = (1, 34)
+_FIRST_KUBERNETES, _FIRST_WITH_SHARES = (1, 34), (1, 36)
 _KUBELET_CONFIG = "config.yaml"
-_GATE = "DynamicResourceAllocation"
+_GATE, _GATE_OF_SHARES = "DynamicResourceAllocation", "DRAConsumableCapacity"
+_WITHOUT_CLAIMS = "remove the section dra from the config, so that the device plugin offers the GPUs"
+_FOR_SHARES = f"Kubernetes 1.36 or newer, or 1.34 with the feature gate {_GATE_OF_SHARES}"
+"""What shares by claim need."""
 _MOST_RECORDS = 256
 """The most records that are looked at."""
 _FILES_TO_SHOW = 3
@@ -51,6 +55,10 @@ class ClaimFacts(Struct, frozen=True):
     """The version of the kubelet's package; empty if not known."""
     gate_off: tuple[str, ...] = ()
     """The settings that turn dynamic resource allocation off in the kubelet, each with its file."""
+    shares_on: bool = False
+    """Whether a setting of the kubelet turns the feature gate of shares on."""
+    shares_off: tuple[str, ...] = ()
+    """The settings that turn the feature gate of shares off in the kubelet, each with its file."""
     registry: bool = False
     """Whether the directory is there in which the kubelet looks for DRA drivers."""
     registers: bool | None = False
@@ -78,10 +86,13 @@ def read_claims(host: HostRoot, needs: ConfigNeeds, kubelet: KubeletFacts) -> Cl
     given = (f"{driver}/{GIVEN_BY_CLAIM}", f"{PLUGIN_DIRECTORY}/{GIVEN_COPIES}/{needs.dra}/{GIVEN_BY_CLAIM}")
     looks = [_FileLook(host, path, GIVEN_VERSION) for path in given]
     looks += [_FileLook(host, path, RECORD_VERSION) for path in records]
+    config = f"{root}/{_KUBELET_CONFIG}"
     return ClaimFacts(
         root=root,
         kubelet=package_version(host, "kubelet"),
-        gate_off=turned_off_in(host, _GATE, f"{root}/{_KUBELET_CONFIG}", kubelet.distribution),
+        gate_off=turned_off_in(host, _GATE, config, kubelet.distribution),
+        shares_on=turned_on(host, _GATE_OF_SHARES, config, kubelet.distribution),
+        shares_off=turned_off_in(host, _GATE_OF_SHARES, config, kubelet.distribution),
         registry=host.is_directory(registry),
         registers=_any_listens(host, f"{registry}/{needs.dra}~*-reg.sock"),
         prepares=_any_listens(host, f"{driver}/dra~*.sock"),
@@ -123,7 +134,7 @@ def judge_claims(
         return
     mistakes = list(_of_files(facts))
     yield from mistakes
-    if not mistakes and not any(judge_kubernetes(facts, kubelet)):
+    if not mistakes and not any(judge_kubernetes(facts, needs, kubelet)):
         yield _driver(facts, needs.dra, kubelet, plugins)
 
 
@@ -139,24 +150,57 @@ def _of_nvidia(facts: ClaimFacts) -> Diagnosis:
     )
 
 
-def judge_kubernetes(facts: ClaimFacts, kubelet: KubeletFacts) -> Iterator[Diagnosis]:
+def judge_kubernetes(facts: ClaimFacts, needs: ConfigNeeds, kubelet: KubeletFacts) -> Iterator[Diagnosis]:
     """Yield the line about a kubelet that cannot give GPUs by claim, which the config may then give up."""
     if facts.kubelet and not is_at_least(facts.kubelet, *_FIRST_KUBERNETES):
+        needed = _FOR_SHARES if needs.dra_shares else "Kubernetes 1.34 or newer"
         yield wrong(
             SUBJECT,
-            f"the kubelet has version {facts.kubelet}, and GPUs by claim need Kubernetes 1.34 or newer",
-            "upgrade the cluster, the kubelet of this node included, or remove the section dra from the config, so "
-            "that the device plugin offers the GPUs",
+            f"the kubelet has version {facts.kubelet}, and GPUs by claim need {needed}",
+            one_of(f"upgrade the cluster, the kubelet of this node included, to {needed}", _WITHOUT_CLAIMS),
         )
     elif facts.gate_off:
-        turns = "turn" if len(facts.gate_off) > 1 else "turns"
-        of_unit = any(".service" in setting for setting in facts.gate_off)
-        restart = "systemctl daemon-reload && systemctl restart" if of_unit else "systemctl restart"
         yield wrong(
             SUBJECT,
-            f"{' and '.join(facts.gate_off)} {turns} the feature gate {_GATE} off, so the kubelet knows no DRA driver",
-            f"remove {_GATE} from {' and from '.join(facts.gate_off)} and run {with_service(kubelet, restart)}",
+            f"{_turn_off(facts.gate_off, _GATE)}, so the kubelet knows no DRA driver",
+            f"remove {_GATE} from {' and from '.join(facts.gate_off)} and run {_restarts(facts.gate_off, kubelet)}",
         )
+    elif needs.dra_shares and not facts.shares_on:
+        yield from _without_shares(facts, kubelet)
+
+
+def _turn_off(settings: Sequence[str], gate: str) -> str:
+    turns = "turn" if len(settings) > 1 else "turns"
+    return f"{' and '.join(settings)} {turns} the feature gate {gate} off"
+
+
+def _restarts(settings: Sequence[str], kubelet: KubeletFacts) -> str:
+    """Return the command after which the kubelet reads changed settings, as an instruction."""
+    of_unit = any(".service" in setting for setting in settings)
+    return with_service(kubelet, "systemctl daemon-reload && systemctl restart" if of_unit else "systemctl restart")
+
+
+def _without_shares(facts: ClaimFacts, kubelet: KubeletFacts) -> Iterator[Diagnosis]:
+    """Yield the line about a kubelet that gives whole GPUs by claim, and no shares."""
+    by_default = is_at_least(facts.kubelet, *_FIRST_WITH_SHARES)
+    if facts.shares_off:
+        found = _turn_off(facts.shares_off, _GATE_OF_SHARES)
+    elif facts.kubelet and not by_default:
+        found = f"the kubelet has version {facts.kubelet}, and no setting turns the feature gate {_GATE_OF_SHARES} on"
+    else:
+        return
+    where = " and in ".join(facts.shares_off) or f"featureGates of {facts.root}/{_KUBELET_CONFIG}"
+    restart = _restarts(facts.shares_off, kubelet)
+    turns_on = (
+        f"set {_GATE_OF_SHARES} to true in {where}, run {restart}, and turn the gate on in API server, "
+        "kube-controller-manager and kube-scheduler, too, where it is off"
+    )
+    upgrade = () if by_default or facts.shares_off else ("upgrade the cluster to Kubernetes 1.36 or newer",)
+    yield wrong(
+        SUBJECT,
+        f"{found}, but the config gives shares of GPUs by claim, which need {_FOR_SHARES} in kubelet and control plane",
+        one_of(turns_on, *upgrade, _WITHOUT_CLAIMS),
+    )
 
 
 def _of_files(facts: ClaimFacts) -> Iterator[Diagnosis]:
@@ -197,7 +241,9 @@ def _driver(facts: ClaimFacts, driver: str, kubelet: KubeletFacts, plugins: Plug
 
 def _unknown_version(facts: ClaimFacts) -> str:
     """Return the words for a kubelet that is not of a package known here, as that of K3s."""
-    return "" if facts.kubelet else "; version of the kubelet not known (GPUs by claim need Kubernetes 1.34 or newer)"
+    if facts.kubelet:
+        return ""
+    return f"; version of the kubelet not known (GPUs by claim need Kubernetes 1.34 or newer, shares {_FOR_SHARES})"
 
 
 def _sockets(facts: ClaimFacts, driver: str) -> Diagnosis:

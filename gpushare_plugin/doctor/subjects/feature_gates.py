@@ -53,6 +53,13 @@ def turned_off_in(host: HostRoot, gate: str, config: str, distribution: str) -> 
     return tuple(each.setting for each in said if not each.on) if said and not said[-1].on else ()
 
 
+def turned_on(host: HostRoot, gate: str, config: str, distribution: str) -> bool:
+    """Return whether a setting turns a feature gate of the kubelet on, and no later one off; see `turned_off_in`."""
+    return next(
+        (each.on for each in reversed(list(_said(host, gate, config, distribution))) if each.on is not None), False
+    )
+
+
 def _said(host: HostRoot, gate: str, config: str, distribution: str) -> Iterator[_GateSetting]:
     """Yield what each setting says of a gate; a later one counts more."""
     name = _OF_RANCHER.get(distribution, "")

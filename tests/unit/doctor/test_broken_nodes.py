@@ -470,6 +470,33 @@ def test_a_daemon_that_wrote_no_specification_is_noticed(short_path: Path) -> No
         assert wrong_lines(judged(read_node(root, by_index, lambda _library: shown()), root)) == []
 
 
+@pytest.mark.parametrize(
+    ("host", "root"),
+    [(KUBEADM_CONTAINERD_2.without("/run/cdi/nvidia.yaml"), ""), (OPERATOR_25_10, "/run/nvidia/driver")],
+)
+def test_the_daemon_mends_its_own_specification_when_it_starts(
+    host: HostDescription, root: str, short_path: Path
+) -> None:
+    """Another file would not help: the daemon's names a program that is gone, until the daemon is restarted.
+
+    In nobody's way is the file where NVIDIA's has the GPUs.
+    """
+    own = "/run/cdi/gpushare-gpu.json"
+    host += HostDescription({own: specification(OWN_KIND, hook="/opt/gone/nvidia-ctk", root=root)})
+    _, before = examined(host, short_path / "before", CDI)
+    assert wrong_lines(before) == []
+    with built(host, short_path / "node") as folder, lock(folder / f"{PLUGIN_DIRECTORY[1:]}/gpushare.lock"):
+        node = HostRoot(folder)
+        (line,) = wrong_lines(judged(read_node(node, CDI, lambda _library: shown()), node))
+        assert line.found.startswith("/var/run/cdi/gpushare-gpu.json names files that are not on the node: /opt/gone")
+        assert (line.remedy or "").startswith("restart the daemon of gpushare on this node")
+        (folder / "etc/cdi").mkdir(parents=True, exist_ok=True)
+        (folder / "etc/cdi/nvidia.yaml").write_text(specification(root=root, hook="/usr/bin/env"))
+        (folder / "usr/bin").mkdir(parents=True, exist_ok=True)
+        (folder / "usr/bin/env").touch()
+        assert wrong_lines(judged(read_node(node, CDI, lambda _library: shown()), node)) == []
+
+
 def test_an_old_card_for_the_screen_is_not_wrong(short_path: Path) -> None:
     """Beside GPUs with NVIDIA's driver, the kernel's own driver may have another."""
     _, report = examined(KUBEADM_CONTAINERD_1_7 + linked("3b", "nouveau") + SCREEN, short_path, source=only(1))

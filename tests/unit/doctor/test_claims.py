@@ -7,9 +7,11 @@ import pytest
 
 from gpushare_plugin.base.files.lock import lock
 from gpushare_plugin.base.structs import replace
+from gpushare_plugin.config.loading.load import load
 from gpushare_plugin.doctor.examination import DoctorReport, judged, read_node
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis
 from gpushare_plugin.doctor.node.host import HostRoot
+from gpushare_plugin.doctor.node.needs import ConfigNeeds, needs_of
 from gpushare_plugin.doctor.subjects.claims import SUBJECT
 from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY
 from gpushare_plugin.kubelet.claim_files import GIVEN_VERSION, RECORD_VERSION
@@ -26,6 +28,8 @@ from tests.unit.doctor.examining import ENVVAR, examined, found, shown, wrong_li
 NAME = "gpu.gpushare.io"
 CLAIMS = replace(ENVVAR, dra=NAME)
 """A config that gives GPUs by claim."""
+SHARES = replace(CLAIMS, dra_shares=True)
+"""A config that gives shares by claim."""
 ROOT = "/var/lib/kubelet"
 REGISTRY, DRIVER = f"{ROOT}/plugins_registry", f"{ROOT}/plugins/{NAME}"
 PACKAGE = "Package: kubelet\nStatus: install ok installed\nVersion: 1.35.1-1.1\n"
@@ -40,11 +44,11 @@ GIVEN, RECORD = f"{DRIVER}/gpushare-given.json", f"{DRIVER}/claims/0a1b.json"
 NEWER = HostDescription({RECORD: json.dumps({"version": RECORD_VERSION + 1})})
 
 
-def while_served(host: HostDescription, folder: Path) -> DoctorReport:
+def while_served(host: HostDescription, folder: Path, needs: ConfigNeeds = CLAIMS) -> DoctorReport:
     """Return the judgement of a node on which the daemon of gpushare runs."""
     with built(host, folder), lock(folder / f"{PLUGIN_DIRECTORY[1:]}/gpushare.lock"):
         root = HostRoot(folder)
-        return judged(read_node(root, CLAIMS, lambda _library: shown()), root)
+        return judged(read_node(root, needs, lambda _library: shown()), root)
 
 
 def of_claims(report: DoctorReport) -> Diagnosis:
@@ -192,3 +196,59 @@ def test_specifications_of_claims_are_used(short_path: Path) -> None:
     assert found(report, "CDI specifications") == (
         "none of GPUs in /etc/cdi and /var/run/cdi; the daemon writes one for each claim"
     )
+
+
+@pytest.mark.parametrize(
+    ("version", "files", "said", "remedy"),
+    [
+        (
+            "1.35.1",
+            {},
+            "no setting turns the feature gate DRAConsumableCapacity on",
+            "upgrade the cluster to Kubernetes",
+        ),
+        (
+            "1.36.0",
+            {f"{ROOT}/config.yaml": "featureGates: {DRAConsumableCapacity: false}"},
+            f"featureGates in {ROOT}/config.yaml turns the feature gate DRAConsumableCapacity off",
+            f"set DRAConsumableCapacity to true in featureGates in {ROOT}/config.yaml, run `systemctl restart kubelet`",
+        ),
+        (
+            "1.33.4",
+            {},
+            "has version 1.33.4",
+            "to Kubernetes 1.36 or newer, or 1.34 with the feature gate DRAConsumable",
+        ),
+        ("1.35.1", {f"{ROOT}/config.yaml": "featureGates: {DRAConsumableCapacity: true}"}, "", ""),
+        ("1.36.0", {}, "", ""),
+    ],
+)
+def test_shares_by_claim_need_a_feature_gate_before_kubernetes_1_36(
+    *, version: str, files: dict[str, str], said: str, remedy: str, short_path: Path
+) -> None:
+    """Whole GPUs need no gate, so the line depends on what the config gives by claim."""
+    host = SERVED.edited("/var/lib/dpkg/status", "Version: 1.35.1", f"Version: {version}") + HostDescription(files)
+    lines = wrong_lines(while_served(host, short_path / "shares", SHARES))
+    assert len(lines) == bool(said), lines
+    assert all(said in line.found and remedy in (line.remedy or "") for line in lines), lines
+    whole = wrong_lines(while_served(host, short_path / "whole"))
+    assert len(whole) == (version == "1.33.4")
+
+
+@pytest.mark.parametrize(
+    ("given", "shared", "gives"),
+    [("all", "[0]", True), ("[0, 1]", "[1, 2]", True), ("[0]", "[1]", False), ("1", "[0]", False)],
+)
+def test_a_config_gives_shares_by_claim_of_gpus_that_two_sections_name(
+    *, given: str, shared: str, gives: bool, tmp_path: Path
+) -> None:
+    """A GPU of the section dra is given in shares where an entry of sharing has the GPU, too."""
+    text = (
+        f"version: v1\ndra:\n  devices: {given}\nsharing:\n  memory:\n    resources:\n"
+        f"    - name: aliyun.com/gpu-mem\n      devices: {shared}\n"
+    )
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    config = load(file).config
+    assert config is not None
+    assert needs_of(config, None, tmp_path).dra_shares is gives
