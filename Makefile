@@ -34,6 +34,10 @@ export PYTHONDONTWRITEBYTECODE :=
 demo: .venv/.installed
 	$(BIN)/gpushare demo
 
+# The tools of the tests, without running one.
+.PHONY: tools
+tools: .venv/.developer
+
 test: format lint types layers generated unit
 
 format: .venv/.developer
@@ -75,6 +79,7 @@ coverage: .venv/.developer
 generate: .venv/.developer
 	$(BIN)/python -m generators.protobuf --write
 	$(BIN)/python -m generators.command_line
+	$(BIN)/python -m generators.config_tables
 	$(BIN)/python -m generators.isolation_table
 	$(BIN)/python -m generators.simulation_page
 	$(BIN)/python -m generators.metrics_table

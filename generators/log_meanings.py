@@ -26,7 +26,7 @@ EVENTS = {
     "own_socket_failed": "Defect: `gpushare list` got no answer.",
     # ------------------------------------------------------------------ GPUs
     "node_detected": "The driver of this node.",
-    "gpu_detected": "A GPU or MIG instance of this node.",
+    "gpu_detected": "A physical GPU of this node.",
     "cdi_generator_failed": "`nvidia-ctk` made no CDI specification. gpushare writes a smaller one, without NVIDIA's newer hooks.",
     "cdi_spec_written": "The daemon wrote its CDI specification for `gpus`.",
     "cdi_spec_not_written": "The daemon has no CDI specification of its own. A `warning` names GPUs without any.",
@@ -38,7 +38,7 @@ EVENTS = {
     "gpus_changed": "GPUs were added or removed; the node now has `gpus`.",
     "gpu_left_out": "A GPU does not answer or reports impossible values. It is offered when its checks succeed.",
     "gpu_event": "The driver reported an XID or another event. The GPU is unhealthy unless `verdict` is `ignore`.",
-    "gpu_unhealthy": "The GPU has a fault; new pods do not get it. If `until_reset`, reset the GPU.",
+    "gpu_unhealthy": "The GPU has a fault; new pods do not get it. If `until_reset`, reset the GPU; a fault that needs it later is told again.",
     "gpu_healthy": "The fault is over.",
     "gpu_cordoned": "An annotation or ConfigMap closes the GPU for new pods.",
     "gpu_uncordoned": "The GPU is no longer cordoned.",

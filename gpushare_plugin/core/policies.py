@@ -1,8 +1,11 @@
 """The policies: the order in which GPUs and nodes are taken.
 
 The node, the ledger, the config, the labels, the chart and the documents all follow the tables of this module. A new
-policy is a name in a `Literal` and a line of its table. All other places that name the policy are generated from the
-table, or compared with the table by `tests/project/test_enumerations.py`.
+policy is a name in `PolicyName`, and a line in `POLICIES` and in `NODE_POLICIES` (for replicas: in `ReplicaPolicyName`
+and `REPLICA_POLICIES`). Documents and the chart are compared with the tables by `tests/project/test_enumerations.py`.
+No test asks for the new policy in `claims/devices.py`, `sharing/by_claim.py`, the comparison of
+`simulator/policies/table.py`, the description of `placement` in `config/schema/sections.py`, and `tests/verdicts`:
+decide on each by hand.
 """
 
 from collections.abc import Callable, Mapping

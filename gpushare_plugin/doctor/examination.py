@@ -39,7 +39,6 @@ _PATHS_TO_SHOW = 2
 _NEEDS_MPS, _NEEDS_HAMI_CORE = attrgetter("needs_mps"), attrgetter("needs_hami_core")
 _SUBJECTS_OF_RUNTIME = (runtimes.RUNTIME, runtimes.HANDLER, runtimes.CDI)
 _SUBJECTS_OF_TOOLKIT = (toolkit.VERSION, toolkit.SETTINGS)
-_SUBJECTS_OF_KUBELET = (kubelet.DIRECTORY, kubelet.POD_RESOURCES, kubelet.CHECKPOINT)
 _SUBJECTS_OF_FILES = (
     operator.SUBJECT,
     runtimes.HANDLER,
@@ -177,9 +176,9 @@ def read_node(
                 (_SUBJECTS_OF_RUNTIME, without_runtime),
                 (_SUBJECTS_OF_TOOLKIT, without_toolkit),
                 ((operator.SUBJECT,), without_operator),
-                (_SUBJECTS_OF_KUBELET[:-1], without_kubelet),
+                ((kubelet.DIRECTORY, kubelet.POD_RESOURCES), without_kubelet),
                 # The checkpoint is a file, whoever may connect to the sockets.
-                (_SUBJECTS_OF_KUBELET[-1:], {path for path in without_kubelet if not path.endswith(".sock")}),
+                ((kubelet.CHECKPOINT,), {path for path in without_kubelet if not path.endswith(".sock")}),
             )
             for subject in subjects
         },

@@ -56,6 +56,19 @@ def test_every_subscriber_hears_news_once_and_in_order() -> None:
     assert heard[1] == heard[0]
 
 
+def test_a_fault_that_gets_worse_is_news_again() -> None:
+    """Once, when the fault needs a reset from now on; another reason alone is no news."""
+    heard: list[NewsItem] = []
+    gpus = Gpus(a_node(8192, 8192), Health(), News(heard.append))
+    uuid = a_gpu(0).uuid
+    for xid in (56, 57, 79, 56, 79):
+        gpus.event(GpuEvent(uuid, xid, f"XID {xid}"))
+    assert [each for each in heard if isinstance(each, GpuUnhealthy)] == [
+        GpuUnhealthy(uuid, "XID 56", until_reset=False),
+        GpuUnhealthy(uuid, "XID 79", until_reset=True),
+    ]
+
+
 def test_a_gpu_that_waits_for_a_pod_is_news_twice() -> None:
     """When another way of sharing has to wait for a pod, and when the pod is gone and the GPU is shared so."""
     node = a_node(8192)

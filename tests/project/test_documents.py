@@ -11,6 +11,7 @@ from msgspec.structs import fields
 from generators import (
     alerts_page,
     command_line,
+    config_tables,
     events_table,
     metrics_table,
     recorded,
@@ -32,6 +33,11 @@ PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 def test_the_command_line_page_is_not_stale() -> None:
     """The page says what the commands say; `make generate` writes it."""
     assert command_line.PAGE.read_text() == command_line.page(), "run make generate"
+
+
+def test_the_keys_of_the_config_file_are_not_stale() -> None:
+    """The page has every key of the schema; `make generate` writes it."""
+    assert config_tables.PAGE.read_text() == config_tables.page(), "run make generate"
 
 
 def test_the_keys_of_simulated_gpus_are_not_stale() -> None:

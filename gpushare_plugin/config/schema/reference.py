@@ -1,4 +1,4 @@
-"""Tables of all keys for `docs/configuration.md`, printed by `python -m gpushare_plugin.config.schema.reference`."""
+"""Tables of all keys of a config file, in Markdown, for the documents."""
 
 import json
 
@@ -40,7 +40,3 @@ def _row(key: str, field: FieldInfo, default: object) -> str:
     given = "" if default is None else f"`{json.dumps(default)}`"
     literal = allowed.replace("|", "\\|").replace("<", "\\<")
     return f"| `{key}` | {literal} | {'required' if field.is_required() else given} | {field.description} |"
-
-
-if __name__ == "__main__":
-    print(reference(), end="")  # noqa: T201 - the purpose of the program

@@ -13,7 +13,7 @@ from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.mps.exchange import MpsGpu, MpsNamespace, MpsRoot, MpsSettings
 from gpushare_plugin.mps.link import MADE_WITHIN, MpsLink
 from gpushare_plugin.node.gpus.namespaces import namespaces
-from gpushare_plugin.node.gpus.state import drifted
+from gpushare_plugin.node.gpus.state import within_drift
 from gpushare_plugin.node.news.news import GpuNotServedByMps, GpuServedByMps, News
 from gpushare_plugin.sharing.isolation.layer import Mode
 from gpushare_plugin.sharing.isolation.mps import UnderMps
@@ -205,4 +205,4 @@ def _much_the_same(before: UnderMps, now: UnderMps) -> bool:
     if before.protocol != now.protocol:
         return False
     old, new = before.memory_limit_mib, now.memory_limit_mib
-    return old == new or (old is not None and new is not None and drifted(old, new))
+    return old == new or (old is not None and new is not None and within_drift(old, new))

@@ -36,7 +36,7 @@ class Gpus:
         self._left_out = inventory.failed
         self._cards: dict[str, CardHealth] = {}
         self._cordon = Cordon()
-        self._known_unhealthy: frozenset[str] = frozenset()
+        self._known_faults: Mapping[str, Fault] = {}
         self._known_cordoned: frozenset[str] = frozenset()
         self.may_vanish: Callable[[str], bool] = lambda _uuid: False
         """Whether the MIG instance with a UUID may be destroyed: the absence of such an instance is no fault."""
@@ -128,7 +128,7 @@ class Gpus:
         does not, has no other memory.
         """
         for known in self.inventory.cards:
-            if known.uuid == gpu.uuid and (not gpu.memory_mib or drifted(known.memory_mib, gpu.memory_mib)):
+            if known.uuid == gpu.uuid and (not gpu.memory_mib or within_drift(known.memory_mib, gpu.memory_mib)):
                 return replace(gpu, memory_mib=known.memory_mib, total_mib=gpu.total_mib or known.total_mib)
         return gpu
 
@@ -198,22 +198,25 @@ class Gpus:
         return self._present() & self._cordon.gpus.keys()
 
     def _publish(self) -> None:
-        """Publish the GPUs with a new fault or cordon, and the GPUs without a fault or cordon any more."""
+        """Publish the GPUs with a new or worse fault or a new cordon, and the GPUs without a fault or cordon any more.
+
+        A fault is worse when it needs a reset from now on. Another reason alone is no news: each look can change it.
+        """
         present, faults, cordoned = self._present(), self._at_fault(), self._cordoned()
-        unhealthy = frozenset(faults)
-        for uuid in unhealthy - self._known_unhealthy:
-            fault = faults[uuid]
-            self._news.publish(GpuUnhealthy(uuid, fault.reason, fault.until_reset))
-        for uuid in present & (self._known_unhealthy - unhealthy):
+        for uuid, fault in faults.items():
+            known = self._known_faults.get(uuid)
+            if known is None or (fault.until_reset and not known.until_reset):
+                self._news.publish(GpuUnhealthy(uuid, fault.reason, fault.until_reset))
+        for uuid in present & (self._known_faults.keys() - faults.keys()):
             self._news.publish(GpuRecovered(uuid))
         for uuid in cordoned - self._known_cordoned:
             self._news.publish(GpuCordoned(uuid, self._cordon.gpus[uuid]))
         for uuid in present & (self._known_cordoned - cordoned):
             self._news.publish(GpuUncordoned(uuid))
-        self._known_unhealthy, self._known_cordoned = unhealthy, cordoned
+        self._known_faults, self._known_cordoned = faults, cordoned
 
 
-def drifted(before: int, now: int) -> bool:
+def within_drift(before: int, now: int) -> bool:
     """Return whether two amounts of memory differ by at most the usual change of the driver's reserve."""
     return abs(before - now) <= MEMORY_DRIFT * before
 

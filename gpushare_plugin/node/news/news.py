@@ -63,7 +63,7 @@ class GpuEventReported(Struct, frozen=True):
 
 
 class GpuUnhealthy(Struct, frozen=True):
-    """A GPU has a fault."""
+    """A GPU has a fault, or the fault needs a reset from now on."""
 
     uuid: str
     """The UUID of the GPU."""
