@@ -264,6 +264,7 @@ def _installer(facts: Facts) -> driver.Installer:
     return driver.Installer(
         operator=facts.operator.installs_driver or facts.operator.has_driver_pod,
         was_operator=bool(facts.operator.left),
+        in_pod=facts.runtime is None,
         hidden=facts.runtime is None or of_toolkit or (facts.nvml is not None and not facts.nvml.failure),
     )
 

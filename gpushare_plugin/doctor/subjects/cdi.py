@@ -22,7 +22,7 @@ from gpushare_plugin.core.driver_limits import LIMITS_HOOK
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, one_of, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
 from gpushare_plugin.doctor.node.needs import ConfigNeeds, by_cdi
-from gpushare_plugin.doctor.subjects.driver import LIBRARIES, DriverFacts
+from gpushare_plugin.doctor.subjects.driver import CUDA, LIBRARIES, DriverFacts
 from gpushare_plugin.doctor.subjects.runtimes.runtime import (
     CDI_DIRECTORIES,
     OPERATORS_POD,
@@ -31,7 +31,7 @@ from gpushare_plugin.doctor.subjects.runtimes.runtime import (
     text,
     texts,
 )
-from gpushare_plugin.doctor.subjects.toolkit import VERSION, ToolkitFacts, installs_again, lacks_hooks
+from gpushare_plugin.doctor.subjects.toolkit import VERSION, ToolkitFacts, installs_again, lacks_hooks, writes_anew
 from gpushare_plugin.gpus.cdi.reading import SpecReader, parsed
 from gpushare_plugin.gpus.cdi.roots import OPERATORS_TOOLKIT
 
@@ -185,6 +185,13 @@ class SpecificationLook(Struct, frozen=True):
         return next((name for name in there if self.runtime.nvidia[name].endswith(_LEGACY)), "")
 
     @property
+    def gives_management(self) -> bool:
+        """Whether a handler of NVIDIA's operator gives all GPUs by the device that the operator makes."""
+        handlers = self.runtime is not None and bool(self.runtime.nvidia)
+        by_device = self.toolkit.by_specification and self.toolkit.default_kind == MANAGEMENT_KIND
+        return handlers and by_device and self.toolkit.by_operator
+
+    @property
     def _kinds_of_config(self) -> tuple[str, ...]:
         """The kinds by which the daemon names GPUs, the first that a specification has."""
         return (self.needs.cdi_kind, NVIDIA_PLUGIN_KIND, OWN_KIND)
@@ -219,9 +226,13 @@ class SpecificationLook(Struct, frozen=True):
 
 def judge_cdi(look: SpecificationLook) -> Iterator[Diagnosis]:
     """Yield a line for each group of kinds that is needed, and one for all other kinds."""
+    of_daemon = list(_of_daemon(look))
+    yield from of_daemon
     for kinds, user in look.needed.items():
         yield _of_kinds(look, kinds, user)
     used = {kind for kinds in look.needed for kind in kinds} | {look.needs.claim_kind}
+    if of_daemon:
+        used.add(MANAGEMENT_KIND)
     others = [f"{kind} ({count})" for kind, count in look.cdi.kinds.items() if kind not in used]
     unusable = "" if look.needed else _unusable_by_nobody(look)
     if others:
@@ -229,6 +240,37 @@ def judge_cdi(look: SpecificationLook) -> Iterator[Diagnosis]:
     elif not look.needed:
         use = "the daemon writes one for each claim" if look.needs.dra else "the config does not use CDI"
         yield right(SUBJECT, f"none of GPUs in {' and '.join(look.cdi.directories)}; {use}{unusable}")
+
+
+def _of_daemon(look: SpecificationLook) -> Iterator[Diagnosis]:
+    """Yield the line about a broken device of NVIDIA's operator, where pods need no device of this kind.
+
+    The daemon of gpushare has the GPUs by this device and a runtime class, as the operator's own pods do.
+    """
+    device = f"{MANAGEMENT_KIND}=all"
+    if look.needs.runtime or not look.gives_management:
+        return
+    file = look.cdi.devices.get(device)
+    gone = look.cdi.files[file].missing if file else ()
+    if file and not gone:
+        return
+    broken = [reason for reason in look.cdi.unusable if _FILE_OF_OPERATOR in reason]
+    found = (
+        f"{file} names files that are not on the node: {some_of(gone, _NAMES_TO_SHOW)}"
+        if file
+        else f"no specification in {' or '.join(look.cdi.directories)} has {device}{_not_usable(broken)}"
+    )
+    written = file or next(filter(_is_operators, _unusable_files(look)), "the specification")
+    yield wrong(
+        SUBJECT,
+        f"{found}. NVIDIA's runtime in mode cdi ({look.toolkit.file}) looks this device up, by which the daemon of "
+        "gpushare gets the GPUs with a runtime class, so the daemon's pod cannot start",
+        f"{writes_anew(written)}, where the driver of the operator is ready",
+    )
+
+
+def _not_usable(reasons: Sequence[str]) -> str:
+    return f". Not usable: {'; '.join(reasons)}" if reasons else ""
 
 
 def _unusable_by_nobody(look: SpecificationLook) -> str:
@@ -257,6 +299,8 @@ def _of_kinds(look: SpecificationLook, kinds: Sequence[str], user: str) -> Diagn
     if gone := list(dict.fromkeys(path for each in files.values() for path in each.missing)):
         outdated = [file for file, each in files.items() if each.missing]
         found = f"{', '.join(outdated)} names files that are not on the node: {some_of(gone, _NAMES_TO_SHOW)}"
+        if look.driver.cuda is None and all(f"/{CUDA}." in path or path.endswith(f"/{CUDA}") for path in gone):
+            return not_looked_at(SUBJECT, f"{found}; do what is said of {LIBRARIES} first, which brings these files")
         by_daemon = all(look.writes_itself(file) for file in outdated)
         if by_daemon and not look.served:
             return not_looked_at(SUBJECT, f"{found}; the daemon of gpushare writes this file anew when it starts")
@@ -367,7 +411,7 @@ def _writes_operators(look: SpecificationLook) -> str:
         return ""
     return (
         f"delete the pod {OPERATORS_POD} on this node (`kubectl delete pod`): its start writes {', '.join(files)} "
-        "again, which only the operator's own pods use. Then "
+        "again, by which the operator's own pods and the daemon of gpushare get the GPUs. Then "
     )
 
 

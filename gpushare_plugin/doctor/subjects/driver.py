@@ -25,6 +25,9 @@ KERNEL_MODULE, LIBRARIES = "driver (kernel)", "driver (libraries)"
 OPERATORS_ROOT = "/run/nvidia/driver"
 """The driver root of NVIDIA's operator, where it installs the driver itself."""
 
+CUDA = "libcuda.so"
+"""The name of CUDA's library, without version; the driver brings it, in a package of its own on Debian (libcuda1)."""
+
 _VERSION = re.compile(r"\b\d{3,4}\.\d+(\.\d+)?\b")
 _OF_A_FILE = re.compile(r"\.so\.(\d{3,4}\.\d+(?:\.\d+)?)$")
 
@@ -40,6 +43,8 @@ class DriverFacts(Struct, frozen=True):
     """The driver root with the libraries, a path of the node; None if none was found."""
     library: str = ""
     """The version of NVML's library below `root`; empty if its file does not name a version."""
+    cuda: str | None = ""
+    """The version of CUDA's library below `root`; empty if its file does not name a version, None without the file."""
     in_packages: bool = False
     """Whether the node has a package manager, so that a driver of packages is in the usual folders."""
     elsewhere: str = ""
@@ -57,7 +62,7 @@ def read_driver(host: HostRoot, needs: ConfigNeeds) -> DriverFacts:
     named = _VERSION.search(said)
     kernel = host.line("/sys/module/nvidia/version") or (named.group() if named else "")
     found = [
-        DriverFacts(kernel, _kind(said), root, version_of(host, library))
+        DriverFacts(kernel, _kind(said), root, version_of(host, library), _cuda(host, root, library))
         for root in dict.fromkeys((needs.driver_root, "/", OPERATORS_ROOT))
         if (library := library_below(host, root))
     ]
@@ -79,6 +84,15 @@ def version_of(host: HostRoot, library: str) -> str:
     return version[1] if version else ""
 
 
+def _cuda(host: HostRoot, root: str, library: str) -> str | None:
+    """Return the version of CUDA's library below a driver root, first beside `library`; None without the file."""
+    folders = (library.rpartition("/")[0], *(f"{root.rstrip('/')}/{folder}" for folder in LIBRARY_FOLDERS))
+    # A link to nowhere is no library.
+    there = (path for folder in folders if host.exists(host.target(path := f"{folder}/{CUDA}.1")))
+    found = next(there, None)
+    return None if found is None else version_of(host, found)
+
+
 def _kind(said: str) -> str:
     """Return the kind of the kernel module by the text of `/proc/driver/nvidia/version`."""
     return ("open" if "Open Kernel Module" in said else "closed") if "Kernel Module" in said else ""
@@ -96,6 +110,8 @@ class Installer(NamedTuple):
     """Whether NVIDIA's operator installs the driver."""
     was_operator: bool = False
     """Whether an operator that is gone left something on the node."""
+    in_pod: bool = False
+    """Whether the root may be that of a pod, which can lack a part of the driver."""
     hidden: bool = False
     """Whether the libraries can be where doctor does not look, as NVML or the toolkit has them, or in a pod."""
 
@@ -152,6 +168,17 @@ def _libraries(facts: DriverFacts, needs: ConfigNeeds, node: str, installer: Ins
                 "unload the modules (nvidia-peermem, nvidia-uvm, nvidia-drm, nvidia-modeset, nvidia; a node may lack "
                 "some), and run `modprobe nvidia`",
             ),
+        )
+    if (facts.cuda is None and not installer.in_pod) or (facts.cuda and facts.library and facts.cuda != facts.library):
+        has = f"has version {facts.cuda}, and {LIBRARY} has {facts.library}" if facts.cuda else "is missing"
+        return wrong(
+            LIBRARIES,
+            f"{CUDA}.1 below {facts.root} {has}, so no program in a container can use CUDA",
+            _loads_operators(node)
+            if installer.operator and facts.root == OPERATORS_ROOT
+            else f"install version {facts.library or facts.kernel} of the package of the driver that has {CUDA}.1 "
+            "(libcuda1, libnvidia-compute-<version>, or nvidia-driver-cuda-libs), remove other versions, and run "
+            "`ldconfig`",
         )
     return right(LIBRARIES, f"{facts.library or 'version unknown'}, below {facts.root}")
 

@@ -15,6 +15,7 @@ from gpushare_plugin.core.gpu import FailedGpu
 from gpushare_plugin.doctor.examination import judged, read_node
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.doctor.node.needs import ConfigNeeds, EntryNeeds
+from gpushare_plugin.doctor.subjects.cdi import MANAGEMENT_KIND
 from gpushare_plugin.doctor.subjects.driver import DriverFacts
 from gpushare_plugin.doctor.subjects.kubelet import PLUGIN_DIRECTORY, read_kubelet
 from gpushare_plugin.doctor.subjects.mps import MpsUse, judge_mps, read_mps
@@ -47,6 +48,7 @@ DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 SETTINGS = "/etc/nvidia-container-runtime/config.toml"
 TOOLKIT = "/usr/local/nvidia/toolkit"
 OPERATORS_SETTINGS = f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml"
+MANAGEMENT_FILE = "management.nvidia.com-gpu.json"
 MOUNTS = ConfigNeeds(strategies=("volume-mounts",))
 OTHER_ROOT = ConfigNeeds(driver_root="/opt/driver")
 
@@ -321,7 +323,7 @@ def linked(bus: str, driver: str) -> HostDescription:
             "apt-get install --reinstall nvidia-container-toolkit-base",
         ),
         (
-            KUBEADM_CONTAINERD_2.without("/usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05"),
+            KUBEADM_CONTAINERD_2.edited("/run/cdi/nvidia.yaml", '"hostPath": "/usr/lib', '"hostPath": "/opt/lib'),
             CDI,
             "CDI specifications",
             "The driver or the toolkit was changed after the specification was generated",
@@ -468,6 +470,44 @@ def test_a_daemon_that_wrote_no_specification_is_noticed(short_path: Path) -> No
         (folder / "run/cdi/gpushare-gpu.json").write_text(own)
         by_index = ConfigNeeds(strategies=("cdi-cri",), cdi=True, by_index=True)
         assert wrong_lines(judged(read_node(root, by_index, lambda _library: shown()), root)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "no specification in /etc/cdi or /var/run/cdi has management.nvidia.com/gpu=all"),
+        ('{"cdi', f"Not usable: the CDI specification /var/run/cdi/{MANAGEMENT_FILE}"),
+        (specification(MANAGEMENT_KIND, driver="570.86.15", root="/run/nvidia/driver"), "Not usable: "),
+        (
+            specification(MANAGEMENT_KIND, hook="/opt/gone/ctk", root="/run/nvidia/driver"),
+            "not on the node: /opt/gone/",
+        ),
+    ],
+    ids=["missing", "torn", "outdated", "hook"],
+)
+def test_the_daemon_needs_the_device_of_the_operator(text: str | None, said: str, short_path: Path) -> None:
+    """Pods get GPUs by the names of other devices, and the daemon by its runtime class and this device."""
+    file = f"/run/cdi/{MANAGEMENT_FILE}"
+    host = OPERATOR_25_10.without(file) + HostDescription({} if text is None else {file: text})
+    _, report = examined(host, short_path, CDI)
+    (line,) = wrong_lines(report)
+    assert (said in line.found, "so the daemon's pod cannot start" in line.found) == (True, True), line.found
+    assert (line.remedy or "").startswith("delete the pod nvidia-container-toolkit-daemonset on this node")
+
+
+@pytest.mark.parametrize("needs", [ENVVAR, CDI, MPS], ids=["envvar", "cdi", "mps"])
+def test_containers_need_the_library_of_cuda(needs: ConfigNeeds, short_path: Path) -> None:
+    """A driver without CUDA's library, or with that of another driver, serves no program; NVML works without."""
+    folder = "/usr/lib/x86_64-linux-gnu"
+    without = KUBEADM_CONTAINERD_2.without(f"{folder}/libcuda.so.1", f"{folder}/libcuda.so.{DRIVER}")
+    _, report = examined(without, short_path / "without", needs)
+    (line,) = wrong_lines(report)
+    assert line.found.startswith("libcuda.so.1 below / is missing")
+    assert f"install version {DRIVER} of the package of the driver" in (line.remedy or "")
+    other = HostDescription({f"{folder}/libcuda.so.570.86.15": ""}, {f"{folder}/libcuda.so.1": "libcuda.so.570.86.15"})
+    _, report = examined(KUBEADM_CONTAINERD_2 + other, short_path / "other", needs)
+    (line,) = wrong_lines(report)
+    assert line.found.startswith(f"libcuda.so.1 below / has version 570.86.15, and libnvidia-ml.so.1 has {DRIVER}")
 
 
 @pytest.mark.parametrize(
