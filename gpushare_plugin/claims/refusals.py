@@ -21,7 +21,7 @@ REFUSALS: Mapping[RefusalReason, ClaimRefusal] = {
         "Delete the pod.",
     ),
     "other-claim": ClaimRefusal(
-        "The claim was deleted and made anew since the pod was scheduled.",
+        "The claim was made anew since the pod was scheduled.",
         "Delete the pod; a new pod gets the new claim.",
     ),
     "not-allocated": ClaimRefusal(
@@ -30,45 +30,44 @@ REFUSALS: Mapping[RefusalReason, ClaimRefusal] = {
     ),
     "malformed": ClaimRefusal(
         "kube-scheduler writes no such allocation: an unreadable amount, more than 32 devices, an impossible name.",
-        "Delete pod and claim, and look who else writes the `status` of claims.",
+        "Delete pod and claim. Find who else writes the `status` of claims.",
     ),
     "unknown-device": ClaimRefusal(
         "The node no longer gives the allocated GPU by claim.",
-        "Delete the pod and, if it is not from a template, the claim.",
+        "Delete the pod, and a claim without template.",
     ),
     "other-way": ClaimRefusal(
         "The GPU is shared in another way than when allocated, or the allocation is impossible (compute over 100).",
-        "Delete the pod and, if it is not from a template, the claim.",
+        "Delete the pod, and a claim without template.",
     ),
     "beyond-gpu": ClaimRefusal(
         "The claim alone is larger than the GPU.",
-        "Delete the pod and, if it is not from a template, the claim.",
+        "Delete the pod, and a claim without template.",
     ),
     "no-room": ClaimRefusal(
         "Ended claims still hold the GPU after 10 seconds: a pod was deleted by force, the node was away, or a "
         "record is damaged.",
-        "Wait: the pod starts when the named claims have ended. If not, look for containers that do not end, or at "
-        "the named record.",
+        "Wait until the named claims end. If they do not, look for containers that do not end, or at the named record.",
     ),
     "not-served": ClaimRefusal(
         "Nothing would limit the container now, after a wait of 10 seconds (20 for MPS namespaces).",
         "Wait if `gpushare mps` has just started; else follow the message.",
     ),
     "cannot-limit": ClaimRefusal(
-        "The request has several GPUs or shares, and no container can have the limits of all.",
-        "Ask for one GPU in a request, or for GPUs that are shared alike.",
+        "No container can have the limits of all GPUs or shares of the request.",
+        "Ask for one GPU in a request, or for GPUs shared alike.",
     ),
     "parameters": ClaimRefusal(
         "The claim or its DeviceClass has opaque parameters.",
         "Remove them from `config`: the node's config says how GPUs are shared.",
     ),
     "api": ClaimRefusal(
-        "The API server does not answer, or denies the right to read the claim.",
-        "Wait for the API server; for a missing right, follow the message.",
+        "The API server does not answer, or denies reading the claim.",
+        "Wait, or follow the message.",
     ),
     "files": ClaimRefusal(
-        "The node cannot write the claim's record or CDI specification, or the record is of a newer version.",
-        "Mend what the message names, such as a full disk; update the daemon for a newer record.",
+        "The claim's record or CDI specification cannot be written, or the record is newer than the daemon.",
+        "Mend what the message names, such as a full disk; update the daemon.",
     ),
 }
 """The reasons, in the order of the checks."""
