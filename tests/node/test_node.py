@@ -16,6 +16,7 @@ from gpushare_plugin.base.structs import replace
 from gpushare_plugin.core.gpu import FailedGpu, Inventory
 from gpushare_plugin.core.health import CardHealth, Cordon, GpuEvent
 from gpushare_plugin.core.holding import ONLY_RECORDED
+from gpushare_plugin.core.usage import GpuUsage
 from gpushare_plugin.kubelet.allocations.checkpoint import CHECKPOINT
 from gpushare_plugin.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
@@ -204,9 +205,17 @@ async def test_a_gpu_of_which_no_event_counts_need_not_be_watched(kubelet: Embed
         await life.healthy({GPU_MEM: 16})
 
 
+class UsedCards(Cards):
+    """GPUs whose use can be read whatever the trouble of a look: the look at the use may come at any time."""
+
+    def sample(self) -> tuple[GpuUsage, ...]:
+        """Return the `samples` that the test has set."""
+        return self.samples
+
+
 async def test_a_defect_of_a_look_is_a_fault_of_the_cards(kubelet: EmbeddedKubelet) -> None:
     """When a look breaks by a defect, the health of the GPUs is unknown, so none is allocated."""
-    async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
+    async with living(kubelet, UsedCards(TWO), health=PATIENT, sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
         life.cards.trouble = ZeroDivisionError("defect")
         with pytest.raises(ZeroDivisionError):
