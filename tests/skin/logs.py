@@ -1,37 +1,31 @@
 """What programs log, beside the page that says what they may."""
 
 import json
-import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from generators.log_events import events
 from tests.skin.golden import masked
 
-PAGE = Path(__file__).parents[2] / "docs/log.md"
-_ROW = re.compile(r"## (?P<level>.+)|\| `(?P<event>\w+)` \| (?P<keys>[^|]*) \|")
-"""The heading of a table, which is the level of its events, or a row of the table."""
 _EVERY = {"event", "level", "timestamp"}
 
 Event = Mapping[str, Any]
 
 
 class _Documented(NamedTuple):
-    level: str
+    levels: frozenset[str]
     keys: frozenset[str]
 
 
 @cache
-def _page() -> dict[str, _Documented]:
-    text = PAGE.read_text()
-    head = text.partition("The tables leave")[0].rpartition("\n\n")[2]
-    documented, level, often = {}, "", frozenset(re.findall(r"`(\w+)`", head))
-    for row in filter(None, map(_ROW.match, text.splitlines())):
-        level = row["level"] or level
-        if row["event"]:
-            documented[row["event"]] = _Documented(level, often | frozenset(re.findall(r"`(\w+)`", row["keys"])))
-    return documented
+def _documented_events() -> Mapping[str, _Documented]:
+    """Return levels and keys of each event, from which `docs/log.md` is generated; the page has common keys once."""
+    found: dict[str, _Documented] = {}
+    for each in events():
+        before = found.get(each.name, _Documented(frozenset(), frozenset()))
+        found[each.name] = _Documented(before.levels.union(each.level.split()), before.keys | each.keys)
+    return found
 
 
 def undocumented(log: Iterable[Event]) -> list[Event]:
@@ -40,10 +34,10 @@ def undocumented(log: Iterable[Event]) -> list[Event]:
 
 
 def _documented(logged: Event) -> bool:
-    row = _page().get(logged["event"])
+    row = _documented_events().get(logged["event"])
     if row is None or not logged.keys() - _EVERY <= row.keys:
         return False
-    return row.level == "any" or logged["level"] in row.level.split()
+    return not row.levels.isdisjoint({"any", logged["level"]})
 
 
 def lines(log: Iterable[Event], events: Collection[str], /, **places: object) -> str:
