@@ -216,8 +216,11 @@ def _doubted(line: Diagnosis, facts: Facts, host: HostRoot) -> Diagnosis:
 def _lines(facts: Facts, host: HostRoot, node: str) -> Iterator[Diagnosis]:
     """Yield all lines: what a remedy needs comes before, such as a kubelet that works before pods that are deleted."""
     misfits = facts.nvml.misfits if facts.nvml else ()
+    of_cgroups = tuple(cgroups.judge_cgroups(facts.cgroups, facts.driver.kernel))
+    broken = any(line.remedy for line in of_cgroups)
     if not misfits:
         yield right(CONFIG, judged_by(facts.needs))
+    yield from of_cgroups if broken else ()  # without which no kubelet starts
     yield from pci.judge_cards(facts.cards)
     if reason := facts.without_gpus:
         yield from (not_looked_at(subject, reason) for subject in _SUBJECTS_OF_GPUS)
@@ -225,7 +228,7 @@ def _lines(facts: Facts, host: HostRoot, node: str) -> Iterator[Diagnosis]:
         yield from plugins.judge_plugins(facts.plugins, facts.kubelet, node, operator=facts.operator.runs)
     else:
         yield from _lines_of_gpus(facts, host, node)
-    yield from cgroups.judge_cgroups(facts.cgroups, facts.driver.kernel)
+    yield from () if broken else of_cgroups
     yield from rights.judge_rights(facts.rights, host.refused)
 
 

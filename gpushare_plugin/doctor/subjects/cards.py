@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot
+from gpushare_plugin.doctor.subjects.driver import KERNEL_MODULE
 
 SUBJECT = "GPUs on the PCI bus"
 NO_GPU = "this machine has no NVIDIA GPU"
@@ -81,6 +82,8 @@ def judge_cards(cards: Sequence[PciGpu] | None) -> Iterator[Diagnosis]:
         )
     elif of_nvidia(cards) and (lost := [card.address for card in _lost(cards) if not card.for_screens]):
         yield wrong(SUBJECT, _in_words(cards), _brings_back(lost))
+    elif not of_nvidia(cards) and any(not card.for_screens for card in _lost(cards)):
+        yield not_looked_at(SUBJECT, f"{_in_words(cards)}. Mend what is wrong with the {KERNEL_MODULE} first")
     else:
         yield right(SUBJECT, _in_words(cards))
 

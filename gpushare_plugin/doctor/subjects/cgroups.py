@@ -3,8 +3,9 @@
 Facts: the kernel's Documentation/admin-guide/cgroup-v2.rst (`cgroup.controllers`; `dmem.capacity` has a line for each
 region of device memory; `dmem.min`, `dmem.low` and `dmem.max` have the values of a group); for the driver's memory
 limits, from r615 on by `dmem` or `misc`, NVIDIA's open-gpu-kernel-modules, kernel-open/nvidia/os-interface.c, and its
-MPS documentation, "MPS v3 Memory Partitioning". The groups of pods: pkg/kubelet/cm/qos_container_manager_linux.go in
-Kubernetes.
+MPS documentation, "MPS v3 Memory Partitioning". Kubernetes needs the controller memory (kubernetes/system-validators,
+cgroup_validator_linux.go; k3s-io/k3s, pkg/cgroups), which some kernels have off (docs.k3s.io, "Requirements"). The
+groups of pods: pkg/kubelet/cm/qos_container_manager_linux.go in Kubernetes.
 """
 
 import re
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from gpushare_plugin.base.memory import MIB
 from gpushare_plugin.base.structs import Struct, field
 from gpushare_plugin.core.driver_limits import FIRST_DRIVER, has_driver_limits
-from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right
+from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, right, wrong
 from gpushare_plugin.doctor.node.host import HostRoot
 from gpushare_plugin.gpus.accounting import counting_controller
 from gpushare_plugin.gpus.cgroups import Kubepods
@@ -21,7 +22,7 @@ from gpushare_plugin.gpus.cgroups import Kubepods
 SUBJECT = "control groups"
 _ROOT = "/sys/fs/cgroup"
 _LIST = "cgroup.controllers"
-_OF_PODS = "kubepods"
+_OF_PODS, _OF_KUBELET = "kubepods", "memory"
 _RESERVATIONS, _LIMIT = ("dmem.min", "dmem.low"), "dmem.max"
 _REGION = re.compile(r"^nvidia/([\w:.]+)/\S+ (\d{1,20})$", re.ASCII | re.MULTILINE)
 """`nvidia/0000:3b:00.0/vidmem 42949672960`."""
@@ -83,6 +84,14 @@ def judge_cgroups(facts: CgroupFacts, driver: str) -> Iterator[Diagnosis]:
         yield not_looked_at(SUBJECT, f"{_ROOT} is empty or missing")
     elif facts.version == 1:
         yield right(SUBJECT, "version 1; memory limits of NVIDIA's driver need version 2")
+    elif facts.controllers and _OF_KUBELET not in facts.controllers:
+        yield wrong(
+            SUBJECT,
+            f"version 2, controllers {' '.join(facts.controllers)}: {_OF_KUBELET} is missing, without which no kubelet "
+            "starts pods",
+            "remove cgroup_disable=memory from the parameters of the kernel (`cat /proc/cmdline`); where that is not "
+            "among them, add cgroup_enable=memory, on a Raspberry Pi cgroup_memory=1, too. Then reboot the node",
+        )
     else:
         yield right(SUBJECT, f"version 2, controllers {' '.join(facts.controllers)}; {_limits(facts, driver)}")
 

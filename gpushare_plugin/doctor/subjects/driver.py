@@ -127,32 +127,18 @@ def judge_driver(facts: DriverFacts, needs: ConfigNeeds, node: str, installer: I
         yield wrong(
             KERNEL_MODULE,
             "the module nvidia is not loaded: /proc/driver/nvidia/version and /sys/module/nvidia/version are missing",
-            "install NVIDIA's driver for the running kernel and run `modprobe nvidia`; `dmesg | grep -i nvrm` says why "
-            "it fails. With NVIDIA's operator, see the log of the pod nvidia-driver-daemonset on this node",
+            "see the state and the log of the pod nvidia-driver-daemonset on this node (`kubectl get pods -n "
+            "gpu-operator -o wide`), which loads the module; `dmesg | grep -i nvrm` on the node says why a module fails"
+            if installer.operator
+            else "install NVIDIA's driver for the running kernel and run `modprobe nvidia`; `dmesg | grep -i nvrm` "
+            "says why it fails. With NVIDIA's operator, see the log of the pod nvidia-driver-daemonset on this node",
         )
     yield _libraries(facts, needs, node, installer)
 
 
 def _libraries(facts: DriverFacts, needs: ConfigNeeds, node: str, installer: Installer) -> Diagnosis:
-    expected = needs.driver_root == "/" or (installer.operator and needs.driver_root == OPERATORS_ROOT)
-    lost = facts.root is None and facts.kernel and expected and not installer.hidden
-    if lost and (mends := _brings(facts, node, installer)):
-        found = f"{LIBRARY} is neither in the usual folders of the node nor below {OPERATORS_ROOT}"
-        return wrong(LIBRARIES, f"{found}, so no container gets the driver", mends)
-    if facts.root is None and needs.driver_root != "/":
-        return wrong(
-            LIBRARIES,
-            f"{LIBRARY} is not below {needs.driver_root}, which the config names as driver root (nvidiaDriverRoot)",
-            "set nvidiaDriverRoot to the directory that has the driver's usr/lib64 or usr/lib: / for a driver that is "
-            f"installed on the node, {OPERATORS_ROOT} for one that NVIDIA's operator installs",
-        )
     if facts.root is None:
-        return not_looked_at(
-            LIBRARIES,
-            f"{LIBRARY} is neither in the usual folders of the node nor below {OPERATORS_ROOT}"
-            f"{facts.elsewhere and f', but is at {facts.elsewhere}'}; an operating system with the driver elsewhere "
-            "(Bottlerocket, COS, Talos) needs that directory as nvidiaDriverRoot",
-        )
+        return _not_found(facts, needs, node, installer)
     if facts.kernel and facts.library and facts.library != facts.kernel:
         return wrong(
             LIBRARIES,
@@ -181,6 +167,34 @@ def _libraries(facts: DriverFacts, needs: ConfigNeeds, node: str, installer: Ins
             "`ldconfig`",
         )
     return right(LIBRARIES, f"{facts.library or 'version unknown'}, below {facts.root}")
+
+
+def _not_found(facts: DriverFacts, needs: ConfigNeeds, node: str, installer: Installer) -> Diagnosis:
+    """Return the line about libraries that are in none of the usual places."""
+    expected = needs.driver_root == "/" or (installer.operator and needs.driver_root == OPERATORS_ROOT)
+    lost = facts.kernel and expected and not installer.hidden
+    if lost and (mends := _brings(facts, node, installer)):
+        found = f"{LIBRARY} is neither in the usual folders of the node nor below {OPERATORS_ROOT}"
+        return wrong(LIBRARIES, f"{found}, so no container gets the driver", mends)
+    if not facts.kernel and installer.operator and expected:
+        return not_looked_at(
+            LIBRARIES,
+            f"{LIBRARY} is not below {OPERATORS_ROOT}, where the pod nvidia-driver-daemonset installs the driver: mend "
+            f"the line about the {KERNEL_MODULE} first",
+        )
+    if needs.driver_root != "/":
+        return wrong(
+            LIBRARIES,
+            f"{LIBRARY} is not below {needs.driver_root}, which the config names as driver root (nvidiaDriverRoot)",
+            "set nvidiaDriverRoot to the directory that has the driver's usr/lib64 or usr/lib: / for a driver that is "
+            f"installed on the node, {OPERATORS_ROOT} for one that NVIDIA's operator installs",
+        )
+    return not_looked_at(
+        LIBRARIES,
+        f"{LIBRARY} is neither in the usual folders of the node nor below {OPERATORS_ROOT}"
+        f"{facts.elsewhere and f', but is at {facts.elsewhere}'}; an operating system with the driver elsewhere "
+        "(Bottlerocket, COS, Talos) needs that directory as nvidiaDriverRoot",
+    )
 
 
 def _brings(facts: DriverFacts, node: str, installer: Installer) -> str:

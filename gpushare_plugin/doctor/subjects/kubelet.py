@@ -7,12 +7,13 @@ service: docs.k3s.io, docs.rke2.io and docs.k0sproject.io, each on its installat
 (kubelite has the kubelet).
 """
 
+import json
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.doctor.node.diagnosis import WITH_RIGHTS, Diagnosis, drained, not_looked_at, right, wrong
-from gpushare_plugin.doctor.node.host import HostRoot
+from gpushare_plugin.doctor.node.host import HostRoot, UnreadableError
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
 from gpushare_plugin.doctor.node.sockets import listens
 from gpushare_plugin.doctor.subjects.runtimes.distributions import find_distribution
@@ -22,6 +23,8 @@ from gpushare_plugin.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY
 
 DIRECTORY, POD_RESOURCES, CHECKPOINT = "kubelet, device plugins", "kubelet, pod-resources", "kubelet, checkpoint"
 PLUGIN_DIRECTORY = str(DEFAULT_PLUGIN_DIRECTORY)
+_PREPARED = "dra_manager_state"
+"""The file of claims that the kubelet has prepared; pkg/kubelet/cm/dra fails with one that cannot be read."""
 _K0S = "/var/lib/k0s/kubelet/pod-resources/kubelet.sock"
 _NO_KUBELET = (
     "/var/lib/kubelet is empty or not there: no kubelet has run on this machine, or the root of the node is elsewhere"
@@ -57,6 +60,8 @@ class KubeletFacts(Struct, frozen=True):
     """The resources in the checkpoint, with the number of healthy devices."""
     held: int = 0
     """The devices that containers hold, by the checkpoint."""
+    torn: str = ""
+    """The file of prepared claims, a path of the node, if no kubelet can read the file; empty otherwise."""
     failure: str = ""
     """Why the checkpoint cannot be read, with the path of the node; empty without a problem."""
 
@@ -72,6 +77,7 @@ def read_kubelet(host: HostRoot, needs: ConfigNeeds) -> KubeletFacts:
         pod_resources=listens(host, pod_resources),
         pod_resources_socket=pod_resources,
         distribution=where.name if where else "",
+        torn=_torn(host, f"{PurePosixPath(pod_resources).parent.parent}/{_PREPARED}"),
     )
     if not facts.directory:
         return facts
@@ -84,6 +90,18 @@ def read_kubelet(host: HostRoot, needs: ConfigNeeds) -> KubeletFacts:
     names = [resource for resource, _ in listed]
     counts = tuple((name, names.count(name)) for name in sorted(set(names)))
     return replace(facts, listed=counts, held=sum(len(holding.ids) for holding in recorded))
+
+
+def _torn(host: HostRoot, file: str) -> str:
+    """Return `file` if it is there and no JSON; empty otherwise."""
+    try:
+        content = host.text(file)
+        json.loads(content or "" if content is not None else "{}")
+    except UnreadableError:
+        return ""
+    except (ValueError, RecursionError):
+        return file
+    return ""
 
 
 def with_service(facts: KubeletFacts, command: str) -> str:
@@ -109,6 +127,8 @@ def judge_kubelet(facts: KubeletFacts, host: HostRoot, node: str) -> Iterator[Di
         reason = f"may not read {above}. {WITH_RIGHTS}" if above in host.refused else _NO_KUBELET
         yield from (not_looked_at(subject, reason) for subject in (DIRECTORY, POD_RESOURCES, CHECKPOINT))
         return
+    if facts.torn and facts.device_plugins is False:
+        yield _writes_anew(facts, facts.torn, f"{facts.torn} is no JSON, and with such a file no kubelet starts", node)
     restart = with_service(facts, "systemctl restart")
     yield _socket(
         DIRECTORY,
@@ -123,21 +143,25 @@ def judge_kubelet(facts: KubeletFacts, host: HostRoot, node: str) -> Iterator[Di
         listening=facts.pod_resources,
     )
     if facts.failure:
-        yield wrong(
-            CHECKPOINT,
-            facts.failure,
-            drained(
-                node,
-                f"run {with_service(facts, 'systemctl stop')}, remove kubelet_internal_checkpoint in "
-                f"{PLUGIN_DIRECTORY}, and run {with_service(facts, 'systemctl start')}: the kubelet then writes the "
-                "file anew",
-            ),
-        )
+        yield _writes_anew(facts, f"kubelet_internal_checkpoint in {PLUGIN_DIRECTORY}", facts.failure, node)
     elif facts.listed or facts.held:
         resources = ", ".join(f"{name} ({count} healthy)" for name, count in facts.listed) or "none"
         yield right(CHECKPOINT, f"resources: {resources}; {facts.held} devices in use")
     else:
         yield right(CHECKPOINT, "no device is listed or in use")
+
+
+def _writes_anew(facts: KubeletFacts, file: str, found: str, node: str) -> Diagnosis:
+    """Return the line about a file of the kubelet that the kubelet writes anew where the file is missing."""
+    return wrong(
+        CHECKPOINT,
+        found,
+        drained(
+            node,
+            f"run {with_service(facts, 'systemctl stop')}, remove {file}, and run "
+            f"{with_service(facts, 'systemctl start')}: the kubelet then writes the file anew",
+        ),
+    )
 
 
 def _without_pod_resources(facts: KubeletFacts, restart: str) -> str:

@@ -495,6 +495,43 @@ def test_the_daemon_needs_the_device_of_the_operator(text: str | None, said: str
     assert (line.remedy or "").startswith("delete the pod nvidia-container-toolkit-daemonset on this node")
 
 
+def test_a_kernel_without_the_controller_memory_comes_before_the_kubelet(short_path: Path) -> None:
+    """The kubelet cannot start before the kernel has the controller, so its line comes later."""
+    controllers = HostDescription({"/sys/fs/cgroup/cgroup.controllers": "cpuset cpu io pids\n"})
+    for host in (K3S, WITHOUT_GPU):
+        dead = host.without(f"{PLUGIN_DIRECTORY}/kubelet.sock", "/var/lib/kubelet/pod-resources/kubelet.sock")
+        _, report = examined(dead + controllers, short_path / str(len(host.files)))
+        first, *others = wrong_lines(report)
+        assert (first.subject, "memory is missing" in first.found) == ("control groups", True)
+        assert "cgroup_enable=memory" in (first.remedy or "")
+        assert [line.subject for line in others] == ["kubelet, device plugins", "kubelet, pod-resources"]
+        assert [line.subject for line in report.lines].count("control groups") == 1
+
+
+def test_a_torn_file_of_prepared_claims_keeps_the_kubelet_from_starting(short_path: Path) -> None:
+    """The line comes before that of the sockets; a kubelet that runs has read the file."""
+    torn = KUBEADM_CONTAINERD_2 + HostDescription({"/var/lib/kubelet/dra_manager_state": '{"v1":'})
+    _, report = examined(torn, short_path / "alive")
+    assert wrong_lines(report) == []
+    _, report = examined(torn.without(f"{PLUGIN_DIRECTORY}/kubelet.sock"), short_path / "dead")
+    line = wrong_lines(report)[0]
+    assert line.found.startswith("/var/lib/kubelet/dra_manager_state is no JSON")
+    assert "remove /var/lib/kubelet/dra_manager_state, and run `systemctl start kubelet`" in (line.remedy or "")
+
+
+def test_the_operator_brings_the_driver_that_is_not_loaded(short_path: Path) -> None:
+    """Where its pod is on the node, nobody has to install a driver, and the libraries come with the module."""
+    parts = ("/proc/driver", "/sys/module/nvidia", "/run/nvidia", "/sys/bus/pci/drivers/nvidia")
+    links = [path for path in OPERATOR_25_10.links if path.startswith("/sys/bus/pci")]
+    source = hidden()
+    _, report = examined(OPERATOR_25_10.without(*parts, *links), short_path, CDI, source)
+    line = next(line for line in wrong_lines(report) if line.subject == "driver (kernel)")
+    assert (line.remedy or "").startswith("see the state and the log of the pod nvidia-driver-daemonset")
+    for subject in ("driver (libraries)", "GPUs on the PCI bus"):
+        (line,) = [line for line in report.lines if line.subject == subject]
+        assert (line.judgement, "driver (kernel) first" in line.found) == ("notLookedAt", True), line.found
+
+
 @pytest.mark.parametrize("needs", [ENVVAR, CDI, MPS], ids=["envvar", "cdi", "mps"])
 def test_containers_need_the_library_of_cuda(needs: ConfigNeeds, short_path: Path) -> None:
     """A driver without CUDA's library, or with that of another driver, serves no program; NVML works without."""
