@@ -55,6 +55,8 @@ _ONE_TOO_MANY = "remove one of the files that describe the same devices: the one
 _STAYS_WRONG = (
     "doctor does not see the runtime classes of pods, so doctor goes on calling this line wrong then, which is no fault"
 )
+_NODES = "/dev/nvidia"
+"""The beginning of the paths of the driver's device nodes, which nvidia-modprobe(1) makes when a program needs one."""
 _NAMES_TO_SHOW = 3
 _HOOK_PROGRAMS = frozenset({"nvidia-cdi-hook", "nvidia-ctk"})
 
@@ -65,7 +67,7 @@ class CdiFile(Struct, frozen=True):
     hooks: tuple[str, ...] = ()
     """What the hooks do, such as `update-ldcache`."""
     missing: tuple[str, ...] = ()
-    """Programs of hooks and files of mounts that are not on the node; such a container cannot start."""
+    """Programs of hooks, files of mounts and device nodes that are not on the node; such a container cannot start."""
 
 
 class CdiFacts(Struct, frozen=True):
@@ -119,7 +121,10 @@ def _beside_devices(host: HostRoot, file: str) -> CdiFile:
     edits = [table(each, "containerEdits") for each in (document, *_tables(table(document).get("devices")))]
     hooks = [hook for each in edits for hook in _tables(each.get("hooks"))]
     sources = [text(mount.get("hostPath")) for each in edits for mount in _tables(each.get("mounts"))]
-    paths = (*(text(hook.get("path")) for hook in hooks), *sources)
+    # A node with a number is made from that.
+    nodes = [node for each in edits for node in _tables(each.get("deviceNodes")) if not node.get("major")]
+    devices = [text(node.get("hostPath")) or text(node.get("path")) for node in nodes]
+    paths = (*(text(hook.get("path")) for hook in hooks), *sources, *devices)
     # The source of a mount of the kernel's file systems, such as tmpfs, is no path.
     needed = dict.fromkeys(path for path in paths if path.startswith("/"))
     return CdiFile(
@@ -301,7 +306,7 @@ def _of_kinds(look: SpecificationLook, kinds: Sequence[str], user: str) -> Diagn
         found = f"{', '.join(outdated)} names files that are not on the node: {some_of(gone, _NAMES_TO_SHOW)}"
         if look.driver.cuda is None and all(f"/{CUDA}." in path or path.endswith(f"/{CUDA}") for path in gone):
             return not_looked_at(SUBJECT, f"{found}; do what is said of {LIBRARIES} first, which brings these files")
-        by_daemon = all(look.writes_itself(file) for file in outdated)
+        by_daemon = not _are_nodes(gone) and all(look.writes_itself(file) for file in outdated)
         if by_daemon and not look.served:
             return not_looked_at(SUBJECT, f"{found}; the daemon of gpushare writes this file anew when it starts")
         return wrong(
@@ -312,12 +317,19 @@ def _of_kinds(look: SpecificationLook, kinds: Sequence[str], user: str) -> Diagn
     return right(SUBJECT, f"{len(there)} devices for {user}, of {', '.join(files)}; {_hooks(look, files.values())}")
 
 
+def _are_nodes(gone: Sequence[str]) -> bool:
+    """Return whether all missing files are device nodes of the driver."""
+    return all(path.startswith(_NODES) for path in gone)
+
+
 def _of_toolkit(look: SpecificationLook, gone: Sequence[str]) -> bool:
     """Return whether files that a specification names are missing in the toolkit, and nowhere else."""
     return all(path.rpartition("/")[0] == look.toolkit.directory for path in gone)
 
 
 def _why_gone(look: SpecificationLook, gone: Sequence[str]) -> str:
+    if _are_nodes(gone):
+        return "Nothing has made these device nodes since the boot"
     if _of_toolkit(look, gone):
         return f"The toolkit in {look.toolkit.directory} is not complete"
     return "The driver or the toolkit was changed after the specification was generated"
@@ -329,6 +341,12 @@ def _brings_back(look: SpecificationLook, kinds: Sequence[str], gone: Sequence[s
     A specification that is generated again names the same programs of the toolkit. `by_daemon` is the daemon's own
     file, if that is meant: the daemon looks for programs when it writes the file, and writes at its start.
     """
+    if _are_nodes(gone):
+        return (
+            "run `nvidia-smi` and `nvidia-modprobe -u -c=0` on the node, which make the device nodes, and `systemctl "
+            "enable --now nvidia-persistenced`, which has them made at each boot; where nodes are still missing, "
+            f"{generates(look)}"
+        )
     if _of_toolkit(look, gone) and not look.toolkit.replaced_by:
         return installs_again(look.toolkit)
     if by_daemon:

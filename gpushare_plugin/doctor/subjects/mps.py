@@ -18,12 +18,15 @@ from gpushare_plugin.doctor.node.host import HostRoot, locked
 from gpushare_plugin.doctor.node.needs import ConfigNeeds
 from gpushare_plugin.doctor.node.sockets import listens
 from gpushare_plugin.doctor.subjects.driver import OPERATORS_ROOT, DriverFacts
+from gpushare_plugin.doctor.subjects.operator import POD_LOGS
 from gpushare_plugin.doctor.subjects.plugins import OTHERS, PluginFacts
 from gpushare_plugin.gpus.exchange import ExchangeError, read_message
 from gpushare_plugin.mps.exchange import MpsRoot, MpsSettings, MpsStatus
 
 SUBJECT = "MPS"
 _PROGRAM = "nvidia-cuda-mps-control"
+_DAEMON_SET = "mps-control-daemon"
+"""The end of the name of the DaemonSet (NVIDIA/k8s-device-plugin, deployments/helm)."""
 _CONTROL = f"usr/bin/{_PROGRAM}"
 _RUN = (
     "run `gpushare mps` in a pod of this node: set mps.enabled=true of the chart, which runs it on nodes with "
@@ -48,6 +51,8 @@ class MpsFacts(Struct, frozen=True):
     """Pipes of MPS daemons that are not ours, paths of the node."""
     units: tuple[str, ...] = ()
     """The services of systemd that run an MPS control daemon, by name."""
+    of_daemon_set: bool = False
+    """Whether the node has a pod of NVIDIA's DaemonSet that runs an MPS control daemon."""
     left_over: tuple[str, ...] = ()
     """Pipes of MPS daemons that have ended, paths of the node."""
 
@@ -74,7 +79,15 @@ def read_mps(host: HostRoot, needs: ConfigNeeds, driver: DriverFacts) -> MpsFact
     # Where `gpushare mps` runs, this socket is that of its own control daemon.
     dead = [ours] if agent is False and host.is_socket(f"{ours}/control") and not listening else []
     left_over = (*(place for place in pipes if place not in others), *dead)
-    facts = MpsFacts(control, listening, agent, of_others=others, units=tuple(_units(host)), left_over=left_over)
+    facts = MpsFacts(
+        control,
+        listening,
+        agent,
+        of_others=others,
+        units=tuple(_units(host)),
+        of_daemon_set=_has_pod(host),
+        left_over=left_over,
+    )
     try:
         status = read_message(root.status, MpsStatus) or MpsStatus()
         wanted = read_message(root.wanted, MpsSettings) or MpsSettings()
@@ -92,6 +105,11 @@ def _units(host: HostRoot) -> Iterator[str]:
         for file in host.matching(f"{folder}/*mps*.service"):
             if _PROGRAM in host.line(file):
                 yield file.rpartition("/")[2]
+
+
+def _has_pod(host: HostRoot) -> bool:
+    """Return whether the node has the logs of a pod of NVIDIA's DaemonSet for MPS."""
+    return bool(host.names(POD_LOGS, f"*{_DAEMON_SET}-*"))
 
 
 def _control_below(root: str) -> str:
@@ -258,6 +276,12 @@ def _quits(facts: MpsFacts, places: Sequence[str]) -> str:
 def _ends_others(facts: MpsFacts, plugins: PluginFacts, places: Sequence[str]) -> str:
     """Return what ends the MPS control daemons with pipes in `places`, as an instruction."""
     quits = _quits(facts, places)
+    if facts.of_daemon_set:
+        return (
+            "turn MPS off in NVIDIA's device plugin (sharing.mps in its config), or delete the DaemonSet that `kubectl "
+            f"get daemonsets -A | grep {_DAEMON_SET}` shows, which would start the daemon again. Where a daemon still "
+            f"listens then, {quits}"
+        )
     if plugins.of_gpus:
         return f"where the MPS control daemon runs on after the item about {OTHERS}, {quits}"
     if plugins.unknown or plugins.ours is None:

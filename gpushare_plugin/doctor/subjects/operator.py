@@ -25,7 +25,8 @@ from gpushare_plugin.gpus.cdi.roots import OPERATORS_TOOLKIT
 SUBJECT = "NVIDIA's GPU operator"
 _VALIDATIONS = "/run/nvidia/validations"
 _READY = "-ready"
-_POD_LOGS = "/var/log/pods"
+POD_LOGS = "/var/log/pods"
+"""Where the kubelet keeps a directory with the logs of each pod of the node."""
 _POD = re.compile(r"_nvidia-(driver-daemonset|gpu-driver|container-toolkit-daemonset|operator-validator)-")
 """What the name of the directory with the logs of a pod of the operator has after the namespace."""
 _DRIVER_PODS, _TOOLKIT_PODS = frozenset({"driver-daemonset", "gpu-driver"}), frozenset({"container-toolkit-daemonset"})
@@ -91,9 +92,9 @@ def read_operator(host: HostRoot) -> OperatorFacts:
 
 def _pods(host: HostRoot) -> frozenset[str] | None:
     """Return which pods of the operator are on the node; None where the node does not show pods."""
-    if not host.is_directory(_POD_LOGS):
+    if not host.is_directory(POD_LOGS):
         return None
-    return frozenset(found[1] for name in host.names(_POD_LOGS) if (found := _POD.search(name)))
+    return frozenset(found[1] for name in host.names(POD_LOGS) if (found := _POD.search(name)))
 
 
 def judge_operator(facts: OperatorFacts, runtime: RuntimeFacts, toolkit: ToolkitFacts) -> Iterator[Diagnosis]:

@@ -135,11 +135,12 @@ def judge_plugins(
 def _of_gpus(facts: PluginFacts, node: str, *, operator: bool | None) -> Diagnosis:
     """Return the line about other plugins of NVIDIA GPUs."""
     makers = list(dict.fromkeys(maker for name in facts.of_gpus if (maker := _maker(name))))
+    serve = "serve" if len(makers) > 1 else "serves"
     resources = " or ".join(dict.fromkeys(maker.resources for maker in makers))
     return wrong(
         OTHERS,
-        f"{' and '.join(maker.name for maker in makers)} serves at {some_of(facts.of_gpus, _NAMES_TO_SHOW)}: both "
-        "plugins give the same GPUs to pods, and neither knows of the other's pods",
+        f"{' and '.join(maker.name for maker in makers)} {serve} at {some_of(facts.of_gpus, _NAMES_TO_SHOW)}: "
+        "they and gpushare give the same GPUs to pods, and none knows of the pods of another",
         f"end the pods of this node that have a GPU of the other plugin ({resources}), since gpushare does not know of "
         f"them, and then {'; and '.join(_removal(maker, node, operator=operator) for maker in makers)}",
     )

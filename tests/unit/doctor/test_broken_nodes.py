@@ -396,14 +396,14 @@ def linked(bus: str, driver: str) -> HostDescription:
             KUBEADM_CONTAINERD_1_7 + HostDescription(sockets=(f"{PLUGIN_DIRECTORY}/nvidia-gpu.sock",)),
             ENVVAR,
             "other device plugins",
-            "serves at nvidia-gpu.sock: both plugins give the same GPUs",
+            "serves at nvidia-gpu.sock: they and gpushare give the same GPUs",
             "delete its DaemonSet, or keep it off this node: HAMi's by `kubectl label node NODE gpu-`",
         ),
         (
             OPERATOR_24 + HostDescription(sockets=(f"{PLUGIN_DIRECTORY}/nvidia-gpu.sock",)),
             ENVVAR,
             "other device plugins",
-            "serves at nvidia-gpu.sock: both plugins give the same GPUs",
+            "serves at nvidia-gpu.sock: they and gpushare give the same GPUs",
             "kubectl label --overwrite node NODE nvidia.com/gpu.deploy.device-plugin=false",
         ),
         (
@@ -530,6 +530,27 @@ def test_the_operator_brings_the_driver_that_is_not_loaded(short_path: Path) -> 
     for subject in ("driver (libraries)", "GPUs on the PCI bus"):
         (line,) = [line for line in report.lines if line.subject == subject]
         assert (line.judgement, "driver (kernel) first" in line.found) == ("notLookedAt", True), line.found
+
+
+def test_device_nodes_of_a_specification_are_looked_for(short_path: Path) -> None:
+    """By CDI nobody makes them; NVIDIA's runtime makes them itself, so the config by variables needs none."""
+    host = KUBEADM_CONTAINERD_2.without(*(f"/dev/nvidia{name}" for name in ("0", "1", "ctl", "-uvm")))
+    _, report = examined(host, short_path / "cdi", CDI)
+    (line,) = wrong_lines(report)
+    assert "names files that are not on the node: /dev/nvidia" in line.found
+    assert (line.remedy or "").startswith("run `nvidia-smi` and `nvidia-modprobe -u -c=0` on the node")
+    _, report = examined(host, short_path / "variables")
+    assert wrong_lines(report) == []
+
+
+def test_the_daemon_set_of_nvidias_mps_goes_before_its_daemon(short_path: Path) -> None:
+    """A DaemonSet starts a daemon again that was told to quit."""
+    pod = "/var/log/pods/nvdp_nvdp-nvidia-device-plugin-mps-control-daemon-x1_4b1f6c2e-0000-4c00-8000-000000000003"
+    listening = HostDescription(sockets=("/run/nvidia/mps/nvidia.com/gpu/pipe/control",), directories=(pod,))
+    _, report = examined(KUBEADM_CONTAINERD_2 + listening, short_path, MPS)
+    (line,) = wrong_lines(report)
+    assert (line.remedy or "").startswith("turn MPS off in NVIDIA's device plugin")
+    assert "listens then, run `echo quit" in (line.remedy or "")
 
 
 @pytest.mark.parametrize("needs", [ENVVAR, CDI, MPS], ids=["envvar", "cdi", "mps"])
