@@ -6,6 +6,8 @@ from pathlib import Path
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.kube.client import NODES, Client
 from gpushare_plugin.node.daemon import Daemon, Membership, serve
+from gpushare_plugin.testing.claims.errors import AllocationError
+from gpushare_plugin.testing.kubelet import Pod
 from tests.cluster.tasks import alongside
 from tests.moving import MovedLoop
 from tests.node.claims.node import DRIVER, SLICES, ClaimNode, claim_node
@@ -43,6 +45,15 @@ async def passes(loop: MovedLoop, client: Client, seconds: float) -> None:
         await client.list(NODES, NODE)
 
 
+def scheduled(node: ClaimNode, pod: Pod) -> bool:
+    """Return whether a pod gets its devices now; kube-scheduler tries again, too."""
+    try:
+        node.scheduler.schedule(pod)
+    except AllocationError:
+        return False
+    return True
+
+
 async def idle(folder: Path, loop: MovedLoop) -> None:
     """Have a claim prepared, let an hour pass, and see that the daemon still mends ResourceSlices."""
     async with claim_node(folder) as node, Client(node.server.kubeconfig(folder / "test.conf")) as client:
@@ -50,9 +61,8 @@ async def idle(folder: Path, loop: MovedLoop) -> None:
         async with alongside(serve(daemon(node))):
             await node.kubelet.wait_for(lambda kubelet: DRIVER in kubelet.connected_drivers)
             # The kubelet deletes all ResourceSlices of the node once after its start.
-            await until(lambda: node.wiped and node.free)
             pod = node.pod("pod", {"memory": "10Gi"})
-            node.scheduler.schedule(pod)
+            await until(lambda: node.wiped and scheduled(node, pod))
             await node.kubelet.admit(pod)
             await until(lambda: node.claim(pod)["status"].get("devices"))
             await passes(loop, client, SETTLING)

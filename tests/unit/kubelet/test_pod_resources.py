@@ -102,7 +102,8 @@ async def test_an_answer_that_is_no_message_is_told_in_words(
     async with answering_bytes(short_path, answer) as socket:
         with pytest.raises(PodResourcesError, match=f"{socket} returned an answer that is not a list of pods"):
             await list_pods(socket)
-    assert caplog.records == []
+    # The thread of gRPC may still call the closed event loop of an earlier test, whose record is not of this answer.
+    assert [each for each in caplog.records if "PollerCompletionQueue" not in each.getMessage()] == []
 
 
 async def test_a_missing_socket_is_told_as_such(short_path: Path) -> None:
