@@ -96,8 +96,8 @@ class Explainer:
     async def short(self, waiting: WaitingPod, now: datetime) -> ShortVerdict:
         """Return the verdict on a pod, which names no other pod; pods that are alike have one verdict."""
         pod, told = waiting.pod, self._told(waiting, now)
-        alike = (essence(pod.request), pod.owner, pod.priority, pod.ending, pod.gates, told.waits, told.slices)
-        key = (self._picture.revision.value, *(waiting.claims and (pod.uid,)), *alike)
+        alike = (essence(pod.request), pod.needs.constraints, pod.owner, pod.priority, pod.ending, pod.gates)
+        key = (self._picture.revision.value, *(waiting.claims and (pod.uid,)), *alike, told.waits, told.slices)
         if (kept := self._short.get(key)) is None:
             found = await self._steps(waiting, told, self._claims(waiting), whole=False)
             fits = any(each.fits for each in found.nodes)

@@ -78,7 +78,8 @@ def _head(explained: Explanation) -> Iterator[str]:
 
 
 def _pending(explained: Explanation) -> Iterator[str]:
-    fitting = [node for node in explained.nodes if node.fits]
+    fitting = [node for node in explained.nodes if node.fits and not node.also]
+    elsewhere = [node for node in explained.nodes if node.fits and node.also]
     misfits = [node for node in explained.nodes if not node.fits]
     if explained.slices:
         yield ""
@@ -93,6 +94,9 @@ def _pending(explained: Explanation) -> Iterator[str]:
         yield "The cluster has no node."
     if fitting:
         yield from _fits(explained, fitting)
+    if elsewhere:
+        yield Headed(f"{_nodes(len(elsewhere))} with room on GPUs, where the pod does not go:")
+        yield from _reasons(elsewhere)
     if misfits:
         yield from _misfits(explained, misfits)
     if explained.notes:
@@ -105,13 +109,25 @@ def _fits(explained: Explanation, fitting: Sequence[NodeVerdict]) -> Iterator[st
     fits = "Would fit, but for what no node offers," if explained.not_offered else "Fits"
     yield Headed(f"{fits} on {len(fitting):,} of {len(explained.nodes):,} nodes, by its GPUs:")
     shown = fitting[:MOST_NODES]
-    yield from (f"  {node.node}: {_place(node)} (score {node.score}{_loses(node)}){_also(node)}" for node in shown)
+    yield from (f"  {node.node}: {_place(node)} (score {node.score}{_loses(node)})" for node in shown)
     if len(fitting) > len(shown):
         yield f"  … and {len(fitting) - len(shown):,} more; -o json shows all"
     if not explained.not_offered:
         yield "  If it still waits, the scheduler has another reason; `kubectl describe pod` shows its last one."
         if len(explained.nodes) > _ALL_ASKED:
             yield f"  Or kube-scheduler has not asked about {'it' if len(fitting) == 1 else 'them'}: {_SAMPLE}"
+
+
+def _reasons(nodes: Sequence[NodeVerdict]) -> Iterator[str]:
+    """Yield why nodes do not take the pod, GPUs aside, each reason with the number of its nodes."""
+    counts = Counter(", ".join(node.also) for node in nodes)
+    for reason, count in counts.most_common():
+        names = [node.node for node in nodes if ", ".join(node.also) == reason]
+        yield f"  {_nodes(count)}: {reason}: {some_of(names, _MOST_NAMES)}"
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count:,} nodes"
 
 
 def _loses(node: NodeVerdict) -> str:
@@ -140,8 +156,7 @@ def _causes(misfits: Sequence[NodeVerdict]) -> Iterator[str]:
         same = [node for node in misfits if (node.cause or "") == cause]
         missing = [node.missing for node in same if node.missing is not None and not _is_unwanted(node)]
         least = f"; {'at least ' if min(missing) < max(missing) else ''}{min(missing)} missing" if missing else ""
-        nodes = "1 node" if count == 1 else f"{count:,} nodes"
-        yield f"  {nodes}: {cause}{least}: {some_of([node.node for node in same], _MOST_NAMES)}"
+        yield f"  {_nodes(count)}: {cause}{least}: {some_of([node.node for node in same], _MOST_NAMES)}"
 
 
 def _is_unwanted(node: NodeVerdict) -> bool:

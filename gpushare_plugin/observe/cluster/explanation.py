@@ -23,6 +23,7 @@ from gpushare_plugin.ledger.annotations import (
     read_promise,
 )
 from gpushare_plugin.ledger.cluster import ClusterAccount
+from gpushare_plugin.ledger.kube_scheduler import constraints_refusal
 from gpushare_plugin.ledger.node import GPU_COUNT, Node, OfferedGpu
 from gpushare_plugin.ledger.occupancy import NodeAccount, Placed, locate
 from gpushare_plugin.ledger.packed import NodeLoss
@@ -31,7 +32,7 @@ from gpushare_plugin.ledger.refusal import Shortage
 from gpushare_plugin.ledger.request import ANY_GPU, PodRequest, Wishes
 from gpushare_plugin.ledger.standing import ExtenderStanding
 from gpushare_plugin.ledger.verdicts import Fit, Misfit, NodeMisfit
-from gpushare_plugin.ledger.victims import VictimCandidates
+from gpushare_plugin.ledger.victims import EvictionCosts, VictimCandidates
 from gpushare_plugin.observe.cluster.deciding import deciding
 from gpushare_plugin.observe.cluster.limits import ContainerLimit, container_limits
 from gpushare_plugin.observe.cluster.report import CORDONS_NOT_READ, unit_name
@@ -122,7 +123,7 @@ class NodeVerdict(Part, frozen=True, kw_only=True):
     unplaced: int = 0
     """The units of the resource held on unknown GPUs."""
     also: tuple[str, ...] = ()
-    """Further reasons why the node takes no new pods: not ready, cordoned."""
+    """Reasons why the node does not take the pod, GPUs aside: not ready, cordoned, a taint, node selector, affinity."""
 
 
 class Unoffered(Part, frozen=True, kw_only=True):
@@ -332,29 +333,31 @@ def _verdicts(
 ) -> Iterator[NodeVerdict | None]:
     """Yield the verdict of each node: fitting nodes, the best first, then nodes by missing units, the fewest first.
 
-    None is a step without a verdict.
+    Nodes that do not take the pod, GPUs aside, come after others. None is a step without a verdict.
     """
     names = list(account.nodes)
+    also = {name: reasons for name, node in account.nodes.items() if (reasons := _also(node, pod))}
     verdicts = dict(account.fits_pod(pod, names))  # the account changes its own
     fitting = [name for name in names if isinstance(verdicts[name], Fit)]
     found = {name: losses.get(name) or NodeLoss(math.inf, _score(verdicts[name])) for name in fitting}
-    for name in sorted(fitting, key=lambda name: (-found[name].score, found[name].loss, name)):
+    for name in sorted(fitting, key=lambda name: (name in also, -found[name].score, found[name].loss, name)):
         loss = round(found[name].loss, 3) if name in losses else None
-        also = _also(account.node_named(name))
-        fit = NodeVerdict(node=name, fits=True, score=found[name].score, loss=loss, also=also)
+        fit = NodeVerdict(node=name, fits=True, score=found[name].score, loss=loss, also=also.get(name, ()))
         with suppress(PlacementError):  # where the account has changed since the last step
             yield _placed_on(account, pod, fit) if whole else fit
     misfits = {name: verdict for name in names if isinstance(verdict := verdicts[name], Misfit)}
-    for name in list(misfits) if whole else deciding(account, pod.request, sorted(misfits)):
+    taking = sorted(misfits.keys() - also) or sorted(misfits)
+    for name in list(misfits) if whole else deciding(account, pod.request, taking):
         if isinstance(verdict := account.fit_pod(pod, name), Misfit):
             misfits[name] = verdict
         else:  # where the account has changed since the first look
             del misfits[name]
         yield None
-    order = sorted(misfits, key=lambda name: (*_missing(misfits[name]), name))
+    order = sorted(misfits, key=lambda name: (name in also, *_missing(misfits[name]), name))
     for number, name in enumerate(order):
         node, cured = account.node_named(name), whole and number < _MOST_CURED
-        yield _misfit(account, node, pod, misfits[name], cured=cured, whole=whole)
+        judged = _misfit(account, node, pod, misfits[name], cured=cured, whole=whole)
+        yield replace(judged, also=also.get(name, ()))
 
 
 def _missing(misfit: Misfit) -> tuple[bool, int]:
@@ -378,9 +381,11 @@ def _placed_on(account: ClusterAccount, pod: Pod, fit: NodeVerdict) -> NodeVerdi
     return replace(fit, place=place.containers, indexes={share.gpu: known[share.gpu] for share in place.shares})
 
 
-def _also(node: Node) -> tuple[str, ...]:
-    found = ["the node is not ready"] if not node.ready else []
-    return (*found, *(["the node is cordoned"] if node.unschedulable else []))
+def _also(node: Node, pod: Pod) -> tuple[str, ...]:
+    """Return why a node does not take a pod, GPUs aside, as kube-scheduler judges."""
+    found = () if node.ready else ("the node is not ready",)
+    refusal = constraints_refusal(pod.needs.constraints, node)
+    return found if refusal is None else (*found, refusal.summary)
 
 
 def _misfit(  # noqa: PLR0913 - the last two say how much is told
@@ -388,7 +393,7 @@ def _misfit(  # noqa: PLR0913 - the last two say how much is told
 ) -> NodeVerdict:
     request = pod.request
     reason = misfit.reason if whole else None
-    about = NodeVerdict(node=node.name, fits=False, cause=misfit.summary, reason=reason, also=_also(node))
+    about = NodeVerdict(node=node.name, fits=False, cause=misfit.summary, reason=reason)
     if not isinstance(misfit, NodeMisfit):
         for name, amount in request.amounts.items():
             if misfit.summary == f"the node does not offer {name}":
@@ -399,7 +404,9 @@ def _misfit(  # noqa: PLR0913 - the last two say how much is told
     ending = None
     if cured and misfit.curable:
         there = account.account_of(node.name).pods
-        found = account.victims(pod, node.name, VictimCandidates(certain=(), others=there))
+        resource = misfit.account.offer.resource
+        costs = EvictionCosts(lambda each: (each.priority, each.request.amounts.get(resource, 0)))
+        found = account.victims(pod, node.name, VictimCandidates(certain=(), others=there, costs=costs))
         ending = tuple(each.label for each in there if each in found) if found else None
     return replace(
         about,

@@ -23,14 +23,17 @@ def _verdicts(explained: Explanation, of_claims: str) -> Iterator[str]:
     if explained.state == "placed":
         yield _placed(explained, of_claims)
     yield from _before_gpus(explained)
-    misfits = [node for node in explained.nodes if not node.fits]
-    if misfits and len(misfits) == len(explained.nodes):
+    taking = [node for node in explained.nodes if not node.also]
+    if explained.nodes and not taking:
+        yield _not_taken(explained)
+    misfits = [node for node in taking if not node.fits]
+    if misfits and len(misfits) == len(taking):
         yield _misfits(explained, misfits)
     if explained.slices:
         yield explained.slices[0]
     if of_claims:
         yield of_claims
-    yield _fits(explained, len(explained.nodes) - len(misfits))
+    yield _fits(explained, len(taking) - len(misfits))
 
 
 def _before_gpus(explained: Explanation) -> Iterator[str]:
@@ -61,8 +64,22 @@ def _fits(explained: Explanation, count: int) -> str:
     return f"{fits}, and waits for another reason{below}"
 
 
+def _not_taken(explained: Explanation) -> str:
+    """Return what keeps a pod from all nodes, GPUs aside."""
+    causes = Counter(cause for node in explained.nodes for cause in node.also)
+    cause, count = causes.most_common(1)[0]
+    return f"No node takes the pod, whatever its GPUs: {cause} ({count:,} of {len(explained.nodes):,} nodes)"
+
+
+def _among(explained: Explanation) -> str:
+    """Return which nodes a sentence on all GPUs is about, where these are not all nodes of the cluster."""
+    taking = sum(not node.also for node in explained.nodes)
+    nodes = "only node that takes" if taking == 1 else f"{taking:,} nodes that take"
+    return "" if taking == len(explained.nodes) else f" of the {nodes} the pod"
+
+
 def _misfits(explained: Explanation, misfits: Sequence[NodeVerdict]) -> str:
-    """Return what keeps a pod from all nodes."""
+    """Return what keeps a pod from all nodes that take it, GPUs aside."""
     if explained.wishes_problem:
         return explained.wishes_problem
     near = [node for node in misfits if node.gpus]
@@ -74,34 +91,35 @@ def _misfits(explained: Explanation, misfits: Sequence[NodeVerdict]) -> str:
     size = max((gpu.free + gpu.missing for _, gpu in gpus if gpu.missing), default=0)
     if size <= 1:
         # What counts is the sum of a node, or the GPUs that are left to other containers of the pod.
-        return f"No node has room for the pod: {near[0].node} lacks least, {near[0].missing} units of {resource}"
+        least = f"{near[0].node} lacks least, {near[0].missing} units of {resource}"
+        return f"No node{_among(explained)} has room for the pod: {least}"
     return _by_gpu(explained, size, resource, [each for each in gpus if each[1].wanted])
 
 
 def _by_gpu(explained: Explanation, size: int, resource: str, gpus: Sequence[tuple[NodeVerdict, GpuVerdict]]) -> str:
     """Return why no GPU that the pod wants gives it `size` units."""
     if not gpus:
-        return "No GPU of this cluster is one that the annotations of the pod want"
-    largest = max(gpu.units for _, gpu in gpus)
+        return f"No GPU{_among(explained) or ' of this cluster'} is one that the annotations of the pod want"
+    among, largest = _among(explained), max(gpu.units for _, gpu in gpus)
     if size > largest:
         more = "several" if explained.gpu_count == 1 else "more"
         others = f", or for {more} GPUs by {GPU_COUNT}" if resource == GPU_MEMORY else ""
         wanted = "" if all(gpu.wanted for node in explained.nodes for gpu in node.gpus) else " that the pod wants"
         most = largest * explained.gpu_count
-        larger = f"No GPU of this cluster{wanted} is larger than {largest} units of {resource}"
+        larger = f"No GPU{among or ' of this cluster'}{wanted} is larger than {largest} units of {resource}"
         return f"{larger}; ask for {most} at most{others}"
     large = [(node, gpu) for node, gpu in gpus if gpu.units >= size]
     usable = [(node, gpu) for node, gpu in large if gpu.reason is None]
     if not usable:
         reasons = Counter((gpu.reason or "").partition(":")[0] for _, gpu in large)
-        return f"No GPU with {size} units of {resource} can be used now: {reasons.most_common(1)[0][0]}"
+        return f"No GPU{among} with {size} units of {resource} can be used now: {reasons.most_common(1)[0][0]}"
     if explained.gpu_count > 1:
-        free = f"No node has {explained.gpu_count} GPUs with {size} units of {resource} free each"
+        free = f"No node{among} has {explained.gpu_count} GPUs with {size} units of {resource} free each"
         return f"{free}; the pod fits when others end"
     node, gpu = max(usable, key=lambda each: each[1].free)
     less = f", or if it asks for {gpu.free} at most" if gpu.free > 0 else ""
     return (
-        f"No GPU has {size} units of {resource} free now; the most is {max(0, gpu.free)}, on GPU{gpu.index} of "
+        f"No GPU{among} has {size} units of {resource} free now; the most is {max(0, gpu.free)}, on GPU{gpu.index} of "
         f"{node.node}: the pod fits when others end{less}"
     )
 

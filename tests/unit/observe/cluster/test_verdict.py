@@ -6,6 +6,8 @@ import pytest
 
 from gpushare_plugin.core.effect import not_in_effect
 from gpushare_plugin.ledger.annotations import write_limits
+from gpushare_plugin.ledger.constraints import Constraints, shared_needs
+from gpushare_plugin.ledger.demand import Demand
 from gpushare_plugin.ledger.pod import Pod
 from gpushare_plugin.ledger.request import ContainerRequest, PodRequest
 from gpushare_plugin.ledger.standing import ExtenderStanding
@@ -73,6 +75,46 @@ def test_gpus_that_are_out_are_the_reason_where_only_they_are_large_enough() -> 
     assert said(cpu, memory(5)) == "No node offers aliyun.com/gpu-mem"
     assert said(full(), memory(10)).endswith(": the pod fits when others end, or if it asks for 7 at most")
     assert said(full(), memory(16)).endswith("; ask for 15 at most, or for several GPUs by aliyun.com/gpu-count")
+
+
+def selecting(units: int, **labels: str) -> Pod:
+    """Return a pod that asks for units on nodes with these labels."""
+    needs = shared_needs(Constraints(tuple(labels.items())), Demand({}))
+    return pod(memory(units), None, "selecting", needs=needs)
+
+
+def pools() -> Cluster:
+    """Return a cluster with a node of small GPUs in a pool, and two nodes of large GPUs, one of them not ready."""
+    cluster = Cluster()
+    cluster.node("small-1", recorded(gpu("small-1", 0, 24)), labels={"pool": "small"})
+    cluster.node("large-1", recorded(gpu("large-1", 0, 80)), labels={"pool": "large"})
+    cluster.node("large-2", recorded(gpu("large-2", 0, 80)), labels={"pool": "large"}, ready=False)
+    return cluster
+
+
+def test_gpus_of_nodes_that_do_not_take_the_pod_give_no_hope() -> None:
+    """Node selectors, taints, cordons and nodes that are not ready count before GPUs, as kube-scheduler judges."""
+    assert said(pools(), selecting(80, pool="small")) == (
+        "No GPU of the only node that takes the pod is larger than 24 units of aliyun.com/gpu-mem; ask for 24 at most, "
+        "or for several GPUs by aliyun.com/gpu-count"
+    )
+    assert said(pools(), selecting(8, pool="none")).startswith(
+        "No node takes the pod, whatever its GPUs: node selector: pool=none required"
+    )
+    assert said(pools(), selecting(30, pool="large")).startswith("The pod fits on 1 of 3 nodes by their GPUs, and")
+    printed = "\n".join(lines(explained(pools(), selecting(30, pool="large"))))
+    assert "Fits on 1 of 3 nodes, by its GPUs:\n  large-1: 30 aliyun.com/gpu-mem on GPU0" in printed
+    assert "1 node with room on GPUs, where the pod does not go:\n  1 node: the node is not ready: large-2" in printed
+
+
+def test_the_pod_with_fewest_units_is_named_that_would_have_to_end() -> None:
+    """Of single pods that are enough, the one that holds least."""
+    cluster = Cluster()
+    cluster.node("gpu-1", recorded(gpu("gpu-1", 0, 80), gpu("gpu-1", 1, 80)))
+    cluster.pod("large", 80, "gpu-1", on=0)
+    cluster.pod("small", 10, "gpu-1", on=1)
+    cluster.pod("other", 50, "gpu-1", on=1)
+    assert explained(cluster, memory(30)).nodes[0].ending == ("default/small",)
 
 
 def test_what_stands_below_is_pointed_to() -> None:
