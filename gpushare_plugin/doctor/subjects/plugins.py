@@ -22,6 +22,7 @@ from gpushare_plugin.doctor.node.diagnosis import Diagnosis, not_looked_at, righ
 from gpushare_plugin.doctor.node.host import HostRoot, locked
 from gpushare_plugin.doctor.node.sockets import listens
 from gpushare_plugin.doctor.subjects.kubelet import CHECKPOINT, PLUGIN_DIRECTORY, KubeletFacts
+from gpushare_plugin.doctor.subjects.operator import POD_LOGS
 from gpushare_plugin.kubelet.device_plugin.directory import KUBELET_SOCKET, LOCK_FILE, SOCKET_PREFIX
 
 OURS, OTHERS = "gpushare", "other device plugins"
@@ -67,6 +68,8 @@ _OF_GPUS = {
     ),
 }
 _NAMES_TO_SHOW = 5
+_POD = re.compile(r"([^_]+)_(gpushare-[a-z0-9]{5})_")
+"""The directory of the logs of a pod of the chart's DaemonSet: namespace, name and UID (pkg/kubelet/kuberuntime)."""
 
 
 class PluginFacts(Struct, frozen=True):
@@ -80,6 +83,8 @@ class PluginFacts(Struct, frozen=True):
     """Sockets of plugins of other devices, and of plugins that do not listen."""
     unknown: tuple[str, ...] = ()
     """The sockets of these at which a plugin listens that may be of any devices."""
+    pod: str = ""
+    """The daemon's pod on the node, as namespace/name; empty where none is seen."""
 
 
 def read_plugins(host: HostRoot) -> PluginFacts:
@@ -97,6 +102,7 @@ def read_plugins(host: HostRoot) -> PluginFacts:
         tuple(of_gpus),
         tuple(name for name in others if name not in of_gpus),
         tuple(name for name in listening if name not in of_gpus),
+        next((f"{found[1]}/{found[2]}" for name in host.names(POD_LOGS) if (found := _POD.match(name))), ""),
     )
 
 
@@ -118,6 +124,14 @@ def judge_plugins(
         return
     if facts.ours:
         yield right(OURS, "the daemon runs on this node; `gpushare list` in its pod shows what it offers")
+    elif facts.pod:
+        namespace, _, pod = facts.pod.partition("/")
+        yield wrong(
+            OURS,
+            f"its pod {facts.pod} is on this node, and the daemon does not run",
+            f"mend what else is wrong; then `kubectl -n {namespace} describe pod {pod}` and `kubectl -n {namespace} "
+            f"logs {pod} --previous` say why. docs/cdi.md, The daemon's own GPUs, says how the pod gets the GPUs",
+        )
     else:
         yield not_looked_at(
             OURS, "the daemon does not run on this node (yet), which is no fault; start it once nothing is wrong"

@@ -1330,6 +1330,23 @@ def test_what_is_done_about_a_missing_program_leads_in_no_circle(short_path: Pat
     assert f"(a) where NVIDIA's operator runs, {log}. (b) where the operator is gone, remove" in said[2]
 
 
+def test_with_cdi_too_the_daemon_keeps_a_handler(short_path: Path) -> None:
+    """The handler of an operator that is gone is replaced, because the daemon may get the GPUs by the handler."""
+    _, report = examined(without_operator(OPERATOR_24.without("/usr/local/nvidia")), short_path, CDI)
+    (line,) = [line for line in wrong_lines(report) if line.subject == "NVIDIA's runtime"]
+    assert ". Then install NVIDIA's container toolkit" in (line.remedy or "")
+    assert (line.remedy or "").endswith("(docs/cdi.md, The daemon's own GPUs)")
+
+
+def test_a_daemon_that_does_not_stay_up_is_no_daemon_to_come(short_path: Path) -> None:
+    """Its pod is on the node: the log of the pod is named. Other pods of gpushare are no daemon."""
+    for number, (pod, expected) in enumerate((("gpushare-x7k2p", True), ("gpushare-extender-x7k2p", False))):
+        logs = f"/var/log/pods/kube-system_{pod}_4b1f6c2e-0000-4c00-8000-000000000003"
+        _, report = examined(KUBEADM_CONTAINERD_2 + HostDescription(directories=(logs,)), short_path / f"{number}")
+        found = [line.remedy or "" for line in wrong_lines(report)]
+        assert [f"kubectl -n kube-system logs {pod} --previous" in each for each in found] == [True] * expected
+
+
 @pytest.mark.parametrize("name", ["config-v3.toml.tmpl", "config.toml.tmpl"])
 def test_a_handler_of_a_template_is_removed_from_the_template(name: str, short_path: Path) -> None:
     """K3s makes its configuration of a template at each start, so a handler of the template would come back."""

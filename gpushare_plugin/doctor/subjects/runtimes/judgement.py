@@ -163,7 +163,8 @@ def _without_program(
         install = f"{install}, and {runtime.adds_nvidia}"
     if any(program.startswith(OPERATORS_TOOLKIT) for program in gone.values()):
         log = f"see the log of its pod {OPERATORS_POD} on this node"
-        without = f"{remove}. Then {install}" if needs.runtime else remove
+        of_daemon = ", unless the daemon gets the GPUs without a handler (docs/cdi.md, The daemon's own GPUs)"
+        without = f"{remove}. Then {install}{'' if needs.runtime else of_daemon}"
         if operator.runs is None:
             ways = (f"where NVIDIA's operator runs, {log}", f"where the operator is gone, {without}")
             return wrong(HANDLER, found, one_of(*ways))
