@@ -8,6 +8,7 @@ from typing import Any
 
 from gpushare_plugin.kube.client import Client
 from gpushare_plugin.testing.claims import ClaimScheduler
+from gpushare_plugin.testing.claims.pools import offered
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import ClaimEntry, Container, EmbeddedKubelet, Pod, PrepareError, StartedContainer
 from gpushare_plugin.testing.kubelet.dra_manager import Dra, NodeApi
@@ -130,8 +131,9 @@ class ClaimNode:
 
     @property
     def free(self) -> list[Object]:
-        """The devices in the ResourceSlices of the node that have no taint."""
-        return [each for each in self.published if not each.get("taints")]
+        """The devices that pods can get: without taints, in complete pools, as the allocator sees them."""
+        found = offered(self.server.store.find(SLICES), NODE)
+        return [each.device for each in found if not each.device.get("taints")]
 
     @property
     def published(self) -> list[Object]:
