@@ -44,6 +44,13 @@ def refusal(pod: Pod, node: Node, used: Demand, without: Collection[str] = froze
     return constraints_refusal(pod.needs.constraints, node) or room_refusal(pod.needs.demand, node, used, without)
 
 
+def reasons_beside_room(pod: Pod, node: Node) -> tuple[str, ...]:
+    """Return why a node takes no pod like this, whatever is free: the node is not ready, or does not admit the pod."""
+    unready = () if node.ready else ("the node is not ready",)
+    refusal = constraints_refusal(pod.needs.constraints, node)
+    return unready if refusal is None else (*unready, refusal.summary)
+
+
 def constraints_refusal(constraints: Constraints, node: Node) -> Refusal | None:
     """Return why a node does not admit pods with given constraints, free resources aside; None if admitted."""
     if admits(constraints, node):

@@ -10,7 +10,7 @@ from gpushare_plugin.kube.objects import ApiPod, Container, Metadata, PodSpec, R
 from gpushare_plugin.ledger.annotations import HAMI_MODELS, HAMI_NOT_MODELS
 from gpushare_plugin.ledger.cluster import ClusterAccount
 from gpushare_plugin.ledger.constraints import Toleration
-from gpushare_plugin.ledger.kube_scheduler import constraints_refusal
+from gpushare_plugin.ledger.kube_scheduler import reasons_beside_room
 from gpushare_plugin.ledger.node import GPU_CORES, GPU_COUNT, GPU_MEMORY, Node, OfferedResource
 from gpushare_plugin.ledger.occupancy import ONE_GPU_KINDS
 from gpushare_plugin.ledger.pod import Pod
@@ -136,7 +136,7 @@ def _mib(offer: OfferedResource) -> int:
 
 async def answer(account: ClusterAccount, pod: Pod) -> Fits:
     """Return what fits of a pod; other tasks have turns meanwhile."""
-    refused = {name: why for name, node in account.nodes.items() if (why := _refusal(pod, node)) is not None}
+    refused = {name: why[0] for name, node in account.nodes.items() if (why := reasons_beside_room(pod, node))}
     admitting = [name for name in account.nodes if name not in refused]
     verdicts = account.fits_pod(pod, admitting)
     fitting = sorted(
@@ -155,14 +155,6 @@ async def answer(account: ClusterAccount, pod: Pod) -> Fits:
         causes=tuple(_causes(causes))[:_MOST_CAUSES],
         count=await _count(account, pod, fitting),
     )
-
-
-def _refusal(pod: Pod, node: Node) -> str | None:
-    """Return why a node takes no such pod, GPUs aside."""
-    if not node.ready:
-        return "the node is not ready"
-    refusal = constraints_refusal(pod.needs.constraints, node)
-    return None if refusal is None else refusal.summary
 
 
 def _cause(verdict: Verdict, pod: Pod, node: Node) -> str:

@@ -1,9 +1,8 @@
 """An explanation of a pod in words: what it asks for, what each node lacks, and what would make it fit."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from gpushare_plugin.base.text import some_of
+from gpushare_plugin.base.text import amount_of, some_of
 from gpushare_plugin.observe.cluster.columns import Headed, Style, Table
 from gpushare_plugin.observe.cluster.explanation import Explanation, GpuVerdict, Granted, NodeVerdict
 
@@ -95,7 +94,7 @@ def _pending(explained: Explanation) -> Iterator[str]:
     if fitting:
         yield from _fits(explained, fitting)
     if elsewhere:
-        yield Headed(f"{_nodes(len(elsewhere))} with room on GPUs, where the pod does not go:")
+        yield Headed(f"{amount_of(len(elsewhere), 'node')} with room on GPUs, where the pod does not go:")
         yield from _reasons(elsewhere)
     if misfits:
         yield from _misfits(explained, misfits)
@@ -120,14 +119,18 @@ def _fits(explained: Explanation, fitting: Sequence[NodeVerdict]) -> Iterator[st
 
 def _reasons(nodes: Sequence[NodeVerdict]) -> Iterator[str]:
     """Yield why nodes do not take the pod, GPUs aside, each reason with the number of its nodes."""
-    counts = Counter(", ".join(node.also) for node in nodes)
-    for reason, count in counts.most_common():
-        names = [node.node for node in nodes if ", ".join(node.also) == reason]
-        yield f"  {_nodes(count)}: {reason}: {some_of(names, _MOST_NAMES)}"
+    for reason, same in _by_reason(nodes, lambda node: ", ".join(node.also)):
+        yield f"  {amount_of(len(same), 'node')}: {reason}: {some_of([node.node for node in same], _MOST_NAMES)}"
 
 
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count:,} nodes"
+def _by_reason(
+    nodes: Sequence[NodeVerdict], reason: Callable[[NodeVerdict], str]
+) -> Iterator[tuple[str, list[NodeVerdict]]]:
+    """Yield each reason with its nodes, the most common reason first."""
+    found: dict[str, list[NodeVerdict]] = {}
+    for node in nodes:
+        found.setdefault(reason(node), []).append(node)
+    yield from sorted(found.items(), key=lambda each: -len(each[1]))
 
 
 def _loses(node: NodeVerdict) -> str:
@@ -151,12 +154,10 @@ def _misfits(explained: Explanation, misfits: Sequence[NodeVerdict]) -> Iterator
 
 def _causes(misfits: Sequence[NodeVerdict]) -> Iterator[str]:
     """Yield each cause with the number of its nodes and the fewest missing units of these nodes."""
-    counts = Counter(node.cause or "" for node in misfits)
-    for cause, count in counts.most_common():
-        same = [node for node in misfits if (node.cause or "") == cause]
+    for cause, same in _by_reason(misfits, lambda node: node.cause or ""):
         missing = [node.missing for node in same if node.missing is not None and not _is_unwanted(node)]
         least = f"; {'at least ' if min(missing) < max(missing) else ''}{min(missing)} missing" if missing else ""
-        yield f"  {_nodes(count)}: {cause}{least}: {some_of([node.node for node in same], _MOST_NAMES)}"
+        yield f"  {amount_of(len(same), 'node')}: {cause}{least}: {some_of([node.node for node in same], _MOST_NAMES)}"
 
 
 def _is_unwanted(node: NodeVerdict) -> bool:

@@ -23,7 +23,7 @@ from gpushare_plugin.ledger.annotations import (
     read_promise,
 )
 from gpushare_plugin.ledger.cluster import ClusterAccount
-from gpushare_plugin.ledger.kube_scheduler import constraints_refusal
+from gpushare_plugin.ledger.kube_scheduler import reasons_beside_room
 from gpushare_plugin.ledger.node import GPU_COUNT, Node, OfferedGpu
 from gpushare_plugin.ledger.occupancy import NodeAccount, Placed, locate
 from gpushare_plugin.ledger.packed import NodeLoss
@@ -336,7 +336,7 @@ def _verdicts(
     Nodes that do not take the pod, GPUs aside, come after others. None is a step without a verdict.
     """
     names = list(account.nodes)
-    also = {name: reasons for name, node in account.nodes.items() if (reasons := _also(node, pod))}
+    also = {name: reasons for name, node in account.nodes.items() if (reasons := reasons_beside_room(pod, node))}
     verdicts = dict(account.fits_pod(pod, names))  # the account changes its own
     fitting = [name for name in names if isinstance(verdicts[name], Fit)]
     found = {name: losses.get(name) or NodeLoss(math.inf, _score(verdicts[name])) for name in fitting}
@@ -379,13 +379,6 @@ def _placed_on(account: ClusterAccount, pod: Pod, fit: NodeVerdict) -> NodeVerdi
     place = account.place_pod(pod, fit.node)
     known = {gpu.name: gpu.index for each in account.account_of(fit.node).resources.values() for gpu in each.offer.gpus}
     return replace(fit, place=place.containers, indexes={share.gpu: known[share.gpu] for share in place.shares})
-
-
-def _also(node: Node, pod: Pod) -> tuple[str, ...]:
-    """Return why a node does not take a pod, GPUs aside, as kube-scheduler judges."""
-    found = () if node.ready else ("the node is not ready",)
-    refusal = constraints_refusal(pod.needs.constraints, node)
-    return found if refusal is None else (*found, refusal.summary)
 
 
 def _misfit(  # noqa: PLR0913 - the last two say how much is told
