@@ -1,4 +1,4 @@
-"""The report of a run: Markdown for `docs/real-gpus/`, with all versions that matter."""
+"""The report of a run: Markdown for `real_gpus/reports/`, with all versions that matter."""
 
 import platform
 from collections import Counter
