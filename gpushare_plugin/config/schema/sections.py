@@ -201,10 +201,7 @@ _BURST = (
     "Free memory that a container may also use: a multiple of the share, or a size. Needs driver limits and their "
     "agent. Default: the share."
 )
-_MPS_ISOLATION = (
-    "Limit of a share: MPS, or both the driver and MPS (here also `driver`). Of a list, the first that the node has. "
-    "Default: MPS."
-)
+_MPS_ISOLATION = "Limit of a share: MPS, or both the driver and MPS (here also `driver`). Default: MPS."
 _CHANNELS_TO_SHOW = 8
 _NO_CHANNELS = "but gpushare gives containers no IMEX channels; remove it."
 _DURATION = "a duration such as 60s, or infinite"
@@ -385,12 +382,11 @@ class Flags(_Optional):
     )
     mps_root: AbsolutePath = Field(
         default="/run/nvidia/mps",
-        description="MPS directory on the host, with `pipe`, `log` and `shm`.",
+        description="MPS directory on the host.",
     )
     mps_protocol: Annotated[MpsProtocol, Allowed("2, 3", {"enum": [2, 3]})] = Field(
         default=2,
-        description="Protocol of the MPS control daemon. 3 is experimental, needs driver 615, and has limits in the "
-        "MPS server.",
+        description="Protocol of the MPS control daemon; 3 is experimental, and needs driver 615.",
     )
     nvidia_driver_root: AbsolutePath = Field(
         default="/",
@@ -442,7 +438,7 @@ class _Matching(Section):
 class ResourcePattern(_Matching):
     """An entry of `resources.gpus` or `resources.migs`: the resource name of matching devices."""
 
-    name: NvidiaName = Field(description="Advertised name.")
+    name: NvidiaName = Field(description="Advertised name; without a match, GPUs are `nvidia.com/gpu`.")
 
 
 class GpuMemory(_Matching):
@@ -476,7 +472,7 @@ class ReplicatedResource(Section):
         description="`nvidia.com/gpu`, a MIG resource, or a name of `resources`."
     )
     rename: NvidiaName | None = Field(default=None, description="Another name for replicas.")
-    devices: ChosenDevices = Field(default=AllDevices(), description="Devices to replicate.")
+    devices: ChosenDevices = Field(default=AllDevices(), description="Devices of this entry.")
     replicas: Annotated[int, Field(ge=2)] = Field(description="Replicas of each device.")
 
 
@@ -485,8 +481,7 @@ class TimeSlicedResource(ReplicatedResource):
 
     isolation: ChosenTimeSlicedIsolation = Field(
         default=("none",),
-        description="Limit of a share, an equal part of memory: none, HAMi-core, or the driver's. Of a list, the "
-        "first that the node has.",
+        description="Limit of a share, an equal part of memory: none, HAMi-core, or the driver's.",
     )
     burst: ChosenBurst | None = Field(default=None, description=_BURST)
 
@@ -535,7 +530,7 @@ class Slices(Section):
         Slice,
         Allowed(SLICE_SIZE_ALLOWED, SLICE_SIZE_SCHEMA),
         Spelled(parse_slice, lambda size: size.name),
-    ] = Field(description="Size of a slice; a GPU's size is its usable memory rounded up to whole GiB.")
+    ] = Field(description="Size of a slice: 10gb is `nvidia.com/gpu-10gb`.")
     count: Annotated[int, Field(ge=1, le=MOST_MPS_CLIENTS)] = Field(
         default=1, description="Slices of this size on each GPU."
     )
@@ -544,7 +539,7 @@ class Slices(Section):
 class SizedDevices(Section):
     """An entry of `sharing.mps.sizes`: GPUs cut into slices of given sizes, as in nos."""
 
-    devices: ChosenDevices = Field(default=AllDevices(), description="GPUs to divide.")
+    devices: ChosenDevices = Field(default=AllDevices(), description="Devices of this entry.")
     slices: Annotated[tuple[Slices, ...], Field(strict=False, min_length=1)] = Field(
         description="Slices of each GPU; 10gb is advertised as `nvidia.com/gpu-10gb`.",
     )
@@ -592,7 +587,7 @@ class MemoryResource(Section):
         Allowed(MemoryUnit.allowed, MEMORY_UNIT_SCHEMA),
         Spelled(lambda value: value if isinstance(value, MemoryUnit) else MemoryUnit.parse(value), str),
     ] = Field(default=MemoryUnit(1024), validate_default=True, description="Memory of a unit.")
-    devices: ChosenDevices = Field(default=AllDevices(), description="GPUs to share by memory.")
+    devices: ChosenDevices = Field(default=AllDevices(), description="Devices of this entry.")
     placement: PolicyName = Field(
         default=DEFAULT_POLICY,
         description="GPU for a request: the fullest with enough units, the emptiest, or that where later requests "
@@ -756,8 +751,7 @@ class Dra(Section):
         str, Allowed(names.DRA_DRIVER_ALLOWED, text_like(names.DRA_DRIVER_PATTERN)), AfterValidator(names.dra_driver)
     ] = Field(
         default=names.DRA_DRIVER,
-        description="Name of the DRA driver, the same on all nodes. A change takes effect on a node after its last "
-        "claim.",
+        description="Name of the DRA driver, the same on all nodes.",
     )
     default: MemoryByDefault | None = Field(
         default=None,
@@ -765,8 +759,8 @@ class Dra(Section):
     )
     devices: ChosenDevices = Field(
         default=AllDevices(),
-        description="GPUs given by claim, shared as `sharing` says; the device plugin offers the others. Index of a "
-        "MIG instance: 0:1.",
+        description="GPUs given by claim; none without the section `dra`. The device plugin offers the others. Index "
+        "of a MIG instance: 0:1.",
     )
 
 

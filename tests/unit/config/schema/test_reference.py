@@ -8,6 +8,7 @@ import pytest
 
 from gpushare_plugin.config.loading.load import Loaded, load
 from gpushare_plugin.config.schema.fields import Kind, keys, sections
+from gpushare_plugin.config.schema.reference import NOTHING
 
 DOCUMENT, MIG = ((Path(__file__).parents[4] / "docs" / name).read_text() for name in ("configuration.md", "mig.md"))
 EXAMPLES, MIG_EXAMPLES = (re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) for text in (DOCUMENT, MIG))
@@ -19,6 +20,17 @@ def test_every_key_is_described() -> None:
         for key, field in keys(section).items():
             assert field.description, (*path, key)
             assert Kind.of(field.annotation, tuple(field.metadata)).allowed, (*path, key)
+
+
+def test_keys_that_do_nothing_are_named() -> None:
+    """The tables leave them out: the page names each, or its section."""
+    prose = DOCUMENT.partition("<!-- table -->")[0]
+    for path, section in sections():
+        for key, field in keys(section).items():
+            whole = (*path, key)
+            names = [".".join(map(str, whole[:length])) for length in range(1, len(whole) + 1)]
+            if field.description in NOTHING:
+                assert any(f"`{name}`" in prose for name in names), whole
 
 
 @pytest.mark.parametrize("example", [*EXAMPLES[:-1], *MIG_EXAMPLES])
