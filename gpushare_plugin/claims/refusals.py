@@ -22,14 +22,14 @@ REFUSALS: Mapping[RefusalReason, ClaimRefusal] = {
     ),
     "other-claim": ClaimRefusal(
         "The claim was made anew since the pod was scheduled.",
-        "Delete the pod; a new pod gets the new claim.",
+        "Delete the pod.",
     ),
     "not-allocated": ClaimRefusal(
         "The claim has no allocation for this node.",
         "Delete the pod, unless it ends already.",
     ),
     "malformed": ClaimRefusal(
-        "kube-scheduler writes no such allocation: an unreadable amount, more than 32 devices, an impossible name.",
+        "kube-scheduler writes no such allocation.",
         "Delete pod and claim. Find who else writes the `status` of claims.",
     ),
     "unknown-device": ClaimRefusal(
@@ -37,7 +37,7 @@ REFUSALS: Mapping[RefusalReason, ClaimRefusal] = {
         "Delete the pod, and a claim without template.",
     ),
     "other-way": ClaimRefusal(
-        "The GPU is shared in another way than when allocated, or the allocation is impossible (compute over 100).",
+        "The GPU is now shared in another way, or the allocation is impossible.",
         "Delete the pod, and a claim without template.",
     ),
     "beyond-gpu": ClaimRefusal(
@@ -45,12 +45,11 @@ REFUSALS: Mapping[RefusalReason, ClaimRefusal] = {
         "Delete the pod, and a claim without template.",
     ),
     "no-room": ClaimRefusal(
-        "Ended claims still hold the GPU after 10 seconds: a pod was deleted by force, the node was away, or a "
-        "record is damaged.",
-        "Wait until the named claims end. If they do not, look for containers that do not end, or at the named record.",
+        "Ended claims still hold the GPU, or a record is damaged.",
+        "Wait until the named claims end. If a claim stays, look for containers that do not end.",
     ),
     "not-served": ClaimRefusal(
-        "Nothing would limit the container now, after a wait of 10 seconds (20 for MPS namespaces).",
+        "Nothing would limit the container now.",
         "Wait if `gpushare mps` has just started; else follow the message.",
     ),
     "cannot-limit": ClaimRefusal(
@@ -59,15 +58,15 @@ REFUSALS: Mapping[RefusalReason, ClaimRefusal] = {
     ),
     "parameters": ClaimRefusal(
         "The claim or its DeviceClass has opaque parameters.",
-        "Remove them from `config`: the node's config says how GPUs are shared.",
+        "Remove the parameters from `config`.",
     ),
     "api": ClaimRefusal(
         "The API server does not answer, or denies reading the claim.",
         "Wait, or follow the message.",
     ),
     "files": ClaimRefusal(
-        "The claim's record or CDI specification cannot be written, or the record is newer than the daemon.",
-        "Mend what the message names, such as a full disk; update the daemon.",
+        "A file of the claim cannot be written, or is newer than the daemon.",
+        "Follow the message.",
     ),
 }
 """The reasons, in the order of the checks."""
