@@ -1,4 +1,4 @@
-"""What each signal does to programs that run long, as processes of their own: the table of docs/reliability.md."""
+"""What each signal does to programs that run long, as processes of their own: more than the table of docs/reliability.md has."""
 
 import asyncio
 import contextlib

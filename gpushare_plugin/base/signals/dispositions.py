@@ -1,4 +1,4 @@
-"""The effect of every signal that a program can handle; docs/reliability.md has the whole table.
+"""The effect of every signal that a program can handle; docs/reliability.md has those that people send.
 
 The module imports nothing large, because signals are set before the rest of a program is imported.
 """
