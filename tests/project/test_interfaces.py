@@ -27,5 +27,5 @@ def test_every_interface_has_levels() -> None:
 
 
 def test_the_page_of_upgrades_is_not_stale() -> None:
-    """The page counts and names what the levels say; `make generate` writes it."""
+    """The page counts what the levels say; `make generate` writes it."""
     assert interfaces.PAGE.read_text() == interfaces.page(), "run make generate"
