@@ -165,6 +165,14 @@ def test_annotations_on_pods_are_explained(key: str) -> None:
     assert f"`{key}`" in table or f"`{end}`" in table, f"the table of annotations in docs/scheduling.md has no {key}"
 
 
+def test_each_decision_is_listed() -> None:
+    """`docs/adr/README.md` has a line for each record, with the title of the record."""
+    folder = ROOT / "docs/adr"
+    records = {each.name: each.read_text().partition("\n")[0].removeprefix("# ") for each in folder.glob("0*.md")}
+    listed = re.findall(r"^- \[(.+)\]\((.+)\)$", (folder / "README.md").read_text(), re.MULTILINE)
+    assert sorted((name, title) for title, name in listed) == sorted(records.items())
+
+
 def test_links_of_pages_lead_to_files_and_sections_that_exist() -> None:
     """Each link of a page to a file of the repository, or to a section of a page, is right."""
     links = [
