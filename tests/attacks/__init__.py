@@ -1,1 +1,1 @@
-"""What each peer can send to gpushare, at its worst: one module a kind of peer, as docs/security.md lists them."""
+"""What each peer can send to gpushare, at its worst: one module a kind of peer, as README.md here lists them."""
