@@ -1,4 +1,4 @@
-"""What each signal does to programs that run long, as processes of their own: more than the table of docs/reliability.md has."""
+"""What each signal does to programs that run long, as processes of their own: docs/reliability.md has a part."""
 
 import asyncio
 import contextlib
