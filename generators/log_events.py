@@ -4,7 +4,7 @@ The code gives event, level and keys; `generators/log_meanings.py` says what the
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +21,9 @@ LEVELS = {"debug": "debug", "info": "info", "warning": "warning", "error": "erro
 
 _NOT_KEYS = {"exc_info"}
 _ALWAYS = frozenset(
-    {"reason", "remedy", "consequence", "retry_seconds"}
-    | {"uuid", "gpus", "pod", "container", "claim", "node", "resource", "path"}
+    {"reason", "remedy", "consequence", "problem", "retry_seconds"}
+    | {"uuid", "gpus", "pod", "container", "container_id", "claim", "uid", "node", "resource", "dra_driver"}
+    | {"path", "pid", "program", "count", "error", "expected", "found", "limit_mib", "used_mib"}
 )
 """Keys that the head of the page explains; the tables leave them out."""
 _HEAD = """\
@@ -38,10 +39,11 @@ by `reason`.
 EXAMPLE
 ```
 
-`reason` says why and often what to do, `remedy` what to do, `consequence` the effect, `retry_seconds` the next attempt.
-`uuid`, `gpus`, `pod`, `container`, `claim`, `node`, `resource` and `path` name the object. The tables leave these keys
-out. Failed steps are tried again.
-**Defect** means a defect of gpushare: report the `exception`.
+`reason` says why and often what to do, `remedy` what to do, `consequence` the effect, `problem` a mistake to correct,
+`retry_seconds` the next attempt. Failed steps are tried again. The tables leave out these keys and `uuid`, `gpus`,
+`pod`, `container`, `container_id`, `claim`, `uid` (of a claim), `node`, `resource`, `dra_driver`, `path`, `pid`,
+`program`, `count`, `error`, `expected`, `found`, `limit_mib` and `used_mib`. The names of events without a
+meaning say all. **Defect** means a defect of gpushare: report the `exception`.
 
 ## While a daemon runs
 
@@ -218,9 +220,16 @@ def _table(level: str, rows: dict[str, frozenset[str]]) -> Iterator[str]:
     yield f"## {level}\n"
     yield "| event | keys | meaning |"
     yield "|---|---|---|"
+    alike: dict[tuple[str, str], list[str]] = {}
     for name, keys in sorted(rows.items()):
-        yield f"| `{name}` | {', '.join(f'`{key}`' for key in sorted(keys))} | {EVENTS.get(name, '')} |"
+        alike.setdefault((_code(sorted(keys)), EVENTS.get(name, "")), []).append(name)
+    for (written, meaning), names in alike.items():
+        yield f"| {_code(names)} | {written} | {meaning} |"
     yield ""
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _rank(level: str) -> tuple[int, str]:
