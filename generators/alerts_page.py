@@ -1,6 +1,6 @@
 """Every alert of the chart; `python -m generators.alerts_page` writes into `docs/alerts.md` what the rules say.
 
-That is a table with severity and time of each alert, and the paragraph on what each means. What to do is written in
+That is the first paragraph of each section: the severity, the time, and what the alert means. What to do is written in
 the page alone, and the condition in the rules alone.
 """
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import yaml
 
-from generators.pages import DOCUMENTS, with_table
+from generators.pages import DOCUMENTS
 
 RULES = DOCUMENTS.parent / "charts/gpushare/files/alerts.yaml"
 PAGE = DOCUMENTS / "alerts.md"
@@ -48,16 +48,13 @@ def alerts() -> Iterator[Alert]:
 
 
 def page() -> str:
-    """Return the page with its table, and with what each alert means, written again."""
-    rows = [
-        f"| [{each.name}](#{each.name.lower()}) | {each.severity} | {each.wait or 'at once'} |" for each in alerts()
-    ]
-    text = with_table(PAGE, ["| alert | severity | after |", "|---|---|---|", *rows])
+    """Return the page with the first paragraph of each section written again."""
+    text = PAGE.read_text()
     for each in alerts():
         before, heading, section = text.partition(f"\n## {each.name}\n\n")
         _, blank, after = section.partition("\n\n")
-        meaning = textwrap.fill(f"**Means:** {each.meaning}", _WIDTH, break_on_hyphens=False)
-        text = before + heading + meaning + blank + after
+        first = f"**{each.severity.capitalize()}, {each.wait or 'at once'}.** {each.meaning}"
+        text = before + heading + textwrap.fill(first, _WIDTH, break_on_hyphens=False) + blank + after
     return text
 
 

@@ -405,12 +405,13 @@ def test_an_alert_that_does_not_exist_is_no_silent_mistake(place: str) -> None:
 
 @pytest.mark.parametrize("alert", RULES)
 def test_every_alert_is_explained(alert: str) -> None:
-    """The page has a section for it, to which its annotation leads, with the meaning and what to do."""
+    """The page has a section for it, to which its annotation leads, with severity, meaning and what to do."""
     rule = RULES[alert]
     assert rule["annotations"]["runbook"] == f"docs/alerts.md#{alert.lower()}"
     assert rule["annotations"]["description"].endswith(".")
     (text,) = re.findall(rf"^## {alert}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert "**Means:**" in text
+    begin = f"**{rule['labels']['severity'].capitalize()}, {rule.get('for', 'at once')}.** "
+    assert " ".join(text.split()).startswith(begin + rule["annotations"]["description"])
     assert "**Do:**" in text
 
 
