@@ -33,7 +33,7 @@ class ExtenderView(Struct, frozen=True):
 
 _REQUESTS = Metric[ExtenderView](
     "gpushare_extender_requests_total",
-    "Scheduler extender: requests by verb; results are done, refused (with a reason) and failed (a defect).",
+    "Scheduler extender: requests by verb and result: done, refused, or failed (a defect).",
     ("verb", "result"),
 )
 _REFUSALS = Metric[ExtenderView](
@@ -72,12 +72,12 @@ class ExtenderCounts(Counts):
 EXTENDER_METRICS: tuple[Metric[ExtenderView], ...] = (
     single(
         "gpushare_extender_leads",
-        "Scheduler extender: 1 if it holds the Lease, 0 otherwise.",
+        "Scheduler extender: 1 if it holds the Lease.",
         lambda view: view.leads,
     ),
     single(
         "gpushare_extender_ready",
-        "Scheduler extender: 1 if it leads and has listed all Nodes and Pods, 0 otherwise.",
+        "Scheduler extender: 1 if it leads and has listed all Nodes and Pods.",
         lambda view: view.ready,
     ),
     single(
@@ -97,17 +97,17 @@ EXTENDER_METRICS: tuple[Metric[ExtenderView], ...] = (
     ),
     single(
         "gpushare_extender_gpus_allocated",
-        "Scheduler extender, policy packing: what pods hold of these GPUs, or were promised, in GPUs.",
+        "Scheduler extender, policy packing: part of these GPUs that is held or promised, in GPUs.",
         lambda view: None if view.packed is None else view.packed.allocated,
     ),
     single(
         "gpushare_extender_gpus_stranded",
-        "Scheduler extender, policy packing: what is free and of no use: too small, or without CPU or memory; in GPUs.",
+        "Scheduler extender, policy packing: free and of no use, in GPUs: too small, or without CPU or memory.",
         lambda view: None if view.packed is None else view.packed.stranded,
     ),
     single(
         "gpushare_extender_gpus_too_small",
-        "Scheduler extender, policy packing: what is free in pieces smaller than what recent pods ask for, in GPUs.",
+        "Scheduler extender, policy packing: free in pieces too small for recent pods, in GPUs.",
         lambda view: None if view.packed is None else view.packed.too_small,
     ),
     _REQUESTS,
@@ -131,7 +131,7 @@ EXTENDER_METRICS: tuple[Metric[ExtenderView], ...] = (
     _DURATIONS,
     single(
         "gpushare_extender_certificate_expiration_timestamp_seconds",
-        "Scheduler extender: when the HTTPS certificate ends, in seconds since 1970.",
+        "Scheduler extender: when the HTTPS certificate ends.",
         lambda view: view.certificate_end,
     ),
 )

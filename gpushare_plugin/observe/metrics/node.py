@@ -160,19 +160,19 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_gpu_memory_bytes",
-        "Memory of a GPU that containers can use; none where unknown.",
+        "Memory of a GPU for containers; none where unknown.",
         _GPU,
         lambda view: [(names_of(gpu), gpu.memory_mib * MIB) for gpu in view.gpus if gpu.memory_mib],
     ),
     Metric(
         "gpushare_gpu_healthy",
-        "1 if the GPU can be allocated, 0 if not.",
+        "1 if the GPU can be allocated.",
         _GPU,
         lambda view: [(names_of(gpu), gpu.uuid not in view.snapshot.excluded) for gpu in view.gpus],
     ),
     Metric(
         "gpushare_gpu_unhealthy",
-        "1 if a GPU cannot be allocated for this reason: fault, mps, limits or cordon; 0 if not.",
+        "1 if a GPU cannot be allocated for this reason: fault, mps, limits or cordon.",
         (*_GPU, "reason"),
         lambda view: [
             ((*names_of(gpu), cause), cause in causes)
@@ -184,13 +184,13 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_gpu_xid_errors_total",
-        "Errors of the driver by XID, ignored XIDs included; no index where no GPU is named.",
+        "Errors of the driver by XID, ignored XIDs included.",
         (*_GPU, "xid"),
         lambda view: list(view.xid_errors),
     ),
     Metric(
         "gpushare_gpu_mps_served",
-        "1 if MPS serves a GPU under MPS, 0 if not.",
+        "1 if MPS serves a GPU under MPS.",
         _GPU,
         lambda view: [
             (names_of(gpu), "mps" not in view.snapshot.causes(gpu))
@@ -200,13 +200,13 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_gpu_waiting",
-        "1 while pods hold units of the previous mode, 0 otherwise.",
+        "1 while pods hold units of the previous mode.",
         _GPU,
         lambda view: [(names_of(gpu), gpu.uuid in view.snapshot.waiting) for gpu in view.gpus],
     ),
     Metric(
         "gpushare_gpu_isolation",
-        "Isolation of a GPU with several in the config; 1 if the first of the list (wanted), 0 if not.",
+        "Isolation of a GPU with several in the config; 1 if the first of the list (wanted).",
         (*_GPU, "isolation", "wanted"),
         lambda view: list(view.isolations),
     ),
@@ -231,7 +231,7 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_gpu_units_used",
-        "Units of a GPU that containers hold, by the kubelet.",
+        "Units of a GPU that containers hold.",
         _OFFER,
         lambda view: [
             (labels, held.get((labels[2], labels[1]), 0))
@@ -242,7 +242,7 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_gpu_unit_memory_bytes",
-        "Memory of a unit; only for memory units and slices.",
+        "Memory of a memory unit or slice.",
         _OFFER,
         lambda view: [(labels, mib * MIB) for labels, _, mib in view.offers if mib],
     ),
@@ -264,13 +264,13 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_gpu_utilization_ratio",
-        "Part of the time in which a GPU computed, from 0 to 1; not for MIG.",
+        "Part of the time in which a GPU computed; not for MIG.",
         _GPU,
         lambda view: [(gpu, used.utilization) for gpu, used in view.used if used.utilization is not None],
     ),
     Metric(
         "gpushare_gpu_usage_known",
-        "1 if gpushare knows which containers use the GPU, 0 otherwise.",
+        "1 if gpushare knows which containers use the GPU.",
         _GPU,
         lambda view: [(gpu, used.unknown is None) for gpu, used in view.used],
     ),
@@ -292,13 +292,13 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_gpu_foreign_processes",
-        "Processes on an offered GPU without a pod, or whose pod has no units and no claim of the GPU.",
+        "Processes on an offered GPU without units or claim.",
         _GPU,
         lambda view: [(gpu, len(used.stowaways)) for gpu, used in view.used if used.unknown is None],
     ),
     Metric(
         "gpushare_gpu_containers_over_limit",
-        "Containers that exceed their limit of GPU memory by more than 512 MiB.",
+        "Containers that exceed their limit by more than 512 MiB.",
         _GPU,
         lambda view: [
             (gpu, sum(each.over for each in (view.snapshot.usage or Usage()).containers if each.gpu == used.uuid))
@@ -320,19 +320,19 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_container_memory_limit_bytes",
-        "Memory of a GPU that a container may use; none without a limit.",
+        "Memory that a container may use; none without a limit.",
         _CONTAINER,
         lambda view: [(container, used.limit) for container, used in view.containers if used.limit is not None],
     ),
     Metric(
         "gpushare_container_memory_used_bytes",
-        "Memory of a GPU that a container uses.",
+        "Memory that a container uses.",
         _CONTAINER,
         lambda view: [(container, used.used) for container, used in view.containers if used.used is not None],
     ),
     Metric(
         "gpushare_container_utilization_ratio",
-        "Part of the time in which a container computed on a GPU, from 0 to 1; not for MIG.",
+        "Part of the time in which a container computed; not for MIG.",
         _CONTAINER,
         lambda view: [
             (container, used.utilization) for container, used in view.containers if used.utilization is not None
@@ -340,7 +340,7 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_container_over_limit",
-        "1 if a container exceeds its limit of GPU memory by more than 512 MiB, 0 if not.",
+        "1 if a container exceeds its limit by more than 512 MiB.",
         _CONTAINER,
         lambda view: [
             (container, used.over)
@@ -350,7 +350,7 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_container_limit_in_effect",
-        "1 if the limit of a container is enforced, 0 if not; none where unknown.",
+        "1 if the limit of a container is enforced; none where unknown.",
         _CONTAINER,
         lambda view: [
             (container, used.effect.state != "not in effect")
@@ -370,7 +370,7 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_resource_registered",
-        "1 if the resource is registered with the kubelet and its list is read, 0 otherwise.",
+        "1 if the kubelet knows the resource and reads its list.",
         ("resource",),
         lambda view: [((name,), standing.registered) for name, standing in view.snapshot.standings.items()],
     ),
@@ -404,7 +404,7 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_refusals_total",
-        "Failed calls of the kubelet (GetPreferredAllocation, Allocate, PreStartContainer); the pod fails.",
+        "Failed calls of the kubelet; the pod fails.",
         ("resource", "call"),
         lambda view: [
             ((name, call), count)
@@ -432,18 +432,18 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_claim_refusals_total",
-        "ResourceClaims not prepared, by reason (docs/claims.md); each attempt counts.",
+        "ResourceClaims not prepared, by reason (docs/claims.md).",
         ("reason",),
         lambda view: [((reason,), count) for reason, count in view.claim_refusals.items()],
     ),
     single(
         "gpushare_resource_slices_published",
-        "1 if ResourceSlices show all GPUs for claims, 0 if not.",
+        "1 if ResourceSlices show all GPUs for claims.",
         lambda view: not view.snapshot.claims.trouble if view.snapshot.claims else None,
     ),
     single(
         "gpushare_resource_slices_written_total",
-        "Writes of ResourceSlices, deletions included.",
+        "Writes and deletions of ResourceSlices.",
         lambda view: view.snapshot.claims.slices_written if view.snapshot.claims else None,
     ),
     single(
@@ -459,7 +459,7 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     single(
         "gpushare_events_dropped_total",
-        "Kubernetes Events lost, because the API server was silent; only with --events.",
+        "Lost Kubernetes Events; only with --events.",
         lambda view: view.events_dropped,
     ),
     Metric(
@@ -470,17 +470,17 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     single(
         "gpushare_config_last_reload_successful",
-        "1 if the newest config is in effect, 0 if not.",
+        "1 if the newest config is in effect.",
         lambda view: not view.snapshot.config.refused if view.snapshot.config else None,
     ),
     single(
         "gpushare_config_last_reload_success_timestamp_seconds",
-        "When the config in effect was loaded, in seconds since 1970.",
+        "When the config in effect was loaded.",
         lambda view: view.snapshot.config.loaded if view.snapshot.config else None,
     ),
     single(
         "gpushare_notices",
-        "Warnings for people, such as a rejected config; texts: log and annotation gpushare/gpus.",
+        "Warnings, such as a rejected config; texts: annotation gpushare/gpus.",
         lambda view: len(view.snapshot.notices),
     ),
     single(

@@ -43,7 +43,7 @@ _MADE = Metric[PartitionerView](
 )
 _TAKEN_BACK = Metric[PartitionerView](
     "gpushare_partitioner_slices_taken_back_total",
-    "Partitioner: slices taken back from pods, by size or MIG profile.",
+    "Partitioner: slices taken back from pods.",
     ("slice",),
 )
 _REFUSALS = Metric[PartitionerView](
@@ -87,12 +87,12 @@ class PartitionerCounts(Counts):
 PARTITIONER_METRICS: tuple[Metric[PartitionerView], ...] = (
     single(
         "gpushare_partitioner_leads",
-        "Partitioner: 1 if it holds the Lease, 0 otherwise.",
+        "Partitioner: 1 if it holds the Lease.",
         lambda view: view.leads,
     ),
     single(
         "gpushare_partitioner_ready",
-        "Partitioner: 1 if it leads and has listed all Nodes and Pods, 0 otherwise.",
+        "Partitioner: 1 if it leads and has listed all Nodes and Pods.",
         lambda view: view.ready,
     ),
     single(
@@ -107,7 +107,7 @@ PARTITIONER_METRICS: tuple[Metric[PartitionerView], ...] = (
     ),
     single(
         "gpushare_partitioner_longest_wait_seconds",
-        "Partitioner: age of the oldest pod that waits for slices, 0 for none.",
+        "Partitioner: age of the oldest pod that waits for slices.",
         lambda view: view.longest_wait,
     ),
     single(
