@@ -131,38 +131,34 @@ class SimulatedProcess(Section):
     """A process that uses a card; it counts as that of the pod it names where the pod holds the card."""
 
     pod: Annotated[str, Allowed("a pod as <namespace>/<name>", text_like(_POD)), Field(pattern=f"^{_POD}$")] | None = (
-        Field(default=None, description="Pod whose process it is; without one, it is a process of the host.")
+        Field(default=None, description="Pod of the process; without a pod, the process is on the host.")
     )
-    container: OneLine = Field(default="", description="Container of the pod; needed where several hold the card.")
-    memory: CardMemory = Field(description="Memory of the card that it uses.")
+    container: OneLine = Field(default="", description="Container; needed where several of the pod hold the card.")
+    memory: CardMemory = Field(description="Memory in use.")
     utilization: Annotated[int, Field(ge=0, le=100)] = Field(
-        default=0, description="Percent of the time in which it computes."
+        default=0, description="Percent of time in which the process computes."
     )
 
 
 class SimulatedGpus(Section):
     """One entry of the file: `count` equal cards."""
 
-    memory: ReportedMemory = Field(
-        description=f"Usable memory of each card; `{_UNREPORTED}` for cards that do not report it, such as GB10."
-    )
+    memory: ReportedMemory = Field(description=f"Usable memory of each card; `{_UNREPORTED}` for cards such as GB10.")
     name: OneLine = Field(default="Simulated GPU", description="Product name.")
-    count: Annotated[int, Field(ge=1, le=64)] = Field(default=1, description="How many such cards there are.")
-    uuid: Uuid | None = Field(
-        default=None, description="UUID of a single card; made from its index where it is not given."
-    )
+    count: Annotated[int, Field(ge=1, le=64)] = Field(default=1, description="Number of such cards.")
+    uuid: Uuid | None = Field(default=None, description="UUID of a single card; by default made from the index.")
     compute_capability: Version = Field(default="8.0", description="CUDA compute capability.")
-    numa_node: Annotated[int, Ge(0)] | None = Field(default=None, description="NUMA node, where there is one.")
+    numa_node: Annotated[int, Ge(0)] | None = Field(default=None, description="NUMA node.")
     mode: Literal["compute", "graphics"] = Field(default="compute", description="Whether the card drives displays.")
     mig_enabled: bool = Field(default=False, description="Whether the card is in MIG mode.")
     mig: Annotated[
         tuple[Profile, ...],
         Field(strict=False, max_length=_MOST_INSTANCES),
         Allowed(f"a list of at most {_MOST_INSTANCES} MIG profiles"),
-    ] = Field(default=(), description="Profiles of the card's MIG instances; with any, the card is in MIG mode.")
+    ] = Field(default=(), description="MIG instances; with any, the card is in MIG mode.")
 
     processes: Annotated[tuple[SimulatedProcess, ...], Field(strict=False)] = Field(
-        default=(), description="Processes that use each of the cards; none with MIG."
+        default=(), description="Processes on each of the cards; none with MIG."
     )
 
     @model_validator(mode="after")
@@ -187,8 +183,7 @@ class SimulatedNode(Section):
     machine: OneLine = Field(default="Simulated machine", description="Model of the host.")
     driver_limits: Literal["hook", "agent"] | None = Field(
         default=None,
-        description="What sets limits of memory by the driver (`isolation: driver`): a hook of CDI or the agent; "
-        "without one, the driver has none.",
+        description="What sets driver limits (`isolation: driver`): a hook of CDI or the agent; by default nothing.",
     )
 
     @model_validator(mode="after")
