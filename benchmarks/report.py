@@ -14,7 +14,7 @@ _SAME_MACHINE = ("processor", "cores", "kernel", "python", "libraries")
 
 
 def figure_table(figures: Sequence[Figure]) -> Table:
-    """Return the table of one run, or of several, as docs/performance.md has it."""
+    """Return the table of one run, or of several; docs/performance.md has the figures without their goals."""
     table = _table("FIGURE", "MEDIAN", "P99", "FLOOR", "RATIO", "", "GOAL", "MET")
     table.box = MARKDOWN
     for figure in figures:
