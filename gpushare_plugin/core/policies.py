@@ -41,7 +41,7 @@ class UnitCounts(Struct, frozen=True):
         return self.total - self.free
 
     def cost(self, size: int, values: Values) -> float:
-        """Return what `size` of the free units cost by what free pieces are worth: see docs/packing.md."""
+        """Return what `size` of the free units cost by what free pieces are worth: see docs/adr/0029."""
         free = WHOLE * self.free // self.total
         return share_cost(values, free, min(free, percent_of_units(size, self.total)))
 

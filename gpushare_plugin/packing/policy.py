@@ -1,7 +1,7 @@
 """The policy `packing`: a pod goes where the least room for pods to come is lost.
 
 The room of a node is the sum of the values of its free pieces. Its balanced room is the room that the free CPU and
-memory of the node can feed. docs/packing.md explains the rules and the numbers.
+memory of the node can feed. docs/adr/0029 explains the rules and the numbers.
 """
 
 import math

@@ -40,7 +40,7 @@ def test_rows_that_follow_each_change_equal_rows_computed_anew(seed: int) -> Non
 
 
 class Plain:
-    """The rules of docs/packing.md for one node after the other, without arrays."""
+    """The rules of docs/adr/0029 for one node after the other, without arrays."""
 
     def __init__(self, rows: NodeRows) -> None:
         """Start without any pod."""
