@@ -47,6 +47,7 @@ NOT_RUN = {
     "make gpu": "needs a GPU",
     "make gpu-bundle": "tests/real_gpus/test_bundle.py runs it",
     "nvidia-smi": "needs a GPU",
+    "openssl": "tests/unit/extender/test_certificates.py runs these commands where they may write files",
     "source": "changes the shell of the reader; tests/process/test_completion.py runs the script",
     "gpushare completion fish": "needs fish",
 }

@@ -1,6 +1,9 @@
 """Certificates that are renewed while the extender runs, as Kubernetes renews the files of a Secret."""
 
+import shlex
+import shutil
 import ssl
+import subprocess
 from collections.abc import Mapping, MutableMapping
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +24,7 @@ END = "gpushare_extender_certificate_expiration_timestamp_seconds "
 Log = list[MutableMapping[str, Any]]
 
 AUTHORITY, PAIR = "ca.crt", "tls.pem"
+PAGE = Path(__file__).parents[3] / "docs" / "scheduling.md"
 
 
 class Secret:
@@ -96,6 +100,35 @@ async def test_renewed_certificates_are_used(
         assert (await before.is_answered(asking.port), await after.is_answered(asking.port)) == (False, False)
     renewed = [each for each in log if each["event"] == "certificates_renewed"]
     assert [each["path"] for each in renewed] == [str(secret.certificates.certificate)] * 2
+
+
+@pytest.fixture
+def of_the_page(tmp_path: Path) -> None:
+    """Run the commands in `docs/scheduling.md` that make certificates."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl")
+    lines = [line.strip() for line in PAGE.read_text().splitlines()]
+    commands = [shlex.split(line) for line in lines if line.startswith("openssl ")]
+    assert [command[-1] for command in commands] == ["ca.crt", "server.crt", "client.crt"]
+    for command in commands:
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+
+
+@pytest.mark.usefixtures("of_the_page")
+async def test_certificates_made_as_the_page_says_are_used(server: ApiServer, tmp_path: Path) -> None:
+    """Extender and kube-scheduler believe each other, and the extender believes nobody without a certificate."""
+    files = Certificates(tmp_path / "server.crt", tmp_path / "server.key", tmp_path / "ca.crt")
+    context = ssl.create_default_context(cafile=tmp_path / "ca.crt")
+    stranger = ssl.create_default_context(cafile=tmp_path / "ca.crt")
+    for each in (context, stranger):
+        each.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.load_cert_chain(tmp_path / "client.crt", tmp_path / "client.key")
+    async with extender(server, tmp_path, wait=False, certificates=files) as asking, aiohttp.ClientSession() as http:
+        address, name = f"https://127.0.0.1:{asking.port}/version", "gpushare-extender.kube-system.svc"
+        async with http.get(address, ssl=context, server_hostname=name) as response:
+            assert response.status == 200
+        with pytest.raises(aiohttp.ClientError):
+            await http.get(address, ssl=stranger, server_hostname=name)
 
 
 @pytest.mark.parametrize("broken", [{PAIR: b"no certificate"}, {AUTHORITY: b""}, "other key", "gone"])
