@@ -62,25 +62,25 @@ def is_written(name: str) -> bool:
 
 probe_address_option = option(
     "--probe-address",
-    "Address for /healthz, /readyz and /metrics over plain HTTP. Default: none.",
+    "Address for /healthz, /readyz and /metrics over plain HTTP.",
     metavar="[HOST]:PORT",
     callback=an_address,
 )
 extender_namespace_option = option(
     "--extender-namespace",
-    "Namespace of the scheduler extender; its Lease names the default placement policy.",
+    "Namespace of the scheduler extender.",
     metavar="NAMESPACE",
     default="kube-system",
 )
 partitioner_namespace_option = option(
     "--partitioner-namespace",
-    "Namespace of the partitioner; its Lease says whether a partitioner runs, and its policy.",
+    "Namespace of the partitioner.",
     metavar="NAMESPACE",
     default="kube-system",
 )
 node_name_option = option(
     "--node-name",
-    "Name of this Node, whose labels gpushare follows, and where it publishes.",
+    "Name of this Node.",
     metavar="NAME",
 )
 _KUBECONFIG = "Kubeconfig. Default: the service account of the pod; for people, ~/.kube/config."

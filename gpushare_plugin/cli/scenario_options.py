@@ -67,7 +67,7 @@ _OPTIONS = (
     click.option(
         "--cluster",
         is_flag=True,
-        help="Nodes and pods of the cluster of the kubeconfig, unless other options give them.",
+        help="Nodes and pods of the cluster, unless other options give them.",
     ),
     click.option(
         "--generate-nodes",
@@ -81,29 +81,28 @@ _OPTIONS = (
         metavar="PODS",
         multiple=True,
         callback=_each(written_pods),
-        help="Pods such as 60x81%,cpu=4,memory=16Gi (sixty that ask for 81 % of a GPU) or 10x4,models=A100 (ten that "
-        "ask for four GPUs).",
+        help="Pods such as 60x81%,cpu=4,memory=16Gi (sixty, each 81 % of a GPU) or 10x4,models=A100 (ten, each four "
+        "GPUs).",
     ),
     click.option(
         "--add-nodes",
         metavar="NODES",
         multiple=True,
         callback=_each(written_nodes),
-        help="What if there were more nodes? 10xA100: ten like the commonest nodes with this model; or with gpus=, "
-        "cpu= and memory=.",
+        help="More nodes: 10xA100 for ten like the commonest nodes with this model, or with gpus=, cpu= and memory=.",
     ),
     click.option(
         "--remove-nodes",
         metavar="NODES",
         multiple=True,
-        help="What if nodes were gone? 3xT4: the first three with this model; or the name of a node of the cluster.",
+        help="Fewer nodes: 3xT4 for the first three with this model, or the name of a node of the cluster.",
     ),
     click.option(
         "--change-pods",
         metavar="FROM=TO",
         multiple=True,
         callback=_each(change),
-        help="What if pods asked for something else? 81%=70%: a part of a GPU; 2=1: a number of GPUs.",
+        help="Other requests: 81%=70% for a part of a GPU, 2=1 for a number of GPUs.",
     ),
     perhaps_kubeconfig_option,
     context_option,

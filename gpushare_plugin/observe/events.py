@@ -31,14 +31,14 @@ NO_GPU = EventKind(
     "Node",
     "LookForGpus",
     "The node has no usable GPU.",
-    "If the node has GPUs, check `nvidia-smi`, and set `runtimeClassName`.",
+    "Check `nvidia-smi`, and set `runtimeClassName`.",
 )
 GPU_LEFT_OUT = EventKind(
     "GpuLeftOut",
     "Warning",
     "Node",
     "LookForGpus",
-    "A GPU never worked and is not offered.",
+    "A GPU is not offered, because it never worked.",
     "See the message and `nvidia-smi`.",
 )
 GPU_UNHEALTHY = EventKind(
@@ -46,14 +46,14 @@ GPU_UNHEALTHY = EventKind(
     "Warning",
     "Node",
     "CheckGpu",
-    "A GPU has a fault; new pods do not get it.",
-    "Where the message asks for a reset: drain the node and reset the GPU.",
+    "New pods do not get a GPU with a fault.",
+    "If the message asks for a reset: drain the node and reset the GPU.",
 )
-GPU_HEALTHY = EventKind("GpuHealthy", "Normal", "Node", "CheckGpu", "The fault of a GPU is over.")
+GPU_HEALTHY = EventKind("GpuHealthy", "Normal", "Node", "CheckGpu", "The fault is over.")
 GPU_CORDONED = EventKind(
-    "GpuCordoned", "Normal", "Node", "CordonGpu", "A GPU is closed for new pods by an annotation or ConfigMap."
+    "GpuCordoned", "Normal", "Node", "CordonGpu", "An annotation or ConfigMap closes a GPU for new pods."
 )
-GPU_UNCORDONED = EventKind("GpuUncordoned", "Normal", "Node", "CordonGpu", "A GPU is no longer cordoned.")
+GPU_UNCORDONED = EventKind("GpuUncordoned", "Normal", "Node", "CordonGpu", "The GPU is open again.")
 CONFIG_APPLIED = EventKind("ConfigApplied", "Normal", "Node", "LoadConfig", "Another config is in effect.")
 CONFIG_REJECTED = EventKind(
     "ConfigRejected",
@@ -61,7 +61,7 @@ CONFIG_REJECTED = EventKind(
     "Node",
     "LoadConfig",
     "A config has mistakes; the previous config stays.",
-    "Correct them; `gpushare check-config` finds all.",
+    "`gpushare check-config` finds all mistakes.",
 )
 CONFIG_UNREADABLE = EventKind(
     "ConfigUnreadable",
@@ -77,7 +77,7 @@ CONFIG_UNFIT = EventKind(
     "Warning",
     "Node",
     "LoadConfig",
-    "The GPUs changed and the config no longer fits; GPUs stay shared.",
+    "The config no longer fits changed GPUs; GPUs stay shared.",
     "Change the config, or repair the GPUs.",
 )
 SHARING_MODE_PENDING = EventKind(
@@ -85,35 +85,35 @@ SHARING_MODE_PENDING = EventKind(
     "Normal",
     "Node",
     "ChangeSharingMode",
-    "Pods hold units of the previous mode of a GPU.",
+    "Pods hold units of the previous mode.",
     "Wait, or delete the pods.",
 )
 SHARING_MODE_CHANGED = EventKind(
-    "SharingModeChanged", "Normal", "Node", "ChangeSharingMode", "A GPU that waited is shared as configured."
+    "SharingModeChanged", "Normal", "Node", "ChangeSharingMode", "The GPU is shared as configured."
 )
 ISOLATION_NOT_FIRST = EventKind(
     "IsolationNotFirst",
     "Warning",
     "Node",
     "ChooseIsolation",
-    "The node lacks the first isolation of the config and uses another; with `none`, no limit.",
-    "Mend the node, or give such nodes another config.",
+    "The node uses another isolation than the first of the config; with `none`, no limit.",
+    "Mend the node, or change its config.",
 )
 MPS_NOT_SERVING = EventKind(
     "MpsNotServing",
     "Warning",
     "Node",
     "ServeMps",
-    "MPS does not serve a GPU; new pods do not get it. Normal shortly after a start.",
+    "New pods do not get a GPU. Normal shortly after a start.",
     "Set `mps.enabled`, or read the log of `gpushare mps`.",
 )
-MPS_SERVING = EventKind("MpsServing", "Normal", "Node", "ServeMps", "MPS serves the GPU, or is no longer wanted.")
+MPS_SERVING = EventKind("MpsServing", "Normal", "Node", "ServeMps", "MPS serves, or is no longer wanted.")
 DRIVER_LIMITS_NOT_SET = EventKind(
     "DriverLimitsNotSet",
     "Warning",
     "Node",
     "SetDriverLimits",
-    "No driver limits can be set on a GPU; new pods do not get it. Normal shortly after a start.",
+    "New pods do not get a GPU. Normal shortly after a start.",
     "Set `driverLimits.enabled`, or read the log of `gpushare driver-limits`.",
 )
 DRIVER_LIMITS_SET = EventKind(
@@ -124,33 +124,31 @@ GPUS_GIVEN_BY_CLAIM = EventKind(
     "Normal",
     "Node",
     "HandOver",
-    "GPUs belong to ResourceClaims; the device plugin does not offer them.",
+    "The device plugin does not offer the GPUs.",
 )
-GPUS_LEFT_CLAIMS = EventKind(
-    "GpusLeftClaims", "Normal", "Node", "HandOver", "GPUs left the ResourceClaims; the config decides who offers them."
-)
+GPUS_LEFT_CLAIMS = EventKind("GpusLeftClaims", "Normal", "Node", "HandOver", "The config decides who offers the GPUs.")
 GPUS_NOT_OFFERED_TO_CLAIMS = EventKind(
     "GpusNotOfferedToClaims",
     "Warning",
     "Node",
     "PublishResourceSlices",
-    "ResourceSlices lack GPUs for ResourceClaims; pods with claims wait.",
-    "Do what the message says, such as a feature gate or a right.",
+    "ResourceSlices lack GPUs; pods with claims wait.",
+    "See the message.",
 )
 GPUS_OFFERED_TO_CLAIMS = EventKind(
     "GpusOfferedToClaims",
     "Normal",
     "Node",
     "PublishResourceSlices",
-    "ResourceSlices show all GPUs for ResourceClaims again.",
+    "ResourceSlices have all GPUs.",
 )
 ALLOCATION_REFUSED = EventKind(
     "AllocationRefused",
     "Warning",
     "Node",
     "Allocate",
-    "A kubelet call was refused; the pod fails or does not start.",
-    "The controller creates the pod again; the scheduler extender places pods where they fit.",
+    "The pod fails or does not start.",
+    "Use the scheduler extender, which places pods where they fit.",
 )
 GPU_MEMORY_EXCEEDED = EventKind(
     "GpuMemoryExceeded",
@@ -161,7 +159,7 @@ GPU_MEMORY_EXCEEDED = EventKind(
     "Request more, or enforce the limit by an isolation.",
 )
 GPU_MEMORY_WITHIN_LIMIT = EventKind(
-    "GpuMemoryWithinLimit", "Normal", "Pod", "CheckUsage", "A container is within its limit again."
+    "GpuMemoryWithinLimit", "Normal", "Pod", "CheckUsage", "The container keeps its limit again."
 )
 LIMIT_NOT_IN_EFFECT = EventKind(
     "GpuLimitNotInEffect",
@@ -177,7 +175,7 @@ GPU_MEMORY_EVICTED = EventKind(
     "Warning",
     "Pod",
     "Evict",
-    "The pod was evicted, because it used more GPU memory than allowed.",
+    "The pod used more GPU memory than allowed.",
     "Request more.",
 )
 EVICTION_REFUSED = EventKind(
@@ -185,20 +183,18 @@ EVICTION_REFUSED = EventKind(
     "Warning",
     "Pod",
     "Evict",
-    "The pod uses more GPU memory than allowed and cannot be evicted.",
-    "See the message: often a PodDisruptionBudget or a missing right.",
+    "The pod cannot be evicted.",
+    "See the message.",
 )
 FOREIGN_PROCESS = EventKind(
     "ForeignGpuProcess",
     "Warning",
     "Pod or Node",
     "CheckUsage",
-    "A process uses a GPU without units or claim.",
+    "A process uses a GPU without units or claim. The Event is on the Node if no pod has the process.",
     "Remove `NVIDIA_VISIBLE_DEVICES` from the pod, or end the program.",
 )
-SLICE_BEING_MADE = EventKind(
-    "SliceBeingMade", "Normal", "Pod", "MakeSlice", "A slice for the pod is being made or kept."
-)
+SLICE_BEING_MADE = EventKind("SliceBeingMade", "Normal", "Pod", "MakeSlice", "A slice is made or kept for the pod.")
 SLICE_NOT_MADE = EventKind(
     "SliceNotMade",
     "Warning",

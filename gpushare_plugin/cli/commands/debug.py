@@ -28,9 +28,7 @@ SIGNALS: Mapping[str, signal.Signals] = {"log": MORE_LOG, "stacks": STACKS}
 def command(what: str, pid: int | None) -> None:
     """Have a running daemon log more, or log where each thread and task is.
 
-    log: Log every line; again: back to --log-level.
-
-    stacks: Write the stacks of threads and tasks to the log, without values.
+    A second `log` returns to --log-level. Stacks have no values.
 
     Run the command in the container of the daemon, with kubectl exec.
     """

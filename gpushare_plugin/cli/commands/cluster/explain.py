@@ -81,9 +81,9 @@ def command(
 ) -> None:
     """Explain why a pod gets no GPU, node by node, and what to change; or which GPUs a pod has, and by whose word.
 
-    POD is NAME or NAMESPACE/NAME, and may be left out with --stranded. Slices and ResourceClaims are explained, too.
+    POD is NAME or NAMESPACE/NAME, and may be left out with --stranded.
 
-    Needs the right to list nodes and pods in the whole cluster. Without the right to get Leases, assumptions are named.
+    Without the right to get Leases, assumptions are named.
     """
     configure_log("console", "warning")
     # Almost nothing of a cluster that is read once is garbage, and to look for it takes as long as to read it.

@@ -66,27 +66,25 @@ def _ip_address(_context: click.Context, _option: click.Parameter, text: str | N
 )
 @option(
     "--cordon-nodes",
-    "Nodes with Aliyun's device plugin, by commas or *, whose ConfigMap kube-system/unhealthy-gpu-<node> cordons "
-    "GPUs. Default: none.",
+    "Nodes with Aliyun's device plugin, by commas or *, whose ConfigMap kube-system/unhealthy-gpu-<node> cordons GPUs.",
     metavar="NODES",
     callback=_nodes,
 )
 @option(
     "--scheduler-names",
-    "Bind only pods with these spec.schedulerName, by commas. Default: any.",
+    "Bind only pods with these spec.schedulerName, by commas.",
     metavar="NAMES",
     callback=names_by_commas,
 )
 @option(
     "--lease-namespace",
-    "Namespace of the Lease gpushare-extender, whose holder answers.",
+    "Namespace of the Lease gpushare-extender.",
     metavar="NAMESPACE",
     default="kube-system",
 )
 @option(
     "--service-name",
-    "Service without a selector in that namespace, which the leader points at its own pod; extenders that stand by "
-    "are then ready. Default: none.",
+    "Service without a selector in that namespace, which the leader points at its own pod.",
     metavar="NAME",
 )
 @option("--pod-name", "Name of the extender's pod.", metavar="NAME")
@@ -102,8 +100,7 @@ def _ip_address(_context: click.Context, _option: click.Parameter, text: str | N
 )
 @option(
     "--tls-secret",
-    "Make and renew all certificates, in the Secrets NAME and, for kube-scheduler, NAME-client. Needs "
-    "--service-name. Default: none.",
+    "Make and renew all certificates, in the Secrets NAME and, for kube-scheduler, NAME-client. Needs --service-name.",
     metavar="NAME",
 )
 @kubeconfig_option

@@ -52,7 +52,7 @@ NOTHING = (
     "--output",
     type=click.Choice(["table", "blocks", "wide", "json", "html"]),
     help="blocks: a line a node, a character a GPU; wide: a row a GPU, with model, mode and UUID; html: the map as a "
-    f"file, for tickets. Default: table; on a terminal above {MOST_LINES} lines, blocks.",
+    f"file. Default: table; on a terminal above {MOST_LINES} lines, blocks.",
 )
 @click.option("-w", "--watch", is_flag=True, help="Show again after each change, until interrupted.")
 @filter_options
@@ -61,11 +61,7 @@ NOTHING = (
 def command(nodes: tuple[str, ...], kubeconfig: Path | None, context: str | None, **options: Any) -> None:
     """Show what is allocated of each GPU of a cluster, or of these nodes, and what is wrong.
 
-    Columns are those of Aliyun's `kubectl inspect gpushare`. PENDING pods have no GPU; PROMISED units are allocated by
-    a scheduler and not confirmed by the node. GPUs by claim have tables of their own.
-
-    Needs the right to list nodes and pods in the whole cluster (--watch: also watch), for claims also resourceclaims
-    and resourceslices.
+    PENDING pods have no GPU; PROMISED units are allocated by a scheduler and not confirmed by the node.
 
     Filters add up; a repeated filter accepts each of its values.
     """

@@ -46,7 +46,7 @@ class _SecondsRange(click.FloatRange):
 )
 @option(
     "--lease-namespace",
-    "Namespace of the Lease gpushare-partitioner, whose holder decides.",
+    "Namespace of the Lease gpushare-partitioner.",
     metavar="NAMESPACE",
     default="kube-system",
 )

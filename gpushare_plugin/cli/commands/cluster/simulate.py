@@ -80,15 +80,13 @@ def _load(_context: click.Context, _option: click.Parameter, percent: float) -> 
     "--output",
     type=click.Choice(["table", "json", "html"]),
     default="table",
-    help="Output format; json has each seed; html is one file with curves, for people.",
+    help="Output format; json has each seed; html is a file with curves.",
 )
 def command(jobs: int | None, output: str, **chosen: Any) -> None:
     """Compare how much of the GPUs of a cluster placement policies allocate to pods.
 
-    Nodes and pods come from CSV files in the columns of Alibaba's cluster-trace-gpu-v2023, from a live cluster, or
-    from the command line. The cluster is only read.
-
-    Every policy gets the same pods in the same order. The same seed gives the same result.
+    CSV files have the columns of Alibaba's cluster-trace-gpu-v2023. A cluster is only read. The same seed
+    gives the same result.
     """
     if chosen["mode"] == "fill" and is_written("load"):
         raise click.UsageError("found --load without --mode churn; a load is of pods that come and go")

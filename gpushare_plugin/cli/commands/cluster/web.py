@@ -54,7 +54,7 @@ from gpushare_plugin.web.standing import ProgramNamespaces
 @option(
     "--proxy-client-authority",
     "Authority of a proxy's client certificate, in PEM: the proxy names users by X-Remote-User and X-Remote-Group. "
-    "Needs HTTPS. Default: no proxy.",
+    "Needs HTTPS.",
     metavar="FILE",
     type=A_PATH,
 )
@@ -75,8 +75,7 @@ from gpushare_plugin.web.standing import ProgramNamespaces
 @partitioner_namespace_option
 @option(
     "--daemon-metrics",
-    "Namespace of the daemons, whose metrics show what GPUs and containers use: at a terminal through the API server, "
-    "with --listen-address from the pods. Default: use is unknown.",
+    "Namespace of the daemons, whose metrics show the use of GPUs and containers.",
     metavar="NAMESPACE",
 )
 @person_kubeconfig_option
@@ -86,8 +85,7 @@ from gpushare_plugin.web.standing import ProgramNamespaces
 def command(*, listen_address: str | None, kubeconfig: Path | None, context: str | None, **options: Any) -> None:
     """Show the GPUs of a cluster on pages at 127.0.0.1, until interrupted.
 
-    The printed address is good once, for one browser. Needs the right to list and watch nodes and pods in the whole
-    cluster. With --listen-address, users show a token of the API server.
+    The printed address is good once, for one browser. With --listen-address, users show a token of the API server.
     """
     if listen_address is None:
         configure_log("console", "warning")

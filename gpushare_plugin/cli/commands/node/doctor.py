@@ -70,15 +70,10 @@ class _Remembering(click.Command):
 def command(context: click.Context, /, root: Path | None, output: str, bundle: Path | None, **options: Any) -> None:
     """Say what is wrong on this node, from the driver to the kubelet, and what to do.
 
-    Looks at GPUs and driver, NVML, the container runtime, NVIDIA's toolkit and operator, CDI specifications, control
-    groups, MPS, the kubelet, other device plugins, GPUs by claim, and the rights of this process. The config, chosen
-    as for the daemon, decides what the node needs.
-
     Needs no cluster, runs no program of the node, and changes nothing. Run the command on the node as root, or in a
-    pod with the root of the node at /host.
+    pod with the root of the node at /host. The config, chosen as for the daemon, decides what the node needs.
 
-    Exit status: 0 if nothing is wrong; 3 if something is wrong; 1 if the node cannot be looked at, or the archive
-    cannot be written.
+    Exit status 3: something is wrong.
     """
     configure_log("console", "error")
     host = HostRoot(_root(root))

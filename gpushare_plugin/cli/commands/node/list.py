@@ -73,9 +73,8 @@ def command(context: click.Context, /, device_plugin_path: Path, output: str, **
     The table shows the state of the daemon; without an answer, or with an option for config or GPUs, the plan of the
     config. Standard error and the field "source" of JSON ("daemon" or "config") say which.
 
-    Exit status: 0 if every GPU is healthy and shared as configured, or with an option for config or GPUs; 3 if no
-    daemon answers, or a GPU is unhealthy, unresponsive, cordoned, unregistered or waiting; 1 if the GPUs cannot be
-    listed.
+    Exit status 3: no daemon answers, or a GPU is unhealthy, unresponsive, cordoned, unregistered or waiting. With an
+    option for config or GPUs, the state of GPUs does not count.
     """
     configure_log("console", "error")
     node: NodeReport | None = None

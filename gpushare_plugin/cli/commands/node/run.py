@@ -42,7 +42,7 @@ from gpushare_plugin.mig.exchange import DEFAULT_ROOT
 )
 @option(
     "--http-address",
-    "Address for /healthz, /readyz and /metrics, such as :8080. Default: none.",
+    "Address for /healthz, /readyz and /metrics, such as :8080.",
     metavar="HOST:PORT",
 )
 @option("--pod-namespace", "Namespace of gpushare's pod.", metavar="NAMESPACE")
@@ -62,8 +62,7 @@ from gpushare_plugin.mig.exchange import DEFAULT_ROOT
 )
 @option(
     "--cordon-configmap",
-    "Read the ConfigMap kube-system/unhealthy-gpu-NODE, which cordons GPUs as the annotation gpushare/unhealthy-gpus "
-    "does; false without the right.",
+    "Read the ConfigMap kube-system/unhealthy-gpu-NODE, which cordons GPUs; false without the right.",
     metavar="[true|false]",
     type=click.BOOL,
     default=True,
@@ -77,8 +76,7 @@ from gpushare_plugin.mig.exchange import DEFAULT_ROOT
 )
 @option(
     "--partitioning",
-    "Make slices as gpushare partition decides, on nodes with the label nos.nebuly.com/gpu-partitioning=mps (without "
-    "sharing.mps.sizes in the config) or =mig.",
+    "Make slices as gpushare partition decides, on nodes with the label nos.nebuly.com/gpu-partitioning=mps or =mig.",
     metavar="[true|false]",
     type=click.BOOL,
     default=False,
@@ -106,14 +104,14 @@ from gpushare_plugin.mig.exchange import DEFAULT_ROOT
 )
 @option(
     "--hami-metrics",
-    "Also serve gauges under HAMi's names; of containers with --container-metrics.",
+    "Also serve gauges under HAMi's names.",
     metavar="[true|false]",
     type=click.BOOL,
     default=False,
 )
 @option(
     "--aliyun-metrics",
-    "Also serve gauges under Alibaba Cloud's names; of containers with --container-metrics.",
+    "Also serve gauges under Alibaba Cloud's names.",
     metavar="[true|false]",
     type=click.BOOL,
     default=False,
