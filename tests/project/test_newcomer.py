@@ -49,10 +49,11 @@ _MERGED = {
 
 
 def blocks(document: str, *languages: str) -> Iterator[str]:
-    """Yield the text of each code block of a document in one of these languages."""
-    for language, text in re.findall(r"^```(\w+)\n(.*?)^```$", (ROOT / document).read_text(), re.DOTALL | re.MULTILINE):
+    """Yield the text of each code block of a document in one of these languages, also of blocks within lists."""
+    written = (ROOT / document).read_text()
+    for indent, language, text in re.findall(r"^( *)```(\w+)\n(.*?)^\1```$", written, re.DOTALL | re.MULTILINE):
         if language in languages:
-            yield text
+            yield re.sub(f"^{indent}", "", text, flags=re.MULTILINE)
 
 
 def commands(document: str) -> Iterator[str]:
