@@ -120,7 +120,7 @@ EVENTS = {
     "api_server_not_used": "No node name, or no credentials.",
     "api_request_failed": "A request to the API server failed. GPUs are shared as before.",
     "events_forbidden": "A right is missing; see `consequence` and `remedy`.",
-    "event_rejected": "",
+    "event_rejected": "The Kubernetes Event is lost; GPUs are shared as before.",
     "events_dropped": "Kubernetes Events were lost while the API server was silent. The log has their content.",
     "pods_forbidden": "A right is missing; see `consequence` and `remedy`.",
     "pod_not_annotated": "The API server rejected the annotations of a pod.",
@@ -200,7 +200,7 @@ EVENTS = {
     "mps_shared_memory_unlimited": "Containers can fill the host's file system.",
     "compute_mode_set": "",
     "compute_mode_restored": "",
-    "compute_mode_not_restored": "",
+    "compute_mode_not_restored": "The GPU keeps the mode EXCLUSIVE_PROCESS: without MPS, one CUDA program at a time can use the GPU.",
     "compute_modes_lost": "After MPS, GPUs get the compute mode DEFAULT.",
     # ------------------------------------------------------------------ tasks and probes
     "task_failed": "A part of the daemon failed.",
