@@ -19,6 +19,9 @@ PAGE = DOCUMENTS / "alerts.md"
 _WIDTH = 150
 """Characters of a line of the page."""
 
+_REMEDY = "**Do:**"
+"""The first word of the second paragraph of a section."""
+
 
 class Alert(NamedTuple):
     """An alert: its name, severity, what it means, and its condition in PromQL.
@@ -48,13 +51,21 @@ def alerts() -> Iterator[Alert]:
 
 
 def page() -> str:
-    """Return the page with the first paragraph of each section written again."""
+    """Return the page with the first paragraph of each section written again.
+
+    Raises SystemExit where an alert has no section with a remedy: no section of another alert gets the paragraph.
+    """
     text = PAGE.read_text()
     for each in alerts():
-        before, heading, section = text.partition(f"\n## {each.name}\n\n")
-        _, blank, after = section.partition("\n\n")
+        before, heading, after = text.partition(f"\n## {each.name}\n\n")
+        section, following, others = after.partition("\n## ")
+        _, do, remedy = section.partition(_REMEDY)
+        if not do:
+            wanted = f"'## {each.name}' with '{_REMEDY}'"
+            raise SystemExit(f"docs/alerts.md has no section {wanted}: write the section first")
         first = f"**{each.severity.capitalize()}, {each.wait or 'at once'}.** {each.meaning}"
-        text = before + heading + textwrap.fill(first, _WIDTH, break_on_hyphens=False) + blank + after
+        paragraph = textwrap.fill(first, _WIDTH, break_on_hyphens=False)
+        text = f"{before}{heading}{paragraph}\n\n{do}{remedy}{following}{others}"
     return text
 
 

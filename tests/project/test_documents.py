@@ -75,6 +75,32 @@ def test_the_alerts_are_not_stale() -> None:
     assert alerts_page.PAGE.read_text() == alerts_page.page(), "run make generate"
 
 
+def test_each_alert_has_one_paragraph_of_the_rules() -> None:
+    """The page has no paragraph of an earlier run that belongs to no section."""
+    paragraphs = re.findall(r"^\*\*(?:Critical|Warning|Info), ", alerts_page.PAGE.read_text(), re.MULTILINE)
+    assert len(paragraphs) == len(list(alerts_page.alerts()))
+
+
+@pytest.mark.parametrize("missing", ["## GpuOverused", "**Do:** See [usage]"])
+def test_an_alert_without_a_section_is_named(missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The generator writes into no other section: a person writes the heading and the remedy first."""
+    page = tmp_path / "alerts.md"
+    page.write_text(alerts_page.PAGE.read_text().replace(missing, "", 1))
+    monkeypatch.setattr(alerts_page, "PAGE", page)
+    with pytest.raises(SystemExit, match=r"docs/alerts\.md has no section '## GpuOverused' with '\*\*Do:\*\*'"):
+        alerts_page.page()
+
+
+def test_a_new_section_needs_only_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The paragraph of the rules comes before the remedy of the section, and replaces nothing that a person wrote."""
+    whole = alerts_page.PAGE.read_text()
+    page = tmp_path / "alerts.md"
+    page.write_text(re.sub(r"(## GpuOverused\n\n)\*\*Warning, .+?(?=\*\*Do:)", r"\1", whole, count=1, flags=re.DOTALL))
+    assert page.read_text() != whole
+    monkeypatch.setattr(alerts_page, "PAGE", page)
+    assert alerts_page.page() == whole
+
+
 def test_the_pictures_are_not_stale() -> None:
     """README shows what the demonstration prints, and the GPUs as it shares them; `make pictures` draws them."""
     drawn = pictures()

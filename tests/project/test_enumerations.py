@@ -16,6 +16,7 @@ from gpushare_plugin.config.directives import apply_labels
 from gpushare_plugin.config.loading.load import load
 from gpushare_plugin.config.schema.isolations import IsolationName, MpsIsolationName, TimeSlicedIsolationName
 from gpushare_plugin.config.schema.sections import Config, MemoryResource, Sharing, TimeSlicedResource
+from gpushare_plugin.core.health import APPLICATION_XIDS, RESET_XIDS
 from gpushare_plugin.core.policies import (
     DEFAULT_POLICY,
     DEFAULT_REPLICA_POLICY,
@@ -146,6 +147,16 @@ def test_documents_list_every_value(file: str, begin: str, table: dict[str, obje
     (line,) = [each for each in (ROOT / file).read_text().splitlines() if each.startswith(begin)]
     missing = [name for name in table if not re.search(rf"\b{re.escape(name)}\b", line, re.IGNORECASE)]
     assert missing == [], f"{file} does not name them in: {line}"
+
+
+@pytest.mark.parametrize(
+    ("consequence", "xids"), [("logged and ignored", APPLICATION_XIDS), ("unhealthy until a reset", RESET_XIDS)]
+)
+def test_the_table_of_faults_has_the_xids(consequence: str, xids: frozenset[int]) -> None:
+    """`docs/reliability.md` says of the XIDs what the daemon does by default."""
+    rows = [line.split("|") for line in (ROOT / "docs/reliability.md").read_text().splitlines()]
+    (named,) = [row[1] for row in rows if row[1:2] and "XID" in row[1] and row[2].strip().startswith(consequence)]
+    assert {int(number) for number in re.findall(r"\d+", named)} == xids
 
 
 @pytest.mark.parametrize("label", [ACK, NOS])

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from tests.skin import commands, extender, kubelet, mig, node, partitioner, people
@@ -31,6 +31,8 @@ def write(texts: Texts) -> None:
 
 def main(names: list[str]) -> None:
     """Record scenes; with all of them, files that none has any more are removed."""
+    if unknown := [name for name in names if name not in SCENES]:
+        raise SystemExit(f"no scene {_quoted(unknown)}; the scenes are {_quoted(SCENES)}")
     kept: set[str] = set()
     for name in names or SCENES:
         with tempfile.TemporaryDirectory(dir="/tmp", prefix="gs-") as folder:
@@ -41,6 +43,10 @@ def main(names: list[str]) -> None:
         for file in GOLDEN.rglob("*"):
             if file.is_file() and str(file.relative_to(GOLDEN)) not in kept:
                 file.unlink()
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
 
 
 async def _awaited(texts: Awaitable[Texts]) -> Texts:

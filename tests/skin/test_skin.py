@@ -7,7 +7,7 @@ import pytest
 
 from tests.process.daemon import gpushare
 from tests.skin.golden import GOLDEN, differences
-from tests.skin.record import SCENES
+from tests.skin.record import SCENES, main
 
 SCHEMA = Path(__file__).parents[2] / "charts/gpushare/values.schema.json"
 
@@ -32,3 +32,9 @@ async def test_the_schema_is_that_of_the_chart() -> None:
     schema = json.loads((await gpushare("schema")).output)
     assert schema.pop("$schema")
     assert schema == json.loads(SCHEMA.read_text())["definitions"]["config"]
+
+
+def test_an_unknown_scene_is_named_with_the_scenes() -> None:
+    """Nothing is recorded by the names of files or folders."""
+    with pytest.raises(SystemExit, match="no scene 'golden', 'nosuch'; the scenes are 'commands', 'kubelet', "):
+        main(["golden", "nosuch", "node"])
