@@ -184,7 +184,7 @@ gpu-bundle: .venv/.installed
 	$(PYTHON) -m venv --clear .venv
 
 .venv/.installed: .venv/bin/pip pyproject.toml constraints.txt
-	@echo "Installing gpushare and the packages that it needs into .venv (once; a minute or less):"
+	@echo "Installing gpushare and the packages that it needs into .venv (once; 1 to 2 minutes):"
 	@rm -f $@.failed; { $(PIP) -e . || touch $@.failed; } | while read -r what name _; do case "$$what $$name" in \
 	  "Collecting "*) printf '%s ' "$${name%%[<>=!~;[]*}";; \
 	  "Installing collected") printf '\nInstalling them …\n';; \

@@ -173,10 +173,16 @@ def test_each_architecture_has_its_bill_of_materials(tmp_path: Path) -> None:
 
 
 def test_the_written_commands_have_this_version() -> None:
-    """README, the pages and the workflow name image and chart by the version that is built, or nobody finds them."""
-    texts = [ROOT / "README.md", ROOT / "docs/install.md", ROOT / "docs/releasing.md", FILE]
-    found = {version for text in texts for version in re.findall(r"gpushare[:-](\d+\.\d+\.\d+)\b", text.read_text())}
-    assert found == {__version__}
+    """Pages, examples and the workflow name image and chart by the version that is built, or nobody finds them."""
+    texts = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.yaml"), FILE]
+    named = re.compile(r"(?:gpushare[:-]|\btag: |targetRevision: )(\d+\.\d+\.\d+)\b")
+    found = {
+        (version, file.name) for file in [*texts, ROOT / "Dockerfile"] for version in named.findall(file.read_text())
+    }
+    assert {each for each in found if each[0] != __version__} == set()
+    assert {"README.md", "install.md", "doctor.md", "argo-cd.yaml", "flux.yaml", "Dockerfile"} <= {
+        name for _, name in found
+    }
 
 
 def planned(root: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
