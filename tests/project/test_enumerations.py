@@ -118,7 +118,7 @@ def test_labels_mean_the_same_values_with_and_without_partitioning(label: str) -
     ("file", "begin", "table"),
     [
         ("docs/isolation.md", "The key `isolation` is", ISOLATIONS),
-        ("docs/isolation.md", "| | `none` | `mps`, protocol 2 |", ISOLATIONS),
+        ("docs/isolation.md", "| | `none` | `mps` (protocol 2, the default) |", ISOLATIONS),
         ("docs/configuration.md", "      isolation: mps          #", ISOLATIONS),
         ("docs/configuration.md", "| `compute` | proportional, unlimited, requested, or", COMPUTING),
         ("docs/cluster.md", "resource of the config has `isolation:", COMPUTING),

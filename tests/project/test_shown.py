@@ -18,7 +18,9 @@ import yaml
 from gpushare_plugin.base.errors import GpushareError
 from gpushare_plugin.cli.main import commands as gpushare
 from gpushare_plugin.config.loading.load import load
+from gpushare_plugin.gpus.host import Host
 from gpushare_plugin.gpus.simulated import SimulatedSource
+from gpushare_plugin.node.configuration import planned
 from tests.chart import validity
 from tests.chart.rendering import CHART, ROOT, templates
 from tests.monitoring.tools import promtool
@@ -76,6 +78,9 @@ NOT_CHECKED = {
     "resourceGroups:": "a part of a kind of Kueue",
 }
 """YAML that is not checked, by its first words, each with the reason."""
+
+OF_LARGE_GPUS = "more units than MPS serves clients"
+"""A warning that a config of a page may have: smaller GPUs have fewer units."""
 
 
 def pod(spec: dict[str, Any]) -> dict[str, Any]:
@@ -172,13 +177,22 @@ def check(text: str, folder: Path, page: str) -> None:
 
 
 def check_config(text: str, folder: Path, page: str) -> None:
-    """Raise unless a config loads, or the page shows each mistake with the file and the line."""
+    """Raise unless a config loads, or the page shows each mistake with the file and the line.
+
+    On some node of `examples/gpus`, a config without mistakes must have no warning.
+    """
     file = folder / "gpushare.yaml"
     file.write_text(text)
     loaded = load(file, [])
     said = [line.replace(str(file), file.name) for line in loaded.lines(loaded.problems)]
     shown = (ROOT / page).read_text()
     assert [line for line in said if line not in shown] == []
+    if loaded.config is not None and loaded.effective is not None and not loaded.problems:
+        nodes = [SimulatedSource(gpus).read() for gpus in sorted((ROOT / "examples/gpus").iterdir())]
+        facts = [Host(limits_agent=True).preview(node, loaded.config) for node in nodes]
+        plans = [planned(loaded, loaded.effective, node, facts=fact) for node, fact in zip(nodes, facts, strict=True)]
+        warned = [[*loaded.notices, *plan.notices, *map(str, plan.problems)] for plan in plans]
+        assert [] in [[line for line in lines if OF_LARGE_GPUS not in line] for lines in warned]
 
 
 @pytest.mark.parametrize(
@@ -189,6 +203,7 @@ def check_config(text: str, folder: Path, page: str) -> None:
         "resources: {limit: {aliyun.com/gpu-mem: 1}}\n",
         "scheduler: {enabled: 3}\n",
         "gpus: [{memory: much}]\n",
+        "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, devices: [0], replicas: 2}]}}\n",
     ],
 )
 def test_a_mistake_in_yaml_is_found(text: str) -> None:
