@@ -12,7 +12,7 @@ from gpushare_plugin.config.loading.load import Loaded, nothing_at, validated
 from gpushare_plugin.config.loading.manifests import FoundConfig
 from gpushare_plugin.config.loading.mistakes import Override
 from gpushare_plugin.config.schema.isolations import includes_driver
-from gpushare_plugin.config.schema.places import Finding, spelled
+from gpushare_plugin.config.schema.places import Finding, SettingPlaces, spelled
 from gpushare_plugin.core.gpu import Inventory
 from gpushare_plugin.core.resource import Resource
 from gpushare_plugin.gpus.host import NO_FACTS, HostFacts
@@ -39,6 +39,8 @@ class ConfigVerdict:
     def on(cls, found: FoundConfig, overrides: Sequence[Override]) -> "ConfigVerdict":
         """Return the verdict on a config with the values of `overrides`, before any look at GPUs."""
         root = found.root or nothing_at(found.source)
+        if found.is_elsewhere:
+            return cls(found, Loaded(None, (), (), SettingPlaces(root)))
         return cls(found, validated(root, found.findings, overrides))
 
     def with_gpus(self, inventory: Inventory, facts: HostFacts = NO_FACTS) -> "ConfigVerdict":
@@ -62,7 +64,8 @@ class ConfigVerdict:
         """Settings that are accepted without effect, or with an unexpected effect; empty for a config with mistakes."""
         if self._problems:
             return ()
-        return (*self.loaded.notices, *(self.plan.notices if self.plan else ()), *self.offered.notices)
+        taken = (self.found.values.warning,) if self.found.values and self.found.values.warning else ()
+        return (*taken, *self.loaded.notices, *(self.plan.notices if self.plan else ()), *self.offered.notices)
 
     @property
     def warning_lines(self) -> list[str]:
@@ -123,7 +126,9 @@ class ConfigVerdict:
             yield from mistakes
             return
         warnings = f" with {_counted(len(self.warnings), 'warning')}" if self.warnings else ""
-        yield f"{self.found}: valid{warnings}" + (f"; {gpus} would be advertised as:" if gpus else "")
+        verdict = self.found.values.note if self.found.values else "valid"
+        advertised = f"; {gpus} would be advertised as:" if gpus and self.plan else ""
+        yield f"{self.found}: {verdict}{warnings}{advertised}"
         for resource in self.resources:
             on = ", ".join(gpu.label for gpu in resource.gpus.values())
             yield f"  {resource.name}: {len(resource.units)} on GPU {on}"
@@ -154,6 +159,7 @@ class ConfigVerdict:
 
 def summary(verdicts: Sequence[ConfigVerdict]) -> str:
     """Return the numbers of valid configs, of configs with warnings, and of configs with mistakes, in words."""
+    verdicts = [verdict for verdict in verdicts if not verdict.found.is_elsewhere]
     wrong = sum(bool(verdict.mistakes) for verdict in verdicts)
     warned = sum(bool(verdict.warnings) for verdict in verdicts)
     counts = [f"{len(verdicts) - wrong} valid"]

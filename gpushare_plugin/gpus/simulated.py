@@ -305,7 +305,7 @@ def _limits(node: SimulatedNode) -> DriverLimits:
         return _LIMITS[node.driver_limits]
     return DriverLimits(
         f"driver {node.driver_version} of the simulated GPUs limits no memory, and drivers from {FIRST_DRIVER} on do; "
-        "set driverVersion and driverLimits in their file"
+        "to simulate driver limits, set driverVersion and driverLimits in the file of the GPUs"
     )
 
 

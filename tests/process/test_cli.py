@@ -208,8 +208,8 @@ class TestCheckConfig:
         lacking.write_text("gpus: [{memory: 8GiB, count: 2}]\n")
         having.write_text('gpus: [{memory: 8GiB, count: 2}]\ndriverVersion: "615.71.09"\ndriverLimits: hook\n')
         reason = (
-            "driver: driver 570.86.15 of the simulated GPUs limits no memory, and drivers from 615 on do; set "
-            "driverVersion and driverLimits in their file"
+            "driver: driver 570.86.15 of the simulated GPUs limits no memory, and drivers from 615 on do; to "
+            "simulate driver limits, set driverVersion and driverLimits in the file of the GPUs"
         )
         for gpus, sentence, name, reasons in (
             (lacking, f"GPU 0, 1: isolation mps, not {reason}", "mps", [reason]),
@@ -510,6 +510,35 @@ sharing:
         assert first == f"{manifest} (data.default): 1 mistake"
         assert mistake.startswith(f"{manifest}:7:20: data.default.flags.migStrategy: ")
         assert rest == [f"{values} (config.map.one): valid", "2 configs: 1 valid, 1 with mistakes"]
+
+    @pytest.mark.parametrize("options", [(), ("--strict",)], ids=["plain", "strict"])
+    async def test_values_without_a_config_have_the_offer_of_the_default(
+        self, node: FakeNvml, tmp_path: Path, options: tuple[str, ...]
+    ) -> None:
+        """The same for the file and for its directory: no mistake, the reason and the offer."""
+        values = tmp_path / "values.yaml"
+        values.write_text("cluster: {nodeLabels: false}\nruntimeClassName: nvidia\n")
+        file = await gpushare("check-config", *options, values, environment=node.environment)
+        folder = await gpushare("check-config", *options, tmp_path, environment=node.environment)
+        assert (file.status, file.errors, folder) == (0, "", file)
+        default = "the default of gpushare's chart counts (every GPU by memory, in GiB, as aliyun.com/gpu-mem)"
+        reason, *offer = file.output.splitlines()
+        expected = "the 3 GPUs of this node would be advertised as:"
+        assert reason == f"{values}: Helm values without a config: {default}; {expected}"
+        assert [line.split(":")[0] for line in offer] == ["  aliyun.com/gpu-mem"]
+
+    async def test_values_with_a_configmap_of_ones_own_offer_nothing(self, node: FakeNvml, tmp_path: Path) -> None:
+        """The ConfigMap is not here: nothing is promised of it, counted or compared."""
+        values, config = tmp_path / "values.yaml", written(tmp_path, CONFIG)
+        values.write_text("config: {name: mine}\n")
+        note = f'{values}: Helm values without a config: the configs are in the ConfigMap "mine" (config.name), and not'
+        done = await gpushare("check-config", "--strict", config, values, environment=node.environment)
+        *_, told, last = done.output.splitlines()
+        assert (done.status, told, last) == (0, f"{note} checked here", "1 config: 1 valid")
+        shown = await gpushare("check-config", "--show", config, values, environment=node.environment)
+        assert (shown.status, shown.output.startswith("version: v1\n")) == (0, True)
+        compared = await gpushare("check-config", values, "--against", config, environment=node.environment)
+        assert (compared.status, "found 0 in FILE, 1 in OLD" in compared.errors) == (2, True)
 
     async def test_standard_input_is_checked(self) -> None:
         """What another program wrote, such as `helm template` or `kubectl get configmap -o yaml`."""

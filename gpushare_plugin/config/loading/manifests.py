@@ -10,7 +10,13 @@ from collections.abc import Iterator, Sequence
 
 from gpushare_plugin.base.structs import Struct, replace
 from gpushare_plugin.config.loading.document import parse, parse_documents
-from gpushare_plugin.config.loading.recognition import without_a_config
+from gpushare_plugin.config.loading.load import DEFAULT
+from gpushare_plugin.config.loading.recognition import (
+    ConfiglessValues,
+    has_keys_of_values_only,
+    values_without_a_config,
+    without_a_config,
+)
 from gpushare_plugin.config.schema.fields import keys
 from gpushare_plugin.config.schema.places import Finding, Origin, PlacedValue, SourcePlace, spelled
 from gpushare_plugin.config.schema.sections import Config
@@ -33,6 +39,15 @@ class FoundConfig(Struct, frozen=True):
     """The mistakes of the text."""
     is_other: bool = False
     """Whether the text is certainly no config but, for example, a manifest."""
+    values: ConfiglessValues | None = None
+    """What counts instead, if the text is Helm values without a config."""
+    is_of_the_chart: bool = False
+    """Whether the text is Helm values without a config, and with keys of our chart alone."""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the file is right, and its config is in a ConfigMap."""
+        return self.values is not None and not self.values.is_default and not self.findings
 
     def __str__(self) -> str:
         """Spell the file and the name."""
@@ -56,6 +71,10 @@ def whole_config(text: str, source: str) -> FoundConfig:
         mistake = Finding(SourcePlace(source), "found manifests, none of them with a config")
         return FoundConfig(source, "", None, [mistake], is_other=True)
     root, findings = parse(text, Origin(source))
+    if root and (values := values_without_a_config(root)):
+        default = PlacedValue.of(DEFAULT, source) if values.is_default else None
+        ours = has_keys_of_values_only(root)
+        return FoundConfig(source, "", default, findings, is_other=True, values=values, is_of_the_chart=ours)
     if other := root and without_a_config(root):
         return FoundConfig(source, "", None, [other], is_other=True)
     return FoundConfig(source, "", root, findings)

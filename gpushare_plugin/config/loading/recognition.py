@@ -1,6 +1,8 @@
 """Recognises files that are no config: manifests, Helm values, and simulated GPUs."""
 
+from gpushare_plugin.base.structs import Struct
 from gpushare_plugin.config.loading.messages import sections_with
+from gpushare_plugin.config.schema.names import MEMORY
 from gpushare_plugin.config.schema.places import Finding, PlacedValue
 from gpushare_plugin.config.schema.spelling import shown
 
@@ -93,6 +95,22 @@ VALUES_AND_FLAGS = frozenset(
 )
 """Keys at the top level of Helm values that a config has only inside sections."""
 
+_ENABLED = frozenset(["dra", "driverLimits", "gfd", "mps", "partitioning"])
+"""Sections of Helm values that have the key `enabled`, and are sections of a config, too."""
+
+_OF_THE_OPERATOR = frozenset(["operator", "toolkit"])
+
+
+class ConfiglessValues(Struct, frozen=True):
+    """Helm values without a config, which are no mistake."""
+
+    note: str
+    """Where the configs of the installation are instead, for people."""
+    warning: str = ""
+    """Why the file may be a config with mistakes all the same; empty where that is out of the question."""
+    is_default: bool = True
+    """Whether nodes have the config without a file; otherwise their configs are in a ConfigMap."""
+
 
 def not_a_config(root: PlacedValue) -> Finding | None:
     """Return a finding, with the remedy, for a file that is clearly no config; None for any other file."""
@@ -120,16 +138,46 @@ def without_a_config(root: PlacedValue) -> Finding | None:
             return Finding(kind.key_place, "found a ConfigMap without a config: it has no text in data")
         return Finding(kind.key_place, f"found a manifest of kind {shown(kind.text)} without a config")
     if key := _key_of_values(root):
-        where = "config.map, or devicePlugin.config.data with the GPU operator, has none"
-        return Finding(key.key_place, f"found Helm values without a config: {where}")
+        if _of_the_operator(root):
+            where = "devicePlugin.config.data has none"
+            return Finding(key.key_place, f"found values of the GPU operator without a config: {where}")
+        return Finding(key.key_place, "found Helm values without a config: config.map is no section with names")
+    return not_a_config(root)
+
+
+def values_without_a_config(root: PlacedValue) -> ConfiglessValues | None:
+    """Return what counts for Helm values of the chart that have no config; None for any other file."""
+    if _kind(root) or _of_the_operator(root):
+        return None
+    if any(each.value and each.section is None for path in (["config"], ["config", "map"]) for each in root.at(*path)):
+        return None
+    for name in root.at("config", "name"):
+        if name.text:
+            return ConfiglessValues(
+                f"Helm values without a config: the configs are in the ConfigMap {shown(name.text)} (config.name), "
+                "and not checked here",
+                is_default=False,
+            )
+    note = (
+        "Helm values without a config: the default of gpushare's chart counts (every GPU by memory, in GiB, as "
+        f"{MEMORY})"
+    )
+    if _key_of_values(root):
+        return ConfiglessValues(note)
     keys = root.section or {}
     if keys and keys.keys() <= VALUES_AND_FLAGS:
-        first, node = next(iter(keys.items()))
+        first = next(iter(keys))
         homes = " or ".join(sections_with(first))
-        message = f"a config has {shown(first)} in {homes} only, and Helm values have it here"
-        remedy = "if these are Helm values, they have no config, and nothing is to be checked; otherwise move it there"
-        return Finding(node.key_place, f"{message}: {remedy}")
-    return not_a_config(root)
+        warning = f"taken for Helm values, which have {shown(first)} at the top level; if this is a config, write "
+        return ConfiglessValues(note, f"{warning}{shown(first)} in {homes}")
+    return None
+
+
+def has_keys_of_values_only(root: PlacedValue) -> bool:
+    """Whether the chart knows each key at the top level."""
+    # In a Kustomization, which may lack a kind, `resources` is a list.
+    known = HELM_KEYS | VALUES_AND_FLAGS | _ENABLED | {"resources"}
+    return (root.section or {}).keys() <= known and not root.at("resources", ...)
 
 
 def _kind(root: PlacedValue) -> PlacedValue | None:
@@ -146,12 +194,16 @@ def _key_of_values(root: PlacedValue) -> PlacedValue | None:
     section, config = root.section or {}, root.child("config")
     if config or section.keys() & {"version", "sharing"}:
         return config
-    # A config has `dra`, `flags.gfd` and `sharing.mps`, but no key `enabled` there.
+    # A config has some of these sections, but no key `enabled` there.
     return next((node for key, node in section.items() if key in HELM_KEYS or _enables(key, node)), None)
 
 
 def _enables(key: str, node: PlacedValue) -> bool:
-    return key in {"dra", "driverLimits", "gfd", "mps"} and node.child("enabled") is not None
+    return key in _ENABLED and node.child("enabled") is not None
+
+
+def _of_the_operator(root: PlacedValue) -> bool:
+    return bool((root.section or {}).keys() & _OF_THE_OPERATOR or root.at("devicePlugin", "config"))
 
 
 def _simulated_gpus(root: PlacedValue) -> PlacedValue | None:

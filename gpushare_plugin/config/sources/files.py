@@ -46,8 +46,8 @@ def configs_in_file(file: Path) -> list[FoundConfig]:
 def configs_in_directory(directory: Path) -> DirectorySearch:
     """Return the configs in all files below a directory.
 
-    An unreadable file is a mistake. Manifests, Helm values, templates, documents and programs without a config are left
-    out.
+    An unreadable file is a mistake. Manifests, Helm values of other charts, templates, documents and programs without a
+    config are left out.
     """
     search = DirectorySearch()
 
@@ -99,6 +99,8 @@ def _likely_configs_in(text: str, file: Path) -> list[FoundConfig] | None:
     if embedded := embedded_configs(text, str(file)):
         return embedded if any(each.is_likely for each in embedded) else []
     config = whole_config(text, str(file))
+    if config.is_of_the_chart:
+        return [config]
     if config.is_other or (not config.is_likely and _OTHER_FORMATS.search(text)):
         return []
     # A text with a syntax error may be a config with a mistake.

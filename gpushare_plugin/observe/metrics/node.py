@@ -248,7 +248,7 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_gpu_units_drifted",
-        "Units held of a GPU beyond promises of the scheduler extender; only with --follow-pods.",
+        "Units held of a GPU beyond promises of the scheduler extender; only with --follow-pods (cluster.followPods).",
         _OFFER,
         lambda view: [
             (labels, excess.get(labels[-1], {}).get(labels[1], 0))
@@ -459,7 +459,7 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     single(
         "gpushare_events_dropped_total",
-        "Lost Kubernetes Events; only with --events.",
+        "Lost Kubernetes Events; only with --events (cluster.events).",
         lambda view: view.events_dropped,
     ),
     Metric(

@@ -68,7 +68,8 @@ _JSON_VERSION = 1
 def command(context: click.Context, /, files: tuple[Path, ...], **options: Any) -> None:
     """Validate configs and, on a node with GPUs, show what would be advertised.
 
-    FILE is a config, a ConfigMap or Helm values with configs inside, a directory, or - for standard input.
+    FILE is a config, a ConfigMap, Helm values, a directory, or - for standard input. Of Helm values, only configs are
+    checked.
     """
     configure_log("console", "error")
     against = options["against"]
@@ -161,9 +162,9 @@ def _print(verdicts: Sequence[ConfigVerdict], inventory: Inventory | None, optio
     for line in lines:
         show([line], error=options["show"])
     if options["show"]:
-        shown = [(str(each.found), each.loaded.config) for each in verdicts if not each.mistakes]
+        shown = [(str(each.found), each.loaded.config) for each in verdicts if not each.mistakes and each.loaded.config]
         heads = [f"# {name}\n" if len(shown) > 1 else "" for name, _config in shown]
-        texts = [f"{head}{dump(config)}" for head, (_name, config) in zip(heads, shown, strict=True) if config]
+        texts = [f"{head}{dump(config)}" for head, (_name, config) in zip(heads, shown, strict=True)]
         click.echo("---\n".join(texts), nl=False)
 
 
@@ -191,6 +192,7 @@ def _which(inventory: Inventory | None, simulate: Path | None) -> str | None:
 
 def _print_changes(verdicts: Sequence[ConfigVerdict], others: Sequence[ConfigVerdict]) -> None:
     """Print the changes from the config in `others` to the config in `verdicts`; both configs are valid."""
+    verdicts, others = ([each for each in some if not each.found.is_elsewhere] for some in (verdicts, others))
     if len(verdicts) != 1 or len(others) != 1:
         raise click.UsageError(f"--against compares two configs; found {len(verdicts)} in FILE, {len(others)} in OLD")
     (new,), (old,) = verdicts, others

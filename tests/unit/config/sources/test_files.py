@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpushare_plugin.config.loading.load import DEFAULT
 from gpushare_plugin.config.loading.recognition import HELM_KEYS
 from gpushare_plugin.config.schema.fields import keys, sections
 from gpushare_plugin.config.sources.files import configs_in_bytes, configs_in_directory, configs_in_file
@@ -93,7 +94,7 @@ def test_unchecked_files_that_may_be_configs_are_named(tmp_path: Path, name: str
     ("name", "content"),
     [
         ("service.yaml", "apiVersion: v1\nkind: Service\n"),
-        ("values.yaml", "runtimeClassName: nvidia\nresources: {}\n"),
+        ("values.yaml", "runtimeClassName: nvidia\nreplicaCount: 1\n"),
         ("gpus.yaml", "gpus: [{memory: 16GiB}]\n"),
         ("README.md", "Write `sharing:` first.\n"),
         ("template.yaml", "{{- if .Values.config }}\n"),
@@ -118,16 +119,10 @@ def test_a_file_that_cannot_be_read_is_a_mistake_in_a_directory_as_well(tmp_path
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("runtimeClassName: nvidia\n", "found Helm values without a config: config.map, or devicePlugin.config.data"),
-        ("migStrategy: mixed\ngfd: {enabled: true}\n", "found Helm values without a config: "),
-        ("config: {name: mine}\n", "found Helm values without a config: "),
-        (
-            "deviceListStrategy: [volume-mounts]\nmigStrategy: mixed\n",
-            (
-                'a config has "deviceListStrategy" in flags.plugin only, and Helm values have it here: if these are '
-                "Helm values, they have no config, and nothing is to be checked; otherwise move it there"
-            ),
-        ),
+        ("image: {}\nconfig: {map: default}\n", "found Helm values without a config: config.map is no section with"),
+        ("config: default\n", "found Helm values without a config: config.map is no section with names"),
+        ("devicePlugin: {config: {name: a}}\n", "found values of the GPU operator without a config: devicePlugin."),
+        ("toolkit: {enabled: true}\n", "found values of the GPU operator without a config: devicePlugin.config.data"),
         ("apiVersion: v1\nkind: ConfigMap\n", "found a ConfigMap without a config: it has no text in data"),
         ("apiVersion: v1\nkind: ConfigMap\ndata: {}\n", "found a ConfigMap without a config: "),
         ("apiVersion: v1\nkind: Service\n", 'found a manifest of kind "Service" without a config'),
@@ -141,12 +136,58 @@ def test_files_of_other_kinds_are_recognised(text: str, message: str) -> None:
     assert finding.message.startswith(message)
 
 
+OF_THE_CHART = ["runtimeClassName: nvidia\n", "migStrategy: mixed\ngfd: {enabled: true}\n", "config: {map: {}}\n"]
+
+
+@pytest.mark.parametrize("text", [*OF_THE_CHART, 'config: {name: ""}\n', "partitioning: {enabled: true}\n"])
+def test_helm_values_without_a_config_are_no_mistake(tmp_path: Path, text: str) -> None:
+    """The default config of the chart counts, in a file as in a directory."""
+    (tmp_path / "values.yaml").write_text(text)
+    in_file, in_directory = configs_in_file(tmp_path / "values.yaml"), configs_in_directory(tmp_path)
+    assert (in_directory.configs, in_directory.passed_over) == (in_file, [])
+    [found] = in_file
+    assert found.root is not None
+    assert found.values is not None
+    assert (found.root.plain(), found.findings, found.values.warning) == (DEFAULT, [], "")
+
+
+def test_helm_values_name_the_configmap_with_the_configs(tmp_path: Path) -> None:
+    """The default config does not count there, and nothing can be checked."""
+    (tmp_path / "values.yaml").write_text("config: {name: mine}\n")
+    for [found] in (configs_in_file(tmp_path / "values.yaml"), configs_in_directory(tmp_path).configs):
+        assert found.values is not None
+        assert (found.root, found.findings, found.is_elsewhere) == (None, [], True)
+        assert 'the configs are in the ConfigMap "mine" (config.name)' in found.values.note
+
+
+def test_values_that_may_be_a_config_with_keys_in_the_wrong_place_are_warned_of() -> None:
+    """Both have these keys, each in another place."""
+    [found] = configs_in_bytes(b"deviceListStrategy: [volume-mounts]\nmigStrategy: mixed\n", "stdin")
+    assert found.values is not None
+    assert found.values.warning.endswith('; if this is a config, write "deviceListStrategy" in flags.plugin')
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["image: {}\nreplicaCount: 1\n", "resources: [deployment.yaml]\ncommonLabels: {app: web}\n", "toolkit: {}\n"],
+    ids=["another chart", "a Kustomization", "the GPU operator"],
+)
+def test_values_of_another_chart_are_left_out_of_a_directory(tmp_path: Path, text: str) -> None:
+    """A folder of Git has values of many charts."""
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    (tmp_path / "values.yaml").write_text(text)
+    assert names(tmp_path) == ["config.yaml"]
+    assert configs_in_directory(tmp_path).passed_over == []
+
+
 def test_every_key_of_helm_values_is_recognised() -> None:
     """Values of our chart are recognised by any key that no config has."""
     chart = Path(__file__).parents[4] / "charts" / "gpushare" / "values.yaml"
     of_configs = {key for _path, section in sections() for key in keys(section)}
     assert set(yaml.safe_load(chart.read_text())) - of_configs - HELM_KEYS == set()
     assert HELM_KEYS & of_configs == set()
+    [found] = configs_in_file(chart)
+    assert found.is_of_the_chart
 
 
 def test_a_directory_without_configs_is_a_mistake(tmp_path: Path) -> None:
