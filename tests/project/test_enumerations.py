@@ -121,7 +121,7 @@ def test_labels_mean_the_same_values_with_and_without_partitioning(label: str) -
         ("docs/isolation.md", "| | `none` | `mps` (protocol 2, the default) |", ISOLATIONS),
         ("docs/configuration.md", "      isolation: mps          #", ISOLATIONS),
         ("docs/configuration.md", "| `compute` | proportional, unlimited, requested, or", COMPUTING),
-        ("docs/cluster.md", "resource of the config has `isolation:", COMPUTING),
+        ("docs/cluster.md", "`core_mem` offers `aliyun.com/gpu-core.percentage`", COMPUTING),
         ("docs/isolation.md", "- It needs `isolation:", COMPUTING),
         ("docs/isolation.md", "- `hami-core`, and `none`, admit such pods", ON_SEVERAL),
         ("docs/moving.md", "| `aliyun.com/gpu-core.percentage` |", COMPUTING),
