@@ -73,6 +73,15 @@ def parsed(texts: dict[str, str]) -> list[dict[str, Any]]:
     return [found for found in documents if found is not None]
 
 
+def merge(values: dict[str, Any], more: dict[str, Any]) -> None:
+    """Add values, deeply, as Helm does."""
+    for key, value in more.items():
+        if isinstance(value, dict) and isinstance(values.get(key), dict):
+            merge(values[key], value)
+        else:
+            values[key] = value
+
+
 def yaml_of(file: Path) -> dict[str, Any]:
     """Return the values in a file."""
     values: dict[str, Any] = yaml.load(file.read_text(), yaml.CSafeLoader)

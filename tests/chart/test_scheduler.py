@@ -14,7 +14,7 @@ from gpushare_plugin.extender.binder import BinderTiming
 from gpushare_plugin.extender.service import ExtenderSettings
 from gpushare_plugin.extender.tls.own import OwnCertificateSettings
 from tests.chart.reading import environment
-from tests.chart.rendering import CHART, EXAMPLE_VALUES, ROOT, objects, templates, yaml_of
+from tests.chart.rendering import CHART, EXAMPLE_VALUES, ROOT, merge, objects, templates, yaml_of
 from tests.chart.test_chart import EVERYTHING as EVERY_VALUE
 from tests.chart.test_chart import KUBERNETES
 from tests.chart.validity import check
@@ -136,6 +136,12 @@ def test_the_service_leaves_its_endpoint_to_the_extender() -> None:
     assert [[service["metadata"]["name"]]] == [
         rule["resourceNames"] for rule in rules if rule["resources"] == ["endpointslices"] and "resourceNames" in rule
     ]
+
+
+def test_openshift_lets_the_extender_write_addresses_of_pods() -> None:
+    """There, whoever writes the addresses of pods into an EndpointSlice needs one more right."""
+    rules = [rule for rule in one(ON, "Role")["rules"] if "endpointslices/restricted" in rule["resources"]]
+    assert [(rule["apiGroups"], rule["verbs"]) for rule in rules] == [(["discovery.k8s.io"], ["create"])]
 
 
 def test_the_right_to_renew_is_for_the_lease_of_the_extender() -> None:
@@ -368,6 +374,23 @@ def test_examples_are_those_of_the_documents(name: str) -> None:
     """Each is named where it is explained."""
     assert f"examples/values/{name}" in (CHART.parent.parent / "docs/scheduling.md").read_text()
     assert yaml_of(EXAMPLE_VALUES / name)["scheduler"]["enabled"] is True
+
+
+def test_the_recommended_values_go_with_a_managed_control_plane() -> None:
+    """The address for a kube-scheduler of the control plane is left out: it is outside the range of many clouds."""
+    values = yaml_of(EXAMPLE_VALUES / "recommended.yaml")
+    assert "clusterIP" in one(values, "Service")["spec"]
+    merge(values, yaml_of(EXAMPLE_VALUES / "own-scheduler.yaml"))
+    assert "clusterIP" not in one(values, "Service")["spec"]
+    assert extender(values)["urlPrefix"] == "https://gpushare-extender.kube-system.svc:32766"
+    assert pod(values, "gpushare-kube-scheduler")
+
+
+def test_the_pod_of_helm_test_has_the_scheduler_of_pods_with_a_share() -> None:
+    """Another scheduler would place the pod by the sum of a node, and take units that are promised."""
+    assert one(OWN, "Pod", "gpushare-test")["spec"]["schedulerName"] == "gpushare-scheduler"
+    assert "schedulerName" not in one(ON, "Pod", "gpushare-test")["spec"]
+    assert one(EVERYTHING, "Pod", "gpushare-test")["spec"]["schedulerName"] == "mine"
 
 
 def test_files_are_where_the_configuration_expects_them() -> None:

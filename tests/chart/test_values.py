@@ -151,3 +151,10 @@ def test_nodes_of_mps_can_be_chosen() -> None:
 def test_the_operators_feature_discovery_is_left_alone(name: str) -> None:
     """Where NVIDIA's operator labels nodes, the daemon publishes none of these labels."""
     assert environment(yaml_of(EXAMPLE_VALUES / name))["NODE_LABELS"] == "false"
+
+
+@pytest.mark.parametrize("name", ["gpu-operator.yaml", "openshift.yaml"])
+def test_the_operators_driver_reaches_containers_by_cdi(name: str) -> None:
+    """From 25.10 on, variables give no GPU there; gpushare's own specification needs the root of the driver."""
+    given = environment(yaml_of(EXAMPLE_VALUES / name))
+    assert (given["DEVICE_LIST_STRATEGY"], given["NVIDIA_DRIVER_ROOT"]) == ("cdi-cri", "/run/nvidia/driver")

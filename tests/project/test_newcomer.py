@@ -13,7 +13,7 @@ from typing import Any
 import helm_python
 import pytest
 
-from tests.chart.rendering import ROOT, templates
+from tests.chart.rendering import ROOT, merge, templates
 from tests.process.daemon import without_library
 
 PAGES = sorted((ROOT / "docs/install").iterdir())
@@ -36,7 +36,7 @@ NOT_RUN = {
 }
 """Commands by their first words, each with the reason why it is not run here. Every other command is run."""
 
-PLACEHOLDERS = {"MY-VALUES.yaml": "examples/values/k3s.yaml", "MY-SCHEDULER.yaml": "examples/values/scheduler.yaml"}
+PLACEHOLDERS = {"MY-VALUES.yaml": "examples/values/k3s.yaml"}
 """Files that readers have, and files of the repository that stand for them."""
 
 _MERGED = {
@@ -106,15 +106,6 @@ def rendered(command: str) -> dict[str, str]:
         if read := _MERGED.get(option):
             merge(values, read(value))
     return templates(values)
-
-
-def merge(values: dict[str, Any], more: dict[str, Any]) -> None:
-    """Add values, deeply, as Helm does."""
-    for key, value in more.items():
-        if isinstance(value, dict) and isinstance(values.get(key), dict):
-            merge(values[key], value)
-        else:
-            values[key] = value
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

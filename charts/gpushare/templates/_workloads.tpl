@@ -190,7 +190,14 @@ Of the chart's, only what NVIDIA's runtime gives the container can be set otherw
   "affinity" $affinity
   "tolerations" $.Values.tolerations
 }}
-{{- if ne (last .) "test" }}
+{{- if eq (last .) "test" }}
+{{- /* All pods with a share have the same scheduler: another one would take units that are promised. */}}
+{{- with $.Values.scheduler }}
+{{- if and .enabled .kubeScheduler.enabled }}
+{{- $_ := set $fields "schedulerName" .kubeScheduler.schedulerName }}
+{{- end }}
+{{- end }}
+{{- else }}
 {{- $fields = merge $fields (dict "priorityClassName" $.Values.priorityClassName "securityContext" $.Values.podSecurityContext) }}
 {{- end }}
 {{- toYaml $fields }}
