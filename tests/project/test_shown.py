@@ -56,6 +56,7 @@ NOT_RUN = {
 """Commands by their first words, each with the reason why it is not run here. Every other command is run."""
 
 NO_SCHEMA = {
+    "ClusterConfiguration": "an object of kubeadm",
     "KubeSchedulerConfiguration": "kube-scheduler's own kind, of which no package has a schema",
 }
 """Kinds of objects that are not checked, each with the reason."""
