@@ -92,7 +92,6 @@ generate: .venv/.developer
 	$(BIN)/python -m generators.dashboard
 	$(BIN)/python -m generators.recorded
 	$(BIN)/python -m generators.chart_values
-	$(BIN)/python -m generators.interfaces
 	$(BIN)/python -m tests.chart.rendering --write
 
 # The pictures of README.md, from a run of the demonstration.

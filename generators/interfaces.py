@@ -1,7 +1,7 @@
-"""Every name that others rely on, with a level of stability; `python -m generators.interfaces` writes their table.
+"""Every name that others rely on, and its level of stability.
 
-The table is in `docs/upgrades.md`. The names come from the code, the chart and the outputs recorded by `tests/skin`.
-`generators/interfaces.yaml` gives each of them a level, or a test fails. The table counts the names of each level.
+The names come from the code, the chart and the outputs recorded by `tests/skin`. `generators/interfaces.yaml` gives
+each of them a level, or a test fails. `docs/upgrades.md` says what the levels mean.
 """
 
 import ast
@@ -15,7 +15,7 @@ import click
 import yaml
 
 from generators import alerts_page, chart_values, log_events
-from generators.pages import DOCUMENTS, with_table
+from generators.pages import DOCUMENTS
 from gpushare_plugin.cli.main import COMMANDS, commands
 from gpushare_plugin.config.schema.fields import Kind, keys, sections
 from gpushare_plugin.observe.events import EVENTS
@@ -24,7 +24,6 @@ from gpushare_plugin.observe.metrics.node import METRICS
 from gpushare_plugin.observe.metrics.partitioner import PARTITIONER_METRICS
 from gpushare_plugin.observe.metrics.web import WEB_METRICS
 
-PAGE = DOCUMENTS / "upgrades.md"
 ROOT = DOCUMENTS.parent
 FILE = Path(__file__).with_name("interfaces.yaml")
 REMEDY = "give each name a level in generators/interfaces.yaml (docs/upgrades.md says what the levels mean)"
@@ -145,16 +144,3 @@ INTERFACES: Mapping[str, Callable[[], Iterator[str]]] = {
 def levels() -> dict[str, dict[Level, list[str]]]:
     """Return the names of each level, by interface, as interfaces.yaml has them."""
     return {name: found or {} for name, found in yaml.safe_load(FILE.read_text()).items()}
-
-
-def page() -> str:
-    """Return the page with its table generated again."""
-    rows = [
-        f"| {name} | {' | '.join(str(len(given.get(level, []))) for level in LEVELS)} |"
-        for name, given in levels().items()
-    ]
-    return with_table(PAGE, ["| names of | stable | beta | internal |", "|---|---|---|---|", *rows])
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())

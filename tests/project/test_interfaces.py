@@ -24,8 +24,3 @@ def test_every_interface_has_levels() -> None:
     """The file of the levels has the interfaces that are enumerated, in their order, and each has names."""
     assert list(interfaces.levels()) == list(INTERFACES)
     assert all(next(names(), None) is not None for names in INTERFACES.values())
-
-
-def test_the_page_of_upgrades_is_not_stale() -> None:
-    """The page counts what the levels say; `make generate` writes it."""
-    assert interfaces.PAGE.read_text() == interfaces.page(), "run make generate"
