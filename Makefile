@@ -156,11 +156,11 @@ bench-compare: .venv/.developer
 	@test -n "$(OLD)" -a -n "$(NEW)" || { echo "usage: make bench-compare OLD=before.json NEW=after.json" >&2; exit 2; }
 	$(BIN)/python -m benchmarks compare $(OLD) $(NEW)
 
-# Compares placement policies on a published trace, and checks the goals; docs/packing.md says where the files come from:
+# Compares placement policies on a published trace, and checks the goals; docs/adr/0029 says where the files come from:
 # make bench-packing TRACE=DIR
 .PHONY: bench-packing
 bench-packing: .venv/.installed
-	@test -f "$(TRACE)/nodes.csv" -a -f "$(TRACE)/pods_default.csv" || { echo "usage: make bench-packing TRACE=DIR, a directory with nodes.csv and pods_default.csv (docs/packing.md)" >&2; exit 2; }
+	@test -f "$(TRACE)/nodes.csv" -a -f "$(TRACE)/pods_default.csv" || { echo "usage: make bench-packing TRACE=DIR, a directory with nodes.csv and pods_default.csv (docs/adr/0029-what-a-free-piece-is-worth.md)" >&2; exit 2; }
 	$(BIN)/python -m benchmarks.packing $(TRACE)
 
 # Shows on the NVIDIA GPUs of this machine what gpushare does there, and writes a report. STEPS="memory turns" for some of

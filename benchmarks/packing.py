@@ -1,4 +1,4 @@
-"""`make bench-packing TRACE=DIR`: compares all policies on a published trace, and checks what docs/packing.md says.
+"""`make bench-packing TRACE=DIR`: compares all policies on a published trace, and checks what docs/adr/0029 says.
 
 Ends with status 1 if a goal is missed. What FGD and best-fit are held to is what FGD's authors report.
 """

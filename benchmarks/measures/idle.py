@@ -1,4 +1,7 @@
-"""A quiet node: what the daemon costs while nothing happens."""
+"""A quiet node: what the daemon costs while nothing happens.
+
+With grpcio 1.85 the goals are out of reach: an idle `grpc.aio` process wakes up 6 to 11 times a second.
+"""
 
 import asyncio
 import time

@@ -1,4 +1,7 @@
-"""Resident memory, once everything is registered and listed."""
+"""Resident memory, once everything is registered and listed.
+
+Memory is mostly imports: Python, asyncio, gRPC and pydantic take 39 MiB, the package `kubernetes` 14 MiB more.
+"""
 
 import asyncio
 

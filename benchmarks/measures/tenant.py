@@ -1,4 +1,7 @@
-"""Pods of others beside a hostile tenant: how long they wait, what stays of the tenant's pods, and the Leases."""
+"""Pods of others beside a hostile tenant: how long they wait, what stays of the tenant's pods, and the Leases.
+
+The floor is beside the same hostile pods.
+"""
 
 import asyncio
 
