@@ -42,8 +42,8 @@ EXAMPLE
 `reason` says why and often what to do, `remedy` what to do, `consequence` the effect, `problem` a mistake to correct,
 `retry_seconds` the next attempt. Failed steps are tried again. The tables leave out these keys and `uuid`, `gpus`,
 `pod`, `container`, `container_id`, `claim`, `uid` (of a claim), `node`, `resource`, `dra_driver`, `path`, `pid`,
-`program`, `count`, `error`, `expected`, `found`, `limit_mib` and `used_mib`. An event without a
-meaning is explained by its name. **Defect** means a defect of gpushare: report the `exception`.
+`program`, `count`, `error`, `expected`, `found`, `limit_mib` and `used_mib`. The name of an
+event says what happened, the meaning says what follows. **Defect** means a defect of gpushare: report the `exception`.
 
 ## While a daemon runs
 
@@ -54,9 +54,8 @@ kubectl -n kube-system exec POD -- gpushare debug log      # log every line; aga
 kubectl -n kube-system exec POD -- gpushare debug stacks   # write where each thread and each task is
 ```
 
-These commands send SIGUSR2 and SIGUSR1. Stacks are text, also in a JSON log: files, lines and functions, no values. If
-the stacks of tasks are missing, the event loop hangs; the stack with `run_daemon` shows where. If all stacks are
-missing, a library blocks Python: `kill -ABRT` writes stacks, and can end the daemon.
+Stacks are text, also in a JSON log: files, lines and functions, no values. [How to read missing
+stacks](adr/0020-signals-ask-a-running-daemon.md) is in a decision record.
 """
 
 
