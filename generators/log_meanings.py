@@ -191,7 +191,7 @@ EVENTS = {
     "mps_server_orphaned": "gpushare ended an MPS server that blocked the GPU.",
     "mps_daemon_ignored": "A process only looks like gpushare's MPS control daemon, and is ignored.",
     "mps_daemon_warned": "The MPS control daemon printed `reason` at its start, and is used.",
-    "mps_one_user_at_a_time": "This driver serves programs of a single user at a time. Use one `runAsUser`, or a driver from 580 on.",
+    "mps_one_user_at_a_time": "Use one `runAsUser`, or a driver from 580 on.",
     "mps_daemon_quit_failed": "A signal ends the MPS control daemon.",
     "mps_log_line": "A line from the logs of MPS.",
     "mps_log_lines_dropped": "The log directory of MPS has the lines.",
