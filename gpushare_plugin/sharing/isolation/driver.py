@@ -102,6 +102,11 @@ class DriverIsolation(Struct, Isolation, frozen=True):
         return frozenset({"burst"} if self.rule.bursts else ())
 
     @property
+    def limit_is_seen(self) -> bool:
+        """Whether programs see the limit as the memory of the GPU: the driver tells the limit."""
+        return True
+
+    @property
     def layers(self) -> Layers:
         """The layer with the variables of the limits."""
         return (LimitVariables(self.rule, self.node.agent),)

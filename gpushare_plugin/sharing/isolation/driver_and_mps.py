@@ -33,6 +33,11 @@ class DriverAndMpsIsolation(MpsIsolation, frozen=True):
         return True
 
     @property
+    def limit_is_seen(self) -> bool:
+        """Whether programs see the limit as the memory of the GPU: the driver tells the limit."""
+        return True
+
+    @property
     def layers(self) -> Layers:
         """The layers of MPS and of the driver."""
         return (self.client(self.driver.rule), *self.driver.layers)

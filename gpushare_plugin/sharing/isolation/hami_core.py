@@ -68,6 +68,11 @@ class HamiCoreIsolation(Struct, Isolation, frozen=True):
         return self.limits.keys_of_compute
 
     @property
+    def limit_is_seen(self) -> bool:
+        """Whether programs see the limit as the memory of the GPU: the library tells the limit."""
+        return True
+
+    @property
     def layers(self) -> Layers:
         """The layer with the library and its limits."""
         return (PreloadedHamiCore(self.directory, self.limits.compute),)

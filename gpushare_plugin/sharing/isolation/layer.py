@@ -130,6 +130,11 @@ class Isolation:
         return True
 
     @property
+    def limit_is_seen(self) -> bool:
+        """Whether programs see the limit as the memory of the GPU (cuMemGetInfo)."""
+        return False
+
+    @property
     def layers(self) -> Layers:
         """The layers that keep each container within its share."""
         return ()

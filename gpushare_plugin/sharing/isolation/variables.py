@@ -45,10 +45,17 @@ _MILLION = 1_000_000
 class FrameworkHints(Struct, frozen=True):
     """The layer with variables for frameworks; a program can ignore the variables."""
 
+    limit_is_seen: bool = False
+    """Whether frameworks see the limit as the memory of the GPU, of which JAX would take the fraction.
+
+    Source: xla/pjrt/gpu/gpu_helpers.cc, `CreateBFCAllocator` (the fraction of the total of `DeviceMemoryUsage`).
+    """
+
     def add(self, grant: Grant, share: Allocation) -> None:
         """Add the variables, with values within the share on every GPU."""
         least = min(part.mib for part in share.gpus)
-        millionths = min(Fraction(part.mib * _MILLION, part.gpu.memory_mib) for part in share.gpus)
-        grant.environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{int(millionths) / _MILLION:.6f}"
+        if not self.limit_is_seen:
+            millionths = min(Fraction(part.mib * _MILLION, part.gpu.memory_mib) for part in share.gpus)
+            grant.environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{int(millionths) / _MILLION:.6f}"
         grant.environment["CUPY_GPU_MEMORY_LIMIT"] = str(least * MIB)
         grant.environment["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"

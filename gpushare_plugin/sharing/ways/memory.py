@@ -128,7 +128,8 @@ class MemoryWay:
         enforced = entry.isolation.layers
         # Only containers without an isolation need CGPU_DISABLE.
         variables = ShareVariables(cgpu_disabled=self._node.effective.cgpu_disabled and not enforced)
-        return (variables, *enforced, *((FrameworkHints(),) if settings.framework_hints else ()))
+        hints = FrameworkHints(limit_is_seen=entry.isolation.limit_is_seen)
+        return (variables, *enforced, *((hints,) if settings.framework_hints else ()))
 
 
 class MemoryGranter(Struct, frozen=True):
