@@ -57,7 +57,7 @@ HINTS = {
     "CUPY_GPU_MEMORY_LIMIT": "10737418240",
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",
 }
-HINTS_BESIDE_SEEN_LIMITS = {name: value for name, value in HINTS.items() if not name.startswith("XLA")}
+SEEN_LIMIT_HINTS = {name: value for name, value in HINTS.items() if not name.startswith("XLA")}
 """Of JAX, which sees a limit of HAMi-core or of the driver as the memory of the GPU, there is no fraction."""
 TEN_GIB = aliyun(10) | share(10240)
 PINNED = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=10240M"}
@@ -102,14 +102,14 @@ CASES = [
     mem("isolation: hami-core, compute: 60", HAMI_LIMIT | sm_limit(60) | CACHE, HAMI),
     mem("isolation: hami-core, compute: requested", HAMI_LIMIT | CACHE, HAMI),
     Case(memory("isolation: hami-core, compute: requested"), "aliyun.com/gpu-core.percentage", 30, sm_limit(30)),
-    mem("isolation: hami-core, frameworkHints: true", HAMI_LIMIT | sm_limit(25) | CACHE | HINTS_BESIDE_SEEN_LIMITS, HAMI),
+    mem("isolation: hami-core, frameworkHints: true", HAMI_LIMIT | sm_limit(25) | CACHE | SEEN_LIMIT_HINTS, HAMI),
     mem("isolation: driver", driver(10240)),
-    mem("isolation: driver, frameworkHints: true", driver(10240) | HINTS_BESIDE_SEEN_LIMITS),
+    mem("isolation: driver, frameworkHints: true", driver(10240) | SEEN_LIMIT_HINTS),
     mem("isolation: driver, burst: 1.5", driver(15360, 10240)),
     mem("isolation: driver+mps", PIPE | PINNED | percent(25) | driver(10240), MPS),
     mem(
         "isolation: driver+mps, frameworkHints: true",
-        PIPE | PINNED | percent(25) | driver(10240) | HINTS_BESIDE_SEEN_LIMITS,
+        PIPE | PINNED | percent(25) | driver(10240) | SEEN_LIMIT_HINTS,
         MPS,
     ),
     Case(memory("isolation: driver+mps, compute: requested"), "aliyun.com/gpu-core.percentage", 30, percent(30)),

@@ -234,7 +234,8 @@ def test_memory_of_several_gpus_has_a_limit_on_each(settings: dict[str, Any], li
     assert limits.items() <= environment.items()
     assert environment["GPUSHARE_MEMORY_LIMIT_MIB"] == "3072,3072"
     assert environment["CUPY_GPU_MEMORY_LIMIT"] == str(3 * 1024**3)
-    assert environment.get("XLA_PYTHON_CLIENT_MEM_FRACTION") == (None if "hami" in settings["isolation"] else "0.075000")
+    fraction = "0.075000" if settings["isolation"] == "mps" else None
+    assert environment.get("XLA_PYTHON_CLIENT_MEM_FRACTION") == fraction
     with pytest.raises(PlacementError, match="a share cannot span GPUs"):
         resource.allocate(ids, Recipient(6))
 

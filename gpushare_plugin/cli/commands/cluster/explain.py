@@ -79,11 +79,11 @@ def command(
     context: str | None,
     **namespaces: str | None,
 ) -> None:
-    """Explain why a pod gets no GPU, node by node, and what to change; or which GPUs a pod has, and by whose word.
+    """Explain why a pod gets no GPU, node by node, and what to change; or which GPUs a pod has, and who chose them.
 
     POD is NAME or NAMESPACE/NAME, and may be left out with --stranded.
 
-    Without the right to get Leases, assumptions are named.
+    Without the right to get Leases, the output says what is assumed.
     """
     configure_log("console", "warning")
     # Almost nothing of a cluster that is read once is garbage, and to look for it takes as long as to read it.

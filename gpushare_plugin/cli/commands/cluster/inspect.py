@@ -61,7 +61,8 @@ NOTHING = (
 def command(nodes: tuple[str, ...], kubeconfig: Path | None, context: str | None, **options: Any) -> None:
     """Show what is allocated of each GPU of a cluster, or of these nodes, and what is wrong.
 
-    PENDING pods have no GPU; PROMISED units are allocated by a scheduler and not confirmed by the node.
+    PENDING units are of pods on a node (not of phase Pending) whose GPU is unknown; PROMISED units are allocated by a
+    scheduler and not confirmed by the node.
 
     Filters add up; a repeated filter accepts each of its values.
     """
