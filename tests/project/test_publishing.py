@@ -172,17 +172,35 @@ def test_each_architecture_has_its_bill_of_materials(tmp_path: Path) -> None:
     assert [line.split()[1] for line in (folder / "SHA256SUMS").read_text().splitlines()] == sorted(said)
 
 
+NAMED = re.compile(
+    r"(?:gpushare[: -]|(?:t|newT)ag: |targetRevision: |--version |ARG VERSION=|(?:git tag|push origin|such as) v)"
+    r"(\d+\.\d+\.\d+)\b(?!-)"
+)
+"""The version of gpushare in a page, an example or a file of the repository's host."""
+
+
+def with_versions() -> dict[str, str]:
+    """Return the text of each file that names versions of gpushare and is replaced by hand for a release."""
+    files = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.yaml"), *(ROOT / ".github").rglob("*.yaml")]
+    return {str(file.relative_to(ROOT)): file.read_text() for file in [ROOT / "README.md", ROOT / "Dockerfile", *files]}
+
+
 def test_the_written_commands_have_this_version() -> None:
     """Pages, examples and the workflow name image and chart by the version that is built, or nobody finds them."""
-    texts = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.yaml"), FILE]
-    named = re.compile(r"(?:gpushare[:-]|\btag: |targetRevision: )(\d+\.\d+\.\d+)\b")
-    found = {
-        (version, file.name) for file in [*texts, ROOT / "Dockerfile"] for version in named.findall(file.read_text())
-    }
+    found = {(version, file) for file, text in with_versions().items() for version in NAMED.findall(text)}
     assert {each for each in found if each[0] != __version__} == set()
-    assert {"README.md", "install.md", "doctor.md", "argo-cd.yaml", "flux.yaml", "Dockerfile"} <= {
-        name for _, name in found
-    }
+
+
+def test_no_version_escapes() -> None:
+    """Where a file has this version, `NAMED` finds the version, so that the next release leaves no old version."""
+    written = re.compile(rf"(?<![\d.]){re.escape(__version__)}\b(?!-)")
+    missed = [
+        f"{file}: {line}"
+        for file, text in with_versions().items()
+        for line in text.splitlines()
+        if len(written.findall(line)) != len(NAMED.findall(line))
+    ]
+    assert missed == [], "extend NAMED by the words before the version"
 
 
 def planned(root: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
