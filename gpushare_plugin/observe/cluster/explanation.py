@@ -1,4 +1,4 @@
-"""Why a pod gets no GPU, or has its GPUs, as data; `explained` puts the data into words."""
+"""Why a pod gets no GPU, or has its GPUs, as data and sentences; `explained` makes the text of the command."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
