@@ -3,8 +3,11 @@
 tests/project/test_newcomer.py runs the commands of README.md and of the pages on installing, in a fresh clone.
 """
 
+import json
 import re
 import shlex
+import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,7 +25,7 @@ from gpushare_plugin.gpus.host import Host
 from gpushare_plugin.gpus.simulated import SimulatedSource
 from gpushare_plugin.node.configuration import planned
 from tests.chart import validity
-from tests.chart.rendering import CHART, ROOT, templates
+from tests.chart.rendering import CHART, ROOT, STATIC, templates
 from tests.monitoring.tools import promtool
 from tests.project import test_newcomer
 from tests.project.test_newcomer import blocks, commands_of, rendered, run
@@ -74,7 +77,6 @@ PARTS: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 """Objects around the parts that pages show, by the first key of the part."""
 
 NOT_CHECKED = {
-    "# kustomization.yaml": "a file of Kustomize, which is a part of kubectl",
     "    - --config=/etc/kubernetes": "lines from three places of a manifest of the reader",
     "resourceGroups:": "a part of a kind of Kueue",
 }
@@ -160,6 +162,8 @@ def check(text: str, folder: Path, page: str) -> None:
     first = next(iter(found[0]))
     if first == "version":
         check_config(text, folder, page)
+    elif text.startswith("# kustomization.yaml"):
+        check_kustomization(text, folder)
     elif first == "scrape_configs":
         # Debian's promtool does not know discovery in Kubernetes.
         text = re.sub(r"^  kubernetes_sd_configs:\n(  - .*\n)+", "", text, flags=re.MULTILINE)
@@ -175,6 +179,25 @@ def check(text: str, folder: Path, page: str) -> None:
             manifest = each if "kind" in each else PARTS[first](each)
             if manifest["kind"] not in NO_SCHEMA:
                 validity.check(manifest, kubernetes_validate.latest_version())
+
+
+def check_kustomization(text: str, folder: Path) -> None:
+    """Raise unless kustomize builds a kustomization of static manifests; without `kubectl`, only its patches are read.
+
+    Kustomize reads a patch that begins with `[` as JSON, and not as YAML.
+    """
+    written = yaml.safe_load(text)
+    operations: list[dict[str, str]] = []
+    for patch in (each["patch"] for each in written["patches"]):
+        operations += json.loads(patch) if patch.startswith("[") else yaml.safe_load(patch)
+    assert [each for each in operations if not {"op", "path", "value"} <= each.keys()] == []
+    if shutil.which("kubectl"):
+        (folder / "kustomization.yaml").write_text(text)
+        for name in written["resources"]:
+            shutil.copy(STATIC / name, folder)
+        built = subprocess.run(["kubectl", "kustomize", folder], check=False, capture_output=True, text=True)  # noqa: S607 - from PATH
+        assert built.returncode == 0, built.stderr
+        assert [each for each in operations if f"{Path(each['path']).name}: {each['value']}" not in built.stdout] == []
 
 
 def check_config(text: str, folder: Path, page: str) -> None:
@@ -204,6 +227,7 @@ def check_config(text: str, folder: Path, page: str) -> None:
         "resources: {limit: {aliyun.com/gpu-mem: 1}}\n",
         "scheduler: {enabled: 3}\n",
         "gpus: [{memory: much}]\n",
+        "# kustomization.yaml\nresources: []\npatches: [{patch: '[{op: add, path: /spec, value: a}]'}]\n",
         "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, devices: [0], replicas: 2}]}}\n",
     ],
 )
