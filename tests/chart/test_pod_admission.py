@@ -352,11 +352,19 @@ def test_the_runtime_class_is_for_what_the_daemons_offer(values: dict[str, Any],
 
 
 def test_the_notes_say_which_runtime_class_pods_need() -> None:
-    """They say so where the daemon has one, and no policy sets it for pods."""
+    """They say so where the daemon has one, no policy sets it for pods, and some pods get GPUs without `cdi-cri`."""
     named = {"runtimeClassName": "nvidia"}
     needed = "Request a share in a pod of yours, with runtimeClassName: nvidia in its spec:"
     assert needed in templates(named)["NOTES.txt"]
-    for values in ({}, {**named, "admission": {"runtimeClassName": True}}):
+    by_cdi = {"flags": {"plugin": {"deviceListStrategy": "cdi-cri"}}, "version": "v1"}
+    assert needed in templates({**named, "config": {"map": {"default": by_cdi, "b": {"version": "v1"}}}})["NOTES.txt"]
+    for values in (
+        {},
+        {**named, "admission": {"runtimeClassName": True}},
+        {**named, "deviceListStrategy": "cdi-cri"},
+        {**named, "deviceListStrategy": ["envvar", "cdi-cri"]},
+        {**named, "config": {"map": {"a": by_cdi}}},
+    ):
         assert "Request a share in a pod of yours:" in templates(values)["NOTES.txt"]
 
 

@@ -224,6 +224,22 @@ does not look into texts: (list $place $found $schema). Everything else is left 
 {{- if and $found (not .Values.simulate) }}true{{ end }}
 {{- end }}
 
+{{/* Whether some pods get GPUs without the field CDIDevices of cdi-cri, and so need NVIDIA's runtime: "true" or nothing. */}}
+{{- define "gpushare.withoutCdiField" -}}
+{{- $given := list .Values.deviceListStrategy }}
+{{- if and .Values.config.map (not .Values.deviceListStrategy) }}
+{{- $given = list }}
+{{- range include "gpushare.parsedConfigs" . | fromYaml }}
+{{- $given = append $given ((.flags | default dict).plugin | default dict).deviceListStrategy }}
+{{- end }}
+{{- end }}
+{{- $found := false }}
+{{- range $given }}
+{{- if not (contains "cdi-cri" (toString .)) }}{{ $found = true }}{{ end }}
+{{- end }}
+{{- if $found }}true{{ end }}
+{{- end }}
+
 {{/* Why the driver limits nothing for an entry of a config, by the values, or nothing: (list $ $config $entry). */}}
 {{- define "gpushare.notLimited" -}}
 {{- $values := (first .).Values }}
