@@ -802,6 +802,13 @@ def nodes_with(values: dict[str, Any]) -> set[str] | None:
     return {term["matchExpressions"][0]["key"] for term in terms}
 
 
+def test_the_values_for_people_from_hami_reach_nodes_that_have_only_hamis_label() -> None:
+    """A node has to match nodeSelector and affinity: without NFD, a node of HAMi has none of the affinity's labels."""
+    values = yaml_of(EXAMPLE_VALUES / "hami.yaml")
+    assert pod(values)["nodeSelector"] == {"gpu": "on"}
+    assert nodes_with(values) is None
+
+
 def test_the_daemon_runs_on_nodes_with_gpus_by_default() -> None:
     """Anyone's label counts; simulated GPUs are everywhere."""
     assert nodes_with({}) == LABELS_OF_GPU_NODES | LABELS_OF_SHARED_NODES

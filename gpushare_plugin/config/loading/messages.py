@@ -30,15 +30,12 @@ def _numbers(kind: Kind) -> set[str]:
     return {str(word) for word in kind.words if isinstance(word, int)}
 
 
-_OF_OTHERS = {"memoryGB": "of nebuly's plugin; use sharing.mps.sizes, such as slices: [{size: 2gb, count: 2}]"}
-"""Keys of a config of another program, with what stands for each here."""
-
-
-def unknown_key(key: str, section: type[Section]) -> str:
+def unknown_key(key: str, section: type[Section], value: object) -> str:
     """Return a message for an unknown key of a section, with the section that has the key, or the nearest key."""
     text = f"unknown key {shown(key)}"
-    if key in _OF_OTHERS:
-        text += f", {_OF_OTHERS[key]}."
+    if key == "memoryGB":
+        size = value if type(value) is int else 2
+        text += f", of nebuly's plugin; use sharing.mps.sizes, such as slices: [{{size: {size}gb, count: 2}}]."
     elif homes := sections_with(key):
         text += f"; it belongs in {' or '.join(homes)}."
     elif meant := meant_key(key, section):

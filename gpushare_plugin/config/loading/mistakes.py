@@ -66,7 +66,7 @@ class Mistakes:
         known = keys(kind.section)
         for key in [key for key in node.section if key not in known]:
             member = node.section.pop(key)
-            if self._find(member.key_place, partial(unknown_key, key, kind.section)):
+            if self._find(member.key_place, partial(unknown_key, key, kind.section, member.plain())):
                 meant = meant_key(key, kind.section)
                 if meant is not None and member.section != {}:
                     node.section.setdefault(meant, member)

@@ -1,7 +1,8 @@
 """HAMi-core: whether the node has the library that the isolation `hami-core` preloads into programs of containers.
 
 Facts, of Project-HAMi/HAMi, pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go: the two files, and their paths
-in containers. ld.so(8): a program starts without a library of `/etc/ld.so.preload` that is not there.
+in containers; `GetLibPath` of util.go there: from 2.5 on, the library on the node has HAMi's version in its name.
+ld.so(8): a program starts without a library of `/etc/ld.so.preload` that is not there.
 """
 
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ class HamiCoreFacts(Struct, frozen=True):
 
     library: bool = False
     """Whether the library is there."""
+    versioned: tuple[str, ...] = ()
+    """Libraries there with HAMi's version in the name."""
     preload: tuple[str, ...] | None = None
     """The libraries that the file for the preload names; None without the file."""
     failure: str = ""
@@ -35,8 +38,9 @@ def read_hami_core(host: HostRoot, needs: ConfigNeeds) -> HamiCoreFacts:
         text = host.text(f"{needs.hami_directory}/{_PRELOAD}")
     except UnreadableError as error:
         return HamiCoreFacts(library, failure=str(error))
+    versioned = host.names(needs.hami_directory, f"{_LIBRARY}.*")
     named = None if text is None else tuple(word for word in text.replace(":", " ").split() if word == _IN_CONTAINERS)
-    return HamiCoreFacts(library, named)
+    return HamiCoreFacts(library, versioned, named)
 
 
 def judge_hami_core(facts: HamiCoreFacts, needs: ConfigNeeds, *, needed: bool) -> Iterator[Diagnosis]:
@@ -49,6 +53,9 @@ def judge_hami_core(facts: HamiCoreFacts, needs: ConfigNeeds, *, needed: bool) -
         f"put HAMi's {_LIBRARY}, and an {_PRELOAD} with the line {_IN_CONTAINERS}, into {place} (docs/isolation.md, "
         "HAMi-core), name their directory as hamiCore.libraryDirectory, or take another isolation"
     )
+    if lacking == [_LIBRARY] and facts.versioned:
+        found = ", ".join(facts.versioned)
+        install = f"copy the newest of HAMi's {found} in {place} to {_LIBRARY} there (docs/moving.md, HAMi)"
     if facts.failure:
         yield not_looked_at(SUBJECT, facts.failure)
     elif lacking:

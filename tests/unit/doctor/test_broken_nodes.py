@@ -1488,6 +1488,18 @@ def test_the_library_of_hami_core_has_to_be_there(files: HostDescription, said: 
     assert "hamiCore.libraryDirectory" in (line.remedy or "")
 
 
+def test_the_library_of_hami_core_can_be_there_under_the_name_that_hami_gives_it(short_path: Path) -> None:
+    """From 2.5 on, HAMi installs its library with its version in the name, and mounts the library without."""
+    versioned = {f"/usr/local/vgpu/libvgpu.so.{each}": "" for each in ("v2.9.0", "v2.10.0")}
+    files = HAMI_FILES.without("/usr/local/vgpu/libvgpu.so") + HostDescription(versioned)
+    _, report = examined(KUBEADM_CONTAINERD_1_7 + files, short_path, HAMI)
+    (line,) = wrong_lines(report)
+    assert line.remedy == (
+        "copy the newest of HAMi's libvgpu.so.v2.10.0, libvgpu.so.v2.9.0 in /usr/local/vgpu to libvgpu.so there "
+        "(docs/moving.md, HAMi)"
+    )
+
+
 def test_the_library_of_hami_core_is_needed_only_where_the_config_comes_to_it(short_path: Path) -> None:
     """A node that takes driver limits first needs no library; elsewhere the directory of the config counts."""
     needs = replace(HAMI, hami_directory="/opt/hami")

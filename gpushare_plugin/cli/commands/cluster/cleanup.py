@@ -29,7 +29,7 @@ Cleaned = AsyncIterator[tuple[str, ClusterError | None]]
 def command(node_name: str | None, lease_namespace: str, kubeconfig: Path | None) -> None:
     """Remove labels, annotations, capacity and conditions that gpushare wrote on Nodes, and the Leases of gpushare.
 
-    Run the command after all programs of gpushare have ended.
+    Run the command after all programs of gpushare on these Nodes have ended.
     """
 
     async def cleaned() -> list[str]:

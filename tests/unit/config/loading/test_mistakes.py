@@ -24,6 +24,8 @@ UUID = "b1028956-cfa2-0990-bf4a-5da9abb51763"
         ("sharing: {timeslicing: {resources: [{name: gpu, replicas: 2}]}}", '1:11: sharing.timeslicing: unknown key "timeslicing"; did you mean "timeSlicing"? Allowed here: timeSlicing, mps, memory'),
         ("sharing: {GPUShare: {}}", '1:11: sharing.GPUShare: unknown key "GPUShare". Allowed here: timeSlicing, mps, memory'),
         ("sharing: {mps: {resources: [{name: nvidia.com/gpu, memoryGB: 2, replicas: 2}]}}", 'sharing.mps.resources[0].memoryGB: unknown key "memoryGB", of nebuly\'s plugin; use sharing.mps.sizes, such as slices: [{size: 2gb, count: 2}]. Allowed here: name,'),
+        ("sharing: {mps: {resources: [{name: nvidia.com/gpu, memoryGB: 10, replicas: 2}]}}", "use sharing.mps.sizes, such as slices: [{size: 10gb, count: 2}]. Allowed here: name,"),
+        ("sharing: {mps: {resources: [{name: nvidia.com/gpu, memoryGB: {}, replicas: 2}]}}", "use sharing.mps.sizes, such as slices: [{size: 2gb, count: 2}]. Allowed here: name,"),
         ("colour: blue", '1:1: colour: unknown key "colour". Allowed here: version, flags, resources, sharing, imex'),
         ("flags: {mig_strategy: none}", '1:9: flags.mig_strategy: unknown key "mig_strategy"; did you mean "migStrategy"?'),
         ("flags: {deviceIDStrategy: uuid}", '1:9: flags.deviceIDStrategy: unknown key "deviceIDStrategy"; it belongs in flags.plugin.'),
