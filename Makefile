@@ -88,6 +88,7 @@ generate: .venv/.developer
 	$(BIN)/python -m generators.alerts_page
 	$(BIN)/python -m generators.log_events
 	$(BIN)/python -m generators.pictures
+	$(BIN)/python -m tests.browser.screens
 	$(BIN)/python -m generators.chart_schema
 	$(BIN)/python -m generators.dashboard
 	$(BIN)/python -m generators.recorded
@@ -98,11 +99,10 @@ generate: .venv/.developer
 pictures: .venv/.developer
 	$(BIN)/python -m generators.pictures
 
-# The pictures of docs/web.md, from a real Chromium, and those of `list` and `inspect`.
+# The pictures of docs/web.md, from a real Chromium.
 .PHONY: web-pictures
 web-pictures: .venv/.developer
 	$(BIN)/python -m tests.browser.views
-	$(BIN)/python -m tests.browser.screens
 
 # The picture of docs/packing.md, from a real Chromium.
 .PHONY: simulation-picture

@@ -1,4 +1,4 @@
-"""What commands print on a terminal, as pictures in docs/; `make web-pictures` makes them anew."""
+"""What commands print on a terminal, as pictures in docs/; `make generate` makes them anew."""
 
 import asyncio
 import io
@@ -39,15 +39,17 @@ text {{ font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; f
 """A screen as rich draws it, without fonts of another server."""
 
 
-async def make_screens() -> None:
-    """Run the commands, and write a picture of what each prints."""
+async def screens() -> dict[Path, str]:
+    """Run the commands, and return a picture of what each prints, by its file."""
+    made = {}
     async with ApiServer() as server:
         a_cluster(server, NODES)
         with tempfile.TemporaryDirectory() as folder:
             environment = {"KUBECONFIG": str(server.kubeconfig(Path(folder, "config"))), "COLUMNS": "120"}
             for name, command in SCREENS.items():
                 done = await gpushare(*shlex.split(command), environment=environment)
-                (PICTURES / f"{name}.svg").write_text(picture(name, f"$ gpushare {command}\n{done.output}"))
+                made[PICTURES / f"{name}.svg"] = picture(name, f"$ gpushare {command}\n{done.output}")
+    return made
 
 
 def picture(name: str, text: str) -> str:
@@ -59,4 +61,5 @@ def picture(name: str, text: str) -> str:
 
 
 if __name__ == "__main__":
-    asyncio.run(make_screens())
+    for file, text in asyncio.run(screens()).items():
+        file.write_text(text)

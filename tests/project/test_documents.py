@@ -24,6 +24,7 @@ from generators.dashboard.picture import Line
 from generators.dashboard.rows import ROWS
 from generators.pictures import pictures
 from gpushare_plugin.ledger.node_record import GpuRecord, NodeRecord, ResourceRecord
+from tests.browser.screens import screens
 from tests.unit.ledger.objects import by_the_daemon, by_the_extender
 
 ROOT = Path(__file__).parents[2]
@@ -105,6 +106,12 @@ def test_the_pictures_are_not_stale() -> None:
     """README shows what the demonstration prints, and the GPUs as it shares them; `make pictures` draws them."""
     drawn = pictures()
     assert {path: path.read_text() for path in drawn} == drawn
+
+
+async def test_the_pictures_of_commands_are_not_stale() -> None:
+    """They show what `list` and `inspect` print; `make generate` draws them."""
+    drawn = await screens()
+    assert {path: path.read_text() for path in drawn} == drawn, "run make generate"
 
 
 def test_the_picture_of_the_dashboard_has_its_panels() -> None:
