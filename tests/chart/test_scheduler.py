@@ -259,6 +259,12 @@ def test_kube_scheduler_restarts_with_another_configuration() -> None:
     assert before != after
 
 
+def test_notes_say_that_kube_scheduler_of_the_control_plane_has_to_be_restarted() -> None:
+    """kube-scheduler reads its configuration when it starts, and nothing restarts a static pod whose file changes."""
+    assert "restart kube-scheduler" in templates(ON)["NOTES.txt"]
+    assert "restart kube-scheduler" not in templates(OWN)["NOTES.txt"]
+
+
 def test_the_name_in_the_certificate_is_asked_for_whatever_the_address_is() -> None:
     """Clients prove who they are where they can."""
     told = extender({"scheduler": {"enabled": True, "tls": TLS, "service": {"clusterIP": "10.96.0.9"}}})
