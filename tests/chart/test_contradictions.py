@@ -557,6 +557,10 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         {"config": {"name": "mine"}, "scheduler": {"enabled": True}},
         "the chart does not know which resources the configs in ConfigMap mine offer: list them in resourceNames",
     ),
+    "resources that the chart cannot know, for a RuntimeClass": (
+        {"config": {"name": "mine"}, "runtimeClassName": "nvidia", "admission": {"runtimeClassName": True}},
+        "the chart does not know which resources the configs in ConfigMap mine offer: list them in resourceNames",
+    ),
     "a volume of the chart": (
         {"extraVolumes": [{"name": "configs", "emptyDir": {}}]},
         "extraVolumes has a volume configs, which is a name of the chart's own: choose another one",
