@@ -5,16 +5,16 @@ Options for keys of the config, and options that several commands have, are in t
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from inspect import cleandoc
-from pathlib import Path
 
 import click
 
+from generators.pages import DOCUMENTS, names_as_code
 from gpushare_plugin.cli.main import COMMANDS, commands
 from gpushare_plugin.cli.setting_options import SETTING_OPTIONS, SettingOption
 
-PAGE = Path(__file__).parent.parent / "docs" / "command-line.md"
+PAGE = DOCUMENTS / "command-line.md"
 
 _HEAD = """\
 # Command line
@@ -38,7 +38,7 @@ def page() -> str:
     """Return the whole page."""
     rows = {name: list(_rows(name)) for name in sorted(COMMANDS)}
     count = Counter(row for each in rows.values() for row in each)
-    named = {_names(each.names) for each in SETTING_OPTIONS}
+    named = {names_as_code(each.names) for each in SETTING_OPTIONS}
     settings = {row for row in rows["run"] if row[0] in named}
     shared = [row for row in count if count[row] > 1 and row not in settings]
     lines = [_HEAD]
@@ -48,9 +48,9 @@ def page() -> str:
     lines += [f"## {_SHARED}\n", "| option | variable | commands | meaning |", "|---|---|---|---|"]
     for row in shared:
         names, values, variables, meaning = row
-        users = _names(name for name, each in rows.items() if row in each)
+        users = names_as_code(name for name, each in rows.items() if row in each)
         lines += [f"| {names} {values} | {variables} | {users} | {meaning} |"]
-    users = _names(name for name, each in rows.items() if not settings.isdisjoint(each))
+    users = names_as_code(name for name, each in rows.items() if not settings.isdisjoint(each))
     lines += [f"\n## {_SETTINGS}\n", *_settings(users)]
     return "\n".join(lines)
 
@@ -58,13 +58,13 @@ def page() -> str:
 def _settings(users: str) -> Iterator[str]:
     """Yield the options for keys of the config; the page of the config has their meaning."""
     yield f"Commands: {users}. The keys have their meaning and default in [Configuration](configuration.md).\n"
-    plain = [each.names[0] for each in SETTING_OPTIONS if _is_plain(each)]
-    yield f"Options with variables, for the key of `flags` or `flags.plugin` with the same name: {_names(plain)}.\n"
+    plain = names_as_code(each.names[0] for each in SETTING_OPTIONS if _is_plain(each))
+    yield f"Options with variables, for the key of `flags` or `flags.plugin` with the same name: {plain}.\n"
     yield from ("| option | variable | key |", "|---|---|---|")
     for each in SETTING_OPTIONS:
         if not _is_plain(each):
             variables = _variables(each.names, each.environment)
-            yield f"| {_names(each.names)} | {variables} | `{'.'.join(map(str, each.path))}` |"
+            yield f"| {names_as_code(each.names)} | {variables} | `{'.'.join(map(str, each.path))}` |"
     yield ""
 
 
@@ -96,16 +96,13 @@ def _rows(name: str) -> Iterator[_Row]:
             variables = [option.envvar] if isinstance(option.envvar, str) else option.envvar or []
             default = f" Default: {option.default}." if option.show_default and option.default != "false" else ""
             values = _code(option.metavar or choices)
-            yield _names(option.opts), values, _variables(option.opts, variables), f"{option.help}{default}"
+            yield names_as_code(option.opts), values, _variables(option.opts, variables), f"{option.help}{default}"
 
 
 def _variables(options: Sequence[str], variables: Sequence[str]) -> str:
     """Return a mark for the variable that is named after the first of the names of an option, or the variables."""
-    return "✓" if list(variables) == [options[0].removeprefix("--").replace("-", "_").upper()] else _names(variables)
-
-
-def _names(options: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in options)
+    by_rule = options[0].removeprefix("--").replace("-", "_").upper()
+    return "✓" if list(variables) == [by_rule] else names_as_code(variables)
 
 
 def _table(rows: Collection[_Row]) -> Iterator[str]:

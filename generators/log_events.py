@@ -4,12 +4,12 @@ The code gives event, level and keys; `generators/log_meanings.py` says what the
 """
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from generators.log_meanings import EVENTS, KEYS
-from generators.pages import DOCUMENTS
+from generators.pages import DOCUMENTS, names_as_code
 
 PAGE = DOCUMENTS / "log.md"
 _RECORDED = Path(__file__).parent.parent / "tests/skin/golden/mig/log.txt"
@@ -221,14 +221,10 @@ def _table(level: str, rows: dict[str, frozenset[str]]) -> Iterator[str]:
     yield "|---|---|---|"
     alike: dict[tuple[str, str], list[str]] = {}
     for name, keys in sorted(rows.items()):
-        alike.setdefault((_code(sorted(keys)), EVENTS.get(name, "")), []).append(name)
+        alike.setdefault((names_as_code(sorted(keys)), EVENTS.get(name, "")), []).append(name)
     for (written, meaning), names in alike.items():
-        yield f"| {_code(names)} | {written} | {meaning} |"
+        yield f"| {names_as_code(names)} | {written} | {meaning} |"
     yield ""
-
-
-def _code(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
 
 
 def _rank(level: str) -> tuple[int, str]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from generators.pages import DOCUMENTS, with_table
+from generators.pages import DOCUMENTS, names_as_code, with_table
 from gpushare_plugin.observe.metrics.extender import EXTENDER_METRICS
 from gpushare_plugin.observe.metrics.metric import Metric
 from gpushare_plugin.observe.metrics.node import METRICS
@@ -63,8 +63,7 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> list[str]:
 
 
 def _row(metrics: Sequence[Metric[Any]], skipped: int, text: str) -> tuple[str, str, str]:
-    names = ", ".join(f"`{each.name}`" for each in metrics)
-    return names, ", ".join(f"`{label}`" for label in metrics[0].labels[skipped:]), text
+    return names_as_code(each.name for each in metrics), names_as_code(metrics[0].labels[skipped:]), text
 
 
 if __name__ == "__main__":

@@ -1,10 +1,16 @@
 """Pages of the documentation that have a table generated from the code, between two comments."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 DOCUMENTS = Path(__file__).parent.parent / "docs"
 
 _BEGIN, _END = "<!-- table -->\n", "<!-- end of table -->\n"
+
+
+def names_as_code(names: Iterable[str]) -> str:
+    """Return names as code, with commas between them."""
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def with_table(page: Path, rows: list[str]) -> str:

@@ -73,13 +73,14 @@ def parsed(texts: dict[str, str]) -> list[dict[str, Any]]:
     return [found for found in documents if found is not None]
 
 
-def merge(values: dict[str, Any], more: dict[str, Any]) -> None:
-    """Add values, deeply, as Helm does."""
-    for key, value in more.items():
-        if isinstance(value, dict) and isinstance(values.get(key), dict):
-            merge(values[key], value)
-        else:
-            values[key] = value
+def merged(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """Return values with more values over them, deeply, as Helm does; both stay as they are."""
+    deeper = {
+        key: merged(values[key], value)
+        for key, value in more.items()
+        if isinstance(value, dict) and isinstance(values.get(key), dict)
+    }
+    return {**values, **more, **deeper}
 
 
 def yaml_of(file: Path) -> dict[str, Any]:

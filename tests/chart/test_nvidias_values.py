@@ -9,7 +9,7 @@ import pytest
 
 from gpushare_plugin import __version__
 from tests.chart.reading import daemonset, environment, host_paths, pod
-from tests.chart.rendering import CHART, objects, templates
+from tests.chart.rendering import CHART, merged, objects, templates
 from tests.chart.test_chart import FOREIGN, KUBERNETES
 from tests.chart.validity import check
 
@@ -234,11 +234,6 @@ def test_unsupported_value_is_rejected(sentence: str, values: dict[str, Any]) ->
 
 def test_all_unsupported_values_are_reported_at_once() -> None:
     """A user who comes with a whole file is not sent back once for each value."""
-
-    def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-        both = {key: merged(one.get(key, {}), value) for key, value in other.items() if isinstance(value, dict)}
-        return {**one, **other, **both}
-
     values: dict[str, Any] = {}
     for each in REJECTED.values():
         values = merged(values, each)

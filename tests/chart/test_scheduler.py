@@ -14,7 +14,7 @@ from gpushare_plugin.extender.binder import BinderTiming
 from gpushare_plugin.extender.service import ExtenderSettings
 from gpushare_plugin.extender.tls.own import OwnCertificateSettings
 from tests.chart.reading import environment
-from tests.chart.rendering import CHART, EXAMPLE_VALUES, ROOT, merge, objects, templates, yaml_of
+from tests.chart.rendering import CHART, EXAMPLE_VALUES, ROOT, merged, objects, templates, yaml_of
 from tests.chart.test_chart import EVERYTHING as EVERY_VALUE
 from tests.chart.test_chart import KUBERNETES
 from tests.chart.validity import check
@@ -386,7 +386,7 @@ def test_the_recommended_values_go_with_a_managed_control_plane() -> None:
     """The address for a kube-scheduler of the control plane is left out: it is outside the range of many clouds."""
     values = yaml_of(EXAMPLE_VALUES / "recommended.yaml")
     assert "clusterIP" in one(values, "Service")["spec"]
-    merge(values, yaml_of(EXAMPLE_VALUES / "own-scheduler.yaml"))
+    values = merged(values, yaml_of(EXAMPLE_VALUES / "own-scheduler.yaml"))
     assert "clusterIP" not in one(values, "Service")["spec"]
     assert extender(values)["urlPrefix"] == "https://gpushare-extender.kube-system.svc:32766"
     assert pod(values, "gpushare-kube-scheduler")

@@ -13,7 +13,7 @@ from typing import Any
 import helm_python
 import pytest
 
-from tests.chart.rendering import ROOT, merge, templates
+from tests.chart.rendering import ROOT, merged, templates
 from tests.process.daemon import without_library
 
 PAGES = sorted((ROOT / "docs/install").iterdir())
@@ -104,7 +104,7 @@ def rendered(command: str) -> dict[str, str]:
     values: dict[str, Any] = {}
     for option, value in pairwise(shlex.split(command)):
         if read := _MERGED.get(option):
-            merge(values, read(value))
+            values = merged(values, read(value))
     return templates(values)
 
 
